@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from benchmarks._convex_data import ConvexSet
 from benchmarks._convex_retrain import NAMED, Best, Retraining, Trial, best_retrain
 from benchmarks._report import Seconds, timed
-from letheon.linear._noise import NoiseSource
+from letheon.noise import NoiseSource
 
 __all__ = [
     "DELTA",

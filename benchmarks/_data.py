@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from letheon.datasets import load as load_real
+from letheon.datasets._catalogue import ADULT, CENSUS, CENSUS_NUMBERS
 from letheon.datasets._spec import open_text
-from letheon.datasets._table_specs import ADULT, CENSUS, CENSUS_NUMBERS
 from letheon.datasets._tables import Columns, encode, read_columns
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -50,8 +50,8 @@ def fill(home: Path, n_requests: int, n_load: int, *, database: str | None = Non
         chosen = [draw.random() < 0.6 for _ in range(n_requests)]
         left = range(N_BATCHES * ERASED_PER_BATCH, n_requests)
         _file(ledger, left, is_verified=chosen.__getitem__)
-        for request in ledger.find_requests(states=("received",), limit=200).items:
-            ledger.cancel(request.id)
+        for request in ledger.requests.find(states=("received",), limit=200).items:
+            ledger.requests.cancel(request.id)
     return Filled(text, time.perf_counter() - start)
 
 
@@ -60,12 +60,12 @@ def _register(ledger: Ledger, name: str, n_rows: int) -> None:
     y = (X[:, 0] > 0).astype(int)
     ids = list(range(n_rows))
     model = NaiveUnlearner(GaussianNB(), random_state=0).fit(X, y, ids=ids)
-    ledger.register(model, X, y, ids=ids, name=name)
+    ledger.models.register(model, X, y, ids=ids, name=name)
 
 
 def _file(ledger: Ledger, people: range, *, is_verified: object) -> None:
     def one(person: int) -> None:
-        ledger.request([person], model=MODEL, verified=is_verified(person))  # type: ignore[operator]
+        ledger.requests.submit([person], model=MODEL, verified=is_verified(person))  # type: ignore[operator]
 
     with ThreadPoolExecutor(N_THREADS) as pool:
         for _ in pool.map(one, people, chunksize=100):

@@ -21,11 +21,14 @@ def batch_row(home: Path, n_rows: int, n_erased: int, kind: str) -> tuple[Any, .
     model = DaREForestClassifier(n_estimators=10, random_state=0) if kind == "forest" else None
     with Ledger.create(home, name="bench") as ledger:
         seconds = {"register": _timed(lambda: register(ledger, n_rows, model=model))}
-        ledger.request(names_of(n_rows)[:n_erased], model="bench", verified=True)
+        ledger.requests.submit(names_of(n_rows)[:n_erased], model="bench", verified=True)
         seconds |= _steps(ledger)
-        certificate, attestation = ledger.certificate(1), ledger.purge_attestation(1)
+        certificate, attestation = (
+            ledger.certificates.envelope(1),
+            ledger.certificates.purge_attestation(1),
+        )
         proof = next(home.joinpath("proofs").rglob("*.json")).stat().st_size
-        state = ledger.requests()[0].state
+        state = ledger.requests.list()[0].state
         with ledger._core.database.reading() as connection:
             n_events = connection.execute(text("SELECT count(*) FROM events")).scalar()
     sizes = (len(certificate) / 1024, len(attestation) / 1024, proof / 1024)

@@ -28,7 +28,7 @@ def register(ledger: Ledger, n_people: int, name: str = "bench", model: Any = No
     """Register a fitted model of so many people."""
     X, y, ids = table(n_people)
     fresh = NaiveUnlearner(GaussianNB(), random_state=0) if model is None else model
-    ledger.register(fresh.fit(X, y, ids=ids), X, y, ids=ids, name=name)
+    ledger.models.register(fresh.fit(X, y, ids=ids), X, y, ids=ids, name=name)
 
 
 def new_ledger(home: Path, n_people: int, **options: Any) -> None:

@@ -53,7 +53,7 @@ def by_one(ledger: Ledger, work: Work, verified: bool = False) -> Done:
     seconds, acks = [], []
     for key, person in work:
         start = time.perf_counter()
-        request = ledger.request([person], model=MODEL, key=key, verified=verified)
+        request = ledger.requests.submit([person], model=MODEL, key=key, verified=verified)
         seconds.append(time.perf_counter() - start)
         acks.append((key, request.id))
     return Done(seconds, sum(seconds), acks)

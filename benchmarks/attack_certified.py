@@ -34,9 +34,8 @@ from letheon.checks import (
     play_worlds,
     released_parameters,
 )
-from letheon.linear._calibrate import gaussian_delta
-from letheon.linear._grid import Grid
-from letheon.linear._noise import NoiseSource
+from letheon.linear._calibrate import Grid, gaussian_delta
+from letheon.noise import NoiseSource
 
 RESULTS = Path(__file__).resolve().parent / "results"
 METHODS: dict[str, Any] = {

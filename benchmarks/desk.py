@@ -75,7 +75,7 @@ def load_section(report: Report, server: Desk, kind: str, seconds: float) -> Non
     keys = {one.key for one in crowd.answers}
     strange = sum(one.status not in (200, 201) for one in crowd.answers)
     with Ledger.open(server.home) as ledger:
-        stored = {one.id for one in ledger.iter_requests(model=LOADED)}
+        stored = {one.id for one in ledger.requests.iterate(model=LOADED)}
     lost = len({request for _, request in acknowledged} - stored)
     doubled = max(len(acknowledged), len(stored)) - len(keys)
     p50, p95, p99 = np.percentile([1000 * one.seconds for one in crowd.answers], (50, 95, 99))

@@ -52,7 +52,7 @@ def sqlite_section(report: Report, folder: Path, n: int) -> None:
     note = (
         "A bare commit adds one short row to a table of its own, with the same journal mode and "
         "synchronous level, on the same file system, in turns with the others. A request is "
-        "`ledger.request([id], model=..., key=...)`, and `verified=True` where it says so. "
+        "`ledger.requests.submit([id], model=..., key=...)`, and `verified=True` where it says so. "
         "*20 threads of one process*, which share commits, is what decides; the other layouts are "
         "for information: one client waits for the disk and for Python in turn, and two processes "
         "wait for each other's transactions too."

@@ -154,9 +154,9 @@ def neighbour_section(report: Report, folder: Path, n: int) -> None:
     X, y = small_table(N_ROWS)
     with Ledger.create(home, name="bench") as ledger:
         model = NaiveUnlearner(GaussianNB(), random_state=0).fit(X, y)
-        ledger.register(model, X, y, name="risk")
+        ledger.models.register(model, X, y, name="risk")
         for person in range(40):
-            ledger.request([person], model="risk")
+            ledger.requests.submit([person], model="risk")
         tokens = Tokens(ledger, lambda: int(time.time()))
         neighbour, _ = tokens.mint("neighbour", "admin")
         attacker, _ = tokens.mint("attacker", "operator", tenant="rival")

@@ -27,17 +27,17 @@ def erase(folder: Path) -> str:
     ids = np.array([f"patient-{row // ROWS_PER_PATIENT:03d}" for row in range(len(X))])
     with Ledger.create(folder / "home", name="clinic-1") as ledger:
         # The seed is derived from a key in the log, so the clinic cannot choose it either.
-        ledger.train(DaREForestClassifier(n_estimators=20), X, y, ids=ids, name="tumours")
+        ledger.models.train(DaREForestClassifier(n_estimators=20), X, y, ids=ids, name="tumours")
         for number, patient in enumerate(LEAVING):
             # The key makes it safe to send the same letter twice.
-            request = ledger.request(
+            request = ledger.requests.submit(
                 [patient], model="tumours", key=f"letter-{number}", verified=True
             )
         print(f"{len(LEAVING)} requests, due on {request.due_on}")
         for step in ledger.run_once(force=True):
             print(f"  {step.what}: {step.detail}")
 
-        served, stay = ledger.load("tumours"), ~np.isin(ids, LEAVING)
+        served, stay = ledger.models.load("tumours"), ~np.isin(ids, LEAVING)
         fresh = DaREForestClassifier(n_estimators=20, random_state=served.seed_)
         fresh.fit(X[stay], y[stay], ids=ids[stay])
         print("equal to a fresh fit:", fresh.digest() == served.digest())

@@ -17,8 +17,7 @@ from letheon.bench._recipes import Place, find_recipe
 from letheon.centroid import NearestCentroid, _average
 from letheon.exceptions import EmptyModelError
 from letheon.ledger import Ledger
-from letheon.select import Need
-from letheon.select._candidates import default_candidates
+from letheon.select import Need, default_candidates
 
 RNG = np.random.default_rng(5)
 X = RNG.normal(size=(60, 3)).round(3)
@@ -75,8 +74,8 @@ def test_a_downdated_mean_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_certificate_and_audit_work(tmp_path: Path) -> None:
     with Ledger.create(tmp_path / "ledger", name="test") as ledger:
-        ledger.register(fitted(), X, Y, ids=IDS, name="m")
-        ledger.request(["p3"], model="m", verified=True)
+        ledger.models.register(fitted(), X, Y, ids=IDS, name="m")
+        ledger.requests.submit(["p3"], model="m", verified=True)
         ledger.run_once(force=True)
         bundle, key = ledger.export(tmp_path / "bundle", tier="auditor"), ledger.public_key
     report = audit.audit(bundle, key=key)

@@ -23,7 +23,7 @@ import letheon
 from letheon import exceptions, linear, measures
 from letheon.checks import yield_checks
 from letheon.cli import app
-from letheon.cli._demo import ACTS
+from letheon.demo import ACTS
 from letheon.measures import attacks
 
 mpl.use("Agg")

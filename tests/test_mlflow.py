@@ -88,7 +88,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 def forget(ledger: Ledger, *numbers: int, model: str = "risk", tenant: str = "default") -> None:
     ids = [person(number) for number in numbers]
-    ledger.request(ids, model=model, tenant=tenant, verified=True)
+    ledger.requests.submit(ids, model=model, tenant=tenant, verified=True)
     ledger.run_once(force=True)
 
 
@@ -109,7 +109,7 @@ def test_the_story_of_a_model_in_mlflow(ledger: Ledger, client: Any) -> None:
     assert run.data.metrics["letheon.rows_erased"] == 2
     assert run.data.tags["letheon.efficiency.basis"] == "proxy-estimate"
     assert run.data.tags["letheon.guarantee"] == "exact"
-    assert run.data.tags["letheon.address"] == ledger.versions("risk")[1].address
+    assert run.data.tags["letheon.address"] == ledger.models.versions("risk")[1].address
     expected = {"certificate.json", "proof.json", "purge.json", "public_key.txt"}
     assert files_of(client, first.run_id) == expected
 
@@ -121,7 +121,7 @@ def test_the_story_of_a_model_in_mlflow(ledger: Ledger, client: Any) -> None:
     assert (again.is_new, again.run_id) == (False, first.run_id)
 
     forget(ledger, 2)
-    ledger.rotate_key()
+    ledger.keys.rotate()
     forget(ledger, 3)
     second = log_version(ledger, "risk", registered_model="story", client=client)
     assert client.get_model_version_by_alias("story", HEAD).version == second.registered_version
@@ -157,15 +157,20 @@ def test_what_was_changed_in_mlflow_is_noticed(ledger: Ledger, client: Any) -> N
     assert verify_logged(run, key, client=client)
 
     for name, data in (
-        ("proof.json", ledger.certificate(1)),
-        ("purge.json", ledger.certificate(1)),
-        ("certificate.json", ledger.purge_attestation(1)),
+        ("proof.json", ledger.certificates.envelope(1)),
+        ("purge.json", ledger.certificates.envelope(1)),
+        ("certificate.json", ledger.certificates.purge_attestation(1)),
     ):
-        good = {"proof.json": ledger.proof, "purge.json": ledger.purge_attestation}
+        good = {
+            "proof.json": ledger.certificates.proof,
+            "purge.json": ledger.certificates.purge_attestation,
+        }
         client.log_text(run, data.decode(), f"letheon/{name}")
         with pytest.raises(Refused):
             verify_logged(run, key, client=client)
-        client.log_text(run, good.get(name, ledger.certificate)(1).decode(), f"letheon/{name}")
+        client.log_text(
+            run, good.get(name, ledger.certificates.envelope)(1).decode(), f"letheon/{name}"
+        )
     assert verify_logged(run, key, client=client)
 
 
@@ -177,7 +182,7 @@ def test_interrupted_calls_purges_and_models(
     forget(ledger, 1)
     given = {"registered_model": "interrupted", "client": client}
     with monkeypatch.context() as early_on:
-        early_on.setattr(ledger, "purge_attestation", _no_purge)
+        early_on.setattr(ledger.certificates, "purge_attestation", _no_purge)
         with monkeypatch.context() as cut_off:
             cut_off.setattr(type(client), "create_model_version", _cut)
             with pytest.raises(OSError, match="cut"):
@@ -211,7 +216,7 @@ def test_a_certified_model_of_a_tenant(ledger: Ledger, client: Any) -> None:
 
     scaled = X / 10
     model = InfluenceClassifier(l2=0.05, random_state=0).fit(scaled, Y, ids=IDS)
-    ledger.register(model, scaled, Y, ids=IDS, name="certified", tenant="acme")
+    ledger.models.register(model, scaled, Y, ids=IDS, name="certified", tenant="acme")
     forget(ledger, 1, model="certified", tenant="acme")
     logged = log_version(ledger, "certified", tenant="acme", client=client)
     assert logged.registered_model == "acme.certified"

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from letheon.parallel import one_thread, run_tasks
-from letheon.parallel.parcel import Parcel
+from letheon.parallel.tasks import Parcel
 from tests.counting import count_calls
 
 BACKENDS = ["loky", "threading"]

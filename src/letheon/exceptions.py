@@ -5,6 +5,7 @@
     LetheonError
     ├── IdsTypeError          (TypeError)    ids of a wrong kind, or of mixed kinds
     ├── IdsLengthError        (ValueError)   not one id per row
+    ├── InvalidParameterError (ValueError, TypeError)  a parameter of a wrong type or value
     ├── AssumptionError       (ValueError)   what a guarantee rests on does not hold
     ├── TrainingError         (ValueError)   a net diverged, or is not one that can be trained
     ├── NoCandidateError      (ValueError)   no method is within the tolerances
@@ -80,6 +81,7 @@ __all__ = [
     "IdempotencyError",
     "IdsLengthError",
     "IdsTypeError",
+    "InvalidParameterError",
     "KeyFileError",
     "LedgerBusyError",
     "LedgerError",
@@ -130,6 +132,10 @@ class IdsTypeError(LetheonError, TypeError):
 
 class IdsLengthError(LetheonError, ValueError):
     """The number of ids is not the number of rows."""
+
+
+class InvalidParameterError(LetheonError, ValueError, TypeError):
+    """A parameter has a wrong type or value; the text says what was given and what is expected."""
 
 
 class AssumptionError(LetheonError, ValueError):

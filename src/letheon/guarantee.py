@@ -115,10 +115,6 @@ class SearchRanges(NamedTuple):
     certifiability: Mapping[str, tuple[Any, ...]] = {}
 
 
-def _search_nothing(_: TrainingSize) -> SearchRanges:
-    return SearchRanges()
-
-
 @dataclass(frozen=True, kw_only=True)
 class MethodFacts:
     """What a method declares about itself, as data.
@@ -170,7 +166,7 @@ class MethodFacts:
     replay : {"bitwise", "bitwise-same-kernel"}
         How exactly a fresh fit gives an exact model again: on every machine (its decisions need
         neither BLAS nor libm), or where the same kernels run.
-    search_ranges : callable
+    search_ranges : callable, optional
         From a `TrainingSize` to the values of its parameters that `letheon.select` tries.
     """
 
@@ -195,7 +191,7 @@ class MethodFacts:
     noise: Code = DECLARED
     has_noise_at_fit: bool = True
     replay: Replay = "bitwise-same-kernel"
-    search_ranges: Callable[[TrainingSize], SearchRanges] = _search_nothing
+    search_ranges: Callable[[TrainingSize], SearchRanges] | None = None
 
     def __post_init__(self) -> None:
         """Require one definition text, known words, and a certificate that fits `exact`."""
@@ -219,6 +215,10 @@ class MethodFacts:
     def noise_code(self, model: Any) -> str:
         """Return the code of the mechanism that adds noise to a model of this method."""
         return self.noise if isinstance(self.noise, str) else self.noise(model)
+
+    def values_to_try(self, size: TrainingSize) -> SearchRanges:
+        """Return the values of its parameters that `letheon.select` tries on data of a size."""
+        return SearchRanges() if self.search_ranges is None else self.search_ranges(size)
 
     @property
     def definition(self) -> str:

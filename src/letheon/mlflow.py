@@ -24,7 +24,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
 from letheon.exceptions import GuaranteeWarning, LedgerMissingError
-from letheon.ledger import Ledger, VersionInfo
+from letheon.ledger import Ledger, Version
 from letheon.verifier import (
     UNLEARNING,
     Opened,
@@ -122,9 +122,9 @@ def log_version(
     UnknownModelError, LedgerMissingError
         There is no such model or version, or its certificate is still to come.
     """
-    head = _head(ledger, model, tenant)
+    head = ledger.models.get(model, tenant=tenant).head
     number = head.number if version is None else version
-    found = ledger.versions(model, tenant=tenant, after=number - 1, limit=1)
+    found = ledger.models.versions(model, tenant=tenant, after=number - 1, limit=1)
     if not found or found[0].number != number:
         raise LedgerMissingError(f"model {model!r} has no version {number}")
     if with_model and number != head.number:
@@ -154,12 +154,12 @@ def follow(
     """
     client = client or MlflowClient()
     new: list[LoggedVersion] = []
-    for info in ledger.models(tenant=tenant):
+    for info in ledger.models.list(tenant=tenant):
         shelf = _Shelf(ledger, client, info.name, info.tenant, None)
         known = shelf.logged()
         wanted = [
             version
-            for version in ledger.versions(info.name, tenant=info.tenant)
+            for version in ledger.models.versions(info.name, tenant=info.tenant)
             if not _is_complete(known.get(version.number)) and _is_certified(ledger, version)
         ]
         new += [_log(shelf, version, known) for version in wanted]
@@ -193,7 +193,8 @@ def verify_logged(run_id: str, key: str, *, client: MlflowClient | None = None) 
     run = client.get_run(run_id)
     with tempfile.TemporaryDirectory(prefix="letheon-mlflow-") as place:
         folder = Path(client.download_artifacts(run_id, _FOLDER, place))
-        files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in _files(folder)}
+        paths = [path for path in folder.rglob("*") if path.is_file()]
+        files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
     require(_CERTIFICATE in files, "the run holds no certificate")
     statements = [files[name] for name in sorted(files) if name.startswith(f"{_STATEMENTS}/")]
     trust = Trust.from_pinned(key, statements)
@@ -270,7 +271,7 @@ class _Shelf:
 
 def _log(
     shelf: _Shelf,
-    version: VersionInfo,
+    version: Version,
     known: dict[int, ModelVersion],
     *,
     with_model: bool = False,
@@ -311,11 +312,11 @@ def _log(
     )
 
 
-def _fill(shelf: _Shelf, run_id: str, version: VersionInfo, opened: Opened | None) -> None:
+def _fill(shelf: _Shelf, run_id: str, version: Version, opened: Opened | None) -> None:
     """Write measures and files into the run of a version."""
     client, ledger = shelf.client, shelf.ledger
     _add_text(client, run_id, ledger.public_key + "\n", _KEY)
-    for number, statement in enumerate(ledger._core.keys.statements(), 1):
+    for number, statement in enumerate(ledger.keys.statements(), 1):
         _add_text(client, run_id, statement.decode(), f"{_STATEMENTS}/{number:04d}.json")
     figures = {"letheon.rows": float(version.live)}
     if opened is not None:
@@ -324,16 +325,16 @@ def _fill(shelf: _Shelf, run_id: str, version: VersionInfo, opened: Opened | Non
     client.log_batch(run_id, [Metric(name, value, now, 0) for name, value in figures.items()])
     if version.sequence is None:
         return
-    _add_text(client, run_id, ledger.certificate(version.sequence).decode(), _CERTIFICATE)
-    _add_text(client, run_id, ledger.proof(version.sequence).decode(), _PROOF)
+    _add_text(client, run_id, ledger.certificates.envelope(version.sequence).decode(), _CERTIFICATE)
+    _add_text(client, run_id, ledger.certificates.proof(version.sequence).decode(), _PROOF)
 
 
-def _add_purge(shelf: _Shelf, run_id: str, version: VersionInfo) -> bool:
+def _add_purge(shelf: _Shelf, run_id: str, version: Version) -> bool:
     """Add the attestation that what this version erased was purged, if there is one."""
     if version.sequence is None:
         return False
     try:
-        data = shelf.ledger.purge_attestation(version.sequence)
+        data = shelf.ledger.certificates.purge_attestation(version.sequence)
     except LedgerMissingError:
         return False
     _add_text(shelf.client, run_id, data.decode(), _PURGE)
@@ -353,7 +354,7 @@ def _add_model(shelf: _Shelf, run_id: str) -> None:
     )
     with tempfile.TemporaryDirectory(prefix="letheon-mlflow-") as place:
         path = Path(place) / _MODEL
-        save(shelf.ledger.load(shelf.model, tenant=shelf.tenant), path)
+        save(shelf.ledger.models.load(shelf.model, tenant=shelf.tenant), path)
         shelf.client.log_artifact(run_id, str(path), _FOLDER)
     shelf.client.set_tag(run_id, _HOLDS_MODEL, "true")
 
@@ -378,7 +379,7 @@ def _remove_model(shelf: _Shelf, run_id: str) -> None:
     shelf.client.set_tag(run_id, _HOLDS_MODEL, "false")
 
 
-def _own_tags(shelf: _Shelf, version: VersionInfo) -> dict[str, str]:
+def _own_tags(shelf: _Shelf, version: Version) -> dict[str, str]:
     return {
         "letheon.ledger": shelf.ledger.name,
         "letheon.model": shelf.model,
@@ -438,16 +439,16 @@ def _require_proof(opened: Opened, proof: bytes | None) -> None:
     require(same and erased == opened.predicate["erasure"]["rows"], "the proof shows another step")
 
 
-def _opened(ledger: Ledger, version: VersionInfo) -> Opened | None:
+def _opened(ledger: Ledger, version: Version) -> Opened | None:
     if version.sequence is None:
         return None
-    return open_envelope(ledger.certificate(version.sequence), ledger._core.keys.trust())
+    return open_envelope(ledger.certificates.envelope(version.sequence), ledger.keys.trust())
 
 
-def _is_certified(ledger: Ledger, version: VersionInfo) -> bool:
+def _is_certified(ledger: Ledger, version: Version) -> bool:
     """Whether a version has what it is logged with: its certificate, or it needs none."""
     try:
-        return version.sequence is None or bool(ledger.certificate(version.sequence))
+        return version.sequence is None or bool(ledger.certificates.envelope(version.sequence))
     except LedgerMissingError:
         return False
 
@@ -457,16 +458,6 @@ def _is_complete(entry: ModelVersion | None) -> bool:
     if entry is None or entry.tags.get(_DONE) != "true":
         return False
     return "letheon.certificate" not in entry.tags or entry.tags.get(_PURGED) == "true"
-
-
-def _head(ledger: Ledger, model: str, tenant: str) -> VersionInfo:
-    """Return the version that is served."""
-    ledger.versions(model, tenant=tenant, limit=1)  # names the model if there is none
-    return next(one.head for one in ledger.models(tenant=tenant) if one.name == model)
-
-
-def _files(folder: Path) -> list[Path]:
-    return [path for path in sorted(folder.rglob("*")) if path.is_file()]
 
 
 def _add_text(client: MlflowClient, run_id: str, text: str, name: str) -> None:

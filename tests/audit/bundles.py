@@ -46,13 +46,13 @@ def ledger_of(folder: Path, *kinds: str, n: int = 60) -> Iterator[Ledger]:
     with Ledger.create(folder, name="audited") as ledger:
         for kind in kinds:
             model = KINDS[kind]().fit(X, y, ids=np.arange(n))
-            ledger.register(model, X, y, ids=np.arange(n), name=kind)
+            ledger.models.register(model, X, y, ids=np.arange(n), name=kind)
         yield ledger
 
 
 def erase(ledger: Ledger, model: str, *people: int) -> None:
     """Erase people, with certificate and purge."""
-    ledger.request(list(people), model=model, verified=True)
+    ledger.requests.submit(list(people), model=model, verified=True)
     ledger.run_once(force=True, model=model)
 
 

@@ -56,7 +56,7 @@ def new_ledger(folder: Path, *kinds: str) -> Ledger:
     X, y = table(N)
     ledger = Ledger.create(folder, name="audited")
     for kind in kinds:
-        ledger.register(MODELS[kind]().fit(X, y, ids=IDS), X, y, ids=IDS, name=kind)
+        ledger.models.register(MODELS[kind]().fit(X, y, ids=IDS), X, y, ids=IDS, name=kind)
     return ledger
 
 

@@ -31,8 +31,8 @@ from letheon.audit._objective import (
 )
 from letheon.data import Rows
 from letheon.linear import _calibrate
-from letheon.linear._grid import Grid
-from letheon.linear._noise import NoiseSource, Sealed
+from letheon.linear._calibrate import Grid
+from letheon.noise import NoiseSource, Sealed
 from tests.audit.people import held, without
 
 CLIPPED: dict[str, Any] = {"rows": "clip", "row_norm": 1.5}

@@ -51,7 +51,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         erase(ledger, "naive", 3)
         older = ledger.export(folder / "older", tier="auditor")
         erase(ledger, "naive", 5, 7)
-        seen = ledger.checkpoint().note
+        seen = ledger.log.checkpoint().note
         yield Scene(ledger, ledger.export(folder / "bundle", tier="auditor"), seen, older)
 
 
@@ -221,7 +221,7 @@ def test_a_rolled_back_ledger_fails_v1_for_who_saw_more(scene: Scene) -> None:
 def test_a_fork_fails_v1_for_who_saw_the_other_branch(scene: Scene, tmp_path: Path) -> None:
     with ledger_of(tmp_path / "home", "naive") as other:
         erase(other, "naive", 3)
-        forked = other.checkpoint().note
+        forked = other.log.checkpoint().note
     assert said(scene, scene.bundle, seen=forked)["V1"] == "fail"
 
 
@@ -233,14 +233,16 @@ def test_another_key_fails_v0(scene: Scene) -> None:
 
 def trained(ledger: Ledger) -> None:
     X, y = table(60)
-    ledger.train(DaREForestClassifier(n_estimators=3), X, y, ids=np.arange(60), name="forest")
+    ledger.models.train(
+        DaREForestClassifier(n_estimators=3), X, y, ids=np.arange(60), name="forest"
+    )
     erase(ledger, "forest", 3)
 
 
 def test_a_seed_that_follows_from_key_and_beacon_passes(tmp_path: Path) -> None:
     with Ledger.create(tmp_path / "home", name="audited") as ledger:
         trained(ledger)
-        ledger.retrain("forest")
+        ledger.models.retrain("forest")
         report = judged(ledger, tmp_path / "bundle")
     assert (report.passed, report.skipped) == (True, ())
 
@@ -277,10 +279,10 @@ def test_certified_models_are_recomputed_from_a_bundle(tmp_path: Path) -> None:
     ids = np.arange(120)
     with Ledger.create(tmp_path / "home", name="audited") as ledger:
         for name, kind in (("newton", InfluenceClassifier), ("fisher", FisherClassifier)):
-            ledger.register(kind(l2=0.05).fit(X, y, ids=ids), X, y, ids=ids, name=name)
+            ledger.models.register(kind(l2=0.05).fit(X, y, ids=ids), X, y, ids=ids, name=name)
         erase(ledger, "newton", 3, 5)
         erase(ledger, "fisher", 3, 5)
-        ledger.retrain("newton")
+        ledger.models.retrain("newton")
         report = judged(ledger, tmp_path / "bundle")
     assert {result.model for result in report.of("V5")} == {"newton", "fisher"}
     assert (report.passed, report.skipped) == (True, ())
@@ -298,7 +300,7 @@ def test_a_certified_model_that_was_moved_fails_v5(
     cheating(monkeypatch, go_back)
     with Ledger.create(tmp_path / "home", name="audited") as ledger:
         model = InfluenceClassifier(l2=0.05).fit(X, y, ids=ids)
-        ledger.register(model, X, y, ids=ids, name="newton")
+        ledger.models.register(model, X, y, ids=ids, name="newton")
         erase(ledger, "newton", 3)
         found = verdicts(judged(ledger, tmp_path / "bundle", "V0", "V2", "V5"))
     assert found == {"V0": "pass", "V2": "pass", "V5": "fail"}

@@ -105,7 +105,7 @@ def test_a_category_that_no_row_has_fails_v2(tmp_path: Path, monkeypatch: Patch)
         with monkeypatch.context() as patch, Ledger.create(tmp_path / name, name="audited") as own:
             if change is not None:
                 computing(patch, change)
-            own.register(model, X, table(60)[1], ids=IDS, name="m")
+            own.models.register(model, X, table(60)[1], ids=IDS, name="m")
             erase(own, "m", 3)
             found = verdicts(judged(own, tmp_path / f"{name}-bundle", "V0", "V2"))
         assert found == {"V0": "pass", "V2": "pass" if change is None else "fail"}
@@ -181,7 +181,7 @@ MODELS: dict[str, Callable[[], Any]] = {
 def registered(folder: Path, kind: str) -> Ledger:
     X, y = table(60)
     ledger = Ledger.create(folder, name="audited")
-    ledger.register(MODELS[kind]().fit(X, y, ids=IDS), X, y, ids=IDS, name=kind)
+    ledger.models.register(MODELS[kind]().fit(X, y, ids=IDS), X, y, ids=IDS, name=kind)
     return ledger
 
 
@@ -262,7 +262,7 @@ def test_an_honest_model_with_noise_is_no_false_alarm(
         erase(ledger, kind, 3)
         erase(ledger, kind, 5, 7)
         report = judged(ledger, tmp_path / "bundle", "V0", level)
-        ledger.retrain(kind)
+        ledger.models.retrain(kind)
         retrained = judged(ledger, tmp_path / "retrained", "V0", level)
     wanted = "pass" if level == "V5" else "skipped"
     assert verdicts(report)[level] == verdicts(retrained)[level] == wanted
@@ -278,7 +278,7 @@ def test_a_method_that_is_called_retrain_does_not_break_the_chain(tmp_path: Path
     X, y = table(60)
     with Ledger.create(tmp_path / "home", name="audited") as ledger:
         model = Retrain(GaussianNB(), random_state=1).fit(X, y, ids=IDS)
-        ledger.register(model, X, y, ids=IDS, name="m", trusted=(Retrain,))
+        ledger.models.register(model, X, y, ids=IDS, name="m", trusted=(Retrain,))
         erase(ledger, "m", 3)
         erase(ledger, "m", 4)
         report = judged(ledger, tmp_path / "bundle", trusted=(Retrain,))
@@ -322,9 +322,9 @@ def test_an_export_by_name_is_of_one_tenant(tmp_path: Path) -> None:
     X, y = table(60)
     with registered(tmp_path / "home", "naive") as ledger:
         model = KINDS["naive"]().fit(X, y, ids=IDS)
-        ledger.register(model, X, y, ids=IDS, name="naive", tenant="other")
+        ledger.models.register(model, X, y, ids=IDS, name="naive", tenant="other")
         erase(ledger, "naive", 3)
-        ledger.request([4], model="naive", tenant="other", verified=True)
+        ledger.requests.submit([4], model="naive", tenant="other", verified=True)
         ledger.run_once(force=True)
         bundle = ledger.export(tmp_path / "bundle", tier="auditor", model="naive")
     folders = sorted((bundle / "models").iterdir())
@@ -378,12 +378,12 @@ def test_a_request_that_is_left_lying_fails_v1(tmp_path: Path) -> None:
     X, y = table(60)
     now = [1_794_744_000]
     with Ledger.create(tmp_path / "home", name="audited", clock=lambda: now[0]) as ledger:
-        ledger.register(KINDS["naive"]().fit(X, y, ids=IDS), X, y, ids=IDS, name="naive")
+        ledger.models.register(KINDS["naive"]().fit(X, y, ids=IDS), X, y, ids=IDS, name="naive")
         erase(ledger, "naive", 3)
-        ledger.request([4], model="naive")  # nobody knows yet who asks
-        held_back = ledger.request([5], model="naive", verified=True)
-        ledger.hold(held_back.id, "gdpr.art17.3.e", "2030-01-01")
-        ledger.request([6], model="naive", verified=True)
+        ledger.requests.submit([4], model="naive")  # nobody knows yet who asks
+        held_back = ledger.requests.submit([5], model="naive", verified=True)
+        ledger.requests.hold(held_back.id, "gdpr.art17.3.e", "2030-01-01")
+        ledger.requests.submit([6], model="naive", verified=True)
         assert judged(ledger, tmp_path / "early", "V0", "V1").passed
         now[0] += 60 * 86_400
         report = judged(ledger, tmp_path / "late", "V0", "V1")
@@ -397,9 +397,11 @@ def test_requests_that_nobody_verified_are_told_and_do_not_fail_v1(tmp_path: Pat
     X, y = table(60)
     now = [1_794_744_000]
     with Ledger.create(tmp_path / "home", name="audited", clock=lambda: now[0]) as ledger:
-        ledger.register(KINDS["naive"]().fit(X, y, ids=IDS), X, y, ids=IDS, name="naive")
-        ledger.request([4], model="naive")
-        ledger.await_identity(ledger.request([5], model="naive").id)  # its clock stands
+        ledger.models.register(KINDS["naive"]().fit(X, y, ids=IDS), X, y, ids=IDS, name="naive")
+        ledger.requests.submit([4], model="naive")
+        ledger.requests.await_identity(
+            ledger.requests.submit([5], model="naive").id
+        )  # its clock stands
         now[0] += 60 * 86_400
         erase(ledger, "naive", 3)
         [_, found] = judged(ledger, tmp_path / "bundle", "V0", "V1").of("V1")
@@ -413,7 +415,7 @@ def test_requests_that_nobody_verified_are_told_and_do_not_fail_v1(tmp_path: Pat
 def test_requests_that_were_answered_in_time_pass_v1(tmp_path: Path) -> None:
     with registered(tmp_path / "home", "naive") as ledger:
         erase(ledger, "naive", 3)
-        request = ledger.request([4], model="naive")
-        ledger.reject(request.id, "gdpr.art12.6")
+        request = ledger.requests.submit([4], model="naive")
+        ledger.requests.reject(request.id, "gdpr.art12.6")
         [_, found] = judged(ledger, tmp_path / "bundle", "V0", "V1").of("V1")
     assert found.details == {"requests": {"purged": 1, "rejected": 1}}

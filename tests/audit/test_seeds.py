@@ -38,7 +38,7 @@ Patch = pytest.MonkeyPatch
 def trained(folder: Path) -> Ledger:
     X, y = table(60)
     ledger = Ledger.create(folder, name="audited")
-    ledger.train(DaREForestClassifier(n_estimators=3), X, y, ids=IDS, name="forest")
+    ledger.models.train(DaREForestClassifier(n_estimators=3), X, y, ids=IDS, name="forest")
     return ledger
 
 
@@ -69,7 +69,7 @@ def beacons(ledger: Ledger, n: int) -> list[str]:
     for number in range(n):
         with ledger._core.database.transaction() as conn:
             record(conn, "noise", {"n": number}, ledger._core.clock())
-        found.append(f"checkpoint:{ledger.checkpoint().digest}")
+        found.append(f"checkpoint:{ledger.log.checkpoint().digest}")
     return found
 
 
@@ -100,9 +100,9 @@ def test_the_signer_refuses_a_seed_that_changed(tmp_path: Path, monkeypatch: Pat
         erase(ledger, "forest", 5)
         training = training_of(ledger) | {"beacon": beacons(ledger, 1)[0]}
         reseeding(monkeypatch, ledger, training)
-        ledger.request([3], model="forest", verified=True)
+        ledger.requests.submit([3], model="forest", verified=True)
         ledger.run_once(force=True)
-        assert len(ledger.certificates()) == 1
+        assert len(ledger.certificates.sequences()) == 1
         with pytest.raises(SignerRefusedError, match="the seed changed without a retrain"):
             certify.certify_next(ledger._core)
 
@@ -121,7 +121,7 @@ def test_another_beacon_of_a_retrain_fails_v4(
             return (early if when == "earlier" else late).removeprefix("checkpoint:")
 
         monkeypatch.setattr(apply, "take_beacon", grind)
-        ledger.retrain("forest")
+        ledger.models.retrain("forest")
         found = judged(ledger, tmp_path / "bundle", "V0", "V1", "V4")
     assert verdicts(found) == {"V0": "pass", "V1": "pass", "V4": "fail"}
     assert "not the first checkpoint" in found.failures[0].reason
@@ -140,7 +140,7 @@ def test_a_beacon_is_the_first_checkpoint_though_another_worker_took_it(
             return honest(core, committed)
 
         monkeypatch.setattr(apply, "take_beacon", overtaken)
-        ledger.retrain("forest")
+        ledger.models.retrain("forest")
         found = verdicts(judged(ledger, tmp_path / "bundle"))
     assert set(found.values()) == {"pass"}
 
@@ -152,7 +152,7 @@ def test_a_retrain_with_a_key_of_the_drawer_fails_v4(tmp_path: Path, monkeypatch
         key = core.keys.new_key("training")
         with core.database.transaction() as conn:
             record(conn, "training", {"training": core.keys.commitment(key)}, core.clock())
-        ledger.checkpoint()
+        ledger.log.checkpoint()
         erase(ledger, "forest", 5)
         new_key = KeyRing.new_key
 
@@ -160,7 +160,7 @@ def test_a_retrain_with_a_key_of_the_drawer_fails_v4(tmp_path: Path, monkeypatch
             return key if kind == "training" else new_key(ring, kind, label)
 
         monkeypatch.setattr(KeyRing, "new_key", from_the_drawer)
-        ledger.retrain("forest")
+        ledger.models.retrain("forest")
         found = judged(ledger, tmp_path / "bundle", "V0", "V1", "V4")
     assert verdicts(found) == {"V0": "pass", "V1": "pass", "V4": "fail"}
     assert "was not logged when this model was to be trained" in found.failures[0].reason
@@ -184,7 +184,7 @@ def test_a_retrain_with_a_seed_of_the_operators_fails_v4(
     with trained(tmp_path / "home") as ledger:
         erase(ledger, "forest", 5)
         monkeypatch.setattr(apply, "_training", lambda *_: chosen)
-        ledger.retrain("forest")
+        ledger.models.retrain("forest")
         found = judged(ledger, tmp_path / "bundle", "V0", "V1", "V4")
     assert verdicts(found) == {"V0": "pass", "V1": "pass", "V4": "fail"}
     assert "chose the seed of a retrain" in found.failures[0].reason

@@ -10,7 +10,7 @@ from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from letheon.cli import _bench
-from letheon.cli._help import PlainCommand
+from letheon.cli._command import PlainCommand
 from tests.bench.records import failed, quick_runner
 
 APP = typer.Typer(add_completion=False)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import letheon.forest
-from letheon.bench import _cell
+from letheon.bench import _run
 from letheon.bench._recipes import Place, find_recipe
 
 
@@ -36,8 +36,8 @@ def test_random_levels_cost_at_most_a_thousandth_and_a_hundredth(
         return SimpleNamespace(scores=0.9 - np.array(drops), random_depth=chosen)
 
     monkeypatch.setattr(letheon.forest, "tune_random_depth", found)
-    _cell.random_depths.cache_clear()
+    _run.random_depths.cache_clear()
     try:
-        assert _cell.random_depths("breast-cancer", 50, 0) == expected
+        assert _run.random_depths("breast-cancer", 50, 0) == expected
     finally:
-        _cell.random_depths.cache_clear()
+        _run.random_depths.cache_clear()

@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from letheon.base import ForgetMixin, Outcome, Removal, exclusive, locate_in
 from letheon.data import Ids, Rows, row_ids
 from letheon.guarantee import Guarantee, MethodFacts
-from letheon.linear._noise import NoiseSource, Sealed
+from letheon.noise import NoiseSource, Sealed
 from letheon.seeds import seed_from
 
 Floats = NDArray[np.float64]

@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
 from letheon import InfluenceClassifier
-from letheon.linear._calibrate import gaussian_mu
-from letheon.linear._grid import Grid
-from letheon.linear._noise import NoiseSource
+from letheon.linear._calibrate import Grid, gaussian_mu
+from letheon.noise import NoiseSource
 
 Floats = NDArray[np.float64]
 

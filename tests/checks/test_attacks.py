@@ -23,7 +23,7 @@ from letheon.checks import (
 )
 from letheon.checks._attacks import _is_explained, _quantile_bound, _trailing_zeros, true_residual
 from letheon.checks._leak import epsilon_lower_bound
-from letheon.linear._noise import Sealed
+from letheon.noise import Sealed
 from tests.checks.refuted import (
     CoarseNoise,
     NoiseInDoubles,

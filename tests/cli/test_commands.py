@@ -18,8 +18,8 @@ from typer.testing import CliRunner, Result
 
 import letheon
 from letheon.cli import app
-from letheon.cli._console import PlainConsole, show_table
-from letheon.cli._words import factor_text, size_text, time_text, whole_numbers
+from letheon.cli._command import whole_numbers
+from letheon.terminal import PlainConsole, factor_text, print_table, size_text, time_text
 
 SCRIPT = [sys.executable, "-c", "from letheon.cli import app; app()"]
 
@@ -129,7 +129,7 @@ def test_plan_never_truncates_a_number(columns: int) -> None:
 
 def test_a_table_leaves_the_console_as_it_was() -> None:
     console = PlainConsole(file=io.StringIO(), width=10)
-    show_table(console, Table("a number of many words", "another"))
+    print_table(console, Table("a number of many words", "another"))
     assert console.width == 10
 
 

@@ -112,8 +112,8 @@ def test_a_real_worker_stops_on_a_signal_and_loses_nothing(tmp_path: Path) -> No
     files, (X, y) = files_in(tmp_path), table()
     home = tmp_path / "home"
     with Ledger.create(home, name="demo", policy=Policy(k_min=1, k_min_released=1)) as ledger:
-        ledger.register(letheon.load(files.model), X, y, ids=list(PEOPLE), name="m")
-        request = ledger.request(list(LEAVING), model="m", verified=True)
+        ledger.models.register(letheon.load(files.model), X, y, ids=list(PEOPLE), name="m")
+        request = ledger.requests.submit(list(LEAVING), model="m", verified=True)
     words = [*SCRIPT, "worker", "--interval", "600", "--ledger", str(home)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as worker:
         assert worker.stdout is not None
@@ -128,4 +128,4 @@ def test_a_real_worker_stops_on_a_signal_and_loses_nothing(tmp_path: Path) -> No
     assert not any(person in first + rest for person in PEOPLE)
     with Ledger.open(home) as ledger:
         ledger.run_once()
-        assert ledger.request_of(request.id).state == "purged"
+        assert ledger.requests.get(request.id).state == "purged"

@@ -20,11 +20,12 @@ from sqlalchemy.exc import OperationalError
 
 import letheon
 from letheon import exceptions
-from letheon.cli import _ledger_batches, _ledger_common
-from letheon.cli._ledger_common import plain, reported, status_of
-from letheon.cli._ledger_requests import _numbers
+from letheon.cli import _batches, _command
+from letheon.cli._command import report_errors, status_of, to_plain
+from letheon.cli._requests import parse_numbers
 from letheon.ledger import Ledger, Step
 from letheon.ledger.leases import release, take
+from letheon.ledger.models.models import Models
 from tests.cli.ledgers import LEAVING, PEOPLE, call, done, files_in, table
 from tests.ledger.old_copies import copy_database, inventory
 
@@ -87,11 +88,12 @@ def test_a_mistake_in_the_program_is_no_wrong_usage(
     def fail(*_: Any, **__: Any) -> None:
         raise mistake
 
-    monkeypatch.setattr(Ledger, "models", fail)
+    monkeypatch.setattr(Models, "list", fail)
     words = ("model", "list", "--ledger", home.folder)
     result = call(*words)
     assert (result.exit_code, result.stdout) == (70, "")
-    assert result.stderr.startswith(f"letheon: internal error: {type(mistake).__name__} in _ledger")
+    kind = type(mistake).__name__
+    assert result.stderr.startswith(f"letheon: internal error: {kind} in _models.py")
     assert "person-0003" not in result.stderr
     error = json.loads(call(*words, "--json").stderr)["error"]
     assert error["kind"] == "InternalError"
@@ -113,7 +115,7 @@ def test_a_mistake_ends_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     def opened(_: Path | None) -> Iterator[Busy]:
         yield Busy(fail)
 
-    monkeypatch.setattr(_ledger_batches, "open_ledger", opened)
+    monkeypatch.setattr(_batches, "open_ledger", opened)
     assert call("worker", "--interval", "0.1").exit_code == 70
 
 
@@ -130,7 +132,7 @@ def test_a_missing_extra_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_reader_that_has_seen_enough_is_no_failure(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(BrokenPipeError), reported(as_json=False):
+    with pytest.raises(BrokenPipeError), report_errors(as_json=False):
         raise BrokenPipeError
     assert capsys.readouterr().err == ""
 
@@ -158,10 +160,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     folder = tmp_path_factory.mktemp("errors")
     files, (X, y) = files_in(folder), table()
     with Ledger.create(folder / "home", name="demo") as ledger:
-        ledger.register(letheon.load(files.model), X, y, ids=list(PEOPLE), name="m")
+        ledger.models.register(letheon.load(files.model), X, y, ids=list(PEOPLE), name="m")
         convex = letheon.InfluenceClassifier(l2=0.1).fit(X, y)
-        ledger.register(convex, X, y, name="numbers")
-        request = ledger.request([LEAVING[0]], model="m", key="case-1", verified=True)
+        ledger.models.register(convex, X, y, name="numbers")
+        request = ledger.requests.submit([LEAVING[0]], model="m", key="case-1", verified=True)
     letheon.save(convex, folder / "numbers.letheon")
     return Home(folder / "home", files, request.id)
 
@@ -305,7 +307,7 @@ def test_a_clock_that_was_ahead_is_accepted(tmp_path: Path, monkeypatch: Any) ->
     with monkeypatch.context() as patched:
         patched.setattr("time.time", lambda: ahead)
         with Ledger.create(tmp_path / "home", name="demo") as ledger:
-            ledger.register(letheon.load(files.model), X, y, ids=list(PEOPLE), name="m")
+            ledger.models.register(letheon.load(files.model), X, y, ids=list(PEOPLE), name="m")
     words = ("request", "add", "--model", "m", PEOPLE[6], *here)
     assert call(*words).exit_code == 4
     assert "the log goes on" in call("doctor", "--accept-clock", *here).stdout
@@ -335,7 +337,7 @@ def test_an_older_database_stops_the_worker_and_is_adopted(tmp_path: Path) -> No
     here = ("--ledger", tmp_path / "home")
     with Ledger.create(tmp_path / "home", name="demo") as ledger:
         copy_database(tmp_path / "home", tmp_path / "old")
-        ledger.register(letheon.load(files.model), X, y, ids=list(PEOPLE), name="m")
+        ledger.models.register(letheon.load(files.model), X, y, ids=list(PEOPLE), name="m")
     copy_database(tmp_path / "old", tmp_path / "home")
     before = inventory(tmp_path / "home")
     assert "nothing to adopt" not in call("ledger", "adopt", *here).stdout
@@ -419,7 +421,7 @@ def test_looking_after_a_request(home: Home) -> None:
     until = ("--ground", "litigation-hold", "--until", "2999-01-01")
     assert done("request", "hold", asked["id"], *until, *here)["state"] == "on_hold"
     with Ledger.open(home.folder) as ledger:
-        held = ledger.timeline(asked["id"])[-1]
+        held = ledger.requests.timeline(asked["id"])[-1]
         begins = ledger.settings.calendar.end_of(date(2998, 12, 31))
     assert held.details["until"] == int(begins.timestamp())
     assert done("request", "release", asked["id"], *here)["state"] == "queued"
@@ -493,7 +495,7 @@ def test_a_worker_finishes_its_step_and_stops(
     def opened(_: Path | None) -> Iterator[Busy]:
         yield busy
 
-    monkeypatch.setattr(_ledger_batches, "open_ledger", opened)
+    monkeypatch.setattr(_batches, "open_ledger", opened)
     before = signal.getsignal(number)
     result = call("worker", "--json")
     assert result.exit_code == 0, result.output
@@ -525,7 +527,7 @@ def test_a_worker_outlives_what_is_in_its_way(
     def opened(_: Path | None) -> Iterator[Busy]:
         yield Busy(fail)
 
-    monkeypatch.setattr(_ledger_batches, "open_ledger", opened)
+    monkeypatch.setattr(_batches, "open_ledger", opened)
     result = call("worker", "--interval", "0.1")
     assert (result.exit_code, len(looks)) == (0, 3)
     assert result.stderr.count("trying again") == 3
@@ -534,20 +536,20 @@ def test_a_worker_outlives_what_is_in_its_way(
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)))
 def test_numbers_are_read_back(values: list[int]) -> None:
-    assert _numbers([str(value) for value in values]) == values
+    assert parse_numbers([str(value) for value in values]) == values
 
 
 @given(st.text(min_size=1))
 def test_other_ids_are_refused_without_being_repeated(text: str) -> None:
     if text.removeprefix("-").isdecimal():
-        assert _numbers([text]) == [int(text)]
+        assert parse_numbers([text]) == [int(text)]
     else:
         with pytest.raises(ValueError, match="id 1 of the list is none"):
-            _numbers([text])
+            parse_numbers([text])
 
 
 def test_what_json_knows() -> None:
     step = Step("failed", "m", None, "why")
-    assert plain({"a": (step, date(2026, 1, 2), Path("x"))})["a"][1:] == ["2026-01-02", "x"]
-    assert plain(step)["sequence"] is None
-    assert _ledger_common.USAGE == 2
+    assert to_plain({"a": (step, date(2026, 1, 2), Path("x"))})["a"][1:] == ["2026-01-02", "x"]
+    assert to_plain(step)["sequence"] is None
+    assert _command.USAGE == 2

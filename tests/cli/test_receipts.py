@@ -38,12 +38,12 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     folder = tmp_path_factory.mktemp("receipts")
     with make(folder, clock=Clock(int(time.time()))) as ledger:
         home, key = ledger.folder, ledger.public_key
-        request = ledger.request([person(1)], model="risk", verified=True)
+        request = ledger.requests.submit([person(1)], model="risk", verified=True)
     code = done("receipt", "code", request.id, "--ledger", home)["code"]
     with Ledger.open(home) as ledger:
         ledger.run_once(force=True)
         bundle = ledger.export(folder / "bundle", tier="auditor")
-        waiting = ledger.request([person(2)], model="risk").id
+        waiting = ledger.requests.submit([person(2)], model="risk").id
     sealed = folder / "receipt.sealed"
     done("receipt", "export", request.id, "--out", sealed, "--ledger", home)
     return Story(home, code, waiting, sealed, bundle, key)
@@ -126,10 +126,12 @@ def test_the_desk_gets_the_public_key_only(
         sent.append((request.full_url, body))
         with Ledger.open(story.home) as ledger:
             if "public_key" in body:
-                sealed = ledger.sealed_receipt(body["request"], body["public_key"])
+                sealed = ledger.certificates.receipts.sealed(body["request"], body["public_key"])
                 found: Any = {"sealed": sealed and base64.b64encode(sealed).decode()}
             else:
-                covered = ledger.coverage(body["receipt"].encode()) is not None
+                covered = (
+                    ledger.certificates.receipts.coverage(body["receipt"].encode()) is not None
+                )
                 found = {"covered": covered, "words": "as it is"}
         return _Answer(json.dumps(found).encode())
 

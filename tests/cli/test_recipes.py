@@ -19,7 +19,7 @@ from sklearn.naive_bayes import GaussianNB
 
 import letheon
 from letheon import Ledger
-from letheon.cli import _ledger_batches
+from letheon.cli import _batches
 from letheon.ledger import BatchPlan, Decision, Policy, Step
 from letheon.ledger.worker.policy import Queued, should_seal
 from tests.cli.ledgers import LEAVING, PEOPLE, call, done, files_in, table
@@ -59,9 +59,9 @@ def run_worker(words: list[str], home: str) -> str:
 def require_erased(folder: Path) -> None:
     """Nobody who left is in the model, and the request came to its end."""
     with Ledger.open(folder / "erasures") as ledger:
-        (request,) = ledger.requests()
+        (request,) = ledger.requests.list()
         assert (request.state, request.n_ids) == ("purged", len(LEAVING))
-        with ledger.reader("tumours") as reader:
+        with ledger.models.reader("tumours") as reader:
             held = set(reader.model.ids_)
     assert held == set(PEOPLE) - set(LEAVING)
 
@@ -144,8 +144,8 @@ def test_a_worker_says_once_until_when_requests_wait(monkeypatch: pytest.MonkeyP
         yield queue
 
     queue = Queue()
-    monkeypatch.setattr(_ledger_batches, "open_ledger", opened)
-    monkeypatch.setattr(_ledger_batches, "_jobs_of", lambda *_: lambda: 0)
+    monkeypatch.setattr(_batches, "open_ledger", opened)
+    monkeypatch.setattr(_batches, "_job_runner", lambda *_: lambda: 0)
     said = call("worker", "--interval", "0.1").stdout
     assert queue.looks == 5
     until = r"until 19 Nov 14:00 UTC \(50 rows or 72 h\); `letheon batch apply --force`"
@@ -179,8 +179,8 @@ def test_the_words_are_those_of_the_policy(policy: dict[str, Any], words: str) -
 def test_apply_says_what_waits(tmp_path: Path) -> None:
     files, (X, y) = files_in(tmp_path), table()
     with Ledger.create(tmp_path / "home", name="demo") as ledger:
-        ledger.register(letheon.load(files.model), X, y, ids=list(PEOPLE), name="m")
-        ledger.request(list(LEAVING), model="m", verified=True)
+        ledger.models.register(letheon.load(files.model), X, y, ids=list(PEOPLE), name="m")
+        ledger.requests.submit(list(LEAVING), model="m", verified=True)
         when = ledger.plan()[0].decision.when_next
     here = ("--ledger", tmp_path / "home")
     sentence = rf"1 request waits until {when:%-d %b %H:%M} UTC \(50 rows or 72 h\); `letheon"

@@ -14,7 +14,7 @@ import pytest
 from sklearn.linear_model import SGDClassifier
 
 from letheon import SISAClassifier
-from letheon.sharded import _stages, _trainer
+from letheon.sharded import _base, _stages
 from tests.cluster.clusters import SEAT, RayCluster, eventually
 from tests.cluster.travel import never_finish_on
 
@@ -53,7 +53,7 @@ def fit_while_the_node_is_lost(cluster: RayCluster, folder: Path) -> str:
         pytest.MonkeyPatch.context() as patch,
         ThreadPoolExecutor(1) as thread,  # Ray starts nodes from the main thread only
     ):
-        patch.setattr(_trainer, "train_shard", slow)
+        patch.setattr(_base, "train_shard", slow)
         found = thread.submit(run)
         assert eventually(lambda: any(folder.glob(f"started-{doomed}-*")), 120)
         cluster.replace_node()

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from letheon.deep._deltagrad import DeltaGradNetClassifier, _slots
-from letheon.deep._descent import Plan
+from letheon.deep._replay import Plan
 
 Floats = NDArray[np.float64]
 

@@ -11,11 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from letheon.deep._deltagrad import DeltaGradNetClassifier, _slots
-from letheon.deep._descent import Plan, Run
 from letheon.deep._loop import Loop, Stretch
 from letheon.deep._nets import MLP
-from letheon.deep._replay import Replay
-from letheon.deep._secant import LocalChecks, Secants
+from letheon.deep._replay import LocalChecks, Plan, Replay, Run, Secants
 from tests.deep.deltagrad_net_reference import Pair, Reference, dense_bfgs
 from tests.sharded.people import examples
 

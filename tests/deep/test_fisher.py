@@ -17,11 +17,11 @@ import letheon
 from letheon.checks import parametrize_with_checks
 from letheon.checks._effect import make_contrary_people
 from letheon.checks._people import CANARY, fit
-from letheon.deep._diagonal import Batch, Term
 from letheon.deep._fisher import FisherNetClassifier, _Objective
+from letheon.deep._information import Batch, Term
 from letheon.deep._nets import MLP
 from letheon.exceptions import EmptyModelError, TrainingError
-from letheon.linear._noise import NoiseSource
+from letheon.noise import NoiseSource
 from tests.deep.test_fisher_information import dense
 from tests.marks import soak
 

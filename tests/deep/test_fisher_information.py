@@ -13,8 +13,16 @@ from scipy.stats import norm
 from torch import Tensor, nn
 from torch.nn import functional
 
-from letheon.deep._diagonal import Batch, Diagonal, Power, diagonal, gaussian_kl, terms
-from letheon.deep._kfac import Kronecker, kronecker
+from letheon.deep._information import (
+    Batch,
+    Diagonal,
+    Kronecker,
+    Power,
+    diagonal,
+    gaussian_kl,
+    kronecker,
+    terms,
+)
 from letheon.deep._layers import MatmulConv2d
 from letheon.deep._nets import CNN, MLP, ResNet
 from tests.sharded.people import examples

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from sklearn.base import BaseEstimator
 
 from letheon.data import SlotRows, as_ids
-from letheon.deep._inputs import ask_rows, hold_rows, remember_shape
-from letheon.deep._workshop import calibration_sample
+from letheon.deep._base import calibration_sample
+from letheon.deep._device import ask_rows, hold_rows, remember_shape
 from letheon.seeds import Purpose
 
 

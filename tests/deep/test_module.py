@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from letheon.data import SlotRows, as_ids
+from letheon.deep._base import Workshop
 from letheon.deep._loop import DeviceData, LoopSettings
 from letheon.deep._module import Template
-from letheon.deep._workshop import Workshop
 from letheon.exceptions import TrainingError
 from tests.sharded.people import examples
 

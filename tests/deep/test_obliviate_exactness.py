@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from letheon.deep import _obliviate
-from letheon.deep._blocks import train_blocks
 from letheon.deep._loop import Loop
 from letheon.deep._obliviate import DeepObliviateClassifier
+from letheon.deep._stitch import train_blocks
 from letheon.deep._vault import VaultChange
 from tests.deep.obliviate_reference import (
     People,

@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from letheon.deep._blocks import Blocks, Pace
-from letheon.deep._laws import Law, fit_fading_law
 from letheon.deep._loop import Loop, Stretch
 from letheon.deep._obliviate import DeepObliviateClassifier
-from letheon.deep._residual import PaperRule, RobustRule, StopRule
-from letheon.deep._stitch import Stitched, Watch, ratio, stitch
+from letheon.deep._residual import Law, PaperRule, RobustRule, StopRule, fit_fading_law
+from letheon.deep._stitch import Blocks, Pace, Stitched, Watch, ratio, stitch
 from letheon.deep._vault import Vault
 from tests.deep.obliviate_reference import (
     fitted,

@@ -10,9 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from letheon.deep._dfa import dfa_exponent
-from letheon.deep._laws import Law, fit_fading_law, fit_scale_and_level
-from letheon.deep._residual import PaperRule, RobustRule, StopRule
+from letheon.deep._residual import (
+    Law,
+    PaperRule,
+    RobustRule,
+    StopRule,
+    dfa_exponent,
+    fit_fading_law,
+    fit_scale_and_level,
+)
 from tests.deep.slow_dfa import slow_dfa
 from tests.sharded.people import examples
 

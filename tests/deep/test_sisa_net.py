@@ -13,8 +13,8 @@ from torch import Tensor
 import letheon
 from letheon import SISANetClassifier
 from letheon.deep import MLP
+from letheon.deep._base import Workshop
 from letheon.deep._loop import Loop
-from letheon.deep._workshop import Workshop
 from letheon.exceptions import (
     CheckpointWarning,
     EmptyModelError,

@@ -20,10 +20,10 @@ import letheon
 from letheon import SISANetClassifier, checks
 from letheon.data import SlotRows, as_ids
 from letheon.deep import MLP
+from letheon.deep._base import Workshop
 from letheon.deep._loop import Loop, Progress
 from letheon.deep._sisa import _Grid
 from letheon.deep._vault import VaultChange
-from letheon.deep._workshop import Workshop
 from letheon.exceptions import (
     ChangedParametersError,
     CheckpointError,

@@ -15,8 +15,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 import letheon
 from letheon.evaluation import ORDINARY, SAME, Problem, Rows
-from letheon.evaluation._baselines import best_ordinary, race
-from letheon.evaluation._linear import linear_rivals, regularised_loss
+from letheon.evaluation._baselines import best_ordinary, linear_rivals, race, regularised_loss
 from tests.evaluation.stubs import SIMPLE, TEST, Planted, X, Y, cancer, evaluate
 
 
@@ -137,10 +136,10 @@ def test_a_ridge_regression_races_for_the_squared_loss(fit_intercept: bool) -> N
 )
 def test_a_retrainer_that_is_no_retrain_cannot_win(unlearner: Any, name: str, quick: Any) -> None:
     """However fast; not even a constant where one label is rare."""
-    winner, told = race(unlearner, people(name), 0, quick)
+    winner, tried = race(unlearner, people(name), 0, quick)
     assert winner.name != type(quick).__name__
-    assert told[-1].startswith(type(quick).__name__)
-    assert "does not count" in told[-1]
+    assert tried[-1].startswith(type(quick).__name__)
+    assert "does not count" in tried[-1]
 
 
 def test_a_constant_does_not_pass_for_a_model_of_a_rare_label() -> None:
@@ -150,19 +149,19 @@ def test_a_constant_does_not_pass_for_a_model_of_a_rare_label() -> None:
     table[:, 0] = labels
     constant = DummyClassifier(strategy="constant", constant=0)
     model = letheon.NaiveUnlearner(DecisionTreeClassifier())
-    _, told = race(model, rows_of(table, labels), 0, constant)
-    assert "does not count" in told[-1]
+    _, tried = race(model, rows_of(table, labels), 0, constant)
+    assert "does not count" in tried[-1]
 
 
 def test_an_honest_retrainer_counts() -> None:
     rows = people("rare")
     tree = DecisionTreeClassifier(random_state=0)
-    _, told = race(letheon.NaiveUnlearner(tree), rows, 0, [tree])
-    assert "does not count" not in told[-1]
+    _, tried = race(letheon.NaiveUnlearner(tree), rows, 0, [tree])
+    assert "does not count" not in tried[-1]
     model = letheon.DeltaGradClassifier(l2=0.1, fit_intercept=False, n_steps=500)
     same = LogisticRegression(C=1 / (0.1 * len(rows)), fit_intercept=False, tol=1e-8)
-    _, told = race(model, rows, 0, same)
-    assert "does not count" not in told[-1]
+    _, tried = race(model, rows, 0, same)
+    assert "does not count" not in tried[-1]
 
 
 def test_the_best_ordinary_model_is_chosen_by_cross_validation() -> None:

@@ -18,7 +18,7 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 import letheon
 from letheon import Evaluation, NaiveUnlearner
 from letheon.evaluation import SAME, Problem
-from letheon.evaluation._names import name_of, settings_of
+from letheon.evaluation._problem import name_of, settings_of
 from letheon.exceptions import CannotForgetError
 from letheon.measures import Measure
 from tests.evaluation.stubs import SIMPLE, TEST, Planted, X, Y, evaluate

@@ -18,7 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
 from letheon import DaREForestRegressor, SISAClassifier
-from letheon.evaluation import ORDINARY, best_of, usual_models
+from letheon.evaluation import ORDINARY, choose_best, usual_models
 from letheon.exceptions import IdsTypeError
 from letheon.parallel import one_thread
 from letheon.select import Candidate, Tolerances, choose
@@ -109,7 +109,7 @@ def test_the_first_cause_is_named_and_chained() -> None:
 
     text = r"no usual ordinary model .* \(_Refuses: could not convert string.*ordinary="
     with pytest.raises(ValueError, match=text) as caught:
-        best_of([_Refuses(), _Refuses()], score, are_given=False)
+        choose_best([_Refuses(), _Refuses()], score, are_given=False)
     assert isinstance(caught.value.__cause__, ValueError)
     assert "in fit" in "".join(traceback.format_exception(caught.value.__cause__))
 

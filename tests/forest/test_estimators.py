@@ -25,7 +25,7 @@ from letheon.exceptions import (
     NotFittedError,
     UnknownIdError,
 )
-from letheon.forest import ForgetCost, _grow
+from letheon.forest import ForgetCost, _model
 
 SMALL: dict[str, Any] = {"n_estimators": 4, "max_depth": 4, "n_thresholds": 5}
 HONEST = [
@@ -374,7 +374,7 @@ def test_processes_are_used_only_where_they_were_chosen(monkeypatch: pytest.Monk
         calls.append(len(payloads))
         return [function(*shared, *payload) for payload in payloads]
 
-    monkeypatch.setattr(_grow, "run_tasks", run)
+    monkeypatch.setattr(_model, "run_tasks", run)
     fitted(n_jobs=2), fitted(n_jobs=-1), fitted()
     with joblib.parallel_config(n_jobs=2):
         fitted()

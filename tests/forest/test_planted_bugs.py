@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from letheon.forest import _labels, _model
+from letheon.forest import _inputs, _model
 from letheon.forest._model import ForestModel
 from tests.forest.oracle import difference, expected, fresh_fit, identity_error
 from tests.forest.people import World, fitted
@@ -104,7 +104,7 @@ def keep_the_ids(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_a_lost_class(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_labels.LabelTable, "without_empty", lambda self, counts: self)
+    patch.setattr(_inputs.LabelTable, "without_empty", lambda self, counts: self)
 
 
 def learn_without_weights(patch: pytest.MonkeyPatch) -> None:
@@ -134,13 +134,13 @@ def learn_all_but_one_row(patch: pytest.MonkeyPatch) -> None:
 
 
 def learn_with_classes_mixed_up(patch: pytest.MonkeyPatch) -> None:
-    real = _labels.LabelTable.extended
+    real = _inputs.LabelTable.extended
 
     def extended(self: Any, labels: Any) -> Any:
         table, codes = real(self, labels)
         return table, codes[::-1].copy()
 
-    patch.setattr(_labels.LabelTable, "extended", extended)
+    patch.setattr(_inputs.LabelTable, "extended", extended)
 
 
 BUGS = (

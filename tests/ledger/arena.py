@@ -206,14 +206,14 @@ class Arena:
         """Submit requests (key, model, ids) as a client does; note each that is acknowledged."""
         with self.open() as ledger:
             for key, model, ids in wanted:
-                request = ledger.request(ids, model=model, key=key, verified=True)
+                request = ledger.requests.submit(ids, model=model, key=key, verified=True)
                 _append(self.acks, f"{key} {request.id}\n")
 
     def conflict(self, key: str, model: str, ids: Sequence[str]) -> None:
         """Use a key again for somebody else: that must be refused."""
         with self.open() as ledger:
             try:
-                ledger.request(ids, model=model, key=key, verified=True)
+                ledger.requests.submit(ids, model=model, key=key, verified=True)
             except IdempotencyError:
                 return
         raise AssertionError(f"key {key} was taken twice, for two different bodies")
@@ -224,13 +224,13 @@ class Arena:
             if retrain is not None:
                 # Another worker may be at it, or has done it just now.
                 with contextlib.suppress(LedgerError):
-                    ledger.retrain(retrain)
+                    ledger.models.retrain(retrain)
             ledger.run_once(force=True)
 
     def register(self, name: str) -> None:
         """Register another small model, unless it is there already."""
         with self.open() as ledger:
-            if name not in {model.name for model in ledger.models()}:
+            if name not in {model.name for model in ledger.models.list()}:
                 X, y, ids = table_of("bayes-" + name)
                 model = NaiveUnlearner(GaussianNB(), random_state=0).fit(X[:8], y[:8], ids=ids[:8])
                 self.enter(ledger, model, (X[:8], y[:8], ids[:8]), name)
@@ -241,19 +241,19 @@ class Arena:
         """Register a model, as an object or as files."""
         X, y, ids = rows
         if not self.plan.is_outside:
-            ledger.register(model, X, y, ids=ids, name=name)
+            ledger.models.register(model, X, y, ids=ids, name=name)
             return
         table, file = io.BytesIO(), self.home.with_name(f"{name}-{os.getpid()}.letheon")
         np.savez(table, X=X, y=y, ids=np.array(ids))
         save(model, file)
         files = ModelFiles(model=file.read_bytes(), rows=("rows.npz", table.getvalue()))
         file.unlink()
-        ledger.register_files(files, name=name)
+        ledger.models.register_files(files, name=name)
 
     def read(self, model: str, gone: Sequence[str]) -> None:
         """Read as a server of predictions does: an old or a new version, never a half one."""
         before = set(self.people[model]) - (set(self.erased[model]) - set(gone))
-        with self.open() as ledger, contextlib.closing(ledger.reader(model)) as reader:
+        with self.open() as ledger, contextlib.closing(ledger.models.reader(model)) as reader:
             for _ in range(5):
                 seen = set(reader.model.ids_)
                 if not before - set(gone) <= seen <= before:
@@ -263,7 +263,7 @@ class Arena:
         """Finish everything as the next worker would, then check all that must hold."""
         with self.open() as ledger:
             for _ in range(3):
-                if all(request.state in DONE for request in ledger.requests()):
+                if all(request.state in DONE for request in ledger.requests.list()):
                     break
                 ledger.run_once(force=True)
             expected = Expected(self.tables, self.erased, tuple(self.registered), self.read_acks())

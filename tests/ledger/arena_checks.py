@@ -204,7 +204,7 @@ def models_forgot(ledger: Ledger, expected: Expected) -> Iterator[str]:
     """Every model is the one that a fresh fit on the remaining people gives."""
     for name, (X, y, ids) in expected.tables.items():
         stays = np.flatnonzero(~np.isin(ids, list(expected.erased[name])))
-        model, people = ledger.load(name), [ids[int(place)] for place in stays]
+        model, people = ledger.models.load(name), [ids[int(place)] for place in stays]
         if set(model.ids_) != set(people):
             yield f"model {name} holds {len(model.ids_)} people, not those who did not ask"
             continue
@@ -213,7 +213,7 @@ def models_forgot(ledger: Ledger, expected: Expected) -> Iterator[str]:
         fresh = fresh_fit(model, held_rows(X[stays], y[stays], people)).model
         if fresh.digest() != model.digest():
             yield f"model {name} is not the one of the rows that are left"
-    names = {model.name for model in ledger.models()}
+    names = {model.name for model in ledger.models.list()}
     if names != {*expected.tables, *expected.registered}:
         yield f"the models are {sorted(names)}"
 

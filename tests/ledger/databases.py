@@ -7,21 +7,25 @@ import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from sqlalchemy import Connection, insert, select
 
-from letheon.data import Ids, as_ids
+from letheon.data import IdIndex, Ids, as_ids
 from letheon.ledger.core import Core
 from letheon.ledger.db.database import Database
 from letheon.ledger.keys.keyring import KeyRing
 from letheon.ledger.models.versions import ModelRow, find_model
 from letheon.ledger.requests import encrypted_ids
 from letheon.ledger.requests.calendar import Calendar
-from letheon.ledger.requests.intake import submit
-from letheon.ledger.requests.records import Request, found
-from letheon.ledger.requests.states import move
+from letheon.ledger.requests.intake import intake_group, prepare
+from letheon.ledger.requests.listing import find_request
+from letheon.ledger.requests.requests import Requests
+from letheon.ledger.requests.transitions import move
+from letheon.ledger.schemas import Request
 from letheon.ledger.settings import Settings
 from letheon.ledger.tables import batches, blocked, events, models, requests
 from letheon.ledger.worker.policy import Policy
@@ -29,6 +33,43 @@ from letheon.ledger.worker.policy import Policy
 KINDS = ("sqlite", "sqlite-delete", "postgresql")
 NOON = 1_800_000_000
 PEOPLE = as_ids([f"person-{number}" for number in range(1000)])
+
+
+class Everyone:
+    """An index of a model that holds each person who is named."""
+
+    def find(self, ids: Ids) -> Any:
+        return SimpleNamespace(found=np.ones(len(ids), bool))
+
+
+class KnownModels:
+    """Stands for `Models`: rows of the database, and the people that a test says."""
+
+    def __init__(self, core: Core, people: Any) -> None:
+        self.core, self.people = core, people
+
+    def row(self, model: str, tenant: str) -> ModelRow:
+        with self.core.database.reading() as connection:
+            return find_model(connection, model, tenant)
+
+    def ids_index(self, _: ModelRow) -> Any:
+        return self.people
+
+
+def requests_of(core: Core, people: Any = None) -> Requests:
+    """The requests of a ledger whose models hold these people, or everyone."""
+    return Requests(core, KnownModels(core, people or Everyone()))  # type: ignore[arg-type]
+
+
+@functools.cache
+def index_of(held: Ids) -> IdIndex:
+    return IdIndex(held)
+
+
+def submit(core: Core, model: ModelRow, ids: Any, *, held: Ids, **given: Any) -> Request:
+    """Submit a request to a model that holds these people."""
+    group = given.pop("group", None) or intake_group()
+    return group.submit(prepare(core, model, ids, people=index_of(held), **given))
 
 
 class Clock:
@@ -89,11 +130,12 @@ class Desk:
         given.setdefault("key", f"key-{next(self._numbers)}")
         ids = [f"person-{one}" if isinstance(one, int) else one for one in people]
         core, model = given.pop("core", self.core), given.pop("model", self.model)
+        given.pop("tenant", None)
         return submit(core, model, ids, held=held, **given)
 
     def found(self, request: Request | str) -> Request:
         with self.database.reading() as connection:
-            return found(connection, request if isinstance(request, str) else request.id)
+            return find_request(connection, request if isinstance(request, str) else request.id)
 
     def state(self, request: Request | str) -> str:
         return self.found(request).state

@@ -34,7 +34,7 @@ def make(folder: Path, *, model: Any = None, clock: Clock | None = None, **given
     ledger = Ledger.create(
         folder / "home", name="test", policy=policy, clock=clock or Clock(NOON), **given
     )
-    ledger.register(fitted() if model is None else model, X, Y, ids=IDS, name="risk")
+    ledger.models.register(fitted() if model is None else model, X, Y, ids=IDS, name="risk")
     return ledger
 
 

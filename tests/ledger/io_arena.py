@@ -100,7 +100,7 @@ class DiskArena(Arena):
         """Look for what was acknowledged, submit again, work on a sound disk, and check."""
         self.erased[MODEL] += self.people[MODEL][:3]
         with self.open() as ledger:
-            known = {request.id for request in ledger.requests()}
+            known = {request.id for request in ledger.requests.list()}
         lost = [key for key, request in self.read_acks() if request not in known]
         if lost:
             raise AssertionError(f"acknowledged and lost: {lost}")

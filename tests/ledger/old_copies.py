@@ -131,11 +131,11 @@ def other_model() -> NaiveUnlearner:
 
 
 def _register(ledger: Ledger) -> None:
-    ledger.register(fitted(), X, Y, ids=IDS, name="risk")
+    ledger.models.register(fitted(), X, Y, ids=IDS, name="risk")
 
 
 def _file(ledger: Ledger) -> None:
-    ledger.request([person(1), person(2)], model="risk", verified=True)
+    ledger.requests.submit([person(1), person(2)], model="risk", verified=True)
 
 
 def _erase(ledger: Ledger) -> None:
@@ -143,22 +143,22 @@ def _erase(ledger: Ledger) -> None:
 
 
 def _register_second(ledger: Ledger) -> None:
-    kept = ledger.without_blocked(X, Y, IDS)
+    kept = ledger.models.without_blocked(X, Y, IDS)
     model = NaiveUnlearner(GaussianNB(), random_state=2).fit(*kept[:2], ids=kept[2])
-    ledger.register(model, *kept[:2], ids=kept[2], name="churn")
+    ledger.models.register(model, *kept[:2], ids=kept[2], name="churn")
 
 
 def _file_again(ledger: Ledger) -> None:
-    ledger.request([person(3)], model="risk", verified=True)
-    ledger.request([person(4)], model="churn", verified=True)
+    ledger.requests.submit([person(3)], model="risk", verified=True)
+    ledger.requests.submit([person(4)], model="churn", verified=True)
 
 
 def _retrain(ledger: Ledger) -> None:
-    ledger.retrain("risk")
+    ledger.models.retrain("risk")
 
 
 def _rotate(ledger: Ledger) -> None:
-    ledger.rotate_key()
+    ledger.keys.rotate()
     ledger.run_once(force=True)
 
 

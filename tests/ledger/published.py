@@ -40,14 +40,14 @@ def new_ledger(
     ledger = Ledger.create(folder, name="test-ledger", clock=clock, database=database)
     X, y, ids = table()
     fitted = (forest() if model is None else model).fit(X, y, ids=ids)
-    ledger.register(fitted, X, y, ids=ids, name=NAME, **settings)
+    ledger.models.register(fitted, X, y, ids=ids, name=NAME, **settings)
     return ledger
 
 
 def ask(ledger: Ledger, people: Iterable[int], **more: Any) -> Any:
     """Request that people, by their numbers, be erased."""
     ids = table()[2]
-    return ledger.request([ids[each] for each in people], model=NAME, verified=True, **more)
+    return ledger.requests.submit([ids[each] for each in people], model=NAME, verified=True, **more)
 
 
 def publish(ledger: Ledger) -> None:
@@ -77,7 +77,7 @@ def copied(home: Path, folder: Path, clock: Callable[[], int] = lambda: NOW) -> 
     return Ledger.open(folder, clock=clock)
 
 
-def envelopes(ledger: Ledger) -> list[bytes]:
+def all_envelopes(ledger: Ledger) -> list[bytes]:
     """Return all certificates in the database."""
     query = select(certificates.c.envelope).order_by(certificates.c.sequence)
     with core_of(ledger).database.reading() as conn:

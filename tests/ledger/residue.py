@@ -88,7 +88,7 @@ class Marked:
 
     def ask(self, *people: str) -> None:
         for person in people:
-            self.ledger.request([person], model=NAME, verified=True)
+            self.ledger.requests.submit([person], model=NAME, verified=True)
             self.erased.append(person)
 
     def close(self) -> None:
@@ -98,7 +98,7 @@ class Marked:
         self.ledger.run_once(force=True)
 
     def states(self) -> set[str]:
-        return {request.state for request in self.ledger.requests()}
+        return {request.state for request in self.ledger.requests.list()}
 
     def markers(self) -> Markers:
         """Markers of all who were erased, made without the ledger's own code for that."""
@@ -117,7 +117,7 @@ def make_marked(
     clock = Clock()
     settings = Settings(name="marked", journal=journal, database=database)
     ledger = Ledger(create_home(home, settings, clock))
-    ledger.register(model, X, y, ids=ids, name=NAME)
+    ledger.models.register(model, X, y, ids=ids, name=NAME)
     core = ledger._core
     with core.database.reading() as conn:
         row = find_model(conn, NAME, "default")

@@ -28,18 +28,18 @@ def ledger(tmp_path: Path) -> Any:
 
 def hands(ledger: Ledger, request_id: str) -> dict[str, Any]:
     """Who did what, as the timeline tells."""
-    return {one.kind: one.details.get("by") for one in ledger.timeline(request_id)}
+    return {one.kind: one.details.get("by") for one in ledger.requests.timeline(request_id)}
 
 
 def test_every_event_says_who_acted(ledger: Ledger) -> None:
     with ledger.acting(ANNA):
-        request = ledger.request([person(1)], model="risk")
+        request = ledger.requests.submit([person(1)], model="risk")
     with ledger.acting(BERT):
-        ledger.await_identity(request.id)
-        ledger.verify(request.id)
-    ledger.extend(request.id)
+        ledger.requests.await_identity(request.id)
+        ledger.requests.verify(request.id)
+    ledger.requests.extend(request.id)
     with ledger.acting(ANNA):
-        ledger.cancel(request.id)
+        ledger.requests.cancel(request.id)
     assert hands(ledger, request.id) == {
         "received": ANNA,
         "identity-asked": BERT,
@@ -48,30 +48,30 @@ def test_every_event_says_who_acted(ledger: Ledger) -> None:
         "extended": None,
         "cancelled": ANNA,
     }
-    stored = ledger.request_of(request.id)
+    stored = ledger.requests.get(request.id)
     assert (stored.filed_by, stored.verified_by) == (ANNA, BERT)
 
 
 def test_a_request_that_is_vouched_for_has_one_hand(ledger: Ledger) -> None:
     with ledger.acting(ANNA):
-        request = ledger.request([person(1)], model="risk", verified=True)
+        request = ledger.requests.submit([person(1)], model="risk", verified=True)
     assert (request.filed_by, request.verified_by) == (ANNA, ANNA)
-    assert request == ledger.request_of(request.id)
+    assert request == ledger.requests.get(request.id)
     assert set(hands(ledger, request.id).values()) == {ANNA}
 
 
 def test_a_repeat_by_somebody_else_changes_nothing(ledger: Ledger) -> None:
     with ledger.acting(ANNA):
-        first = ledger.request([person(1)], model="risk", key="k")
+        first = ledger.requests.submit([person(1)], model="risk", key="k")
     with ledger.acting(BERT):
-        again = ledger.request([person(1)], model="risk", key="k")
+        again = ledger.requests.submit([person(1)], model="risk", key="k")
     assert again == first
     assert again.filed_by == ANNA
 
 
 def test_what_a_worker_does_names_nobody(ledger: Ledger) -> None:
     with ledger.acting(ANNA):
-        request = ledger.request([person(1)], model="risk", verified=True)
+        request = ledger.requests.submit([person(1)], model="risk", verified=True)
     ledger.run_once(force=True)
     assert hands(ledger, request.id)["purged"] is None
 
@@ -95,12 +95,12 @@ def test_threads_that_share_a_commit_keep_their_hands_apart(
     def ask(number: int) -> None:
         by = f"{number:016x}"
         with ledger.acting(by):
-            found[by] = ledger.request([person(number)], model="risk", verified=True).id
+            found[by] = ledger.requests.submit([person(number)], model="risk", verified=True).id
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
     for thread in threads:
         thread.start()
-    while len(ledger._group._waiting) < 7:
+    while len(ledger.requests._group._waiting) < 7:
         threading.Event().wait(0.005)
     gate.set()
     for thread in threads:
@@ -108,13 +108,13 @@ def test_threads_that_share_a_commit_keep_their_hands_apart(
     assert rounds == [1, 7]
     for by, request_id in found.items():
         assert set(hands(ledger, request_id).values()) == {by}
-        assert ledger.request_of(request_id).filed_by == by
+        assert ledger.requests.get(request_id).filed_by == by
 
 
 def test_acting_ends_with_its_context_also_after_an_error(ledger: Ledger) -> None:
-    request = ledger.request([person(1)], model="risk")
+    request = ledger.requests.submit([person(1)], model="risk")
     with ledger.acting(ANNA), pytest.raises(RequestStateError):
-        ledger.release(request.id)
+        ledger.requests.release(request.id)
     assert actor() is None
     with acting(ANNA):
         with acting(BERT):
@@ -135,7 +135,7 @@ def test_only_what_may_stand_in_an_event_may_act(by: Any) -> None:
 
 def test_an_audit_accepts_a_log_with_hands(ledger: Ledger, tmp_path: Path) -> None:
     with ledger.acting(ANNA):
-        ledger.request([person(1)], model="risk", verified=True)
+        ledger.requests.submit([person(1)], model="risk", verified=True)
         ledger.run_once(force=True)
     bundle = ledger.export(tmp_path / "bundle", tier="auditor")
     report = audit(bundle, key=ledger.public_key)

@@ -17,11 +17,11 @@ from letheon.audit._ledger_levels import _Course
 from letheon.exceptions import RequestStateError, UnknownRequestError
 from letheon.ledger import Ledger, Policy, Settings
 from letheon.ledger.db.actor import acting
-from letheon.ledger.requests import intake
-from letheon.ledger.requests.records import timeline
+from letheon.ledger.requests import owners
+from letheon.ledger.requests.listing import timeline
 from letheon.ledger.tables import blocked
 from tests.cli.ledgers import call
-from tests.ledger.databases import Clock, Desk, desk, kind, place, sqlite_desk
+from tests.ledger.databases import Clock, Desk, desk, kind, place, requests_of, sqlite_desk
 from tests.ledger.homes import make, person
 from tests.sharded.people import examples
 
@@ -48,10 +48,10 @@ def test_a_large_request_waits_and_is_queued_when_approved(desk: Desk, is_verifi
     request = desk.submit(1, 2, 3, verified=is_verified)
     if not is_verified:
         assert request.state == "received"
-        request = intake.verify(desk.core, request.id)
+        request = requests_of(desk.core).verify(request.id)
     assert request.state == desk.state(request) == "verified"
     assert len(desk.rows(blocked)) == 3
-    assert intake.approve(desk.core, request.id).state == "queued"
+    assert requests_of(desk.core).approve(request.id).state == "queued"
     told = kinds(desk, request.id)
     assert told == ["received", "verified", "approved", "queued"]
 
@@ -64,15 +64,15 @@ def test_only_what_is_larger_waits(sqlite_desk: Desk, most: int | None, state: s
 def test_a_worker_leaves_it_where_it_is(sqlite_desk: Desk) -> None:
     desk = careful(sqlite_desk)
     waiting = desk.submit(1, 2, 3, verified=True)
-    assert intake.settle_queue(desk.core, desk.model.id) == []
+    assert owners.settle_queue(desk.core, desk.model.id) == []
     assert desk.state(waiting) == "verified"
 
 
 @pytest.mark.parametrize(
     ("how", "state"),
     [
-        (intake.cancel, "cancelled"),
-        (lambda core, one: intake.reject(core, one, "internal"), "rejected"),
+        (lambda core, one: requests_of(core).cancel(one), "cancelled"),
+        (lambda core, one: requests_of(core).reject(one, "internal"), "rejected"),
     ],
 )
 def test_it_can_be_withdrawn_and_its_people_pass_on(
@@ -90,7 +90,7 @@ def test_it_can_be_withdrawn_and_its_people_pass_on(
     assert desk.state(small) == "queued"
     # The heir of the rest is as large, and was approved by nobody.
     assert desk.state(other) == "verified"
-    assert intake.approve(desk.core, other.id).state == "queued"
+    assert requests_of(desk.core).approve(other.id).state == "queued"
 
 
 def test_nobody_waits_behind_what_nobody_approved(desk: Desk) -> None:
@@ -105,11 +105,11 @@ def test_nobody_waits_behind_what_nobody_approved(desk: Desk) -> None:
         "duplicate",
     ]
     assert desk.found(second).duplicate_of == first.id
-    assert intake.verify(desk.core, unverified.id).state == "queued"
+    assert requests_of(desk.core).verify(unverified.id).state == "queued"
     # The next one comes before the large one too, which is the oldest.
-    intake.cancel(desk.core, first.id)
+    requests_of(desk.core).cancel(first.id)
     assert [desk.state(one) for one in (large, second)] == ["verified", "queued"]
-    assert intake.approve(desk.core, large.id).state == "queued"
+    assert requests_of(desk.core).approve(large.id).state == "queued"
     assert desk.submit(2, verified=True).state == "duplicate"
 
 
@@ -119,13 +119,13 @@ def test_what_has_to_be_approved_stays_so_as_an_heir(desk: Desk, is_vouched_for:
     first = desk.submit(1, verified=True)
     marked = desk.submit(1, verified=is_vouched_for, needs_approval=True)
     if not is_vouched_for:
-        intake.verify(desk.core, marked.id)
+        requests_of(desk.core).verify(marked.id)
     desk.clock.now += 1
     late = desk.submit(1)
-    intake.verify(desk.core, late.id, needs_approval=True)
+    requests_of(desk.core).verify(late.id, needs_approval=True)
     assert [desk.state(one) for one in (marked, late)] == ["duplicate", "duplicate"]
     for withdrawn, heir in ((first, marked), (marked, late)):
-        intake.cancel(desk.core, withdrawn.id)
+        requests_of(desk.core).cancel(withdrawn.id)
         assert desk.state(heir) == "verified"
 
 
@@ -136,12 +136,12 @@ def test_what_does_not_wait_for_it_is_not_approved(sqlite_desk: Desk, state: str
     one = {"received": lambda: desk.submit(2), "duplicate": lambda: desk.submit(1, verified=True)}
     request = one.get(state, lambda: first)()
     if state == "on_hold":
-        intake.hold(desk.core, first.id, "litigation-hold", date(2099, 1, 1))
+        requests_of(desk.core).hold(first.id, "litigation-hold", date(2099, 1, 1))
     if state == "cancelled":
-        intake.cancel(desk.core, first.id)
+        requests_of(desk.core).cancel(first.id)
     before = desk.snapshot()
     with pytest.raises(RequestStateError, match="waits for no approval"):
-        intake.approve(desk.core, request.id)
+        requests_of(desk.core).approve(request.id)
     assert desk.snapshot() == before
 
 
@@ -149,7 +149,7 @@ def test_it_cannot_be_held_past_the_approval(sqlite_desk: Desk) -> None:
     desk = careful(sqlite_desk)
     request = desk.submit(1, 2, 3, verified=True)
     with pytest.raises(RequestStateError):
-        intake.hold(desk.core, request.id, "litigation-hold", date(2099, 1, 1))
+        requests_of(desk.core).hold(request.id, "litigation-hold", date(2099, 1, 1))
 
 
 HANDS = ("anna", "bert", "carl")
@@ -166,16 +166,16 @@ def test_nobody_approves_what_they_filed_or_verified(
     if vouches:
         verifier = filer
     else:
-        request = as_somebody(verifier, lambda: intake.verify(desk.core, request.id))
+        request = as_somebody(verifier, lambda: requests_of(desk.core).verify(request.id))
     assert (request.filed_by, request.verified_by) == (filer, verifier)
     if approver is not None and approver in (filer, verifier):
         with pytest.raises(RequestStateError, match="somebody else"):
-            as_somebody(approver, lambda: intake.approve(desk.core, request.id))
+            as_somebody(approver, lambda: requests_of(desk.core).approve(request.id))
         assert desk.state(request) == "verified"
     else:
-        as_somebody(approver, lambda: intake.approve(desk.core, request.id))
+        as_somebody(approver, lambda: requests_of(desk.core).approve(request.id))
         assert desk.state(request) == "queued"
-    intake.cancel(desk.core, request.id)
+    requests_of(desk.core).cancel(request.id)
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +211,7 @@ def test_verifying_is_for_what_was_received_only(sqlite_desk: Desk) -> None:
     before = desk.snapshot()
     for request in (large, again):
         with pytest.raises(RequestStateError, match="was verified"):
-            intake.verify(desk.core, request.id)
+            requests_of(desk.core).verify(request.id)
     assert desk.snapshot() == before
 
 
@@ -219,36 +219,38 @@ def test_another_tenant_does_not_find_it(sqlite_desk: Desk) -> None:
     desk = careful(sqlite_desk)
     request = desk.submit(1, 2, 3, verified=True)
     with pytest.raises(UnknownRequestError):
-        intake.approve(desk.core, request.id, tenant="rival")
+        requests_of(desk.core).approve(request.id, tenant="rival")
 
 
 def test_the_whole_way_with_a_worker_in_between(tmp_path: Path) -> None:
     policy = Policy(pin_seconds=1, approve_above=2)
     with make(tmp_path, policy=policy) as ledger:
-        large = ledger.request([person(1), person(2)], model="risk", verified=True)
-        small = ledger.request([person(3)], model="risk", verified=True)
+        large = ledger.requests.submit([person(1), person(2)], model="risk", verified=True)
+        small = ledger.requests.submit([person(3)], model="risk", verified=True)
         ledger.run_once(force=True)
-        assert ledger.request_of(small.id).state == "purged"
-        assert ledger.request_of(large.id).state == "verified"
+        assert ledger.requests.get(small.id).state == "purged"
+        assert ledger.requests.get(large.id).state == "verified"
         assert [plan.n_requests for plan in ledger.plan()] == [0]
-        ledger.approve(large.id)
+        ledger.requests.approve(large.id)
         ledger.run_once(force=True)
-        assert ledger.request_of(large.id).state == "purged"
+        assert ledger.requests.get(large.id).state == "purged"
 
 
 def test_people_who_left_meanwhile_make_it_a_duplicate(tmp_path: Path) -> None:
     policy = Policy(pin_seconds=1, approve_above=2)
     with make(tmp_path, policy=policy) as ledger:
-        small = [ledger.request([person(n)], model="risk", verified=True) for n in (1, 2)]
-        large = ledger.request([person(1), person(2), person(3)], model="risk", verified=True)
-        ledger.cancel(small[0].id)
-        ledger.request([person(1), person(4)], model="risk", verified=True)
-        assert ledger.request_of(large.id).state == "verified"
+        small = [ledger.requests.submit([person(n)], model="risk", verified=True) for n in (1, 2)]
+        large = ledger.requests.submit(
+            [person(1), person(2), person(3)], model="risk", verified=True
+        )
+        ledger.requests.cancel(small[0].id)
+        ledger.requests.submit([person(1), person(4)], model="risk", verified=True)
+        assert ledger.requests.get(large.id).state == "verified"
         ledger.run_once(force=True)
-        ledger.approve(large.id)
+        ledger.requests.approve(large.id)
         ledger.run_once(force=True)
-        assert ledger.request_of(large.id).state in ("purged", "duplicate")
-        assert ledger.load("risk").n_rows_ <= 60 - 2 * 3
+        assert ledger.requests.get(large.id).state in ("purged", "duplicate")
+        assert ledger.models.load("risk").n_rows_ <= 60 - 2 * 3
 
 
 @pytest.mark.parametrize("wrong", [-1, 1.5, True, "3"])
@@ -287,9 +289,9 @@ def test_the_command_approves(tmp_path: Path) -> None:
     now = Clock(int(time.time()))
     with make(tmp_path, policy=Policy(approve_above=2), clock=now) as ledger:
         folder = str(ledger.folder)
-        large = ledger.request([person(1), person(2)], model="risk", verified=True)
+        large = ledger.requests.submit([person(1), person(2)], model="risk", verified=True)
     result = call("request", "approve", large.id, "--ledger", folder)
     assert result.exit_code == 0
     assert "is queued" in result.output
     with Ledger.open(folder) as again:
-        assert again.request_of(large.id).state == "queued"
+        assert again.requests.get(large.id).state == "queued"

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from letheon.exceptions import LedgerMissingError, UnknownModelError
 from letheon.ledger import Ledger
-from letheon.ledger.certificates import listing
+from letheon.ledger.certificates import certificates
 from letheon.ledger.db import events, log
-from letheon.ledger.db.log import LogReader
+from letheon.ledger.db.log import Log
 from letheon.ledger.db.log_tree import LogTree
-from letheon.ledger.worker.batches import batch_page
+from letheon.ledger.worker.batches import Batches
 from letheon.verifier import (
     Refused,
     check_consistency,
@@ -36,16 +36,16 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
     """Two models of two tenants, three erasures and a retrain."""
     clock = Clock()
     with make(tmp_path_factory.mktemp("story"), clock=clock) as ledger:
-        ledger.register(fitted(), X, Y, ids=IDS, name="churn", tenant="rival")
+        ledger.models.register(fitted(), X, Y, ids=IDS, name="churn", tenant="rival")
         for number in (1, 2):
-            ledger.request([person(number)], model="risk", verified=True)
+            ledger.requests.submit([person(number)], model="risk", verified=True)
             ledger.run_once(force=True)
             clock.now += 60
-        ledger.request([person(7)], model="churn", tenant="rival", verified=True)
+        ledger.requests.submit([person(7)], model="churn", tenant="rival", verified=True)
         ledger.run_once(force=True)
         clock.now += 60
-        ledger.retrain("risk")
-        ledger.checkpoint()
+        ledger.models.retrain("risk")
+        ledger.log.checkpoint()
         yield ledger
 
 
@@ -61,28 +61,28 @@ def all_of(call: Any, **given: Any) -> list[Any]:
 
 
 def test_certificates_in_short_say_what_they_say_at_length(story: Ledger) -> None:
-    found = all_of(story.certificate_infos)
-    assert [one.sequence for one in found] == list(reversed(story.certificates()))
+    found = all_of(story.certificates.list)
+    assert [one.sequence for one in found] == list(reversed(story.certificates.sequences()))
     trust = story._core.keys.trust()
     for one in found:
-        opened = open_envelope(story.certificate(one.sequence), trust)
+        opened = open_envelope(story.certificates.envelope(one.sequence), trust)
         said = opened.predicate
-        assert one == story.certificate_info(one.sequence)
+        assert one == story.certificates.get(one.sequence)
         assert (one.id, one.batch) == (opened.id, said["erasure"]["batch"])
         assert (one.method, one.n_rows) == (said["method"]["name"], said["erasure"]["rows"])
         assert one.guarantee == said["guarantee"]["kind"]
         assert one.purged_at is not None
-    mine = all_of(story.certificate_infos, tenant="rival")
+    mine = all_of(story.certificates.list, tenant="rival")
     assert [(one.model, one.tenant) for one in mine] == [("churn", "rival")]
-    assert mine == all_of(story.certificate_infos, model="churn")
+    assert mine == all_of(story.certificates.list, model="churn")
 
 
 def test_a_certificate_of_another_tenant_is_none(story: Ledger) -> None:
-    mine = story.certificate_infos(tenant="rival").items[0].sequence
+    mine = story.certificates.list(tenant="rival").items[0].sequence
     texts = set()
     for sequence, tenant in ((mine, "default"), (99, "default")):
         with pytest.raises(LedgerMissingError) as caught:
-            story.certificate_info(sequence, tenant=tenant)
+            story.certificates.get(sequence, tenant=tenant)
         texts.add(str(caught.value).replace(str(sequence), "N"))
     assert len(texts) == 1
 
@@ -90,106 +90,106 @@ def test_a_certificate_of_another_tenant_is_none(story: Ledger) -> None:
 @given(st.data())
 @examples(60)
 def test_a_damaged_certificate_does_not_hide_the_others(story: Ledger, data: st.DataObject) -> None:
-    envelope = bytearray(story.certificate(1))
+    envelope = bytearray(story.certificates.envelope(1))
     place = data.draw(st.integers(0, len(envelope) - 1))
     envelope[place] ^= data.draw(st.integers(1, 255))
     cut = data.draw(st.sampled_from([0, place, len(envelope)]))
-    method, guarantee, n_rows = listing._said(bytes(envelope[:cut]))
+    method, guarantee, n_rows = certificates._said(bytes(envelope[:cut]))
     assert isinstance(method, str)
     assert isinstance(guarantee, str)
     assert type(n_rows) is int
 
 
 def test_batches_say_what_became_of_them(story: Ledger) -> None:
-    found = all_of(story.batches)
+    found = all_of(story.batches.list)
     assert [one.certificate for one in found] == [4, 3, 2, 1]
     assert [one.kind for one in found] == ["retrain", "erase", "erase", "erase"]
     assert [one.n_rows for one in found] == [0, 2, 2, 2]
     assert [one.n_requests for one in found] == [0, 1, 1, 1]
     assert {one.state for one in found} == {"purged"}
-    assert [one.version for one in all_of(story.batches, tenant="default")] == [3, 2, 1]
-    assert story.batch(found[0].id) == found[0]
+    assert [one.version for one in all_of(story.batches.list, tenant="default")] == [3, 2, 1]
+    assert story.batches.get(found[0].id) == found[0]
     for wrong in ("", "g" * 64, found[1].id):
         with pytest.raises(LedgerMissingError):
-            story.batch(wrong, tenant="default")
+            story.batches.get(wrong, tenant="default")
 
 
 def test_a_batch_that_is_not_published_counts_what_is_asked(sqlite_desk: Desk) -> None:
     for number in range(3):
         request = sqlite_desk.submit(number, 100 + number, verified=True)
         erase(sqlite_desk, request.id, upto="applied")
-    page = batch_page(sqlite_desk.core)
+    page = Batches(sqlite_desk.core).list()
     assert {(one.n_requests, one.n_rows, one.version) for one in page.items} == {(1, 2, None)}
     assert page.total == 3
 
 
 def test_the_proof_of_a_certificate_is_the_one_that_it_names(story: Ledger) -> None:
     trust = story._core.keys.trust()
-    for sequence in story.certificates():
-        said = open_envelope(story.certificate(sequence), trust).predicate["dataset"]
-        proof = story.proof(sequence)
+    for sequence in story.certificates.sequences():
+        said = open_envelope(story.certificates.envelope(sequence), trust).predicate["dataset"]
+        proof = story.certificates.proof(sequence)
         assert hashlib.sha256(proof).hexdigest() == said["transitionProof"]["sha256"]
         assert transition_roots(proof)[1].hex() == said["rootAfter"]
     with pytest.raises(LedgerMissingError):
-        story.proof(99)
+        story.certificates.proof(99)
 
 
 def test_versions_come_in_pages_too(story: Ledger) -> None:
-    whole = story.versions("risk")
+    whole = story.models.versions("risk")
     assert [one.number for one in whole] == [0, 1, 2, 3]
-    assert story.versions("risk", after=1) == whole[2:]
-    assert story.versions("risk", limit=2) == whole[:2]
-    assert story.versions("risk", after=0, limit=1) == whole[1:2]
-    heads = {(one.tenant, one.name): one.head for one in story.models()}
+    assert story.models.versions("risk", after=1) == whole[2:]
+    assert story.models.versions("risk", limit=2) == whole[:2]
+    assert story.models.versions("risk", after=0, limit=1) == whole[1:2]
+    heads = {(one.tenant, one.name): one.head for one in story.models.list()}
     assert heads["default", "risk"] == whole[-1]
-    assert [one.name for one in story.models(tenant="rival")] == ["churn"]
+    assert [one.name for one in story.models.list(tenant="rival")] == ["churn"]
 
 
 def test_facts_of_a_version_are_those_of_its_certificate(story: Ledger) -> None:
     trust = story._core.keys.trust()
     for number, sequence in ((1, 1), (2, 2), (3, 4)):
-        said = open_envelope(story.certificate(sequence), trust).predicate
-        facts = story.version_facts("risk", number)
+        said = open_envelope(story.certificates.envelope(sequence), trust).predicate
+        facts = story.models.version_facts("risk", number)
         for part in ("guarantee", "measurements", "method"):
             assert facts[part] == said[part]
         assert facts["monitor"]["decision"] == said["monitor"]["decision"]
-    assert story.version_facts("risk", 0)["kind"] == "registration"
+    assert story.models.version_facts("risk", 0)["kind"] == "registration"
     with pytest.raises(LedgerMissingError):
-        story.version_facts("risk", 9)
+        story.models.version_facts("risk", 9)
     with pytest.raises(UnknownModelError):
-        story.version_facts("churn", 0)
+        story.models.version_facts("churn", 0)
 
 
 def test_the_log_is_told_in_its_order(story: Ledger) -> None:
-    entries = all_of(story.log_entries)
+    entries = all_of(story.log.entries)
     assert [one.index for one in entries] == list(range(len(entries)))
     with story._core.database.reading() as conn:
         hashes = [leaf_hash(body).hex() for body in events.bodies(conn)]
     assert hashes == [one.leaf for one in entries]
     by_index = {one.index: one for one in entries}
-    for one in story.certificate_infos().items:
+    for one in story.certificates.list().items:
         assert one.log_index is not None
         assert by_index[one.log_index].details["certificate"] == one.id
 
 
 def test_proofs_about_the_log_convince_the_verifier(story: Ledger) -> None:
-    total = story.log_entries().total
+    total = story.log.entries().total
     for index in range(0, total, 3):
-        proof = story.log_inclusion(index)
+        proof = story.log.inclusion(index)
         path = [bytes.fromhex(one) for one in proof.path]
         leaf, root = bytes.fromhex(proof.leaf), bytes.fromhex(proof.root)
         check_inclusion(leaf, index, proof.size, path, root)
         with pytest.raises(Refused):
             check_inclusion(leaf, (index + 1) % total, proof.size, path, root)
-    grown = story.log_consistency(total // 2)
+    grown = story.log.consistency(total // 2)
     roots = bytes.fromhex(grown.root1), bytes.fromhex(grown.root2)
     path = [bytes.fromhex(one) for one in grown.path]
     check_consistency(grown.size1, roots[0], grown.size2, roots[1], path)
     for wrong in ((total, None), (-1, None), (0, total + 1)):
         with pytest.raises(ValueError, match="the log has"):
-            story.log_inclusion(wrong[0], size=wrong[1])
+            story.log.inclusion(wrong[0], size=wrong[1])
     with pytest.raises(ValueError, match="the log has"):
-        story.log_consistency(total + 1)
+        story.log.consistency(total + 1)
 
 
 class Leaves:
@@ -216,7 +216,7 @@ def test_proofs_by_blocks_are_those_of_the_whole_tree(
         patched.setattr(log, "_leaves", leaves.read)
         patched.setattr(events, "head", lambda _: type("Head", (), {"size": count}))
         no_core: Any = None
-        blocks = LogReader(no_core)._tree(no_core)
+        blocks = Log(no_core)._tree(no_core)
         assert blocks.inclusion(index, size) == tree.inclusion(index, size)
         assert blocks.consistency(smaller, size) == tree.consistency(smaller, size)
         assert blocks.root(size) == tree.root(size)
@@ -224,9 +224,9 @@ def test_proofs_by_blocks_are_those_of_the_whole_tree(
 
 def test_a_lost_proof_is_named(tmp_path: Path) -> None:
     with make(tmp_path) as ledger:
-        ledger.request([person(3)], model="risk", verified=True)
+        ledger.requests.submit([person(3)], model="risk", verified=True)
         ledger.run_once(force=True)
         for path in (ledger.folder / "proofs").rglob("*.json"):
             path.unlink()
         with pytest.raises(LedgerMissingError, match="restore"):
-            ledger.proof(1)
+            ledger.certificates.proof(1)

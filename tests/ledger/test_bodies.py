@@ -33,7 +33,7 @@ def bodies(marked: Marked) -> dict[str, Any]:
 def test_each_key_is_read_once(marked: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encrypted_ids, "_CHUNK", 4)
     for person in marked.ids[:10]:
-        marked.ledger.request([person], model=NAME)
+        marked.ledger.requests.submit([person], model=NAME)
     before, reads = bodies(marked), Counter[str]()
     (old,) = marked.core.keys.ids("intake")
     real = KeyFiles.read
@@ -56,7 +56,7 @@ def test_bodies_are_written_a_chunk_at_a_time(
 ) -> None:
     monkeypatch.setattr(encrypted_ids, "_CHUNK", 4)
     for person in marked.ids[:10]:
-        marked.ledger.request([person], model=NAME)
+        marked.ledger.requests.submit([person], model=NAME)
     sizes: list[int] = []
 
     def noted(conn: object, cursor: object, statement: str, given: object, *more: object) -> None:

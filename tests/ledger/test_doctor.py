@@ -17,7 +17,7 @@ def clock() -> Clock:
 @pytest.fixture
 def ledger(tmp_path: Path, clock: Clock) -> Ledger:
     made = make(tmp_path, clock=clock)
-    made.request([person(1)], model="risk", verified=True)
+    made.requests.submit([person(1)], model="risk", verified=True)
     made.run_once(force=True)
     return made
 
@@ -38,7 +38,7 @@ def test_an_open_folder(ledger: Ledger) -> None:
 
 def test_a_lost_blob(ledger: Ledger) -> None:
     (folder,) = (ledger.folder / "blobs").iterdir()
-    (folder / ledger.models()[0].head.address).unlink()
+    (folder / ledger.models.list()[0].head.address).unlink()
     assert "restore the file" in _wrong(ledger)["models"]
 
 
@@ -69,6 +69,6 @@ def test_a_clock_that_went_back(ledger: Ledger, clock: Clock) -> None:
 
 
 def test_requests_that_are_late_or_stuck(ledger: Ledger, clock: Clock) -> None:
-    ledger.request([person(2)], model="risk", verified=True)
+    ledger.requests.submit([person(2)], model="risk", verified=True)
     clock.now += 26 * 86_400
     assert "% of its time is over" in _wrong(ledger)["requests"]

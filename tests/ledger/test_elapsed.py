@@ -18,11 +18,10 @@ from letheon.exceptions import BlockedIdsError, ClockError
 from letheon.ledger import Ledger, Policy
 from letheon.ledger.db.elapsed import ProvenTime, proven_now, read_uptime, seconds_ahead
 from letheon.ledger.db.jobs import Jobs
-from letheon.ledger.requests import intake
 from letheon.ledger.requests.deadlines import due_on
 from letheon.ledger.tables import blocked, events, meta, requests
 from letheon.ledger.worker.worker import forget_closed
-from tests.ledger.databases import NOON, Clock, Desk, sqlite_desk
+from tests.ledger.databases import NOON, Clock, Desk, requests_of, sqlite_desk
 from tests.ledger.homes import IDS, X, Y, fitted, make, person
 
 __all__ = ["sqlite_desk"]
@@ -78,16 +77,16 @@ def test_a_clock_that_is_ahead_once_unblocks_nobody(
 ) -> None:
     now = time.time()
     with Ledger.create(tmp_path / "home", name="test") as ledger:
-        ledger.register(fitted(), X, Y, ids=IDS, name="risk")
-        request = ledger.request([person(1)], model="risk", verified=True)
+        ledger.models.register(fitted(), X, Y, ids=IDS, name="risk")
+        request = ledger.requests.submit([person(1)], model="risk", verified=True)
         ledger.run_once(force=True)
-        ledger.answer(request.id)
+        ledger.requests.answer(request.id)
         with monkeypatch.context() as ahead:
             ahead.setattr("time.time", lambda: now + YEARS)
             ledger.run_once()
         ledger.accept_clock()
         with pytest.raises(BlockedIdsError):
-            ledger.register(fitted(), X, Y, ids=IDS, name="again")
+            ledger.models.register(fitted(), X, Y, ids=IDS, name="again")
 
 
 STEPS = st.lists(
@@ -150,7 +149,7 @@ def test_no_tag_is_forgotten_before_its_true_end(steps: list[tuple[str, int]]) -
         core = dataclasses.replace(desk.core, clock=machine.clock, uptime=machine.uptime)
         proven_now(core)
         request = desk.submit(1, core=core, verified=True)
-        intake.cancel(core, request.id)
+        requests_of(core).cancel(request.id)
         closed = machine.true
         for what, amount in [*steps, ("look", 0)]:
             if what == "wait":
@@ -171,7 +170,7 @@ def test_tags_go_when_the_time_has_passed(sqlite_desk: Desk) -> None:
     core = dataclasses.replace(sqlite_desk.core, clock=machine.clock, uptime=machine.uptime)
     assert proven_now(core) == NOON
     request = sqlite_desk.submit(1, core=core, verified=True)
-    intake.cancel(core, request.id)
+    requests_of(core).cancel(request.id)
     machine.offset = YEARS
     assert forget_closed(core) == 0
     machine.offset, machine.true = 0, NOON + 732 * DAY
@@ -179,28 +178,32 @@ def test_tags_go_when_the_time_has_passed(sqlite_desk: Desk) -> None:
 
 
 def test_a_hold_does_not_end_because_a_clock_is_ahead(ledger: Ledger, machine: Machine) -> None:
-    request = ledger.request([person(1)], model="risk", verified=True)
-    ledger.hold(request.id, "litigation-hold", datetime.fromtimestamp(NOON + 90 * DAY, UTC))
+    request = ledger.requests.submit([person(1)], model="risk", verified=True)
+    ledger.requests.hold(
+        request.id, "litigation-hold", datetime.fromtimestamp(NOON + 90 * DAY, UTC)
+    )
     machine.offset = YEARS
     ledger.run_once(force=True)
-    assert ledger.request_of(request.id).state == "on_hold"
+    assert ledger.requests.get(request.id).state == "on_hold"
     machine.offset = 0
     machine.true += 91 * DAY
     ledger.run_once(force=True)
-    assert ledger.request_of(request.id).state == "purged"
+    assert ledger.requests.get(request.id).state == "purged"
 
 
 def test_a_ledger_that_slept_takes_requests_and_waits_for_an_operator(
     ledger: Ledger, machine: Machine
 ) -> None:
-    request = ledger.request([person(1)], model="risk", verified=True)
-    ledger.hold(request.id, "litigation-hold", datetime.fromtimestamp(NOON + 20 * DAY, UTC))
+    request = ledger.requests.submit([person(1)], model="risk", verified=True)
+    ledger.requests.hold(
+        request.id, "litigation-hold", datetime.fromtimestamp(NOON + 20 * DAY, UTC)
+    )
     machine.reboot(100 * DAY)
-    other = ledger.request([person(2)], model="risk", verified=True)
+    other = ledger.requests.submit([person(2)], model="risk", verified=True)
     steps = ledger.run_once(force=True)
     assert ("waits", "clock-unconfirmed") in {(one.what, one.detail) for one in steps}
-    assert ledger.request_of(other.id).state == "purged"
-    assert ledger.request_of(request.id).state == "on_hold"
+    assert ledger.requests.get(other.id).state == "purged"
+    assert ledger.requests.get(request.id).state == "on_hold"
     finding = next(one for one in ledger.doctor() if one.check == "clock")
     assert finding.level == "error"
     assert "100.0 days ahead" in finding.text
@@ -208,9 +211,9 @@ def test_a_ledger_that_slept_takes_requests_and_waits_for_an_operator(
     assert not ledger.accept_clock()
     assert [one.level for one in ledger.doctor() if one.check == "clock"] == ["ok"]
     ledger.run_once(force=True)
-    assert ledger.request_of(request.id).state == "purged"
-    ledger.checkpoint()
-    entries = ledger.log_entries(limit=500).items
+    assert ledger.requests.get(request.id).state == "purged"
+    ledger.log.checkpoint()
+    entries = ledger.log.entries(limit=500).items
     confirmed = [entry.details for entry in entries if entry.kind == "clock-confirmed"]
     assert confirmed == [{"seconds": 100 * DAY}]
 
@@ -240,35 +243,35 @@ def test_deadlines_from_the_future_count_from_the_correction(
     ledger: Ledger, machine: Machine, regime: Any
 ) -> None:
     ground = "gdpr.art17.1.b" if regime == "gdpr" else "ccpa.1798.105"
-    before = ledger.request([person(1)], model="risk", regime=regime, ground=ground)
+    before = ledger.requests.submit([person(1)], model="risk", regime=regime, ground=ground)
     machine.offset = YEARS
-    ahead = ledger.request([person(2)], model="risk", regime=regime, ground=ground)
-    extended = ledger.request([person(3)], model="risk", regime=regime, ground=ground)
-    ledger.extend(extended.id)
+    ahead = ledger.requests.submit([person(2)], model="risk", regime=regime, ground=ground)
+    extended = ledger.requests.submit([person(3)], model="risk", regime=regime, ground=ground)
+    ledger.requests.extend(extended.id)
     machine.offset = 0
     with pytest.raises(ClockError):
-        ledger.request([person(4)], model="risk")
+        ledger.requests.submit([person(4)], model="risk")
     assert ledger.accept_clock()
     right = due_on(regime, datetime.fromtimestamp(NOON, UTC), ledger.settings.calendar)
-    found = ledger.request_of(ahead.id)
-    assert found.due_on == ledger.request_of(before.id).due_on == right
-    later = ledger.extend(ahead.id).due_on
-    assert later == ledger.request_of(extended.id).due_on
-    assert later == ledger.extend(before.id).due_on
+    found = ledger.requests.get(ahead.id)
+    assert found.due_on == ledger.requests.get(before.id).due_on == right
+    later = ledger.requests.extend(ahead.id).due_on
+    assert later == ledger.requests.get(extended.id).due_on
+    assert later == ledger.requests.extend(before.id).due_on
 
 
 def test_a_pause_from_the_future_is_over(ledger: Ledger, machine: Machine) -> None:
-    request = ledger.request([person(1)], model="risk", verified=True)
+    request = ledger.requests.submit([person(1)], model="risk", verified=True)
     with ledger._core.database.transaction() as conn:
         mine = update(requests).where(requests.c.id == request.id)
         conn.execute(mine.values(state="applying"))
         conn.execute(mine.values(state="retry_wait", not_before=machine.true + 1800))
     ledger.run_once(force=True)
-    assert ledger.request_of(request.id).state == "retry_wait"
+    assert ledger.requests.get(request.id).state == "retry_wait"
     with ledger._core.database.transaction() as conn:
         conn.execute(mine.values(not_before=machine.true + YEARS))
     ledger.run_once(force=True)
-    assert ledger.request_of(request.id).state == "purged"
+    assert ledger.requests.get(request.id).state == "purged"
 
 
 def test_a_ledger_of_an_earlier_letheon_counts_from_its_newest_event(
@@ -315,9 +318,9 @@ def test_jobs_are_not_dropped_because_a_clock_is_ahead(ledger: Ledger, machine: 
 
 def test_nobody_is_unblocked_by_looking(ledger: Ledger, machine: Machine) -> None:
     """No event is written, and no tag is lost, while a clock is ahead and nothing is due."""
-    request = ledger.request([person(1)], model="risk", verified=True)
+    request = ledger.requests.submit([person(1)], model="risk", verified=True)
     ledger.run_once(force=True)
-    ledger.answer(request.id)
+    ledger.requests.answer(request.id)
 
     def counts() -> tuple[int, int]:
         with ledger._core.database.reading() as conn:

@@ -9,9 +9,8 @@ from sqlalchemy import update
 from letheon.exceptions import (
     RequestStateError,
 )
-from letheon.ledger.requests import desk as _desk
-from letheon.ledger.requests import intake
-from letheon.ledger.requests.states import move
+from letheon.ledger import Ledger
+from letheon.ledger.requests.transitions import move
 from letheon.ledger.tables import batches, events, requests
 from tests.ledger.databases import (
     NOON,
@@ -20,6 +19,7 @@ from tests.ledger.databases import (
     erase,
     kind,
     place,
+    requests_of,
     sqlite_desk,
     still_desk,
 )
@@ -29,11 +29,11 @@ __all__ = ["desk", "kind", "place", "sqlite_desk", "still_desk"]
 
 def test_a_pause_puts_the_day_off_and_ends_with_verification(sqlite_desk: Desk) -> None:
     request = sqlite_desk.submit(1)
-    intake.await_identity(sqlite_desk.core, request.id)
+    requests_of(sqlite_desk.core).await_identity(request.id)
     sqlite_desk.clock.now += 5 * 86_400
-    intake.await_identity(sqlite_desk.core, request.id)
+    requests_of(sqlite_desk.core).await_identity(request.id)
     sqlite_desk.clock.now += 5 * 86_400
-    verified = intake.verify(sqlite_desk.core, request.id)
+    verified = requests_of(sqlite_desk.core).verify(request.id)
     assert verified.due_on - request.due_on >= timedelta(days=9)
     row = sqlite_desk.rows(requests)[0]
     assert (row.paused_at, row.paused_seconds) == (None, 10 * 86_400)
@@ -42,33 +42,33 @@ def test_a_pause_puts_the_day_off_and_ends_with_verification(sqlite_desk: Desk) 
 def test_nothing_stops_the_clock_of_ccpa(sqlite_desk: Desk) -> None:
     request = sqlite_desk.submit(1, regime="ccpa", ground="ccpa.1798.105")
     with pytest.raises(RequestStateError, match="ccpa"):
-        intake.await_identity(sqlite_desk.core, request.id)
+        requests_of(sqlite_desk.core).await_identity(request.id)
 
 
 def test_an_extension_is_given_once_and_in_time(sqlite_desk: Desk) -> None:
     request = sqlite_desk.submit(1, verified=True)
-    extended = intake.extend(sqlite_desk.core, request.id)
+    extended = requests_of(sqlite_desk.core).extend(request.id)
     assert extended.due_on == date(2027, 4, 15)
     with pytest.raises(RequestStateError, match="once"):
-        intake.extend(sqlite_desk.core, request.id)
+        requests_of(sqlite_desk.core).extend(request.id)
     late = sqlite_desk.submit(2)
     sqlite_desk.clock.now += 60 * 86_400
     with pytest.raises(RequestStateError):
-        intake.extend(sqlite_desk.core, late.id)
+        requests_of(sqlite_desk.core).extend(late.id)
 
 
 def test_a_hold_has_a_ground_and_an_end(sqlite_desk: Desk) -> None:
     request = sqlite_desk.submit(1, verified=True)
     day = date(2027, 3, 1)
     with pytest.raises(ValueError, match="registered code"):
-        intake.hold(sqlite_desk.core, request.id, "because", day)
+        requests_of(sqlite_desk.core).hold(request.id, "because", day)
     with pytest.raises(ValueError, match="passed"):
-        intake.hold(sqlite_desk.core, request.id, "litigation-hold", date(2020, 1, 1))
+        requests_of(sqlite_desk.core).hold(request.id, "litigation-hold", date(2020, 1, 1))
     with pytest.raises(ValueError, match="time zone"):
-        intake.hold(sqlite_desk.core, request.id, "litigation-hold", datetime(2027, 3, 1))
-    held = intake.hold(sqlite_desk.core, request.id, "litigation-hold", day)
+        requests_of(sqlite_desk.core).hold(request.id, "litigation-hold", datetime(2027, 3, 1))
+    held = requests_of(sqlite_desk.core).hold(request.id, "litigation-hold", day)
     assert (held.state, held.reason) == ("on_hold", "litigation-hold")
-    assert intake.release(sqlite_desk.core, request.id).state == "queued"
+    assert requests_of(sqlite_desk.core).release(request.id).state == "queued"
 
 
 @pytest.mark.parametrize(
@@ -83,27 +83,27 @@ def test_a_hold_ends_with_a_day_of_the_seat_or_a_moment(
     sqlite_desk: Desk, until: Any, seconds: int
 ) -> None:
     request = sqlite_desk.submit(1, verified=True)
-    intake.hold(sqlite_desk.core, request.id, "litigation-hold", until)
+    requests_of(sqlite_desk.core).hold(request.id, "litigation-hold", until)
     assert sqlite_desk.rows(requests.c.hold_until) == [(seconds,)]
 
 
 @pytest.mark.parametrize("until", ["tomorrow", "2027-02-30", "2027-3", "20270301", ""])
 def test_a_text_that_is_no_day_ends_no_hold(still_desk: Desk, until: str) -> None:
     with pytest.raises(ValueError, match="is no day"):
-        intake.hold(still_desk.core, "0" * 32, "litigation-hold", until)
+        requests_of(still_desk.core).hold("0" * 32, "litigation-hold", until)
 
 
 @pytest.mark.parametrize("until", [None, 5, timedelta(days=1)])
 def test_what_is_no_day_at_all_ends_no_hold(still_desk: Desk, until: Any) -> None:
     with pytest.raises(TypeError, match="give a date"):
-        intake.hold(still_desk.core, "0" * 32, "litigation-hold", until)
+        requests_of(still_desk.core).hold("0" * 32, "litigation-hold", until)
 
 
 @pytest.mark.parametrize("how", ["model", "tenant"])
 def test_a_model_is_named_by_a_text(still_desk: Desk, how: str) -> None:
     given: dict[str, Any] = {"model": "risk", "tenant": "default", how: still_desk.model}
     with pytest.raises(TypeError, match=f"{how} is a ModelRow; give its name"):
-        _desk.Desk(still_desk.core).request(["person-1"], **given)
+        Ledger(still_desk.core).requests.submit(["person-1"], **given)
 
 
 @pytest.mark.parametrize("upto", ["applying", "applied", "purged"])
@@ -113,9 +113,9 @@ def test_a_hold_that_comes_too_late_is_refused(desk: Desk, upto: str) -> None:
     apart = desk.submit(3, verified=True)
     erase(desk, both.id, upto=upto)
     with pytest.raises(RequestStateError, match=f"request {both.id} names some"):
-        intake.hold(desk.core, first.id, "litigation-hold", "2027-03-01")
+        requests_of(desk.core).hold(first.id, "litigation-hold", "2027-03-01")
     assert desk.state(first) == "queued"
-    held = intake.hold(desk.core, apart.id, "litigation-hold", "2027-03-01")
+    held = requests_of(desk.core).hold(apart.id, "litigation-hold", "2027-03-01")
     assert held.state == "on_hold"
 
 
@@ -135,9 +135,9 @@ def test_a_request_that_failed_can_be_withdrawn(sqlite_desk: Desk, state: str, h
     waits = sqlite_desk.submit(1, verified=True)
     fail(sqlite_desk, request.id, state)
     if how == "cancel":
-        done = intake.cancel(sqlite_desk.core, request.id)
+        done = requests_of(sqlite_desk.core).cancel(request.id)
     else:
-        done = intake.reject(sqlite_desk.core, request.id, "gdpr.art17.3.e")
+        done = requests_of(sqlite_desk.core).reject(request.id, "gdpr.art17.3.e")
     assert done.state == {"cancel": "cancelled", "reject": "rejected"}[how]
     assert sqlite_desk.state(waits) == "queued"
 
@@ -145,9 +145,9 @@ def test_a_request_that_failed_can_be_withdrawn(sqlite_desk: Desk, state: str, h
 def test_a_request_that_waits_for_its_next_try_can_be_held(sqlite_desk: Desk) -> None:
     request = sqlite_desk.submit(1, verified=True)
     fail(sqlite_desk, request.id, "retry_wait")
-    held = intake.hold(sqlite_desk.core, request.id, "litigation-hold", "2027-03-01")
+    held = requests_of(sqlite_desk.core).hold(request.id, "litigation-hold", "2027-03-01")
     assert held.state == "on_hold"
-    assert intake.release(sqlite_desk.core, request.id).state == "queued"
+    assert requests_of(sqlite_desk.core).release(request.id).state == "queued"
 
 
 def stuck_purge(desk: Desk) -> tuple[str, str, str]:
@@ -162,12 +162,12 @@ def stuck_purge(desk: Desk) -> tuple[str, str, str]:
 def test_a_stuck_purge_is_not_cancelled(sqlite_desk: Desk) -> None:
     one, _, _ = stuck_purge(sqlite_desk)
     with pytest.raises(RequestStateError, match="was applied"):
-        intake.cancel(sqlite_desk.core, one)
+        requests_of(sqlite_desk.core).cancel(one)
 
 
 def test_what_is_stuck_in_one_purge_is_retried_together(desk: Desk) -> None:
     one, two, _ = stuck_purge(desk)
-    intake.retry(desk.core, one)
+    requests_of(desk.core).retry(one)
     assert [desk.state(request) for request in (one, two)] == ["purging", "purging"]
 
 
@@ -177,7 +177,7 @@ def test_a_retry_after_the_purge_was_finished_finishes(desk: Desk) -> None:
         move(connection, one, "purging", at=NOON)
         move(connection, one, "purged", at=NOON)
         connection.execute(update(batches).values(state="purged"))
-    assert intake.retry(desk.core, two).state == "purged"
+    assert requests_of(desk.core).retry(two).state == "purged"
     assert desk.state(one) == "purged"
 
 
@@ -187,8 +187,8 @@ def test_a_stuck_purge_is_retried_as_a_purge(sqlite_desk: Desk) -> None:
     with sqlite_desk.database.transaction() as connection:
         move(connection, request.id, "stuck", at=NOON, reason="residue-found", tries=8)
     with pytest.raises(RequestStateError, match="was applied"):
-        intake.reject(sqlite_desk.core, request.id, "internal")
-    retried = intake.retry(sqlite_desk.core, request.id)
+        requests_of(sqlite_desk.core).reject(request.id, "internal")
+    retried = requests_of(sqlite_desk.core).retry(request.id)
     assert (retried.state, retried.tries, retried.reason) == ("purging", 0, None)
 
 
@@ -198,25 +198,25 @@ def test_a_stuck_request_that_was_not_applied_is_queued_again(sqlite_desk: Desk)
     with sqlite_desk.database.transaction() as connection:
         connection.execute(update(batches).values(state="abandoned"))
         move(connection, request.id, "stuck", at=NOON)
-    assert intake.retry(sqlite_desk.core, request.id).state == "queued"
+    assert requests_of(sqlite_desk.core).retry(request.id).state == "queued"
 
 
 @pytest.mark.parametrize("recipients", [-1, True, 1.5, "2"])
 def test_recipients_are_a_number(still_desk: Desk, recipients: Any) -> None:
     with pytest.raises(ValueError, match="whole number"):
-        intake.close(still_desk.core, "0" * 32, recipients=recipients)
+        requests_of(still_desk.core).answer("0" * 32, recipients=recipients)
     with pytest.raises(ValueError, match="whole number from 1"):
-        intake.tell(still_desk.core, "0" * 32, recipients)
+        requests_of(still_desk.core).record_recipients("0" * 32, recipients)
 
 
 def test_recipients_may_be_told_at_several_times(sqlite_desk: Desk) -> None:
     desk = sqlite_desk
     request = desk.submit(1, verified=True)
     for count in (2, 3):
-        assert _desk.Desk(desk.core).tell(request.id, count).state == "queued"
+        assert requests_of(desk.core).record_recipients(request.id, count).state == "queued"
     assert desk.rows(requests.c.recipients) == [(5,)]  # what the purge will attest
     erase(desk, request.id)
-    intake.close(desk.core, request.id, recipients=4)
+    requests_of(desk.core).answer(request.id, recipients=4)
     assert desk.rows(requests.c.recipients) == [(9,)]
     told = [row.body for row in desk.rows(events) if row.kind == "recipients-told"]
     assert ['"recipients":2' in told[0], '"recipients":3' in told[1]] == [True, True]
@@ -224,7 +224,7 @@ def test_recipients_may_be_told_at_several_times(sqlite_desk: Desk) -> None:
 
 def test_nobody_is_told_of_what_is_not_verified_or_over(sqlite_desk: Desk) -> None:
     open_one, gone = sqlite_desk.submit(1), sqlite_desk.submit(2, verified=True)
-    intake.cancel(sqlite_desk.core, gone.id)
+    requests_of(sqlite_desk.core).cancel(gone.id)
     for request in (open_one, gone):
         with pytest.raises(RequestStateError, match="nobody is told"):
-            intake.tell(sqlite_desk.core, request.id, 1)
+            requests_of(sqlite_desk.core).record_recipients(request.id, 1)

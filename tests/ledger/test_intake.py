@@ -25,7 +25,8 @@ from letheon.exceptions import (
 )
 from letheon.ledger import faults
 from letheon.ledger.db.group import GroupCommit
-from letheon.ledger.requests import encrypted_ids, handling, intake, owners, recording
+from letheon.ledger.requests import encrypted_ids, intake, owners
+from letheon.ledger.requests import requests as _requests
 from letheon.ledger.requests.intake import intake_group
 from letheon.ledger.tables import batches, blocked, events, requests
 from tests.ledger.databases import (
@@ -38,10 +39,13 @@ from tests.ledger.databases import (
     die,
     erase,
     in_processes,
+    index_of,
     kind,
     place,
+    requests_of,
     sqlite_desk,
     still_desk,
+    submit,
 )
 
 __all__ = ["desk", "kind", "place", "sqlite_desk", "still_desk"]
@@ -72,8 +76,8 @@ def test_a_verified_one_is_queued_with_every_event(sqlite_desk: Desk) -> None:
 def test_verify_queues_and_blocks(desk: Desk) -> None:
     request = desk.submit(1, 2)
     assert desk.rows(blocked) == []
-    assert intake.verify(desk.core, request.id).state == "queued"
-    tags = intake.person_tags(desk.core, "default", as_ids(["person-1", "person-2"]))
+    assert requests_of(desk.core).verify(request.id).state == "queued"
+    tags = encrypted_ids.person_tags(desk.core, "default", as_ids(["person-1", "person-2"]))
     assert sorted(row.tag for row in desk.rows(blocked)) == sorted(tags)
 
 
@@ -140,8 +144,8 @@ def test_another_tenants_request_is_as_unknown_as_none(sqlite_desk: Desk, call: 
     request = sqlite_desk.submit(1)
     calls: dict[str, Callable[[str], object]] = {
         "found": lambda one: desk_found(sqlite_desk, one),
-        "verify": lambda one: intake.verify(sqlite_desk.core, one, tenant="acme"),
-        "cancel": lambda one: intake.cancel(sqlite_desk.core, one, tenant="acme"),
+        "verify": lambda one: requests_of(sqlite_desk.core).verify(one, tenant="acme"),
+        "cancel": lambda one: requests_of(sqlite_desk.core).cancel(one, tenant="acme"),
     }
     texts = set()
     for one in (request.id, "0" * 32, "x", "", "\x00", "é" * 32):
@@ -153,10 +157,10 @@ def test_another_tenants_request_is_as_unknown_as_none(sqlite_desk: Desk, call: 
 
 
 def desk_found(desk: Desk, request_id: str) -> None:
-    from letheon.ledger.requests.records import found
+    from letheon.ledger.requests.listing import find_request
 
     with desk.database.reading() as connection:
-        found(connection, request_id, tenant="acme")
+        find_request(connection, request_id, tenant="acme")
 
 
 def test_unknown_people_are_refused_without_naming_them(still_desk: Desk) -> None:
@@ -169,9 +173,9 @@ def test_unknown_people_are_refused_without_naming_them(still_desk: Desk) -> Non
 
 def test_ids_of_the_other_kind_are_unknown(sqlite_desk: Desk) -> None:
     with pytest.raises(UnknownIdError):
-        intake.submit(sqlite_desk.core, sqlite_desk.model, [1], held=PEOPLE)
+        submit(sqlite_desk.core, sqlite_desk.model, [1], held=PEOPLE)
     numbers = as_ids([1, 2, 3])
-    assert intake.submit(sqlite_desk.core, sqlite_desk.model, [1], held=numbers).n_rows == 1
+    assert submit(sqlite_desk.core, sqlite_desk.model, [1], held=numbers).n_rows == 1
 
 
 @pytest.mark.parametrize(
@@ -202,15 +206,13 @@ def test_ids_of_the_other_kind_are_unknown(sqlite_desk: Desk) -> None:
 def test_malformed_ids_are_refused(still_desk: Desk, ids: Any) -> None:
     before = still_desk.snapshot()
     with pytest.raises((IdsTypeError, IdsLengthError)):
-        intake.submit(still_desk.core, still_desk.model, ids, held=PEOPLE)
+        submit(still_desk.core, still_desk.model, ids, held=PEOPLE)
     assert still_desk.snapshot() == before
 
 
 def test_a_request_for_too_many_is_refused(still_desk: Desk) -> None:
     with pytest.raises(IdsLengthError, match="split"):
-        intake.submit(
-            still_desk.core, still_desk.model, np.arange(intake.MOST_IDS + 1), held=PEOPLE
-        )
+        submit(still_desk.core, still_desk.model, np.arange(intake.MOST_IDS + 1), held=PEOPLE)
 
 
 @given(
@@ -298,7 +300,7 @@ def test_a_clock_that_is_behind_records_nothing(desk: Desk) -> None:
     with pytest.raises(ClockError, match="301 seconds"):
         desk.submit(2)
     with pytest.raises(ClockError):
-        intake.verify(desk.core, request.id)
+        requests_of(desk.core).verify(request.id)
     assert desk.snapshot() == before
     desk.clock.now = NOON - 300
     assert desk.submit(2).state == "received"
@@ -311,7 +313,7 @@ def test_a_cancel_waits_for_a_submission_that_counts_on_it(
     """Nobody whose owner goes in the same moment must be left behind without one."""
     first = desk.submit(1, verified=True)
     other = desk.reopened()
-    cancelled = threading.Thread(target=lambda: intake.cancel(other, first.id))
+    cancelled = threading.Thread(target=lambda: requests_of(other).cancel(first.id))
 
     def hook(name: str) -> None:
         if name == "submit.before-commit":
@@ -338,8 +340,8 @@ def test_verifying_and_resealing_do_not_wait_for_each_other(
     desk = Desk(tmp_path, "postgresql", postgres_url)
     request = desk.submit(1)
     other, has_row, tries = desk.reopened(), threading.Event(), list[int]()
-    clock_started, destroy_unrecorded = handling._clock_started, encrypted_ids._destroy_unrecorded
-    verifies = threading.Thread(target=lambda: intake.verify(other, request.id))
+    clock_started, destroy_unrecorded = _requests._clock_started, encrypted_ids._destroy_unrecorded
+    verifies = threading.Thread(target=lambda: requests_of(other).verify(request.id))
 
     def has_the_row(*given: Any) -> dict[str, Any]:
         tries.append(1)
@@ -351,9 +353,9 @@ def test_verifying_and_resealing_do_not_wait_for_each_other(
         assert has_row.wait(10)
         destroy_unrecorded(*given)
 
-    monkeypatch.setattr(handling, "_clock_started", has_the_row)
+    monkeypatch.setattr(_requests, "_clock_started", has_the_row)
     monkeypatch.setattr(encrypted_ids, "_destroy_unrecorded", has_the_key)
-    intake.reseal(desk.core, NO_BATCH)
+    encrypted_ids.reseal(desk.core, NO_BATCH)
     verifies.join()
     other.database.dispose()
     assert (desk.state(request), len(tries)) == ("queued", 1)
@@ -371,9 +373,9 @@ def test_no_call_waits_for_a_submission_that_waits_for_it(
     other = desk.reopened()
     errors: list[object] = []
     calls: dict[str, Callable[[], object]] = {
-        "cancel": lambda: intake.cancel(other, first.id),
-        "hold": lambda: intake.hold(other, first.id, "litigation-hold", "2027-03-01"),
-        "verify": lambda: intake.verify(other, unverified.id),
+        "cancel": lambda: requests_of(other).cancel(first.id),
+        "hold": lambda: requests_of(other).hold(first.id, "litigation-hold", "2027-03-01"),
+        "verify": lambda: requests_of(other).verify(unverified.id),
     }
     thread = threading.Thread(target=calls[how])
     event.listen(other.database.engine, "handle_error", errors.append)
@@ -386,7 +388,7 @@ def test_no_call_waits_for_a_submission_that_waits_for_it(
         return claim(*given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recording, "claim", late)
+        patch.setattr(intake, "claim", late)
         second = desk.submit(1, verified=True)
     thread.join()
     other.database.dispose()
@@ -452,11 +454,9 @@ def test_one_bad_submission_of_a_group_does_not_touch_the_others(desk: Desk) -> 
             desk.model,
             [name],
             key=key,
-            tenant="default",
-            regime="gdpr",
             ground="internal",
             verified=True,
-            held=PEOPLE,
+            people=index_of(PEOPLE),
         )
         for name, key in [
             ("person-1", "a"),
@@ -467,7 +467,7 @@ def test_one_bad_submission_of_a_group_does_not_touch_the_others(desk: Desk) -> 
             ("person-3", "b"),
         ]
     ]
-    results = recording.record_all(prepared)
+    results = intake.record_all(prepared)
     kinds = [getattr(one, "state", type(one).__name__) for one in results]
     assert kinds == [
         "queued",
@@ -539,7 +539,7 @@ def test_a_kill_leaves_all_or_nothing(desk: Desk, point: str) -> None:
 
 def test_an_empty_batch_has_no_ids(still_desk: Desk) -> None:
     with still_desk.database.reading() as connection:
-        assert intake.unsealed_ids(still_desk.core, connection, NO_BATCH) is None
+        assert encrypted_ids.unsealed_ids(still_desk.core, connection, NO_BATCH) is None
 
 
 def test_a_request_during_a_retrain_is_taken_in(sqlite_desk: Desk) -> None:
@@ -559,7 +559,7 @@ def test_a_full_disk_is_no_acknowledgement(
     def fail(*_: Any) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(recording, "_claim", fail)
+    monkeypatch.setattr(intake, "_claim", fail)
     with pytest.raises(OSError, match="no space"):
         sqlite_desk.submit(1, key="k", verified=True)
     assert sqlite_desk.snapshot() == before

@@ -123,7 +123,7 @@ def test_a_dead_process_holds_nothing(ledger: Ledger) -> None:
 
 def test_a_worker_that_was_overtaken_publishes_nothing(ledger: Ledger, clock: Clock) -> None:
     core = ledger._core
-    request = ledger.request([person(3)], model="risk", verified=True)
+    request = ledger.requests.submit([person(3)], model="risk", verified=True)
     first = take(core, 1, _alive(1))
     assert first is not None
     with core.database.reading() as conn:
@@ -143,9 +143,9 @@ def test_a_worker_that_was_overtaken_publishes_nothing(ledger: Ledger, clock: Cl
 
     with pytest.raises(StaleWorkerError):
         apply(core, first, model, batch, overtaken)
-    versions = ledger.versions("risk")
+    versions = ledger.models.versions("risk")
     assert [version.number for version in versions] == [0, 1]
-    assert ledger.request_of(request.id).state == "applied"
+    assert ledger.requests.get(request.id).state == "applied"
     with pytest.raises(StaleWorkerError):
         sweep_model(core, first, model)
     with core.database.reading() as conn:
@@ -153,4 +153,4 @@ def test_a_worker_that_was_overtaken_publishes_nothing(ledger: Ledger, clock: Cl
     assert head.parent_id == before.id
     assert len(raw_model(core, model, head)) > 32
     assert len(core.keys.ids("epoch")) == 2, "what the first one wrote is gone"
-    assert ledger.load("risk").n_rows_ == 58
+    assert ledger.models.load("risk").n_rows_ == 58

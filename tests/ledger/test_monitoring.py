@@ -33,8 +33,7 @@ from letheon.ledger.models.monitoring import (
     policy_digest,
     unpack,
 )
-from letheon.monitor import Calibration, Monitor, Tolerances
-from letheon.monitor._saved import record_of
+from letheon.monitor import Calibration, Monitor, Tolerances, record_of
 from tests.monitor.drifters import QUICK, Keeper, make_people, share_right
 from tests.sharded.people import examples
 
@@ -322,7 +321,7 @@ def test_a_calibration_that_cannot_be_written_down_is_refused() -> None:
 
 
 def predicate(ledger: Ledger, sequence: int) -> Any:
-    envelope = json.loads(ledger.certificate(sequence))
+    envelope = json.loads(ledger.certificates.envelope(sequence))
     return json.loads(base64.b64decode(envelope["payload"]))["predicate"]
 
 
@@ -330,7 +329,7 @@ def test_advice_becomes_a_certified_retrain(tmp_path: Path) -> None:
     monitor = watched(tolerances=STRICT)
     policy = {"sha256": policy_digest(monitor)}
     with Ledger.create(tmp_path / "ledger", name="test") as ledger:
-        ledger.register(
+        ledger.models.register(
             monitor.model,
             PEOPLE.X,
             PEOPLE.y,
@@ -339,12 +338,12 @@ def test_advice_becomes_a_certified_retrain(tmp_path: Path) -> None:
             monitor=monitor,
             trusted=[Keeper],
         )
-        ledger.request(NAMES[[3, 4]], model="model", verified=True)
+        ledger.requests.submit(NAMES[[3, 4]], model="model", verified=True)
         ledger.run_once(force=True)
         ledger.run_once()  # nobody asked for it, and nothing is queued
         erased, retrained = predicate(ledger, 1), predicate(ledger, 2)
         n_rows = len(rows_left(NAMES[[3, 4]]))
-        assert ledger.load("model").n_rows_ == n_rows
+        assert ledger.models.load("model").n_rows_ == n_rows
     assert erased["monitor"] == {
         "decision": "retrain-due",
         "lastRetrainSequence": 0,

@@ -9,7 +9,8 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from letheon.exceptions import RequestStateError, UnknownRequestError
-from letheon.ledger.requests.states import ALLOWED, FINAL, NEW, STATES, is_allowed, move
+from letheon.ledger.requests.states import ALLOWED, FINAL, NEW, STATES, is_allowed
+from letheon.ledger.requests.transitions import move
 from letheon.ledger.tables import events, requests
 from tests.ledger.databases import NOON, Desk, desk, kind, place, sqlite_desk
 

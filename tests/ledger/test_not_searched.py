@@ -16,7 +16,7 @@ from letheon import NaiveUnlearner
 from letheon.audit import audit, check_residue
 from letheon.exceptions import SearchWarning
 from letheon.ledger import Ledger
-from letheon.ledger.certificates.listing import gaps_in
+from letheon.ledger.certificates.receipts import gaps_in
 from letheon.ledger.home import create_home
 from letheon.ledger.keys.signing import sign
 from letheon.ledger.purge import attest, purge
@@ -51,15 +51,17 @@ class Scene:
         (self.store / "train.csv").write_text("\n".join(["patient,age,label", *lines]) + "\n")
 
     def erase(self, person: Any) -> Any:
-        if not self.ledger.requests():
-            self.ledger.request([person], model="risk", verified=True)
+        if not self.ledger.requests.list():
+            self.ledger.requests.submit([person], model="risk", verified=True)
         self.clock.now += 4000
         steps = self.ledger.run_once(force=True)
-        (request,) = self.ledger.requests()
+        (request,) = self.ledger.requests.list()
         return request, [str(step) for step in steps if step.what == "purged"]
 
     def claims(self) -> dict[str, Any]:
-        opened = open_envelope(self.ledger.purge_attestation(1), self.ledger._core.keys.trust())
+        opened = open_envelope(
+            self.ledger.certificates.purge_attestation(1), self.ledger._core.keys.trust()
+        )
         claims: dict[str, Any] = opened.statement["predicate"]
         return claims
 
@@ -69,7 +71,7 @@ class Scene:
 
     def audit(self) -> Any:
         bundle = self.store.parent / "bundle"
-        self.ledger.checkpoint()
+        self.ledger.log.checkpoint()
         self.ledger.export(bundle)
         return audit(bundle, key=self.ledger.public_key)
 
@@ -79,7 +81,7 @@ def make_scene(folder: Path, ids: list[Any]) -> Scene:
     X, y = rng.normal(size=(len(ids), 3)), np.arange(len(ids)) % 2
     model = NaiveUnlearner(GaussianNB(), random_state=0).fit(X, y, ids=ids)
     ledger = Ledger(create_home(folder / "home", Settings(name="short"), clock))
-    ledger.register(model, X, y, ids=ids, name="risk")
+    ledger.models.register(model, X, y, ids=ids, name="risk")
     store = folder / "tables"
     store.mkdir()
     return Scene(ledger, ids, store, clock)
@@ -101,7 +103,7 @@ def test_a_row_that_is_still_there_is_residue_until_it_is_removed(scene: Scene) 
     """The case of issue 17: a table is registered as a store, and the row stays in it."""
     person = scene.ids[3]
     scene.write_csv(scene.ids)
-    scene.ledger.add_store("tables", scene.store)
+    scene.ledger.stores.add("tables", scene.store)
     request, _ = scene.erase(person)
     assert (request.state, request.reason) == ("purging", "residue-found")
     (problem,) = purge.problems(scene.ledger._core)
@@ -121,7 +123,7 @@ def test_what_cannot_be_searched_is_said_everywhere(scene: Scene) -> None:
     scene.write_csv(scene.ids[5:])
     (scene.store / "train.pkl").write_bytes(pickle.dumps(scene.ids))
     with pytest.warns(SearchWarning, match=r"1 of 2 files .* train.pkl \(file-kind\)"):
-        scene.ledger.add_store("tables", scene.store)
+        scene.ledger.stores.add("tables", scene.store)
     request, (text,) = scene.erase(scene.ids[3])
     assert (request.state, request.reason) == ("purged", "not-fully-searched")
     assert "not fully searched: 1 file not searched" in text
@@ -134,9 +136,11 @@ def test_what_cannot_be_searched_is_said_everywhere(scene: Scene) -> None:
     assert result.verdict == "skipped"
     assert "not fully searched: certificate 1: 1 file not searched" in result.reason
     assert report.verdict == "incomplete"
-    (info,) = scene.ledger.certificate_infos().items
+    (info,) = scene.ledger.certificates.list().items
     assert info.purge_gaps == "1 file not searched"
-    events = [entry for entry in scene.ledger.timeline(request.id) if entry.kind == "purged"]
+    events = [
+        entry for entry in scene.ledger.requests.timeline(request.id) if entry.kind == "purged"
+    ]
     assert events[0].details["reason"] == "not-fully-searched"
 
 
@@ -164,7 +168,7 @@ def test_short_ids_are_counted_even_without_a_store(scene: Scene) -> None:
 def test_a_backup_counts_no_file_as_searched(scene: Scene) -> None:
     for name in ("one", "two"):
         (scene.store / name).write_text("a backup")
-    scene.ledger.add_store("tables", scene.store, days=30_000)
+    scene.ledger.stores.add("tables", scene.store, days=30_000)
     scene.erase(scene.ids[3])
     record = _records(scene)["stores"]["tables"]
     assert (record["files"], record["not_searched"]) == (0, 0)
@@ -172,20 +176,19 @@ def test_a_backup_counts_no_file_as_searched(scene: Scene) -> None:
 
 
 def _records(scene: Scene) -> Any:
-    from letheon.ledger.models.history import purge_records
 
-    (record,) = purge_records(scene.ledger)
+    (record,) = scene.ledger.certificates.purges()
     return record.evidence
 
 
 def test_registering_a_model_with_short_ids_warns_of_files_of_the_stores(scene: Scene) -> None:
     (scene.store / "notes.md").write_text("text")
     with pytest.warns(SearchWarning, match="short ids"):
-        scene.ledger.add_store("tables", scene.store)
-    model = scene.ledger.load("risk")
+        scene.ledger.stores.add("tables", scene.store)
+    model = scene.ledger.models.load("risk")
     X = np.random.default_rng(0).normal(size=(40, 3))
     with pytest.warns(SearchWarning, match="notes.md"):
-        scene.ledger.register(model, X, np.arange(40) % 2, ids=scene.ids, name="other")
+        scene.ledger.models.register(model, X, np.arange(40) % 2, ids=scene.ids, name="other")
 
 
 def test_long_ids_give_no_warning_for_texts() -> None:
@@ -194,7 +197,7 @@ def test_long_ids_give_no_warning_for_texts() -> None:
         (scene.store / "notes.md").write_text("text")
         with closing(scene.ledger), warnings.catch_warnings():
             warnings.simplefilter("error")
-            scene.ledger.add_store("tables", scene.store)
+            scene.ledger.stores.add("tables", scene.store)
             request, _ = scene.erase(scene.ids[3])
             assert (request.state, request.reason) == ("purged", None)
 
@@ -213,7 +216,9 @@ def test_the_audit_of_residue_names_what_was_not_searched(tmp_path: Path) -> Non
 def resigned(scene: Scene, change: Any) -> bytes:
     """Return the attestation with other claims, signed by the ledger's key."""
     keys = scene.ledger._core.keys
-    statement = open_envelope(scene.ledger.purge_attestation(1), keys.trust()).statement
+    statement = open_envelope(
+        scene.ledger.certificates.purge_attestation(1), keys.trust()
+    ).statement
     change(statement["predicate"])
     return sign(statement, keys.signer_at(1))
 
@@ -248,15 +253,15 @@ def unsearched() -> Iterator[Scene]:
         with closing(scene.ledger):
             (scene.store / "train.pkl").write_bytes(b"\x80\x04N.")
             with pytest.warns(SearchWarning):
-                scene.ledger.add_store("tables", scene.store)
+                scene.ledger.stores.add("tables", scene.store)
             scene.erase(scene.ids[3])
             yield scene
 
 
 def test_an_attestation_whose_counts_disagree_is_refused(unsearched: Scene) -> None:
     trust = unsearched.ledger._core.keys.trust()
-    certificate = open_envelope(unsearched.ledger.certificate(1), trust)
-    check_purge(unsearched.ledger.purge_attestation(1), certificate, trust)
+    certificate = open_envelope(unsearched.ledger.certificates.envelope(1), trust)
+    check_purge(unsearched.ledger.certificates.purge_attestation(1), certificate, trust)
     for change in (_drop_code, _drop_total, _call_it_purged):
         with pytest.raises(Refused):
             check_purge(resigned(unsearched, change), certificate, trust)
@@ -264,7 +269,7 @@ def test_an_attestation_whose_counts_disagree_is_refused(unsearched: Scene) -> N
 
 def test_an_earlier_attestation_holds_and_is_not_called_fully_searched(unsearched: Scene) -> None:
     trust = unsearched.ledger._core.keys.trust()
-    certificate = open_envelope(unsearched.ledger.certificate(1), trust)
+    certificate = open_envelope(unsearched.ledger.certificates.envelope(1), trust)
     old = resigned(unsearched, _drop_counts)
     opened = check_purge(old, certificate, trust)
     assert search_gaps(opened.predicate) == (
@@ -300,7 +305,7 @@ def test_planted_bugs_would_sign_a_false_clean(
     else:
         monkeypatch.setattr("letheon.ledger.purge.scan._Search._leave_out", lambda *_: None)
         (scene.store / "train.pkl").write_bytes(pickle.dumps(scene.ids))
-    scene.ledger.add_store("tables", scene.store)
+    scene.ledger.stores.add("tables", scene.store)
     request, _ = scene.erase(scene.ids[3])
     assert (request.state, request.reason) == ("purged", None)
     assert scene.store_state() == "purged"

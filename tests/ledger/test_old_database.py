@@ -23,11 +23,11 @@ from tests.postgres import Server
 
 WRITES: dict[str, Callable[[Ledger], Any]] = {
     "work": lambda ledger: ledger.run_once(force=True),
-    "retrain": lambda ledger: ledger.retrain("risk"),
-    "register": lambda ledger: ledger.register(other_model(), X, Y, ids=IDS, name="third"),
-    "request": lambda ledger: ledger.request([person(9)], model="risk", verified=True),
-    "rotate": lambda ledger: ledger.rotate_key(),
-    "checkpoint": lambda ledger: ledger.checkpoint(),
+    "retrain": lambda ledger: ledger.models.retrain("risk"),
+    "register": lambda ledger: ledger.models.register(other_model(), X, Y, ids=IDS, name="third"),
+    "request": lambda ledger: ledger.requests.submit([person(9)], model="risk", verified=True),
+    "rotate": lambda ledger: ledger.keys.rotate(),
+    "checkpoint": lambda ledger: ledger.log.checkpoint(),
 }
 
 
@@ -68,8 +68,8 @@ def test_a_round_with_an_older_copy_destroys_nothing(tmp_path: Path) -> None:
     story = Story(tmp_path / "home")
     with story.create() as ledger:
         copy_database(story.home, tmp_path / "old")
-        ledger.register(other_model(), X, Y, ids=IDS, name="risk")
-        ledger.request([person(1)], model="risk", verified=True)
+        ledger.models.register(other_model(), X, Y, ids=IDS, name="risk")
+        ledger.requests.submit([person(1)], model="risk", verified=True)
         ledger.run_once(force=True)
     before = inventory(story.home)
     copy_database(story.home, tmp_path / "new")
@@ -83,7 +83,7 @@ def test_a_round_with_an_older_copy_destroys_nothing(tmp_path: Path) -> None:
     copy_database(tmp_path / "new", story.home)
     with story.open() as ledger:
         assert errors(ledger) == []
-        assert ledger.load("risk").n_rows_ == 58
+        assert ledger.models.load("risk").n_rows_ == 58
 
 
 def test_every_older_copy_is_refused_and_can_be_read(story: Story) -> None:
@@ -100,7 +100,7 @@ def test_every_older_copy_is_refused_and_can_be_read(story: Story) -> None:
                 with pytest.raises(OldDatabaseError, match="ledger adopt"):
                     write(ledger)
             assert [one for one in errors(ledger) if one.startswith("agreement: ")], step
-            assert len(ledger.requests()) == {
+            assert len(ledger.requests.list()) == {
                 "registered": 0,
                 "filed again": 3,
                 "retrained": 3,
@@ -130,7 +130,7 @@ def test_copies_of_every_moment_are_refused(lived: Story, every: int) -> None:
 def test_a_whole_older_backup_goes_on(lived: Story) -> None:
     with lived.open(lived.backup) as ledger:
         assert errors(ledger) == []
-        ledger.request([person(3)], model="risk", verified=True)
+        ledger.requests.submit([person(3)], model="risk", verified=True)
         assert "purged" in {one.what for one in ledger.run_once(force=True)}
         assert errors(ledger) == []
 
@@ -150,19 +150,19 @@ def test_a_kill_beside_the_file_blocks_nothing(tmp_path: Path, point: str, nth: 
 
         with story.open() as ledger:
             faults.hook = kill
-            ledger.register(other_model(), X, Y, ids=IDS, name="risk")
-            ledger.request([person(1)], model="risk", verified=True)
+            ledger.models.register(other_model(), X, Y, ids=IDS, name="risk")
+            ledger.requests.submit([person(1)], model="risk", verified=True)
             ledger.run_once(force=True)
 
     assert in_processes([live]) == [-9]
     copy_database(story.home, tmp_path / "killed")
     with story.open() as ledger:
-        if not ledger.requests():
-            ledger.request([person(1)], model="risk", verified=True)
+        if not ledger.requests.list():
+            ledger.requests.submit([person(1)], model="risk", verified=True)
         ledger.run_once(force=True)
-        assert {one.state for one in ledger.requests()} == {"purged"}
+        assert {one.state for one in ledger.requests.list()} == {"purged"}
         assert errors(ledger) == []
-        assert ledger.load("risk").n_rows_ == 58
+        assert ledger.models.load("risk").n_rows_ == 58
     # And the hole is closed: the database of the killed process is too old by now.
     copy_database(tmp_path / "killed", story.home)
     with story.open() as ledger, pytest.raises(OldDatabaseError):
@@ -179,7 +179,7 @@ def test_the_mark_never_goes_back_and_follows_the_database(lived: Story) -> None
         (core.folder / HIGH_WATER).unlink()
         ledger.run_once()
         assert read_mark(core.folder) == newest
-        ledger.request([person(9)], model="risk", verified=True)
+        ledger.requests.submit([person(9)], model="risk", verified=True)
         assert read_mark(core.folder) == newest
         settle_mark(core)
         later = read_mark(core.folder)
@@ -195,7 +195,7 @@ def test_a_damaged_mark_is_refused_and_adopted(lived: Story, content: str) -> No
         with pytest.raises(OldDatabaseError, match="damaged"):
             ledger.run_once()
         with pytest.raises(OldDatabaseError, match="damaged"):
-            ledger.request([person(9)], model="risk")
+            ledger.requests.submit([person(9)], model="risk")
         assert ledger.adopt_database(yes=True).is_done
         assert errors(ledger) == []
         ledger.run_once()
@@ -219,12 +219,12 @@ def test_signed_files_alone_tell_that_a_database_is_old(
 def test_another_history_of_the_same_length_is_refused(tmp_path: Path) -> None:
     story = Story(tmp_path / "home")
     with story.create() as ledger:
-        ledger.checkpoint()
+        ledger.log.checkpoint()
     shutil.copytree(story.home, tmp_path / "fork")
     for home in (story.home, tmp_path / "fork"):
         with story.open(home) as ledger:
-            ledger.register(other_model(), X, Y, ids=IDS, name="risk")
-            ledger.checkpoint()
+            ledger.models.register(other_model(), X, Y, ids=IDS, name="risk")
+            ledger.log.checkpoint()
     copy_database(tmp_path / "fork", story.home)
     before = inventory(story.home)
     with story.open() as ledger:
@@ -245,7 +245,7 @@ def test_single_folders_and_keys_are_kept_too(lived: Story) -> None:
         with pytest.raises(OldDatabaseError), new_folder(core):
             pytest.fail("no folder is made for a database that is too old")
         with pytest.raises(OldDatabaseError):
-            ledger.request([person(9)], model="risk", verified=True)
+            ledger.requests.submit([person(9)], model="risk", verified=True)
     assert inventory(home) == before
 
 
@@ -266,18 +266,18 @@ def test_a_served_version_whose_files_are_gone_stops_the_sweep(lived: Story) -> 
 def test_an_intake_key_that_the_database_lost_is_kept(tmp_path: Path) -> None:
     story = Story(tmp_path / "home")
     with story.create() as ledger:
-        ledger.register(other_model(), X, Y, ids=IDS, name="risk")
+        ledger.models.register(other_model(), X, Y, ids=IDS, name="risk")
         copy_database(story.home, tmp_path / "old")
-        ledger.request([person(1)], model="risk", verified=True)
+        ledger.requests.submit([person(1)], model="risk", verified=True)
     copy_database(story.home, tmp_path / "new")
     copy_database(tmp_path / "old", story.home)
     with story.open() as ledger:
         # The request is lost, and no file tells; its key must stay.
-        ledger.request([person(2)], model="risk", verified=True)
+        ledger.requests.submit([person(2)], model="risk", verified=True)
     copy_database(tmp_path / "new", story.home)
     with story.open() as ledger:
         ledger.run_once(force=True)
-        assert {one.state for one in ledger.requests()} == {"purged"}
+        assert {one.state for one in ledger.requests.list()} == {"purged"}
 
 
 def test_adopting_says_what_is_lost_and_goes_on(story: Story) -> None:
@@ -298,20 +298,20 @@ def test_adopting_says_what_is_lost_and_goes_on(story: Story) -> None:
         assert done.is_done
         assert done.certificates == listed.certificates
         assert ledger.adopt_database(yes=True).differences == ()
-        kinds = [entry.kind for entry in ledger.log_entries(limit=500).items]
+        kinds = [entry.kind for entry in ledger.log.entries(limit=500).items]
         assert kinds.count("database-adopted") == 1
         kept = [path.name for path in (home / "superseded").rglob("*.json")]
         assert sorted(kept) == ["000002.json", "000002.json", "000003.json", "000003.json"]
         ledger.run_once()
-        ledger.register(other_model(), X, Y, ids=IDS, name="fresh", tenant="other")
-        ledger.request([person(9)], model="fresh", tenant="other", verified=True)
+        ledger.models.register(other_model(), X, Y, ids=IDS, name="fresh", tenant="other")
+        ledger.requests.submit([person(9)], model="fresh", tenant="other", verified=True)
         assert "purged" in {one.what for one in ledger.run_once(force=True)}
-        assert ledger.certificates() == (1, 2)
+        assert ledger.certificates.sequences() == (1, 2)
         assert all("gone" in one for one in errors(ledger)), errors(ledger)
         # Who asked before is asked for again, and comes first when the old request is withdrawn.
         for request in listed.requests:
-            assert ledger.request_of(request).state == "queued"
-            ledger.cancel(request)
+            assert ledger.requests.get(request).state == "queued"
+            ledger.requests.cancel(request)
         assert all(one.startswith("models: ") for one in errors(ledger)), errors(ledger)
 
 
@@ -350,13 +350,13 @@ def test_a_killed_adoption_is_repeated(
 def test_an_export_after_an_adoption_holds(tmp_path: Path) -> None:
     story = Story(tmp_path / "home")
     with story.create() as ledger:
-        ledger.register(other_model(), X, Y, ids=IDS, name="risk")
+        ledger.models.register(other_model(), X, Y, ids=IDS, name="risk")
         copy_database(story.home, tmp_path / "old")
-        ledger.register(other_model(), X, Y, ids=IDS, name="lost")
+        ledger.models.register(other_model(), X, Y, ids=IDS, name="lost")
     copy_database(tmp_path / "old", story.home)
     with story.open() as ledger:
         assert ledger.adopt_database(yes=True).n_models == 1
-        ledger.request([person(1)], model="risk", verified=True)
+        ledger.requests.submit([person(1)], model="risk", verified=True)
         ledger.run_once(force=True)
         assert errors(ledger) == []
         assert len(list((story.home / "blobs").iterdir())) == 1
@@ -368,7 +368,7 @@ def test_an_export_after_an_adoption_holds(tmp_path: Path) -> None:
 def test_a_server_that_takes_no_writes_is_named(tmp_path: Path, postgres_server: Server) -> None:
     story = Story(tmp_path / "home", "postgresql", postgres_server)
     with story.create() as ledger:
-        ledger.register(other_model(), X, Y, ids=IDS, name="risk")
+        ledger.models.register(other_model(), X, Y, ids=IDS, name="risk")
         url = ledger.settings.database or ""
         with ledger._core.database.transaction() as conn:
             name = url.rpartition("/")[2]
@@ -378,7 +378,7 @@ def test_a_server_that_takes_no_writes_is_named(tmp_path: Path, postgres_server:
         for write in (WRITES["work"], WRITES["request"], WRITES["rotate"]):
             with pytest.raises(LedgerError, match="standby"):
                 write(ledger)
-        assert ledger.models()[0].name == "risk"
-        assert ledger.load("risk").n_rows_ == 60
+        assert ledger.models.list()[0].name == "risk"
+        assert ledger.models.load("risk").n_rows_ == 60
         assert "standby" in " ".join(errors(ledger))
     assert inventory(story.home) == before

@@ -84,9 +84,9 @@ def two_tenants(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A ledger with a model from outside and one of another tenant, to be copied."""
     folder = tmp_path_factory.mktemp("tenants")
     with Ledger.create(folder / "home", name="test") as ledger:
-        ledger.register_files(files(folder), name="outside", tenant="rival")
+        ledger.models.register_files(files(folder), name="outside", tenant="rival")
         own = NaiveUnlearner(GaussianNB(), random_state=0).fit(X, Y)
-        ledger.register(own, X, Y, name="own")
+        ledger.models.register(own, X, Y, name="own")
     return folder / "home"
 
 
@@ -108,13 +108,13 @@ def test_a_forged_answer_holds_up_no_other_tenant(
 ) -> None:
     with Ledger.open(Path(shutil.copytree(two_tenants, tmp_path / "home"))) as ledger:
         monkeypatch.setattr(sandbox, "call", forged(change))
-        ledger.request([1], model="outside", tenant="rival", verified=True)
-        wanted = ledger.request([1], model="own", verified=True).id
+        ledger.requests.submit([1], model="outside", tenant="rival", verified=True)
+        wanted = ledger.requests.submit([1], model="own", verified=True).id
         ledger.run_once(force=True)
         ledger.run_once(force=True)
-        assert ledger.request_of(wanted).state == "purged"
+        assert ledger.requests.get(wanted).state == "purged"
         # What the process said about itself is not what is certified.
-        (other,) = [one for one in ledger.requests() if one.tenant == "rival"]
+        (other,) = [one for one in ledger.requests.list() if one.tenant == "rival"]
         assert (other.state, other.reason) in {("stuck", "forged-answer"), ("purged", None)}
 
 
@@ -134,10 +134,10 @@ def test_a_computation_takes_no_longer_than_its_call(
         return products[-1][0]
 
     with Ledger.create(tmp_path / "home", name="test") as ledger:
-        ledger.register_files(files(tmp_path), name="outside")
+        ledger.models.register_files(files(tmp_path), name="outside")
         monkeypatch.setattr(compute, "_assemble", keep)
         monkeypatch.setattr(sandbox, "call", forged(days))
-        ledger.request([1], model="outside", verified=True)
+        ledger.requests.submit([1], model="outside", verified=True)
         ledger.run_once(force=True)
     ((product, elapsed),) = products
     assert 0 < product.seconds <= elapsed < 1e6
@@ -147,7 +147,7 @@ def test_what_no_signer_would_sign_is_not_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Ledger.create(tmp_path / "home", name="test") as ledger:
-        ledger.register_files(files(tmp_path), name="outside")
+        ledger.models.register_files(files(tmp_path), name="outside")
         real = compute._own_facts
 
         def wrong_claim(*given: Any) -> dict[str, Any]:
@@ -156,11 +156,11 @@ def test_what_no_signer_would_sign_is_not_published(
             return facts
 
         monkeypatch.setattr(compute, "_own_facts", wrong_claim)
-        wanted = ledger.request([1], model="outside", verified=True).id
+        wanted = ledger.requests.submit([1], model="outside", verified=True).id
         ledger.run_once(force=True)
-        request = ledger.request_of(wanted)
+        request = ledger.requests.get(wanted)
         assert (request.state, request.reason) == ("stuck", "forged-answer")
-        assert len(ledger.versions("outside")) == 1
+        assert len(ledger.models.versions("outside")) == 1
         assert ledger.doctor()[0].level == "ok"
 
 
@@ -168,15 +168,15 @@ def test_a_model_from_outside_is_never_computed_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Ledger.create(tmp_path / "home", name="test") as ledger:
-        ledger.register_files(files(tmp_path), name="outside")
+        ledger.models.register_files(files(tmp_path), name="outside")
 
         def refuse(_: Job, **__: bool) -> None:
             raise AssertionError("computed in the process that has the keys")
 
         monkeypatch.setattr(compute, "compute", refuse)
-        wanted = ledger.request([1], model="outside", verified=True).id
+        wanted = ledger.requests.submit([1], model="outside", verified=True).id
         ledger.run_once(force=True)
-        assert ledger.request_of(wanted).state == "purged"
+        assert ledger.requests.get(wanted).state == "purged"
 
 
 def test_rows_that_a_process_sends_have_a_limit() -> None:
@@ -193,8 +193,8 @@ def test_rows_that_a_process_sends_are_rows() -> None:
 def test_models_of_an_older_ledger_count_as_outside(tmp_path: Path) -> None:
     with Ledger.create(tmp_path / "home", name="test") as ledger:
         own = NaiveUnlearner(GaussianNB(), random_state=0).fit(X, Y)
-        ledger.register(own, X, Y, name="plain")
-        ledger.register(own, X, Y, name="trusting", trusted=["mine.Model"])
+        ledger.models.register(own, X, Y, name="plain")
+        ledger.models.register(own, X, Y, name="trusting", trusted=["mine.Model"])
     database = Database.open(tmp_path / "home" / "ledger.db")
     with database.transaction() as conn:
         conn.execute(text("ALTER TABLE models DROP COLUMN origin"))

@@ -42,7 +42,7 @@ def _model(ledger: Ledger) -> ModelRow:
 
 
 def _sealed(ledger: Ledger) -> tuple[Lease, Batch, str]:
-    request = ledger.request([person(3)], model="risk", verified=True)
+    request = ledger.requests.submit([person(3)], model="risk", verified=True)
     lease = take(ledger._core, 1, _worker(1))
     assert lease is not None
     return lease, seal(ledger._core, lease, _model(ledger), "erase", [request.id], "x"), request.id
@@ -57,7 +57,7 @@ def test_an_overtaken_worker_whose_method_fails_late_gives_nothing_up(
     assert second is not None
     with pytest.raises(StaleWorkerError):
         _give_up(ledger._core, lease, _model(ledger), batch, "runtime-error")
-    assert ledger.request_of(request).state == "applying"
+    assert ledger.requests.get(request).state == "applying"
 
     def fails(job: Job) -> Product:
         raise ComputationFailed("runtime-error")
@@ -78,19 +78,19 @@ def test_a_batch_that_was_given_up_is_not_published(ledger: Ledger) -> None:
 
     with pytest.raises(StaleWorkerError):
         apply(ledger._core, lease, _model(ledger), batch, given_up)
-    assert len(ledger.versions("risk")) == 1
+    assert len(ledger.models.versions("risk")) == 1
     assert len(ledger._core.keys.ids("epoch")) == 1, "what was written is destroyed"
 
 
 def test_a_batch_planned_before_a_hold_is_not_sealed(ledger: Ledger) -> None:
-    first = ledger.request([person(1)], model="risk", verified=True)
-    second = ledger.request([person(1), person(2)], model="risk", verified=True)
-    ledger.hold(first.id, "litigation-hold", "2099-01-01")
+    first = ledger.requests.submit([person(1)], model="risk", verified=True)
+    second = ledger.requests.submit([person(1), person(2)], model="risk", verified=True)
+    ledger.requests.hold(first.id, "litigation-hold", "2099-01-01")
     lease = take(ledger._core, 1, _worker(1))
     assert lease is not None
     with pytest.raises(RequestStateError, match="put on hold"):
         seal(ledger._core, lease, _model(ledger), "erase", [second.id], "operator")
-    assert ledger.request_of(second.id).state == "queued"
+    assert ledger.requests.get(second.id).state == "queued"
     with ledger._core.database.reading() as conn:
         assert conn.scalar(select(batches.c.id)) is None
 
@@ -100,7 +100,7 @@ class Killed(BaseException):
 
 
 def test_a_beacon_is_settled_once(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger.request([person(3)], model="risk", verified=True)
+    ledger.requests.submit([person(3)], model="risk", verified=True)
     beacons: list[str] = []
 
     def stop(name: str) -> None:
@@ -112,10 +112,10 @@ def test_a_beacon_is_settled_once(ledger: Ledger, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(faults, "hook", stop)
     with pytest.raises(Killed):
-        ledger.retrain("risk")
+        ledger.models.retrain("risk")
     monkeypatch.setattr(faults, "hook", None)
-    ledger.request([person(4)], model="risk", verified=True)
-    ledger.checkpoint()
+    ledger.requests.submit([person(4)], model="risk", verified=True)
+    ledger.log.checkpoint()
     assert ledger.run_once()[0].what == "retrained"
     with ledger._core.database.reading() as conn:
         head = head_of(conn, 1)
@@ -152,7 +152,7 @@ def test_a_failure_is_followed_by_a_pause(
 
     monkeypatch.setattr(_compute, "_compute", refuse)
     monkeypatch.setattr("random.SystemRandom.random", lambda _: 0.999)
-    ledger.request([person(1)], model="risk", verified=True)
+    ledger.requests.submit([person(1)], model="risk", verified=True)
     tried = []
     for _ in range(16):
         tried.append(bool(ledger.run_once(force=True)))
@@ -162,13 +162,13 @@ def test_a_failure_is_followed_by_a_pause(
 
 
 def test_people_who_asked_are_blocked_for_their_tenant_and_no_other(ledger: Ledger) -> None:
-    ledger.register(fitted(), X, Y, ids=IDS, name="risk", tenant="acme")
-    ledger.request([person(3)], model="risk", tenant="acme", verified=True)
+    ledger.models.register(fitted(), X, Y, ids=IDS, name="risk", tenant="acme")
+    ledger.requests.submit([person(3)], model="risk", tenant="acme", verified=True)
     with pytest.raises(BlockedIdsError):
-        ledger.register(fitted(), X, Y, ids=IDS, name="second", tenant="acme")
-    ledger.register(fitted(), X, Y, ids=IDS, name="second", tenant="default")
-    assert len(ledger.without_blocked(X, Y, IDS, tenant="acme")[0]) == 58
-    assert len(ledger.without_blocked(X, Y, IDS)[0]) == 60
+        ledger.models.register(fitted(), X, Y, ids=IDS, name="second", tenant="acme")
+    ledger.models.register(fitted(), X, Y, ids=IDS, name="second", tenant="default")
+    assert len(ledger.models.without_blocked(X, Y, IDS, tenant="acme")[0]) == 58
+    assert len(ledger.models.without_blocked(X, Y, IDS)[0]) == 60
 
 
 def test_a_registration_that_just_landed_is_not_swept(
@@ -188,7 +188,7 @@ def test_a_registration_that_just_landed_is_not_swept(
     folder = ledger._core.blobs(_model(ledger).folder).folder
     assert not register._sweep_if_orphan(ledger._core, folder)
     assert known == [folder.name]
-    assert ledger.load("risk").n_rows_ == 60
+    assert ledger.models.load("risk").n_rows_ == 60
     with new_folder(ledger._core) as key:
         assert sweep_registrations(ledger._core) == 0, "somebody is at work in it"
         assert ledger._core.blobs(key).folder.exists()
@@ -198,8 +198,8 @@ def test_a_registration_that_just_landed_is_not_swept(
 def test_test_rows_of_erased_people_leave_too(tmp_path: Path) -> None:
     ledger = Ledger.create(tmp_path / "home", name="test", clock=Clock(NOON))
     test = (X[:8], Y[:8], IDS[:8])
-    ledger.register(fitted(), X, Y, ids=IDS, name="risk", test=test)
-    ledger.request([person(1)], model="risk", verified=True)
+    ledger.models.register(fitted(), X, Y, ids=IDS, name="risk", test=test)
+    ledger.requests.submit([person(1)], model="risk", verified=True)
     ledger.run_once(force=True)
     core = ledger._core
     with core.database.reading() as conn:

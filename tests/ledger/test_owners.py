@@ -6,7 +6,7 @@ from letheon.data import as_ids
 from letheon.exceptions import (
     RequestStateError,
 )
-from letheon.ledger.requests import intake
+from letheon.ledger.requests import encrypted_ids, owners
 from letheon.ledger.tables import blocked, events
 from tests.ledger.databases import (
     Desk,
@@ -15,6 +15,7 @@ from tests.ledger.databases import (
     erase,
     kind,
     place,
+    requests_of,
     sqlite_desk,
     still_desk,
 )
@@ -43,8 +44,8 @@ def test_an_unverified_request_blocks_nobody(sqlite_desk: Desk) -> None:
 
 def test_verifying_the_second_makes_it_the_duplicate(sqlite_desk: Desk) -> None:
     first, second = sqlite_desk.submit(1), sqlite_desk.submit(1)
-    intake.verify(sqlite_desk.core, second.id)
-    verified = intake.verify(sqlite_desk.core, first.id)
+    requests_of(sqlite_desk.core).verify(second.id)
+    verified = requests_of(sqlite_desk.core).verify(first.id)
     assert (verified.state, verified.duplicate_of) == ("duplicate", second.id)
 
 
@@ -59,15 +60,15 @@ def test_asking_again_after_the_erasure_is_a_duplicate_without_a_body(desk: Desk
     again = desk.submit(1, verified=True, held=as_ids(["person-2"]))
     assert (again.state, again.duplicate_of) == ("duplicate", first.id)
     assert again.id not in bodies(desk)
-    assert intake.close(desk.core, again.id, recipients=2).state == "closed"
+    assert requests_of(desk.core).answer(again.id, recipients=2).state == "closed"
 
 
 def test_a_duplicate_cannot_be_closed_before_its_people_are_erased(sqlite_desk: Desk) -> None:
     first, second = sqlite_desk.submit(1, verified=True), sqlite_desk.submit(1, verified=True)
     with pytest.raises(RequestStateError, match="not purged yet"):
-        intake.close(sqlite_desk.core, second.id)
+        requests_of(sqlite_desk.core).answer(second.id)
     erase(sqlite_desk, first.id)
-    assert intake.close(sqlite_desk.core, second.id).state == "closed"
+    assert requests_of(sqlite_desk.core).answer(second.id).state == "closed"
 
 
 @pytest.mark.parametrize("how", ["cancel", "reject"])
@@ -78,9 +79,9 @@ def test_who_waited_behind_a_withdrawn_request_comes_first(desk: Desk, how: str)
     desk.clock.now += 1
     third = desk.submit(1, 2, verified=True)
     if how == "cancel":
-        intake.cancel(desk.core, first.id)
+        requests_of(desk.core).cancel(first.id)
     else:
-        intake.reject(desk.core, first.id, "gdpr.art17.3.e")
+        requests_of(desk.core).reject(first.id, "gdpr.art17.3.e")
     assert [desk.state(one) for one in (second, third)] == ["queued", "queued"]
     owners = {row.request_id for row in desk.rows(blocked) if row.owner}
     assert owners == {second.id, third.id}
@@ -95,7 +96,7 @@ def test_the_others_wait_behind_the_heir_of_a_withdrawn_request(desk: Desk) -> N
     third, other = desk.submit(1, verified=True), desk.submit(2, verified=True)
     desk.clock.now += 1
     fourth = desk.submit(1, verified=True)
-    intake.cancel(desk.core, first.id)
+    requests_of(desk.core).cancel(first.id)
     found = [desk.found(one) for one in (second, third, other, fourth)]
     assert [one.state for one in found] == ["queued", "duplicate", "queued", "duplicate"]
     assert [one.duplicate_of for one in found] == [None, second.id, None, second.id]
@@ -112,9 +113,9 @@ def test_people_who_are_erased_pass_on_to_who_erased_them(sqlite_desk: Desk) -> 
     waits = desk.submit(1, verified=True)
     desk.clock.now += 1
     quicker = desk.submit(1, 2, verified=True)
-    intake.reseal(desk.core, erase(desk, quicker.id, upto="purging"))
+    encrypted_ids.reseal(desk.core, erase(desk, quicker.id, upto="purging"))
     assert waits.id not in bodies(desk)
-    intake.cancel(desk.core, owner.id)
+    requests_of(desk.core).cancel(owner.id)
     assert desk.state(waits) == "duplicate"
     assert {row.request_id for row in desk.rows(blocked) if row.owner} == {quicker.id}
 
@@ -122,10 +123,10 @@ def test_people_who_are_erased_pass_on_to_who_erased_them(sqlite_desk: Desk) -> 
 def test_a_request_whose_people_left_with_others_is_taken_off_the_queue(desk: Desk) -> None:
     first, both = desk.submit(1, verified=True), desk.submit(1, 2, verified=True)
     more, unverified = desk.submit(2, 3, verified=True), desk.submit(1)
-    assert intake.settle_queue(desk.core, desk.model.id) == []
+    assert owners.settle_queue(desk.core, desk.model.id) == []
     erase(desk, both.id, upto="applied")
-    assert intake.settle_queue(desk.core, desk.other.id) == []
-    assert intake.settle_queue(desk.core, desk.model.id) == [first.id]
+    assert owners.settle_queue(desk.core, desk.other.id) == []
+    assert owners.settle_queue(desk.core, desk.model.id) == [first.id]
     waits = desk.found(first)
     assert (waits.state, waits.duplicate_of) == ("duplicate", both.id)
     assert [desk.state(one) for one in (more, unverified)] == ["queued", "received"]
@@ -136,12 +137,12 @@ def test_who_waits_behind_one_that_was_overtaken_waits_behind_who_erased_them(de
     waits = desk.submit(1, verified=True)
     both = desk.submit(1, 2, verified=True)
     erase(desk, both.id, upto="applied")
-    assert intake.settle_queue(desk.core, desk.model.id) == [slow.id]
+    assert owners.settle_queue(desk.core, desk.model.id) == [slow.id]
     assert [desk.found(one).duplicate_of for one in (slow, waits)] == [both.id, both.id]
 
 
 def test_a_withdrawn_request_has_no_body_and_blocks_nobody(sqlite_desk: Desk) -> None:
     request = sqlite_desk.submit(1, verified=True)
-    intake.cancel(sqlite_desk.core, request.id)
+    requests_of(sqlite_desk.core).cancel(request.id)
     assert bodies(sqlite_desk) == {}
     assert sqlite_desk.rows(blocked) == []

@@ -14,13 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import event, insert, text
 
-from letheon.ledger import RequestPage
+from letheon.ledger import Page
 from letheon.ledger.db.cursor import LARGEST_PAGE, cursor, place_of
-from letheon.ledger.requests.desk import Desk as Public
-from letheon.ledger.requests.records import Request, listed
+from letheon.ledger.requests.listing import list_requests
+from letheon.ledger.requests.requests import Requests
 from letheon.ledger.requests.states import FINAL, STATES
+from letheon.ledger.schemas import Request
 from letheon.ledger.tables import requests
-from tests.ledger.databases import NOON, Desk, add_model, open_kind, sqlite_desk
+from tests.ledger.databases import NOON, Desk, add_model, open_kind, requests_of, sqlite_desk
 from tests.ledger.homes import make, person
 from tests.postgres import Server
 from tests.sharded.people import examples
@@ -147,7 +148,7 @@ def fits(one: Request, day: date, wanted: dict[str, Any]) -> bool:
 
 def expected(desk: Desk, order: str, wanted: dict[str, Any]) -> list[str]:
     with desk.database.reading() as connection:
-        found = [one for one in listed(connection) if fits(one, today(desk), wanted)]
+        found = [one for one in list_requests(connection) if fits(one, today(desk), wanted)]
     if order == "due":
         found.sort(key=lambda one: (one.due_on, one.received_at, one.id))
     else:
@@ -159,10 +160,10 @@ def today(desk: Desk) -> date:
     return desk.core.settings.calendar.day_of(datetime.fromtimestamp(desk.clock(), UTC))
 
 
-def pages(public: Public, **given: Any) -> Iterator[RequestPage]:
+def pages(public: Requests, **given: Any) -> Iterator[Page[Request]]:
     after = None
     for _ in range(1000):
-        page = public.find_requests(after=after, **given)
+        page = public.find(after=after, **given)
         yield page
         after = page.next
         if after is None:
@@ -175,22 +176,22 @@ def pages(public: Public, **given: Any) -> Iterator[RequestPage]:
 def test_all_pages_together_are_the_list(
     full: Desk, wanted: dict[str, Any], order: Any, limit: int
 ) -> None:
-    public, whole = Public(full.core), expected(full, order, wanted)
+    public, whole = requests_of(full.core), expected(full, order, wanted)
     found = list(pages(public, order=order, limit=limit, **wanted))
     assert [one.id for page in found for one in page.items] == whole
     assert {page.total for page in found} == {len(whole)}
     assert all(len(page.items) == limit for page in found[:-1])
-    assert [one.id for one in public.iter_requests(order=order, **wanted)] == whole
+    assert [one.id for one in public.iterate(order=order, **wanted)] == whole
 
 
 def test_a_request_is_late_after_its_last_day_and_not_on_it(busy: Desk) -> None:
-    request, public, before = busy.submit(1), Public(busy.core), busy.clock.now
+    request, public, before = busy.submit(1), requests_of(busy.core), busy.clock.now
     noon = datetime.combine(request.due_on, time(12), UTC)
     found = []
     for seconds in (0, 86_400):
         busy.clock.now = int(noon.timestamp()) + seconds
-        late = [one.id for one in public.iter_requests(overdue=True)]
-        assert public.count_requests().overdue == len(late)
+        late = [one.id for one in public.iterate(overdue=True)]
+        assert public.count().overdue == len(late)
         found.append(request.id in late)
     busy.clock.now = before
     assert found == [False, True]
@@ -199,11 +200,11 @@ def test_a_request_is_late_after_its_last_day_and_not_on_it(busy: Desk) -> None:
 @given(wanted=filters)
 @examples(10)
 def test_counts_are_those_of_the_list(full: Desk, wanted: dict[str, Any]) -> None:
-    public = Public(full.core)
+    public = requests_of(full.core)
     given_too: dict[str, Any] = {name: wanted.get(name) for name in ("tenant", "model", "filed_by")}
-    counts, days = public.count_requests(**given_too), public.count_due(**given_too)
+    counts, days = public.count(**given_too), public.count_due(**given_too)
     with full.database.reading() as connection:
-        fitting = [one for one in listed(connection) if fits(one, today(full), given_too)]
+        fitting = [one for one in list_requests(connection) if fits(one, today(full), given_too)]
     assert counts.by_state == dict.fromkeys(STATES, 0) | Counter(one.state for one in fitting)
     assert counts.overdue == len(expected(full, "due", given_too | {"overdue": True}))
     assert counts.total == len(fitting)
@@ -221,7 +222,7 @@ def test_counts_are_those_of_the_list(full: Desk, wanted: dict[str, Any]) -> Non
 def test_what_is_filed_between_pages_hides_and_doubles_nothing(
     busy: Desk, order: Any, limit: int, news: list[int], wanted: dict[str, Any]
 ) -> None:
-    public, numbers = Public(busy.core), itertools.count()
+    public, numbers = requests_of(busy.core), itertools.count()
     there = set(expected(busy, order, wanted))
     seen: list[str] = []
     for page, days in itertools.zip_longest(
@@ -241,21 +242,21 @@ def test_what_is_filed_between_pages_hides_and_doubles_nothing(
 
 def test_a_search_finds_batches_and_certificates_duplicates_too(tmp_path: Any) -> None:
     with make(tmp_path) as ledger:
-        first = ledger.request([person(1)], model="risk", verified=True)
+        first = ledger.requests.submit([person(1)], model="risk", verified=True)
         ledger.run_once(force=True)
-        again = ledger.request([person(1)], model="risk", verified=True)
-        other = ledger.request([person(2)], model="risk", verified=True)
-        batch = ledger.request_of(first.id).batch
+        again = ledger.requests.submit([person(1)], model="risk", verified=True)
+        other = ledger.requests.submit([person(2)], model="risk", verified=True)
+        batch = ledger.requests.get(first.id).batch
         assert batch is not None
 
         def found(search: str) -> set[str]:
-            return {one.id for one in ledger.find_requests(search=search).items}
+            return {one.id for one in ledger.requests.find(search=search).items}
 
         assert found("#1") == {first.id, again.id}
         assert found("#2") == set()
         assert found(batch) == found(batch[:8].upper()) == {first.id}
         assert found(other.id[:12]) == {other.id}
-        assert ledger.find_requests(search="#1").items[0].certificate == 1
+        assert ledger.requests.find(search="#1").items[0].certificate == 1
 
 
 @pytest.mark.parametrize(
@@ -275,7 +276,7 @@ def test_a_search_finds_batches_and_certificates_duplicates_too(tmp_path: Any) -
 )
 def test_what_makes_no_sense_is_refused(still_desk: Desk, wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
-        Public(still_desk.core).find_requests(**wrong)
+        requests_of(still_desk.core).find(**wrong)
 
 
 @pytest.fixture(scope="module")
@@ -289,8 +290,8 @@ def still_desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
 
 
 def test_every_changed_cursor_is_refused(still_desk: Desk) -> None:
-    public = Public(still_desk.core)
-    good = public.find_requests(limit=1).next
+    public = requests_of(still_desk.core)
+    good = public.find(limit=1).next
     assert good is not None
     alphabet = "ABCxyz019-_=%"
     changed = {
@@ -307,9 +308,9 @@ def test_every_changed_cursor_is_refused(still_desk: Desk) -> None:
     assert accepted == []
 
 
-def accepts(public: Public, after: str) -> bool:
+def accepts(public: Requests, after: str) -> bool:
     try:
-        public.find_requests(after=after, limit=1)
+        public.find(after=after, limit=1)
     except ValueError as error:
         return "cursor" not in str(error)
     return True
@@ -323,9 +324,9 @@ def test_a_cursor_is_of_one_list_and_one_ledger(still_desk: Desk, sqlite_desk: D
         place_of(core, "requests/due", text)
     with pytest.raises(ValueError, match="cursor"):
         place_of(sqlite_desk.core, "batches", text)
-    due = Public(core).find_requests(limit=1).next
+    due = requests_of(core).find(limit=1).next
     with pytest.raises(ValueError, match="cursor"):
-        Public(core).find_requests(after=due, order="newest")
+        requests_of(core).find(after=due, order="newest")
 
 
 def test_no_list_reads_rows_that_do_not_match(still_desk: Desk) -> None:
@@ -335,7 +336,7 @@ def test_no_list_reads_rows_that_do_not_match(still_desk: Desk) -> None:
     def keep(_conn: Any, _cursor: Any, statement: str, *_: Any) -> None:
         statements.append(statement)
 
-    public, engine = Public(still_desk.core), still_desk.database.engine
+    public, engine = requests_of(still_desk.core), still_desk.database.engine
     event.listen(engine, "before_cursor_execute", keep)
     for order in ("due", "newest"):
         for wanted in (
@@ -344,7 +345,7 @@ def test_no_list_reads_rows_that_do_not_match(still_desk: Desk) -> None:
             {"states": ["stuck", "closed"]},
             {"filed_by": "a"},
         ):
-            public.find_requests(order=order, limit=2, **wanted)
+            public.find(order=order, limit=2, **wanted)
     event.remove(engine, "before_cursor_execute", keep)
     lists = [one for one in statements if "LIMIT" in one and "FROM requests" in one]
     assert len(lists) == 8
@@ -358,15 +359,15 @@ def test_no_list_reads_rows_that_do_not_match(still_desk: Desk) -> None:
 
 
 def test_a_request_is_what_the_list_says(full: Desk) -> None:
-    page = Public(full.core).find_requests(limit=20)
+    page = requests_of(full.core).find(limit=20)
     for one in page.items:
         assert full.found(one.id) == one
         assert dataclasses.asdict(one)["filed_by"] in FILERS
 
 
 def test_the_ledger_is_the_same_for_whoever_opens_it_again(full: Desk) -> None:
-    page = Public(full.core).find_requests(limit=7)
+    page = requests_of(full.core).find(limit=7)
     again = dataclasses.replace(full.core, database=open_kind(full.kind, full.place))
-    rest = Public(again).find_requests(limit=7, after=page.next)
+    rest = requests_of(again).find(limit=7, after=page.next)
     again.database.dispose()
     assert not {one.id for one in rest.items} & {one.id for one in page.items}

@@ -83,7 +83,7 @@ def test_later_purge_waits_for_the_version_that_knows_its_people_too(marked: Mar
     pin = pins.pin(head_id(marked), 500)
     marked.erase(marked.ids[0])
     marked.erase(marked.ids[1])
-    found = {request.state: request.reason for request in marked.ledger.requests()}
+    found = {request.state: request.reason for request in marked.ledger.requests.list()}
     assert found == {"purging": None, "certified": None}
     pins.release(pin)
     marked.run()

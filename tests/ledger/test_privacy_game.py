@@ -318,10 +318,10 @@ def test_files_of_a_real_ledger_fit_no_candidate(
     held = [*range(n_left), n_left + erased]
     model = MODELS["naive"]().fit(X[held], y[held], ids=[ids[number] for number in held])
     with quick_folder() as folder, closing(Ledger.create(folder / "h", name="game")) as ledger:
-        ledger.register(model, X[held], y[held], ids=[ids[n] for n in held], name="m")
-        ledger.request([ids[n_left + erased]], model="m", verified=True)
+        ledger.models.register(model, X[held], y[held], ids=[ids[n] for n in held], name="m")
+        ledger.requests.submit([ids[n_left + erased]], model="m", verified=True)
         ledger.run_once(force=True)
-        assert [request.state for request in ledger.requests()] == ["purged"]
+        assert [request.state for request in ledger.requests.list()] == ["purged"]
         seen = public_digests(ledger.export(tmp_path / "bundle", tier="auditor"))
     left = Rows(X[:n_left], y[:n_left], as_ids(ids[:n_left]))
     suspects = [

@@ -17,8 +17,8 @@ from letheon.ledger import faults
 from letheon.ledger.leases import Lease, owner_name, take
 from letheon.ledger.models.versions import head_of
 from letheon.ledger.purge import purge
-from letheon.ledger.purge.stores import Store, add_store
-from letheon.ledger.requests.states import STATES, move
+from letheon.ledger.requests.states import STATES
+from letheon.ledger.requests.transitions import move
 from letheon.ledger.tables import batches, purge_steps, purges, requests, versions
 from letheon.verifier import PURGE, open_envelope, parse_strict
 from tests.ledger.residue import NAME, Marked, make_marked, quick_folder
@@ -42,10 +42,10 @@ def leave_a_copy(marked: Marked) -> None:
 
 def test_attestation_says_what_was_done(marked: Marked) -> None:
     marked.erase(*marked.ids[:3])
-    data = marked.ledger.purge_attestation(1)
+    data = marked.ledger.certificates.purge_attestation(1)
     assert (marked.home / "purges" / "000001.json").read_bytes() == data
     statement = open_envelope(data, marked.core.keys.trust()).statement
-    certificate = open_envelope(marked.ledger.certificate(1), marked.core.keys.trust())
+    certificate = open_envelope(marked.ledger.certificates.envelope(1), marked.core.keys.trust())
     predicate = statement["predicate"]
     assert statement["predicateType"] == PURGE
     assert statement["subject"] == certificate.statement["subject"]
@@ -78,9 +78,9 @@ def test_version_before_is_marked_as_purged(marked: Marked) -> None:
 
 def test_finished_purge_is_not_done_again(marked: Marked) -> None:
     marked.erase(marked.ids[0])
-    data = marked.ledger.purge_attestation(1)
+    data = marked.ledger.certificates.purge_attestation(1)
     assert not purge.purge_next(marked.core, only_batch(marked))
-    assert marked.ledger.purge_attestation(1) == data
+    assert marked.ledger.certificates.purge_attestation(1) == data
 
 
 def test_attestation_has_the_same_bytes_after_a_kill(
@@ -100,7 +100,7 @@ def test_attestation_has_the_same_bytes_after_a_kill(
     first = (marked.home / "purges" / "000001.json").read_bytes()
     marked.clock.now += 1000
     marked.run()
-    assert marked.ledger.purge_attestation(1) == first
+    assert marked.ledger.certificates.purge_attestation(1) == first
 
 
 def test_two_workers_purge_once(marked: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,9 +122,9 @@ def test_two_workers_purge_once(marked: Marked, monkeypatch: pytest.MonkeyPatch)
 
 def test_retrain_without_new_requests_is_purged_too(marked: Marked) -> None:
     marked.erase(marked.ids[0])
-    marked.ledger.retrain(NAME)
+    marked.ledger.models.retrain(NAME)
     statement = open_envelope(
-        marked.ledger.purge_attestation(2), marked.core.keys.trust()
+        marked.ledger.certificates.purge_attestation(2), marked.core.keys.trust()
     ).statement
     assert statement["predicate"]["salts"]["destroyed"] == 0
     assert statement["predicate"]["scanner"]["markers"] == 0
@@ -142,7 +142,7 @@ def test_residue_is_tried_again_then_stuck_then_goes_on(marked: Marked) -> None:
     marked.run()
     assert marked.states() == {"stuck"}
     (marked.home / "notes.txt").unlink()
-    marked.ledger.retry(marked.ledger.requests()[0].id)
+    marked.ledger.requests.retry(marked.ledger.requests.list()[0].id)
     marked.run()
     assert marked.states() == {"purged"}
 
@@ -195,7 +195,7 @@ def test_residue_is_not_looked_for_during_the_pause(marked: Marked) -> None:
 def test_database_holds_no_name_of_a_file(marked: Marked) -> None:
     exports = marked.home.parent / "exports"
     exports.mkdir()
-    add_store(marked.core, Store("exports", exports))
+    marked.ledger.stores.add("exports", exports)
     (exports / "another-person.csv").write_text(marked.ids[0])
     marked.erase(marked.ids[0])
     with marked.core.database.reading() as conn:
@@ -205,12 +205,12 @@ def test_database_holds_no_name_of_a_file(marked: Marked) -> None:
 
 
 def test_person_of_another_model_may_stay_there(marked: Marked) -> None:
-    model = marked.ledger.load(NAME)
+    model = marked.ledger.models.load(NAME)
     y = [number % 2 for number in range(len(marked.ids))]
-    marked.ledger.register(model, marked.X, y, ids=marked.ids, name="other")
+    marked.ledger.models.register(model, marked.X, y, ids=marked.ids, name="other")
     marked.erase(marked.ids[0])
     assert marked.states() == {"purged"}
-    assert marked.ledger.load("other").n_rows_ == len(marked.ids)
+    assert marked.ledger.models.load("other").n_rows_ == len(marked.ids)
 
 
 def test_purge_waits_while_readers_keep_the_journal_in_use(
@@ -264,20 +264,20 @@ def stuck(marked: Marked, *people: str) -> list[str]:
         marked.clock.now += 4000
     assert marked.states() == {"stuck"}
     (marked.home / "notes.txt").unlink()
-    return [request.id for request in marked.ledger.requests()]
+    return [request.id for request in marked.ledger.requests.list()]
 
 
 def test_retry_of_one_request_lets_all_of_its_batch_go_on(marked: Marked) -> None:
     first, *others = stuck(marked, *marked.ids[:3])
-    marked.ledger.retry(first)
+    marked.ledger.requests.retry(first)
     marked.run()
     assert marked.states() == {"purged"}
     for request in others:
-        story = [entry.kind for entry in marked.ledger.timeline(request)]
+        story = [entry.kind for entry in marked.ledger.requests.timeline(request)]
         assert [kind for kind in story if kind in STATES][-3:] == ["stuck", "purging", "purged"]
-        assert marked.ledger.request_of(request).reason is None
+        assert marked.ledger.requests.get(request).reason is None
         with pytest.raises(RequestStateError, match="nothing to retry"):
-            marked.ledger.retry(request)
+            marked.ledger.requests.retry(request)
 
 
 def test_purge_that_goes_on_for_one_request_finishes_all(marked: Marked) -> None:
@@ -322,7 +322,7 @@ def set_recipients(marked: Marked, number: int) -> None:
 
 
 def recipients_told(marked: Marked) -> int:
-    data = marked.ledger.purge_attestation(1)
+    data = marked.ledger.certificates.purge_attestation(1)
     statement = open_envelope(data, marked.core.keys.trust()).statement
     return int(statement["predicate"]["recipientsTold"])
 
@@ -353,7 +353,7 @@ def test_recipients_who_are_told_between_two_signings_change_nothing(
     first = (marked.home / "purges" / "000001.json").read_bytes()
     set_recipients(marked, 5)
     marked.run()
-    assert marked.ledger.purge_attestation(1) == first
+    assert marked.ledger.certificates.purge_attestation(1) == first
     assert recipients_told(marked) == 1
 
 
@@ -377,7 +377,7 @@ def test_damage_does_not_protect_a_version(marked: Marked, what: str) -> None:
     (marked.home / "notes.txt").unlink()
     marked.clock.now += 4000
     marked.run()
-    data = marked.ledger.purge_attestation(1)
+    data = marked.ledger.certificates.purge_attestation(1)
     predicate = open_envelope(data, marked.core.keys.trust()).statement["predicate"]
     assert predicate["scanner"]["markers"] == predicate["salts"]["destroyed"] == 2
     assert "search-for-rows-that-were-damaged" in predicate["notClaimed"]

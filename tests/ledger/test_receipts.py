@@ -25,7 +25,7 @@ from letheon.ledger.models.row_bytes import row_bytes
 from letheon.ledger.models.slot_tree import SlotTree
 from letheon.ledger.models.training import held_rows
 from letheon.ledger.models.versions import read_vault
-from letheon.ledger.requests.states import move
+from letheon.ledger.requests.transitions import move
 from letheon.ledger.tables import certificates, events, requests
 from letheon.verifier import Opened, Refused, check_receipt, check_receipt_commitment
 from tests.ledger.databases import NOON, Clock, die, in_processes
@@ -49,21 +49,21 @@ def sqlite_ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 def ask(ledger: Ledger, number: int, **more: Any) -> tuple[Any, str]:
     given: dict[str, Any] = {"model": "risk", "verified": True} | more
-    request, code = ledger.request_with_code([person(number)], **given)
+    request, code = ledger.requests.submit_with_code([person(number)], **given)
     assert code is not None
     return request, code
 
 
 def open_code(ledger: Ledger, code: str) -> Any:
     found = ReceiptCode.parse(code)
-    sealed = ledger.sealed_receipt(found.request, found.public)
+    sealed = ledger.certificates.receipts.sealed(found.request, found.public)
     assert sealed is not None
     return open_sealed(found, sealed)
 
 
 def certificate(ledger: Ledger, number: int) -> Opened:
     trust = verifier.Trust.from_pinned(ledger.public_key)
-    return verifier.open_envelope(ledger.certificate(number), trust)
+    return verifier.open_envelope(ledger.certificates.envelope(number), trust)
 
 
 def bytes_of(number: int) -> list[bytes]:
@@ -77,7 +77,7 @@ def test_a_person_checks_alone_what_left_with_their_certificate(ledger: Ledger) 
     ask(ledger, 4)
     ledger.run_once(force=True)
     opened, signed = open_code(ledger, code), certificate(ledger, 1)
-    assert ledger.request_of(request.id).state == "purged"
+    assert ledger.requests.get(request.id).state == "purged"
     assert check_receipt_commitment(opened.receipt, signed) == 2
     # In the order of slots, which tells nothing of the order of the rows.
     places = [opening["place"] for opening in opened.openings]
@@ -103,17 +103,17 @@ def test_receipts_of_a_retrain_start_at_the_training_before(ledger: Ledger) -> N
     codes = {1: ask(ledger, 1)[1]}
     ledger.run_once(force=True)
     codes[2] = ask(ledger, 2)[1]
-    ledger.retrain("risk")
+    ledger.models.retrain("risk")
     codes[3] = ask(ledger, 3)[1]
     ledger.run_once(force=True)
-    newest = ledger.coverage(open_code(ledger, codes[3]).receipt)
+    newest = ledger.certificates.receipts.coverage(open_code(ledger, codes[3]).receipt)
     assert newest is not None
     assert not newest.in_log
-    ledger.checkpoint()
+    ledger.log.checkpoint()
     for number, code in codes.items():
         receipt = open_code(ledger, code).receipt
         assert check_receipt_commitment(receipt, certificate(ledger, number)) == 2
-        found = ledger.coverage(receipt)
+        found = ledger.certificates.receipts.coverage(receipt)
         assert found is not None
         assert (found.certificate, found.guarantee, found.in_log) == (number, "exact", True)
         with pytest.raises(Refused, match="another certificate"):
@@ -133,10 +133,10 @@ def test_who_asks_twice_has_two_receipts(sqlite_ledger: Ledger) -> None:
 def test_who_waited_behind_a_withdrawn_request_has_a_receipt(ledger: Ledger) -> None:
     first, _ = ask(ledger, 1)
     requests_and_codes = [ask(ledger, 1) for _ in range(3)]
-    ledger.cancel(first.id)
+    ledger.requests.cancel(first.id)
     ledger.run_once(force=True)
-    assert {ledger.request_of(one.id).certificate for one, _ in requests_and_codes} == {1}
-    assert all(ledger.opened_receipt(code) for _, code in requests_and_codes)
+    assert {ledger.requests.get(one.id).certificate for one, _ in requests_and_codes} == {1}
+    assert all(ledger.certificates.receipts.open(code) for _, code in requests_and_codes)
 
 
 def test_who_was_overtaken_by_another_request_has_a_receipt(ledger: Ledger) -> None:
@@ -144,17 +144,17 @@ def test_who_was_overtaken_by_another_request_has_a_receipt(ledger: Ledger) -> N
     with ledger._core.database.transaction() as conn:
         move(conn, slow.id, "applying", at=NOON)
         move(conn, slow.id, "retry_wait", at=NOON, not_before=NOON + 100)
-    ledger.request([person(1), person(2)], model="risk", verified=True)
+    ledger.requests.submit([person(1), person(2)], model="risk", verified=True)
     ledger.run_once(force=True)
-    assert ledger.opened_receipt(code) is not None
+    assert ledger.certificates.receipts.open(code) is not None
     with pytest.raises(RequestStateError, match="until it is applied"):
-        ledger.new_receipt_code(slow.id)
+        ledger.certificates.receipts.new_code(slow.id)
 
 
 def test_no_code_is_handed_out_that_would_never_open(sqlite_ledger: Ledger) -> None:
     ask(sqlite_ledger, 1)
     sqlite_ledger.run_once(force=True)
-    late, code = sqlite_ledger.request_with_code([person(1)], model="risk", verified=True)
+    late, code = sqlite_ledger.requests.submit_with_code([person(1)], model="risk", verified=True)
     assert (late.state, code) == ("duplicate", None)
 
 
@@ -164,31 +164,33 @@ def test_a_code_and_the_withdrawal_of_the_request_before_do_not_meet(
     with make(tmp_path, database=postgres_url) as ledger, ThreadPoolExecutor(2) as threads:
         for _ in range(12):
             first, waits = ask(ledger, 1)[0], ask(ledger, 1)[0]
-            asked = threads.submit(ledger.new_receipt_code, waits.id)
-            assert threads.submit(ledger.cancel, first.id).result().state == "cancelled"
+            asked = threads.submit(ledger.certificates.receipts.new_code, waits.id)
+            assert threads.submit(ledger.requests.cancel, first.id).result().state == "cancelled"
             assert asked.result().startswith("lethe-")
-            assert ledger.cancel(waits.id).state == "cancelled"
+            assert ledger.requests.cancel(waits.id).state == "cancelled"
 
 
 def test_before_the_certificate_nothing_is_there(sqlite_ledger: Ledger) -> None:
     request, code = ask(sqlite_ledger, 1)
     own = ReceiptCode.parse(code)
     assert own.request == request.id
-    assert sqlite_ledger.sealed_receipt(own.request, own.public) is None
-    assert sqlite_ledger.opened_receipt(code) is None
+    assert sqlite_ledger.certificates.receipts.sealed(own.request, own.public) is None
+    assert sqlite_ledger.certificates.receipts.open(code) is None
     sqlite_ledger.run_once(force=True)
     other = ReceiptCode("0" * 32, own.private)
-    assert sqlite_ledger.opened_receipt(str(other)) is None
-    assert sqlite_ledger.sealed_receipt(own.request, "0" * 64) is None
-    assert sqlite_ledger.opened_receipt(code) == open_code(sqlite_ledger, code).receipt
+    assert sqlite_ledger.certificates.receipts.open(str(other)) is None
+    assert sqlite_ledger.certificates.receipts.sealed(own.request, "0" * 64) is None
+    assert sqlite_ledger.certificates.receipts.open(code) == open_code(sqlite_ledger, code).receipt
 
 
 def test_a_repeat_gets_no_second_code(sqlite_ledger: Ledger) -> None:
     request, code = ask(sqlite_ledger, 1, key="once")
-    again = sqlite_ledger.request_with_code([person(1)], model="risk", verified=True, key="once")
+    again = sqlite_ledger.requests.submit_with_code(
+        [person(1)], model="risk", verified=True, key="once"
+    )
     assert (again[0].id, again[1]) == (request.id, None)
     sqlite_ledger.run_once(force=True)
-    assert sqlite_ledger.opened_receipt(code) is not None
+    assert sqlite_ledger.certificates.receipts.open(code) is not None
 
 
 def test_a_receipt_for_a_key_that_was_replaced_meanwhile_is_not_kept(
@@ -199,46 +201,46 @@ def test_a_receipt_for_a_key_that_was_replaced_meanwhile_is_not_kept(
     for used, kept in (("0" * 64, None), (key, b"sealed")):
         with sqlite_ledger._core.database.transaction() as conn:
             receipts.keep_receipts(conn, [receipts.SealedReceipt(request.id, used, b"sealed")])
-        assert sqlite_ledger.sealed_receipt(request.id, key) == kept
+        assert sqlite_ledger.certificates.receipts.sealed(request.id, key) == kept
 
 
 def test_a_repeat_with_another_receipt_key_is_refused(sqlite_ledger: Ledger) -> None:
     keys = [ReceiptCode("0" * 32, bytes([number]) * 32).public for number in (1, 2)]
     given: dict[str, Any] = {"model": "risk", "key": "once"}
-    first = sqlite_ledger.request([person(1)], receipt_key=keys[0], **given)
-    again = sqlite_ledger.request([person(1)], receipt_key=keys[0], **given)
+    first = sqlite_ledger.requests.submit([person(1)], receipt_key=keys[0], **given)
+    again = sqlite_ledger.requests.submit([person(1)], receipt_key=keys[0], **given)
     assert again.id == first.id
     with pytest.raises(IdempotencyError, match="another key"):
-        sqlite_ledger.request([person(1)], receipt_key=keys[1], **given)
-    assert sqlite_ledger.receipt_key(first.id) == keys[0]
+        sqlite_ledger.requests.submit([person(1)], receipt_key=keys[1], **given)
+    assert sqlite_ledger.certificates.receipts.key(first.id) == keys[0]
 
 
 def test_a_receipt_is_for_one_person(sqlite_ledger: Ledger) -> None:
     with pytest.raises(ValueError, match="one person, and this request names 2"):
-        sqlite_ledger.request_with_code([person(1), person(2)], model="risk")
-    request = sqlite_ledger.request([person(1), person(2)], model="risk")
+        sqlite_ledger.requests.submit_with_code([person(1), person(2)], model="risk")
+    request = sqlite_ledger.requests.submit([person(1), person(2)], model="risk")
     with pytest.raises(RequestStateError, match="names 2 people"):
-        sqlite_ledger.new_receipt_code(request.id)
+        sqlite_ledger.certificates.receipts.new_code(request.id)
 
 
 @pytest.mark.parametrize("key", ["", "zz" * 32, "00" * 32, "01" + "00" * 31, "AB" * 32])
 def test_keys_that_nothing_can_be_sealed_to_are_refused(key: str, sqlite_ledger: Ledger) -> None:
     with pytest.raises(ValueError, match="X25519 public key"):
-        sqlite_ledger.request([person(1)], model="risk", receipt_key=key)
-    assert sqlite_ledger.requests() == ()
+        sqlite_ledger.requests.submit([person(1)], model="risk", receipt_key=key)
+    assert sqlite_ledger.requests.list() == ()
 
 
 def test_a_lost_code_is_replaced_until_the_request_is_applied(ledger: Ledger) -> None:
     request, lost = ask(ledger, 1, verified=False)
-    code = ledger.new_receipt_code(request.id)
-    ledger.verify(request.id)
+    code = ledger.certificates.receipts.new_code(request.id)
+    ledger.requests.verify(request.id)
     ledger.run_once(force=True)
-    assert ledger.opened_receipt(lost) is None
-    assert ledger.opened_receipt(code) is not None
-    assert "receipt-code" in [entry.kind for entry in ledger.timeline(request.id)]
+    assert ledger.certificates.receipts.open(lost) is None
+    assert ledger.certificates.receipts.open(code) is not None
+    assert "receipt-code" in [entry.kind for entry in ledger.requests.timeline(request.id)]
     with pytest.raises(RequestStateError, match="until it is applied"):
-        ledger.new_receipt_code(request.id)
-    assert ledger.opened_receipt(code) is not None
+        ledger.certificates.receipts.new_code(request.id)
+    assert ledger.certificates.receipts.open(code) is not None
 
 
 def test_a_code_for_who_waits_behind_an_applied_request_is_refused(
@@ -246,20 +248,20 @@ def test_a_code_for_who_waits_behind_an_applied_request_is_refused(
 ) -> None:
     ask(sqlite_ledger, 1)
     second, _ = ask(sqlite_ledger, 1)
-    sqlite_ledger.new_receipt_code(second.id)
+    sqlite_ledger.certificates.receipts.new_code(second.id)
     sqlite_ledger.run_once(force=True)
     with pytest.raises(RequestStateError, match="until it is applied"):
-        sqlite_ledger.new_receipt_code(second.id)
+        sqlite_ledger.certificates.receipts.new_code(second.id)
 
 
 @pytest.mark.parametrize("end", ["cancel", "reject"])
 def test_a_request_that_ended_gets_no_code(end: str, sqlite_ledger: Ledger) -> None:
     request, code = ask(sqlite_ledger, 1)
     more = ["gdpr.art17.3.b"] if end == "reject" else []
-    getattr(sqlite_ledger, end)(request.id, *more)
+    getattr(sqlite_ledger.requests, end)(request.id, *more)
     with pytest.raises(RequestStateError, match="until it is applied"):
-        sqlite_ledger.new_receipt_code(request.id)
-    assert sqlite_ledger.opened_receipt(code) is None
+        sqlite_ledger.certificates.receipts.new_code(request.id)
+    assert sqlite_ledger.certificates.receipts.open(code) is None
 
 
 def test_of_many_rows_64_are_in_the_receipt(tmp_path: Path) -> None:
@@ -268,7 +270,7 @@ def test_of_many_rows_64_are_in_the_receipt(tmp_path: Path) -> None:
     y = np.arange(80) % 2
     model = NaiveUnlearner(GaussianNB(), random_state=0).fit(data, y, ids=ids)
     with Ledger.create(tmp_path / "home", name="test", clock=Clock()) as ledger:
-        ledger.register(model, data, y, ids=ids, name="risk")
+        ledger.models.register(model, data, y, ids=ids, name="risk")
         _, code = ask(ledger, 0)
         ledger.run_once(force=True)
         opened = open_code(ledger, code)
@@ -282,7 +284,7 @@ def test_of_many_rows_64_are_in_the_receipt(tmp_path: Path) -> None:
 def test_a_purge_keeps_the_sealed_receipt_and_no_salt(sqlite_ledger: Ledger) -> None:
     request, code = ask(sqlite_ledger, 1)
     sqlite_ledger.run_once(force=True)
-    assert sqlite_ledger.request_of(request.id).state == "purged"
+    assert sqlite_ledger.requests.get(request.id).state == "purged"
     salts = [bytes.fromhex(one["salt"]) for one in open_code(sqlite_ledger, code).openings]
     home = sqlite_ledger.folder
     sqlite_ledger.close()
@@ -297,7 +299,7 @@ def test_planted_receipts_in_clear_are_found_by_the_purge(
     monkeypatch.setattr(receipts, "seal_receipt", lambda key, request, data: data)
     request, _ = ask(sqlite_ledger, 1)
     steps = sqlite_ledger.run_once(force=True)
-    assert sqlite_ledger.request_of(request.id).state == "purging"
+    assert sqlite_ledger.requests.get(request.id).state == "purging"
     assert any("of an erased person" in step.detail for step in steps)
 
 
@@ -348,8 +350,8 @@ def test_damage_of_the_version_before_keeps_no_certificate_back(
     monkeypatch.setattr(receipts, "read_vault", gone)
     _, code = ask(sqlite_ledger, 1)
     sqlite_ledger.run_once(force=True)
-    assert sqlite_ledger.certificates() == (1,)
-    assert sqlite_ledger.opened_receipt(code) is None
+    assert sqlite_ledger.certificates.sequences() == (1,)
+    assert sqlite_ledger.certificates.receipts.open(code) is None
 
 
 # Planted bugs: the signer refuses, and nothing is signed.
@@ -463,7 +465,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, ReceiptCode, 
         _, code = ask(ledger, 1)
         ledger.run_once(force=True)
         found = ReceiptCode.parse(code)
-        sealed = ledger.sealed_receipt(found.request, found.public)
+        sealed = ledger.certificates.receipts.sealed(found.request, found.public)
         assert sealed is not None
         return open_sealed(found, sealed).receipt, found, sealed, certificate(ledger, 1)
 
@@ -599,7 +601,7 @@ def test_a_bundle_is_all_that_a_person_needs(
 
 def test_events_of_receipts_hold_no_key(sqlite_ledger: Ledger) -> None:
     request, _ = ask(sqlite_ledger, 1)
-    code = ReceiptCode.parse(sqlite_ledger.new_receipt_code(request.id))
+    code = ReceiptCode.parse(sqlite_ledger.certificates.receipts.new_code(request.id))
     with sqlite_ledger._core.database.reading() as conn:
         bodies = list(conn.scalars(select(events.c.body)))
     assert any('"receipt-code"' in body for body in bodies)
@@ -610,6 +612,6 @@ def test_approval_leaves_the_receipt_alone(tmp_path: Path) -> None:
     with make(tmp_path, policy=Policy(pin_seconds=1, approve_above=1)) as ledger:
         request, code = ask(ledger, 1)
         assert request.state == "verified"
-        ledger.approve(request.id)
+        ledger.requests.approve(request.id)
         ledger.run_once(force=True)
-        assert ledger.opened_receipt(code) is not None
+        assert ledger.certificates.receipts.open(code) is not None

@@ -65,9 +65,9 @@ def test_refusals_leave_nothing(ledger: Ledger, what: str) -> None:
     before = _files(ledger)
     model, table, target = (arguments.pop(name) for name in ("model", "X", "y"))
     with pytest.raises(error, match=words):
-        ledger.register(model, table, target, **arguments)
+        ledger.models.register(model, table, target, **arguments)
     assert _files(ledger) == before
-    assert [info.name for info in ledger.models()] == ["risk"]
+    assert [info.name for info in ledger.models.list()] == ["risk"]
 
 
 def test_a_model_with_a_folder_of_its_own_is_refused(ledger: Ledger, tmp_path: Path) -> None:
@@ -75,21 +75,21 @@ def test_a_model_with_a_folder_of_its_own_is_refused(ledger: Ledger, tmp_path: P
         LogisticRegression(), n_shards=2, random_state=0, checkpoint_dir=tmp_path / "states"
     )
     with pytest.raises(CannotForgetError, match="checkpoint_dir=None"):
-        ledger.register(inner.fit(X, Y, ids=IDS), X, Y, ids=IDS, name="new")
+        ledger.models.register(inner.fit(X, Y, ids=IDS), X, Y, ids=IDS, name="new")
 
 
 def test_generators_and_notes_are_not_stored(ledger: Ledger) -> None:
     model = NaiveUnlearner(GaussianNB(), random_state=np.random.default_rng(3))
     model.fit(X, Y, ids=IDS).declare_tuning("by hand, on a person's row")
-    ledger.register(model, X, Y, ids=IDS, name="new")
-    stored = ledger.load("new")
+    ledger.models.register(model, X, Y, ids=IDS, name="new")
+    stored = ledger.models.load("new")
     assert stored.random_state == model.seed_
     assert stored.guarantee_.tuning is None
     assert model.guarantee_.tuning is not None, "the caller's model is as it was"
     seeded = LogisticRegression(random_state=np.random.RandomState(0))
     inner = SISAClassifier(seeded, n_shards=2, random_state=0).fit(X, Y, ids=IDS)
     with pytest.raises(LedgerError, match="estimator__random_state is a generator"):
-        ledger.register(inner, X, Y, ids=IDS, name="third")
+        ledger.models.register(inner, X, Y, ids=IDS, name="third")
 
 
 def test_rows_with_risk_are_given_to_fit_again(ledger: Ledger) -> None:
@@ -97,31 +97,31 @@ def test_rows_with_risk_are_given_to_fit_again(ledger: Ledger) -> None:
     model = SISAClassifier(LogisticRegression(), n_shards=4, risk_edges=[0.3, 0.6], random_state=0)
     model.fit(X, Y, ids=IDS, risk=risk)
     with pytest.raises(ValueError, match="give risk="):
-        ledger.register(model, X, Y, ids=IDS, name="new")
-    ledger.register(model, X, Y, ids=IDS, name="new", row_params={"risk": risk})
-    ledger.request([person(4)], model="new", verified=True)
+        ledger.models.register(model, X, Y, ids=IDS, name="new")
+    ledger.models.register(model, X, Y, ids=IDS, name="new", row_params={"risk": risk})
+    ledger.requests.submit([person(4)], model="new", verified=True)
     ledger.run_once(force=True)
     model.forget([person(4)])
-    assert ledger.load("new").digest() == model.digest()
+    assert ledger.models.load("new").digest() == model.digest()
 
 
 def test_people_who_asked_are_not_trained_on_again(ledger: Ledger) -> None:
-    ledger.request([person(3)], model="risk", verified=True)
+    ledger.requests.submit([person(3)], model="risk", verified=True)
     with pytest.raises(BlockedIdsError, match="1 of these people"):
-        ledger.register(fitted(), X, Y, ids=IDS, name="new")
-    rest = ledger.without_blocked(X, Y, IDS)
+        ledger.models.register(fitted(), X, Y, ids=IDS, name="new")
+    rest = ledger.models.without_blocked(X, Y, IDS)
     assert [len(part) for part in rest] == [58, 58, 58]
     model = EXACT["naive"]().fit(rest[0], rest[1], ids=rest[2])
-    ledger.register(model, rest[0], rest[1], ids=rest[2], name="new")
+    ledger.models.register(model, rest[0], rest[1], ids=rest[2], name="new")
     # Tenants do not learn who asked another one.
-    ledger.register(fitted(), X, Y, ids=IDS, name="new", tenant="other")
+    ledger.models.register(fitted(), X, Y, ids=IDS, name="new", tenant="other")
     ledger.run_once(force=True)
     with pytest.raises(BlockedIdsError):
-        ledger.register(fitted(), X, Y, ids=IDS, name="third")
+        ledger.models.register(fitted(), X, Y, ids=IDS, name="third")
 
 
 def test_a_trained_model_has_the_seed_of_key_and_beacon(ledger: Ledger) -> None:
-    info = ledger.train(EXACT["sisa"](), X, Y, ids=IDS, name="new", test=(X[:9], Y[:9]))
+    info = ledger.models.train(EXACT["sisa"](), X, Y, ids=IDS, name="new", test=(X[:9], Y[:9]))
     core = ledger._core
     with core.database.reading() as conn:
         from letheon.ledger.models.versions import find_model, head_of
@@ -131,27 +131,27 @@ def test_a_trained_model_has_the_seed_of_key_and_beacon(ledger: Ledger) -> None:
     notes = [path.read_text() for path in (ledger.folder / "checkpoints").iterdir()]
     assert beacon in {note_digest(note) for note in notes}
     seed = training_seed(core.keys.secret(training["key"]), bytes.fromhex(beacon))
-    assert ledger.load("new").seed_ == seed
+    assert ledger.models.load("new").seed_ == seed
     assert info.n_rows == 60
-    again = ledger.train(EXACT["sisa"](), X, Y, ids=IDS, name="again")
+    again = ledger.models.train(EXACT["sisa"](), X, Y, ids=IDS, name="again")
     assert again.name == "again"
-    assert ledger.load("again").seed_ != seed
+    assert ledger.models.load("again").seed_ != seed
 
 
 def test_only_what_can_forget_is_trained(ledger: Ledger, tmp_path: Path) -> None:
     before = _files(ledger)
     with pytest.raises(CannotForgetError, match=r"NaiveUnlearner\(estimator\)"):
-        ledger.train(LogisticRegression(), X, Y, ids=IDS, name="new")
+        ledger.models.train(LogisticRegression(), X, Y, ids=IDS, name="new")
     kept = SISAClassifier(LogisticRegression(), n_shards=2, checkpoint_dir=tmp_path / "states")
     with pytest.raises(CannotForgetError, match="checkpoint_dir=None"):
-        ledger.train(kept, X, Y, ids=IDS, name="new")
+        ledger.models.train(kept, X, Y, ids=IDS, name="new")
     assert _files(ledger) == before
 
 
 def test_an_estimator_that_cannot_be_trained_leaves_nothing(ledger: Ledger) -> None:
     before = _files(ledger)
     with pytest.raises(ValueError, match="NaN"):
-        ledger.train(EXACT["sisa"](), X, np.zeros(60, int) + np.nan, ids=IDS, name="new")
+        ledger.models.train(EXACT["sisa"](), X, np.zeros(60, int) + np.nan, ids=IDS, name="new")
     assert _files(ledger) == before
 
 
@@ -165,7 +165,7 @@ def test_making_and_opening(tmp_path: Path) -> None:
         assert again.public_key == ledger.public_key
         assert repr(again).startswith("Ledger('test'")
         with pytest.raises(UnknownModelError, match="letheon model list"):
-            again.load("churn")
+            again.models.load("churn")
     assert ledger.folder.stat().st_mode & 0o777 == 0o700
 
 
@@ -198,8 +198,8 @@ def test_rotations_are_logged_even_after_a_kill(ledger: Ledger) -> None:
     ledger._core.keys.rotate("test", 0)  # and a kill before its event
     with Ledger.open(ledger.folder, clock=Clock(NOON)) as again:
         old = again._core.keys.public_keys()
-        again.rotate_key()
-        again.revoke_key(next(iter(old)), after=0)
+        again.keys.rotate()
+        again.keys.revoke(next(iter(old)), after=0)
         with again._core.database.reading() as conn:
             kinds = list(conn.scalars(select(events.c.kind).order_by(events.c.id)))
     assert kinds[-3:] == ["key-rotation", "key-rotation", "key-revocation"]

@@ -8,12 +8,26 @@ from sqlalchemy import insert, text
 
 from letheon.exceptions import UnknownRequestError
 from letheon.ledger.db import events
-from letheon.ledger.requests import intake
 from letheon.ledger.requests.calendar import Calendar
-from letheon.ledger.requests.records import found, found_all, listed, timeline, unconfirmed
-from letheon.ledger.requests.states import move
+from letheon.ledger.requests.listing import (
+    find_request,
+    find_requests,
+    list_requests,
+    timeline,
+    unconfirmed,
+)
+from letheon.ledger.requests.transitions import move
 from letheon.ledger.tables import batches, certificates
-from tests.ledger.databases import NOON, Desk, add_model, desk, kind, place, sqlite_desk
+from tests.ledger.databases import (
+    NOON,
+    Desk,
+    add_model,
+    desk,
+    kind,
+    place,
+    requests_of,
+    sqlite_desk,
+)
 from tests.ledger.test_events import _VERSION
 
 __all__ = ["desk", "kind", "place", "sqlite_desk"]
@@ -46,16 +60,18 @@ def test_a_list_is_filtered_and_the_earliest_due_comes_first(desk: Desk) -> None
         made.append(desk.submit(1, **options))
     other = desk.submit(1, model=theirs, tenant="acme")
     with desk.database.reading() as connection:
-        assert [one.id for one in listed(connection, tenant="default")] == [one.id for one in made]
-        assert listed(connection, state="queued", tenant="default") == [made[1]]
-        assert listed(connection, model="churn") == [made[2]]
-        assert listed(connection, tenant="acme") == [other]
-        assert listed(connection, state="no such state") == []
-        assert found_all(connection, [made[0].id, "0" * 32]) == {made[0].id: made[0]}
-        assert found_all(connection, []) == {}
-    extended = intake.extend(desk.core, made[0].id)
+        assert [one.id for one in list_requests(connection, tenant="default")] == [
+            one.id for one in made
+        ]
+        assert list_requests(connection, state="queued", tenant="default") == [made[1]]
+        assert list_requests(connection, model="churn") == [made[2]]
+        assert list_requests(connection, tenant="acme") == [other]
+        assert list_requests(connection, state="no such state") == []
+        assert find_requests(connection, [made[0].id, "0" * 32]) == {made[0].id: made[0]}
+        assert find_requests(connection, []) == {}
+    extended = requests_of(desk.core).extend(made[0].id)
     with desk.database.reading() as connection:
-        assert listed(connection, tenant="default") == [made[1], made[2], extended]
+        assert list_requests(connection, tenant="default") == [made[1], made[2], extended]
 
 
 def test_certificates_are_shown_to_who_asked_and_to_who_waited(desk: Desk) -> None:
@@ -73,7 +89,7 @@ def test_a_timeline_tells_everything_in_order_and_no_name(desk: Desk) -> None:
     request = desk.submit(1)
     other = desk.submit(2, verified=True)
     desk.clock.now += 60
-    intake.verify(desk.core, request.id)
+    requests_of(desk.core).verify(request.id)
     certify(desk, request.id)
     with desk.database.reading() as connection:
         entries = timeline(connection, request.id)
@@ -97,7 +113,7 @@ def test_a_timeline_tells_everything_in_order_and_no_name(desk: Desk) -> None:
 def test_another_tenant_sees_no_timeline(sqlite_desk: Desk) -> None:
     request = sqlite_desk.submit(1)
     with sqlite_desk.database.reading() as connection:
-        assert found(connection, request.id, tenant="default") == request
+        assert find_request(connection, request.id, tenant="default") == request
         with pytest.raises(UnknownRequestError):
             timeline(connection, request.id, tenant="acme")
 
@@ -129,7 +145,7 @@ def test_receipts_that_are_not_confirmed_in_time_are_found(sqlite_desk: Desk) ->
 def test_open_means_that_somebody_waits(sqlite_desk: Desk) -> None:
     request = sqlite_desk.submit(1)
     assert request.is_open
-    assert not intake.cancel(sqlite_desk.core, request.id).is_open
+    assert not requests_of(sqlite_desk.core).cancel(request.id).is_open
 
 
 def test_a_request_shows_no_person(sqlite_desk: Desk) -> None:

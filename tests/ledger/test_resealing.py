@@ -8,7 +8,7 @@ from sqlalchemy import select
 from letheon.exceptions import (
     KeyFileError,
 )
-from letheon.ledger.requests import encrypted_ids, intake, recording
+from letheon.ledger.requests import encrypted_ids, intake
 from letheon.ledger.tables import intake_keys, meta
 from tests.ledger.databases import (
     Desk,
@@ -17,6 +17,7 @@ from tests.ledger.databases import (
     erase,
     kind,
     place,
+    requests_of,
     sqlite_desk,
     still_desk,
 )
@@ -33,26 +34,26 @@ def test_resealing_removes_the_batch_and_keeps_the_rest(desk: Desk) -> None:
     old = desk.rows(intake_keys)[0].id
     batch = erase(desk, first.id, upto="purging")
     assert set(bodies(desk)) == {first.id, second.id, waiting.id}
-    intake.reseal(desk.core, batch)
+    encrypted_ids.reseal(desk.core, batch)
     assert bodies(desk) == {second.id: ["person-2", "person-3"]}
     assert not desk.core.keys.has(old)
     assert sorted(row.destroyed_at is None for row in desk.rows(intake_keys)) == [False, True]
-    assert intake.verify(desk.core, second.id).state == "queued"
+    assert requests_of(desk.core).verify(second.id).state == "queued"
 
 
 def test_a_duplicate_keeps_its_body_while_somebody_is_still_waited_for(desk: Desk) -> None:
     first, second = desk.submit(1, verified=True), desk.submit(2, verified=True)
     both = desk.submit(1, 2, verified=True)
-    intake.reseal(desk.core, erase(desk, first.id))
+    encrypted_ids.reseal(desk.core, erase(desk, first.id))
     assert bodies(desk) == {second.id: ["person-2"], both.id: ["person-1", "person-2"]}
-    intake.reseal(desk.core, erase(desk, second.id))
+    encrypted_ids.reseal(desk.core, erase(desk, second.id))
     assert bodies(desk) == {}
 
 
 def test_resealing_may_be_repeated(sqlite_desk: Desk) -> None:
     request = sqlite_desk.submit(1)
     for _ in range(3):
-        intake.reseal(sqlite_desk.core, NO_BATCH)
+        encrypted_ids.reseal(sqlite_desk.core, NO_BATCH)
     assert bodies(sqlite_desk) == {request.id: ["person-1"]}
     assert len(sqlite_desk.core.keys.ids("intake")) == 1
 
@@ -60,7 +61,7 @@ def test_resealing_may_be_repeated(sqlite_desk: Desk) -> None:
 def test_keys_of_processes_that_died_are_destroyed(sqlite_desk: Desk) -> None:
     sqlite_desk.submit(1)
     orphan = sqlite_desk.core.keys.new_key("intake")
-    intake.reseal(sqlite_desk.core, NO_BATCH)
+    encrypted_ids.reseal(sqlite_desk.core, NO_BATCH)
     assert not sqlite_desk.core.keys.has(orphan)
 
 
@@ -71,7 +72,7 @@ def test_submissions_during_resealing_are_never_under_a_destroyed_key(desk: Desk
 
     def rotate() -> None:
         while not stop.is_set():
-            intake.reseal(other, NO_BATCH)
+            encrypted_ids.reseal(other, NO_BATCH)
 
     thread = threading.Thread(target=rotate)
     thread.start()
@@ -91,9 +92,9 @@ def test_the_net_above_catches_a_submitter_that_trusts_its_memory(
 ) -> None:
     sqlite_desk.submit(999)
     remembered = encrypted_ids.remembered_key(sqlite_desk.core)
-    monkeypatch.setattr(recording, "hold_current_key", lambda *_: remembered)
+    monkeypatch.setattr(intake, "hold_current_key", lambda *_: remembered)
     other = sqlite_desk.reopened()
-    intake.reseal(other, NO_BATCH)
+    encrypted_ids.reseal(other, NO_BATCH)
     other.database.dispose()
     with pytest.raises(KeyFileError):
         sqlite_desk.submit(1)
@@ -106,10 +107,10 @@ def test_reading_a_batch_goes_on_when_the_key_is_exchanged(desk: Desk) -> None:
         connection.execute(select(meta)).all()  # a snapshot from before
         other = desk.reopened()
         if desk.kind == "sqlite-delete":
-            ids = intake.unsealed_ids(desk.core, connection, batch)
+            ids = encrypted_ids.unsealed_ids(desk.core, connection, batch)
         else:
-            intake.reseal(other, NO_BATCH)
-            ids = intake.unsealed_ids(desk.core, connection, batch)
+            encrypted_ids.reseal(other, NO_BATCH)
+            ids = encrypted_ids.unsealed_ids(desk.core, connection, batch)
     other.database.dispose()
     assert ids is not None
     assert sorted(ids.to_list()) == ["person-1", "person-2", "person-3"]

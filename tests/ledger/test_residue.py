@@ -15,7 +15,6 @@ from letheon.ledger import Ledger, faults
 from letheon.ledger.purge import purge as _purge
 from letheon.ledger.purge import residue
 from letheon.ledger.purge.markers import Markers
-from letheon.ledger.purge.stores import Store, add_store
 from tests.ledger.residue import NAME, Marked, Witness, make_marked, quick_folder, without_step
 from tests.postgres import Server
 
@@ -131,7 +130,7 @@ def planted_for(marked: Marked, store: Path, step: str) -> None:
     person = marked.ids[0]
     if step == "stores":
         store.mkdir()
-        add_store(marked.core, Store("exports", store))
+        marked.ledger.stores.add("exports", store)
         (store / "old.csv").write_text(f"id\n{person}\n")
     if step == "scan":
         (marked.home / "debug.log").write_text(f"learnt {person}\n")
@@ -203,21 +202,21 @@ def test_training_key_goes_with_the_model_that_it_made(
     witness = Witness()
     for person in marked.ids[:2]:
         marked.ask(person)
-        marked.ledger.retrain(NAME)
+        marked.ledger.models.retrain(NAME)
         assert len(marked.core.keys.ids("training")) == 1
     marked.erase(marked.ids[2])
     assert len(marked.core.keys.ids("training")) == 1
     assert not witness.leaks(marked)
     monkeypatch.setattr(_purge, "STEPS", without_step("training", "temporary"))
     marked.ask(marked.ids[3])
-    marked.ledger.retrain(NAME)
+    marked.ledger.models.retrain(NAME)
     assert "key of kind training" in witness.leaks(marked)
 
 
 def test_pinned_version_is_not_destroyed_under_its_reader(
     marked: Marked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reader = marked.ledger.reader(NAME)
+    reader = marked.ledger.models.reader(NAME)
     assert reader.model.n_rows_ == len(marked.ids)
     file = marked.core.blobs(marked.model.folder).path(reader.address)
     marked.erase(marked.ids[0])
@@ -230,7 +229,7 @@ def test_pinned_version_is_not_destroyed_under_its_reader(
 
 
 def test_reader_follows_the_head_and_lets_the_old_version_go(marked: Marked) -> None:
-    reader = marked.ledger.reader(NAME)
+    reader = marked.ledger.models.reader(NAME)
     assert reader.model.n_rows_ == len(marked.ids)
     marked.erase(marked.ids[0])
     assert reader.model.n_rows_ == len(marked.ids) - 1

@@ -8,12 +8,12 @@ from sqlalchemy.exc import DBAPIError
 
 from letheon.data import as_ids
 from letheon.exceptions import UnknownIdError
-from letheon.ledger.requests import intake
+from letheon.ledger.requests import owners
 from letheon.ledger.settings import Settings
 from letheon.ledger.tables import blocked, events, requests
 from letheon.ledger.worker.policy import Policy
 from letheon.ledger.worker.worker import forget_closed
-from tests.ledger.databases import Desk, desk, erase, kind, place, sqlite_desk
+from tests.ledger.databases import Desk, desk, erase, kind, place, requests_of, sqlite_desk
 
 __all__ = ["desk", "kind", "place", "sqlite_desk"]
 
@@ -26,7 +26,7 @@ def closed(desk: Desk, *people: int, **given: Any) -> str:
     """A request that was erased and answered."""
     request = desk.submit(*people, verified=True, **given)
     erase(desk, request.id)
-    intake.close(desk.core, request.id)
+    requests_of(desk.core).answer(request.id)
     return request.id
 
 
@@ -73,19 +73,19 @@ def test_tags_of_people_whom_an_open_request_names_stay(desk: Desk) -> None:
     assert waits.state == "duplicate"
     desk.clock.now += TWO_YEARS + DAY
     assert forget_closed(desk.core) == 0
-    assert intake.close(desk.core, waits.id).state == "closed"
+    assert requests_of(desk.core).answer(waits.id).state == "closed"
     assert forget_closed(desk.core) == 1
     assert {row.request_id for row in desk.rows(blocked)} == {waits.id}
     assert tags(desk, request)[1] == ""
     again = desk.submit(2, verified=True, held=OTHERS)
-    intake.settle_queue(desk.core, desk.model.id)
+    owners.settle_queue(desk.core, desk.model.id)
     assert (desk.state(again), desk.found(again).duplicate_of) == ("duplicate", waits.id)
 
 
 def test_withdrawn_requests_are_forgotten_and_open_ones_are_not(sqlite_desk: Desk) -> None:
     desk = sqlite_desk
     gone, stays = desk.submit(1, verified=True), desk.submit(2, verified=True)
-    intake.cancel(desk.core, gone.id)
+    requests_of(desk.core).cancel(gone.id)
     before = tags(desk, stays.id)
     desk.clock.now += 10 * TWO_YEARS
     assert forget_closed(desk.core) == 1
@@ -96,7 +96,7 @@ def test_withdrawn_requests_are_forgotten_and_open_ones_are_not(sqlite_desk: Des
 def test_many_are_forgotten_in_parts(sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("letheon.ledger.worker.worker._CHUNK", 2)
     for number in range(5):
-        intake.cancel(sqlite_desk.core, sqlite_desk.submit(number).id)
+        requests_of(sqlite_desk.core).cancel(sqlite_desk.submit(number).id)
     sqlite_desk.clock.now += TWO_YEARS + DAY
     assert forget_closed(sqlite_desk.core) == 5
     assert len({row.key_tag for row in sqlite_desk.rows(requests)}) == 5
@@ -104,7 +104,7 @@ def test_many_are_forgotten_in_parts(sqlite_desk: Desk, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("months", [24_320, 10**9])
 def test_so_many_months_are_for_ever(sqlite_desk: Desk, months: int) -> None:
-    intake.cancel(sqlite_desk.core, sqlite_desk.submit(1).id)
+    requests_of(sqlite_desk.core).cancel(sqlite_desk.submit(1).id)
     policy = Policy(keep_keys_months=months)
     object.__setattr__(sqlite_desk.core, "settings", Settings(name="test", policy=policy))
     sqlite_desk.clock.now += TWO_YEARS
@@ -119,7 +119,7 @@ def test_tags_are_only_forgotten_never_changed(desk: Desk, column: str) -> None:
     for change in changes:
         with pytest.raises(DBAPIError, match="is fixed"), desk.database.transaction() as conn:
             conn.execute(text(f"UPDATE requests SET {change}"))
-    intake.cancel(desk.core, request.id)
+    requests_of(desk.core).cancel(request.id)
     with pytest.raises(DBAPIError, match="is fixed"), desk.database.transaction() as conn:
         conn.execute(text(f"UPDATE requests SET {changes[0]}"))
     assert "" not in tags(desk, request.id)

@@ -29,12 +29,23 @@ from letheon.data import as_ids
 from letheon.exceptions import IdempotencyError, RequestStateError, UnknownIdError
 from letheon.ledger.db import events as _events
 from letheon.ledger.db.log_tree import root_of
-from letheon.ledger.requests import encrypted_ids, handling, intake, recording
+from letheon.ledger.requests import encrypted_ids, intake, owners
 from letheon.ledger.requests import owners as _owners
-from letheon.ledger.requests.states import ALLOWED, NEW, PUBLISHED, STATES, is_allowed, move
+from letheon.ledger.requests import requests as _requests
+from letheon.ledger.requests.states import ALLOWED, NEW, PUBLISHED, STATES, is_allowed
+from letheon.ledger.requests.transitions import move
 from letheon.ledger.tables import batches, blocked, events, intake_keys, requests
 from letheon.ledger.worker.policy import Policy
-from tests.ledger.databases import Desk, add_model, desk, kind, place, sqlite_desk
+from tests.ledger.databases import (
+    Desk,
+    add_model,
+    desk,
+    kind,
+    place,
+    requests_of,
+    sqlite_desk,
+    submit,
+)
 
 __all__ = ["desk", "kind", "place", "sqlite_desk"]
 
@@ -166,9 +177,7 @@ class History(RuleBasedStateMachine):
     def submit(self, whom: Any, key: str, verified: bool) -> Any:
         held = as_ids([one for one in PEOPLE if one not in self.known.erased] or ["nobody"])
         core, model, ids = self.core, self.model, sorted(whom)
-        return intake.submit(
-            core, model, ids, key=key, verified=verified, held=held, ground="internal"
-        )
+        return submit(core, model, ids, key=key, verified=verified, held=held, ground="internal")
 
     @rule(whom=people, verified=st.booleans())
     def asks(self, whom: set[str], verified: bool) -> None:
@@ -207,28 +216,30 @@ class History(RuleBasedStateMachine):
         one = self.pick(number, "received")
         if one is not None:
             self.known.claim(one)
-            assert intake.verify(self.core, one.id).state == one.state
+            assert requests_of(self.core).verify(one.id).state == one.state
 
     @rule(number=picks)
     def is_approved(self, number: int) -> None:
         one = self.pick(number, "verified")
         if one is not None:
-            assert intake.approve(self.core, one.id).state == "queued"
+            assert requests_of(self.core).approve(one.id).state == "queued"
             one.states.append("queued")
 
     @rule(number=picks)
     def is_asked_who_it_is(self, number: int) -> None:
         one = self.pick(number, "received")
         if one is not None:
-            assert intake.await_identity(self.core, one.id).state == "received"
+            assert requests_of(self.core).await_identity(one.id).state == "received"
 
     @rule(number=picks)
     def is_cancelled(self, number: int) -> None:
-        self.is_withdrawn(number, "cancelled", lambda one: intake.cancel(self.core, one))
+        self.is_withdrawn(number, "cancelled", lambda one: requests_of(self.core).cancel(one))
 
     @rule(number=picks)
     def is_rejected(self, number: int) -> None:
-        self.is_withdrawn(number, "rejected", lambda one: intake.reject(self.core, one, "internal"))
+        self.is_withdrawn(
+            number, "rejected", lambda one: requests_of(self.core).reject(one, "internal")
+        )
 
     def is_withdrawn(self, number: int, state: str, call: Callable[[str], object]) -> None:
         one = self.pick(number, *WITHDRAWABLE)
@@ -248,16 +259,16 @@ class History(RuleBasedStateMachine):
             return
         if self.known.loses_somebody(one):
             with pytest.raises(RequestStateError):
-                intake.hold(self.core, one.id, "litigation-hold", date(2099, 1, 1))
+                requests_of(self.core).hold(one.id, "litigation-hold", date(2099, 1, 1))
             return
-        intake.hold(self.core, one.id, "litigation-hold", date(2099, 1, 1))
+        requests_of(self.core).hold(one.id, "litigation-hold", date(2099, 1, 1))
         one.states.append("on_hold")
 
     @rule(number=picks)
     def is_released(self, number: int) -> None:
         one = self.pick(number, "on_hold")
         if one is not None:
-            intake.release(self.core, one.id)
+            requests_of(self.core).release(one.id)
             one.states.append("queued")
 
     @rule(number=picks)
@@ -267,16 +278,16 @@ class History(RuleBasedStateMachine):
             return
         if one.extended:
             with pytest.raises(RequestStateError):
-                intake.extend(self.core, one.id)
+                requests_of(self.core).extend(one.id)
         else:
-            intake.extend(self.core, one.id)
+            requests_of(self.core).extend(one.id)
             one.extended = True
 
     @rule(number=picks)
     def is_retried(self, number: int) -> None:
         one = self.pick(number, "stuck", "retry_wait")
         if one is not None:
-            intake.retry(self.core, one.id)
+            requests_of(self.core).retry(one.id)
             mates = [other for other in self.in_state("stuck") if other.batch == one.batch]
             for mate in mates if one.batch else [one]:
                 mate.states.append("purging" if one.batch else "queued")
@@ -288,9 +299,9 @@ class History(RuleBasedStateMachine):
             return
         if one.state == "duplicate" and not self.known.is_covered(one):
             with pytest.raises(RequestStateError):
-                intake.close(self.core, one.id)
+                requests_of(self.core).answer(one.id)
             return
-        intake.close(self.core, one.id, recipients=1)
+        requests_of(self.core).answer(one.id, recipients=1)
         one.states.append("closed")
         one.has_body = False
 
@@ -308,7 +319,7 @@ class History(RuleBasedStateMachine):
             ids = [one.id for one in chosen]
             move(connection, ids, "applying", at=self.desk.clock(), batch_id=batch)
         with self.desk.database.reading() as connection:
-            whom = intake.unsealed_ids(self.core, connection, batch)
+            whom = encrypted_ids.unsealed_ids(self.core, connection, batch)
         for one in chosen:
             one.states.append("applying")
             one.batch = batch
@@ -343,7 +354,7 @@ class History(RuleBasedStateMachine):
     def worker_finds_nobody_left(self) -> None:
         """Everybody whom a queued request names was erased with somebody else's."""
         left = [one for one in self.in_state("queued") if one.people <= self.known.erased]
-        assert set(intake.settle_queue(self.core, self.model.id)) == {one.id for one in left}
+        assert set(owners.settle_queue(self.core, self.model.id)) == {one.id for one in left}
         for one in left:
             one.states.append("duplicate")
             one.has_body &= not self.known.is_covered(one)
@@ -374,7 +385,7 @@ class History(RuleBasedStateMachine):
             self.step("purging", "stuck", "certified")
             return
         batch = str(self.in_state("purging")[0].batch)
-        intake.reseal(self.core, batch)
+        encrypted_ids.reseal(self.core, batch)
         for one in self.known.all.values():
             waits = one.state == "duplicate" and self.known.is_covered(one, batch)
             one.has_body &= not (waits or one.batch == batch)
@@ -412,7 +423,9 @@ class History(RuleBasedStateMachine):
     @invariant()
     def owners_are_those_of_the_reference(self) -> None:
         tags = dict(
-            zip(intake.person_tags(self.core, "default", as_ids(PEOPLE)), PEOPLE, strict=True)
+            zip(
+                encrypted_ids.person_tags(self.core, "default", as_ids(PEOPLE)), PEOPLE, strict=True
+            )
         )
         rows = self.mine(blocked)
         assert {tags[row.tag]: row.request_id for row in rows if row.owner} == self.known.owners
@@ -605,8 +618,8 @@ def test_the_net_catches_a_planted_bug(
     bug: str, sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patches: dict[str, tuple[Any, str, Any]] = {
-        "no heir": (handling, "pass_on", lambda *_, **__: []),
-        "no event": (recording, "_story", lambda *_: []),
+        "no heir": (_requests, "pass_on", lambda *_, **__: []),
+        "no event": (intake, "_story", lambda *_: []),
         "body kept": (encrypted_ids, "_drop_bodies", lambda *_: None),
         "no owner": (_owners, "_promote", lambda *_: {}),
         "no approval": (Policy, "needs_approval", lambda *_: False),

@@ -200,10 +200,12 @@ def test_a_retrain_covers_what_was_erased_since_the_last_one(tmp_path: Path) -> 
             ask(ledger, [person], ground=ground)
             publish(ledger)
         ask(ledger, [2])
-        ledger.retrain(NAME)
+        ledger.models.retrain(NAME)
         ask(ledger, [3])
         ledger.run_once(force=True)
-        found = [json.loads(_payload(ledger.certificate(each)))["predicate"] for each in (3, 4)]
+        found = [
+            json.loads(_payload(ledger.certificates.envelope(each)))["predicate"] for each in (3, 4)
+        ]
         retrain, after = found
         assert (retrain["method"]["name"], retrain["erasure"]["rows"]) == ("retrain", 3)
         assert retrain["erasure"]["grounds"] == ["gdpr.art17.1.b", "gdpr.art17.1.d"]
@@ -220,26 +222,28 @@ def test_two_requests_of_one_person_are_a_batch_of_one(tmp_path: Path) -> None:
     X, y, ids = table()
     twice = [ids[0], *ids[:-1]]
     with Ledger.create(tmp_path / "home", name="test-ledger", clock=lambda: NOW) as ledger:
-        ledger.register(forest().fit(X, y, ids=twice), X, y, ids=twice, name=NAME)
+        ledger.models.register(forest().fit(X, y, ids=twice), X, y, ids=twice, name=NAME)
         for _ in range(2):
             ask(ledger, [0])
         ledger.run_once(force=True)
-        found = json.loads(_payload(ledger.certificate(1)))["predicate"]
+        found = json.loads(_payload(ledger.certificates.envelope(1)))["predicate"]
     assert (found["erasure"]["rows"], "batch-of-one" in found["notClaimed"]) == (2, True)
 
 
 def test_a_retrain_that_takes_two_new_people_along_is_no_batch_of_one(tmp_path: Path) -> None:
     with published(tmp_path / "home", [[0, 1]]) as ledger:
         ask(ledger, [2, 3])
-        ledger.retrain(NAME)
-        found = json.loads(_payload(ledger.certificate(2)))["predicate"]
+        ledger.models.retrain(NAME)
+        found = json.loads(_payload(ledger.certificates.envelope(2)))["predicate"]
     assert (found["erasure"]["rows"], "batch-of-one" in found["notClaimed"]) == (4, False)
 
 
 def test_a_retrain_without_requests_of_its_own_covers_those_before(tmp_path: Path) -> None:
     with published(tmp_path / "home", [[0, 1]]) as ledger:
-        ledger.retrain(NAME)
-        one, two = (json.loads(_payload(ledger.certificate(each)))["predicate"] for each in (1, 2))
+        ledger.models.retrain(NAME)
+        one, two = (
+            json.loads(_payload(ledger.certificates.envelope(each)))["predicate"] for each in (1, 2)
+        )
         assert two["erasure"]["requestsRoot"] == one["erasure"]["requestsRoot"]
         assert (two["erasure"]["rows"], two["dataset"]["liveAfter"]) == (2, 58)
         assert two["dataset"]["rootAfter"] == one["dataset"]["rootAfter"]

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from letheon.exceptions import LedgerError
+from letheon.ledger import Store
 from letheon.ledger.purge import purge
 from letheon.ledger.purge import stores as _stores
-from letheon.ledger.purge.stores import Store, add_store, remove_store, stores
 from letheon.verifier import open_envelope
 from tests.ledger.residue import Marked, make_marked, quick_folder
 
@@ -30,20 +30,20 @@ def exports(marked: Marked) -> Path:
 
 
 def attested(marked: Marked, sequence: int = 1) -> dict[str, dict[str, str]]:
-    envelope = marked.ledger.purge_attestation(sequence)
+    envelope = marked.ledger.certificates.purge_attestation(sequence)
     predicate = open_envelope(envelope, marked.core.keys.trust()).statement["predicate"]
     return {store["store"]: store for store in predicate["stores"]}
 
 
 def test_stores_are_listed_by_name(marked: Marked, exports: Path) -> None:
     backup = Store("backup", exports, owner="it", scope="nightly", days=30)
-    add_store(marked.core, Store("z-copies", str(exports)))
-    add_store(marked.core, backup)
-    assert [store.name for store in stores(marked.core)] == ["backup", "z-copies"]
-    assert stores(marked.core)[0] == Store("backup", str(exports), "it", "nightly", 30)
-    assert [store.kind for store in stores(marked.core)] == ["backup", "folder"]
-    remove_store(marked.core, "backup")
-    assert [store.name for store in stores(marked.core)] == ["z-copies"]
+    marked.ledger.stores.add("z-copies", str(exports))
+    marked.ledger.stores.add(**vars(backup))
+    assert [store.name for store in marked.ledger.stores.list()] == ["backup", "z-copies"]
+    assert marked.ledger.stores.list()[0] == Store("backup", str(exports), "it", "nightly", 30)
+    assert [store.kind for store in marked.ledger.stores.list()] == ["backup", "folder"]
+    marked.ledger.stores.remove("backup")
+    assert [store.name for store in marked.ledger.stores.list()] == ["z-copies"]
 
 
 @pytest.mark.parametrize(
@@ -61,29 +61,29 @@ def test_bad_stores_are_refused(
 ) -> None:
     given = {"name": "copies", "path": exports} | change
     with pytest.raises(ValueError, match=message):
-        add_store(marked.core, Store(**given))  # type: ignore[arg-type]
-    assert stores(marked.core) == ()
+        marked.ledger.stores.add(**given)  # type: ignore[arg-type]
+    assert marked.ledger.stores.list() == ()
 
 
 def test_the_home_itself_is_no_store(marked: Marked) -> None:
     for path in (marked.home, marked.home.parent, marked.home / "blobs"):
         with pytest.raises(ValueError, match="lie in each other"):
-            add_store(marked.core, Store("home", path))
+            marked.ledger.stores.add("home", path)
 
 
 def test_a_name_is_used_once(marked: Marked, exports: Path) -> None:
-    add_store(marked.core, Store("copies", exports))
+    marked.ledger.stores.add("copies", exports)
     with pytest.raises(LedgerError, match="already"):
-        add_store(marked.core, Store("copies", exports))
+        marked.ledger.stores.add("copies", exports)
     with pytest.raises(LedgerError, match="no store"):
-        remove_store(marked.core, "other")
+        marked.ledger.stores.remove("other")
 
 
 def test_leftover_holds_the_purge_up_and_is_named(marked: Marked, exports: Path) -> None:
-    add_store(marked.core, Store("feature-files", exports, scope="features"))
+    marked.ledger.stores.add("feature-files", exports, scope="features")
     (exports / "march.csv").write_text(f"id,age\n{marked.ids[0]},44\n")
     marked.erase(marked.ids[0])
-    (request,) = marked.ledger.requests()
+    (request,) = marked.ledger.requests.list()
     assert (request.state, request.reason) == ("purging", "residue-found")
     (problem,) = purge.problems(marked.core)
     assert (problem.store, problem.file) == ("feature-files", "march.csv")
@@ -98,7 +98,7 @@ def test_leftover_holds_the_purge_up_and_is_named(marked: Marked, exports: Path)
 
 
 def test_store_that_is_gone_holds_the_purge_up(marked: Marked, exports: Path) -> None:
-    add_store(marked.core, Store("copies", exports))
+    marked.ledger.stores.add("copies", exports)
     exports.rmdir()
     marked.erase(marked.ids[0])
     assert [problem.reason for problem in purge.problems(marked.core)] == ["missing"]
@@ -106,7 +106,7 @@ def test_store_that_is_gone_holds_the_purge_up(marked: Marked, exports: Path) ->
 
 
 def test_backup_expires_and_says_when(marked: Marked, exports: Path) -> None:
-    add_store(marked.core, Store("tapes", exports, scope="backups", days=30))
+    marked.ledger.stores.add("tapes", exports, scope="backups", days=30)
     file = exports / "monday"
     file.write_text(marked.ids[0])
     os.utime(file, (marked.clock.now, marked.clock.now))
@@ -118,7 +118,7 @@ def test_backup_expires_and_says_when(marked: Marked, exports: Path) -> None:
 
 
 def test_backup_that_outlived_its_days_is_found(marked: Marked, exports: Path) -> None:
-    add_store(marked.core, Store("tapes", exports, days=30))
+    marked.ledger.stores.add("tapes", exports, days=30)
     file = exports / "forgotten"
     file.write_text("an old backup")
     os.utime(file, (marked.clock.now - 31 * 86_400,) * 2)
@@ -129,7 +129,7 @@ def test_backup_that_outlived_its_days_is_found(marked: Marked, exports: Path) -
 def test_backup_that_is_rotated_meanwhile_is_no_error(
     marked: Marked, exports: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add_store(marked.core, Store("tapes", exports, days=30))
+    marked.ledger.stores.add("tapes", exports, days=30)
     (exports / "monday").write_text("a backup")
     real = _stores._files_of
 
@@ -148,7 +148,7 @@ def test_folder_that_cannot_be_looked_into_is_named(
     days: int | None, marked: Marked, exports: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (exports / "locked").mkdir()
-    add_store(marked.core, Store("tapes", exports, days=days))
+    marked.ledger.stores.add("tapes", exports, days=days)
     real = os.scandir
 
     def refuse(path: Any) -> Any:

@@ -32,12 +32,12 @@ def make_ledger(home: Path) -> None:
     y = (X[:, 0] > 0).astype(int)
     with Ledger.create(home, name="disk", clock=Clock(NOON)) as ledger:
         model = NaiveUnlearner(GaussianNB(), random_state=0).fit(X, y)
-        ledger.register(model, X, y, name="risk")
-        ledger.request([3], model="risk", verified=True)
+        ledger.models.register(model, X, y, name="risk")
+        ledger.requests.submit([3], model="risk", verified=True)
         ledger.run_once(force=True)
-        ledger.checkpoint()
-        ledger.request([4], model="risk")
-        ledger.rotate_key()
+        ledger.log.checkpoint()
+        ledger.requests.submit([4], model="risk")
+        ledger.keys.rotate()
 
 
 @contextlib.contextmanager
@@ -73,18 +73,18 @@ def lock(place: Path) -> None:
 def assert_read_only(home: Path, elsewhere: Path, clock: Any = None) -> None:
     """Read everything, and try to write."""
     with Ledger.open(home, clock=clock or Clock(NOON + 1000)) as ledger:
-        states = sorted(one.state for one in ledger.requests())
+        states = sorted(one.state for one in ledger.requests.list())
         assert states == ["purged", "received"]
-        assert ledger.load("risk").n_rows_ == 39
-        assert ledger.find_requests(limit=1).total == 2
-        waiting = ledger.find_requests(states=("received",)).items[0]
-        assert [one.kind for one in ledger.timeline(waiting.id)] == ["received"]
-        assert len(ledger.certificate_infos().items) == 1
+        assert ledger.models.load("risk").n_rows_ == 39
+        assert ledger.requests.find(limit=1).total == 2
+        waiting = ledger.requests.find(states=("received",)).items[0]
+        assert [one.kind for one in ledger.requests.timeline(waiting.id)] == ["received"]
+        assert len(ledger.certificates.list().items) == 1
         ledger.export(elsewhere / "bundle")
         for write in (
-            lambda: ledger.request([5], model="risk"),
-            lambda: ledger.verify(waiting.id),
-            ledger.checkpoint,
+            lambda: ledger.requests.submit([5], model="risk"),
+            lambda: ledger.requests.verify(waiting.id),
+            ledger.log.checkpoint,
             lambda: ledger.export(elsewhere / "auditors", tier="auditor"),
         ):
             with pytest.raises(LedgerUnwritableError, match="full or read-only, so nothing was"):
@@ -126,17 +126,17 @@ def test_a_log_that_a_crash_left_on_a_read_only_disk_is_read(tmp_path: Path) -> 
     with mounted(disk):
         make_ledger(tmp_path / "home")
         with Ledger.open(tmp_path / "home", clock=Clock(NOON + 10)) as ledger:
-            ledger.await_identity(ledger.find_requests(states=("received",)).items[0].id)
+            ledger.requests.await_identity(ledger.requests.find(states=("received",)).items[0].id)
             shutil.copytree(tmp_path / "home", disk / "home")  # as a crash would leave it
         (disk / "home" / "ledger.db-shm").unlink()
         assert (disk / "home" / "ledger.db-wal").stat().st_size > 0
         lock(disk)
         with Ledger.open(disk / "home", clock=Clock(NOON + 1000)) as ledger:
-            waiting = ledger.find_requests(states=("received",)).items[0]
-            kinds = [one.kind for one in ledger.timeline(waiting.id)]
+            waiting = ledger.requests.find(states=("received",)).items[0]
+            kinds = [one.kind for one in ledger.requests.timeline(waiting.id)]
             assert kinds == ["received", "identity-asked"]
             with pytest.raises(LedgerUnwritableError):
-                ledger.verify(waiting.id)
+                ledger.requests.verify(waiting.id)
 
 
 class FullDisk:
@@ -175,10 +175,10 @@ def test_a_disk_that_can_be_written_again_is_written(
     disk = FullDisk(monkeypatch)
     with Ledger.open(tmp_path / "home", clock=Clock(NOON + 10)) as ledger:
         with pytest.raises(LedgerUnwritableError):
-            ledger.request([6], model="risk")
+            ledger.requests.submit([6], model="risk")
         disk.is_full = False
-        assert ledger.request([6], model="risk").state == "received"
-        assert ledger.find_requests().total == 3
+        assert ledger.requests.submit([6], model="risk").state == "received"
+        assert ledger.requests.find().total == 3
 
 
 def test_another_error_of_the_database_stays_what_it_is(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def register_people(marked: Marked, people: Sequence[str] | Sequence[int], name:
     ids = np.array([*people, *(type(people[0])(f"9{number:05d}") for number in range(4))])
     X, y = rng.normal(size=(len(ids), 4)), np.arange(len(ids)) % 2
     model = NaiveUnlearner(GaussianNB(), random_state=0).fit(X, y, ids=ids)
-    marked.ledger.register(model, X, y, ids=ids, name=name)
+    marked.ledger.models.register(model, X, y, ids=ids, name=name)
 
 
 def words_of_the_ledger(marked: Marked) -> set[str]:
@@ -54,7 +54,7 @@ def words_of_the_ledger(marked: Marked) -> set[str]:
     tables = metadata.sorted_tables
     names = [name for table in tables for name in (table.name, *table.columns.keys())]
     schema = "CREATE TABLE TRIGGER BEFORE UPDATE INTEGER"
-    envelope = marked.ledger.certificate(1)
+    envelope = marked.ledger.certificates.envelope(1)
     statement = open_envelope(envelope, marked.core.keys.trust()).statement
     with marked.core.database.reading() as conn:
         bodies = list(conn.scalars(select(events.c.body)))
@@ -90,11 +90,13 @@ def test_people_who_are_called_like_words_are_purged(marked: Marked) -> None:
     names = [name for table in tables for name in (table.name, *table.columns.keys())]
     words = sorted({*re.findall(r"\w{6,}", settings), *STATES, *names, "certificate", "payload"})
     register_people(marked, words, "words")
-    marked.ledger.request(words, model="words", verified=True)
+    marked.ledger.requests.submit(words, model="words", verified=True)
     marked.run()
     assert not purge.problems(marked.core)
     assert marked.states() == {"purged"}
-    statement = open_envelope(marked.ledger.purge_attestation(2), marked.core.keys.trust())
+    statement = open_envelope(
+        marked.ledger.certificates.purge_attestation(2), marked.core.keys.trust()
+    )
     predicate = statement.predicate
     assert "search-for-ids-that-are-words-of-the-ledger" in predicate["notClaimed"]
     with marked.core.database.reading() as conn:
@@ -109,7 +111,7 @@ def test_people_who_are_called_like_words_are_purged(marked: Marked) -> None:
 
 def test_number_that_is_the_time_of_an_event_is_purged(marked: Marked) -> None:
     register_people(marked, [marked.clock.now, 1_234_567_890], "numbers")
-    marked.ledger.request([marked.clock.now, 1_234_567_890], model="numbers", verified=True)
+    marked.ledger.requests.submit([marked.clock.now, 1_234_567_890], model="numbers", verified=True)
     marked.run()
     assert marked.states() == {"purged"}
 
@@ -118,9 +120,9 @@ def test_word_in_a_store_does_not_hold_up_either(marked: Marked) -> None:
     exports = marked.home.parent / "exports"
     exports.mkdir()
     (exports / "readme.txt").write_text("the calendar of holidays")
-    marked.ledger.add_store("exports", exports)
+    marked.ledger.stores.add("exports", exports)
     register_people(marked, ["calendar"], "words")
-    marked.ledger.request(["calendar"], model="words", verified=True)
+    marked.ledger.requests.submit(["calendar"], model="words", verified=True)
     marked.run()
     assert marked.states() == {"purged"}
 
@@ -128,7 +130,7 @@ def test_word_in_a_store_does_not_hold_up_either(marked: Marked) -> None:
 def test_a_real_copy_of_somebody_else_is_found_beside_words(marked: Marked) -> None:
     register_people(marked, ["calendar", "anna.smith"], "words")
     (marked.home / "notes.txt").write_text("anna.smith, calendar")
-    marked.ledger.request(["calendar", "anna.smith"], model="words", verified=True)
+    marked.ledger.requests.submit(["calendar", "anna.smith"], model="words", verified=True)
     marked.run()
     assert marked.states() == {"purging"}
     assert [problem.file for problem in purge.problems(marked.core)] == ["notes.txt"]
@@ -183,7 +185,7 @@ def test_a_person_is_no_word_of_the_ledger_where_a_bug_would_write_them(
     leak: object, person: str, marked: Marked
 ) -> None:
     assert callable(leak)
-    marked.ledger.request([marked.ids[0]], model="risk", verified=True)
+    marked.ledger.requests.submit([marked.ids[0]], model="risk", verified=True)
     leak(marked, person)
     assert own_words(marked.core, [person, "o'brien%_\\", "nul\0-person"]) == frozenset()
 
@@ -206,7 +208,7 @@ def test_words_are_known_on_a_server(postgres_url: str, tmp_path: Path) -> None:
     with closing(make_marked(tmp_path / "home", 8, database=postgres_url)) as marked:
         words = ["calendar", str(marked.clock.now)]
         register_people(marked, words, "words")
-        marked.ledger.request(words, model="words", verified=True)
+        marked.ledger.requests.submit(words, model="words", verified=True)
         marked.run()
         assert marked.states() == {"purged"}
         assert own_words(marked.core, ["anna.smith", "nul\0-person", "100%_\\"]) == frozenset()

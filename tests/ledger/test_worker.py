@@ -38,7 +38,7 @@ def clock() -> Clock:
 
 
 def _statements(ledger: Ledger) -> list[dict[str, Any]]:
-    envelopes = [ledger.certificate(number) for number in ledger.certificates()]
+    envelopes = [ledger.certificates.envelope(number) for number in ledger.certificates.sequences()]
     return [opened.predicate for opened in check_chain(envelopes, ledger._core.keys.trust())]
 
 
@@ -46,31 +46,31 @@ def _statements(ledger: Ledger) -> list[dict[str, Any]]:
 def test_the_model_is_that_of_a_fresh_fit(tmp_path: Path, kind: str) -> None:
     ledger = make(tmp_path, model=fitted(kind))
     gone = [person(number) for number in (2, 3, 11)]
-    ledger.request(gone[:2], model="risk", verified=True)
-    ledger.request(gone[2:], model="risk", verified=True)
+    ledger.requests.submit(gone[:2], model="risk", verified=True)
+    ledger.requests.submit(gone[2:], model="risk", verified=True)
     steps = ledger.run_once(force=True)
     assert [step.what for step in steps] == ["applied", "certified", "purged"]
     keep = ~np.isin(IDS, gone)
     fresh = EXACT[kind]().fit(X[keep], Y[keep], ids=IDS[keep])
-    assert ledger.load("risk").digest() == fresh.digest()
+    assert ledger.models.load("risk").digest() == fresh.digest()
     (statement,) = _statements(ledger)
     assert statement["erasure"]["rows"] == 6
     assert statement["dataset"]["liveAfter"] == 54
     assert statement["guarantee"]["kind"] == "exact"
-    assert {request.state for request in ledger.requests()} == {"purged"}
+    assert {request.state for request in ledger.requests.list()} == {"purged"}
 
 
 def test_requests_wait_for_company_and_for_their_day(tmp_path: Path, clock: Clock) -> None:
     ledger = make(tmp_path, clock=clock, policy=Policy(k_min_released=3))
-    ledger.request([person(1)], model="risk", verified=True)
+    ledger.requests.submit([person(1)], model="risk", verified=True)
     assert ledger.run_once() == ()
     (plan,) = ledger.plan()
     assert (plan.decision.seal, plan.decision.reason, plan.n_requests) == (False, "waiting", 1)
-    ledger.request([person(2)], model="risk")
+    ledger.requests.submit([person(2)], model="risk")
     assert ledger.run_once() == (), "a request that nobody verified waits"
     clock.now += int(timedelta(hours=72).total_seconds())
     assert [step.what for step in ledger.run_once()] == ["applied", "certified", "purged"]
-    ledger.request([person(number) for number in (4, 5, 6)], model="risk", verified=True)
+    ledger.requests.submit([person(number) for number in (4, 5, 6)], model="risk", verified=True)
     assert ledger.run_once()[0].what == "applied", "three people are enough"
 
 
@@ -80,13 +80,13 @@ def test_a_method_that_fails_is_tried_again_and_then_stuck(
     policy = Policy(max_tries=3, backoff_first=timedelta(seconds=2))
     ledger = Ledger.create(tmp_path / "home", name="test", policy=policy, clock=clock)
     model = NaiveUnlearner(Fragile(), random_state=0).fit(X, Y, ids=IDS)
-    ledger.register(model, X, Y, ids=IDS, name="risk", trusted=[Fragile])
+    ledger.models.register(model, X, Y, ids=IDS, name="risk", trusted=[Fragile])
     monkeypatch.setattr(Fragile, "fails_below", 60)
-    request = ledger.request([person(1)], model="risk", verified=True)
+    request = ledger.requests.submit([person(1)], model="risk", verified=True)
     for tries in (1, 2, 3):
         (step,) = ledger.run_once(force=True)
         assert (step.what, step.detail) == ("failed", "runtime-error")
-        now = ledger.request_of(request.id)
+        now = ledger.requests.get(request.id)
         assert now.tries == tries
         assert now.state == ("stuck" if tries == 3 else "retry_wait")
         clock.now += 10
@@ -94,41 +94,41 @@ def test_a_method_that_fails_is_tried_again_and_then_stuck(
     texts = b"".join(path.read_bytes() for path in ledger.folder.glob("ledger.db*"))
     assert b"secret row" not in texts
     monkeypatch.setattr(Fragile, "fails_below", 0)
-    ledger.retry(request.id)
+    ledger.requests.retry(request.id)
     assert [step.what for step in ledger.run_once(force=True)] == ["applied", "certified", "purged"]
-    assert ledger.load("risk").n_rows_ == 58
+    assert ledger.models.load("risk").n_rows_ == 58
 
 
 def test_nobody_left_is_for_a_person_to_decide(tmp_path: Path) -> None:
     ledger = make(tmp_path)
-    request = ledger.request(list(np.unique(IDS)), model="risk", verified=True)
+    request = ledger.requests.submit(list(np.unique(IDS)), model="risk", verified=True)
     (step,) = ledger.run_once(force=True)
     assert (step.what, step.detail) == ("failed", "no-model-on-the-rest")
-    assert ledger.request_of(request.id).state == "stuck"
-    assert ledger.load("risk").n_rows_ == 60
+    assert ledger.requests.get(request.id).state == "stuck"
+    assert ledger.models.load("risk").n_rows_ == 60
 
 
 def test_a_hold_is_about_the_person(tmp_path: Path, clock: Clock) -> None:
     ledger = make(tmp_path, clock=clock)
-    first = ledger.request([person(1)], model="risk", verified=True)
+    first = ledger.requests.submit([person(1)], model="risk", verified=True)
     until = datetime.fromtimestamp(clock.now, UTC) + timedelta(days=10)
-    ledger.hold(first.id, "litigation-hold", until)
-    second = ledger.request([person(1), person(2)], model="risk", verified=True)
-    third = ledger.request([person(3)], model="risk", verified=True)
+    ledger.requests.hold(first.id, "litigation-hold", until)
+    second = ledger.requests.submit([person(1), person(2)], model="risk", verified=True)
+    third = ledger.requests.submit([person(3)], model="risk", verified=True)
     ledger.run_once(force=True)
-    states = [ledger.request_of(one.id).state for one in (first, second, third)]
+    states = [ledger.requests.get(one.id).state for one in (first, second, third)]
     assert states == ["on_hold", "queued", "purged"]
-    assert ledger.load("risk").n_rows_ == 58
-    ledger.release(first.id)
+    assert ledger.models.load("risk").n_rows_ == 58
+    ledger.requests.release(first.id)
     ledger.run_once(force=True)
-    assert {one.state for one in ledger.requests()} == {"purged"}
-    assert ledger.load("risk").n_rows_ == 54
+    assert {one.state for one in ledger.requests.list()} == {"purged"}
+    assert ledger.models.load("risk").n_rows_ == 54
 
 
 def test_a_request_whose_people_are_gone_is_a_duplicate(tmp_path: Path) -> None:
     ledger = make(tmp_path)
-    late = ledger.request([person(1)], model="risk", verified=True)
-    both = ledger.request([person(1), person(2)], model="risk", verified=True)
+    late = ledger.requests.submit([person(1)], model="risk", verified=True)
+    both = ledger.requests.submit([person(1), person(2)], model="risk", verified=True)
     core = ledger._core
     lease = take(core, 1, "a/b/c/1/1/1")
     assert lease is not None
@@ -137,9 +137,9 @@ def test_a_request_whose_people_are_gone_is_a_duplicate(tmp_path: Path) -> None:
     apply(core, lease, model, seal(core, lease, model, "erase", [both.id], "operator"), compute)
     release(core, lease)
     ledger.run_once(force=True)
-    found = ledger.request_of(late.id)
+    found = ledger.requests.get(late.id)
     assert (found.state, found.duplicate_of) == ("duplicate", both.id)
-    assert ledger.load("risk").n_rows_ == 56
+    assert ledger.models.load("risk").n_rows_ == 56
 
 
 class Picky(GaussianNB):  # type: ignore[misc]
@@ -159,13 +159,15 @@ def test_one_bad_request_does_not_keep_others_from_being_erased(
 ) -> None:
     ledger = Ledger.create(tmp_path / "home", name="test", clock=clock)
     model = NaiveUnlearner(Picky(), random_state=0).fit(X, Y, ids=IDS)
-    ledger.register(model, X, Y, ids=IDS, name="risk", trusted=[Picky])
+    ledger.models.register(model, X, Y, ids=IDS, name="risk", trusted=[Picky])
     people = range(4, 12)
-    made = {one: ledger.request([person(one)], model="risk", verified=True).id for one in people}
+    made = {
+        one: ledger.requests.submit([person(one)], model="risk", verified=True).id for one in people
+    }
     for _ in range(60):
         ledger.run_once(force=True)
         clock.now += 3600
-    states = {one: ledger.request_of(made[one]).state for one in people}
+    states = {one: ledger.requests.get(made[one]).state for one in people}
     assert states.pop(7) == "stuck"
     assert set(states.values()) == {"purged"}
 
@@ -176,21 +178,21 @@ def test_a_hold_that_comes_after_the_plan_is_kept(
     from letheon.ledger.worker import recover, worker
 
     ledger = make(tmp_path)
-    first = ledger.request([person(1)], model="risk", verified=True)
-    second = ledger.request([person(1), person(2)], model="risk", verified=True)
+    first = ledger.requests.submit([person(1)], model="risk", verified=True)
+    second = ledger.requests.submit([person(1), person(2)], model="risk", verified=True)
     sound = recover.require_sound
 
     def hold_first(*given: Any) -> None:
         sound(*given)
         until = datetime.fromtimestamp(NOON, UTC) + timedelta(days=10)
-        if ledger.request_of(first.id).state == "queued":
-            ledger.hold(first.id, "litigation-hold", until)
+        if ledger.requests.get(first.id).state == "queued":
+            ledger.requests.hold(first.id, "litigation-hold", until)
 
     monkeypatch.setattr(worker, "require_sound", hold_first)
     assert [step.detail for step in ledger.run_once(force=True)] == ["queue-changed"]
     assert ledger.run_once(force=True) == ()
-    assert ledger.request_of(second.id).state == "queued"
-    assert ledger.load("risk").n_rows_ == 60
+    assert ledger.requests.get(second.id).state == "queued"
+    assert ledger.models.load("risk").n_rows_ == 60
 
 
 def test_a_certified_model_is_settled_before_it_is_stored(
@@ -206,8 +208,8 @@ def test_a_certified_model_is_settled_before_it_is_stored(
     monkeypatch.setattr(InfluenceClassifier, "settle", noted)
     ledger = Ledger.create(tmp_path / "home", name="test", clock=Clock(NOON))
     model = InfluenceClassifier(l2=0.05, random_state=0).fit(X, Y, ids=IDS)
-    ledger.register(model, X, Y, ids=IDS, name="risk")
-    ledger.request([person(1)], model="risk", verified=True)
+    ledger.models.register(model, X, Y, ids=IDS, name="risk")
+    ledger.requests.submit([person(1)], model="risk", verified=True)
     ledger.run_once(force=True)
     assert settled == [58]
 
@@ -215,13 +217,13 @@ def test_a_certified_model_is_settled_before_it_is_stored(
 def test_a_retrain_is_a_certified_batch_of_its_own(tmp_path: Path) -> None:
     ledger = make(tmp_path, model=fitted("sisa"))
     with pytest.raises(LedgerError, match="nothing was erased"):
-        ledger.retrain("risk")
-    old_seed = ledger.load("risk").seed_
+        ledger.models.retrain("risk")
+    old_seed = ledger.models.load("risk").seed_
     for number in (1, 2):
-        ledger.request([person(number)], model="risk", verified=True)
+        ledger.requests.submit([person(number)], model="risk", verified=True)
         ledger.run_once(force=True)
-    ledger.request([person(3)], model="risk", verified=True)
-    steps = ledger.retrain("risk")
+    ledger.requests.submit([person(3)], model="risk", verified=True)
+    steps = ledger.models.retrain("risk")
     assert [step.what for step in steps] == ["retrained", "certified", "purged"]
     first, _, last = _statements(ledger)
     assert last["method"]["name"] == "retrain"
@@ -232,16 +234,16 @@ def test_a_retrain_is_a_certified_batch_of_its_own(tmp_path: Path) -> None:
         "policy": 0,
         "lastRetrainSequence": 0,
     }
-    model = ledger.load("risk")
+    model = ledger.models.load("risk")
     assert model.seed_ != old_seed
     keep = ~np.isin(IDS, [person(number) for number in (1, 2, 3)])
     fresh = EXACT["sisa"]().set_params(random_state=model.seed_)
     assert model.digest() == fresh.fit(X[keep], Y[keep], ids=IDS[keep]).digest()
-    ledger.request([person(4)], model="risk", verified=True)
+    ledger.requests.submit([person(4)], model="risk", verified=True)
     ledger.run_once(force=True)
     assert _statements(ledger)[-1]["monitor"]["lastRetrainSequence"] == 3
     assert _statements(ledger)[-1]["guarantee"]["accounting"]["deletionsSinceRetrain"] == 2
-    ledger.retrain("risk")
+    ledger.models.retrain("risk")
     assert _statements(ledger)[-1]["erasure"]["rows"] == 2, "a retrain with nothing queued"
 
 
@@ -259,30 +261,30 @@ def test_a_spent_budget_becomes_a_retrain(tmp_path: Path) -> None:
         random_state=0,
     )
     ledger = Ledger.create(tmp_path / "home", name="test", clock=Clock(NOON))
-    ledger.register(model.fit(tables, labels), tables, labels, name="risk")
+    ledger.models.register(model.fit(tables, labels), tables, labels, name="risk")
     seen = []
     for start in range(0, 120, 20):
-        ledger.request(list(range(start, start + 20)), model="risk", verified=True)
+        ledger.requests.submit(list(range(start, start + 20)), model="risk", verified=True)
         seen += [step.what for step in ledger.run_once(force=True)]
     assert "retrained" in seen
-    assert ledger.load("risk").n_rows_ == 180
+    assert ledger.models.load("risk").n_rows_ == 180
     kinds = [statement["guarantee"]["kind"] for statement in _statements(ledger)]
     assert "exact" in kinds
-    assert {request.state for request in ledger.requests()} == {"purged"}
+    assert {request.state for request in ledger.requests.list()} == {"purged"}
 
 
 def test_computing_apart_gives_the_same(tmp_path: Path) -> None:
     ledger = make(tmp_path, model=fitted("forest"))
-    ledger.request([person(7)], model="risk", verified=True)
+    ledger.requests.submit([person(7)], model="risk", verified=True)
     assert ledger.run_once(force=True, apart=True)[0].what == "applied"
     expected = fitted("forest")
     expected.forget([person(7)])
-    assert ledger.load("risk").digest() == expected.digest()
+    assert ledger.models.load("risk").digest() == expected.digest()
 
 
 def test_what_fails_apart_is_raised_here(tmp_path: Path) -> None:
     ledger = make(tmp_path)
-    ledger.request(list(np.unique(IDS)), model="risk", verified=True)
+    ledger.requests.submit(list(np.unique(IDS)), model="risk", verified=True)
     (step,) = ledger.run_once(force=True, apart=True)
     assert step.detail == "no-model-on-the-rest"
 
@@ -293,46 +295,46 @@ def test_requests_during_a_retrain_wait_for_the_next_batch(
     from letheon.ledger import faults
 
     ledger = make(tmp_path)
-    ledger.request([person(1)], model="risk", verified=True)
+    ledger.requests.submit([person(1)], model="risk", verified=True)
     late: list[str] = []
 
     def ask(name: str) -> None:
         if name == "retrain.beacon" and not late:
-            late.append(ledger.request([person(2)], model="risk", verified=True).id)
+            late.append(ledger.requests.submit([person(2)], model="risk", verified=True).id)
 
     monkeypatch.setattr(faults, "hook", ask)
-    ledger.retrain("risk")
-    assert ledger.request_of(late[0]).state == "queued"
-    assert ledger.load("risk").n_rows_ == 58
+    ledger.models.retrain("risk")
+    assert ledger.requests.get(late[0]).state == "queued"
+    assert ledger.models.load("risk").n_rows_ == 58
     ledger.run_once(force=True)
-    assert ledger.request_of(late[0]).state == "purged"
-    assert ledger.load("risk").n_rows_ == 56
+    assert ledger.requests.get(late[0]).state == "purged"
+    assert ledger.models.load("risk").n_rows_ == 56
 
 
 def test_tenants_and_models_are_apart(tmp_path: Path) -> None:
     ledger = make(tmp_path)
-    ledger.register(fitted(), X, Y, ids=IDS, name="risk", tenant="acme")
-    ledger.request([person(1)], model="risk", tenant="acme", verified=True)
+    ledger.models.register(fitted(), X, Y, ids=IDS, name="risk", tenant="acme")
+    ledger.requests.submit([person(1)], model="risk", tenant="acme", verified=True)
     with pytest.raises(UnknownModelError):
-        ledger.request([person(1)], model="risk", tenant="other")
+        ledger.requests.submit([person(1)], model="risk", tenant="other")
     with pytest.raises(UnknownIdError):
-        ledger.request(["person-999"], model="risk")
+        ledger.requests.submit(["person-999"], model="risk")
     ledger.run_once(force=True)
-    assert ledger.load("risk").n_rows_ == 60
-    assert ledger.load("risk", tenant="acme").n_rows_ == 58
-    assert ledger.requests(tenant="default") == ()
+    assert ledger.models.load("risk").n_rows_ == 60
+    assert ledger.models.load("risk", tenant="acme").n_rows_ == 58
+    assert ledger.requests.list(tenant="default") == ()
 
 
 def test_a_reader_follows_the_head_and_pins_it(tmp_path: Path, clock: Clock) -> None:
     ledger = make(tmp_path, clock=clock, policy=Policy(pin_seconds=30))
-    with ledger.reader("risk") as reader:
+    with ledger.models.reader("risk") as reader:
         assert reader.address == ""
         before = reader.model
         first = reader.address
         assert reader.model is before
-        ledger.request([person(1)], model="risk", verified=True)
+        ledger.requests.submit([person(1)], model="risk", verified=True)
         assert [step.what for step in ledger.run_once(force=True)] == ["applied", "certified"]
-        assert ledger.requests()[0].state == "purging", "somebody still uses the old version"
+        assert ledger.requests.list()[0].state == "purging", "somebody still uses the old version"
         assert (ledger.folder / "blobs").joinpath(*_folders(ledger), first).exists()
         assert reader.model.n_rows_ == 58
         assert len(reader.predict(X[:4])) == 4
@@ -347,9 +349,9 @@ def _folders(ledger: Ledger) -> list[str]:
 
 def test_a_reader_that_gave_no_sign_is_not_waited_for(tmp_path: Path, clock: Clock) -> None:
     ledger = make(tmp_path, clock=clock, policy=Policy(pin_seconds=30))
-    reader = ledger.reader("risk")
+    reader = ledger.models.reader("risk")
     assert reader.model.n_rows_ == 60
-    ledger.request([person(1)], model="risk", verified=True)
+    ledger.requests.submit([person(1)], model="risk", verified=True)
     ledger.run_once(force=True)
     clock.now += 31
     assert [step.what for step in ledger.run_once()] == ["purged"]
@@ -361,19 +363,19 @@ def test_an_altered_model_is_neither_served_nor_changed(tmp_path: Path) -> None:
 
     ledger = make(tmp_path)
     (folder,) = (ledger.folder / "blobs").iterdir()
-    blob = folder / ledger.models()[0].head.address
+    blob = folder / ledger.models.list()[0].head.address
     content = bytearray(blob.read_bytes())
     content[40] ^= 1
     blob.write_bytes(content)
-    request = ledger.request([person(1)], model="risk", verified=True)
+    request = ledger.requests.submit([person(1)], model="risk", verified=True)
     with pytest.raises(CorruptFileError):
-        ledger.load("risk")
-    ledger.register(fitted(), X, Y, ids=IDS, name="other", tenant="acme")
-    ledger.request([person(2)], model="other", tenant="acme", verified=True)
+        ledger.models.load("risk")
+    ledger.models.register(fitted(), X, Y, ids=IDS, name="other", tenant="acme")
+    ledger.requests.submit([person(2)], model="other", tenant="acme", verified=True)
     steps = ledger.run_once(force=True)
     assert [step.what for step in steps] == ["failed", "applied", "certified", "purged"]
     assert "Restore the file" in steps[0].detail
-    assert ledger.request_of(request.id).state == "queued"
+    assert ledger.requests.get(request.id).state == "queued"
     assert ledger.run_once(force=True)[0].what == "failed"
     content[40] ^= 1
     blob.write_bytes(content)
@@ -382,7 +384,7 @@ def test_an_altered_model_is_neither_served_nor_changed(tmp_path: Path) -> None:
 
 def test_nothing_of_a_model_lies_about_in_clear(tmp_path: Path) -> None:
     ledger = make(tmp_path, model=fitted("forest"))
-    ledger.request([person(1)], model="risk", verified=True)
+    ledger.requests.submit([person(1)], model="risk", verified=True)
     ledger.run_once(force=True)
     files = [path for path in ledger.folder.rglob("*") if path.is_file()]
     assert len(files) > 10
@@ -397,7 +399,7 @@ def test_a_reader_renews_its_pin_with_any_journal(tmp_path: Path, clock: Clock) 
     toml = ledger.folder / "letheon.toml"
     ledger.close()
     toml.write_text('journal = "delete"\n' + toml.read_text())
-    with Ledger.open(ledger.folder, clock=clock) as again, again.reader("risk") as reader:
+    with Ledger.open(ledger.folder, clock=clock) as again, again.models.reader("risk") as reader:
         assert again._core.database.journal_mode == "delete"
         before = reader.model
         clock.now += 20
@@ -411,7 +413,7 @@ def test_a_monitor_that_wants_a_retrain_in_vain_is_not_tried_in_a_loop(
     from letheon.ledger.worker import plan as _plan
 
     ledger = make(tmp_path, clock=clock, policy=Policy(pin_seconds=1, max_tries=3))
-    ledger.request([person(1)], model="risk", verified=True)
+    ledger.requests.submit([person(1)], model="risk", verified=True)
     ledger.run_once(force=True)
     with ledger._core.database.reading() as conn:
         head = versions_of(conn, 1)[-1]
@@ -432,15 +434,15 @@ def _refuse(job: Job) -> Product:
 
 def test_what_is_closed_does_nothing_more(tmp_path: Path) -> None:
     ledger = make(tmp_path)
-    reader = ledger.reader("risk")
+    reader = ledger.models.reader("risk")
     assert reader.model.n_rows_ == 60
     reader.close()
     with pytest.raises(LedgerError, match="reader is closed"):
         reader.predict(X)
     ledger.close()
     with pytest.raises(LedgerError, match=r"ledger is closed; Ledger\.open"):
-        ledger.request([person(1)], model="risk")
+        ledger.requests.submit([person(1)], model="risk")
     with pytest.raises(LedgerError, match="closed"):
-        ledger.models()
+        ledger.models.list()
     with Ledger.open(ledger.folder, clock=Clock(NOON)) as again:
-        assert again.requests() == ()
+        assert again.requests.list() == ()

@@ -1,6 +1,6 @@
 """Bounds of Guo et al. 2020 with sharp constants: what the bounds in use are measured against."""
 
-from letheon.linear._losses import Loss
+from letheon.linear._problem import Loss
 
 
 def worst_case_bound(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from letheon.linear._bounds import (
+from letheon.linear._account import (
     block_norms,
     concordant_bound,
     lipschitz_bound,
@@ -16,8 +16,8 @@ from letheon.linear._bounds import (
     norm,
 )
 from letheon.linear._curvature import Curvature
-from letheon.linear._losses import Squared
 from letheon.linear._newton import BOUNDS, Leaving, Proposal, Setting, propose
+from letheon.linear._problem import Squared
 from tests.linear import reference as ref
 from tests.linear.people import (
     Recipe,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from letheon import load, save
 from letheon.exceptions import BudgetSpentError, CannotForgetError, EmptyModelError, UnknownIdError
-from letheon.linear._data_free import fingerprints
+from letheon.linear._newton import fingerprint_rows
 from tests.linear import reference as ref
 from tests.linear.people import (
     KINDS,
@@ -225,10 +225,10 @@ def test_a_later_fit_with_rows_leaves_no_marks_behind() -> None:
 def test_fingerprints_depend_on_everything_and_the_key() -> None:
     rows, y = np.array([[1.0, 2.0], [1.0, 2.0], [2.0, 1.0]]), np.array([0, 1, 0])
     key, other = "00" * 32, "01" * 32
-    marks = fingerprints(rows, y, key)
+    marks = fingerprint_rows(rows, y, key)
     assert len(set(marks.tolist())) == 3
-    np.testing.assert_array_equal(marks, fingerprints(sp.csr_array(rows), y, key))
-    assert not set(marks.tolist()) & set(fingerprints(rows, y, other).tolist())
+    np.testing.assert_array_equal(marks, fingerprint_rows(sp.csr_array(rows), y, key))
+    assert not set(marks.tolist()) & set(fingerprint_rows(rows, y, other).tolist())
     X, labels = make_rows()
     keys = {data_free("logistic", X, labels).fingerprint_key_ for _ in range(2)}
     assert len(keys) == 2

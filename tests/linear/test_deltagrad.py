@@ -20,8 +20,8 @@ from letheon import checks, load, save
 from letheon.exceptions import EmptyModelError, UnknownIdError
 from letheon.linear import _deltagrad
 from letheon.linear._deltagrad import DeltaGradClassifier
+from letheon.linear._path import Trajectory
 from letheon.linear._replay import replayed_by_secants
-from letheon.linear._trajectory import Trajectory
 from letheon.state import encode
 from tests.linear.deltagrad_reference import Data, make_data
 
@@ -255,7 +255,7 @@ def test_full_disk_is_an_error_and_no_crash(monkeypatch: pytest.MonkeyPatch) -> 
 _KILLED = """
 import os, signal, sys, tempfile
 import numpy as np
-from letheon.linear._trajectory import Trajectory
+from letheon.linear._path import Trajectory
 tempfile.tempdir = sys.argv[1]
 path = Trajectory.allocate(100, 100, 0)
 path.points[:] = 1.0

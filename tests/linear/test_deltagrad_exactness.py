@@ -10,12 +10,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from letheon.data import as_ids
-from letheon.linear import _checkpoints, _deltagrad, _replay
-from letheon.linear._batches import Batches, row_keys
-from letheon.linear._checkpoints import Checkpoints
+from letheon.linear import _deltagrad, _replay
 from letheon.linear._deltagrad import DeltaGradClassifier
-from letheon.linear._replay import Removed
-from letheon.linear._secant import BlockSecants, Secants
+from letheon.linear._path import Batches, BlockSecants, Secants, row_keys
+from letheon.linear._replay import Checkpoints, Removed
 from letheon.linear._solve import minimise
 from tests.linear.deltagrad_reference import Data, Reference, bfgs_matrix, make_data
 from tests.sharded.people import examples
@@ -110,7 +108,7 @@ def test_cached_replay_is_its_formula(kind: str, reg: str, batch_size: int | Non
     data = make_data(n_classes=KINDS[kind][0])
     model = fitted(make(kind, reg, batch_size, hessian="cached", n_checkpoints=3), data)
     reference = reference_of(model, data, kind)
-    nodes, nearest = _checkpoints._nodes(model.trajectory_.points, 3)
+    nodes, nearest = _replay._nodes(model.trajectory_.points, 3)
     assert nodes[-1] == N_STEPS - 1
     model.forget([5, 17, 44])
     reference.forget_by_hessians({5, 17, 44}, nodes.tolist(), nearest.tolist())
@@ -137,8 +135,8 @@ def test_cached_replay_in_small_pieces_is_the_same(monkeypatch: pytest.MonkeyPat
     data = make_data(n_classes=3)
     whole = fitted(make("ovr", "per_sample", None, hessian="cached"), data)
     whole.forget([1, 2, 3])
-    monkeypatch.setattr(_checkpoints, "_CHUNK", 40)
-    monkeypatch.setattr(_checkpoints, "_FACTOR_COLUMNS", 2)
+    monkeypatch.setattr(_replay, "_CHUNK", 40)
+    monkeypatch.setattr(_replay, "_FACTOR_COLUMNS", 2)
     pieces = fitted(make("ovr", "per_sample", None, hessian="cached"), data)
     pieces.forget([1, 2, 3])
     assert np.allclose(weights(pieces), weights(whole), rtol=0, atol=1e-13)
@@ -382,7 +380,7 @@ def test_stale_hessians_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Checkpoints, "without", lambda self, _: self)
     model = fitted(make("binary", "per_sample", None, hessian="cached", n_checkpoints=3), data)
     reference = reference_of(model, data, "binary")
-    nodes, nearest = _checkpoints._nodes(model.trajectory_.points, 3)
+    nodes, nearest = _replay._nodes(model.trajectory_.points, 3)
     model.forget([5, 17, 44])
     reference.forget_by_hessians({5, 17, 44}, nodes.tolist(), nearest.tolist())
     with pytest.raises(AssertionError):

@@ -25,9 +25,9 @@ from letheon.linear import _descent_engines
 from letheon.linear._curvature import Curvature
 from letheon.linear._descent import DescentToDeleteClassifier
 from letheon.linear._descent_steps import Gain
-from letheon.linear._noise import Sealed
 from letheon.linear._problem import Problem, roots_of
 from letheon.linear._solve import newton
+from letheon.noise import Sealed
 from tests.sharded.people import examples
 
 Floats = NDArray[np.float64]

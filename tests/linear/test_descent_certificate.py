@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from letheon.linear import _descent, _descent_settings
+from letheon.linear import _descent, _descent_engines
 from letheon.linear._descent import DescentToDeleteClassifier
 from letheon.linear._descent_engines import ByResidual, Found, Kept, sealed
 from letheon.linear._descent_theory import PublishedPlan, SecretPlan
-from letheon.linear._noise import NoiseSource
 from letheon.linear._problem import Problem
+from letheon.noise import NoiseSource
 from tests.linear.audit import epsilon_lower_bound
 
 Floats = NDArray[np.float64]
@@ -159,7 +159,7 @@ def noise_halved(patch: pytest.MonkeyPatch) -> None:
 
 def stop_loosened(patch: pytest.MonkeyPatch) -> None:
     """The noise is believed to hide a thousand times what it hides."""
-    before = _descent_settings.limit_of
+    before = _descent_engines.limit_of
     patch.setattr(_descent, "limit_of", lambda *args: 1000 * before(*args))
 
 

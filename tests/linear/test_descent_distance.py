@@ -12,13 +12,12 @@ from scipy.linalg import LinAlgWarning
 
 from letheon.exceptions import GuaranteeWarning
 from letheon.linear import DescentToDeleteClassifier, _problem
+from letheon.linear._calibrate import Grid
 from letheon.linear._descent_steps import descend
 from letheon.linear._descent_theory import geometry, natural_radius
-from letheon.linear._grid import Grid
-from letheon.linear._losses import Logistic, Loss, Softmax
-from letheon.linear._noise import NoiseSource
-from letheon.linear._problem import Problem
+from letheon.linear._problem import Logistic, Loss, Problem, Softmax
 from letheon.linear._solve import newton
+from letheon.noise import NoiseSource
 from tests.linear.exact_optimum import distance_to_optimum
 
 Floats = NDArray[np.float64]

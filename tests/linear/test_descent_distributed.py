@@ -9,22 +9,23 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from letheon.linear import _reservoir
+from letheon.linear import _descent_steps
 from letheon.linear._descent import DescentToDeleteClassifier
-from letheon.linear._descent_theory import DistributedPlan, geometry, natural_radius
-from letheon.linear._distributed import (
+from letheon.linear._descent_steps import (
     ResidualSolver,
     TheoremSolver,
+    after_addition,
+    after_removal,
+    draw,
     part_of,
     part_size,
     train_parts,
     update_parts,
 )
-from letheon.linear._losses import Logistic
-from letheon.linear._noise import NoiseSource
-from letheon.linear._problem import Problem
-from letheon.linear._reservoir import after_addition, after_removal, draw
+from letheon.linear._descent_theory import DistributedPlan, geometry, natural_radius
+from letheon.linear._problem import Logistic, Problem
 from letheon.linear._solve import newton
+from letheon.noise import NoiseSource
 from tests.sharded.people import examples
 
 Floats = NDArray[np.float64]
@@ -89,7 +90,7 @@ def test_draws_that_repeat_themselves_would_be_noticed() -> None:
 def test_places_that_are_never_filled_again_would_be_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_reservoir, "draw", lambda source, shape, n: np.zeros(shape, np.int64))
+    monkeypatch.setattr(_descent_steps, "draw", lambda source, shape, n: np.zeros(shape, np.int64))
     ranks = draw(NoiseSource(1), (20_000, 2), 8)
     ranks = after_removal(NoiseSource(2), ranks, np.array([3]), 8).ranks
     assert p_value(ranks, 7) < 1e-6

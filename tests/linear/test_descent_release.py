@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from letheon.linear import DescentToDeleteClassifier, _grid
+from letheon.linear import DescentToDeleteClassifier, _calibrate
+from letheon.linear._calibrate import Grid
 from letheon.linear._descent_theory import hidden_distance, longest_noise, sigma_for
-from letheon.linear._grid import Grid
-from letheon.linear._noise import NoiseSource
+from letheon.noise import NoiseSource
 from tests.linear.audit import epsilon_lower_bound
 from tests.sharded.people import examples
 
@@ -53,7 +53,7 @@ def repeatable(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 @pytest.fixture
 def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
     """Grids of 32 to 64 steps per sigma, so that sums over all integers are short."""
-    monkeypatch.setattr(_grid, "_SCALE_BITS", 5)
+    monkeypatch.setattr(_calibrate, "_SCALE_BITS", 5)
 
 
 @pytest.fixture

@@ -13,11 +13,9 @@ from letheon import DescentToDeleteClassifier, load, save
 from letheon.exceptions import AssumptionError, GuaranteeWarning
 from letheon.linear import _descent_engines, _descent_steps
 from letheon.linear._descent_engines import Found, Kept, trail_at
-from letheon.linear._descent_steps import Reached
+from letheon.linear._descent_steps import Reached, Trained
 from letheon.linear._descent_theory import geometry, natural_radius
-from letheon.linear._distributed import Trained
-from letheon.linear._losses import Logistic
-from letheon.linear._problem import Problem
+from letheon.linear._problem import Logistic, Problem
 from letheon.linear._solve import Solution, minimise
 from letheon.state import encode
 from tests.linear.rebuild import Attack

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
-from letheon.linear._calibrate import gaussian_mu
+from letheon.linear._calibrate import Grid, gaussian_mu
 from letheon.linear._descent_steps import descend, projected, top_of_gram
 from letheon.linear._descent_theory import (
     DistributedPlan,
@@ -24,21 +24,27 @@ from letheon.linear._descent_theory import (
     hidden_distance,
     natural_radius,
     nominal_rows,
-    published_least_iterations,
     published_scale,
     same_shrinkage,
     steps_between,
     strong_regulariser,
     weak_regulariser,
 )
-from letheon.linear._grid import Grid
-from letheon.linear._losses import Logistic, Loss, Softmax
-from letheon.linear._noise import NoiseSource
-from letheon.linear._problem import Problem
+from letheon.linear._problem import Logistic, Loss, Problem, Softmax
 from letheon.linear._solve import newton
+from letheon.noise import NoiseSource
 from tests.sharded.people import examples
 
 Floats = NDArray[np.float64]
+
+
+def published_least_iterations(shape: Geometry, epsilon: float, delta: float) -> int:
+    """Least I for which Theorem 3.2 is stated."""
+    a, gain = 2.0 * log(2.0 / delta), shape.rate * shape.strong
+    gap = sqrt(a + epsilon) - sqrt(a)
+    return steps_between(sqrt(2.0 * shape.n_entries) / gain, gap, shape)
+
+
 LOSSES: list[Loss] = [Logistic(1), Logistic(3), Softmax(3)]
 NAMES = ["binary", "one-vs-rest", "softmax"]
 SEEDS = st.integers(0, 10**6)

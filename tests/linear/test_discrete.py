@@ -11,8 +11,8 @@ import pytest
 import scipy.stats
 from numpy.typing import NDArray
 
-from letheon.linear import _discrete
-from letheon.linear._noise import NoiseSource
+from letheon import noise
+from letheon.noise import NoiseSource
 
 ENERGIES: dict[str, Callable[[Any, int], Any]] = {
     "discrete_normals": lambda z, scale: (z / scale) ** 2 / 2,
@@ -46,21 +46,21 @@ def test_a_wrong_law_would_be_found() -> None:
     assert p_value(drawn, ENERGIES["discrete_normals"](integers, 39), -1480) < 1e-4
 
 
-@pytest.mark.parametrize("scale", [1, 5, 1 << 20, _discrete.LARGEST_SCALE])
+@pytest.mark.parametrize("scale", [1, 5, 1 << 20, noise.LARGEST_SCALE])
 @pytest.mark.parametrize("name", sorted(ENERGIES))
 def test_floats_decide_as_decimals_do(
     name: str, scale: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quick = getattr(NoiseSource(7), name)(150, scale)
-    monkeypatch.setattr(_discrete, "_core", None)
-    monkeypatch.setattr(_discrete, "_MARGIN", 2.0)
+    monkeypatch.setattr(noise, "_core", None)
+    monkeypatch.setattr(noise, "_MARGIN", 2.0)
     slow = getattr(NoiseSource(7), name)(150, scale)
     np.testing.assert_array_equal(quick, slow)
 
 
 def test_long_normals_are_decided_alike_and_normal(monkeypatch: pytest.MonkeyPatch) -> None:
     quick = NoiseSource(8).long_normals(150)
-    monkeypatch.setattr(_discrete, "_MARGIN", 2.0)
+    monkeypatch.setattr(noise, "_MARGIN", 2.0)
     slow = NoiseSource(8).long_normals(150)
     np.testing.assert_array_equal(quick, slow)
     monkeypatch.undo()
@@ -93,14 +93,14 @@ def test_a_trial_next_to_the_bound_is_decided_by_more_bits(
         decay = mpmath.exp(-mpmath.mpf(energy.numerator) / energy.denominator)
         digits = int(mpmath.floor(decay * height.numerator / height.denominator * 2**192))
     words = [digits >> 64 & (1 << 64) - 1, digits & (1 << 64) - 1]
-    assert not _discrete._is_below(supply(words[0], words[1] + 1, 0), digits >> 128, energy, height)
-    assert _discrete._is_below(supply(words[0], words[1] - 1, 0), digits >> 128, energy, height)
+    assert not noise._is_below(supply(words[0], words[1] + 1, 0), digits >> 128, energy, height)
+    assert noise._is_below(supply(words[0], words[1] - 1, 0), digits >> 128, energy, height)
 
 
 def test_a_block_counts_ones_for_as_long_as_they_come() -> None:
     full = (1 << 64) - 1
     words = supply(0b0111, full, 0b10, full, full >> 1, full, 0b1)
-    np.testing.assert_array_equal(_discrete._draw_blocks(words, 4), [3, 64 + 63, 0, 64 + 64 + 1])
+    np.testing.assert_array_equal(noise._draw_blocks(words, 4), [3, 64 + 63, 0, 64 + 64 + 1])
 
 
 def test_trials_are_independent_of_how_many_are_asked_for() -> None:
@@ -109,19 +109,19 @@ def test_trials_are_independent_of_how_many_are_asked_for() -> None:
     assert abs(NoiseSource(None).discrete_normals(2000, 100)).max() < 100 * 9
 
 
-@pytest.mark.parametrize("scale", [0, -3, _discrete.LARGEST_SCALE + 1])
+@pytest.mark.parametrize("scale", [0, -3, noise.LARGEST_SCALE + 1])
 def test_scales_that_cannot_be_drawn_are_refused(scale: int) -> None:
     with pytest.raises(ValueError, match="whole number from 1 to"):
         NoiseSource(1).discrete_normals(3, scale)
 
 
 def test_the_probability_of_a_trial_is_never_above_one() -> None:
-    for law in (_discrete._NORMAL, _discrete._LAPLACE):
+    for law in (noise._NORMAL, noise._LAPLACE):
         best = max(2.0**block * math.exp(-law.energy(block)) for block in range(99))
         assert 0.9 < best * law.factor <= 1.0
 
 
-@pytest.mark.parametrize("scale", [1, 2, 5, 37, 1 << 20, 1_500_001, _discrete.LARGEST_SCALE])
+@pytest.mark.parametrize("scale", [1, 2, 5, 37, 1 << 20, 1_500_001, noise.LARGEST_SCALE])
 @pytest.mark.parametrize("is_normal", [True, False])
 def test_the_core_and_its_twin_agree(scale: int, is_normal: bool) -> None:
     core = pytest.importorskip("letheon._core")
@@ -129,11 +129,11 @@ def test_the_core_and_its_twin_agree(scale: int, is_normal: bool) -> None:
     words = plain.copy()
     odd = [0, 1, (1 << 64) - 1, (1 << 63) - 1, (1 << 39) - 1, ~((1 << 39) - 1) % (1 << 64)]
     words[: len(odd)] = words[20_000 : 20_000 + len(odd)] = odd
-    law = _discrete._NORMAL if is_normal else _discrete._LAPLACE
-    values, fates = _discrete._try_candidates(law, scale, words)
-    undecided = [*np.flatnonzero(fates == _discrete._UNDECIDED), len(fates)]
+    law = noise._NORMAL if is_normal else noise._LAPLACE
+    values, fates = noise._try_candidates(law, scale, words)
+    undecided = [*np.flatnonzero(fates == noise._UNDECIDED), len(fates)]
     sure = slice(0, undecided[0])
-    kept = values[sure][fates[sure] == _discrete._KEPT]
+    kept = values[sure][fates[sure] == noise._KEPT]
     np.testing.assert_array_equal(core.keep_candidates(is_normal, scale, words, 20_000), kept)
     np.testing.assert_array_equal(core.keep_candidates(is_normal, scale, words, 5), kept[:5])
     # The third word is a block without end; without such ones about half are kept.
@@ -144,18 +144,18 @@ def test_the_core_and_its_twin_agree(scale: int, is_normal: bool) -> None:
 def test_a_block_without_end_is_drawn_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once in 2**25 candidates; its value is far out, and hardly ever kept."""
     full = (1 << 64) - 1
-    monkeypatch.setattr(_discrete, "_is_below", lambda *_: True)
+    monkeypatch.setattr(noise, "_is_below", lambda *_: True)
     given = [full - 1, *[1] * 33, *[full] * 17]
-    value = _discrete._draw(supply(*given, 0b11), 1, _discrete._integers_of(8, _discrete._LAPLACE))
+    value = noise._draw(supply(*given, 0b11), 1, noise._integers_of(8, noise._LAPLACE))
     assert value.tolist() == [(25 + 2) * 8 + 7]
 
 
 @pytest.mark.parametrize("scale", [3, 1000])
 def test_every_place_comes_equally_often(scale: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With few bits for a place all of them can be counted."""
-    monkeypatch.setattr(_discrete, "_PLACE_BITS", 12)
+    monkeypatch.setattr(noise, "_PLACE_BITS", 12)
     words = np.arange(1 << 12, dtype=np.uint64) << np.uint64(1)
-    counts = np.unique(_discrete._parts(words, scale)[1], return_counts=True)[1]
+    counts = np.unique(noise._parts(words, scale)[1], return_counts=True)[1]
     rejected, places = counts[0], counts[1:]
     assert len(places) == scale
     assert places.tolist() == [4096 // scale] * scale
@@ -168,7 +168,7 @@ def test_a_candidate_that_is_not_needed_draws_no_bits(
 ) -> None:
     """Otherwise seeded noise after it would depend on whether there is a core."""
     if not has_core:
-        monkeypatch.setattr(_discrete, "_core", None)
+        monkeypatch.setattr(noise, "_core", None)
     source, n_calls = NoiseSource(5), 0
 
     def words(n: int) -> NDArray[np.uint64]:
@@ -178,5 +178,5 @@ def test_a_candidate_that_is_not_needed_draws_no_bits(
         drawn[2 * n // 3 - 1] = 2**64 - 2  # the last candidate: all bits of its block are ones
         return drawn
 
-    assert len(_discrete.draw_normals(words, 3, 8)) == 3
+    assert len(noise.draw_normals(words, 3, 8)) == 3
     assert n_calls == 1

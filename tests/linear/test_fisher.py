@@ -18,12 +18,12 @@ from sklearn.utils.estimator_checks import check_estimator
 import letheon
 from letheon.checks import parametrize_with_checks
 from letheon.exceptions import AssumptionError, EmptyModelError, GuaranteeWarning, UnknownIdError
-from letheon.linear import InfluenceClassifier, _fisher_expansion, _fisher_noise
+from letheon.linear import InfluenceClassifier, _fisher_law, _fisher_walk
 from letheon.linear._fisher import FisherClassifier
 from letheon.linear._fisher_law import Closeness
 from letheon.linear._fisher_walk import FisherAccount, Walk
-from letheon.linear._noise import NoiseSource
 from letheon.linear._problem import Problem
+from letheon.noise import NoiseSource
 from tests.linear.people import form_no_matrix
 from tests.linear.reference import (
     Case,
@@ -337,7 +337,7 @@ def test_a_stop_rule_too_loose_for_the_noise_means_retraining() -> None:
 
 
 def test_a_removal_that_no_step_reaches_ends_in_a_retrain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_fisher_expansion.Expanded, "step", lambda self, W, gradient: -gradient)
+    monkeypatch.setattr(_fisher_walk.Expanded, "step", lambda self, W, gradient: -gradient)
     case = make("logistic", n=60, p=2)
     model = fitted(case)
     receipt = model.forget([7])
@@ -484,7 +484,7 @@ def test_a_covariance_that_is_not_known_proves_nothing(monkeypatch: pytest.Monke
     case = make("logistic", n=60, p=8)
     model, weak = fitted(case), fitted(case, if_unproved="downgrade")
     before = model.digest()
-    monkeypatch.setattr(_fisher_noise, "COVARIANCE_ERROR", 1e-18)
+    monkeypatch.setattr(_fisher_law, "COVARIANCE_ERROR", 1e-18)
     with pytest.raises(AssumptionError, match="covariance of the noise"):
         model.forget([3])
     assert model.digest() == before

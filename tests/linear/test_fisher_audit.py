@@ -14,14 +14,12 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from letheon.linear import _fisher, _fisher_walk
-from letheon.linear._change import Change
+from letheon.linear._calibrate import Grid
 from letheon.linear._fisher import FisherClassifier
-from letheon.linear._fisher_expansion import Expanded, View, look
-from letheon.linear._fisher_walk import Walk
-from letheon.linear._grid import Grid
-from letheon.linear._losses import Floats
-from letheon.linear._noise import NoiseSource
-from letheon.linear._problem import NOBODY, Problem
+from letheon.linear._fisher_walk import Expanded, View, Walk, look
+from letheon.linear._problem import NOBODY, Floats, Problem
+from letheon.noise import NoiseSource
+from letheon.removal import Change
 from tests.linear.audit import epsilon_lower_bound
 
 CANARY = 19

@@ -11,11 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from letheon.linear._calibrate import gaussian_mu, mismatch_delta
-from letheon.linear._fisher_law import Closeness, Law, Limits, Shape
-from letheon.linear._fisher_noise import COVARIANCE_ERROR
+from letheon.linear._calibrate import Grid, gaussian_mu, mismatch_delta
+from letheon.linear._fisher_law import COVARIANCE_ERROR, Closeness, Law, Limits, Shape
 from letheon.linear._fisher_walk import FisherAccount
-from letheon.linear._grid import Grid
 from tests.linear.test_fisher_noise import power
 
 Floats = NDArray[np.float64]

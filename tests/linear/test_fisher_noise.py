@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from letheon.linear._calibrate import Grid
 from letheon.linear._curvature import Curvature
-from letheon.linear._fisher_expansion import DiagonalNoise, Expanded, Expansion
-from letheon.linear._fisher_noise import (
+from letheon.linear._fisher_law import (
     COVARIANCE_ERROR,
     FULL_LIMIT,
     Root,
@@ -22,10 +22,9 @@ from letheon.linear._fisher_noise import (
     draw_noise,
     shaped_gap,
 )
-from letheon.linear._grid import Grid
-from letheon.linear._losses import Logistic, Loss, Softmax
-from letheon.linear._noise import NoiseSource
-from letheon.linear._problem import Problem
+from letheon.linear._fisher_walk import DiagonalNoise, Expanded, Expansion
+from letheon.linear._problem import Logistic, Loss, Problem, Softmax
+from letheon.noise import NoiseSource
 from tests.linear.reference import Case, hessian
 from tests.sharded.people import examples
 

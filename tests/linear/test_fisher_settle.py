@@ -13,9 +13,8 @@ from letheon import FisherClassifier, load, save, state
 from letheon.exceptions import AssumptionError, ChangedParametersError, GuaranteeWarning
 from letheon.linear import _fisher
 from letheon.linear._account import rounded_up
-from letheon.linear._fisher_expansion import look
-from letheon.linear._fisher_walk import Walk
-from letheon.linear._grid import Grid
+from letheon.linear._calibrate import Grid
+from letheon.linear._fisher_walk import Walk, look
 from letheon.linear._problem import Problem
 from letheon.linear._solve import minimise
 from tests.linear.people import form_no_matrix

@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 
 from letheon.exceptions import AssumptionError
 from letheon.linear import _fisher, _fisher_walk
+from letheon.linear._calibrate import Grid
 from letheon.linear._fisher import FisherClassifier
-from letheon.linear._fisher_expansion import look
-from letheon.linear._fisher_noise import COVARIANCE_ERROR, Root
-from letheon.linear._fisher_walk import Walk
-from letheon.linear._grid import Grid
-from letheon.linear._noise import NoiseSource
+from letheon.linear._fisher_law import COVARIANCE_ERROR, Root
+from letheon.linear._fisher_walk import Walk, look
+from letheon.noise import NoiseSource
 from tests.linear.test_fisher_noise import covariance_of, log_factor
 
 Floats = NDArray[np.float64]

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from letheon.linear._calibrate import gaussian_mu
-from letheon.linear._grid import Grid, rounding_gap
-from letheon.linear._noise import NoiseSource
+from letheon.linear._calibrate import Grid, gaussian_mu, rounding_gap
+from letheon.noise import NoiseSource
 
 
 def discrete_law(scale: int) -> tuple[list[int], list[mpmath.mpf]]:

@@ -17,12 +17,17 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from letheon import load, save
-from letheon.linear import _repair
-from letheon.linear._account import Account, residual_limit
-from letheon.linear._calibrate import gaussian_mu
+from letheon.linear import _newton
+from letheon.linear._account import (
+    Account,
+    Limits,
+    Mechanism,
+    ObjectiveNoise,
+    OutputNoise,
+    residual_limit,
+)
+from letheon.linear._calibrate import Grid, gaussian_mu
 from letheon.linear._curvature import Curvature
-from letheon.linear._grid import Grid
-from letheon.linear._mechanism import Limits, NoNoise, ObjectiveNoise, OutputNoise
 from letheon.linear._newton import Leaving, Setting, propose
 from tests.linear import reference as ref
 from tests.linear.people import (
@@ -206,7 +211,7 @@ def fix_limit(patch: pytest.MonkeyPatch, limit: float) -> None:
 
 def escalation(patch: pytest.MonkeyPatch, limit: float, *, most_polishes: int = 10) -> Any:
     """A model whose next removal may leave no more than `limit`; returns model and receipt."""
-    patch.setattr(_repair, "_MOST_POLISHES", most_polishes)
+    patch.setattr(_newton, "_MOST_POLISHES", most_polishes)
     X, y = make_rows(n=60)
     model = estimator(sigma=0.5).fit(X, y)
     with patch.context() as limited:
@@ -235,7 +240,7 @@ def test_every_escalation_is_reached_and_told(monkeypatch: pytest.MonkeyPatch) -
     model, solved = escalation(monkeypatch, exact * 0.9, most_polishes=0)
     assert solved.rebuilt == {"exact residuals": 1, "polishes": 1}
     assert model.exact_residual() <= exact * 0.9
-    monkeypatch.setattr(_repair, "_MOST_SOLVING", 0)
+    monkeypatch.setattr(_newton, "_MOST_SOLVING", 0)
     model, retrained = escalation(monkeypatch, exact * 0.9, most_polishes=0)
     assert retrained.rebuilt["retrains"] == 1
     assert retrained.work == 1.0
@@ -337,7 +342,7 @@ def test_account_in_words_and_epsilon() -> None:
     }
     assert account.renewed(0.2, 5.0) == Account(0.2, 5.0, retrains=1)
     assert ObjectiveNoise(2.0, 1.0, 0.0).spent_epsilon(1.0, 3.0, 5) == 0.5
-    assert NoNoise().spent_epsilon(1.0, 3.0, 5) == np.inf
+    assert Mechanism().spent_epsilon(1.0, 3.0, 5) == np.inf
     assert residual_limit(2.0, 0.5, 0.0) == 1.0
     assert residual_limit(2.0, 0.5, 0.01) == 2 * gaussian_mu(0.5, 0.01)
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from letheon.linear import _influence_base, _influence_removal, _newton, _repair
+from letheon.linear import _influence, _influence_removal, _newton
 from letheon.linear._account import Account
-from letheon.linear._grid import Grid
+from letheon.linear._calibrate import Grid
 from letheon.linear._newton import Proposal
-from letheon.linear._noise import NoiseSource
+from letheon.noise import NoiseSource
 from tests.linear.audit import epsilon_lower_bound
 from tests.linear.people import estimator
 
@@ -181,7 +181,7 @@ def step_the_wrong_way(patch: pytest.MonkeyPatch) -> None:
 
 
 def measure_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_repair, "norm", lambda _: 0.0)
+    patch.setattr(_newton, "norm", lambda _: 0.0)
 
 
 def forget_what_was_spent(patch: pytest.MonkeyPatch) -> None:
@@ -189,8 +189,8 @@ def forget_what_was_spent(patch: pytest.MonkeyPatch) -> None:
 
 
 def ignore_the_start(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_influence_base, "Account", lambda _, limit: Account(0.0, limit))
-    patch.setattr(_influence_base, "unconverged", lambda *_: ())
+    patch.setattr(_influence, "Account", lambda _, limit: Account(0.0, limit))
+    patch.setattr(_influence, "unconverged", lambda *_: ())
 
 
 def believe_in_no_bound(patch: pytest.MonkeyPatch) -> None:

@@ -26,8 +26,8 @@ from letheon.exceptions import (
     GuaranteeWarning,
     UnknownIdError,
 )
-from letheon.linear import _repair
-from letheon.linear._mechanism import Limits, OutputNoise
+from letheon.linear import _newton
+from letheon.linear._account import Limits, OutputNoise
 from tests.linear.people import estimator, form_no_matrix, make_rows
 
 SETTINGS = [
@@ -38,10 +38,10 @@ SETTINGS = [
     ({"l2": True}, "l2=True"),
     ({"sigma": -1.0}, "sigma=-1.0; expected the scale of the noise"),
     ({"sigma": float("inf")}, "sigma=inf"),
-    ({"epsilon": 0}, "epsilon must be a finite number above 0, not 0"),
-    ({"epsilon": float("nan")}, "epsilon must be a finite number above 0, not nan"),
-    ({"delta": 1.0}, r"delta must be a number from 0 to below 1, not 1\.0"),
-    ({"delta": -0.1}, "delta must be a number from 0 to below 1"),
+    ({"epsilon": 0}, "epsilon=0; expected a number above 0"),
+    ({"epsilon": float("nan")}, "epsilon=nan; expected a number above 0"),
+    ({"delta": 1.0}, r"delta=1\.0; expected a number of at least 0 and below 1"),
+    ({"delta": -0.1}, "delta=-0.1; expected a number of at least 0"),
     ({"reg": "mean"}, r"reg='mean'; expected one of \('per_sample', 'total'\)"),
     ({"multi_class": "multinomial"}, "multi_class='multinomial'; expected one of"),
     ({"bound": "tight"}, "bound='tight'; expected one of"),
@@ -211,7 +211,7 @@ def test_a_retrain_that_cannot_be_covered_raises_and_changes_nothing(
     model = estimator(noise_seed=None).fit(X, y)
     model.account_ = replace(model.account_, limit=0.0)
     digest = model.digest()
-    monkeypatch.setattr(_repair, "_MOST_POLISHES", 0)
+    monkeypatch.setattr(_newton, "_MOST_POLISHES", 0)
     monkeypatch.setattr(OutputNoise, "limits", lambda *_: Limits(-1.0, -1.0))
     with pytest.raises(AssumptionError, match="training left a gradient"):
         model.forget([1])

@@ -12,7 +12,7 @@ from scipy.special import expit
 
 from letheon import load, save
 from letheon import state as canonical
-from letheon.linear._cache import Cache
+from letheon.removal import Cache
 from tests.linear import reference as ref
 from tests.linear.people import KINDS, case_of, estimator, make_rows
 

@@ -11,10 +11,8 @@ from sklearn.datasets import load_iris
 
 from letheon.exceptions import AssumptionError, ChangedParametersError
 from letheon.linear import InfluenceClassifier, InfluenceRegressor
-from letheon.linear._curvature import Curvature
-from letheon.linear._losses import Squared
-from letheon.linear._problem import Problem
-from letheon.linear._products import Products
+from letheon.linear._curvature import Curvature, Products
+from letheon.linear._problem import Problem, Squared
 from tests.linear.people import form_no_matrix
 
 Floats = NDArray[np.float64]

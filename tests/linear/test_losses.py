@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from letheon.linear._losses import Logistic, Loss, PseudoHuber, Softmax, Squared
+from letheon.linear._problem import Logistic, Loss, PseudoHuber, Softmax, Squared
 from tests.linear import reference as ref
 from tests.linear.people import KINDS, Recipe, examples, library_loss, recipes
 

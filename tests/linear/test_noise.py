@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.stats import gamma, kstest
 
 from letheon.exceptions import CorruptFileError
-from letheon.linear._noise import NoiseSource, Sealed
+from letheon.noise import NoiseSource, Sealed
 from letheon.seeds import Purpose, keyed_hash
 from letheon.state import decode, digest, encode
 

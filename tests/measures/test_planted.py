@@ -10,18 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from letheon.measures import (
-    _accuracy,
-    _certifiability,
-    _consistency,
-    _intervals,
-    _laws,
-    _paired,
-    _regression,
-    _residual,
-    _runs,
-    _strength,
-)
+from letheon.measures import _consistency, _intervals, _measure, _performance, _sequences
 
 
 def spoilt(module: ModuleType, right: str, wrong: str) -> Any:
@@ -100,8 +89,7 @@ def intervals(m: Any) -> None:
 def signed_gap(m: Any) -> None:
     y = (np.zeros(4), np.array([1, 1, 0, 0]), np.zeros(4))
     options = {"confidence": 0.95, "n_resamples": 10, "seed": 0}
-    value = m.compared(lambda y, p: np.mean(y == p), lambda a, b: a - b, y, **options)[0]
-    near(value, 0.5)
+    near(m.effectiveness(lambda y, p: np.mean(y == p), *y, **options).value, 0.5)
 
 
 def percentage_error(m: Any) -> None:
@@ -142,25 +130,25 @@ def growth(m: Any) -> None:
 
 
 BUGS: list[tuple[Callable[[Any], None], ModuleType, str, str]] = [
-    (kl_of_probabilities, _consistency, "rows = divergence(p, q)", "rows = divergence(q, p)"),
-    (agreement_of_labels, _consistency, "unlearned == naive)", "unlearned != naive)"),
+    (kl_of_probabilities, _consistency, "(divergence(p, q),", "(divergence(q, p),"),
+    (agreement_of_labels, _consistency, "unlearned == naive, c", "unlearned != naive, c"),
     (
         kl_of_gaussians,
-        _regression,
+        _consistency,
         "divergence(m_p, m_q, s_p, s_q)\n",
         "divergence(m_p, m_q, s_q, s_p)\n",
     ),
-    (gap, _regression, "naive.std(ddof=1)", "naive.std()"),
-    (gap, _regression, "(gaps / scale) ** 2", "abs(gaps / scale)"),
-    (agreement_of_numbers, _regression, "abs(unlearned - naive) <=", "(unlearned - naive) <="),
-    (agreement_of_numbers, _regression, "- naive) <= tolerance", "- naive) < tolerance"),
-    (law_of_labels, _laws, "divergence(*shares)", "divergence(*shares[::-1])"),
-    (law_of_labels, _laws, "smoothing * hot.shape[2]", "smoothing"),
-    (law_of_numbers, _laws, "d.std(axis=0, ddof=1)", "d.std(axis=0)"),
-    (law_of_numbers, _laws, "np.log(m / (n - 1))", "np.log(m / n)"),
-    (law_of_numbers, _laws, "np.log(m / (n - 1))", "np.log(n / (n - 1))"),
-    (law_of_numbers, _laws, "np.log(across / within)", "np.log(within / across)"),
-    (law_of_numbers, _laws, "k, axis=1)[:, k]", "k - 1, axis=1)[:, k - 1] + 1e-300"),
+    (gap, _consistency, "naive.std(ddof=1)", "naive.std()"),
+    (gap, _consistency, "(gaps / scale) ** 2", "abs(gaps / scale)"),
+    (agreement_of_numbers, _consistency, "abs(unlearned - naive) <=", "(unlearned - naive) <="),
+    (agreement_of_numbers, _consistency, "- naive) <= tolerance", "- naive) < tolerance"),
+    (law_of_labels, _sequences, "divergence(*shares)", "divergence(*shares[::-1])"),
+    (law_of_labels, _sequences, "smoothing * hot.shape[2]", "smoothing"),
+    (law_of_numbers, _sequences, "d.std(axis=0, ddof=1)", "d.std(axis=0)"),
+    (law_of_numbers, _sequences, "np.log(m / (n - 1))", "np.log(m / n)"),
+    (law_of_numbers, _sequences, "np.log(m / (n - 1))", "np.log(n / (n - 1))"),
+    (law_of_numbers, _sequences, "np.log(across / within)", "np.log(within / across)"),
+    (law_of_numbers, _sequences, "k, axis=1)[:, k]", "k - 1, axis=1)[:, k - 1] + 1e-300"),
     (intervals, _intervals, "values.var(ddof=1)", "values.var()"),
     (intervals, _intervals, "stdtrit(df, ", "stdtrit(df + 1, "),
     (intervals, _intervals, "successes, failures + 1", "successes, failures"),
@@ -176,22 +164,22 @@ BUGS: list[tuple[Callable[[Any], None], ModuleType, str, str]] = [
         "signs = np.random.default_rng(seed), (1.0, 1.0)",
     ),
     (intervals, _intervals, "> limit:", "> 99 * limit:"),
-    (signed_gap, _paired, "return abs(value), fold", "return value, fold"),
-    (percentage_error, _certifiability, "return abs(_signed", "return (_signed"),
-    (percentage_error, _certifiability, "(abs(a) + abs(b))", "(a + b)"),
-    (accuracy_of_a_sequence, _accuracy, "excess > alpha", "excess >= alpha"),
-    (accuracy_of_a_sequence, _accuracy, "betaincinv(worst + 1,", "betaincinv(worst,"),
-    (accuracy_of_a_sequence, _accuracy, ".sum(axis=0).max()", ".sum(axis=0).min()"),
-    (accuracy_of_a_sequence, _accuracy, "ordered[n - 1 - allowed]", "ordered[n - 2 - allowed]"),
-    (accuracy_of_a_sequence, _accuracy, "ordered[enough[0]]", "ordered[enough[0] - 1]"),
-    (accuracy_of_a_sequence, _accuracy, "excess = ours - theirs", "excess = theirs - ours"),
-    (residual, _residual, "size = length / n_rows", "size = length"),
-    (means, _runs, "math.exp(float(logs.mean()))", "float(numbers.mean())"),
-    (means, _runs, "min(interval[0], mean), least)", "min(interval[0], mean), -9.0)"),
-    (growth, _strength, "high <= limit + 1e-9", "high < limit - 1e-3"),
-    (growth, _strength, "table[:, late - 1]", "table[:, late - 2]"),
-    (growth, _strength, "np.log(early), np.log(late)", "early * 1.0, late * 1.0"),
-    (growth, _strength, '"weak" if low > limit', '"weak" if high < limit'),
+    (signed_gap, _performance, "name, abs(value), fold", "name, value, fold"),
+    (percentage_error, _performance, "return abs(_signed", "return (_signed"),
+    (percentage_error, _performance, "(abs(a) + abs(b))", "(a + b)"),
+    (accuracy_of_a_sequence, _sequences, "excess > alpha", "excess >= alpha"),
+    (accuracy_of_a_sequence, _sequences, "betaincinv(worst + 1,", "betaincinv(worst,"),
+    (accuracy_of_a_sequence, _sequences, ".sum(axis=0).max()", ".sum(axis=0).min()"),
+    (accuracy_of_a_sequence, _sequences, "ordered[n - 1 - allowed]", "ordered[n - 2 - allowed]"),
+    (accuracy_of_a_sequence, _sequences, "ordered[enough[0]]", "ordered[enough[0] - 1]"),
+    (accuracy_of_a_sequence, _sequences, "excess = ours - theirs", "excess = theirs - ours"),
+    (residual, _performance, "size = length / n_rows", "size = length"),
+    (means, _measure, "math.exp(float(logs.mean()))", "float(numbers.mean())"),
+    (means, _measure, "min(interval[0], mean), least)", "min(interval[0], mean), -9.0)"),
+    (growth, _sequences, "high <= limit + 1e-9", "high < limit - 1e-3"),
+    (growth, _sequences, "table[:, late - 1]", "table[:, late - 2]"),
+    (growth, _sequences, "np.log(early), np.log(late)", "early * 1.0, late * 1.0"),
+    (growth, _sequences, '"weak" if low > limit', '"weak" if high < limit'),
 ]
 
 

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from letheon.exceptions import GuaranteeWarning, UnknownIdError
-from letheon.monitor import Monitor, Tolerances
+from letheon.monitor import Monitor, Tolerances, record_of
 from letheon.monitor._panel import train
-from letheon.monitor._saved import record_of
 from tests.monitor.drifters import QUICK, exact, keeper, make_people, share_right
 
 PEOPLE = make_people(n_people=30, n_test=20)
@@ -55,7 +54,7 @@ def test_it_is_the_same_as_a_retrain_of_its_own() -> None:
         monitor.forget([1, 2])
     ours.retrain()
     assert theirs._rows is not None
-    retrained = train(theirs.model, theirs._rows).model
+    retrained = train(theirs.model, theirs._rows)[0]
     assert theirs.adopt(retrained, seconds=1.0) == theirs.history[-1]
     assert without_times(ours) == without_times(theirs)
     assert ours.model.digest() == theirs.model.digest()

@@ -12,8 +12,8 @@ from letheon.datasets import Requests
 from letheon.exceptions import EmptyModelError
 from letheon.ledger.models.monitoring import pack, policy_digest, unpack
 from letheon.monitor import Calibration, Limit, Monitor, Tolerances
-from letheon.monitor._decide import say_if_useless
-from letheon.monitor._saved import read_calibration
+from letheon.monitor._reading import say_if_useless
+from letheon.monitor._store import read_calibration
 from tests.monitor.drifters import QUICK, Keeper, exact, keeper, make_people
 
 PEOPLE = make_people()

@@ -1,25 +1,36 @@
 """Keep or retrain, at the very edges."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from letheon.monitor import Tolerances
-from letheon.monitor._decide import Seen, decide
+from letheon.monitor import Reading, Tolerances
+from letheon.monitor._reading import Seen, decide
 
 TOLERANCES = Tolerances(effectiveness=0.02, certifiability=5.0, efficiency=3.0, residual=0.1)
-FINE = Seen(
+READING = Reading(
+    request=1,
+    n_people=1,
+    n_rows=1,
+    since_retrain=1,
+    rows_left=9,
+    n_test=5,
+    metric=0.9,
+    metric_retrained=0.9,
+    seconds=0.1,
     proxies={"effectiveness": 0.02, "certifiability": 5.0},
-    share=0.09,
-    horizon=0.1,
     guarantee="empirical",
-    was_guaranteed="empirical",
-    spent=None,
-    budget=None,
     residual=0.1,
-    speed_ups=(3.0,),
 )
+FINE = Seen(READING, share=0.09, horizon=0.1, was_guaranteed="empirical", speed_ups=(3.0,))
+
+
+def changed(**changes: Any) -> Seen:
+    """Return what is fine, but for some fields of the reading or beside it."""
+    beside = {name: changes.pop(name) for name in Seen._fields if name in changes}
+    return FINE._replace(reading=replace(READING, **changes), **beside)
 
 
 def test_just_within_everything() -> None:
@@ -38,30 +49,30 @@ def test_just_within_everything() -> None:
         ({"is_judged": False}, "cannot be judged"),
     ],
 )
-def test_each_tolerance_alone_is_a_reason(change: dict[str, object], word: str) -> None:
-    decision, reasons = decide(FINE._replace(**change), TOLERANCES)  # type: ignore[arg-type]
+def test_each_tolerance_alone_is_a_reason(change: dict[str, Any], word: str) -> None:
+    decision, reasons = decide(changed(**change), TOLERANCES)
     assert decision == "retrain"
     assert word in reasons[0]
     assert len(reasons) == 1
 
 
 def test_proxies_of_an_exact_model_are_no_reason() -> None:
-    seen = FINE._replace(guarantee="exact", was_guaranteed="exact", is_judged=False)
+    seen = changed(guarantee="exact", was_guaranteed="exact", is_judged=False)
     assert decide(seen, TOLERANCES)[0] == "keep"
 
 
 def test_a_share_of_the_budget_can_be_the_limit() -> None:
-    seen = FINE._replace(guarantee="certified", spent=0.6, budget=1.0)
+    seen = changed(guarantee="certified", spent=0.6, budget=1.0)
     assert decide(seen, TOLERANCES)[0] == "keep"
     assert decide(seen, replace(TOLERANCES, budget=0.5))[0] == "retrain"
 
 
 def test_one_slow_removal_says_little() -> None:
-    once = FINE._replace(speed_ups=(9.0, 9.0, 0.1))
-    often = FINE._replace(speed_ups=(9.0, 0.1, 0.1))
+    once = changed(speed_ups=(9.0, 9.0, 0.1))
+    often = changed(speed_ups=(9.0, 0.1, 0.1))
     assert len(decide(once, TOLERANCES)[1]) == 1
     assert "look into it" in decide(often, TOLERANCES)[1][-1]
 
 
 def test_nothing_rehearsed_has_no_horizon() -> None:
-    assert decide(FINE._replace(horizon=None, share=np.inf), TOLERANCES)[0] == "keep"
+    assert decide(changed(horizon=None, share=np.inf), TOLERANCES)[0] == "keep"

@@ -13,7 +13,7 @@ from letheon.monitor._limits import (
     Limit,
     Rehearsal,
     Tally,
-    blended,
+    blend_scores,
     fit_limit,
     fit_powers,
     score_at_breach,
@@ -203,7 +203,7 @@ def test_the_blend_finds_the_law_of_the_truth() -> None:
 def test_the_blend_grows_with_every_score(powers: dict[str, float], more: float) -> None:
     pairs = {name: (power, 0.5) for name, power in powers.items()}
     low, high = dict.fromkeys(SCORES, 1.0), dict.fromkeys(SCORES, more)
-    assert 1 <= blended(pairs, low) <= blended(pairs, high)
+    assert 1 <= blend_scores(pairs, low) <= blend_scores(pairs, high)
 
 
 def test_a_limit_survives_json() -> None:

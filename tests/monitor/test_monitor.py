@@ -12,8 +12,7 @@ from sklearn.metrics import accuracy_score
 from letheon import InfluenceClassifier, NaiveUnlearner, select, state
 from letheon.exceptions import CannotForgetError, GuaranteeWarning, NotFittedError, UnknownIdError
 from letheon.measures import sape
-from letheon.monitor import Calibration, History, Limit, Monitor, Reading, Tolerances
-from letheon.monitor._saved import record_of
+from letheon.monitor import Calibration, History, Limit, Monitor, Reading, Tolerances, record_of
 from tests.monitor.drifters import QUICK, Keeper, People, exact, keeper, make_people, regression
 
 PEOPLE = make_people()

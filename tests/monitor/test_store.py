@@ -21,8 +21,7 @@ from letheon.exceptions import (
     UntrustedClassError,
 )
 from letheon.monitor import Monitor, Tolerances
-from letheon.monitor._saved import record_of
-from letheon.monitor._store import MANIFEST, Folder
+from letheon.monitor._store import MANIFEST, Folder, record_of
 from tests.monitor.drifters import QUICK, Keeper, keeper, make_people
 from tests.monitor.kills import PERSON
 

@@ -11,8 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from numpy.typing import NDArray
 
-from letheon.measures import Measure
-from letheon.measures._measure import Better
+from letheon.measures import Better, Measure
 
 
 def measure(

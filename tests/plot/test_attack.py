@@ -14,7 +14,7 @@ from matplotlib.collections import LineCollection
 from sklearn.metrics import roc_auc_score
 
 from letheon.measures import Measure
-from letheon.measures.attacks._result import AttackResult
+from letheon.measures.attacks import AttackResult
 from letheon.plot import AttackDisplay
 from tests.plot.drawn import ends, measure, overlapping_texts, xy
 

@@ -143,7 +143,7 @@ def test_given_axes_are_used() -> None:
     display = EvaluationDisplay(rows()).plot(axes)
     assert display.figure_ is figure
     assert display.ax_ == tuple(axes)
-    with pytest.raises(ValueError, match="2 measures need as many axes, not 1"):
+    with pytest.raises(ValueError, match="measures need 2 axes, not 1"):
         EvaluationDisplay(rows()).plot(axes[:1])
 
 

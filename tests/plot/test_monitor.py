@@ -125,7 +125,7 @@ def test_given_axes_are_used() -> None:
     figure, axes = plt.subplots(2, 1)
     display = MonitorDisplay(REQUESTS, PROXIES).plot(axes)
     assert display.figure_ is figure
-    with pytest.raises(ValueError, match="2 proxies need as many axes, not 1"):
+    with pytest.raises(ValueError, match="proxies need 2 axes, not 1"):
         MonitorDisplay(REQUESTS, PROXIES).plot(axes[:1])
 
 

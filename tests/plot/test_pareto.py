@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from matplotlib import pyplot as plt
 from matplotlib.patches import Rectangle
 
-from letheon.measures import Measure
-from letheon.measures._measure import Better
+from letheon.measures import Better, Measure
 from letheon.plot import ParetoDisplay, pareto_front
 from tests.plot.drawn import ends, loss, measure, overlapping_texts, segments, speed, xy
 

@@ -30,8 +30,7 @@ from letheon.datasets import Dataset, Requests, info
 from letheon.exceptions import NoCandidateError
 from letheon.select import Candidate, Comparison, Need, Tolerances, choose, tune_efficiency
 from letheon.select import _choose as choosing
-from letheon.select import _tolerances as tolerating
-from letheon.select import _tried as trying
+from letheon.select import _comparison as tolerating
 from tests.select.planted import Planted, PlantedExact, Rule, evaluate_planted, people
 from tests.sharded.people import examples
 
@@ -125,7 +124,7 @@ def test_ranking_is_by_the_lower_end_of_the_speed_up() -> None:
 
 
 def test_ranking_by_values_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trying, "bad_end", lambda measure: measure.value)
+    monkeypatch.setattr(tolerating, "bad_end", lambda measure: measure.value)
     with pytest.raises(AssertionError):
         assert_the_steady_one_is_chosen()
 

@@ -7,9 +7,8 @@ from sklearn.tree import DecisionTreeClassifier
 
 from letheon import SISAClassifier
 from letheon.datasets import Requests
-from letheon.evaluation import Problem
+from letheon.evaluation import CrossValidation, Problem
 from letheon.select import Candidate, Need, Tolerances, choose
-from letheon.select._yardstick import CrossValidation
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(240, 3))

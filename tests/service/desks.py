@@ -107,10 +107,10 @@ def _fill(ledger: Ledger) -> None:
     for name, tenant, seed in (("risk", "default", 1), ("churn", OTHER, 2)):
         X, y, ids = _table(seed)
         model = NaiveUnlearner(GaussianNB(), random_state=0).fit(X, y, ids=ids)
-        ledger.register(model, X, y, ids=ids, name=name, tenant=tenant)
+        ledger.models.register(model, X, y, ids=ids, name=name, tenant=tenant)
     X, y, ids = _table(3, numbers=True)
     forest = DaREForestClassifier(n_estimators=3, max_depth=4, random_state=0).fit(X, y, ids=ids)
-    ledger.register(forest, X, y, ids=ids, name="forest")
+    ledger.models.register(forest, X, y, ids=ids, name="forest")
 
 
 def make_desk(

@@ -34,7 +34,7 @@ def twin_of(text: str) -> str:
 
 def file(desk: Desk, *numbers: int, by: str = "operator", **given: object) -> Request:
     with desk.ledger.acting(desk.tokens[by].id):
-        return desk.ledger.request([person(one) for one in numbers], model="risk", **given)  # type: ignore[arg-type]
+        return desk.ledger.requests.submit([person(one) for one in numbers], model="risk", **given)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +46,8 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     file(desk, 2, by="requester")
     file(desk, 3, verified=True, regime="ccpa", ground="ccpa.1798.105")
     file(desk, 4, 5, 6, 7, verified=True)
-    desk.ledger.reject(file(desk, 8).id, "gdpr.art12.6")
-    desk.ledger.hold(file(desk, 9, verified=True).id, "litigation-hold", "2027-12-01")
-    desk.ledger.request([person(1)], model="churn", tenant=OTHER)
+    desk.ledger.requests.reject(file(desk, 8).id, "gdpr.art12.6")
+    desk.ledger.requests.hold(file(desk, 9, verified=True).id, "litigation-hold", "2027-12-01")
+    desk.ledger.requests.submit([person(1)], model="churn", tenant=OTHER)
     yield desk
     desk.close()

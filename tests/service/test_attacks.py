@@ -36,9 +36,9 @@ MIB = 1 << 20
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     """A desk with something on every page; its tests do not change what others look at."""
     made = make_desk(tmp_path_factory.mktemp("attacked"))
-    made.ledger.request([person(1)], model="risk", verified=True)
+    made.ledger.requests.submit([person(1)], model="risk", verified=True)
     made.work()
-    made.ledger.request([person(2)], model="risk")
+    made.ledger.requests.submit([person(2)], model="risk")
     made.client().post("/api/v1/audits", json={})
     yield made
     made.close()
@@ -219,7 +219,7 @@ def test_webhooks_reach_nothing_inside(tmp_path: Path) -> None:
                 "/api/v1/webhooks", json={"url": f"{open_name}/in", "events": ["received"]}
             )
             if made.status_code == 201:
-                desk.ledger.request([person(1)], model="risk")
+                desk.ledger.requests.submit([person(1)], model="risk")
                 deliver_due(desk.ledger, settings)
             assert len(inside.calls) == reached
             desk.close()

@@ -23,7 +23,7 @@ def test_a_tenants_token_files_for_that_tenant_only(desk: Desk, is_verified: boo
     everywhere = operator.post(URL, json=item | {"tenant": OTHER, "model": "*"})
     many = operator.post(f"{URL}/bulk", json={"items": [item], "tenant": OTHER})
     assert [one.status_code for one in (alone, everywhere, many)] == [404, 404, 404]
-    assert desk.ledger.count_requests().total == 0
+    assert desk.ledger.requests.count().total == 0
 
 
 def test_a_tenants_auditor_audits_that_tenant_only(desk: Desk) -> None:
@@ -124,5 +124,5 @@ def test_an_erasure_is_withdrawn_by_who_sent_it_or_who_handles(desk: Desk) -> No
     other.headers["Authorization"] = f"Bearer {text}"
     assert other.get(place).status_code == 200
     assert other.delete(place).status_code == 403
-    assert desk.ledger.count_requests().by_state["cancelled"] == 0
+    assert desk.ledger.requests.count().by_state["cancelled"] == 0
     assert desk.client("operator").delete(place).status_code == 202

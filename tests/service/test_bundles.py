@@ -31,8 +31,8 @@ from tests.sharded.people import examples
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     """A desk with a certificate of each of two models."""
     desk = make_desk(tmp_path_factory.mktemp("filled"))
-    desk.ledger.request([person(1)], model="risk", verified=True)
-    desk.ledger.request([3], model="forest", verified=True)
+    desk.ledger.requests.submit([person(1)], model="risk", verified=True)
+    desk.ledger.requests.submit([3], model="forest", verified=True)
     desk.work()
     yield desk
     desk.close()
@@ -240,12 +240,12 @@ def test_rooms_of_the_dead_are_swept(desk: Desk) -> None:
 
 
 def test_a_purge_waits_for_a_room_that_holds_the_erased(desk: Desk) -> None:
-    desk.ledger.request([person(1)], model="risk", verified=True)
+    desk.ledger.requests.submit([person(1)], model="risk", verified=True)
     with temp_folder(desk.ledger, "bundle") as folder:
         desk.ledger.export(folder / "bundle", tier="public")
         (folder / "copy.csv").write_text(f"{person(1)},1.0\n")
         desk.work()
-        assert desk.ledger.certificate_info(1).purged_at is None
+        assert desk.ledger.certificates.get(1).purged_at is None
     desk.clock.now += 3600
     desk.work()
-    assert desk.ledger.certificate_info(1).purged_at is not None
+    assert desk.ledger.certificates.get(1).purged_at is not None

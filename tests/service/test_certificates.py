@@ -32,8 +32,8 @@ def _fill(desk: Desk) -> None:
     (desk.folder / "copies").mkdir()
     (desk.folder / "copies" / "old.csv").write_text("nobody")
     (desk.folder / "backups").mkdir()
-    desk.ledger.add_store("copies", desk.folder / "copies")
-    desk.ledger.add_store("backups", desk.folder / "backups", days=30)
+    desk.ledger.stores.add("copies", desk.folder / "copies")
+    desk.ledger.stores.add("backups", desk.folder / "backups", days=30)
     for ids, model, tenant in (
         ([person(1)], "risk", "default"),
         ([person(2)], "churn", "rival"),
@@ -41,9 +41,9 @@ def _fill(desk: Desk) -> None:
         ([person(4)], "risk", "default"),
     ):
         desk.clock.now += 60
-        desk.ledger.request(ids, model=model, tenant=tenant, verified=True)
+        desk.ledger.requests.submit(ids, model=model, tenant=tenant, verified=True)
         desk.work()
-    desk.ledger.checkpoint()
+    desk.ledger.log.checkpoint()
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def _execute(desk: Desk, statement: Any) -> None:
 
 
 def _envelope(desk: Desk, number: int) -> bytes:
-    return desk.ledger.certificate(number)
+    return desk.ledger.certificates.envelope(number)
 
 
 def _replace_certificate(desk: Desk, number: int, data: bytes) -> None:
@@ -137,7 +137,7 @@ def _other_line(desk: Desk) -> None:
 
 
 def _other_event(desk: Desk) -> None:
-    place = desk.ledger.certificate_info(4).log_index
+    place = desk.ledger.certificates.get(4).log_index
     with desk.ledger._core.database.reading() as conn:
         body = conn.scalar(select(events.c.body).where(events.c.log_index == place))
     changed = str(body).replace('"sequence":4', '"sequence":5')
@@ -175,7 +175,7 @@ def _no_proof(desk: Desk) -> None:
 
 def _other_purge(desk: Desk) -> None:
     change = update(purges).where(purges.c.sequence == 4)
-    _execute(desk, change.values(envelope=desk.ledger.purge_attestation(3)))
+    _execute(desk, change.values(envelope=desk.ledger.certificates.purge_attestation(3)))
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_before_the_purge_and_the_next_checkpoint_nothing_has_failed(desk: Desk)
     from letheon.ledger.worker.compute import compute
     from letheon.ledger.worker.worker import run_once
 
-    desk.ledger.request([person(1)], model="risk", verified=True)
+    desk.ledger.requests.submit([person(1)], model="risk", verified=True)
     for step in run_once(desk.ledger._core, "test", compute, forced=True):
         if step.what == "certified":
             break
@@ -262,7 +262,7 @@ def test_downloads_are_the_bytes_that_a_stranger_verifies(filled: Desk) -> None:
 
 
 def test_keys_follow_a_rotation(harmed: Desk) -> None:
-    harmed.ledger.rotate_key()
+    harmed.ledger.keys.rotate()
     found = get(harmed, "/api/v1/keys")
     assert [one["state"] for one in found["keys"]] == ["retired", "current"]
     trust = Trust.from_pinned(found["pinned"], [one.encode() for one in found["statements"]])
@@ -324,7 +324,7 @@ def test_another_tenants_certificate_is_like_none(filled: Desk) -> None:
         assert nobodys[0] == 404
         assert told(f"/api/v1/certificates/2{end}") == nobodys
         assert client.get(f"/api/v1/certificates/1{end}").status_code == 200
-    batch = filled.ledger.certificate_info(1).batch
+    batch = filled.ledger.certificates.get(1).batch
     assert told(f"/api/v1/batches/{batch}") == told(f"/api/v1/batches/{'0' * 64}")
 
 
@@ -351,7 +351,7 @@ def test_no_size_of_the_whole_ledger_is_told_to_a_tenant(filled: Desk) -> None:
         return log["reason"], places, stores
 
     (filled.folder / "new").mkdir()
-    filled.ledger.add_store("new", filled.folder / "new")
+    filled.ledger.stores.add("new", filled.folder / "new")
     try:
         reason, places, stores = told("auditor@rival", 1)
         assert (re.search(r"\d", reason), places) == (None, {None})
@@ -362,7 +362,7 @@ def test_no_size_of_the_whole_ledger_is_told_to_a_tenant(filled: Desk) -> None:
         assert None not in places
         assert "store:new" in stores
     finally:
-        filled.ledger.remove_store("new")
+        filled.ledger.stores.remove("new")
 
 
 @pytest.mark.parametrize(
@@ -416,7 +416,9 @@ def test_residue_is_what_the_attestations_say(filled: Desk) -> None:
         "store:copies",
     ]
     scopes = {one["name"]: one["scope"] for one in found["stores"]}
-    said = json.loads(base64.b64decode(json.loads(filled.ledger.purge_attestation(4))["payload"]))
+    said = json.loads(
+        base64.b64decode(json.loads(filled.ledger.certificates.purge_attestation(4))["payload"])
+    )
     for store in said["predicate"]["stores"]:
         assert scopes[store["store"]] == store["scope"]
     rest = get(filled, f"/api/v1/residue?after={found['next']}")
@@ -424,7 +426,7 @@ def test_residue_is_what_the_attestations_say(filled: Desk) -> None:
 
 
 def test_a_store_that_was_taken_off_the_list_is_still_on_the_map(harmed: Desk) -> None:
-    harmed.ledger.remove_store("copies")
+    harmed.ledger.stores.remove("copies")
     stores = {one["name"]: one for one in get(harmed, "/api/v1/residue")["stores"]}
     assert stores["store:copies"]["is_registered"] is False
     assert stores["store:backups"]["is_registered"] is True
@@ -464,9 +466,9 @@ ROUTES = (
 
 def test_all_of_it_works_over_postgresql(postgres_url: str, tmp_path: Path) -> None:
     desk = make_desk(tmp_path, database=postgres_url)
-    desk.ledger.request([person(1)], model="risk", verified=True)
+    desk.ledger.requests.submit([person(1)], model="risk", verified=True)
     desk.work()
-    desk.ledger.checkpoint()
+    desk.ledger.log.checkpoint()
     client = desk.client("admin")
     found = {route: client.get(f"/api/v1/{route}").status_code for route in ROUTES}
     assert found == dict.fromkeys(ROUTES, 200)

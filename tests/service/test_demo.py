@@ -33,7 +33,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, DemoInfo]:
 
 def test_requests_are_in_every_state_that_lasts(example: tuple[Path, DemoInfo]) -> None:
     with Ledger.open(example[0]) as ledger:
-        counts = ledger.count_requests()
+        counts = ledger.requests.count()
     assert {state for state, n in counts.by_state.items() if n} == STATES
     assert 50 <= sum(counts.by_state.values()) <= 70
     assert counts.overdue == 1
@@ -41,11 +41,11 @@ def test_requests_are_in_every_state_that_lasts(example: tuple[Path, DemoInfo]) 
 
 def test_models_have_certificates_purges_and_a_retrain(example: tuple[Path, DemoInfo]) -> None:
     with Ledger.open(example[0]) as ledger:
-        methods = {one.name: one.method for one in ledger.models()}
-        kinds = [one.kind for one in ledger.batches(limit=100).items]
-        last = ledger.certificates()[-1]
-        assert ledger.purge_attestation(last)
-        assert [one.name for one in ledger.stores()] == ["exports"]
+        methods = {one.name: one.method for one in ledger.models.list()}
+        kinds = [one.kind for one in ledger.batches.list(limit=100).items]
+        last = ledger.certificates.sequences()[-1]
+        assert ledger.certificates.purge_attestation(last)
+        assert [one.name for one in ledger.stores.list()] == ["exports"]
     assert methods["credit"] == "dare"
     assert methods["churn"] == "sisa"
     assert methods["marketing"] == "influence"
@@ -56,9 +56,9 @@ def test_models_have_certificates_purges_and_a_retrain(example: tuple[Path, Demo
 def test_the_clock_of_the_ledger_is_right(example: tuple[Path, DemoInfo]) -> None:
     with Ledger.open(example[0]) as ledger:
         clock = next(one for one in ledger.doctor() if one.check == "clock")
-        newest = max(one.received_at for one in ledger.find_requests(order="newest").items)
-        filed = ledger.request(["credit-person-0400"], model="credit")
-        ledger.cancel(filed.id)
+        newest = max(one.received_at for one in ledger.requests.find(order="newest").items)
+        filed = ledger.requests.submit(["credit-person-0400"], model="credit")
+        ledger.requests.cancel(filed.id)
     assert clock.level == "ok"
     assert 0 <= time.time() - newest.timestamp() < 86_400
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from fastapi.testclient import TestClient
@@ -18,7 +19,6 @@ from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from letheon.service import Tokens
-from letheon.service._people import held_ids
 from letheon.service.auth import Principal
 from tests.service.desks import Desk, Secret, make_desk, person
 
@@ -79,10 +79,10 @@ def erased_desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     """A desk that has erased the first ten people from the model `risk`."""
     made = make_desk(tmp_path_factory.mktemp("filers"))
     for number in range(10):
-        made.ledger.request([person(number)], model="risk", verified=True)
+        made.ledger.requests.submit([person(number)], model="risk", verified=True)
     made.work()
-    for request in made.ledger.requests():
-        made.ledger.answer(request.id)
+    for request in made.ledger.requests.list():
+        made.ledger.requests.answer(request.id)
     yield made
     made.close()
 
@@ -175,7 +175,7 @@ WAYS = (file_alone, file_everywhere, file_bulk, file_csv, file_page, file_opends
 
 def look(desk: Desk, filer: Filer) -> None:
     """Get everything that the token can get."""
-    found = desk.ledger.find_requests(filed_by=filer.token.id).items
+    found = desk.ledger.requests.find(filed_by=filer.token.id).items
     models = {one.model: one.id for one in found}
     own = [one for _, one in sorted(models.items())]
     searches = ["%231", "%232", *(one[:8] for one in own)]
@@ -208,16 +208,16 @@ def assert_alike(filers: dict[str, Filer]) -> None:
 def handle(desk: Desk, filers: dict[str, Filer]) -> None:
     """Do what operators and workers do, until every request has ended."""
     for filer in filers.values():
-        for one in desk.ledger.find_requests(filed_by=filer.token.id, states=("received",)).items:
-            desk.ledger.verify(one.id)
+        for one in desk.ledger.requests.find(filed_by=filer.token.id, states=("received",)).items:
+            desk.ledger.requests.verify(one.id)
     for filer in filers.values():
         for path in (URL, "/api/v1/summary", *(f"{DSR}/{one}" for one in filer.requests)):
             filer.hear(filer.client.get(path))
     desk.work()
     for filer in filers.values():
-        for one in desk.ledger.find_requests(filed_by=filer.token.id).items:
+        for one in desk.ledger.requests.find(filed_by=filer.token.id).items:
             if one.is_open:
-                desk.ledger.answer(one.id)
+                desk.ledger.requests.answer(one.id)
 
 
 _cases = given(
@@ -248,7 +248,7 @@ def assert_case(
     desk: Desk, *, held: int, erased: int, unknown: int, way: Any, vouches: bool
 ) -> None:
     """File for one of each kind, handle the requests to their end, and compare all answers."""
-    still = held_ids(desk.ledger, "risk", tenant="default")
+    still = desk.ledger.models.ids("risk", tenant="default").distinct().to_list()
     assume(person(held) in still)  # an example before this one may have erased them
     people = dict(zip(KINDS, map(person, (held, erased, unknown)), strict=True))
     filers = {kind: make_filer(desk, who, vouches=vouches) for kind, who in people.items()}
@@ -276,16 +276,16 @@ def test_every_way_of_filing_gives_one_answer(erased_desk: Desk, way: Any) -> No
 
 def test_after_the_last_day_an_ended_request_is_closed(desk: Desk) -> None:
     for number in (0, 1):
-        request = desk.ledger.request([person(number)], model="risk", verified=True)
+        request = desk.ledger.requests.submit([person(number)], model="risk", verified=True)
         desk.work()
-        desk.ledger.answer(request.id)
+        desk.ledger.requests.answer(request.id)
     people = dict(zip(KINDS, (person(5), person(0), "nobody-1"), strict=True))
     filers = {kind: make_filer(desk, who, vouches=False) for kind, who in people.items()}
     for filer in filers.values():
         file_alone(filer)
     handle(desk, filers)
     states = {
-        kind: [one.state for one in desk.ledger.find_requests(filed_by=filer.token.id).items]
+        kind: [one.state for one in desk.ledger.requests.find(filed_by=filer.token.id).items]
         for kind, filer in filers.items()
     }
     assert states == {"held": ["closed"], "erased": ["closed"], "unknown": ["rejected"]}
@@ -298,7 +298,7 @@ def test_after_the_last_day_an_ended_request_is_closed(desk: Desk) -> None:
 
 
 def look_after(desk: Desk, filer: Filer) -> None:
-    (own,) = desk.ledger.find_requests(filed_by=filer.token.id).items
+    (own,) = desk.ledger.requests.find(filed_by=filer.token.id).items
     shown = filer.hear(filer.client.get(f"{URL}/{own.id}")).json()
     assert (shown["state"], shown["days_left"], shown["is_overdue"]) == ("closed", None, False)
     for path in (f"{URL}?state=closed", f"{URL}?state=received", f"{URL}?overdue=true"):
@@ -308,10 +308,10 @@ def look_after(desk: Desk, filer: Filer) -> None:
 
 
 def test_operators_see_what_there_is(desk: Desk) -> None:
-    desk.ledger.request([person(0)], model="risk", verified=True)
+    desk.ledger.requests.submit([person(0)], model="risk", verified=True)
     desk.work()
     requester, operator = desk.client("requester"), desk.client("operator")
-    desk.ledger._people.clear()  # what is known of a model is a few seconds old at most
+    desk.ledger.models._people.clear()  # what is known of a model is a few seconds old at most
     found = {}
     for kind, who in zip(KINDS, (person(1), person(0), "nobody-1"), strict=True):
         made = requester.post(URL, json={"model": "risk", "ids": [who]}).json()["id"]
@@ -332,25 +332,25 @@ def test_operators_see_what_there_is(desk: Desk) -> None:
 def test_of_known_and_unknown_people_the_known_are_erased(desk: Desk) -> None:
     body = {"model": "risk", "ids": [person(1), "nobody-1", person(2)]}
     made = desk.client("requester").post(URL, json=body).json()["id"]
-    desk.ledger.verify(made)
+    desk.ledger.requests.verify(made)
     desk.work()
-    found = desk.ledger.request_of(made)
+    found = desk.ledger.requests.get(made)
     assert (found.state, found.n_rows) == ("purged", 4)
     again = desk.client("requester").post(URL, json={"model": "risk", "ids": ["nobody-1"]}).json()
-    assert desk.ledger.verify(again["id"]).state == "rejected"
-    mixed = desk.ledger.request([person(1), "nobody-1"], model="risk", accept_unknown=True)
-    assert desk.ledger.verify(mixed.id).state == "duplicate"
+    assert desk.ledger.requests.verify(again["id"]).state == "rejected"
+    mixed = desk.ledger.requests.submit([person(1), "nobody-1"], model="risk", accept_unknown=True)
+    assert desk.ledger.requests.verify(mixed.id).state == "duplicate"
 
 
 def test_texts_for_a_model_of_numbers_are_unknown_people(desk: Desk) -> None:
     made = desk.client("requester").post(URL, json={"model": "forest", "ids": ["x"]})
     assert made.status_code == 201
-    assert desk.ledger.verify(made.json()["id"]).reason == "no-data-held"
+    assert desk.ledger.requests.verify(made.json()["id"]).reason == "no-data-held"
 
 
 def test_who_may_know() -> None:
     def knows(role: str, *scopes: str) -> bool:
-        return Principal("t", "n", role, frozenset(scopes), None).sees_all_requests
+        return Principal("t", "n", role, frozenset(scopes), None, Mock()).sees_all_requests
 
     assert knows("operator", "requests:read")
     assert knows("operator", "requests:handle")
@@ -360,7 +360,7 @@ def test_who_may_know() -> None:
 
 def test_an_operator_sees_nothing_less(erased_desk: Desk) -> None:
     """The comparison itself notices a difference: an operator's answers differ."""
-    erased_desk.ledger._people.clear()
+    erased_desk.ledger.models._people.clear()
     bodies = [
         erased_desk.client("operator").post(URL, json={"model": "risk", "ids": [who]})
         for who in (person(11), person(3), "nobody")

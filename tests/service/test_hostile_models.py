@@ -133,13 +133,15 @@ def test_a_model_that_turns_endless_is_stuck_and_others_are_served(
         slow = NaiveUnlearner(SGDClassifier(max_iter=10**4, tol=None), random_state=0).fit(X, Y)
         table = ("rows.npz", packed())
         files = ModelFiles(model=saved(slow, tmp_path), rows=table)
-        ledger.register_files(files, name="slow", seconds=600)
+        ledger.models.register_files(files, name="slow", seconds=600)
         quick = NaiveUnlearner(GaussianNB(), random_state=0).fit(X, Y)
-        ledger.register(quick, X, Y, name="quick")
+        ledger.models.register(quick, X, Y, name="quick")
         monkeypatch.setattr("letheon.ledger.worker.compute._LEAST_SECONDS", 0.001)
-        wanted = [ledger.request([1], model=name, verified=True).id for name in ("slow", "quick")]
+        wanted = [
+            ledger.requests.submit([1], model=name, verified=True).id for name in ("slow", "quick")
+        ]
         ledger.run_once(force=True)
-        stuck, done = map(ledger.request_of, wanted)
+        stuck, done = map(ledger.requests.get, wanted)
     assert (stuck.state, stuck.reason) == ("stuck", "time-limit")
     assert done.state == "purged"
 
@@ -155,8 +157,8 @@ def test_registering_endless_files_is_ended(tmp_path: Path) -> None:
         model = altered(SGDClassifier(max_iter=5, tol=None), tmp_path, max_iter=ENDLESS)
         files = ModelFiles(model=model, rows=("rows.npz", packed()))
         with pytest.raises(TimeLimitError):
-            ledger.register_files(files, name="endless", seconds=1)
-        assert ledger.models() == ()
+            ledger.models.register_files(files, name="endless", seconds=1)
+        assert ledger.models.list() == ()
 
 
 def test_a_signal_stops_the_server_beside_an_endless_upload(tmp_path: Path) -> None:

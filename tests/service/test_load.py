@@ -21,7 +21,7 @@ def make_ledger(home: Path) -> None:
     ids = list(range(N_PEOPLE))
     model = NaiveUnlearner(GaussianNB(), random_state=0).fit(X, y, ids=ids)
     with Ledger.create(home, name="load") as ledger:
-        ledger.register(model, X, y, ids=ids, name=MODEL)
+        ledger.models.register(model, X, y, ids=ids, name=MODEL)
 
 
 def test_a_crowd_loses_and_doubles_nothing(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_a_crowd_loses_and_doubles_nothing(tmp_path: Path) -> None:
     ids = {(one.key, one.request) for one in crowd.answers}
     assert len(ids) == N_PEOPLE, "one request for each key, the same for each repeat"
     with Ledger.open(home) as ledger:
-        stored = [one.id for one in ledger.iter_requests()]
+        stored = [one.id for one in ledger.requests.iterate()]
     assert sorted(stored) == sorted(request for _, request in ids)
     news = Counter(one.key for one in crowd.answers if one.status == 201)
     assert max(news.values()) == 1, "at most one of those who asked was told that it is new"

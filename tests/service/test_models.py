@@ -69,7 +69,7 @@ def test_a_saved_model_is_registered_and_forgets(desk: Desk, files: Files) -> No
     assert made.status_code == 201, made.text
     assert made.json()["live_rows"] == 30
     assert made.json()["dataset"] == "visits"
-    desk.ledger.request(["client-007"], model="brought", verified=True)
+    desk.ledger.requests.submit(["client-007"], model="brought", verified=True)
     desk.work()
     shown = desk.client("auditor").get("/api/v1/models/brought").json()
     assert (shown["live_rows"], shown["version"], shown["certificate"]) == (29, 1, 1)
@@ -137,7 +137,7 @@ def test_what_cannot_be_used_is_refused_without_a_trace(
     assert (answer.status_code, answer.json()["type"].rpartition(":")[2]) == (status, code)
     assert not re.search(f"{MARK}|client-|{shared_desk.ledger.folder}", answer.text)
     assert rooms(shared_desk) == []
-    assert "spoilt" not in [info.name for info in shared_desk.ledger.models()]
+    assert "spoilt" not in [info.name for info in shared_desk.ledger.models.list()]
 
 
 def test_a_model_of_a_class_that_nobody_trusts_is_refused(
@@ -170,7 +170,7 @@ def test_a_model_that_would_read_files_of_the_server_is_refused(
     answer = send(shared_desk, (tmp_path / "model.letheon").read_bytes(), rows, name="reader")
     assert (answer.status_code, answer.json()["type"].rpartition(":")[2]) == (422, "model-file")
     assert "a setting that this desk does not trust" in answer.json()["detail"]
-    assert "reader" not in [info.name for info in shared_desk.ledger.models()]
+    assert "reader" not in [info.name for info in shared_desk.ledger.models.list()]
 
 
 class OwnModel(GaussianNB):  # type: ignore[misc]
@@ -242,7 +242,7 @@ def test_one_model_is_registered_at_a_time(
     with registration._quiet:
         answer = shared_desk.client("operator").post("/api/v1/models/example", json={})
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
-    assert "example-forest" not in [info.name for info in shared_desk.ledger.models()]
+    assert "example-forest" not in [info.name for info in shared_desk.ledger.models.list()]
 
 
 def test_a_name_that_is_taken_is_refused(shared_desk: Desk, files: Files) -> None:
@@ -252,7 +252,7 @@ def test_a_name_that_is_taken_is_refused(shared_desk: Desk, files: Files) -> Non
 
 def test_people_who_asked_to_be_erased_do_not_come_back(desk: Desk, files: Files) -> None:
     assert send(desk, *files).status_code == 201
-    desk.ledger.request(["client-001"], model="brought", verified=True)
+    desk.ledger.requests.submit(["client-001"], model="brought", verified=True)
     answer = send(desk, *files, name="again")
     assert (answer.status_code, answer.json()["type"]) == (409, "urn:letheon:problem:blocked")
     assert "client-001" not in answer.text
@@ -287,14 +287,14 @@ def test_an_example_is_trained_with_a_seed_of_the_log(
     else:
         assert found["budget"] is None
     everybody = [f"person-{number:04d}" for number in range(1, found["live_rows"] + 1)]
-    named = shared_desk.ledger.request(everybody, model=found["name"])
+    named = shared_desk.ledger.requests.submit(everybody, model=found["name"])
     assert (named.n_ids, named.n_rows) == (found["live_rows"], found["live_rows"])
 
 
 def test_examples_get_names_that_are_free_and_leave_out_who_left(desk: Desk) -> None:
     client = desk.client("operator")
     first = client.post("/api/v1/models/example", json={"kind": "sisa"}).json()
-    desk.ledger.request(["person-0002"], model=first["name"], verified=True)
+    desk.ledger.requests.submit(["person-0002"], model=first["name"], verified=True)
     second = client.post("/api/v1/models/example", json={"kind": "sisa"}).json()
     assert second["name"] == "example-sisa-2"
     assert second["live_rows"] == first["live_rows"] - 1
@@ -330,7 +330,7 @@ def test_pages_of_models_are_the_whole_list(shared_desk: Desk) -> None:
         page = client.get(f"/api/v1/models?limit=1{after and '&after=' + after}").json()
         found += [one["name"] for one in page["items"]]
         after = page["next"]
-    assert found == [info.name for info in shared_desk.ledger.models()]
+    assert found == [info.name for info in shared_desk.ledger.models.list()]
 
 
 @pytest.fixture(scope="module")
@@ -338,10 +338,10 @@ def worked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     """A desk whose model has four versions, the third a retrain."""
     desk = make_desk(tmp_path_factory.mktemp("worked"))
     for number in (1, 2):
-        desk.ledger.request([person(number)], model="risk", verified=True)
+        desk.ledger.requests.submit([person(number)], model="risk", verified=True)
         desk.work()
-    desk.ledger.retrain("risk")
-    desk.ledger.request([person(3), person(4)], model="risk", verified=True)
+    desk.ledger.models.retrain("risk")
+    desk.ledger.requests.submit([person(3), person(4)], model="risk", verified=True)
     desk.work()
     yield desk
     desk.close()

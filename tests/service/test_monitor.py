@@ -105,10 +105,14 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
         calibration=None,
         random_state=0,
     )
-    desk.ledger.register(model, X[:200], y[:200], ids=people, name="watched", monitor=monitor)
+    desk.ledger.models.register(
+        model, X[:200], y[:200], ids=people, name="watched", monitor=monitor
+    )
     for number in (1, 2):
         desk.clock.now += 5 * DAY
-        desk.ledger.request(people[3 * number : 3 * number + 2], model="watched", verified=True)
+        desk.ledger.requests.submit(
+            people[3 * number : 3 * number + 2], model="watched", verified=True
+        )
         desk.work()
     yield desk
     desk.close()
@@ -165,10 +169,10 @@ def test_after_a_retrain_nothing_is_spent_and_the_budget_is_still_known(desk: De
     client = desk.client("operator")
     made = client.post("/api/v1/models/example", json={"kind": "certified", "name": "fresh"})
     budget = made.json()["budget"]["budget"]
-    desk.ledger.request(["person-0002"], model="fresh", verified=True)
+    desk.ledger.requests.submit(["person-0002"], model="fresh", verified=True)
     desk.work()
     desk.clock.now += DAY
-    desk.ledger.retrain("fresh")
+    desk.ledger.models.retrain("fresh")
     found = client.get("/api/v1/models/fresh").json()
     assert found["guarantee"]["kind"] == "exact"
     assert (found["budget"]["spent"], found["budget"]["budget"]) == (0, budget)

@@ -149,7 +149,7 @@ def test_the_signed_file_is_handed_out_as_it_was_signed(both: Any) -> None:
     """The chain is checked by the ledger's number, so it stays in the file; the manual says so."""
     desk, _ = both[1]
     answer = desk.client("admin@default").get("/api/v1/certificates/2/envelope")
-    assert answer.content == desk.ledger.certificate(4)
+    assert answer.content == desk.ledger.certificates.envelope(4)
     assert 'filename="certificate-000002.json"' in answer.headers["content-disposition"]
     shown = desk.client("admin@default").get("/api/v1/certificates/2").json()
     assert (shown["envelope"], shown["previous"]) == (None, None)

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from sqlalchemy import insert
 
 from letheon.ledger.tables import webhooks
-from letheon.service._opendsr_keys import FOLDER, load_answer_key
+from letheon.service.opendsr_keys import FOLDER, load_answer_key
 from letheon.service.routes import opendsr
 from tests.service.desks import OTHER, Desk, person
 
@@ -66,7 +66,7 @@ def test_each_format_finds_texts_and_numbers(
     assert operator.post(URL, json=body).status_code == 201
     parts = _status(shared_desk, body).json()["extensions"]["localhost"]
     assert [part["model"] for part in parts] == [model]
-    assert shared_desk.ledger.request_of(parts[0]["request"]).n_ids == 1
+    assert shared_desk.ledger.requests.get(parts[0]["request"]).n_ids == 1
 
 
 def test_neither_a_hash_nor_an_id_is_kept(desk: Desk) -> None:
@@ -85,7 +85,7 @@ def test_a_repeat_gives_the_same_requests_also_after_the_erasure(desk: Desk, for
     desk.work()
     again = operator.post(URL, json=body)
     assert (again.status_code, again.json()) == (201, first.json())
-    assert desk.ledger.count_requests().total == 1
+    assert desk.ledger.requests.count().total == 1
 
 
 @pytest.mark.parametrize("other", [person(11), "12"])
@@ -95,7 +95,7 @@ def test_an_id_is_not_used_for_two_people(desk: Desk, other: str) -> None:
     swapped = _body(other) | {"subject_request_id": body["subject_request_id"]}
     refused = operator.post(URL, json=swapped)
     assert (refused.status_code, refused.json()["type"]) == (400, "urn:letheon:problem:key-used")
-    assert desk.ledger.count_requests().total == 1
+    assert desk.ledger.requests.count().total == 1
 
 
 def test_a_pending_erasure_can_be_withdrawn(desk: Desk) -> None:
@@ -130,7 +130,7 @@ def test_anothers_erasure_is_as_if_it_were_not_there(desk: Desk, who: str) -> No
         absent = stranger.request(method, f"{URL}/{uuid.uuid4()}")
         assert there.status_code == absent.status_code == 404
         assert {**there.json(), "instance": ""} == {**absent.json(), "instance": ""}
-    assert desk.ledger.count_requests().by_state["cancelled"] == 0
+    assert desk.ledger.requests.count().by_state["cancelled"] == 0
 
 
 @pytest.mark.parametrize(
@@ -154,13 +154,13 @@ def test_anothers_erasure_is_as_if_it_were_not_there(desk: Desk, who: str) -> No
     ],
 )
 def test_what_cannot_be_done_is_refused_with_400(shared_desk: Desk, change: dict[str, Any]) -> None:
-    before = shared_desk.ledger.count_requests().total
+    before = shared_desk.ledger.requests.count().total
     answer = shared_desk.client("operator").post(URL, json=_body(person(1)) | change)
     assert answer.status_code == 400
     assert answer.headers["content-type"] == "application/problem+json"
     assert "person-" not in answer.text
     assert "example.org" not in answer.text
-    assert shared_desk.ledger.count_requests().total == before
+    assert shared_desk.ledger.requests.count().total == before
 
 
 def test_callbacks_go_only_where_a_webhook_goes(desk: Desk) -> None:
@@ -250,7 +250,7 @@ def test_without_a_usable_key_nothing_is_filed(desk: Desk, fault: str) -> None:
     if fault == "damaged":
         place.write_bytes(b"-----BEGIN nothing")
     answer = desk.client("operator").post(URL, json=_body(person(5)))
-    assert (answer.status_code, desk.ledger.count_requests().total) == (503, 0)
+    assert (answer.status_code, desk.ledger.requests.count().total) == (503, 0)
     assert str(desk.folder) not in answer.text
 
 

@@ -32,7 +32,7 @@ def send(client: TestClient, path: str, **data: Any) -> Any:
 
 
 def erase(desk: Desk, number: int, model: str = "risk", tenant: str = "default") -> None:
-    desk.ledger.request([person(number)], model=model, tenant=tenant, verified=True)
+    desk.ledger.requests.submit([person(number)], model=model, tenant=tenant, verified=True)
     desk.work()
 
 
@@ -120,7 +120,7 @@ def test_verification_in_the_page_is_that_of_the_api(filled: Desk) -> None:
 
 def test_a_damaged_certificate_is_shown_as_such(desk: Desk) -> None:
     fill(desk)
-    client, whole = desk.browser("auditor"), desk.ledger.certificate(2)
+    client, whole = desk.browser("auditor"), desk.ledger.certificates.envelope(2)
     for damaged in (whole.replace(b"A", b"B", 1), whole[:-30], b"junk", b""):
         damage(desk, 2, damaged)
         said = words_of(client.get("/certificates/2").text)
@@ -170,7 +170,7 @@ def test_files_that_were_not_searched_are_grey_and_never_clean(tmp_path: Path) -
     (tmp_path / "copies" / "train.pkl").write_bytes(b"\x80\x04N.")
     desk = make_desk(tmp_path / "desk")
     with pytest.warns(SearchWarning, match="train.pkl"):
-        desk.ledger.add_store("copies", tmp_path / "copies")
+        desk.ledger.stores.add("copies", tmp_path / "copies")
     with closing(desk):
         erase(desk, 1)
         browser, client = desk.browser("admin"), desk.client("admin")
@@ -323,7 +323,7 @@ def check(desk: Desk, code: str, **given: Any) -> Any:
 
 
 def test_a_receipt_is_covered_once_it_is_certified(desk: Desk) -> None:
-    _, code = desk.ledger.request_with_code([person(4)], model="risk", verified=True)
+    _, code = desk.ledger.requests.submit_with_code([person(4)], model="risk", verified=True)
     assert code is not None
     before = check(desk, code)
     desk.work()

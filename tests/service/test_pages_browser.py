@@ -61,10 +61,10 @@ def test_requests_are_handled_with_keys_alone(served: tuple[Desk, str]) -> None:
         page.click("#bulk-verify button[value=verify]")
         page.wait_for_selector(".toast")
         page.wait_for_load_state("load")
-        states = [one.state for one in desk.ledger.requests()]
+        states = [one.state for one in desk.ledger.requests.list()]
         assert sorted(states) == ["queued", "queued", "received"]
         page.keyboard.press("/")
-        page.keyboard.type(desk.ledger.requests(state="received")[0].id[:8])
+        page.keyboard.type(desk.ledger.requests.list(state="received")[0].id[:8])
         page.wait_for_selector("tbody tr:only-child")
         assert "search=" in page.url
         page.keyboard.press("ArrowDown")
@@ -102,7 +102,7 @@ def test_everything_works_without_a_script(served: tuple[Desk, str]) -> None:
         page.select_option("#bulk-ground", "gdpr.art12.6")
         page.click("#bulk-reject button[value=reject]")
         page.wait_for_selector(".toast")
-        assert desk.ledger.request_of(found.id).reason == "gdpr.art12.6"
+        assert desk.ledger.requests.get(found.id).reason == "gdpr.art12.6"
         page.goto(f"{address}/requests/new")
         page.fill("textarea[name=ids]", person(2))
         page.click("text=File the request")

@@ -6,8 +6,7 @@ import pytest
 
 from letheon.ledger.purge.purge import _RESIDUE
 from letheon.ledger.worker.compute import BUDGET_SPENT, NO_MODEL, NOBODY_HELD
-from letheon.service._people import held_ids
-from letheon.service._request_words import stuck_words
+from letheon.service.request_words import stuck_words
 from tests.service.desks import Desk, person
 from tests.service.page_tools import csrf_of, file, filled, send
 
@@ -20,7 +19,7 @@ def test_a_form_without_the_token_of_its_session_changes_nothing(desk: Desk) -> 
     for csrf in ({}, {"csrf": ""}, {"csrf": csrf_of(other)}):
         answer = client.post(f"/requests/{found.id}", data={"action": "verify", **csrf})
         assert answer.status_code == 403
-    assert desk.ledger.request_of(found.id).state == "received"
+    assert desk.ledger.requests.get(found.id).state == "received"
 
 
 def test_a_form_of_another_site_changes_nothing(desk: Desk) -> None:
@@ -29,7 +28,7 @@ def test_a_form_of_another_site_changes_nothing(desk: Desk) -> None:
     for headers in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
         answer = client.post(f"/requests/{found.id}", data=values, headers=headers)
         assert answer.status_code == 403
-    assert desk.ledger.request_of(found.id).state == "received"
+    assert desk.ledger.requests.get(found.id).state == "received"
     assert client.post(f"/requests/{found.id}", data=values).status_code == 303
 
 
@@ -42,13 +41,13 @@ def test_an_action_is_done_in_the_name_of_the_token_and_said_once(desk: Desk) ->
     assert "Identity recorded as verified." in said
     assert "by you" in said
     assert "Identity recorded as verified." not in client.get(f"/requests/{found.id}").text
-    assert desk.ledger.request_of(found.id).verified_by == desk.tokens["operator"].id
+    assert desk.ledger.requests.get(found.id).verified_by == desk.tokens["operator"].id
 
 
 def test_a_request_is_told_about_and_answered_with_what_the_forms_hold(desk: Desk) -> None:
     """Numbers come as texts from a form; the page's own values must do."""
     client = desk.browser("operator")
-    made = desk.ledger.request([person(3)], model="risk", verified=True)
+    made = desk.ledger.requests.submit([person(3)], model="risk", verified=True)
     assert send(client, f"/requests/{made.id}", action="tell", recipients="2").status_code == 303  # type: ignore[attr-defined]
     desk.work()
     wrong = send(client, f"/requests/{made.id}", action="answer", recipients="two")
@@ -57,7 +56,7 @@ def test_a_request_is_told_about_and_answered_with_what_the_forms_hold(desk: Des
     fields = re.findall(r'name="recipients"[^>]*value="([^"]*)"', page)
     answered = send(client, f"/requests/{made.id}", action="answer", recipients=fields[-1])
     assert answered.status_code == 303  # type: ignore[attr-defined]
-    assert desk.ledger.request_of(made.id).state == "closed"
+    assert desk.ledger.requests.get(made.id).state == "closed"
 
 
 def test_an_action_that_is_refused_says_why_on_the_page(desk: Desk) -> None:
@@ -70,11 +69,11 @@ def test_an_action_that_is_refused_says_why_on_the_page(desk: Desk) -> None:
 
 
 def test_a_stuck_request_says_why_and_what_helps(desk: Desk) -> None:
-    everybody = held_ids(desk.ledger, "risk", tenant="default")
-    found = desk.ledger.request(everybody, model="risk", verified=True)
-    desk.ledger.approve(found.id)
+    everybody = desk.ledger.models.ids("risk", tenant="default").distinct().to_list()
+    found = desk.ledger.requests.submit(everybody, model="risk", verified=True)
+    desk.ledger.requests.approve(found.id)
     desk.work()
-    assert desk.ledger.request_of(found.id).state == "stuck"
+    assert desk.ledger.requests.get(found.id).state == "stuck"
     text = desk.browser("operator").get(f"/requests/{found.id}").text
     assert "no model can be trained on the rows that would remain" in text
     assert NO_MODEL in text
@@ -87,8 +86,8 @@ def test_every_code_of_the_ledger_for_stuck_has_words() -> None:
 
 def test_a_request_that_ended_otherwise_says_that_nobody_was_erased(desk: Desk) -> None:
     rejected, cancelled = file(desk, 1), file(desk, 2)
-    desk.ledger.reject(rejected.id, "gdpr.art12.6")
-    desk.ledger.cancel(cancelled.id)
+    desk.ledger.requests.reject(rejected.id, "gdpr.art12.6")
+    desk.ledger.requests.cancel(cancelled.id)
     client = desk.browser("operator")
     assert "the request was rejected." in client.get(f"/requests/{rejected.id}").text
     assert "the request was withdrawn." in client.get(f"/requests/{cancelled.id}").text
@@ -102,7 +101,7 @@ def test_hold_needs_a_day(desk: Desk) -> None:
         client.post(f"/requests/{found.id}", data=values | {"until": "2027-09-01"}).status_code
         == 303
     )
-    assert desk.ledger.request_of(found.id).state == "on_hold"
+    assert desk.ledger.requests.get(found.id).state == "on_hold"
 
 
 @pytest.mark.parametrize("role", ["requester", "operator", "approver", "auditor", "admin"])
@@ -120,7 +119,7 @@ def test_filing_shows_the_receipt_code_once(desk: Desk) -> None:
     assert re.search("lethe-[0-9A-Z-]{20,}", first.text)
     again = client.post("/requests/new", data=values | {"receipt": "on"})
     assert again.status_code == 303
-    assert len(desk.ledger.requests()) == 1
+    assert len(desk.ledger.requests.list()) == 1
 
 
 def test_a_lost_receipt_code_is_replaced_by_who_handles(desk: Desk) -> None:
@@ -135,7 +134,7 @@ def test_filing_several_people_is_one_request_without_a_code(desk: Desk) -> None
     client = desk.browser("operator")
     people = "\n".join(person(number) for number in range(3))
     answer = send(client, "/requests/new", model="risk", ids=people, receipt="on", verified="on")
-    found = desk.ledger.requests()[0]
+    found = desk.ledger.requests.list()[0]
     assert answer.headers["location"] == f"/requests/{found.id}"  # type: ignore[attr-defined]
     assert found.n_ids == 3
     said = client.get(f"/requests/{found.id}").text
@@ -160,7 +159,7 @@ def test_filing_in_a_model_with_numbers(desk: Desk) -> None:
     assert send(client, "/requests/new", model="forest", ids="7").status_code == 303  # type: ignore[attr-defined]
     refused = send(client, "/requests/new", model="forest", ids="seven")
     assert refused.status_code == 422  # type: ignore[attr-defined]
-    assert desk.ledger.requests()[0].n_rows == 2
+    assert desk.ledger.requests.list()[0].n_rows == 2
 
 
 def test_a_refused_filing_does_not_repeat_the_ids(shared_desk: Desk) -> None:
@@ -183,10 +182,10 @@ def test_a_refused_filing_does_not_repeat_the_ids(shared_desk: Desk) -> None:
 def test_unknown_ids_are_named_by_their_lines(
     shared_desk: Desk, model: str, ids: str, said: str
 ) -> None:
-    before = len(shared_desk.ledger.requests())
+    before = len(shared_desk.ledger.requests.list())
     answer = send(shared_desk.browser("operator"), "/requests/new", model=model, ids=ids)
     assert (answer.status_code, said in answer.text) == (422, True)  # type: ignore[attr-defined]
-    assert len(shared_desk.ledger.requests()) == before
+    assert len(shared_desk.ledger.requests.list()) == before
 
 
 def test_all_of_many_unknown_lines_are_counted(shared_desk: Desk) -> None:
@@ -200,7 +199,7 @@ def test_who_may_not_vouch_cannot_file_as_verified(desk: Desk) -> None:
     assert 'name="verified"' not in client.get("/requests/new").text
     answer = send(client, "/requests/new", model="risk", ids=person(3), verified="on")
     assert answer.status_code == 403  # type: ignore[attr-defined]
-    assert desk.ledger.requests() == ()
+    assert desk.ledger.requests.list() == ()
 
 
 def test_upload_files_each_line_once(desk: Desk) -> None:
@@ -213,7 +212,7 @@ def test_upload_files_each_line_once(desk: Desk) -> None:
         assert "2 requests recorded, 1 line refused" in answer.text
         assert "Line 5: " in answer.text
         assert "nobody-we-know" not in answer.text
-    assert len(desk.ledger.requests()) == 2
+    assert len(desk.ledger.requests.list()) == 2
 
 
 def test_an_upload_says_what_is_a_duplicate(desk: Desk) -> None:

@@ -59,7 +59,7 @@ def send(client: TestClient, path: str, **given: Any) -> Any:
 
 def erase(desk: Desk, *numbers: int, model: str = "risk", tenant: str = "default") -> None:
     ids = [person(number) for number in numbers]
-    desk.ledger.request(ids, model=model, tenant=tenant, verified=True)
+    desk.ledger.requests.submit(ids, model=model, tenant=tenant, verified=True)
     desk.work()
 
 
@@ -71,7 +71,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
         desk.clock.now += 86_400
         erase(desk, *numbers)
     erase(desk, 5, model="churn", tenant=OTHER)
-    desk.ledger.request([person(7)], model="risk", verified=True)
+    desk.ledger.requests.submit([person(7)], model="risk", verified=True)
     yield desk
     desk.close()
 
@@ -248,7 +248,7 @@ def test_what_is_no_model_is_refused_and_the_form_keeps_what_was_sent(
         assert answer.status_code == 422
         assert 'value="people-2026"' in answer.text
         assert "cannot be" in answer.text or "can be used" in answer.text
-    assert [info.name for info in desk.ledger.models()] == ["risk", "churn", "forest"]
+    assert [info.name for info in desk.ledger.models.list()] == ["risk", "churn", "forest"]
 
 
 @pytest.mark.parametrize("field", ["name", "tenant", "dataset", "target", "releases"])
@@ -293,7 +293,7 @@ def test_nothing_can_be_applied_while_nothing_is_queued(desk: Desk) -> None:
     before = client.get("/models/risk/plan").text
     assert 'value="apply"' not in before
     assert 'disabled title="Nothing is queued' in before
-    desk.ledger.request([person(3)], model="risk", verified=True)
+    desk.ledger.requests.submit([person(3)], model="risk", verified=True)
     after = client.get("/models/risk/plan").text
     assert "1 request with 2 rows will be erased" in after
     assert 'value="apply"' in after
@@ -301,7 +301,7 @@ def test_nothing_can_be_applied_while_nothing_is_queued(desk: Desk) -> None:
 
 def test_a_job_is_asked_for_watched_and_over(desk: Desk) -> None:
     client = desk.browser("operator")
-    desk.ledger.request([person(3)], model="risk", verified=True)
+    desk.ledger.requests.submit([person(3)], model="risk", verified=True)
     answer = send(client, "/models/risk/plan", data={"action": "apply"})
     where = answer.headers["location"]
     assert re.fullmatch(r"/models/risk/plan\?job=[0-9a-f]{32}", where)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from letheon.service import forms
 from letheon.service.pages import _shared
 from letheon.service.templating import make_templates
 from tests.service.desks import OTHER, Desk
@@ -81,7 +82,7 @@ def test_many_are_approved_at_once(desk: Desk) -> None:
     answer = send(client, "/requests/actions", action="approve", requests=chosen, back="/requests")
     assert answer.headers["location"] == "/requests"  # type: ignore[attr-defined]
     assert "Requests changed: 2." in client.get("/requests").text
-    assert [desk.ledger.request_of(one).state for one in chosen] == ["queued", "queued"]
+    assert [desk.ledger.requests.get(one).state for one in chosen] == ["queued", "queued"]
 
 
 def test_of_many_those_that_cannot_be_are_named(desk: Desk) -> None:
@@ -91,21 +92,21 @@ def test_of_many_those_that_cannot_be_are_named(desk: Desk) -> None:
     assert "1 request done, 1 request refused" in answer.text  # type: ignore[attr-defined]
     assert f"{bad.id[:12]}</code></a>: is queued; its identity" in answer.text  # type: ignore[attr-defined]
     assert f'/requests/{bad.id}"' in answer.text  # type: ignore[attr-defined]
-    assert desk.ledger.request_of(good.id).state == "queued"
+    assert desk.ledger.requests.get(good.id).state == "queued"
 
 
 def test_many_are_rejected_on_a_ground(desk: Desk) -> None:
     found, client = file(desk, 1), desk.browser("operator")
     values = {"action": "reject", "requests": [found.id], "ground": "gdpr.art12.6"}
     send(client, "/requests/actions", **values)
-    assert desk.ledger.request_of(found.id).reason == "gdpr.art12.6"
+    assert desk.ledger.requests.get(found.id).reason == "gdpr.art12.6"
 
 
 def test_many_are_not_rejected_without_a_ground(desk: Desk) -> None:
     found, client = file(desk, 1), desk.browser("operator")
     send(client, "/requests/actions", action="reject", requests=[found.id], ground="")
     assert "Choose a legal ground first" in client.get("/requests").text
-    assert desk.ledger.request_of(found.id).state == "received"
+    assert desk.ledger.requests.get(found.id).state == "received"
 
 
 @pytest.mark.parametrize(("law", "other"), [("gdpr", "ccpa."), ("ccpa", "gdpr.")])
@@ -134,7 +135,7 @@ def test_many_are_answered_at_once(desk: Desk) -> None:
     assert "to answer: erased with an earlier request" in home
     assert "Covered by #1" in client.get(f"/requests/{again}").text
     send(client, "/requests/actions", action="answer", requests=[*chosen, again])
-    assert {desk.ledger.request_of(one).state for one in (*chosen, again)} == {"closed"}
+    assert {desk.ledger.requests.get(one).state for one in (*chosen, again)} == {"closed"}
     assert "to answer" not in client.get("/").text
 
 
@@ -168,7 +169,7 @@ def test_other_actions_are_not_for_many(desk: Desk, action: str) -> None:
     found, client = file(desk, 1, verified=True), desk.browser("operator")
     answer = send(client, "/requests/actions", action=action, requests=[found.id])
     assert answer.status_code == 422  # type: ignore[attr-defined]
-    assert desk.ledger.request_of(found.id).state == "queued"
+    assert desk.ledger.requests.get(found.id).state == "queued"
 
 
 def test_back_leads_nowhere_else(desk: Desk) -> None:
@@ -184,7 +185,7 @@ def test_back_leads_nowhere_else(desk: Desk) -> None:
 @pytest.mark.parametrize("role", ["admin", "operator", "approver", "auditor", "requester"])
 def test_no_page_shows_an_id_of_a_person(filled: Desk, role: str) -> None:
     client = filled.browser(role)
-    pages = [*PAGES, *(f"/requests/{one.id}" for one in filled.ledger.requests())]
+    pages = [*PAGES, *(f"/requests/{one.id}" for one in filled.ledger.requests.list())]
     texts = {path: client.get(path).text for path in pages}
     assert {path for path, text in texts.items() if re.search(r"person-\d", text)} == set()
 
@@ -202,7 +203,7 @@ def test_problems_of_pages_speak_to_people(filled: Desk, path: str) -> None:
 
 def test_a_request_of_another_tenant_is_as_if_it_were_not_there(filled: Desk) -> None:
     client = filled.browser(f"operator@{OTHER}")
-    mine = {one.tenant: one.id for one in filled.ledger.requests()}
+    mine = {one.tenant: one.id for one in filled.ledger.requests.list()}
     missing = client.get(f"/requests/{'0' * 32}")
     other = client.get(f"/requests/{mine['default']}")
     assert (other.status_code, other.text) == (missing.status_code, missing.text)
@@ -228,7 +229,7 @@ def test_home_counts_what_waits_for_the_one_who_looks(filled: Desk) -> None:
 def test_home_lists_what_it_counts_as_open(desk: Desk) -> None:
     found = file(desk, 1, verified=True)
     desk.work()
-    assert desk.ledger.request_of(found.id).state == "purged"
+    assert desk.ledger.requests.get(found.id).state == "purged"
     text = desk.browser("operator").get("/").text
     assert shown_ids(text) == [found.id]
     assert "No open requests" not in text
@@ -249,7 +250,7 @@ def test_what_somebody_sends_who_may_not_is_not_read(
         read.append(request.url.path)
         return await real(request)
 
-    real = _shared.read_form
+    real = forms.read_form
     monkeypatch.setattr(_shared, "read_form", noted)
     large = {"model": ("a.blob", b"x" * 2**20)}
     for name in ("requester", "admin"):

@@ -9,7 +9,6 @@ from sqlalchemy import select
 
 from letheon import DaREForestClassifier, InfluenceClassifier, SISARegressor, state
 from letheon.ledger.db.jobs import Jobs
-from letheon.ledger.models.history import spending
 from letheon.ledger.models.training import held_rows
 from letheon.ledger.tables import events
 from letheon.methods import METHODS as REGISTERED
@@ -137,15 +136,15 @@ def test_nothing_is_written_to_the_ledger_by_a_what_if(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobs, "call", _call_here)
-    desk.ledger.request([person(1), person(2)], model="risk", verified=True)
-    before = _recorded(desk), desk.ledger.models()
+    desk.ledger.requests.submit([person(1), person(2)], model="risk", verified=True)
+    before = _recorded(desk), desk.ledger.models.list()
     job = desk.client("operator").post("/api/v1/models/risk/what-if").json()
     assert JobRunner(desk.ledger, threading.Event()).do_all(LONG) == 1
     shown = desk.client("operator").get(f"/api/v1/jobs/{job['id']}").json()
     assert shown["result"]["people"] == 2
     assert {one["method"] for one in shown["result"]["methods"]} >= METHODS - {"sisa"}
     assert next(line["words"] for line in shown["progress"]) == "tries train afresh"
-    assert (_recorded(desk), desk.ledger.models()) == before
+    assert (_recorded(desk), desk.ledger.models.list()) == before
 
 
 def test_a_method_that_takes_too_long_is_left_out_and_the_rest_goes_on(
@@ -180,7 +179,7 @@ def test_the_plan_says_what_waits_and_why(desk: Desk) -> None:
     empty = client.get("/api/v1/models/risk/plan").json()
     assert (empty["requests"], empty["reason"], empty["seal"]) == (0, "nothing-queued", False)
     assert empty["cost"]["basis"] == "unknown"
-    desk.ledger.request([person(1), person(2)], model="risk", verified=True)
+    desk.ledger.requests.submit([person(1), person(2)], model="risk", verified=True)
     plan = client.get("/api/v1/models/risk/plan").json()
     assert (plan["requests"], plan["people"], plan["rows"]) == (1, 2, 4)
     assert plan["reason"] == "waiting"
@@ -190,7 +189,7 @@ def test_the_plan_says_what_waits_and_why(desk: Desk) -> None:
 
 
 def test_costs_are_those_that_were_measured(desk: Desk) -> None:
-    desk.ledger.request([person(1)], model="risk", verified=True)
+    desk.ledger.requests.submit([person(1)], model="risk", verified=True)
     desk.work()
     cost = desk.client("operator").get("/api/v1/models/risk/plan").json()["cost"]
     assert (cost["basis"], cost["batches"]) == ("measured", 1)
@@ -205,17 +204,17 @@ def certified(desk: Desk) -> Desk:
     object.__setattr__(desk.ledger.settings.policy, "settle", False)
     X, y, ids = _rows(600)
     model = InfluenceClassifier(l2=0.05, sigma=0.0008, random_state=0).fit(X, y, ids=ids)
-    desk.ledger.register(model, X, y, ids=ids, name="credit")
-    desk.ledger.request(["person-0001"], model="credit", verified=True)
+    desk.ledger.models.register(model, X, y, ids=ids, name="credit")
+    desk.ledger.requests.submit(["person-0001"], model="credit", verified=True)
     desk.work()
     return desk
 
 
 def test_what_will_be_spent_grows_at_the_rate_so_far(certified: Desk) -> None:
     client = certified.client("operator")
-    certified.ledger.request(["person-0002"], model="credit", verified=True)
+    certified.ledger.requests.submit(["person-0002"], model="credit", verified=True)
     plan = client.get("/api/v1/models/credit/plan").json()
-    spent = spending(certified.ledger, "credit")[-1][1]
+    spent = certified.ledger.models.spending("credit")[-1][1]
     budget = plan["now"]["budget"]
     assert plan["now"]["kind"] == "certified"
     assert plan["now"]["spent"] >= spent
@@ -228,9 +227,9 @@ def test_a_batch_that_the_budget_does_not_cover_is_announced_as_a_retrain(
     certified: Desk,
 ) -> None:
     people = [f"person-{number:04d}" for number in range(10, 290)]
-    request = certified.ledger.request(people, model="credit", verified=True)
+    request = certified.ledger.requests.submit(people, model="credit", verified=True)
     if request.state == "verified":
-        certified.ledger.approve(request.id)
+        certified.ledger.requests.approve(request.id)
     plan = certified.client("operator").get("/api/v1/models/credit/plan").json()
     assert plan["retrain_due"]
     assert plan["kind"] == "retrain"

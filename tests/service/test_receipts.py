@@ -35,7 +35,7 @@ def test_a_person_follows_their_receipt(desk: Desk) -> None:
     waiting = check(desk, code=code)
     assert (waiting.status_code, waiting.json()["covered"]) == (200, False)
     desk.work()
-    desk.ledger.checkpoint()
+    desk.ledger.log.checkpoint()
     verdict = check(desk, code=code.lower().replace("-", " ").replace("lethe ", "lethe-")).json()
     assert verdict.pop("words").startswith("Certificate 1, signed on 2027-01-15 (UTC), covers")
     assert verdict == {
@@ -57,7 +57,7 @@ def test_the_private_key_can_stay_with_the_person(desk: Desk) -> None:
     desk.work()
     opened = open_sealed(code, base64.b64decode(client.post(SEALED, json=asked).json()["sealed"]))
     trust = Trust.from_pinned(desk.ledger.public_key)
-    certificate = open_envelope(desk.ledger.certificate(1), trust)
+    certificate = open_envelope(desk.ledger.certificates.envelope(1), trust)
     assert check_receipt_commitment(opened.receipt, certificate) == 2
     verdict = check(desk, receipt=opened.receipt.decode() + "\n").json()
     assert (verdict["covered"], verdict["certificate"]) == (True, 1)
@@ -93,7 +93,7 @@ def states(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Desk, dic
     waiting = filed(desk, 2)["receipt_code"]
     unverified = filed(desk, 3, verified=False)["receipt_code"]
     cancelled = filed(desk, 4)
-    desk.ledger.cancel(cancelled["id"])
+    desk.ledger.requests.cancel(cancelled["id"])
     yield (
         desk,
         {
@@ -204,7 +204,7 @@ def test_a_lost_code_is_replaced(desk: Desk) -> None:
     second = desk.client("operator@default").post(path)
     third = desk.client("operator").post(path)
     assert (second.status_code, third.status_code) == (201, 201)
-    desk.ledger.verify(mine["id"])
+    desk.ledger.requests.verify(mine["id"])
     desk.work()
     codes = [mine["receipt_code"], second.json()["code"], third.json()["code"]]
     assert [check(desk, code=code).json()["covered"] for code in codes] == [False, False, True]
@@ -215,7 +215,9 @@ def test_a_lost_code_is_replaced(desk: Desk) -> None:
 def test_who_gave_out_a_code_stands_in_the_log(desk: Desk) -> None:
     found = filed(desk, 1, verified=False)
     desk.client("operator").post(f"/api/v1/requests/{found['id']}/receipt-code")
-    given = [one for one in desk.ledger.timeline(found["id"]) if one.kind == "receipt-code"]
+    given = [
+        one for one in desk.ledger.requests.timeline(found["id"]) if one.kind == "receipt-code"
+    ]
     assert [one.details["by"] for one in given] == [desk.tokens["operator"].id]
 
 
@@ -231,7 +233,7 @@ def test_who_gave_out_a_code_stands_in_the_log(desk: Desk) -> None:
     ],
 )
 def test_others_get_no_code(who: str | None, status: int, shared_desk: Desk) -> None:
-    request = shared_desk.ledger.request([person(9)], model="risk")
+    request = shared_desk.ledger.requests.submit([person(9)], model="risk")
     done = shared_desk.client(who).post(f"/api/v1/requests/{request.id}/receipt-code")
     assert done.status_code == status
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from letheon.exceptions import UnknownIdError
-from letheon.ledger import Entry
+from letheon.ledger import REQUEST_STATES, LogEntry
 from letheon.ledger.db.tokens import SCOPES
 from letheon.ledger.requests.grounds import (
     HOLD_GROUNDS,
@@ -23,8 +23,8 @@ from letheon.ledger.requests.grounds import (
     REQUEST_GROUNDS,
 )
 from letheon.ledger.requests.states import ALLOWED, STATES
-from letheon.service._request_words import GROUND_WORDS, sentence
-from letheon.service._requests import ACTIONS, ActionName, State
+from letheon.service.request_views import ACTIONS, ActionName, RequestOut
+from letheon.service.request_words import GROUND_WORDS, sentence
 from letheon.service.routes import filing
 from letheon.service.routes.requests import export_cell
 from tests.ledger.databases import NOON
@@ -110,7 +110,7 @@ def test_only_who_may_vouch_files_verified_requests(desk: Desk) -> None:
     many = desk.client("requester").post(f"{URL}/bulk", json=bulk)
     assert (refused.status_code, many.status_code) == (403, 403)
     assert _file(desk.client("operator"), 4, verified=True).json()["state"] == "queued"
-    assert desk.ledger.count_requests().total == 1
+    assert desk.ledger.requests.count().total == 1
 
 
 def test_requesters_see_only_what_they_filed(desk: Desk) -> None:
@@ -147,7 +147,7 @@ def test_another_tenants_request_is_as_if_it_were_not_there(desk: Desk) -> None:
         assert there.status_code == absent.status_code == 404
         assert {**there.json(), "instance": ""} == {**absent.json(), "instance": ""}
     assert stranger.get(URL).json() == {"items": [], "next": None, "total": 0}
-    assert desk.ledger.request_of(request_id).state == "received"
+    assert desk.ledger.requests.get(request_id).state == "received"
 
 
 def test_every_model_that_knows_the_person_forgets_them(desk: Desk) -> None:
@@ -181,14 +181,14 @@ def test_a_repeat_completes_what_a_crash_left_out(
     with monkeypatch.context() as patched:
         patched.setattr(filing, "submit", dies_at_the_second)
         assert operator.post(URL, json=wish, headers=headers).status_code == 500
-    assert desk.ledger.count_requests().total == 1
+    assert desk.ledger.requests.count().total == 1
     again = operator.post(URL, json=wish, headers=headers)
     assert (again.status_code, len(_ids(again))) == (201, 2)
-    assert desk.ledger.count_requests().total == 2
+    assert desk.ledger.requests.count().total == 2
 
 
 def _register_twin(desk: Desk) -> None:
-    desk.ledger.register(fitted(), X, Y, ids=IDS, name="twin")
+    desk.ledger.models.register(fitted(), X, Y, ids=IDS, name="twin")
 
 
 def _ids(answer: Any) -> list[str]:
@@ -221,10 +221,10 @@ def test_a_repeated_bulk_gives_the_same_requests(
     operator, headers = desk.client("operator"), {"Idempotency-Key": "bulk-1"}
     real = filing.submit
 
-    def dies_at_some(context: Any, who: Any, wish: filing.RequestInput) -> Any:
-        if str(wish.ids[0]) >= person(15):
+    def dies_at_some(who: Any, one: filing.RequestInput) -> Any:
+        if str(one.ids[0]) >= person(15):
             raise UnknownIdError("as if there had been a crash before it")
-        return real(context, who, wish)
+        return real(who, one)
 
     with monkeypatch.context() as patched:
         patched.setattr(filing, "submit", dies_at_some)
@@ -236,7 +236,7 @@ def test_a_repeated_bulk_gives_the_same_requests(
     ids = [[one["request"]["id"] for one in many["items"]] for many in (first, again)]
     assert [one["request"]["id"] for one in half["items"][:15]] == ids[0][:15]
     assert ids[0] == ids[1]
-    assert desk.ledger.count_requests().total == 30
+    assert desk.ledger.requests.count().total == 30
 
 
 @pytest.mark.parametrize("n_before", [1, 2, 5])
@@ -256,7 +256,7 @@ def test_a_key_stands_for_one_list(desk: Desk, n_before: int) -> None:
     for other in others:
         answer = operator.post(f"{URL}/bulk", json={"items": other}, headers=headers)
         assert answer.status_code == 422, answer.text
-    assert desk.ledger.count_requests().total == n_before
+    assert desk.ledger.requests.count().total == n_before
 
 
 def test_a_key_stands_for_one_request_to_all_models(desk: Desk) -> None:
@@ -270,7 +270,7 @@ def test_a_key_stands_for_one_request_to_all_models(desk: Desk) -> None:
     assert [post("all", "*", 7), post("all", "*", person(2))] == [422, 422]
     assert [post("all", "risk", person(1)), post("all", "forest", 7)] == [422, 422]
     assert [post("one", "risk", person(1)), post("one", "*", 7)] == [201, 422]
-    assert desk.ledger.count_requests().total == 2
+    assert desk.ledger.requests.count().total == 2
 
 
 def test_of_many_posts_at_once_with_one_key_one_is_new(desk: Desk) -> None:
@@ -319,7 +319,7 @@ def test_what_one_call_vouches_for_counts_together(desk: Desk) -> None:
     waiting = bulk(4, 5, 6, 7)
     assert {one["state"] for one in waiting} == {"verified"}
     desk.work()
-    assert desk.ledger.request_of(waiting[0]["id"]).state == "verified"
+    assert desk.ledger.requests.get(waiting[0]["id"]).state == "verified"
     assert _act(desk.client("approver"), waiting[0]["id"], "approve").json()["state"] == "queued"
     received = bulk(10, 11, 12, 13, verified=False)
     assert {one["state"] for one in received} == {"received"}
@@ -404,7 +404,7 @@ def test_details_that_cannot_be_are_refused(
     operator = shared_desk.client("operator")
     request_id = _file(operator, 9, verified=True).json()["id"]
     assert _act(operator, request_id, action, **details).status_code == 422
-    assert shared_desk.ledger.request_of(request_id).state in ("queued", "duplicate")
+    assert shared_desk.ledger.requests.get(request_id).state in ("queued", "duplicate")
 
 
 def test_the_timeline_says_in_words_what_happened_and_who_did_it(desk: Desk) -> None:
@@ -460,7 +460,7 @@ def test_racing_bulks_of_one_key_have_one_effect(desk: Desk) -> None:
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(send, range(4)))
     assert all(one == found[0] for one in found)
-    assert desk.ledger.count_requests().total == 20
+    assert desk.ledger.requests.count().total == 20
 
 
 def test_the_same_on_postgresql(tmp_path: Path, postgres_url: str) -> None:
@@ -537,8 +537,9 @@ def test_no_exported_cell_begins_a_formula(text: str) -> None:
 
 
 def test_states_and_grounds_are_the_ledgers() -> None:
-    assert get_args(State) == STATES
-    assert get_args(ActionName) == tuple(ACTIONS)
+    schema = RequestOut.model_json_schema()["properties"]
+    assert schema["state"]["enum"] == list(STATES)
+    assert schema["actions"]["items"]["enum"] == list(ACTIONS)
     codes = {
         *REJECT_GROUNDS,
         *HOLD_GROUNDS,
@@ -560,11 +561,11 @@ def test_states_and_grounds_are_the_ledgers() -> None:
 )
 def test_the_table_permits_what_the_state_machine_does(action: ActionName, after: str) -> None:
     possible = {before for before, then in ALLOWED if then == after and before}
-    assert set(ACTIONS[action].states) == possible
+    assert {name for name, state in REQUEST_STATES.items() if action in state.actions} == possible
 
 
 def test_every_event_of_a_request_has_words() -> None:
-    plain = [sentence(Entry(_noon(), kind, {}, None)) for kind in (*STATES, "something-new")]
+    plain = [sentence(LogEntry(_noon(), kind, {}, None)) for kind in (*STATES, "something-new")]
     assert plain[-1] == "Something new."
     assert all(len(words.split()) > 1 for words in plain)
 

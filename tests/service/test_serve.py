@@ -54,8 +54,8 @@ def test_a_start_with_an_older_database_says_so(tmp_path: Path) -> None:
         server.stop()
         copy_database(home, tmp_path / "old")
         with Ledger.open(home) as ledger:
-            ledger.rotate_key()
-            ledger.checkpoint()
+            ledger.keys.rotate()
+            ledger.log.checkpoint()
         copy_database(tmp_path / "old", home)
         server.said.clear()
         server.start()

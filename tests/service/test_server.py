@@ -353,7 +353,7 @@ def test_a_desk_whose_database_is_too_old_can_be_read_only(desk: Desk) -> None:
 
 
 def test_metrics_count_calls_by_route_and_requests_by_state(desk: Desk) -> None:
-    desk.ledger.request(["person-001"], model="risk", verified=True)
+    desk.ledger.requests.submit(["person-001"], model="risk", verified=True)
     client = desk.client()
     client.delete("/api/v1/tokens/0123")
     text = client.get("/metrics").text

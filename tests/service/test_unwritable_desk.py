@@ -17,7 +17,7 @@ from tests.service.desks import QUICK, Desk, make_desk, person
 def full_desk(tmp_path: Path) -> Iterator[Desk]:
     """A desk whose tokens were made before its disk could not be written any more."""
     desk = make_desk(tmp_path)
-    desk.ledger.request([person(1)], model="risk")
+    desk.ledger.requests.submit([person(1)], model="risk")
     desk.ledger.close()
     with pytest.MonkeyPatch.context() as full:
         FullDisk(full)

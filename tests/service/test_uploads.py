@@ -51,7 +51,7 @@ def test_a_repeated_upload_gives_the_same_requests(desk: Desk) -> None:
     first, again = (_send(desk, text, key="may").json()["items"] for _ in range(2))
     assert [one["request"]["id"] for one in first] == [one["request"]["id"] for one in again]
     assert [one["status"] for one in again] == [200] * 20
-    assert desk.ledger.count_requests().total == 20
+    assert desk.ledger.requests.count().total == 20
 
 
 def test_somebody_unknown_is_told_by_the_line_and_harms_no_other(desk: Desk) -> None:
@@ -92,22 +92,22 @@ def test_somebody_unknown_is_told_by_the_line_and_harms_no_other(desk: Desk) -> 
 def test_a_wrong_file_is_refused_by_line_without_its_content(
     shared_desk: Desk, text: bytes, line: int
 ) -> None:
-    before = shared_desk.ledger.count_requests().total
+    before = shared_desk.ledger.requests.count().total
     answer = _send(shared_desk, text)
     assert (answer.status_code, answer.json()["type"]) == (422, "urn:letheon:problem:csv")
     assert answer.json()["errors"][0]["at"] == f"line {line}"
     assert "mal" not in answer.text
     assert len(answer.text) < 1000
-    assert shared_desk.ledger.count_requests().total == before
+    assert shared_desk.ledger.requests.count().total == before
 
 
 def test_one_wrong_line_refuses_all_and_twenty_are_named(shared_desk: Desk) -> None:
-    before = shared_desk.ledger.count_requests().total
+    before = shared_desk.ledger.requests.count().total
     text = f"model,id\nrisk,{person(1)}\n" + "forest,x\n" * 30
     answer = _send(shared_desk, text)
     assert answer.status_code == 422
     assert [one["at"] for one in answer.json()["errors"]] == [f"line {n}" for n in range(3, 23)]
-    assert shared_desk.ledger.count_requests().total == before
+    assert shared_desk.ledger.requests.count().total == before
 
 
 def test_a_file_has_ten_thousand_lines_at_most(shared_desk: Desk) -> None:

@@ -117,7 +117,7 @@ def test_deliveries_are_listed_in_parts(desk: Desk, receiver: Receiver) -> None:
     client = desk.client()
     place = f"{PATH}/{client.post(PATH, json=wanted(receiver)).json()['id']}"
     for number in range(5):
-        desk.ledger.request([person(number)], model="risk")
+        desk.ledger.requests.submit([person(number)], model="risk")
     receiver.statuses = [500]
     deliver_due(desk.ledger, desk.app.state.context.settings)
     assert client.get(place).json()["waiting"] == 1

@@ -19,7 +19,7 @@ from sqlalchemy import select, update
 from letheon.ledger import Ledger, Policy
 from letheon.ledger.db.events import record
 from letheon.ledger.db.webhooks import EVENTS, Webhook, Webhooks, read_service_key
-from letheon.ledger.requests.states import move
+from letheon.ledger.requests.transitions import move
 from letheon.ledger.tables import deliveries, events, webhooks
 from letheon.service import webhooks as sending
 from letheon.service.settings import ServiceSettings
@@ -100,7 +100,7 @@ def test_the_ledgers_own_checks_do_not_mind_the_desk(
 ) -> None:
     """Its key lies beside the ledger's, and places in the log are given without a checkpoint."""
     add(ledger, "https://hooks.example.org/")
-    ledger.request([person(1)], model="risk", verified=True)
+    ledger.requests.submit([person(1)], model="risk", verified=True)
     Webhooks(ledger).feed()
     ledger.run_once(force=True)
     Webhooks(ledger).feed()
@@ -130,7 +130,7 @@ def test_a_request_is_told_signed_and_without_the_person(
     ledger: Ledger, receiver: Receiver, clock: Clock
 ) -> None:
     _, secret = add(ledger, receiver.url)
-    request = ledger.request([person(1)], model="risk", verified=True)
+    request = ledger.requests.submit([person(1)], model="risk", verified=True)
     clock.now += 5
     assert deliver_due(ledger, settings_for(receiver)) == 1
     (call,) = receiver.calls
@@ -156,14 +156,14 @@ def test_a_request_is_told_signed_and_without_the_person(
 def test_everything_is_told_once(ledger: Ledger, receiver: Receiver, clock: Clock) -> None:
     add(ledger, receiver.url)
     settings = settings_for(receiver)
-    first = ledger.request([person(1)], model="risk", verified=True)
-    behind = ledger.request([person(1)], model="risk", verified=True)
+    first = ledger.requests.submit([person(1)], model="risk", verified=True)
+    behind = ledger.requests.submit([person(1)], model="risk", verified=True)
     deliver_due(ledger, settings)
     ledger.run_once(force=True)
     deliver_due(ledger, settings)
     clock.now += 60
-    late = ledger.request([person(1)], model="risk", verified=True)
-    ledger.retrain("risk")
+    late = ledger.requests.submit([person(1)], model="risk", verified=True)
+    ledger.models.retrain("risk")
     for _ in range(3):
         deliver_due(ledger, settings)
     assert sorted(told(receiver), key=str) == sorted(
@@ -183,11 +183,13 @@ def test_everything_is_told_once(ledger: Ledger, receiver: Receiver, clock: Cloc
 
 def test_who_waits_behind_one_that_was_overtaken_is_told_too(ledger: Ledger, clock: Clock) -> None:
     add(ledger, "https://hooks.example.org/", "certified")
-    slow, waits = (ledger.request([person(1)], model="risk", verified=True) for _ in range(2))
+    slow, waits = (
+        ledger.requests.submit([person(1)], model="risk", verified=True) for _ in range(2)
+    )
     with ledger._core.database.transaction() as conn:
         move(conn, slow.id, "applying", at=clock.now)
         move(conn, slow.id, "retry_wait", at=clock.now, not_before=clock.now + 100)
-    both = ledger.request([person(1), person(2)], model="risk", verified=True)
+    both = ledger.requests.submit([person(1), person(2)], model="risk", verified=True)
     ledger.run_once(force=True)
     Webhooks(ledger).feed()
     clock.now += 200
@@ -199,8 +201,8 @@ def test_who_waits_behind_one_that_was_overtaken_is_told_too(ledger: Ledger, clo
 
 def test_a_retrain_names_version_certificate_and_model(ledger: Ledger, receiver: Receiver) -> None:
     add(ledger, receiver.url, "retrained")
-    ledger.request([person(3)], model="risk", verified=True)
-    ledger.retrain("risk")
+    ledger.requests.submit([person(3)], model="risk", verified=True)
+    ledger.models.retrain("risk")
     deliver_due(ledger, settings_for(receiver))
     (call,) = receiver.calls
     assert call.message["data"] == {
@@ -213,7 +215,7 @@ def test_a_retrain_names_version_certificate_and_model(ledger: Ledger, receiver:
 
 def test_what_is_overdue_is_told_once(ledger: Ledger, receiver: Receiver, clock: Clock) -> None:
     settings = settings_for(receiver)
-    request = ledger.request([person(2)], model="risk")
+    request = ledger.requests.submit([person(2)], model="risk")
     add(ledger, receiver.url, "overdue")
     last_day = datetime.combine(request.due_on, datetime.min.time(), UTC)
     clock.now = int(last_day.timestamp()) + DAY // 2
@@ -223,7 +225,7 @@ def test_what_is_overdue_is_told_once(ledger: Ledger, receiver: Receiver, clock:
         clock.now += DAY
         deliver_due(ledger, settings)
     assert told(receiver) == [("overdue", request.id)]
-    ledger.cancel(request.id)
+    ledger.requests.cancel(request.id)
     add(ledger, receiver.url, "overdue")
     deliver_due(ledger, settings)
     assert len(receiver.calls) == 1
@@ -232,16 +234,16 @@ def test_what_is_overdue_is_told_once(ledger: Ledger, receiver: Receiver, clock:
 def test_a_webhook_hears_of_its_own_tenant_only(ledger: Ledger, receiver: Receiver) -> None:
     from tests.ledger.homes import IDS, X, Y, fitted
 
-    ledger.register(fitted(), X, Y, ids=IDS, name="other", tenant="acme")
+    ledger.models.register(fitted(), X, Y, ids=IDS, name="other", tenant="acme")
     add(ledger, receiver.url, "received", tenant="acme")
-    ledger.request([person(1)], model="risk")
-    mine = ledger.request([person(1)], model="other", tenant="acme")
+    ledger.requests.submit([person(1)], model="risk")
+    mine = ledger.requests.submit([person(1)], model="other", tenant="acme")
     deliver_due(ledger, settings_for(receiver))
     assert told(receiver) == [("received", mine.id)]
 
 
 def test_nothing_from_before_a_webhook_is_told(ledger: Ledger, receiver: Receiver) -> None:
-    ledger.request([person(1)], model="risk")
+    ledger.requests.submit([person(1)], model="risk")
     add(ledger, receiver.url)
     deliver_due(ledger, settings_for(receiver))
     assert receiver.calls == []
@@ -252,7 +254,7 @@ def test_a_receiver_that_was_down_gets_the_same_message_later(ledger: Ledger, cl
         before.statuses = [500]
         settings, port = settings_for(before), before.port
         add(ledger, before.url, "received")
-        request = ledger.request([person(1)], model="risk")
+        request = ledger.requests.submit([person(1)], model="risk")
         deliver_due(ledger, settings)
     first = before.calls[0].message["id"]
     clock.now += 60
@@ -271,7 +273,7 @@ def test_a_courier_killed_after_sending_sends_again(
     ledger: Ledger, receiver: Receiver, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(ledger, receiver.url, "received")
-    ledger.request([person(1)], model="risk")
+    ledger.requests.submit([person(1)], model="risk")
     settings = settings_for(receiver)
     ledger.close()
     home = ledger.folder
@@ -295,7 +297,7 @@ def test_two_couriers_send_one_message_once(
 ) -> None:
     add(ledger, receiver.url, "received")
     for number in range(6):
-        ledger.request([person(number)], model="risk")
+        ledger.requests.submit([person(number)], model="risk")
     settings = settings_for(receiver)
     ledger.close()
 
@@ -310,7 +312,7 @@ def test_after_twelve_tries_it_is_given_up_and_visible(
     ledger: Ledger, receiver: Receiver, clock: Clock
 ) -> None:
     hook, _ = add(ledger, receiver.url, "received")
-    ledger.request([person(1)], model="risk")
+    ledger.requests.submit([person(1)], model="risk")
     receiver.statuses = [503] * 100
     pauses = []
     for _ in range(TRIES + 3):
@@ -335,9 +337,9 @@ def test_pauses_grow_from_seconds_to_hours() -> None:
 def test_gone_switches_a_webhook_off(ledger: Ledger, receiver: Receiver, clock: Clock) -> None:
     hook, _ = add(ledger, receiver.url, "received")
     receiver.statuses = [410]
-    ledger.request([person(1)], model="risk")
+    ledger.requests.submit([person(1)], model="risk")
     deliver_due(ledger, settings_for(receiver))
-    ledger.request([person(2)], model="risk")
+    ledger.requests.submit([person(2)], model="risk")
     clock.now += DAY
     deliver_due(ledger, settings_for(receiver))
     assert len(receiver.calls) == 1
@@ -355,7 +357,7 @@ def test_one_slow_receiver_leaves_room_for_others(
         for hook in (failing, receiver):
             add(ledger, hook.url, "received")
         for number in range(5):
-            ledger.request([person(number)], model="risk")
+            ledger.requests.submit([person(number)], model="risk")
         assert deliver_due(ledger, settings_for(failing, receiver)) == 4
     assert (len(failing.calls), len(receiver.calls)) == (2, 2)
 
@@ -364,7 +366,7 @@ def test_a_host_that_was_taken_off_the_list_is_called_no_more(
     ledger: Ledger, receiver: Receiver
 ) -> None:
     add(ledger, receiver.url, "received")
-    ledger.request([person(1)], model="risk")
+    ledger.requests.submit([person(1)], model="risk")
     deliver_due(ledger, ServiceSettings())
     (row,) = waiting(ledger)
     assert receiver.calls == []
@@ -375,7 +377,7 @@ def test_delivered_messages_are_dropped_after_a_month(
     ledger: Ledger, receiver: Receiver, clock: Clock
 ) -> None:
     add(ledger, receiver.url, "received", "overdue")
-    ledger.request([person(1)], model="risk")
+    ledger.requests.submit([person(1)], model="risk")
     deliver_due(ledger, settings_for(receiver))
     clock.now += 60 * DAY
     deliver_due(ledger, settings_for(receiver))
@@ -388,7 +390,7 @@ def test_messages_that_were_given_up_are_dropped_after_a_month(
     ledger: Ledger, clock: Clock
 ) -> None:
     add(ledger, "https://hooks.example.org/", "received")
-    ledger.request([person(1)], model="risk")
+    ledger.requests.submit([person(1)], model="risk")
     Webhooks(ledger).feed()
     clock.now += 31 * DAY
     assert Webhooks(ledger).forget_old() == 0, "it still waits"
@@ -407,7 +409,7 @@ def test_a_claim_outlasts_a_round() -> None:
 
 def test_a_removed_webhook_takes_its_messages_along(ledger: Ledger, clock: Clock) -> None:
     hook, _ = add(ledger, "https://hooks.example.org/", "received")
-    ledger.request([person(1)], model="risk")
+    ledger.requests.submit([person(1)], model="risk")
     Webhooks(ledger).feed()
     assert len(waiting(ledger)) == 1
     Webhooks(ledger).remove(hook.id)
@@ -420,7 +422,7 @@ def test_the_courier_delivers_beside_others_and_stops(ledger: Ledger, receiver: 
     courier = Courier(ledger, settings_for(receiver), pause=30)
     courier.start()
     add(ledger, receiver.url, "received")
-    ledger.request([person(1)], model="risk")
+    ledger.requests.submit([person(1)], model="risk")
     courier.wake()
     assert arrived.wait(20)
     courier.stop()
@@ -516,7 +518,7 @@ def test_more_events_than_a_round_takes_come_in_the_next(
 
 def test_bodies_are_plain_json(ledger: Ledger, clock: Clock) -> None:
     add(ledger, "https://hooks.example.org/")
-    ledger.request([person(1)], model="risk")
+    ledger.requests.submit([person(1)], model="risk")
     Webhooks(ledger).feed()
     (row,) = waiting(ledger)
     found = json.loads(row.body)

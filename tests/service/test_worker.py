@@ -40,7 +40,7 @@ def erased(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
         ("forest", "default", [2]),
         ("churn", "rival", ["person-003"]),
     ):
-        made.ledger.request(ids, model=model, tenant=tenant, verified=True)
+        made.ledger.requests.submit(ids, model=model, tenant=tenant, verified=True)
     made.work()
     yield made
     made.close()
@@ -103,8 +103,10 @@ def _rooms(desk: Desk) -> list[Path]:
 
 @here
 def test_apply_applies_certifies_and_purges_what_is_queued(desk: Desk) -> None:
-    request = desk.ledger.request([person(1)], model="risk", verified=True)
-    other = desk.ledger.request(["person-004"], model="churn", tenant="rival", verified=True)
+    request = desk.ledger.requests.submit([person(1)], model="risk", verified=True)
+    other = desk.ledger.requests.submit(
+        ["person-004"], model="churn", tenant="rival", verified=True
+    )
     job = desk.client("operator").post("/api/v1/models/risk/apply").json()
     assert _runner(desk).do_all() == 1
     shown = desk.client("operator").get(f"/api/v1/jobs/{job['id']}").json()
@@ -115,20 +117,20 @@ def test_apply_applies_certifies_and_purges_what_is_queued(desk: Desk) -> None:
         "certified, certificate 1",
         "purged, certificate 1",
     ]
-    assert desk.ledger.request_of(request.id).state == "purged"
-    assert desk.ledger.request_of(other.id).state == "queued"
+    assert desk.ledger.requests.get(request.id).state == "purged"
+    assert desk.ledger.requests.get(other.id).state == "queued"
 
 
 @here
 def test_apply_tells_nothing_of_what_belongs_to_others(desk: Desk) -> None:
-    desk.ledger.request(["person-004"], model="churn", tenant="rival", verified=True)
+    desk.ledger.requests.submit(["person-004"], model="churn", tenant="rival", verified=True)
     steps = desk.ledger.steps(force=True, model="churn", tenant="rival")
     assert next(iter(steps)).what == "applied"  # and its worker is gone
     desk.client("operator@default").post("/api/v1/models/risk/apply")
     _runner(desk).do_all()
     shown = desk.client("operator@default").get("/api/v1/jobs").json()["items"][0]
     assert (shown["result"], shown["progress"]) == ({"steps": []}, [])
-    assert desk.ledger.certificates() == (1,)
+    assert desk.ledger.certificates.sequences() == (1,)
 
 
 @here
@@ -136,7 +138,7 @@ def test_apply_waits_for_another_worker_that_is_at_the_model(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobs, "_AGAIN_SECONDS", 0.01)
-    desk.ledger.request([person(1)], model="risk", verified=True)
+    desk.ledger.requests.submit([person(1)], model="risk", verified=True)
     job = Jobs(desk.ledger).add("apply", tenant="default", model="risk")
     real, calls = desk.ledger.steps, []
 
@@ -159,7 +161,7 @@ def test_a_batch_that_fails_fails_the_job_with_its_code(
         raise ComputationFailed("value-error")
 
     monkeypatch.setattr("letheon.ledger.ledger.computing", lambda **_: fails)
-    desk.ledger.request([person(1)], model="risk", verified=True)
+    desk.ledger.requests.submit([person(1)], model="risk", verified=True)
     job = Jobs(desk.ledger).add("apply", tenant="default", model="risk")
     _runner(desk).do_all()
     found = _over(desk, job)
@@ -175,7 +177,7 @@ def test_retrain_needs_something_that_was_erased(desk: Desk) -> None:
 
 @here
 def test_retrain_trains_afresh_with_what_is_queued(desk: Desk) -> None:
-    desk.ledger.request([person(2)], model="risk", verified=True)
+    desk.ledger.requests.submit([person(2)], model="risk", verified=True)
     job = desk.client("operator").post("/api/v1/models/risk/retrain").json()
     _runner(desk).do_all()
     shown = desk.client("operator").get(f"/api/v1/jobs/{job['id']}").json()
@@ -264,14 +266,14 @@ def test_no_number_of_another_tenant_is_in_an_audit(desk: Desk) -> None:
             r"\d\d:\d\d:\d\d", "", text
         )
 
-    desk.ledger.request(["person-003"], model="churn", tenant="rival", verified=True)
+    desk.ledger.requests.submit(["person-003"], model="churn", tenant="rival", verified=True)
     desk.work()
     before = {drill: seen(drill) for drill in ("none", "log")}
-    desk.ledger.request(["person-004"], model="risk", verified=True)
-    desk.ledger.request(["person-005"], model="risk")
-    desk.ledger.request([1, 2, 3, 4], model="forest", verified=True)  # nobody approves it
+    desk.ledger.requests.submit(["person-004"], model="risk", verified=True)
+    desk.ledger.requests.submit(["person-005"], model="risk")
+    desk.ledger.requests.submit([1, 2, 3, 4], model="forest", verified=True)  # nobody approves it
     desk.clock.now += 70 * 86_400
-    desk.ledger.request(["person-006"], model="risk", verified=True)
+    desk.ledger.requests.submit(["person-006"], model="risk", verified=True)
     assert {drill: seen(drill) for drill in ("none", "log")} == before
     assert "1 recorded request(s)" in str(before)
     assert _audited(desk)["passed"] is False, "somebody who sees all is told of the late one"
@@ -287,7 +289,7 @@ def test_an_audit_of_a_model_without_a_certificate_says_so(desk: Desk) -> None:
 
 @here
 def test_a_damaged_file_of_the_ledger_fails_the_audit(desk: Desk) -> None:
-    desk.ledger.request([person(1)], model="risk", verified=True)
+    desk.ledger.requests.submit([person(1)], model="risk", verified=True)
     desk.work()
     with desk.ledger._core.database.reading() as conn:
         row = find_model(conn, "risk", "default")
@@ -339,7 +341,7 @@ def home(tmp_path: Path) -> Path:
     """The home of a ledger with a real clock and one model."""
     folder = tmp_path / "home"
     with Ledger.create(folder, name="test", policy=Policy(pin_seconds=1)) as ledger:
-        ledger.register(fitted(), X, Y, ids=IDS, name="risk")
+        ledger.models.register(fitted(), X, Y, ids=IDS, name="risk")
     return folder
 
 
@@ -366,14 +368,14 @@ def _until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
 
 def test_a_worker_process_serves_requests_and_jobs_and_leaves_on_sigterm(home: Path) -> None:
     with _working(home) as process, Ledger.open(home) as ledger:
-        request = ledger.request([person(1)], model="risk", verified=True)
+        request = ledger.requests.submit([person(1)], model="risk", verified=True)
         found = Jobs(ledger)
         apply = found.add("apply", tenant="default", model="risk")
         _until(lambda: getattr(found.find(apply.id), "state", "") == "done")
         audit = found.add("audit", asked={"levels": None, "drill": "none"})
         _until(lambda: getattr(found.find(audit.id), "is_over", False))
         passed = (getattr(found.find(audit.id), "result", None) or {}).get("passed")
-        state = ledger.request_of(request.id).state
+        state = ledger.requests.get(request.id).state
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=60)
     assert (process.returncode, state, passed) == (0, "purged", True)
@@ -410,7 +412,7 @@ def test_a_job_of_a_killed_worker_is_done_by_the_next_one(home: Path) -> None:
 @here
 def test_the_worker_of_the_command_line_does_jobs_too(home: Path) -> None:
     with Ledger.open(home) as ledger:
-        ledger.request([person(1)], model="risk", verified=True)
+        ledger.requests.submit([person(1)], model="risk", verified=True)
         found = Jobs(ledger)
         jobs = [
             found.add("apply", tenant="default", model="risk"),

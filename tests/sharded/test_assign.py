@@ -13,7 +13,7 @@ from sklearn.tree import DecisionTreeClassifier
 from letheon import SISAClassifier
 from letheon.data import as_ids
 from letheon.seeds import Purpose, keyed_hash
-from letheon.sharded._assign import Assignment, check_risk_edges, risk_tiers
+from letheon.sharded._shards import Assignment, check_risk_edges, risk_tiers
 from tests.sharded.people import examples, make_people
 
 

@@ -11,8 +11,8 @@ from sklearn.naive_bayes import GaussianNB
 from letheon import SISAClassifier
 from letheon.data import Rows
 from letheon.inner import SeedSlots
-from letheon.sharded import _base, _shards, _trainer
-from letheon.sharded._assign import Assignment
+from letheon.sharded import _base, _shards
+from letheon.sharded._shards import Assignment
 from tests.sharded.people import make_people
 
 pytestmark = pytest.mark.filterwarnings("ignore::letheon.exceptions.ShardingWarning")
@@ -33,7 +33,7 @@ def ignore_a_lost_class(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_a_stale_state(patch: pytest.MonkeyPatch) -> None:
-    real = _trainer.Trainer._keep
+    real = _base.Trainer._keep
 
     def stale(self: Any, changes: Any, jobs: Any, results: Any) -> Any:
         fresh = real(self, changes, jobs, results)
@@ -42,7 +42,7 @@ def keep_a_stale_state(patch: pytest.MonkeyPatch) -> None:
                 object.__setattr__(fresh[change.number], "states", change.old.states)
         return fresh
 
-    patch.setattr(_trainer.Trainer, "_keep", stale)
+    patch.setattr(_base.Trainer, "_keep", stale)
 
 
 def retrain_on_the_old_rows(patch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from letheon.exceptions import (
     CorruptFileError,
 )
 from letheon.sharded import sweep_checkpoints
-from letheon.sharded._states import SavedState
+from letheon.sharded._shards import SavedState
 from letheon.state import DirectoryStore
 from tests.sharded.people import make_people
 

@@ -18,10 +18,7 @@ from letheon.audit._result import LEVELS, AuditReport, LevelResult
 from letheon.measures import Measure
 from letheon.verifier import SMALL, Refused, Verdict, is_in_scope, read_capped, verify_bundle
 
-__all__ = ["Measures", "audit", "run_measures"]
-
 Measures = Mapping[str, Callable[[Any, Any, Any], Any]]
-_PAPER = ("V0", "V1", "V2", "V3")
 # Which of the two looks at a model, unless the auditor names levels.
 _LEVEL_OF = {"exact": "V4", "certified": "V5"}
 _MODEL = ("V2", "V4", "V5", "V6", "own")
@@ -78,9 +75,16 @@ class _Order:
     def wants(self, *levels: str) -> bool:
         return not self.levels.isdisjoint(levels)
 
-    def asks_for(self, level: str, kind: str) -> bool:
-        """Whether a level belongs to the kind of guarantee; asked for by name it always does."""
-        return not self.is_complete or level == _LEVEL_OF.get(kind, level)
+    @property
+    def wants_measures(self) -> bool:
+        return self.wants("own") and bool(self.measures)
+
+    def wants_for(self, level: str, kind: str) -> bool:
+        """Whether to look at V4 or V5, which depends on the kind of guarantee, or at "own"."""
+        if level == "own":
+            return self.wants_measures
+        is_meant = not self.is_complete or level == _LEVEL_OF.get(kind, level)
+        return is_meant and self.wants(level)
 
     def mark_promised(self, result: LevelResult, kind: str) -> LevelResult:
         """Return a result of V4 or V5; skipped, it counts unless the other one decides."""
@@ -294,9 +298,14 @@ def _missing_models(bundle: Bundle, order: _Order) -> Iterator[LevelResult]:
     names = [str(one.predicate["model"]["id"]) for one in _newest(bundle, order)]
     for name in names if order.wants(*_MODEL) else []:
         if name not in have:
+            # Nothing is left out in silence.
+            is_asked = {
+                "V4": order.wants("V4", "V5"),
+                "V6": order.wants("V6") and name in order.canaries,
+                "own": order.wants_measures,
+            }
             missing = _missing_model(bundle, order, name)
-            asked = [level for level in ("V4", "V6", "own") if _is_asked(order, level, name)]
-            yield from (replace(missing, level=level) for level in asked)
+            yield from (replace(missing, level=level) for level, is_it in is_asked.items() if is_it)
 
 
 def _look(
@@ -376,15 +385,6 @@ def _missing_model(bundle: Bundle, order: _Order, name: str) -> LevelResult:
     return LevelResult("V4", name, "skipped", reason)
 
 
-def _is_asked(order: _Order, level: str, name: str) -> bool:
-    """Whether a model without files must be answered for: nothing is left out in silence."""
-    if level == "V6":
-        return order.wants("V6") and name in order.canaries
-    if level == "own":
-        return order.wants("own") and bool(order.measures)
-    return order.wants("V4", "V5")
-
-
 def _about_model(scene: _Scene) -> Iterator[LevelResult]:
     audited, order = scene.audited, scene.order
     data = _guarded("V2", audited, lambda: check_data(audited))
@@ -407,17 +407,11 @@ def _about_model(scene: _Scene) -> Iterator[LevelResult]:
         if data.verdict == "fail":
             wrong = "it rests on rows that are not those that the certificate commits to"
         kind = _kind_of(built.model)
-        asked = [level for level in _GROUNDED if _has_work(order, level, kind)]
+        asked = [level for level in _GROUNDED if order.wants_for(level, kind)]
         yield from (LevelResult(level, audited.name, "fail", wrong) for level in asked)
     if order.wants("V6") and audited.name in order.canaries:
         planted = order.canaries[audited.name]
         yield _guarded("V6", audited, lambda: check_canaries(built.model, planted, audited.name))
-
-
-def _has_work(order: _Order, level: str, kind: str) -> bool:
-    if level == "own":
-        return order.wants("own") and bool(order.measures)
-    return order.wants(level) and order.asks_for(level, kind)
 
 
 def _grounded(
@@ -425,12 +419,12 @@ def _grounded(
 ) -> Iterator[LevelResult]:
     """What is said about a model once its rows and the log are those of the certificates."""
     kind, rederived = _kind_of(model), None
-    wants_v4 = order.wants("V4") and order.asks_for("V4", kind)
-    if wants_v4 or (order.wants("own") and order.measures):
+    wants_v4 = order.wants_for("V4", kind)
+    if wants_v4 or order.wants_measures:
         verdict, rederived = _rederived(log, audited, model)
         if wants_v4:
             yield order.mark_promised(verdict, kind)
-    if order.wants("V5") and order.asks_for("V5", kind):
+    if order.wants_for("V5", kind):
         verdict = _guarded("V5", audited, lambda: check_bound(audited, model))
         yield order.mark_promised(verdict, kind)
     if order.wants("own"):

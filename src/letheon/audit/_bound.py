@@ -31,10 +31,8 @@ from letheon.audit._reading import AuditedModel
 from letheon.audit._rederive import FEATURES, beside_the_model, unwrapped
 from letheon.audit._result import LevelResult
 from letheon.data import Rows
-from letheon.linear import plan_of, scale_of
+from letheon.linear import choose_noise_scale, plan_descent
 from letheon.methods import find_method
-
-__all__ = ["BOUNDS", "bound", "check_bound", "find_withdrawn"]
 
 # Certificates round what is spent and the budget up to two digits; formulas differ by rounding.
 _CLOSE = 1e-6
@@ -361,9 +359,9 @@ def _check_descent(case: _Case) -> None:
     half = model.stop == "theorem" and model.state == "published"
     theta = np.asarray(model.model_.weights)
     hides = _hidden_on_grid(sigma, model.epsilon, delta / 2 if half else delta, theta.size) / 2
-    plan = plan_of(model, model._problem(model._held()))
+    plan = plan_descent(model, model._problem(model._held()))
     case.checks.holds("plan-is-that-of-the-settings", model.plan_ == plan)
-    case.checks.holds("sigma-is-that-of-the-settings", sigma == scale_of(model, plan))
+    case.checks.holds("sigma-is-that-of-the-settings", sigma == choose_noise_scale(model, plan))
     if model.unperturbed_ is None:
         _check_around(case, theta, sigma, hides)
         case.checks.at_most("distance-is-hidden", float(model.distance_), hides)

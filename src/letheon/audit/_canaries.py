@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from letheon.audit._result import LevelResult
 
-__all__ = ["Canaries", "check_canaries"]
-
 _PERMUTATIONS = 20_000
 _BLOCKS = 20
 _FEWEST = 5

@@ -13,8 +13,6 @@ from letheon.audit._result import LevelResult
 from letheon.ledger.purge.scan import Markers, scan
 from letheon.ledger.requests.states import STATES
 
-__all__ = ["Stores", "check_requests", "check_residue"]
-
 # Verified, and the people are still in the model.
 _WAITING = frozenset({"verified", "queued", "applying", "retry_wait"})
 _DAY = 86_400

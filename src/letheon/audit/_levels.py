@@ -9,6 +9,7 @@ is settled when a model is registered or retrained, and is the same until the ne
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,23 +20,13 @@ from letheon.audit._rederive import beside_the_model, check_rederivation
 from letheon.audit._result import LevelResult
 from letheon.data import Rows
 from letheon.exceptions import SignerRefusedError, UntrustedClassError
+from letheon.inner import fresh_copy
 from letheon.ledger.certificates.claims import RETRAIN, claim_of, refuse_beyond_method
 from letheon.ledger.certificates.execution import describe, replay_of
 from letheon.ledger.certificates.facts import method_parameters, refuse_boasts
 from letheon.ledger.keys.encryption import commitment, training_seed
 from letheon.ledger.models.commitment import tree_of
-from letheon.measures._copies import fresh_copy
 from letheon.verifier import Opened
-
-__all__ = [
-    "Rebuilt",
-    "check_data",
-    "check_model",
-    "is_made_here",
-    "rebuilt",
-    "unlike_certified",
-    "wrong_seed",
-]
 
 _DERIVED = "hkdf-sha256-epoch-v1"
 _CALLER = "caller-seed-v1"
@@ -158,25 +149,24 @@ def rebuilt(audited: AuditedModel, level: str, trusted: Iterable[Any] = ()) -> R
 
 def check_data(audited: AuditedModel) -> LevelResult:
     """V2 on the rows: rows and salts in the bundle give the root that was certified."""
-    data = audited.newest.predicate["dataset"]
+    data, fail = (
+        audited.newest.predicate["dataset"],
+        partial(LevelResult, "V2", audited.name, "fail"),
+    )
     try:
         root = tree_of(audited.rows, audited.vault, data["slots"]).root.hex()
         tidy = is_tidy(audited.rows)
     except Exception as error:  # noqa: BLE001 (made-up rows may raise anything)
-        reason = f"rows and salts make no commitment: {error}"
-        return LevelResult("V2", audited.name, "fail", reason[:300])
+        return fail(f"rows and salts make no commitment: {error}"[:300])
     if root != data["rootAfter"]:
-        reason = "the rows in the bundle are not those that the certificate commits to"
-        return LevelResult("V2", audited.name, "fail", reason)
+        return fail("the rows in the bundle are not those that the certificate commits to")
     if not tidy:
-        reason = "the table has more in it than its rows: categories or values that no row has"
-        return LevelResult("V2", audited.name, "fail", reason)
-    found = len(audited.rows)
-    if found != data["liveAfter"]:
-        reason = f"{found} rows, and the certificate says {data['liveAfter']}"
-        return LevelResult("V2", audited.name, "fail", reason)
-    reason = f"the {found} rows in the bundle are those that the certificate commits to"
-    return LevelResult("V2", audited.name, "pass", reason, {"rows": found})
+        return fail("the table has more in it than its rows: categories or values that no row has")
+    n_rows = len(audited.rows)
+    if n_rows != data["liveAfter"]:
+        return fail(f"{n_rows} rows, and the certificate says {data['liveAfter']}")
+    reason = f"the {n_rows} rows in the bundle are those that the certificate commits to"
+    return LevelResult("V2", audited.name, "pass", reason, {"rows": n_rows})
 
 
 def is_tidy(rows: Rows) -> bool:

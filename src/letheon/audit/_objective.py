@@ -24,17 +24,6 @@ from scipy.special import expit, gammainccinv, gammaincinv, log_ndtr, softmax
 
 from letheon.data import Rows
 
-__all__ = [
-    "Interval",
-    "Objective",
-    "hidden_shift",
-    "mismatch_delta",
-    "noise_bounds",
-    "objective_of",
-    "optimum",
-    "shift_delta",
-]
-
 _TAIL = 1e-9
 Floats = NDArray[np.float64]
 _NORM_ROUNDING = 1e-6

@@ -34,8 +34,6 @@ from letheon.verifier import (
     tier_of,
 )
 
-__all__ = ["AuditedModel", "Bundle", "Commitment", "LogFacts", "key_text"]
-
 _NONCE_BYTES = 32
 _TRAINING = {"rule", "beacon", "keyCommitment", "key"}
 
@@ -155,7 +153,13 @@ class Commitment(NamedTuple):
 
 
 class LogFacts(NamedTuple):
-    """What the log says about training keys, beacons and publications; see `Bundle`."""
+    """What the log says about training keys, beacons and publications.
+
+    Events about training keys in the order of the log; sizes of the checkpoints by the digest of
+    their signed text; place of the publication of each batch; how many keys were committed to that
+    no registration and no certificate used. A batch may still be open or may have failed; an
+    operator may have thrown keys away.
+    """
 
     commitments: tuple[Commitment, ...]
     checkpoint_sizes: dict[str, int]
@@ -209,44 +213,27 @@ class Bundle:
             return None
         return dict(read_description(self.folder)["scope"])
 
-    @cached_property
-    def checkpoint_sizes(self) -> dict[str, int]:
-        """Sizes of the checkpoints by the digest of their signed text."""
+    @property
+    def log_facts(self) -> LogFacts:
+        """What re-derivation needs of the log, as plain values."""
         notes = (
             read_note(self._read(path).decode("utf-8", "replace"))
             for path in sorted((self.folder / "checkpoints").glob("*.txt"))
         )
-        return {hashlib.sha256(note.body).hexdigest(): note.size for note in notes}
-
-    @cached_property
-    def commitments(self) -> tuple[Commitment, ...]:
-        """Events about training keys, in the order of the log."""
-        found = enumerate(self.events())
-        return tuple(Commitment(place, event) for place, event in found if "training" in event)
-
-    @cached_property
-    def published(self) -> dict[str, int]:
-        """Place in the log of the publication of each batch."""
-        found = enumerate(self.events())
-        return {e["batch"]: place for place, e in found if e.get("kind") == "published"}
-
-    @cached_property
-    def unused_training_keys(self) -> int:
-        """How many keys were committed to that no registration and no certificate used.
-
-        A batch may still be open or may have failed; an operator may have thrown keys away.
-        """
-        randomness = [one.predicate["method"]["trainingRandomness"] for one in self.chain]
-        used = {one["keyCommitment"] for one in randomness}
-        used |= {e["training"] for _, e in self.commitments if e.get("kind") == "registered"}
-        return len({event["training"] for _, event in self.commitments} - used)
-
-    @property
-    def log_facts(self) -> LogFacts:
-        """What re-derivation needs of the log, as plain values."""
-        return LogFacts(
-            self.commitments, self.checkpoint_sizes, self.published, self.unused_training_keys
-        )
+        sizes = {hashlib.sha256(note.body).hexdigest(): note.size for note in notes}
+        commitments: list[Commitment] = []
+        published: dict[str, int] = {}
+        for place, event in enumerate(self.events()):
+            if "training" in event:
+                commitments.append(Commitment(place, event))
+            if event.get("kind") == "published":
+                published[event["batch"]] = place
+        used = {
+            one.predicate["method"]["trainingRandomness"]["keyCommitment"] for one in self.chain
+        }
+        used |= {e["training"] for _, e in commitments if e.get("kind") == "registered"}
+        unused = {event["training"] for _, event in commitments} - used
+        return LogFacts(tuple(commitments), sizes, published, len(unused))
 
     def events(self) -> Iterator[dict[str, Any]]:
         """Yield the events of the log, in order; they are the ledger's where V1 holds."""

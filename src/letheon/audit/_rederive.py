@@ -30,20 +30,9 @@ from letheon.exceptions import LetheonError
 from letheon.inner import parts_of
 from letheon.ledger.certificates.claims import counted_part
 from letheon.ledger.certificates.execution import replay_of
-from letheon.linear import fingerprints
+from letheon.linear import fingerprint_rows
 from letheon.parallel import one_thread
 from letheon.state import Instance, Items, Record, to_bytes
-
-__all__ = [
-    "FEATURES",
-    "Beside",
-    "CannotRederiveError",
-    "beside_the_model",
-    "check_rederivation",
-    "compare",
-    "rederive",
-    "unwrapped",
-]
 
 _SHOWN = 3
 _VERSION = re.compile(r"[0-9]{1,4}(\.[0-9]{1,5}){0,3}([a-z]{1,4}[0-9]{0,3})?")
@@ -388,7 +377,7 @@ def _rekey(fresh: Any, model: Any, rows: Rows) -> None:
         inner.release_salt_ = salt
     if _is_key(key) and vars(inner).get("fingerprint_key_") is not None:
         X, target = inner._design().rows(seen.X), inner._known_target(seen.y)
-        inner.rows_.extra["fingerprint"] = fingerprints(X, target, key)
+        inner.rows_.extra["fingerprint"] = fingerprint_rows(X, target, key)
         inner.fingerprint_key_ = key
 
 

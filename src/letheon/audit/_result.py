@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
 from letheon.verifier import overall
 
-__all__ = ["LEVELS", "AuditReport", "LevelResult", "ReportVerdict", "Verdict"]
-
 Verdict = Literal["pass", "fail", "skipped"]
 ReportVerdict = Literal["passed", "failed", "incomplete"]
 _KINDS = {"pass": "good", "fail": "bad", "skipped": "open"}

@@ -22,8 +22,6 @@ from letheon.base import ForgetMixin, neutral_parameters
 from letheon.inner import parts_of
 from letheon.state import Instance, Items, Record, Scalar
 
-__all__ = ["TAKEN_OVER", "config_of", "with_neutral", "wrong_settings"]
-
 _MOST_JOBS = 1024
 _MOST_TALK = 100
 _MOST_MEMORY = 2**20

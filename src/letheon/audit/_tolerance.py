@@ -33,18 +33,6 @@ from letheon.sharded import SISAClassifier, SISARegressor
 from letheon.state import Array, Coded, Instance, Items, Objects, Pairs, Record, to_bytes
 from letheon.state import Scalar as ScalarNode
 
-__all__ = [
-    "Difference",
-    "Judgement",
-    "Part",
-    "differences",
-    "fitted_parts",
-    "floats_of",
-    "join_places",
-    "judge_differences",
-    "limits_of",
-]
-
 _MOST = 64
 _SHOWN = 3
 _LARGEST_COUNT = 2**53

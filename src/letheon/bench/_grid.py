@@ -63,6 +63,11 @@ class Options:
     synthetic: Literal["never", "if-absent"] = "never"
     random_state: int = 0
 
+    def __post_init__(self) -> None:
+        """Reject people who are neither a number nor a share."""
+        for removed in self.removed:
+            share_or_number(removed)
+
     @classmethod
     def quick(cls, **others: Any) -> "Options":
         """Return the options of a run of about two minutes on data that ship with scikit-learn."""
@@ -139,9 +144,7 @@ def share_or_number(text: str) -> float:
 
 
 def cells_of(options: Options) -> list[Cell]:
-    """Return all cells, data set by data set: whoever loads one uses it for all its cells."""
-    for removed in options.removed:
-        share_or_number(removed)
+    """Return all cells, data set by data set: a data set is loaded once for all its cells."""
     return [
         cell
         for dataset in options.datasets

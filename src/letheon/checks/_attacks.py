@@ -26,20 +26,6 @@ from letheon.checks._attack_cases import CASES, AttackCase, make_hard_cases
 from letheon.checks._leak import clopper_pearson, epsilon_lower_bound
 from letheon.linear import Sealed, gaussian_epsilon, gaussian_mu
 
-__all__ = [
-    "AttackResult",
-    "Releases",
-    "attack_account",
-    "attack_fold",
-    "attack_lattice",
-    "attack_refusal",
-    "play_worlds",
-    "released_parameters",
-    "sealed_parameters",
-    "true_residual",
-    "unperturbed_weights",
-]
-
 Long = NDArray[np.longdouble]
 Floats = NDArray[np.float64]
 Read = Callable[[Any], Floats]

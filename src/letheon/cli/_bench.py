@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from letheon.cli._words import refuse, whole_number
+from letheon.cli._command import (
+    flag,
+    refuse,
+    value,
+    whole_number,
+)
 
 if TYPE_CHECKING:
     import rich.table
@@ -21,81 +26,66 @@ _FAMILIES = {"linear": "linear", "forest": "forest", "deep": "net"}
 
 def bench(
     quick: Annotated[
-        bool,
-        typer.Option(
-            "--quick", metavar="", help="Small models on data that ship with scikit-learn."
-        ),
+        bool, flag("--quick", "Small models on data that ship with scikit-learn.")
     ] = False,
     data: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME,NAME",
-            help="Data sets, in LETHEON_DATA.",
+        value(
+            "NAME,NAME",
+            "Data sets, in LETHEON_DATA.",
             show_default="those of the survey's that are there",
         ),
     ] = None,
     methods: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME,NAME",
-            help="Methods: Naive, SISA, DaRE, Fisher, Influence, DeltaGrad, Descent-to-Delete, "
+        value(
+            "NAME,NAME",
+            "Methods: Naive, SISA, DaRE, Fisher, Influence, DeltaGrad, Descent-to-Delete, "
             "DeepObliviate.",
             show_default="all",
         ),
     ] = None,
     removed: Annotated[
         str | None,
-        typer.Option(
-            metavar="N,N%",
-            help="People who leave: numbers, or shares of all.",
-            show_default="1,100,1%,10%",
-        ),
+        value("N,N%", "People who leave: numbers, or shares of all.", show_default="1,100,1%,10%"),
     ] = None,
     seeds: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
+        value(
+            "N",
+            "Repetitions of every experiment.",
             parser=whole_number(1),
-            help="Repetitions of every experiment.",
             show_default="5, quick: 2",
         ),
     ] = None,
     rows: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
+        value(
+            "N",
+            "Training rows at most; nets get two fifths of them.",
             parser=whole_number(200),
-            help="Training rows at most; nets get two fifths of them.",
             show_default="5000",
         ),
     ] = None,
-    attacks: Annotated[
-        bool,
-        typer.Option("--attacks/--no-attacks", metavar="", help="Run attackers on models too."),
-    ] = True,
+    attacks: Annotated[bool, flag("--attacks/--no-attacks", "Run attackers on models too.")] = True,
     only: Annotated[
         Literal["all", "linear", "forest", "deep"],
         typer.Option(help="One family of models."),
     ] = "all",
-    device: Annotated[
-        str, typer.Option(metavar="DEVICE", help="Where nets are trained, such as cuda.")
-    ] = "cpu",
+    device: Annotated[str, value("DEVICE", "Where nets are trained, such as cuda.")] = "cpu",
     jobs: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
+        value(
+            "N",
+            "Experiments at once, each on one core.",
             parser=whole_number(1),
-            help="Experiments at once, each on one core.",
             show_default="2 where there are two cores",
         ),
     ] = None,
-    out: Annotated[
-        Path, typer.Option(metavar="DIR", file_okay=False, help="Where results are written.")
-    ] = Path("letheon-bench"),
-    resume: Annotated[
-        bool,
-        typer.Option("--resume", metavar="", help="Go on where a run was stopped."),
-    ] = False,
+    out: Annotated[Path, value("DIR", "Where results are written.", file_okay=False)] = Path(
+        "letheon-bench"
+    ),
+    resume: Annotated[bool, flag("--resume", "Go on where a run was stopped.")] = False,
 ) -> None:
     """Measure all methods as the survey's Tables 2 and 3 do, with its numbers beside.
 
@@ -103,60 +93,28 @@ def bench(
     be run elsewhere (--only deep --device cuda) and their cells put into the same folder; a run
     with --resume then counts them. The exit status is 1 if an experiment failed.
     """
-    options = _options(
-        quick=quick,
-        data=data,
-        methods=methods,
-        removed=removed,
-        seeds=seeds,
-        rows=rows,
-        attacks=attacks,
-        only=only,
-        device=device,
-    )
+    from letheon.bench import METHODS, Options
+
+    chosen: dict[str, Any] = {"attacks": attacks, "device": device}
+    chosen |= {} if seeds is None else {"seeds": seeds}
+    chosen |= {} if rows is None else {"rows": rows, "net_rows": max(200, 2 * rows // 5)}
+    chosen |= {} if only == "all" else {"families": (_FAMILIES[only],)}
+    if methods is not None:
+        chosen["methods"] = _parse_names("--methods", methods, METHODS)
+    if removed is not None:
+        chosen["removed"] = tuple(word.strip() for word in removed.split(","))
+    if not quick or data is not None:
+        chosen["datasets"] = _find_datasets(data)
+    try:
+        options = Options.quick(**chosen) if quick else Options(**chosen)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--removed") from None
     if not _run(options, out, resume=resume, jobs=jobs or min(2, os.cpu_count() or 1)):
         raise typer.Exit(1)
 
 
-def _options(
-    *,
-    quick: bool,
-    data: str | None,
-    methods: str | None,
-    removed: str | None,
-    rows: int | None,
-    only: str,
-    seeds: int | None,
-    **plain: Any,
-) -> "Options":
-    from letheon.bench import METHODS, Options
-    from letheon.bench._grid import share_or_number
-
-    chosen: dict[str, Any] = dict(plain)
-    chosen |= {} if seeds is None else {"seeds": seeds}
-    chosen |= {} if rows is None else {"rows": rows, "net_rows": max(200, 2 * rows // 5)}
-    if only != "all":
-        chosen["families"] = (_FAMILIES[only],)
-    if methods is not None:
-        chosen["methods"] = _known("--methods", methods, METHODS)
-    if removed is not None:
-        chosen["removed"] = tuple(word.strip() for word in removed.split(","))
-        for word in chosen["removed"]:
-            _checked("--removed", lambda word=word: share_or_number(word))
-    if not quick or data is not None:
-        chosen["datasets"] = _datasets(data)
-    return Options.quick(**chosen) if quick else Options(**chosen)
-
-
-def _checked(option: str, call: Any) -> None:
-    try:
-        call()
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from None
-
-
-def _known(option: str, text: str, known: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of a list, in any letter case; refuse what nobody knows."""
+def _parse_names(option: str, text: str, known: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of a list, in any letter case; reject unknown ones."""
     by_name = {name.lower(): name for name in known}
     words = [word.strip().lower() for word in text.split(",")]
     for word in words:
@@ -165,13 +123,13 @@ def _known(option: str, text: str, known: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(by_name[word] for word in words))
 
 
-def _datasets(text: str | None) -> tuple[str, ...]:
-    """Return the data sets asked for, or all of the survey's grid whose files are there."""
+def _find_datasets(text: str | None) -> tuple[str, ...]:
+    """Return the named data sets, or all of the survey's grid whose files are there."""
     from letheon.bench import DATASETS, QUICK_DATASETS
     from letheon.datasets import names, present
 
     if text is not None:
-        chosen = _known("--data", text, (*names(), *QUICK_DATASETS))
+        chosen = _parse_names("--data", text, (*names(), *QUICK_DATASETS))
     else:
         chosen = tuple(name for name in DATASETS if present(name))
         if not chosen:
@@ -190,14 +148,14 @@ def _run(options: "Options", out: Path, *, resume: bool, jobs: int) -> bool:
     import time
 
     from letheon.bench import brief_table, run, write_results
-    from letheon.cli._console import PlainConsole, show_table
+    from letheon.terminal import PlainConsole, print_table
 
     begin = time.perf_counter()
-    records = run(options, out, resume=resume, jobs=jobs, progress=_say)
+    records = run(options, out, resume=resume, jobs=jobs, progress=_print_progress)
     seconds = time.perf_counter() - begin
     files = write_results(records, options, out / "report", seconds=seconds)
     console = PlainConsole()
-    show_table(console, _rich_table(brief_table(records)))
+    print_table(console, _rich_table(brief_table(records)))
     failed = sum(record["error"] is not None for record in records)
     console.print(f"{len(records):,} experiments in {seconds:,.0f} s, {failed:,} failed.")
     for file in files:
@@ -205,8 +163,8 @@ def _run(options: "Options", out: Path, *, resume: bool, jobs: int) -> bool:
     return failed == 0
 
 
-def _say(done: int, total: int, record: dict[str, Any]) -> None:
-    """Say on the error stream what was done; the output stream has the table."""
+def _print_progress(done: int, total: int, record: dict[str, Any]) -> None:
+    """Print on the error stream what was done; the output stream has the table."""
     cell, error = record["cell"], record["error"]
     words = f"{cell['dataset']}, {cell['method']} ({cell['family']}), {cell['setting']}"
     said = f"{done}/{total} {words}, {cell['removed']}, {cell['kind']}: {record['seconds']:.1f} s"

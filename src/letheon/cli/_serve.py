@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from letheon.cli._ledger_common import (
-    AsJson,
+from letheon.cli._command import (
+    Answer,
     Home,
-    LedgerCommand,
+    Listing,
     UsageError,
-    group,
-    home_of,
-    no_core_dump,
-    open_ledger,
-    reported,
-    say,
-    say_table,
-    taken_at_their_word,
+    argument,
+    disable_core_dump,
+    find_home,
+    flag,
+    ledger_command,
+    make_group,
+    report_errors,
+    usage_errors,
+    value,
 )
 from letheon.exceptions import LedgerMissingError
 
@@ -31,51 +32,36 @@ if TYPE_CHECKING:
 
 __all__ = ["serve", "tokens"]
 
-tokens = group("token", "Tokens of the desk: who may come in, and what they may do.")
+tokens = make_group("token", "Tokens of the desk: who may come in, and what they may do.")
 
 
 def serve(
     host: Annotated[
-        str,
-        typer.Option(metavar="ADDRESS", help="Where to listen; others than loopback need HTTPS."),
+        str, value("ADDRESS", "Where to listen; others than loopback need HTTPS.")
     ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(metavar="N", min=0, max=65535, help="Port; 0 for any that is free.")
-    ] = 8311,
+    port: Annotated[int, value("N", "Port; 0 for any that is free.", min=0, max=65535)] = 8311,
     database: Annotated[
         str | None,
-        typer.Option(
-            metavar="URL",
-            help="PostgreSQL database of a new ledger.",
+        value(
+            "URL",
+            "PostgreSQL database of a new ledger.",
             show_default="a SQLite file in the folder",
         ),
     ] = None,
     worker: Annotated[
-        bool,
-        typer.Option(
-            "--worker/--no-worker", metavar="", help="Whether a worker runs beside the server."
-        ),
+        bool, flag("--worker/--no-worker", "Whether a worker runs beside the server.")
     ] = True,
-    certfile: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Certificate of the server, for HTTPS.")
-    ] = None,
-    keyfile: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Private key of the certificate.")
-    ] = None,
+    certfile: Annotated[Path | None, value("FILE", "Certificate of the server, for HTTPS.")] = None,
+    keyfile: Annotated[Path | None, value("FILE", "Private key of the certificate.")] = None,
     insecure: Annotated[
-        bool,
-        typer.Option("--insecure", metavar="", help="Serve others without HTTPS all the same."),
+        bool, flag("--insecure", "Serve others without HTTPS all the same.")
     ] = False,
     demo: Annotated[
-        bool,
-        typer.Option("--demo", metavar="", help="Show a filled example, in a folder that is new."),
+        bool, flag("--demo", "Show a filled example, in a folder that is new.")
     ] = False,
     ledger: Home = None,
     as_json: Annotated[
-        bool,
-        typer.Option(
-            "--json", metavar="", help="Print address and new tokens as one JSON document."
-        ),
+        bool, flag("--json", "Print address and new tokens as one JSON document.")
     ] = False,
 ) -> None:
     """Serve the desk: API, pages and a worker over one ledger.
@@ -87,14 +73,14 @@ def serve(
 
     Example: letheon serve --ledger erasures
     """
-    with reported(as_json), contextlib.ExitStack() as stack:
+    with report_errors(as_json), contextlib.ExitStack() as stack:
         import letheon
 
         desk = letheon.service  # by the package: it says what to install if the extra is missing
         home = _demo_home(ledger, stack) if demo else _home(ledger)
         settings = desk.ServiceSettings.read(home)
         binding = desk.Binding(host, port, certfile, keyfile)
-        with taken_at_their_word():
+        with usage_errors():
             binding.require_safe(settings, insecure=insecure)
             binding.require_certificate()
         # Before anything is made: what is printed once must not be lost to an address in use.
@@ -104,7 +90,7 @@ def serve(
 
         def said(url: str) -> None:
             document = {"url": url, "tokens": opening.tokens, "receipt_code": opening.receipt_code}
-            say(as_json, document, "\n".join(_greeting(opening, url)))
+            Answer(document, *_greeting(opening, url)).print(as_json)
 
         desk.serve(
             opened,
@@ -145,10 +131,10 @@ def _greeting(opening: _Opening, url: str) -> Iterator[str]:
 
 def _opened(home: Path, database: str | None) -> _Opening:
     """Open the ledger, or make it with a token of an admin."""
-    no_core_dump()
+    disable_core_dump()
     from letheon.service.server import admin_token, open_or_create
 
-    with taken_at_their_word():
+    with usage_errors():
         opened = open_or_create(home, database=database)
     token = admin_token(opened, days=365)
     return _Opening(opened, {} if token is None else {"admin": token})
@@ -166,7 +152,7 @@ def _example(home: Path, *, quiet: bool) -> _Opening:
     import letheon
     from letheon.service.demo import make_demo
 
-    no_core_dump()
+    disable_core_dump()
     if not quiet:
         typer.echo("Filling an example ledger; this takes some seconds.")
     made = make_demo(home)
@@ -175,7 +161,7 @@ def _example(home: Path, *, quiet: bool) -> _Opening:
 
 def _home(folder: Path | None) -> Path:
     try:
-        return home_of(folder)
+        return find_home(folder)
     except LedgerMissingError:
         raise LedgerMissingError(
             "no ledger here: give --ledger DIR or set LETHEON_LEDGER; a folder that is new becomes "
@@ -183,92 +169,77 @@ def _home(folder: Path | None) -> Path:
         ) from None
 
 
-@contextlib.contextmanager
-def _tokens_of(folder: Path | None) -> "Iterator[Tokens]":
+def _tokens_of(opened: "Ledger") -> "Tokens":
     import letheon
 
-    desk = letheon.service
-    with open_ledger(folder) as opened:
-        yield desk.Tokens(opened, opened._core.clock)
+    return letheon.service.Tokens(opened, opened._core.clock)
 
 
-@tokens.command("add", cls=LedgerCommand)
+@ledger_command(tokens, "add")
 def add(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What it is called in lists.")],
-    role: Annotated[
-        str, typer.Option(metavar="ROLE", help="requester, operator, approver, auditor or admin.")
-    ],
+    opened: "Ledger",
+    name: Annotated[str, argument("NAME", "What it is called in lists.")],
+    role: Annotated[str, value("ROLE", "requester, operator, approver, auditor or admin.")],
     scopes: Annotated[
-        str | None,
-        typer.Option(
-            metavar="A,B", help="Fewer scopes than the role has.", show_default="all of the role"
-        ),
+        str | None, value("A,B", "Fewer scopes than the role has.", show_default="all of the role")
     ] = None,
     tenant: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Whose things it sees.", show_default="everybody's"),
+        str | None, value("NAME", "Whose things it sees.", show_default="everybody's")
     ] = None,
-    days: Annotated[int, typer.Option(metavar="N", min=1, help="How long it is valid.")] = 90,
-    ledger: Home = None,
-    as_json: AsJson = False,
-) -> None:
+    days: Annotated[int, value("N", "How long it is valid.", min=1)] = 90,
+) -> Answer:
     """Make a token and print it; it is shown this once.
 
     Example: letheon token add reviewer --role auditor --days 30
     """
-    with reported(as_json), _tokens_of(ledger) as known, taken_at_their_word():
-        wanted = None if scopes is None else [one.strip() for one in scopes.split(",")]
-        text, token = known.mint(name, role, scopes=wanted, tenant=tenant, days=days)
-        say(as_json, {"token": text} | _facts(token), text)
+    wanted = None if scopes is None else [one.strip() for one in scopes.split(",")]
+    with usage_errors():
+        text, token = _tokens_of(opened).mint(name, role, scopes=wanted, tenant=tenant, days=days)
+    return Answer({"token": text} | _facts(token), text)
 
 
-@tokens.command("list", cls=LedgerCommand)
-def listed(ledger: Home = None, as_json: AsJson = False) -> None:
+@ledger_command(tokens, "list")
+def list_all(opened: "Ledger") -> Answer:
     """Show the tokens, newest first; their texts are not kept.
 
     Example: letheon token list
     """
-    with reported(as_json), _tokens_of(ledger) as known:
-        found = known.listed(limit=10_000)
-        facts = [_facts(token) for token in found]
-        columns = ("id", "name", "role", "tenant", "expires", "revoked")
-        lines = [
-            [
-                one["id"],
-                one["name"],
-                one["role"],
-                one["tenant"] or "all",
-                one["expires_at"][:10],
-                (one["revoked_at"] or "")[:10],
-            ]
-            for one in facts
-        ]
-        say_table(
-            as_json, facts, columns, lines, empty="no token yet; `letheon token add` makes one"
+    facts = [_facts(token) for token in _tokens_of(opened).listed(limit=10_000)]
+    rows = [
+        (
+            one["id"],
+            one["name"],
+            one["role"],
+            one["tenant"] or "all",
+            one["expires_at"][:10],
+            (one["revoked_at"] or "")[:10],
         )
+        for one in facts
+    ]
+    columns = ("id", "name", "role", "tenant", "expires", "revoked")
+    return Answer(
+        facts, Listing(columns, rows, empty="no token yet; `letheon token add` makes one")
+    )
 
 
-@tokens.command("revoke", cls=LedgerCommand)
+@ledger_command(tokens, "revoke")
 def revoke(
-    token: Annotated[str, typer.Argument(metavar="ID", help="Id of the token, from the list.")],
+    opened: "Ledger",
+    token: Annotated[str, argument("ID", "Id of the token, from the list.")],
     descendants: Annotated[
-        bool,
-        typer.Option("--descendants", metavar="", help="Those too that were made with it."),
+        bool, flag("--descendants", "Those too that were made with it.")
     ] = False,
-    ledger: Home = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Take a token back at once, with the browsers that were logged in with it.
 
     Of a token that was stolen, take back what was made with it as well.
 
     Example: letheon token revoke 0123456789abcdef --descendants
     """
-    with reported(as_json), _tokens_of(ledger) as known:
-        done = known.revoke(token, descendants=descendants)
-        if not done:
-            raise UsageError("no such token, or it is revoked already; see `letheon token list`")
-        say(as_json, {"revoked": done}, f"revoked {done}")
+    done = _tokens_of(opened).revoke(token, descendants=descendants)
+    if not done:
+        raise UsageError("no such token, or it is revoked already; see `letheon token list`")
+    return Answer({"revoked": done}, f"revoked {done}")
 
 
 def _facts(token: Any) -> dict[str, Any]:

@@ -1,7 +1,10 @@
-"""The specification of every data set, in the order of the survey's table."""
+"""Every data set: what `catalogue.toml` says of it, its reader, the shapes of its stand-ins."""
 
-from dataclasses import replace
+import tomllib
+from collections.abc import Callable, Mapping
 from functools import partial
+from importlib.resources import files
+from typing import Any, NamedTuple
 
 from letheon.datasets._formats import (
     FIRST,
@@ -13,8 +16,6 @@ from letheon.datasets._formats import (
     read_twitter,
 )
 from letheon.datasets._pictures import (
-    CIFAR_JPEG,
-    SCENES,
     read_cifar10,
     read_cifar100,
     read_imagenet,
@@ -23,421 +24,340 @@ from letheon.datasets._pictures import (
     read_mnist,
     read_svhn,
 )
-from letheon.datasets._spec import (
-    COUNTED,
-    LISTED,
-    UNVERIFIED,
-    DataFile,
-    DatasetInfo,
-    StandIn,
-    SurveyRow,
-    make_file,
+from letheon.datasets._spec import DataFile, DatasetInfo, Job, Loaded, StandIn, SurveyRow
+from letheon.datasets._tables import (
+    TableReader,
+    is_known,
+    is_one,
+    read_covtype,
+    read_credit_card,
+    read_higgs,
+    read_vaccine,
+    word,
 )
-from letheon.datasets._table_specs import CC_BY, KAGGLE, TABLE_SPECS, UCI
-from letheon.datasets._tables import read_covtype, read_credit_card, read_higgs
 
-__all__ = ["SPECS"]
-
-_LIBSVM = "LIBSVM Data (Chang, Lin)"
-_LIBSVM_PAGE = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary.html"
-_COUNTED_SAMPLE = f"sample: {COUNTED}; full file: {UNVERIFIED}"
-_COVTYPE_SHARES = (0.3646, 0.4876, 0.0615, 0.0047, 0.0163, 0.0299, 0.0354)
-_SVHN_SHARES = (0.068, 0.189, 0.144, 0.116, 0.102, 0.094, 0.078, 0.076, 0.069, 0.064)
-# In the order of the survey's table.
-_ORDER = (
-    "mnist", "covtype", "higgs", "epsilon", "cifar-2", "cifar-10", "cifar-100", "lsun", "sst",
-    "svhn", "rcv1", "purchase", "imagenet", "mini-imagenet", "surgical", "vaccine", "adult",
-    "bank", "diabetes", "no-show", "olympics", "census", "credit-card", "ctr", "twitter",
-    "lacuna-10", "lacuna-100",
+ADULT = (
+    "age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation",
+    "relationship", "race", "sex", "capital-gain", "capital-loss", "hours-per-week",
+    "native-country", "income",
 )  # fmt: skip
+_ADULT_NUMBERS = (
+    "age", "fnlwgt", "education-num", "capital-gain", "capital-loss", "hours-per-week",
+)  # fmt: skip
+CENSUS = (
+    "age", "class of worker", "detailed industry recode", "detailed occupation recode",
+    "education", "wage per hour", "enroll in edu inst last wk", "marital stat",
+    "major industry code", "major occupation code", "race", "hispanic origin", "sex",
+    "member of a labor union", "reason for unemployment", "full or part time employment stat",
+    "capital gains", "capital losses", "dividends from stocks", "tax filer stat",
+    "region of previous residence", "state of previous residence",
+    "detailed household and family stat", "detailed household summary in household",
+    "instance weight", "migration code-change in msa", "migration code-change in reg",
+    "migration code-move within reg", "live in this house 1 year ago",
+    "migration prev res in sunbelt", "num persons worked for employer",
+    "family members under 18", "country of birth father", "country of birth mother",
+    "country of birth self", "citizenship", "own business or self employed",
+    "fill inc questionnaire for veteran's admin", "veterans benefits", "weeks worked in year",
+    "year", "income",
+)  # fmt: skip
+CENSUS_NUMBERS = (
+    "age", "wage per hour", "capital gains", "capital losses", "dividends from stocks",
+    "num persons worked for employer", "weeks worked in year",
+)  # fmt: skip
+_CENSUS_SIZES = (
+    9, 52, 47, 17, 3, 7, 24, 15, 5, 10, 2, 3, 6, 8, 6, 6, 51, 38, 8, 10, 9, 10, 3, 4, 5, 43, 43,
+    43, 5, 3, 3, 3, 2,
+)  # fmt: skip
+_DIABETES_NUMBERS = (
+    "time_in_hospital", "num_lab_procedures", "num_procedures", "num_medications",
+    "number_outpatient", "number_emergency", "number_inpatient", "number_diagnoses",
+)  # fmt: skip
+# Different words of race, sex, age, weight, admission, discharge, source, payer, specialty, three
+# diagnoses, two tests, 23 medicines, a change of them, and any medicine at all.
+_DIABETES_SIZES = (
+    6, 3, 10, 10, 8, 26, 17, 18, 73, 10, 10, 10, 4, 4, 4, 4, 4, 4, 4, 2, 4, 4, 2, 4, 4, 4, 4, 2,
+    3, 1, 1, 4, 4, 2, 2, 2, 2, 2, 2,
+)  # fmt: skip
+# First and last ICD-9 code of the groups of Strack et al. (2014), Table 2.
+_DIAGNOSES = (
+    (140, 239, "neoplasms"), (250, 250, "diabetes"), (390, 459, "circulatory"),
+    (785, 785, "circulatory"), (460, 519, "respiratory"), (786, 786, "respiratory"),
+    (520, 579, "digestive"), (787, 787, "digestive"), (580, 629, "genitourinary"),
+    (788, 788, "genitourinary"), (710, 739, "musculoskeletal"), (800, 999, "injury"),
+)  # fmt: skip
+_BANK_NUMBERS = {
+    "additional": (
+        "age", "duration", "campaign", "pdays", "previous", "emp.var.rate", "cons.price.idx",
+        "cons.conf.idx", "euribor3m", "nr.employed",
+    ),
+    "full": ("age", "balance", "day", "duration", "campaign", "pdays", "previous"),
+}  # fmt: skip
+_SURGICAL_NUMBERS = (
+    "bmi", "Age", "ccsComplicationRate", "ccsMort30Rate", "complication_rsi", "hour",
+    "mortality_rsi",
+)  # fmt: skip
+_NO_SHOW_NUMBERS = (
+    "Age", "Scholarship", "Hipertension", "Diabetes", "Alcoholism", "Handcap", "SMS_received",
+)  # fmt: skip
+# Places of year, month, day and hour in "2016-04-29T18:38:08Z".
+_TIME_PARTS = (("year", 0, 4), ("month", 5, 7), ("day", 8, 10), ("hour", 11, 13))
+# Age group, education, race, sex, income, marriage, home, work, region, city, adults, children,
+# industry, occupation.
+_VACCINE_SIZES = (
+    5, 4, *(3,) * 13, *(6,) * 6, 5, 5, 4, 2, 4, 3, 3, 4, 10, 3, 5, 5, 22, 24,
+)  # fmt: skip
+_SURGICAL_SIZES = (3, 2, 14, 2, 2, 2, 2, 2, 2, 2, 22, 5, 2, 12, 4, 2, 3)
 
 
-def _mnist_file(name: str, sha256: str) -> DataFile:
-    return make_file(f"{name}-ubyte", f"{name.replace('-idx', '.idx')}-ubyte", sha256=sha256)
+def diagnosis_group(code: str) -> str:
+    """Return the group of an ICD-9 code, one of nine (Strack et al. 2014, Table 2), or missing.
+
+    Examples
+    --------
+    >>> [diagnosis_group(code) for code in ("250.83", "428", "V57", "?")]
+    ['diabetes', 'circulatory', 'other', 'missing']
+    """
+    code = word(code)
+    if code == "missing" or not code[:1].isdigit():
+        return "missing" if code == "missing" else "other"
+    value = int(float(code))
+    return next((group for first, last, group in _DIAGNOSES if first <= value <= last), "other")
+
+
+def _is_label(label: str) -> Callable[[str], bool]:
+    # Test files of UCI write a dot after the label.
+    return lambda text: text.strip().rstrip(".") == label
+
+
+def _cut_number(start: int, end: int) -> Callable[[str], float]:
+    return lambda text: float(text[start:end])
+
+
+_TIMES = {
+    f"{column} {part}": (column, _cut_number(start, end))
+    for column in ("ScheduledDay", "AppointmentDay")
+    for part, start, end in _TIME_PARTS
+}
+_BANK = {
+    variant: TableReader(
+        files=(file,), delimiter=";", numbers=numbers, target="y", is_positive=_is_label("yes")
+    )
+    for file, (variant, numbers) in enumerate(_BANK_NUMBERS.items())
+}
+
+
+def _read_bank(job: Job) -> Loaded:
+    return _BANK[job.variant](job)
+
+
+_COVTYPE_SHARES = (0.3646, 0.4876, 0.0615, 0.0047, 0.0163, 0.0299, 0.0354)
+_ADULT_SIZES = (9, 16, 7, 15, 6, 5, 2, 42)
+_SVHN_SHARES = (0.068, 0.189, 0.144, 0.116, 0.102, 0.094, 0.078, 0.076, 0.069, 0.064)
 
 
 def _even(n_classes: int) -> tuple[float, ...]:
     return (1 / n_classes,) * n_classes
 
 
-_COUNTS_BOTH = "The survey's size counts training and test rows."
-_NO_PICKLE = (
-    "Take the binary version; the python version is made of pickles, which letheon does not open."
-)
-_CIFAR_10 = DatasetInfo(
-    name="cifar-10",
-    title="CIFAR-10",
-    folder="cifar10",
-    files=(
-        DataFile(
-            names=("cifar-10-batches-bin/", "cifar-10-binary.tar", CIFAR_JPEG),
-            sha256={CIFAR_JPEG: "1ad627445b8629ff82b88551943f1ac202800b46e74b28ce7626d12a2b8d051d"},
-        ),
-    ),
-    provider="A. Krizhevsky, University of Toronto",
-    page="https://www.cs.toronto.edu/~kriz/cifar.html",
-    licence="not stated by the provider; citation asked",
-    licence_source="https://huggingface.co/datasets/uoft-cs/cifar10 (licence: unknown)",
-    rows_source=COUNTED,
-    citation="Krizhevsky (2009), Learning Multiple Layers of Features from Tiny Images",
-    survey=SurveyRow(dimensionality="3,072", size="60,000", classes="10"),
-    note=f"{_COUNTS_BOTH} {_NO_PICKLE}",
-    image_shape=(3, 32, 32),
-    reader=read_cifar10,
-    stand_ins={"": StandIn(50_000, 10_000, shares=_even(10))},
-)
-_IMAGENET = DatasetInfo(
-    name="imagenet",
-    title="ImageNet, ILSVRC 2012",
-    files=(make_file("train/", rows=1_281_167), make_file("val/", optional=True)),
-    provider="ImageNet (an account is needed)",
-    page="https://www.image-net.org/download.php",
-    licence="non-commercial research only; may not be passed on",
-    citation="Russakovsky et al. (2015), IJCV 115",
-    survey=SurveyRow(dimensionality="150,528", size="1,281,167", classes="1000"),
-    note=(
-        "Validation pictures must be sorted into folders by class. Give n_rows: pictures are "
-        "chosen before they are decoded."
-    ),
-    image_shape=(3, 224, 224),
-    reader=read_imagenet,
-    stand_ins={"": StandIn(1_281_167, 50_000, shares=_even(1_000))},
-)
-_LACUNA_10 = DatasetInfo(
-    name="lacuna-10",
-    title="Lacuna-10 (faces of VGGFace2)",
-    folder="vggface2",
-    files=(make_file("train/"),),
-    provider="VGG, University of Oxford",
-    page="https://www.robots.ox.ac.uk/~vgg/data/vgg_face2/",
-    licence="withdrawn by the provider; research only, may not be passed on",
-    citation="Golatkar, Achille, Soatto (2020), CVPR; Cao et al. (2018), FG",
-    subject_id="folder of the person (the class is the person)",
-    survey=SurveyRow(dimensionality="1,024", size="≥ 5,000", classes="10"),
-    note=(
-        "The survey's dimensionality counts pixels; with three colours it is 3,072. Whom "
-        "Golatkar et al. drew is not known; people here are drawn with a fixed seed."
-    ),
-    image_shape=(3, 32, 32),
-    reader=read_lacuna,
-    stand_ins={"": StandIn(4_000, 1_000, shares=_even(10), class_is_person=True)},
-)
+class _Recipe(NamedTuple):
+    """How the files of a data set are read, and the shapes of its stand-ins by variant."""
 
-_OTHERS = (
-    DatasetInfo(
-        name="mnist",
-        title="MNIST handwritten digits",
-        files=(
-            _mnist_file(
-                "train-images-idx3",
-                "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-            ),
-            _mnist_file(
-                "train-labels-idx1",
-                "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-            ),
-            _mnist_file(
-                "t10k-images-idx3",
-                "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-            ),
-            _mnist_file(
-                "t10k-labels-idx1",
-                "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-            ),
-        ),
-        provider="LeCun, Cortes, Burges",
-        page="http://yann.lecun.com/exdb/mnist/",
-        licence="CC BY-SA 3.0",
-        licence_source=LISTED,
-        rows_source=COUNTED,
-        citation="LeCun, Bottou, Bengio, Haffner (1998), Proc. IEEE 86(11)",
-        survey=SurveyRow(dimensionality="784", size="60,000", classes="10"),
-        note="Writers are not named in these files. Digits 3 and 8: 11,982 training rows.",
-        variants={
-            "ten": "all digits",
-            "3-vs-8": "digits 3 (0) and 8 (1), as in Mahadevan and Mathioudakis",
-        },
-        image_shape=(1, 28, 28),
-        reader=read_mnist,
-        stand_ins={
+    reader: Callable[[Job], Loaded]
+    stand_ins: Mapping[str, StandIn]
+
+
+_RECIPES = {
+    "mnist": _Recipe(
+        read_mnist,
+        {
             "ten": StandIn(60_000, 10_000, shares=_even(10)),
             "3-vs-8": StandIn(11_982, 1_984, shares=(0.5117, 0.4883)),
         },
     ),
-    DatasetInfo(
-        name="covtype",
-        title="Covertype",
-        files=(
-            DataFile(
-                names=("covtype.data", "covtype.random15k.csv"),
-                sha256={
-                    "covtype.random15k.csv": (
-                        "f8e8661a50096cbdd70f5706953777efceda260dbf92bfc358ce041c233728dd"
-                    )
-                },
-                rows={"covtype.data": 581_012},
-            ),
-        ),
-        provider=UCI,
-        page="https://archive.ics.uci.edu/dataset/31/covertype",
-        licence=CC_BY,
-        licence_source=LISTED,
-        rows_source=_COUNTED_SAMPLE,
-        citation="Blackard (1998), Covertype, doi:10.24432/C50K5N",
-        survey=SurveyRow(dimensionality="54", size="581,012", classes="7"),
-        note=(
-            "covtype.random15k.csv is a random sample of 15,000 rows with a header. Provider's "
-            "indicators are columns already. No split: see Dataset.split."
-        ),
-        variants={
-            "multiclass": "seven cover types",
-            "binary": "cover type 2 against the rest, as in Mahadevan and Mathioudakis",
-        },
-        reader=read_covtype,
-        stand_ins={
+    "covtype": _Recipe(
+        read_covtype,
+        {
             "multiclass": StandIn(581_012, n_numbers=10, n_words=(4, 40), shares=_COVTYPE_SHARES),
             "binary": StandIn(581_012, n_numbers=10, n_words=(4, 40), shares=(0.5124, 0.4876)),
         },
     ),
-    DatasetInfo(
-        name="higgs",
-        title="HIGGS",
-        files=(
-            DataFile(
-                names=("HIGGS.csv", "higgs.csv"),
-                sha256={
-                    "higgs.csv": "21f8b95e4aaed9e631a76d69c724bb0ca94456bc1ac01e18fd81b968dd3c9724"
-                },
-                rows={"HIGGS.csv": 11_000_000},
-            ),
-        ),
-        provider=UCI,
-        page="https://archive.ics.uci.edu/dataset/280/higgs",
-        licence=CC_BY,
-        licence_source=LISTED,
-        rows_source=_COUNTED_SAMPLE,
-        citation="Whiteson (2014), HIGGS, doi:10.24432/C5V312",
-        survey=SurveyRow(dimensionality="28", size="11,000,000", classes="2", balance="53.00%"),
-        note=(
-            "higgs.csv is a random sample of 10,984 rows with a header and the label last. The "
-            "provider's habit of testing on the last 500,000 rows is not followed: see "
-            "Dataset.split."
-        ),
-        reader=read_higgs,
-        stand_ins={"": StandIn(11_000_000, n_numbers=28, shares=(0.47, 0.53))},
+    "higgs": _Recipe(read_higgs, {"": StandIn(11_000_000, n_numbers=28, shares=(0.47, 0.53))}),
+    "epsilon": _Recipe(
+        partial(read_svm, width=2_000, is_dense=True),
+        {"": StandIn(400_000, 100_000, n_numbers=2_000)},
     ),
-    DatasetInfo(
-        name="epsilon",
-        title="Epsilon (PASCAL Large Scale Learning Challenge 2008)",
-        files=(
-            make_file("epsilon_normalized", rows=400_000),
-            make_file("epsilon_normalized.t", rows=100_000, optional=True),
-        ),
-        provider=_LIBSVM,
-        page=f"{_LIBSVM_PAGE}#epsilon",
-        licence="not stated by the provider",
-        rows_source="https://catboost.ai/docs/en/concepts/python-reference_datasets_epsilon",
-        citation="Sonnenburg et al. (2008), PASCAL Large Scale Learning Challenge",
-        survey=SurveyRow(dimensionality="2,000", size="400,000", classes="2", balance="50.00%"),
-        note="X takes 3.2 GB.",
-        reader=partial(read_svm, width=2_000, is_dense=True),
-        stand_ins={"": StandIn(400_000, 100_000, n_numbers=2_000)},
+    "cifar-2": _Recipe(
+        partial(read_cifar10, kinds=("cat", "ship")),
+        {"": StandIn(10_000, 2_000, shares=_even(2))},
     ),
-    replace(
-        _CIFAR_10,
-        name="cifar-2",
-        title="CIFAR-2",
-        survey=SurveyRow(dimensionality="3,072", size="12,000", classes="2", balance="50.00%"),
-        note=f"Cats and ships of CIFAR-10, 10,000 to train on. {_CIFAR_10.note}",
-        reader=partial(read_cifar10, kinds=("cat", "ship")),
-        stand_ins={"": StandIn(10_000, 2_000, shares=_even(2))},
-    ),
-    _CIFAR_10,
-    replace(
-        _CIFAR_10,
-        name="cifar-100",
-        title="CIFAR-100",
-        folder="cifar100",
-        files=(make_file("cifar-100-binary/", "cifar-100-binary.tar"),),
-        licence_source=UNVERIFIED,
-        rows_source=UNVERIFIED,
-        survey=SurveyRow(dimensionality="3,072", size="60,000", classes="100"),
-        reader=read_cifar100,
-        stand_ins={"": StandIn(50_000, 10_000, shares=_even(100))},
-    ),
-    DatasetInfo(
-        name="lsun",
-        title="LSUN, ten scenes",
-        files=(
-            *(make_file(f"{scene}_train/") for scene in SCENES),
-            *(make_file(f"{scene}_val/", optional=True) for scene in SCENES),
-        ),
-        provider="F. Yu, Princeton University",
-        page="https://www.yf.io/p/lsun",
-        licence="research only",
-        citation="Yu et al. (2015), arXiv:1506.03365",
-        survey=SurveyRow(dimensionality="65,536", size="1,000,000", classes="10"),
-        note=(
-            "The survey's dimensionality counts pixels; with three colours it is 196,608. Guo "
-            "et al. used features of a pretrained net. The provider's archives are LMDB; "
-            "export them with its script. Give n_rows: pictures are chosen before decoding."
-        ),
-        image_shape=(3, 256, 256),
-        reader=read_lsun,
-        stand_ins={"": StandIn(1_000_000, 3_000, shares=_even(10))},
-    ),
-    DatasetInfo(
-        name="sst",
-        title="Stanford Sentiment Treebank",
-        files=(
-            make_file("trees/train.txt", "train.txt", rows=8_544),
-            make_file("trees/test.txt", "test.txt", rows=2_210),
-        ),
-        provider="Stanford NLP Group (trainDevTestTrees_PTB.zip)",
-        page="https://nlp.stanford.edu/sentiment/",
-        licence="not stated by the provider; citation asked",
-        citation="Socher et al. (2013), EMNLP",
-        survey=SurveyRow(dimensionality="215,154", size="11,855", classes="5"),
-        note=(
-            "The survey's dimensionality is the number of distinct phrases, its size counts "
-            "train, dev and test; dev is not read. Guo et al. used features of a pretrained "
-            "net. Fixed: the list of words. X is a sparse table."
-        ),
-        variants={
-            "five": "very negative to very positive",
-            "binary": "negative or positive; neutral sentences are left out",
-        },
-        reader=read_sst,
-        stand_ins={
+    "cifar-10": _Recipe(read_cifar10, {"": StandIn(50_000, 10_000, shares=_even(10))}),
+    "cifar-100": _Recipe(read_cifar100, {"": StandIn(50_000, 10_000, shares=_even(100))}),
+    "lsun": _Recipe(read_lsun, {"": StandIn(1_000_000, 3_000, shares=_even(10))}),
+    "sst": _Recipe(
+        read_sst,
+        {
             "five": StandIn(8_544, 2_210, n_sparse=16_000, shares=(0.128, 0.26, 0.19, 0.272, 0.15)),
             "binary": StandIn(6_920, 1_821, n_sparse=16_000, shares=(0.478, 0.522)),
         },
     ),
-    DatasetInfo(
-        name="svhn",
-        title="Street View House Numbers, cropped digits",
-        files=(make_file("train_32x32.mat", rows=73_257), make_file("test_32x32.mat", rows=26_032)),
-        provider="Stanford University",
-        page="http://ufldl.stanford.edu/housenumbers/",
-        licence="non-commercial use only",
-        licence_source=(
-            "https://huggingface.co/datasets/ufldl-stanford/svhn (custom, non-commercial)"
+    "svhn": _Recipe(read_svhn, {"": StandIn(73_257, 26_032, shares=_SVHN_SHARES)}),
+    "rcv1": _Recipe(
+        partial(read_svm, width=47_236, is_dense=False),
+        {"": StandIn(20_242, 20_000, n_sparse=47_236, shares=(0.48, 0.52))},
+    ),
+    "purchase": _Recipe(read_purchase, {"": StandIn(160_057, n_flags=TOP, shares=(0.729, 0.271))}),
+    "imagenet": _Recipe(read_imagenet, {"": StandIn(1_281_167, 50_000, shares=_even(1_000))}),
+    "mini-imagenet": _Recipe(read_imagenet, {"": StandIn(128_545, 5_000, shares=_even(100))}),
+    # Columns that are no numbers are codes, taken as words.
+    "surgical": _Recipe(
+        TableReader(numbers=_SURGICAL_NUMBERS, target="complication", is_positive=is_one),
+        {"": StandIn(14_635, n_numbers=7, n_words=_SURGICAL_SIZES, shares=(0.7476, 0.2524))},
+    ),
+    "vaccine": _Recipe(
+        read_vaccine,
+        {
+            "seasonal": StandIn(26_707, n_words=(*_VACCINE_SIZES, 2), shares=(0.5344, 0.4656)),
+            "h1n1": StandIn(26_707, n_words=_VACCINE_SIZES, shares=(0.7875, 0.2125)),
+        },
+    ),
+    # "?" is a word. The list of words is that of adult.names: all of them occur in the files.
+    "adult": _Recipe(
+        TableReader(
+            files=(0, 1),
+            names=ADULT,
+            skip="|",
+            numbers=_ADULT_NUMBERS,
+            target="income",
+            is_positive=_is_label(">50K"),
         ),
-        citation="Netzer et al. (2011), NIPS Workshop on Deep Learning",
-        survey=SurveyRow(dimensionality="3,072", size="73,257", classes="10"),
-        image_shape=(3, 32, 32),
-        reader=read_svhn,
-        stand_ins={"": StandIn(73_257, 26_032, shares=_SVHN_SHARES)},
+        {"": StandIn(32_561, 16_281, n_numbers=6, n_words=_ADULT_SIZES, shares=(0.7607, 0.2393))},
     ),
-    DatasetInfo(
-        name="rcv1",
-        title="Reuters Corpus Volume 1, two classes",
-        files=(
-            make_file("rcv1_train.binary", rows=20_242),
-            make_file("rcv1_test.binary", rows=677_399, optional=True),
+    "bank": _Recipe(
+        _read_bank,
+        {
+            "additional": StandIn(
+                41_188,
+                n_numbers=10,
+                n_words=(12, 4, 8, 3, 3, 3, 2, 10, 5, 3),
+                shares=(0.8873, 0.1127),
+            ),
+            "full": StandIn(
+                45_211, n_numbers=7, n_words=(12, 3, 4, 2, 2, 2, 3, 12, 4), shares=(0.883, 0.117)
+            ),
+        },
+    ),
+    # Codes of admission and discharge are words; a diagnosis is one of the nine groups of Strack
+    # et al., because its 900 codes would be a column each. y: was the patient readmitted at all?
+    "diabetes": _Recipe(
+        TableReader(
+            numbers=_DIABETES_NUMBERS,
+            cells={name: (name, diagnosis_group) for name in ("diag_1", "diag_2", "diag_3")},
+            dropped=("encounter_id",),
+            target="readmitted",
+            is_positive=lambda text: text != "NO",
+            ids="patient_nbr",
         ),
-        provider=_LIBSVM,
-        page=f"{_LIBSVM_PAGE}#rcv1.binary",
-        licence="vectors only; the texts are under Reuters' agreement",
-        citation="Lewis, Yang, Rose, Li (2004), JMLR 5:361-397",
-        survey=SurveyRow(dimensionality="47,236", size="20,242", classes="2", balance="52.00%"),
-        note="X is a sparse table. Fixed: the provider's list of words and their weights.",
-        reader=partial(read_svm, width=47_236, is_dense=False),
-        stand_ins={"": StandIn(20_242, 20_000, n_sparse=47_236, shares=(0.48, 0.52))},
+        {
+            "": StandIn(
+                101_766,
+                n_numbers=8,
+                n_words=_DIABETES_SIZES,
+                shares=(0.5391, 0.4609),
+                rows_per_person=1.42,
+            )
+        },
     ),
-    DatasetInfo(
-        name="purchase",
-        title="Acquire Valued Shoppers Challenge",
-        files=(make_file("transactions.csv"), make_file("trainHistory.csv")),
-        provider=KAGGLE,
-        page="https://www.kaggle.com/c/acquire-valued-shoppers-challenge/data",
-        licence="terms of the competition; may not be passed on",
-        citation="Kaggle (2014), Acquire Valued Shoppers Challenge",
-        subject_id="id (one row each)",
-        survey=SurveyRow(dimensionality="600", size="250,000", classes="2"),
-        note=(
-            "The published experiments of SISA took clusters of the rows as labels, which "
-            "depend on everybody; here y is the provider's answer (repeater), known for "
-            "160,057 customers. Fixed: the list of the 600 categories sold most."
+    # Some numbers of patients have a fraction in the file, so ids are texts.
+    "no-show": _Recipe(
+        TableReader(
+            numbers=(*_NO_SHOW_NUMBERS, *_TIMES),
+            words=("Gender", "Neighbourhood"),
+            cells=_TIMES,
+            target="No-show",
+            is_positive=lambda text: text == "Yes",
+            ids="PatientId",
+            ids_type=str,
         ),
-        reader=read_purchase,
-        stand_ins={"": StandIn(160_057, n_flags=TOP, shares=(0.729, 0.271))},
+        {
+            "": StandIn(
+                110_527,
+                n_numbers=15,
+                n_words=(2, 81),
+                shares=(0.7981, 0.2019),
+                rows_per_person=1.77,
+            )
+        },
     ),
-    _IMAGENET,
-    replace(
-        _IMAGENET,
-        name="mini-imagenet",
-        title="Mini-ImageNet, all pictures of 100 classes",
-        folder="mini-imagenet",
-        files=(make_file("train/", rows=128_545), make_file("val/", optional=True)),
-        citation="Vinyals et al. (2016), NeurIPS",
-        survey=SurveyRow(dimensionality="150,528", size="128,545", classes="100"),
-        note=(
-            "Folders of the 100 classes; Vinyals et al. took 600 pictures of each, Bourtoule et "
-            "al. all of them. Give n_rows: pictures are chosen before they are decoded."
+    # Names and teams of athletes are left out; y is any medal.
+    "olympics": _Recipe(
+        TableReader(
+            numbers=("Age", "Height", "Weight", "Year"),
+            words=("Sex", "NOC", "Games", "Season", "City", "Sport", "Event"),
+            measured=("Age", "Height", "Weight"),
+            target="Medal",
+            is_positive=is_known,
+            ids="ID",
         ),
-        stand_ins={"": StandIn(128_545, 5_000, shares=_even(100))},
+        {
+            variant: StandIn(
+                n_rows,
+                n_numbers=4,
+                n_words=(2, 230, 51, 2, 42, 66, 765),
+                shares=(0.854, 0.146),
+                rows_per_person=2.1,
+            )
+            for variant, n_rows in (("measured", 206_165), ("all", 271_116))
+        },
     ),
-    DatasetInfo(
-        name="credit-card",
-        title="Credit Card Fraud Detection",
-        files=(make_file("creditcard.csv", rows=284_807),),
-        provider=KAGGLE,
-        page="https://www.kaggle.com/datasets/mlg-ulb/creditcardfraud",
-        licence="Database Contents License 1.0",
-        rows_source=(
-            "the provider's description, as quoted by "
-            "https://baselight.app/u/kaggle/dataset/saurabhbadole_credit_card_dataset"
+    # Codes of industry, occupation, business, benefits and year are words.
+    "census": _Recipe(
+        TableReader(
+            files=(0, 1),
+            names=CENSUS,
+            numbers=CENSUS_NUMBERS,
+            dropped=("instance weight",),
+            target="income",
+            is_positive=_is_label("50000+"),
         ),
-        citation="Dal Pozzolo, Caelen, Johnson, Bontempi (2015), IEEE SSCI",
-        survey=SurveyRow(dimensionality="30", size="284,807", classes="2", balance="0.17%"),
-        note="The provider's components were computed over all rows; no card is named.",
-        reader=read_credit_card,
-        stand_ins={"": StandIn(284_807, n_numbers=30, shares=(0.99827, 0.00173))},
+        {"": StandIn(199_523, 99_762, n_numbers=7, n_words=_CENSUS_SIZES, shares=(0.938, 0.062))},
     ),
-    DatasetInfo(
-        name="ctr",
-        title="Criteo click logs, first day",
-        files=(make_file("day_0"),),
-        provider="Criteo AI Lab",
-        page="https://ailab.criteo.com/download-criteo-1tb-click-logs-dataset/",
-        licence="CC BY-NC-SA 4.0",
-        licence_source="https://huggingface.co/datasets/criteo/CriteoClickLogs",
-        citation="Criteo AI Lab (2013), Criteo 1TB Click Logs",
-        survey=SurveyRow(dimensionality="39", size="1,000,000", classes="2", balance="2.91%"),
-        note=(
-            "The first million rows and 13 numbers, as in Brophy and Lowd; the survey's 39 "
-            "also counts 26 hashed categories."
-        ),
-        reader=read_ctr,
-        stand_ins={"": StandIn(FIRST, n_numbers=13, shares=(0.9709, 0.0291))},
+    "credit-card": _Recipe(
+        read_credit_card, {"": StandIn(284_807, n_numbers=30, shares=(0.99827, 0.00173))}
     ),
-    DatasetInfo(
-        name="twitter",
-        title="HSpam14, hashtag-oriented spam",
-        files=(make_file("hspam14.tsv", "comments.tsv", "comments.csv"),),
-        provider="A. Sun, NTU (ids and labels); texts and authors from Twitter",
-        page="https://personal.ntu.edu.sg/axsun/datasets.html",
-        licence="research only; may not be passed on",
-        citation="Sedhai, Sun (2015), SIGIR, doi:10.1145/2766462.2767701",
-        subject_id="user_id",
-        survey=SurveyRow(dimensionality="15", size="1,000,000", classes="2", balance="16.93%"),
-        note=(
-            "A file with a header and the columns user_id, text, label, and any of the seven "
-            "figures of Brophy and Lowd; the first million rows are read. Quotes enclose cells "
-            "of a .csv only."
-        ),
-        reader=read_twitter,
-        stand_ins={"": StandIn(FIRST, n_numbers=14, shares=(0.8307, 0.1693), rows_per_person=2.0)},
+    "ctr": _Recipe(read_ctr, {"": StandIn(FIRST, n_numbers=13, shares=(0.9709, 0.0291))}),
+    "twitter": _Recipe(
+        read_twitter,
+        {"": StandIn(FIRST, n_numbers=14, shares=(0.8307, 0.1693), rows_per_person=2.0)},
     ),
-    _LACUNA_10,
-    replace(
-        _LACUNA_10,
-        name="lacuna-100",
-        title="Lacuna-100 (faces of VGGFace2)",
-        survey=SurveyRow(dimensionality="1,024", size="≥ 50,000", classes="100"),
-        stand_ins={"": StandIn(40_000, 10_000, shares=_even(100), class_is_person=True)},
+    "lacuna-10": _Recipe(
+        read_lacuna, {"": StandIn(4_000, 1_000, shares=_even(10), class_is_person=True)}
     ),
-)
-_BY_NAME = {spec.name: spec for spec in (*_OTHERS, *TABLE_SPECS)}
-SPECS = {name: _BY_NAME[name] for name in _ORDER}
+    "lacuna-100": _Recipe(
+        read_lacuna, {"": StandIn(40_000, 10_000, shares=_even(100), class_is_person=True)}
+    ),
+}
+
+
+def _make_file(entry: dict[str, Any]) -> DataFile:
+    """Return a file; one digest or number of rows is that of every spelling."""
+    names = tuple(entry["names"])
+    for key in ("sha256", "rows"):
+        value = entry.get(key, {})
+        entry[key] = value if isinstance(value, dict) else dict.fromkeys(names, value)
+    return DataFile(**{**entry, "names": names, "variants": tuple(entry.get("variants", ()))})
+
+
+def _make_spec(name: str, entry: dict[str, Any]) -> DatasetInfo:
+    shape = entry.pop("image_shape", None)
+    return DatasetInfo(
+        name=name,
+        files=tuple(map(_make_file, entry.pop("files"))),
+        survey=SurveyRow(**entry.pop("survey")),
+        image_shape=shape and tuple(shape),
+        **_RECIPES[name]._asdict(),
+        **entry,
+    )
+
+
+_CATALOGUE = tomllib.loads(files("letheon.datasets").joinpath("catalogue.toml").read_text("utf-8"))
+SPECS = {name: _make_spec(name, entry) for name, entry in _CATALOGUE.items()}

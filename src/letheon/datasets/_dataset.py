@@ -13,8 +13,6 @@ from letheon.datasets._spec import DatasetInfo, Encoding, Job, Loaded, Task, dat
 from letheon.datasets._synthetic import make
 from letheon.exceptions import DatasetFormatError, DatasetMissingError
 
-__all__ = ["Dataset", "Synthetic", "info", "load", "names", "present"]
-
 Synthetic = Literal["never", "if-absent", "always"]
 
 

@@ -12,8 +12,6 @@ from sklearn.base import is_regressor
 from letheon.data import present_table
 from letheon.guarantee import Task
 
-__all__ = ["Requests"]
-
 Kind = Literal["uniform", "person", "class", "worst", "adaptive"]
 Cost = Callable[[Any, NDArray[Any]], float]
 People = NDArray[np.int64]
@@ -131,11 +129,50 @@ class Requests:
         """
         labels = np.asarray(y)
         pool = _Pool(X, labels, ids, np.random.default_rng(seed), task or _task(model, labels))
-        rank = _RANKS[self.kind](self, pool)
+        column = self._find_label(pool) if self.kind == "class" else 0
         for size in self.sizes(len(pool.people)):
-            chosen = pool.first(rank(model), size)
-            pool.remove(chosen)
+            chosen = pool.first(self._rank(pool, model, column), size)
+            pool.here[chosen] = False
             yield pool.people[chosen]
+
+    def _find_label(self, pool: "_Pool") -> int:
+        """Return the place of the class that leaves first among the labels."""
+        if pool.has.shape[1] == 0:
+            raise ValueError('kind="class" needs labels that repeat, and these do not')
+        if self.label is None:
+            return int(pool.rng.integers(len(pool.labels)))
+        places = np.flatnonzero(pool.labels == self.label)
+        if len(places) == 0:
+            raise ValueError(f"no row has the label {self.label!r}: {pool.labels[:5].tolist()}")
+        return int(places[0])
+
+    def _rank(self, pool: "_Pool", model: Any, column: int) -> People:
+        """Return the people still there, those who leave next first."""
+        if self.kind == "uniform":
+            there = np.flatnonzero(pool.here)
+            # exponential clocks: the order in which rows drawn without replacement name owners
+            clocks = pool.rng.exponential(size=len(there)) / pool.rows_of[there]
+            return np.asarray(there[np.argsort(clocks)])
+        order = np.asarray(pool.rng.permutation(np.flatnonzero(pool.here)), dtype=np.int64)
+        if self.kind == "person":
+            return order
+        if self.kind == "class":
+            return np.asarray(order[np.argsort(~pool.has[order, column], kind="stable")])
+        if model is None:
+            raise ValueError(f"kind={self.kind!r} looks at the model; give it to stream")
+        n_ranked = len(order) if self.kind == "adaptive" else self.candidates
+        ranked, others = order[:n_ranked], order[n_ranked:]
+        costs = self._costs(pool, model, ranked)
+        return np.concatenate([ranked[np.argsort(-costs, kind="stable")], others])
+
+    def _costs(self, pool: "_Pool", model: Any, people: People) -> NDArray[Any]:
+        """Return what the removal of each of the people costs, or how wrong the model is."""
+        if self.kind == "worst" and self.cost is not None:
+            return np.array([self.cost(model, pool.people[[who]]) for who in people])
+        if self.kind == "worst" and hasattr(model, "forget_cost"):
+            costs = (model.forget_cost(pool.people[[who]]) for who in people)
+            return np.array([cost.rows for cost in costs])
+        return pool.wrongness(model)[people]
 
 
 class _Pool:
@@ -154,16 +191,12 @@ class _Pool:
         self.people, self.owner = np.unique(owners, return_inverse=True)
         self.rows_of = np.bincount(self.owner, minlength=len(self.people))
         self.here = np.ones(len(self.people), dtype=bool)
-        self._count_classes(task)
-
-    def _count_classes(self, task: Task) -> None:
-        """Note which classes each person has; the target of a regression has none."""
         self.labels, codes = np.unique(self.y, return_inverse=True)
-        if task == "regression":
-            self.has = np.zeros((len(self.people), 0), dtype=bool)
-            return
-        self.has = np.zeros((len(self.people), len(self.labels)), dtype=bool)
-        self.has[self.owner, codes] = True
+        # Which classes each person has; the target of a regression has none.
+        is_classes = task != "regression"
+        self.has = np.zeros((len(self.people), len(self.labels) if is_classes else 0), dtype=bool)
+        if is_classes:
+            self.has[self.owner, codes] = True
 
     def first(self, order: People, size: int) -> People:
         """Return the first people of the order whose leaving keeps every class."""
@@ -180,14 +213,6 @@ class _Pool:
             f"{size} people should leave next, but only {len(chosen)} can: at least "
             f"{_KEPT_PER_CLASS} people of every class stay; ask for fewer"
         )
-
-    def remove(self, people: People) -> None:
-        """Take people out."""
-        self.here[people] = False
-
-    def shuffled(self) -> People:
-        """Return the people still there in random order."""
-        return np.asarray(self.rng.permutation(np.flatnonzero(self.here)), dtype=np.int64)
 
     def wrongness(self, model: Any) -> NDArray[np.float64]:
         """Return for everybody how wrong the model is about their worst row, in [0, 1]."""
@@ -222,80 +247,3 @@ def _wrongness(model: Any, X: Any, y: NDArray[Any]) -> NDArray[np.float64]:
         error = np.abs(predicted - y)
         return np.asarray(error / max(float(error.max(initial=0.0)), np.finfo(float).tiny))
     return np.asarray(predicted != y, dtype=np.float64)
-
-
-def _uniform(_: Requests, pool: _Pool) -> Callable[[Any], People]:
-    def rank(_: Any) -> People:
-        there = np.flatnonzero(pool.here)
-        # exponential clocks: the order in which rows drawn without replacement name their owners
-        clocks = pool.rng.exponential(size=len(there)) / pool.rows_of[there]
-        return np.asarray(there[np.argsort(clocks)])
-
-    return rank
-
-
-def _person(_: Requests, pool: _Pool) -> Callable[[Any], People]:
-    return lambda _: pool.shuffled()
-
-
-def _class(requests: Requests, pool: _Pool) -> Callable[[Any], People]:
-    if pool.has.shape[1] == 0:
-        raise ValueError('kind="class" needs labels that repeat, and these do not')
-    if requests.label is None:
-        column = int(pool.rng.integers(len(pool.labels)))
-    else:
-        found = np.flatnonzero(pool.labels == requests.label)
-        if len(found) == 0:
-            raise ValueError(f"no row has the label {requests.label!r}: {pool.labels[:5].tolist()}")
-        column = int(found[0])
-
-    def rank(_: Any) -> People:
-        order = pool.shuffled()
-        return np.asarray(order[np.argsort(~pool.has[order, column], kind="stable")])
-
-    return rank
-
-
-def _worst(requests: Requests, pool: _Pool) -> Callable[[Any], People]:
-    def rank(model: Any) -> People:
-        order = pool.shuffled()
-        looked_at, others = order[: requests.candidates], order[requests.candidates :]
-        costs = _costs(requests, pool, _given(model, requests.kind), looked_at)
-        return np.concatenate([looked_at[np.argsort(-costs, kind="stable")], others])
-
-    return rank
-
-
-def _costs(
-    requests: Requests, pool: _Pool, model: Any, people: People
-) -> NDArray[np.float64] | NDArray[np.int64]:
-    if requests.cost is not None:
-        return np.array([requests.cost(model, pool.people[[who]]) for who in people])
-    if hasattr(model, "forget_cost"):
-        costs = (model.forget_cost(pool.people[[who]]) for who in people)
-        return np.array([cost.rows for cost in costs])
-    return pool.wrongness(model)[people]
-
-
-def _adaptive(requests: Requests, pool: _Pool) -> Callable[[Any], People]:
-    def rank(model: Any) -> People:
-        order = pool.shuffled()
-        wrong = pool.wrongness(_given(model, requests.kind))[order]
-        return np.asarray(order[np.argsort(-wrong, kind="stable")])
-
-    return rank
-
-
-def _given(model: Any, kind: str) -> Any:
-    if model is None:
-        raise ValueError(f"kind={kind!r} looks at the model; give it to stream")
-    return model
-
-
-_RANKS: dict[str, Callable[[Requests, _Pool], Callable[[Any], People]]] = {
-    "uniform": _uniform,
-    "person": _person,
-    "class": _class,
-    "worst": _worst,
-    "adaptive": _adaptive,
-}

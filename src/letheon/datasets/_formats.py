@@ -16,8 +16,6 @@ from letheon.datasets._spec import Job, Loaded
 from letheon.datasets._tables import encode, first_line, number, read_columns
 from letheon.exceptions import DatasetFormatError
 
-__all__ = ["read_ctr", "read_purchase", "read_sst", "read_svm", "read_twitter"]
-
 FIRST = 1_000_000  # rows that Brophy and Lowd took of CTR and Twitter
 TOP = 600  # categories of Purchase
 _SVM_LINES = 5_000  # of a dense file, turned into numbers at a time

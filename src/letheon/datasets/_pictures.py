@@ -20,20 +20,6 @@ from numpy.typing import NDArray
 from letheon.datasets._spec import Job, Loaded, open_bytes
 from letheon.exceptions import DatasetFormatError
 
-__all__ = [
-    "CIFAR_JPEG",
-    "SCENES",
-    "TEN",
-    "parse_idx",
-    "read_cifar10",
-    "read_cifar100",
-    "read_imagenet",
-    "read_lacuna",
-    "read_lsun",
-    "read_mnist",
-    "read_svhn",
-]
-
 LARGEST = 2**34  # bytes of X
 _ENDINGS = frozenset((".jpg", ".jpeg", ".png", ".webp"))
 _THREADS = 4  # the decoder works outside the interpreter's lock

@@ -18,31 +18,10 @@ from numpy.typing import NDArray
 
 from letheon.exceptions import DatasetFormatError, DatasetMissingError, LetheonError
 
-__all__ = [
-    "COUNTED",
-    "LISTED",
-    "NO_SUBJECT",
-    "UNVERIFIED",
-    "DataFile",
-    "DatasetInfo",
-    "Encoding",
-    "Job",
-    "Loaded",
-    "StandIn",
-    "SurveyRow",
-    "Task",
-    "data_home",
-    "make_file",
-    "open_bytes",
-    "open_text",
-]
-
 Task = Literal["classification", "regression"]
 Encoding = Literal["one-hot", "ordinal"]
 NO_SUBJECT = "none"  # subject_id where every row is a person of its own
 UNVERIFIED = "unverified"
-COUNTED = "counted in the provider's files"
-LISTED = "list of terms that came with our copy of the files"
 _OPENERS = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 _DAMAGE = (EOFError, OSError, UnicodeDecodeError, csv.Error, lzma.LZMAError, zlib.error)
 
@@ -104,23 +83,6 @@ class DataFile:
     def __str__(self) -> str:
         """Name the spellings: ``a or b``."""
         return " or ".join(self.names) + (" (optional)" if self.optional else "")
-
-
-def make_file(
-    *names: str,
-    sha256: str = "",
-    rows: int = 0,
-    optional: bool = False,
-    variants: tuple[str, ...] = (),
-) -> DataFile:
-    """Return a file whose spellings all have the same content."""
-    return DataFile(
-        names=names,
-        sha256=dict.fromkeys(names, sha256) if sha256 else {},
-        rows=dict.fromkeys(names, rows) if rows else {},
-        optional=optional,
-        variants=variants,
-    )
 
 
 @dataclass(frozen=True)
@@ -341,7 +303,8 @@ class Job:
 def _check_digest(path: Path, expected: str) -> None:
     """Compare the decompressed content with the published one: compression does not matter."""
     with open_bytes(path) as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        content: Any = stream
+        digest = hashlib.file_digest(content, "sha256").hexdigest()
     if digest != expected:
         raise DatasetFormatError(
             f"{path} is not the published file: SHA-256 of its content is {digest}, expected "

@@ -10,8 +10,6 @@ from scipy import sparse
 
 from letheon.datasets._spec import NO_SUBJECT, DatasetInfo, Encoding, Loaded, StandIn
 
-__all__ = ["count_columns", "make"]
-
 LARGEST = 2**28  # bytes of X unless the caller says how many rows
 _NOISE = 0.5
 _PERSON_EFFECT = 0.7
@@ -55,10 +53,12 @@ def make(
     else:
         X, y, names = _table(rng, shape, owners, n_columns, encode)
     ids = y if shape.class_is_person else owners
-    parts = []
-    for rows in (slice(n_rows), slice(n_rows, None)):
-        parts += [X[rows], y[rows], None if about.subject_id == NO_SUBJECT else ids[rows]]
-    return Loaded(*parts[: 6 if n_test else 3], feature_names=names)
+    loaded = Loaded(X[:n_rows], y[:n_rows], ids[:n_rows], feature_names=names)
+    if n_test:
+        loaded = loaded._replace(X_test=X[n_rows:], y_test=y[n_rows:], test_ids=ids[n_rows:])
+    if about.subject_id == NO_SUBJECT:
+        return loaded._replace(ids=None, test_ids=None)
+    return loaded
 
 
 def _people(rng: np.random.Generator, n_rows: int, mean: float) -> NDArray[np.int64]:

@@ -20,25 +20,6 @@ from numpy.typing import NDArray
 from letheon.datasets._spec import Encoding, Job, Loaded
 from letheon.exceptions import DatasetFormatError
 
-__all__ = [
-    "MISSING",
-    "Column",
-    "Columns",
-    "TableReader",
-    "encode",
-    "first_line",
-    "is_known",
-    "is_one",
-    "number",
-    "numbers_of",
-    "read_columns",
-    "read_covtype",
-    "read_credit_card",
-    "read_higgs",
-    "read_vaccine",
-    "word",
-]
-
 MISSING = frozenset(("", "?", "NA", "NaN", "nan"))
 MISSING_NUMBER = -1.0
 _CHUNK = 20_000  # rows whose texts are in memory at once

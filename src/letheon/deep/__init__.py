@@ -13,9 +13,9 @@ except ModuleNotFoundError as error:
 
 from letheon.deep._backbone import Backbone
 from letheon.deep._deltagrad import DeltaGradNetClassifier
-from letheon.deep._diagonal import gaussian_kl
 from letheon.deep._fisher import FisherNetClassifier
 from letheon.deep._head import CertifiedHeadClassifier
+from letheon.deep._information import gaussian_kl
 from letheon.deep._loop import Progress
 from letheon.deep._nets import CNN, MLP, ResNet
 from letheon.deep._obliviate import DeepObliviateClassifier

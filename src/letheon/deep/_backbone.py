@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from letheon import state
-from letheon.deep._device import repeatable, resolve_device
-from letheon.deep._inputs import hold_rows
+from letheon.deep._device import hold_rows, repeatable, resolve_device
 from letheon.exceptions import TrainingError
-from letheon.linear._cache import Cache
+from letheon.removal import Cache
 
 Weights = Mapping[str, Any]
 

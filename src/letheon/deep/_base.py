@@ -1,6 +1,7 @@
-"""What the nets share: rows in, labels, answers, requests that end in a retrain."""
+"""What the nets share: settings, rows in, labels, answers, requests that end in a retrain."""
 
 import copy
+import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,33 +14,217 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_consistent_length
+from torch import Tensor, nn
 
 from letheon.base import (
     ForgetMixin,
-    InPlaceMixin,
     KeywordScoreMixin,
     Outcome,
     Removal,
     changing,
     require_fitted,
-    require_known,
     warn_all,
 )
-from letheon.data import Ids, SlotRows, hold_labels, row_ids
-from letheon.deep._device import describe_device, repeatable, resolve_device
-from letheon.deep._inputs import ask_rows, hold_rows, shape_attributes
-from letheon.deep._loop import Callback
-from letheon.deep._module import Template
+from letheon.data import SlotRows, hold_labels, row_ids
+from letheon.deep._device import (
+    ask_rows,
+    describe_device,
+    hold_rows,
+    repeatable,
+    resolve_device,
+    shape_attributes,
+)
+from letheon.deep._loop import PRECISIONS, Callback, DeviceData, Loop, LoopSettings
+from letheon.deep._module import Nets, Statistics, Template
 from letheon.deep._nets import MLP
-from letheon.deep._settings import check_net_settings, loop_settings
-from letheon.deep._trained import Nets
-from letheon.deep._workshop import Workshop
-from letheon.exceptions import EmptyModelError, LetheonWarning, warn_caller
-from letheon.linear._base import Held
-from letheon.linear._cache import Cache
-from letheon.linear._change import Change
+from letheon.deep._optim import OPTIMIZERS, SCHEDULES
+from letheon.exceptions import LetheonWarning, warn_caller
 from letheon.receipt import Receipt
-from letheon.seeds import seed_from
+from letheon.removal import Cache, Change, ProbabilitiesMixin, RowsMixin, TrainingRows
+from letheon.seeds import Purpose, seed_from
+from letheon.validation import (
+    POSITIVE,
+    AnyCallable,
+    Boolean,
+    Either,
+    Interval,
+    OneOf,
+    OrNone,
+    Rules,
+    Whole,
+    require_target,
+    validate_parameters,
+)
+
+PARAMETER_RULES: Rules = {
+    "epochs": Whole(1),
+    "batch_size": Whole(1),
+    "calibration_rows": Whole(2),
+    "precision": OneOf(PRECISIONS),
+    "schedule": OneOf(SCHEDULES),
+    "optimizer": Either(OneOf(OPTIMIZERS), AnyCallable()),
+    "learning_rate": POSITIVE,
+    "momentum": Interval(0, 1, closed="left"),
+    "weight_decay": Interval(0),
+    "loss": Either(OneOf(("cross_entropy",), "'cross_entropy'"), AnyCallable()),
+    "module": OrNone(AnyCallable(), "a small MLP"),
+    "deterministic": Boolean(),
+}
+
+
+def check_net_settings(model: Any) -> None:
+    """Raise ValueError or TypeError for the first setting that makes no sense."""
+    _require_optimizer_class(model.optimizer)
+    validate_parameters(model)
+    if callable(model.optimizer) and model.schedule != "constant":
+        raise ValueError(
+            f"schedule={model.schedule!r} needs an optimizer by name, one of {OPTIMIZERS}: an "
+            "optimiser of your own has its own learning rate"
+        )
+    if isinstance(model.loss, nn.Module):
+        name = type(model.loss).__name__
+        raise ValueError(
+            f"loss is a module ({name}); expected a function, such as those of torch.nn.functional"
+        )
+    if model.module is not None:
+        _require_factory(model.module)
+    resolve_device(model.device)
+
+
+def _require_factory(module: Any) -> None:
+    what = "a factory: it takes the shape of a row and the number of classes, and returns a net"
+    if isinstance(module, nn.Module):
+        raise ValueError(f"module is a net ({type(module).__name__}); expected {what}")
+    if isinstance(module, type) and module.__module__.startswith("torch."):
+        raise ValueError(f"module is a layer of torch ({module.__name__}); expected {what}")
+
+
+def _require_optimizer_class(optimizer: Any) -> None:
+    if isinstance(optimizer, torch.optim.Optimizer):
+        name = type(optimizer).__name__
+        raise ValueError(
+            f"optimizer is an object of {name}; expected one of {OPTIMIZERS}, or what makes one "
+            f"for parameters, such as functools.partial(torch.optim.{name}, lr=0.01)"
+        )
+
+
+def loop_settings(model: Any) -> LoopSettings:
+    """Return the settings of the loop."""
+    return LoopSettings(
+        batch_size=int(model.batch_size),
+        optimizer=model.optimizer,
+        learning_rate=float(model.learning_rate),
+        momentum=float(model.momentum),
+        weight_decay=float(model.weight_decay),
+        schedule=model.schedule,
+        loss=_row_by_row(model.loss),
+        precision=model.precision,
+    )
+
+
+def _row_by_row(loss: Any) -> Any:
+    """Return a loss that reduces nothing, where it can be told to, as those of torch can."""
+    if isinstance(loss, str):
+        return loss
+    try:
+        parameters = inspect.signature(loss).parameters
+    except ValueError:  # written in C, perhaps
+        return loss
+    return partial(loss, reduction="none") if "reduction" in parameters else loss
+
+
+_CALIBRATION_BATCH = 256
+_CALIBRATION_ROWS = 4096
+
+
+class Workshop:
+    """Rows on the device, the template, and loops with their captured steps.
+
+    On a CPU the rows are those of `SlotRows`, in the same memory. On a GPU they are a copy, from
+    which `wipe` removes people too.
+
+    Parameters
+    ----------
+    rows : SlotRows
+        Rows held; the slots of the device are theirs.
+    template : Template
+        The architecture.
+    settings : LoopSettings
+        How to train.
+    seed : int
+        Seed of the model.
+    device : torch.device
+        Where to train.
+    calibration_rows : int
+        Rows, at most, that BatchNorm's running statistics are taken from.
+    """
+
+    def __init__(
+        self,
+        rows: SlotRows,
+        template: Template,
+        settings: LoopSettings,
+        seed: int,
+        device: torch.device,
+        calibration_rows: int = _CALIBRATION_ROWS,
+    ) -> None:
+        self._rows, self._calibration_rows = rows, calibration_rows
+        self.template, self.settings, self.seed, self.device = template, settings, seed, device
+        self._X, self._y = rows.X, rows.y
+        self.data = DeviceData(
+            torch.from_numpy(rows.X).to(device), torch.from_numpy(rows.y).to(device)
+        )
+        self._loops: dict[tuple[tuple[int, ...], int], Loop] = {}
+
+    def loop(self, lanes: tuple[int, ...] = (0,), group: int = 0) -> Loop:
+        """Return the loop of some lanes; it is made once."""
+        key = lanes, group
+        if key not in self._loops:
+            self._loops[key] = Loop(
+                self.template, self.settings, self.data, seed=self.seed, lanes=lanes, group=group
+            )
+        return self._loops[key]
+
+    def serves(self, rows: SlotRows) -> bool:
+        """Whether the slots of these rows are still those of the device."""
+        return rows.X is self._X and rows.y is self._y
+
+    def wipe(self, positions: NDArray[np.int64]) -> None:
+        """Remove people from the device's own copy of the rows, if it has one."""
+        if self.device.type == "cpu":
+            return
+        where = torch.from_numpy(positions).to(self.device)
+        self.data.X[where] = 0
+        self.data.y[where] = 0
+
+    def statistics(self, flat: Tensor, positions: NDArray[np.int64]) -> Statistics:
+        """Return BatchNorm's running statistics of one net, from a sample of its rows."""
+        if not self.template.has_batch_norm:
+            return {}
+        sample = calibration_sample(self._rows, positions, self.seed, self._calibration_rows)
+        return self.template.statistics(flat, self._batches(sample))
+
+    def _batches(self, positions: NDArray[np.int64]) -> Iterator[Tensor]:
+        if len(positions) == 1:
+            positions = np.repeat(positions, 2)  # BatchNorm refuses one row; in training too
+        n_batches = -(-len(positions) // _CALIBRATION_BATCH)
+        for part in np.array_split(positions, n_batches) if n_batches else ():
+            where = torch.from_numpy(part).to(self.device)
+            yield self.data.X.index_select(0, where).to(torch.float32)
+
+
+def calibration_sample(
+    rows: SlotRows, positions: NDArray[np.int64], seed: int, limit: int
+) -> NDArray[np.int64]:
+    """Return the `limit` of these rows whose people have the smallest keyed hashes.
+
+    Whether a row is in the sample of a smaller group of people depends on nobody who left before.
+    """
+    if len(positions) <= limit:
+        return positions
+    hashes = rows.ids_at(positions).hashes(seed, Purpose.CALIBRATION)
+    return positions[np.sort(np.argsort(hashes, kind="stable")[:limit])]
+
 
 Positions = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -47,7 +232,7 @@ Floats = NDArray[np.float64]
 _ANSWER_BATCH = 4096
 
 
-class NetBase(KeywordScoreMixin, ClassifierMixin, InPlaceMixin, ForgetMixin, BaseEstimator):
+class NetBase(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixin, RowsMixin, BaseEstimator):
     """A classifier made of one or more nets of one architecture, which holds its rows.
 
     A family writes `_train` (everything from scratch) and `_remove` (a request after which every
@@ -69,8 +254,7 @@ class NetBase(KeywordScoreMixin, ClassifierMixin, InPlaceMixin, ForgetMixin, Bas
     deterministic: bool
     random_state: Any
 
-    rows_: SlotRows
-    counts_: NDArray[np.int64]
+    counts_: NDArray[np.int64]  # a net is a classifier
     nets_: Nets
     shape_: tuple[int, ...]
     cache_: Cache[Workshop]
@@ -80,6 +264,7 @@ class NetBase(KeywordScoreMixin, ClassifierMixin, InPlaceMixin, ForgetMixin, Bas
 
     # Where a net is trained is part of `environment_`, where its states lie of nothing.
     _neutral_parameters: ClassVar[frozenset[str]] = frozenset({"device", "max_memory"})
+    _parameter_rules: ClassVar[Rules] = PARAMETER_RULES
     _not_digested: ClassVar[frozenset[str]] = ForgetMixin._not_digested | {"cache_"}
 
     def fit(self, X: Any, y: Any, *, ids: Any = None, callback: Callback | None = None) -> Self:
@@ -141,12 +326,6 @@ class NetBase(KeywordScoreMixin, ClassifierMixin, InPlaceMixin, ForgetMixin, Bas
         require_fitted(self)
         return self.nets_.classes
 
-    @property
-    def n_rows_(self) -> int:
-        """Number of rows still held."""
-        require_fitted(self)
-        return len(self.rows_)
-
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the likeliest label of every row.
 
@@ -160,12 +339,6 @@ class NetBase(KeywordScoreMixin, ClassifierMixin, InPlaceMixin, ForgetMixin, Bas
         """Return class probabilities, in the order of `classes_`."""
         return self._answer(X)[1]
 
-    def predict_log_proba(self, X: Any) -> Floats:
-        """Return the logarithm of `predict_proba`."""
-        with np.errstate(divide="ignore"):
-            logarithms: Floats = np.log(self.predict_proba(X))
-        return logarithms
-
     def to_modules(self) -> list[torch.nn.Module]:
         """Return copies of the trained nets, as modules in evaluation mode on the CPU."""
         require_fitted(self)
@@ -173,7 +346,7 @@ class NetBase(KeywordScoreMixin, ClassifierMixin, InPlaceMixin, ForgetMixin, Bas
         return [copy.deepcopy(net).cpu() for net in nets.modules(self._template_of, self._device())]
 
     @abstractmethod
-    def _train(self, held: Held, seed: int, callback: Callback | None) -> Change:
+    def _train(self, held: TrainingRows, seed: int, callback: Callback | None) -> Change:
         """Train from scratch. The change sets `nets_`, `cache_` and the family's own attributes."""
 
     @abstractmethod
@@ -206,13 +379,11 @@ class NetBase(KeywordScoreMixin, ClassifierMixin, InPlaceMixin, ForgetMixin, Bas
                 "batch_size or fewer nets at once, or device='cpu'"
             ) from error
 
-    def _hold(self, X: Any, y: Any, ids: Any) -> Held:
-        name = type(self).__name__
-        if y is None:
-            raise ValueError(f"{name} requires y to be passed, but the target y is None")
+    def _hold(self, X: Any, y: Any, ids: Any) -> TrainingRows:
+        require_target(self, y)
         rows = hold_rows(self, X)
         self._warn_if_scaled_twice(rows)
-        labels = hold_labels(y, name=name, regressor="a regressor of scikit-learn")
+        labels = hold_labels(y, name=type(self).__name__, regressor="a regressor of scikit-learn")
         check_consistent_length(rows, labels)
         classes, codes = np.unique(labels, return_inverse=True)
         if len(classes) < 2:
@@ -220,7 +391,7 @@ class NetBase(KeywordScoreMixin, ClassifierMixin, InPlaceMixin, ForgetMixin, Bas
                 f"y holds one class only ({classes[0]!r}); a classifier needs at least two classes"
             )
         counts = np.bincount(codes)
-        return Held(
+        return TrainingRows(
             SlotRows(rows, codes.astype(np.int64), row_ids(ids, len(rows))), classes, counts
         )
 
@@ -234,7 +405,7 @@ class NetBase(KeywordScoreMixin, ClassifierMixin, InPlaceMixin, ForgetMixin, Bas
                 LetheonWarning,
             )
 
-    def _new_workshop(self, held: Held, seed: int) -> Workshop:
+    def _new_workshop(self, held: TrainingRows, seed: int) -> Workshop:
         """Return a workshop for rows that are about to be trained on."""
         assert held.classes is not None
         template = Template(self._factory, held.rows.X.shape[1:], len(held.classes), seed)
@@ -286,37 +457,15 @@ class NetBase(KeywordScoreMixin, ClassifierMixin, InPlaceMixin, ForgetMixin, Bas
             vars(self).pop(stale, None)
         return change.outcome.warnings
 
-    def _held(self) -> Held:
-        return Held(self.rows_, self.nets_.classes, self.counts_)
-
-    def _held_ids(self) -> Ids:
-        return self.rows_.ids
-
-    def _locate(self, wanted: Ids) -> Removal:
-        found = self.rows_.find(wanted)
-        require_known(found.missing, self.rows_.ids)
-        return Removal(len(wanted), len(found.positions), found.positions)
+    def _held(self) -> TrainingRows:
+        return TrainingRows(self.rows_, self.nets_.classes, self.counts_)
 
     def _prepare(self, removal: Removal, callback: Callback | None = None) -> Any:
         counts = self._counts_without(removal.where)
         with self._training():
-            if 0 in counts:
+            if counts is not None and 0 in counts:
                 return self._retrain(removal.where, callback)
             return self._remove(removal, callback)
-
-    def _counts_without(self, positions: Positions) -> NDArray[np.int64]:
-        """Return the rows left per class when some leave; raise if fewer than two classes stay."""
-        counts = self.counts_ - np.bincount(self.rows_.y[positions], minlength=len(self.counts_))
-        if np.count_nonzero(counts) < 2:
-            raise EmptyModelError(
-                "only one class would be left, and fit needs two; nothing was changed. Delete the "
-                "model and its files instead, or keep somebody of another class."
-            )
-        return counts
-
-    def _commit(self, plan: Any) -> Outcome:
-        outcome: Outcome = plan.commit(self)
-        return outcome
 
     def _retrain(self, positions: Positions, callback: Callback | None) -> Change:
         """Prepare a fit from scratch on the remaining rows."""

@@ -10,21 +10,13 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from letheon.base import Outcome, Removal
 from letheon.data import SlotRows
-from letheon.deep._base import NetBase, Positions
-from letheon.deep._descent import Descent, Plan, Run
-from letheon.deep._loop import Callback
-from letheon.deep._order import EMPTY, Slots
-from letheon.deep._path import Path
-from letheon.deep._replay import Replay
-from letheon.deep._secant import LocalChecks
-from letheon.deep._workshop import Workshop
+from letheon.deep._base import NetBase, Positions, Workshop
+from letheon.deep._loop import EMPTY, Callback, Slots
+from letheon.deep._replay import Descent, LocalChecks, Path, Plan, Replay, Run
 from letheon.exceptions import TrainingError
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
-from letheon.linear._base import Held
-from letheon.linear._cache import Cache
-from letheon.linear._change import Change
-from letheon.linear._replay import Exactness
-from letheon.linear._settings import require_positive, require_whole
+from letheon.removal import Cache, Change, Exactness, TrainingRows
+from letheon.validation import POSITIVE, OrNone, Rules, Whole
 
 FACTS = MethodFacts(
     method="deltagrad-net",
@@ -182,6 +174,12 @@ class DeltaGradNetClassifier(NetBase):
     """
 
     facts: ClassVar[MethodFacts] = FACTS
+    _parameter_rules: ClassVar[Rules] = {
+        **dict.fromkeys(("period", "history"), Whole(1)),
+        **dict.fromkeys(("burn_in", "max_memory"), Whole(0)),
+        **dict.fromkeys(("min_curvature", "max_error", "max_distance"), POSITIVE),
+        "max_smoothness": OrNone(POSITIVE),
+    }
     # Settings of the loop that this method does not leave open.
     optimizer = "sgd"
     momentum = 0.0
@@ -232,18 +230,7 @@ class DeltaGradNetClassifier(NetBase):
         self.deterministic = deterministic
         self.random_state = random_state
 
-    def _check_settings(self) -> None:
-        super()._check_settings()
-        for name in ("period", "history"):
-            require_whole(name, getattr(self, name))
-        for name in ("burn_in", "max_memory"):
-            require_whole(name, getattr(self, name), least=0)
-        for name in ("min_curvature", "max_error", "max_distance"):
-            require_positive(name, getattr(self, name))
-        if self.max_smoothness is not None:
-            require_positive("max_smoothness", self.max_smoothness)
-
-    def _train(self, held: Held, seed: int, callback: Callback | None) -> Change:
+    def _train(self, held: TrainingRows, seed: int, callback: Callback | None) -> Change:
         rows, n_slots = held.rows, len(held.rows)
         rows.extra[_SLOT] = np.arange(n_slots)
         workshop = self._new_workshop(held, seed)

@@ -10,21 +10,16 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from letheon.base import Outcome, Removal
-from letheon.deep._base import NetBase, Positions
-from letheon.deep._blocks import numbered_slots
-from letheon.deep._diagonal import Batch, Information, Power, diagonal
-from letheon.deep._kfac import Batches, kronecker
+from letheon.deep._base import NetBase, Positions, Workshop, calibration_sample
+from letheon.deep._information import Batch, Batches, Information, Power, diagonal, kronecker
 from letheon.deep._loop import Callback, Stretch
-from letheon.deep._workshop import Workshop, calibration_sample
+from letheon.deep._stitch import numbered_slots
 from letheon.exceptions import TrainingError
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
-from letheon.linear._base import Held
-from letheon.linear._cache import Cache
-from letheon.linear._change import Change
-from letheon.linear._noise import NoiseSource
-from letheon.linear._quiet import quiet_repr
-from letheon.linear._settings import is_number, require_one_of, require_positive, require_whole
+from letheon.noise import NoiseSource
+from letheon.removal import Cache, Change, TrainingRows, opaque_repr
 from letheon.seeds import Purpose, mix64
+from letheon.validation import POSITIVE, Interval, OneOf, OrNone, Rules, Whole
 
 FACTS = MethodFacts(
     method="fisher-net",
@@ -47,9 +42,6 @@ FACTS = MethodFacts(
     search_ranges=lambda _: SearchRanges({}, {"sigma": (1e-4, 1e-3)}),
 )
 
-FISHERS = ("diagonal", "kfac")
-LABELS = ("all", "sampled")
-EXPONENTS = (0.25, 0.5)
 
 _REFERENCES = {
     0.25: "Golatkar et al. 2020, Lagrangian with noise F^(-1/4); not proved for nets",
@@ -75,7 +67,7 @@ class _Objective(NamedTuple):
     decay: float
 
     def __repr__(self) -> str:
-        return quiet_repr(self)
+        return opaque_repr(self)
 
     def value(self, flat: Tensor) -> float:
         """Return the value at a flat vector of float64."""
@@ -213,6 +205,16 @@ class FisherNetClassifier(NetBase):
     """
 
     facts: ClassVar[MethodFacts] = FACTS
+    _parameter_rules: ClassVar[Rules] = {
+        "sigma": Interval(0, expected="0 (no noise) or a positive number"),
+        "exponent": OneOf((0.25, 0.5), "0.25 (theory) or 0.5 (authors' code)"),
+        "fisher": OneOf(("diagonal", "kfac")),
+        "labels": OneOf(("all", "sampled")),
+        "damping": POSITIVE,
+        "step_damping": POSITIVE,
+        "fisher_rows": OrNone(Whole(1)),
+        "clamp": OrNone(POSITIVE),
+    }
 
     source_: NoiseSource
 
@@ -271,20 +273,6 @@ class FisherNetClassifier(NetBase):
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        if not is_number(self.sigma) or not self.sigma >= 0:
-            raise ValueError(f"sigma={self.sigma!r}; expected 0 (no noise) or a positive number")
-        if self.exponent not in EXPONENTS:
-            raise ValueError(
-                f"exponent={self.exponent!r}; expected 0.25 (theory) or 0.5 (authors' code)"
-            )
-        require_one_of("fisher", self.fisher, FISHERS)
-        require_one_of("labels", self.labels, LABELS)
-        require_positive("damping", self.damping)
-        require_positive("step_damping", self.step_damping)
-        if self.fisher_rows is not None:
-            require_whole("fisher_rows", self.fisher_rows)
-        if self.clamp is not None:
-            require_positive("clamp", self.clamp)
         if self.newton_step and self.loss != "cross_entropy":
             raise ValueError(
                 "newton_step=True needs loss='cross_entropy': the Fisher information is the "
@@ -292,7 +280,7 @@ class FisherNetClassifier(NetBase):
             )
         NoiseSource(self.noise_seed)
 
-    def _train(self, held: Held, seed: int, callback: Callback | None) -> Change:
+    def _train(self, held: TrainingRows, seed: int, callback: Callback | None) -> Change:
         workshop, rows = self._new_workshop(held, seed), held.rows
         self._require_information(workshop)
         slots = np.flatnonzero(rows.alive)

@@ -19,16 +19,19 @@ from letheon.base import (
 )
 from letheon.data import Ids
 from letheon.deep._backbone import Backbone
-from letheon.deep._device import describe_device, resolve_device
-from letheon.deep._inputs import ask_rows, hold_rows, remember_shape
+from letheon.deep._device import (
+    ask_rows,
+    describe_device,
+    hold_rows,
+    remember_shape,
+    resolve_device,
+)
 from letheon.exceptions import IdsTypeError
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.inner import offered_by
-from letheon.linear import InfluenceClassifier
-from letheon.linear._base import ConvexClassifier
-from letheon.linear._published import PublishedModel
-from letheon.linear._settings import require_whole
+from letheon.linear import InfluenceClassifier, LinearClassifier, PublishedModel
 from letheon.receipt import Receipt
+from letheon.validation import Rules, Whole, validate_parameters
 
 FROZEN = "backbone-never-saw-the-rows"
 
@@ -158,6 +161,7 @@ class CertifiedHeadClassifier(
         certificate="certified",
         batches=True,
     )
+    _parameter_rules: ClassVar[Rules] = {"batch_size": Whole(1)}
     # The size of batches matters to answers only. Features are held as they came out, so that
     # another device changes the last bits of later ones at most.
     _neutral_parameters: ClassVar[frozenset[str]] = frozenset({"batch_size", "device"})
@@ -345,7 +349,7 @@ class CertifiedHeadClassifier(
                 "Backbone(factory, module.state_dict()), where factory() builds the module. A "
                 "module alone could not be saved with the model"
             )
-        if self.head is not None and not isinstance(self.head, ConvexClassifier):
+        if self.head is not None and not isinstance(self.head, LinearClassifier):
             raise TypeError(
                 f"head is {type(self.head).__name__}; expected a classifier of letheon.linear "
                 "(InfluenceClassifier, FisherClassifier, DescentToDeleteClassifier, "
@@ -357,7 +361,7 @@ class CertifiedHeadClassifier(
                 "differ in their last bits on another device or with other libraries. Use "
                 "data_free=False"
             )
-        require_whole("batch_size", self.batch_size)
+        validate_parameters(self)
         resolve_device(self.device)
 
     def _training_features(self, X: Any) -> NDArray[Any]:

@@ -9,7 +9,7 @@ order the next time.
 from collections import OrderedDict
 from dataclasses import dataclass
 from math import gcd, prod
-from typing import Any
+from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -23,7 +23,17 @@ from letheon.deep._layers import (
     MatmulConv2d,
     Times,
 )
-from letheon.linear._settings import is_number, require_one_of, require_whole
+from letheon.exceptions import InvalidParameterError
+from letheon.validation import (
+    POSITIVE,
+    Either,
+    Interval,
+    OneOf,
+    Rules,
+    TupleOf,
+    Whole,
+    validate_parameters,
+)
 
 Shape = tuple[int, ...]
 
@@ -32,9 +42,8 @@ _CONVOLUTIONS: dict[str, type[nn.Conv2d]] = {
     "matmul": MatmulConv2d,
     "cudnn": nn.Conv2d,
 }
-_POOLS = ("max", "mean", "stride")
-_NORMS = ("batch", "group")
-_DEPTHS = (9, 18)
+_SHARE = Interval(0, 1, closed="left")
+_NOT_ZERO = Either(POSITIVE, Interval(high=0, closed="neither"))
 _MOST_GROUPS = 32
 _MOST_COLOURS = 4
 # Keeps the first logits small: Page, "How to train your ResNet" (2018).
@@ -68,6 +77,12 @@ class MLP:
     )
     """
 
+    _parameter_rules: ClassVar[Rules] = {
+        "widths": TupleOf(Whole(1)),
+        "dropout": _SHARE,
+        "scale": _NOT_ZERO,
+    }
+
     widths: tuple[int, ...] = (64,)
     dropout: float = 0.0
     batch_norm: bool = False
@@ -75,9 +90,7 @@ class MLP:
 
     def __post_init__(self) -> None:
         """Check the settings."""
-        _require_widths("widths", self.widths)
-        _require_dropout(self.dropout)
-        _require_scale(self.scale)
+        validate_parameters(self)
 
     def __call__(self, shape: Shape, n_classes: int) -> nn.Module:
         """Build the net."""
@@ -128,6 +141,16 @@ class CNN:
     52138
     """
 
+    _parameter_rules: ClassVar[Rules] = {
+        "channels": TupleOf(Whole(1)),
+        "hidden": Whole(0),
+        "kernel": Whole(1),
+        "conv": OneOf(tuple(_CONVOLUTIONS)),
+        "pool": OneOf(("max", "mean", "stride")),
+        "dropout": _SHARE,
+        "scale": _NOT_ZERO,
+    }
+
     channels: tuple[int, ...] = (16, 32)
     hidden: int = 64
     kernel: int = 3
@@ -138,15 +161,9 @@ class CNN:
 
     def __post_init__(self) -> None:
         """Check the settings."""
-        _require_widths("channels", self.channels)
-        require_whole("hidden", self.hidden, least=0)
-        require_whole("kernel", self.kernel, least=1)
+        validate_parameters(self)
         if self.kernel % 2 == 0:
-            raise ValueError(f"kernel={self.kernel}; expected an odd number")
-        require_one_of("conv", self.conv, tuple(_CONVOLUTIONS))
-        require_one_of("pool", self.pool, _POOLS)
-        _require_dropout(self.dropout)
-        _require_scale(self.scale)
+            raise InvalidParameterError(f"kernel={self.kernel}; expected an odd number")
 
     def __call__(self, shape: Shape, n_classes: int) -> nn.Module:
         """Build the net."""
@@ -229,6 +246,16 @@ class ResNet:
     6573120
     """
 
+    _parameter_rules: ClassVar[Rules] = {
+        "depth": OneOf((9, 18)),
+        "width": Whole(1),
+        "norm": OneOf(("batch", "group")),
+        "conv": OneOf(tuple(_CONVOLUTIONS)),
+        "scale": _NOT_ZERO,
+        "mean": TupleOf(Interval(), is_empty_allowed=False),
+        "std": TupleOf(POSITIVE, is_empty_allowed=False),
+    }
+
     depth: int = 9
     width: int = 64
     norm: str = "batch"
@@ -239,16 +266,7 @@ class ResNet:
 
     def __post_init__(self) -> None:
         """Check the settings."""
-        if self.depth not in _DEPTHS:
-            raise ValueError(f"depth={self.depth!r}; expected one of {_DEPTHS}")
-        require_whole("width", self.width, least=1)
-        require_one_of("norm", self.norm, _NORMS)
-        require_one_of("conv", self.conv, tuple(_CONVOLUTIONS))
-        _require_scale(self.scale)
-        _require_constants("mean", self.mean)
-        _require_constants("std", self.std)
-        if min(self.std) <= 0:
-            raise ValueError(f"std={self.std!r}; expected positive numbers")
+        validate_parameters(self)
 
     def __call__(self, shape: Shape, n_classes: int) -> nn.Module:
         """Build the net."""
@@ -379,30 +397,3 @@ def _order_hint(shape: Shape) -> str:
         ". Rows are (channels, height, width), and yours look like (height, width, channels): "
         "turn them with X.transpose(0, 3, 1, 2)"
     )
-
-
-def _require_tuple(name: str, value: Any) -> None:
-    if not isinstance(value, tuple):
-        raise TypeError(f"{name}={value!r}; expected a tuple")
-
-
-def _require_widths(name: str, value: Any) -> None:
-    _require_tuple(name, value)
-    for entry in value:
-        require_whole(f"an entry of {name}", entry, least=1)
-
-
-def _require_constants(name: str, value: Any) -> None:
-    _require_tuple(name, value)
-    if not value or not all(is_number(entry) for entry in value):
-        raise ValueError(f"{name}={value!r}; expected one or more numbers")
-
-
-def _require_dropout(value: Any) -> None:
-    if not is_number(value) or not 0 <= value < 1:
-        raise ValueError(f"dropout={value!r}; expected a number from 0 up to, not including, 1")
-
-
-def _require_scale(value: Any) -> None:
-    if not is_number(value) or value == 0:
-        raise ValueError(f"scale={value!r}; expected a number other than 0")

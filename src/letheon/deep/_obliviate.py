@@ -5,44 +5,37 @@ from typing import Any, ClassVar
 import numpy as np
 
 from letheon.base import Outcome, Removal, require_fitted
-from letheon.deep._blocks import (
-    ANNEALS,
-    BLOCK,
-    SLOT,
-    Blocks,
-    Integers,
-    Pace,
-    blocks_of,
-    numbered_slots,
-    train_blocks,
-)
-from letheon.deep._checkpointed import CheckpointedNet, Prepared
 from letheon.deep._loop import Callback, Loop
 from letheon.deep._stitch import (
+    ANNEALS,
+    BLOCK,
     ORIGINS,
+    SLOT,
     STOPS,
+    Blocks,
     Floats,
+    Integers,
+    Pace,
     Stitched,
     Watch,
+    blocks_of,
     distance,
     entry,
+    numbered_slots,
     ratio,
     stitch,
+    train_blocks,
 )
-from letheon.deep._vault import Vault
+from letheon.deep._vault import CheckpointedNet, Prepared, Vault
 from letheon.exceptions import (
     CheckpointWarning,
     CorruptFileError,
     EnvironmentWarning,
-    ShardingWarning,
-    warn_caller,
 )
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
-from letheon.linear._base import Held
-from letheon.linear._cache import Cache
-from letheon.linear._change import Change
-from letheon.linear._settings import is_number, require_one_of, require_whole
-from letheon.seeds import Purpose
+from letheon.removal import Cache, Change, TrainingRows
+from letheon.sharded import warn_if_crowded
+from letheon.validation import Interval, OneOf, Rules, Whole
 
 FACTS = MethodFacts(
     method="deepobliviate",
@@ -248,6 +241,18 @@ class DeepObliviateClassifier(CheckpointedNet):
     """
 
     facts: ClassVar[MethodFacts] = FACTS
+    _parameter_rules: ClassVar[Rules] = {
+        "n_blocks": Whole(1),
+        "stop": OneOf(STOPS),
+        "stop_origin": OneOf(ORIGINS),
+        "patience": Whole(1),
+        "anneal": OneOf(ANNEALS),
+        "epsilon": Interval(
+            0,
+            expected="the slope below which retraining stops, 0 (retrain to the end) or a positive "
+            "number",
+        ),
+    }
 
     block_slots_: Integers
     exact_blocks_: int
@@ -318,34 +323,18 @@ class DeepObliviateClassifier(CheckpointedNet):
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        require_whole("n_blocks", self.n_blocks)
-        require_one_of("stop", self.stop, STOPS)
-        require_one_of("stop_origin", self.stop_origin, ORIGINS)
-        require_whole("patience", self.patience)
-        require_one_of("anneal", self.anneal, ANNEALS)
         if callable(self.optimizer) and self.anneal != "none":
             raise ValueError(
                 f"anneal={self.anneal!r} needs an optimizer by name: an optimiser of your own has "
                 "its own learning rate"
             )
-        if not is_number(self.epsilon) or self.epsilon < 0:
-            raise ValueError(
-                f"epsilon={self.epsilon!r}; expected the slope below which retraining stops, 0 "
-                "(retrain to the end) or a positive number"
-            )
 
-    def _hold(self, X: Any, y: Any, ids: Any) -> Held:
+    def _hold(self, X: Any, y: Any, ids: Any) -> TrainingRows:
         held = super()._hold(X, y, ids)
-        people = len(np.unique(held.rows.ids.hashes(0, Purpose.ID_INDEX)))
-        if people < self.n_blocks:
-            warn_caller(
-                f"n_blocks={self.n_blocks} is more than the {people} people there are; some "
-                "blocks stay empty",
-                ShardingWarning,
-            )
+        warn_if_crowded("n_blocks", self.n_blocks, held.rows.ids)
         return held
 
-    def _train(self, held: Held, seed: int, callback: Callback | None) -> Change:
+    def _train(self, held: TrainingRows, seed: int, callback: Callback | None) -> Change:
         rows, n_blocks = held.rows, int(self.n_blocks)
         rows.extra[BLOCK] = blocks_of(rows.ids, seed, n_blocks)
         rows.extra[SLOT] = numbered_slots(rows.extra[BLOCK])

@@ -1,14 +1,18 @@
-"""Optimisers over lanes: one flat vector of parameters per lane, all lanes in one tensor.
+"""Optimisers of the loop, and schedules of their learning rate.
+
+Optimisers over lanes: one flat vector of parameters per lane, all lanes in one tensor.
 
 A lane that takes no part in a step must stay as it is, its momentum and its count of steps too;
 that is why those by name are written here, on the whole tensor with a mask. An optimiser of the
 caller's gets the parameters of every lane as tensors of their own.
+
+How the learning rate goes over one stretch of training, for every lane by its own steps.
 """
 
 import inspect
 from collections.abc import Callable, Sequence
-from math import log
-from typing import Any, NamedTuple, Protocol
+from math import log, pi
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,18 +29,6 @@ class Step(NamedTuple):
     gradient: Tensor
     rate: Tensor
     active: Tensor
-
-
-class LaneOptimizer(Protocol):
-    """Moves the lanes in place."""
-
-    can_be_captured: bool
-
-    def reset(self) -> None:
-        """Forget all earlier steps."""
-
-    def step(self, step: Step) -> None:
-        """Make one step of the active lanes."""
 
 
 class FlatSGD:
@@ -149,6 +141,10 @@ class OwnOptimizer:
         return [part.view(shape) for part, shape in parts]
 
 
+# Moves the lanes in place.
+LaneOptimizer = FlatSGD | FlatAdam | OwnOptimizer
+
+
 def _require_steps_of_its_own(optimizer: Any) -> None:
     try:
         inspect.signature(optimizer.step).bind()
@@ -168,3 +164,25 @@ def make_optimizer(
     if given == "sgd":
         return FlatSGD(flat, momentum, weight_decay)
     return FlatAdam(flat, weight_decay, decoupled=given == "adamw")
+
+
+SCHEDULES = ("constant", "cosine", "one-cycle")
+_WARM_UP = 0.25
+
+
+def learning_rates(active: Tensor, schedule: str, learning_rate: float) -> Tensor:
+    """Return the rate of every step and lane, shape (T, W).
+
+    For step k = 0, 1, ... of the n steps that a lane takes part in the rate is `learning_rate`
+    times 1 (constant), ``(1 + cos(pi k / n)) / 2`` (cosine), or, with ``x = (k + 1) / (n + 1)``, a
+    line from 0 up to 1 over the first quarter of x and down to 0 at its end (one-cycle).
+    """
+    if schedule == "constant":
+        return torch.full(active.shape, learning_rate, device=active.device)
+    steps = active.cumsum(0)
+    total = steps[-1:].clamp(min=1)
+    if schedule == "cosine":
+        x = (steps - 1).clamp(min=0) / total
+        return learning_rate * (1 + torch.cos(pi * x)) / 2
+    x = steps / (total + 1)
+    return learning_rate * torch.minimum(x / _WARM_UP, (1 - x) / (1 - _WARM_UP))

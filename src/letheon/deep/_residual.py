@@ -1,4 +1,21 @@
-"""When DeepObliviate may stop to retrain, and what it leaves out then.
+"""When the residual influence of removed rows has faded.
+
+Detrended fluctuation analysis: how the fluctuation of a series grows with the window.
+
+With the profile ``y_k = sum_{i<=k} (x_i - mean(x))``, windows of ``s`` points and the polynomial of
+degree `order` fitted to each window,
+
+    F(s)^2 = mean of the squared residuals over all windows,    F(s) ~ s^alpha.
+
+Windows are cut from both ends of the series, so that no point is left out.
+
+References
+----------
+C.-K. Peng et al., Mosaic organization of DNA nucleotides, Physical Review E 49, 1994.
+
+Laws ``Y(x) = a x^-alpha + b`` of a residual that fades, and their least-squares fits.
+
+When DeepObliviate may stop to retrain, and what it leaves out then.
 
 Block ``i`` moves the parameters by ``V_i = theta_i - theta_(i-1)`` in the run that saw a person,
 and by ``V'_i`` in the run without. From the last affected block ``d`` on, the *residual memory* is
@@ -17,17 +34,217 @@ networks, 2021.
 """
 
 import math
-from typing import ClassVar, Literal, Protocol
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from letheon.deep._dfa import dfa_exponent
-from letheon.deep._laws import Law, fit_fading_law, fit_scale_and_level
-
-__all__ = ["Law", "PaperRule", "RobustRule", "StopRule", "dfa_exponent"]
-
 Floats = NDArray[np.float64]
+
+_N_SIZES = 8
+# Per point and relative to the largest one: less than this is rounding, not fluctuation.
+_ROUNDING = 1e-13
+
+
+def _window_sizes(n: int, order: int) -> list[int]:
+    """Return up to eight sizes, geometric from ``max(order + 2, 3)`` to ``n // 2``."""
+    least, most = max(order + 2, 3), n // 2
+    if most <= least:
+        return []
+    ratio = most / least
+    steps = (least * ratio ** (i / (_N_SIZES - 1)) for i in range(_N_SIZES))
+    # A power that should be whole may come out just below.
+    return sorted({math.floor(step + 1e-9) for step in steps})
+
+
+def _fluctuation(profile: Floats, size: int, order: int) -> float:
+    """Return the root mean square of the profile around its trend in windows of `size`."""
+    used = len(profile) // size * size
+    windows = np.concatenate([profile[:used], profile[-used:]]).reshape(-1, size)
+    trend, _ = np.linalg.qr(np.vander(np.linspace(-1.0, 1.0, size), order + 1))
+    residual = windows - windows @ trend @ trend.T
+    return float(np.sqrt(np.mean(residual**2)))
+
+
+def dfa_exponent(series: Floats, order: int = 1) -> float | None:
+    """Return the slope of ``log F(s)`` over ``log s``, or None where there is none.
+
+    Parameters
+    ----------
+    series : array of shape (n,)
+        The series, in order. Its scale and its mean do not matter.
+    order : int, default=1
+        Degree of the trend that is taken out of every window.
+
+    Returns
+    -------
+    float or None
+        About 0.5 for white noise and 1.5 for its running sum. None when there are fewer than two
+        window sizes (fewer than 8 points for ``order=1``), when fewer than two sizes show any
+        fluctuation (a constant series), and when a point is not finite.
+
+    Notes
+    -----
+    The exponent says how a series fluctuates, not how fast it falls: for ``x_t = t^-h``
+    it goes *down* as ``h`` goes up.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> round(dfa_exponent(np.arange(1.0, 16.0) ** -0.5), 2)
+    1.84
+    >>> dfa_exponent(np.ones(20)) is None
+    True
+    """
+    points = np.asarray(series, dtype=np.float64)
+    sizes = _window_sizes(len(points), order)
+    if not sizes or not np.isfinite(points).all() or not points.any():
+        return None
+    points = points / np.abs(points).max()
+    profile = np.cumsum(points - points.mean())
+    logs = [
+        (math.log(size), math.log(fluctuation))
+        for size in sizes
+        if (fluctuation := _fluctuation(profile, size, order)) > _ROUNDING * len(points)
+    ]
+    if len(logs) < 2:
+        return None
+    sizes_log, heights = np.array(logs).T
+    spread = sizes_log - sizes_log.mean()
+    return float(spread @ heights / (spread @ spread))
+
+
+_LEAST_EXPONENT, _MOST_EXPONENT = 0.02, 10.0
+_GRID: Floats = np.geomspace(_LEAST_EXPONENT, _MOST_EXPONENT, 32)
+_ZOOMS, _ZOOM_POINTS = 7, 17
+
+
+@dataclass(frozen=True)
+class Law:
+    """``Y(x) = a x^-alpha + b`` for ``x >= 1``.
+
+    Parameters
+    ----------
+    a, alpha, b : float
+        Scale, exponent and level.
+    """
+
+    a: float
+    alpha: float
+    b: float
+
+    def value(self, x: float) -> float:
+        """Return ``Y(x)``."""
+        return float(self.values(np.array([float(x)]))[0])
+
+    def values(self, x: Floats) -> Floats:
+        """Return ``Y(x)`` of every x."""
+        return self._fading(x) + self.b
+
+    def slope(self, x: float) -> float:
+        """Return ``Y'(x) = -a alpha x^(-alpha - 1)``."""
+        return -self.alpha * float(self._fading(np.array([float(x)]))[0]) / x
+
+    def scaled(self, factor: float) -> "Law":
+        """Return the law of `factor` times the residual."""
+        return Law(factor * self.a, self.alpha, factor * self.b)
+
+    def _fading(self, x: Floats) -> Floats:
+        """Return ``a x^-alpha``."""
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            fading: Floats = self.a * x**-self.alpha
+        return fading
+
+
+def fit_scale_and_level(x: Floats, y: Floats, alpha: float) -> Law | None:
+    """Fit ``a`` and ``b`` to points for a given exponent by ordinary least squares.
+
+    Where all ``x^-alpha`` are equal (``alpha = 0`` or one point) ``a`` is not determined;
+    it is 0 then, and ``b`` is the mean.
+
+    Parameters
+    ----------
+    x, y : array of shape (n,)
+        The points, ``x > 0`` and rising, all finite.
+    alpha : float
+        The exponent; any sign.
+
+    Returns
+    -------
+    Law or None
+        None when ``a`` is out of a float's range.
+    """
+    unit_x, unit_y = x[0] if alpha >= 0 else x[-1], float(np.abs(y).max()) or 1.0
+    # Relative to the largest power, large exponents keep their digits.
+    with np.errstate(under="ignore"):
+        power = (x / unit_x) ** -alpha
+    shares = y / unit_y
+    spread = power - power.mean()
+    square = float(spread @ spread)
+    # Equal up to rounding: the direction of `spread` means nothing.
+    if square <= len(x) * 1e-30:
+        return Law(0.0, alpha, unit_y * float(shares.mean()))
+    height = float(spread @ shares) / square
+    level = float(shares.mean()) - height * float(power.mean())
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        law = Law(float(height * unit_y * unit_x**alpha), alpha, unit_y * level)
+    return law if math.isfinite(law.a) and math.isfinite(law.b) else None
+
+
+def _profile(log_x: Floats, y: Floats, alphas: Floats, level: bool) -> tuple[Floats, ...]:
+    """Return the best ``a >= 0``, ``b >= 0`` and the squared error for each exponent."""
+    power = np.exp(-np.multiply.outer(alphas, log_x))
+    a = power @ y / np.einsum("ij,ij->i", power, power)
+    b = np.zeros_like(a)
+    if level:
+        centre = power.mean(axis=1)
+        spread = power - centre[:, None]
+        free_a = spread @ y / np.einsum("ij,ij->i", spread, spread)
+        free_b = y.mean() - free_a * centre
+        # No number of y is negative, so at most one of the two is.
+        a = np.where(free_b < 0, a, np.maximum(free_a, 0.0))
+        b = np.where(a > 0, np.maximum(free_b, 0.0), y.mean())
+    error = a[:, None] * power + b[:, None] - y
+    return a, b, np.einsum("ij,ij->i", error, error)
+
+
+def fit_fading_law(y: Floats, *, level: bool = True) -> Law:
+    """Fit ``a x^-alpha + b`` to ``x = 1..n`` by least squares, ``a, b >= 0``.
+
+    ``a`` and ``b`` have a closed form for every exponent. The exponent is searched on a grid over
+    ``0.02..10`` that is zoomed seven times; the answer depends on nothing but `y`.
+
+    Parameters
+    ----------
+    y : array of shape (n,)
+        At least two finite numbers, none negative.
+    level : bool, default=True
+        Whether there is a ``b``; without it ``b = 0``.
+
+    Returns
+    -------
+    Law
+        ``Law(0, 0, mean(y))`` when no falling law is better than a constant.
+    """
+    unit = float(y.max())
+    if not y.min() < unit:
+        return Law(0.0, 0.0, unit)
+    shares, log_x = y / unit, np.log(np.arange(1.0, len(y) + 1))
+    alphas = _GRID
+    for _ in range(_ZOOMS + 1):
+        a, b, error = _profile(log_x, shares, alphas, level)
+        best = int(error.argmin())
+        found = Law(float(a[best]), float(alphas[best]), float(b[best]))
+        low, high = alphas[max(best - 1, 0)], alphas[min(best + 1, len(alphas) - 1)]
+        alphas = np.linspace(low, high, _ZOOM_POINTS)
+    constant = float(shares.mean())
+    if not error[best] < float(np.square(shares - constant).sum()):
+        found = Law(0.0, 0.0, constant)
+    return found.scaled(unit)
+
+
 Origin = Literal["block", "one"]
 
 _SHORT_SERIES = 8  # fewer residuals have no DFA exponent
@@ -35,36 +252,12 @@ _FEWEST_TO_FIT = 3  # as many as the fading law has numbers
 _FEWEST_TO_TRUST = 6  # three spare points: enough to tell a level from a slow decay
 
 
-class StopRule(Protocol):
+class StopRule(ABC):
     """Decides after every retrained block whether the rest may be left out.
 
     Only blocks in which training took a step count. The residual of a block that holds nobody is
     zero whatever the parameters are, and must not be given to a rule.
     """
-
-    @property
-    def law(self) -> Law | None:
-        """The law fitted last, in units of the residual; None before there is one."""
-
-    def update(self, delta: float) -> bool:
-        """Take ``Delta_t``, return whether to stop now."""
-
-    def expected(self, n_left: int) -> Floats:
-        """Return estimates of the next `n_left` residuals, in the units that were given.
-
-        By the law ``a x^-alpha + b`` of `RobustRule` under every rule, because the published
-        fit often has a negative level. Where nothing fades, the larger of the last two.
-        """
-
-    def ceiling(self, n_left: int) -> Floats:
-        """Return the next `n_left` residuals if they go on as their later half did.
-
-        At least the larger of the last two, and rising as the line through the later half does.
-        """
-
-
-class _Rule:
-    """The residuals so far and what all rules say about the rest."""
 
     _most: ClassVar[float] = math.inf
 
@@ -72,11 +265,20 @@ class _Rule:
         if not 0.0 <= epsilon < math.inf:
             raise ValueError(f"epsilon must be a finite number of at least 0, not {epsilon!r}")
         self.epsilon = float(epsilon)
+        self.law: Law | None = None  # the one fitted last, in units of the residual
         self._deltas: list[float] = []
         self._finite = True
 
+    @abstractmethod
+    def update(self, delta: float) -> bool:
+        """Take ``Delta_t``, return whether to stop now."""
+
     def expected(self, n_left: int) -> Floats:
-        """Return what the heavier of the fading laws says, or the level where nothing fades."""
+        """Return estimates of the next `n_left` residuals, in the units that were given.
+
+        By the heavier of the laws ``a x^-alpha + b`` of `RobustRule` under every rule, because the
+        published fit often has a negative level. Where nothing fades, the larger of the last two.
+        """
         laws = self._fading_laws() if self._finite else []
         if not laws or laws[0].a == 0.0:
             return np.full(max(n_left, 0), self._level())
@@ -85,7 +287,11 @@ class _Rule:
         return np.maximum(found, 0.0)
 
     def ceiling(self, n_left: int) -> Floats:
-        """Return level and rise of the later half, up to the most that the rule knows of."""
+        """Return the next `n_left` residuals if they go on as their later half did.
+
+        At least the larger of the last two, rising as the line through the later half does, up to
+        the most that the rule knows of.
+        """
         ahead = np.arange(1.0, n_left + 1)
         rise = max(self._rise(), 0.0) if self._finite else 0.0
         return np.minimum(self._level() + rise * ahead, max(self._most, self._level()))
@@ -121,7 +327,7 @@ class _Rule:
         return laws if n >= _FEWEST_TO_TRUST else [*laws, fit_fading_law(y, level=False)]
 
 
-class PaperRule(_Rule):
+class PaperRule(StopRule):
     """The published rule: exponent by DFA, law by least squares, stop at a small slope.
 
     After each residual, ``alpha = DFA(Delta_0 .. Delta_t)``; then ``a`` and ``b`` of
@@ -158,26 +364,20 @@ class PaperRule(_Rule):
         if origin not in ("block", "one"):
             raise ValueError(f"origin must be 'block' or 'one', not {origin!r}")
         self._first = first_block if origin == "block" else 1
-        self._law: Law | None = None
-
-    @property
-    def law(self) -> Law | None:
-        """The law fitted last, over the `x` of `origin`; None before the eighth residual."""
-        return self._law
 
     def update(self, delta: float) -> bool:
         """Take ``Delta_t``, return whether ``|Y'(x_t)| < epsilon``."""
-        self._law = None
+        self.law = None
         if not self._take(delta) or len(self._deltas) < _SHORT_SERIES:
             return False
         y = np.array(self._deltas)
         x = self._first + np.arange(float(len(y)))
         # No exponent means no fluctuation: any exponent gives the constant law.
-        self._law = fit_scale_and_level(x, y, dfa_exponent(y) or 0.0)
-        return self._law is not None and abs(self._law.slope(x[-1])) < self.epsilon
+        self.law = fit_scale_and_level(x, y, dfa_exponent(y) or 0.0)
+        return self.law is not None and abs(self.law.slope(x[-1])) < self.epsilon
 
 
-class RobustRule(_Rule):
+class RobustRule(StopRule):
     """Stop when the residual, relative to what the block does, is stable or lost in the noise.
 
     It is given ``r_t = Delta_t / ||V_(d+t)||_1``. After each, ``a x^-alpha + b`` with ``a, alpha,
@@ -230,21 +430,15 @@ class RobustRule(_Rule):
         self.floor = float(floor)
         self.patience = patience
         self.min_points = min_points
-        self._law: Law | None = None
         self._quiet = self._hits = 0
-
-    @property
-    def law(self) -> Law | None:
-        """The three-number law fitted last, over ``x = 1 .. t + 1``; None before the third."""
-        return self._law
 
     def update(self, delta: float) -> bool:
         """Take ``r_t``, return whether this is the last of `patience` hits in a row."""
-        self._law = None
+        self.law = None
         if not self._take(delta):
             return False
         laws = self._fading_laws()
-        self._law = laws[0] if laws else None
+        self.law = laws[0] if laws else None
         quiet = delta <= 2.0 * self.floor
         hit = quiet or self._is_stable(laws)
         self._quiet = self._quiet + 1 if quiet else 0

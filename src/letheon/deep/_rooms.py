@@ -4,13 +4,12 @@ Both keep, read and destroy entries in the same way, and write aside what a requ
 """
 
 import hashlib
-import mmap
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import prod
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -22,6 +21,7 @@ from torch import Tensor
 from letheon import state
 from letheon.exceptions import CheckpointError, CorruptFileError
 from letheon.homes import Purge, Shelf
+from letheon.removal import allocate_file
 
 CPU = torch.device("cpu")
 # Rows of a nameless file that is opened for what is written aside.
@@ -54,13 +54,7 @@ def mapped_zeros(shape: tuple[int, ...], what: str, advice: str) -> Tensor:
     """
     n_bytes = 4 * prod(shape)
     try:
-        with tempfile.TemporaryFile(prefix="letheon-") as file:
-            if hasattr(os, "posix_fallocate"):
-                # A full disk is an error now, and not a crash when a page is written.
-                os.posix_fallocate(file.fileno(), 0, n_bytes)
-            else:
-                file.truncate(n_bytes)
-            room = mmap.mmap(file.fileno(), n_bytes)
+        room = allocate_file(n_bytes)
     except OSError as error:
         raise CheckpointError(
             f"cannot keep {n_bytes} bytes of {what} in {tempfile.gettempdir()}: "
@@ -71,18 +65,6 @@ def mapped_zeros(shape: tuple[int, ...], what: str, advice: str) -> Tensor:
 
 def _mapped(n: int, p: int) -> Tensor:
     return mapped_zeros((n, p), "checkpoints", "set checkpoint_dir, or raise max_memory")
-
-
-class Stage(Protocol):
-    """What is written aside, in one kind of room; every entry is named once."""
-
-    @property
-    def bytes_in_memory(self) -> int: ...
-    def set(self, i: int, flat: Tensor | None) -> None: ...
-    def hold(self, by: Tensor) -> Tensor: ...
-    def shift(self, i: int, by: Tensor) -> None: ...
-    def commit(self) -> Purge: ...
-    def abandon(self) -> None: ...
 
 
 class Table:
@@ -351,6 +333,10 @@ class FileStage:
         """Destroy new files, but none that holds the same bytes as an old one."""
         self._files.shelf.destroy_all_but(self._before | self._files.files)
         self._names = {}
+
+
+# What is written aside, in one kind of room; every entry is named once.
+Stage = TableStage | FileStage
 
 
 def files_from(plain: dict[str, Any]) -> Files:

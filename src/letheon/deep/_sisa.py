@@ -11,23 +11,16 @@ from sklearn.utils.validation import check_consistent_length
 
 from letheon.base import Outcome, Removal
 from letheon.data import Ids, SlotRows, hold_labels, join_target, row_ids
-from letheon.deep._base import Floats, Positions
-from letheon.deep._checkpointed import CheckpointedNet, Prepared, with_reason
-from letheon.deep._inputs import ask_rows
+from letheon.deep._base import Floats, Positions, Workshop
+from letheon.deep._device import ask_rows
 from letheon.deep._loop import Callback, Stretch
-from letheon.deep._trained import Nets
-from letheon.deep._vault import Vault, VaultChange
-from letheon.deep._workshop import Workshop
-from letheon.exceptions import CheckpointWarning, CorruptFileError, ShardingWarning, warn_caller
+from letheon.deep._module import Nets
+from letheon.deep._vault import CheckpointedNet, Prepared, Vault, VaultChange, with_reason
+from letheon.exceptions import CheckpointWarning, CorruptFileError
 from letheon.guarantee import Guarantee, MethodFacts
-from letheon.linear._base import Held
-from letheon.linear._cache import Cache
-from letheon.linear._change import Change
-from letheon.linear._settings import require_one_of, require_whole
-from letheon.seeds import Purpose
-from letheon.sharded import shard_counts
-from letheon.sharded._assign import Assignment
-from letheon.sharded._plan import epochs_per_stage
+from letheon.removal import Cache, Change, TrainingRows
+from letheon.sharded import Assignment, epochs_per_stage, shard_counts, warn_if_crowded
+from letheon.validation import OneOf, OrNone, Rules, Whole
 
 FACTS = MethodFacts(
     method="sisa-net",
@@ -47,8 +40,6 @@ FACTS = MethodFacts(
     batches=True,
     search_ranges=shard_counts,
 )
-
-_AGGREGATIONS = ("mean", "vote")
 
 
 class _Job(NamedTuple):
@@ -179,6 +170,12 @@ class SISANetClassifier(CheckpointedNet):
     """
 
     facts: ClassVar[MethodFacts] = FACTS
+    _parameter_rules: ClassVar[Rules] = {
+        "n_shards": Whole(1),
+        "n_slices": Whole(1),
+        "aggregation": OneOf(("mean", "vote")),
+        "lane_width": OrNone(Whole(1)),
+    }
 
     def __init__(
         self,
@@ -248,22 +245,11 @@ class SISANetClassifier(CheckpointedNet):
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        require_whole("n_shards", self.n_shards)
-        require_whole("n_slices", self.n_slices)
-        require_one_of("aggregation", self.aggregation, _AGGREGATIONS)
-        if self.lane_width is not None:
-            require_whole("lane_width", self.lane_width)
         epochs_per_stage(int(self.epochs), int(self.n_slices))
 
-    def _hold(self, X: Any, y: Any, ids: Any) -> Held:
+    def _hold(self, X: Any, y: Any, ids: Any) -> TrainingRows:
         held = super()._hold(X, y, ids)
-        people = len(np.unique(held.rows.ids.hashes(0, Purpose.ID_INDEX)))
-        if people < self.n_shards:
-            warn_caller(
-                f"n_shards={self.n_shards} is more than the {people} people there are; some "
-                "shards stay empty",
-                ShardingWarning,
-            )
+        warn_if_crowded("n_shards", self.n_shards, held.rows.ids)
         return held
 
     def _placed(self, ids: Ids, seed: int) -> dict[str, NDArray[np.int64]]:
@@ -278,10 +264,10 @@ class SISANetClassifier(CheckpointedNet):
             alive[leaving] = False
         return _Grid(rows, alive, epochs_per_stage(int(self.epochs), int(self.n_slices)))
 
-    def _train(self, held: Held, seed: int, callback: Callback | None) -> Change:
+    def _train(self, held: TrainingRows, seed: int, callback: Callback | None) -> Change:
         rows = held.rows
         rows = SlotRows(rows.X, rows.y, rows.ids, self._placed(rows.ids, seed))
-        held = Held(rows, held.classes, held.counts)
+        held = TrainingRows(rows, held.classes, held.counts)
         workshop, grid = self._new_workshop(held, seed), self._grid(rows)
         template, n_shards = workshop.template, int(self.n_shards)
         vault, attributes = self._new_vault(
@@ -429,7 +415,7 @@ class SISANetClassifier(CheckpointedNet):
         placed = self._placed(new_ids, self.seed_)
         rows.y[:] = codes[:n_old]
         rows.append(new_X, codes[n_old:], new_ids, placed)
-        held = Held(rows, classes, np.bincount(codes))
+        held = TrainingRows(rows, classes, np.bincount(codes))
         lost = self._lost()
         with self._training():
             if lost is not None:
@@ -447,7 +433,7 @@ class SISANetClassifier(CheckpointedNet):
         return rows, labels
 
     def _grown(
-        self, held: Held, placed: dict[str, NDArray[np.int64]], callback: Callback | None
+        self, held: TrainingRows, placed: dict[str, NDArray[np.int64]], callback: Callback | None
     ) -> Prepared:
         """Train the shards that new rows came to, from the first slice that has some."""
         touched = {

@@ -4,27 +4,35 @@
 seeds, and returns an `Evaluation`.
 """
 
-from letheon.evaluation._baselines import ORDINARY, SAME, require_task
-from letheon.evaluation._contender import named
+from letheon.evaluation._baselines import (
+    ORDINARY,
+    SAME,
+    CrossValidation,
+    choose_best,
+    named,
+    prepare_model,
+    require_task,
+    usual_models,
+)
 from letheon.evaluation._evaluate import evaluate, with_canaries
-from letheon.evaluation._evaluation import Evaluation
-from letheon.evaluation._metric import Metric, require_function
-from letheon.evaluation._problem import Problem, Rows
+from letheon.evaluation._evaluation import Evaluation, make_frame
+from letheon.evaluation._problem import Metric, Problem, Rows, require_function
 from letheon.evaluation._trial import Trial
-from letheon.evaluation._usual import best_of, prepared, usual_models
 
 __all__ = [
     "ORDINARY",
     "SAME",
+    "CrossValidation",
     "Evaluation",
     "Metric",
     "Problem",
     "Rows",
     "Trial",
-    "best_of",
+    "choose_best",
     "evaluate",
+    "make_frame",
     "named",
-    "prepared",
+    "prepare_model",
     "require_function",
     "require_task",
     "usual_models",

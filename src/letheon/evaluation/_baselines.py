@@ -1,22 +1,347 @@
-"""The two baselines that every unlearner is held against, and the race for the best solver."""
+"""The two baselines that every unlearner is compared with, and the race for the best solver."""
 
 import math
 import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any, NamedTuple
 
+import narwhals.stable.v2 as nw
 import numpy as np
-from sklearn.base import is_classifier, is_regressor
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.special import logsumexp
+from sklearn.base import clone, is_classifier, is_regressor
+from sklearn.compose import ColumnTransformer
+from sklearn.ensemble import (
+    HistGradientBoostingClassifier,
+    HistGradientBoostingRegressor,
+    RandomForestClassifier,
+    RandomForestRegressor,
+)
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import GroupKFold, StratifiedGroupKFold, cross_val_score
+from sklearn.linear_model import LogisticRegression, Ridge, RidgeCV
+from sklearn.model_selection import (
+    GroupKFold,
+    KFold,
+    StratifiedGroupKFold,
+    StratifiedKFold,
+    cross_val_score,
+)
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from letheon.evaluation._clock import now
-from letheon.evaluation._contender import Contender, few_of, named, plain, warmed
-from letheon.evaluation._linear import linear_rivals, regularised_loss
-from letheon.evaluation._problem import Problem, Rows
-from letheon.evaluation._usual import best_of, usual_models
-from letheon.measures._copies import fresh_copy
+from letheon.evaluation._clock import finish, now
+from letheon.evaluation._problem import MetricFailedError, Problem, Rows
+from letheon.exceptions import LetheonError
+from letheon.inner import fresh_copy, parts_of, require_copy
 
-__all__ = ["ORDINARY", "SAME", "best_ordinary", "race", "require_task"]
+_FEW_ROWS = 400
+
+
+class Contender(NamedTuple):
+    """A way to train on some rows; `is_given`: by the caller, so it may be anything."""
+
+    name: str
+    fit: Callable[[Rows], Any]
+    is_given: bool = False
+
+
+def plain(estimator: Any, *, is_given: bool = False) -> Contender:
+    """Return the training of an estimator that knows no people."""
+    prototype = without_jobs(estimator)
+
+    def fit(rows: Rows) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            return clone(prototype).fit(rows.X, rows.y)
+
+    return Contender(named(estimator), fit, is_given)
+
+
+def named(estimator: Any) -> str:
+    """Return the name of an estimator; of a pipeline that of its last step."""
+    last = estimator[-1] if hasattr(estimator, "steps") else estimator
+    return type(last).__name__
+
+
+def without_jobs(estimator: Any) -> Any:
+    """Return an unfitted copy that asks for no threads or processes, at any depth."""
+    copy = require_copy(estimator, clone(estimator))
+    for part in list(parts_of(copy)):
+        if part.params.get("n_jobs") is not None:
+            part.estimator.set_params(n_jobs=None)
+    return copy
+
+
+def sample_rows(rows: Rows) -> Rows:
+    """Return the rows of some people, enough to walk through the code once."""
+    people = np.random.default_rng(0).permutation(np.unique(rows.ids))
+    return rows.of(people[:_FEW_ROWS])
+
+
+def warm_up_contender(contender: Contender, few: Rows) -> Contender:
+    """Return the contender after a round that is not counted."""
+    # So few rows may be too few for the model: a class is missing, a shard is empty.
+    with suppress(LetheonError, ValueError):
+        contender.fit(few).predict(few.X)
+    return contender
+
+
+# A column of names has a value for everybody: the rare ones share a column.
+_MOST_CATEGORIES = 100
+_WORDS = (nw.String, nw.Categorical, nw.Enum, nw.Object)
+
+
+def usual_models(X: Any, *, is_regression: bool, seed: int) -> dict[str, Any]:
+    """Return the usual models for a table, by family: "linear", "forest" and "boosted".
+
+    A logistic regression (ridge for numbers) on scaled columns, a random forest, and boosted trees,
+    which take no sparse rows. Columns of texts are encoded, see `prepared`.
+    """
+    if is_regression:
+        linear: Any = RidgeCV()
+        forest: Any = RandomForestRegressor(random_state=seed)
+        boosted: Any = HistGradientBoostingRegressor(random_state=seed)
+    else:
+        linear = LogisticRegression(max_iter=1000)
+        forest = RandomForestClassifier(random_state=seed)
+        boosted = HistGradientBoostingClassifier(random_state=seed)
+    models = {
+        "linear": prepare_model(X, linear, scaled=True),
+        "forest": prepare_model(X, forest, scaled=False),
+    }
+    return (
+        models
+        if sparse.issparse(X)
+        else models | {"boosted": prepare_model(X, boosted, scaled=False)}
+    )
+
+
+def prepare_model(X: Any, model: Any, *, scaled: bool) -> Any:
+    """Return a model that can be trained on a table of this kind.
+
+    Columns of texts and of categories, by their dtype, become one column of 0 and 1 for each of
+    their values (of the most frequent 100); others are scaled or left as they are.
+    """
+    shape = np.shape(X)
+    if len(shape) != 2:
+        raise ValueError(
+            f"no ordinary model is known for rows of shape {shape[1:]}; give one with ordinary="
+        )
+    words = _columns_of_words(X)
+    scaler = StandardScaler(with_mean=not sparse.issparse(X))
+    if not words:
+        return make_pipeline(scaler, model) if scaled else model
+    encoder = OneHotEncoder(
+        handle_unknown="infrequent_if_exist", max_categories=_MOST_CATEGORIES, sparse_output=False
+    )
+    columns = ColumnTransformer(
+        [("words", encoder, words)], remainder=scaler if scaled else "passthrough"
+    )
+    return make_pipeline(columns, model)
+
+
+def _columns_of_words(X: Any) -> list[int]:
+    """Return the positions of columns that do not hold numbers."""
+    if isinstance(X, np.ndarray):
+        if X.dtype.kind not in "OUT":
+            return []
+        return [n for n in range(X.shape[1]) if any(isinstance(value, str) for value in X[:, n])]
+    frame = nw.from_native(X, eager_only=True, pass_through=True)
+    if not isinstance(frame, nw.DataFrame):
+        return []
+    return [n for n, kind in enumerate(frame.schema.values()) if kind in _WORDS]
+
+
+class Best(NamedTuple):
+    """The best of several models, its score, and what every model had, in words."""
+
+    model: Any
+    score: float
+    scores: str
+
+
+def choose_best(models: Sequence[Any], score: Callable[[Any], float], *, are_given: bool) -> Best:
+    """Return the model with the largest score; one that fails is out.
+
+    Raises
+    ------
+    ValueError
+        All of them fail. The first cause is named and chained.
+    """
+    if not models:
+        raise ValueError("ordinary is empty; give at least one model")
+    scores = [_score_or_error(score, model) for model in models]
+    values = [-math.inf if isinstance(each, Exception) else each for each in scores]
+    best = int(np.argmax(values))
+    if values[best] == -math.inf:
+        _refuse(models, scores, are_given)
+    # Of an error the kind alone: its text may quote somebody's row.
+    words = [
+        f"failed: {type(each).__name__}" if isinstance(each, Exception) else f"{each:.4g}"
+        for each in scores
+    ]
+    by_model = ", ".join(
+        f"{named(model)} {word}" for model, word in zip(models, words, strict=True)
+    )
+    return Best(models[best], values[best], by_model)
+
+
+def _score_or_error(score: Callable[[Any], float], model: Any) -> float | Exception:
+    try:
+        return float(score(model))
+    except Exception as error:  # noqa: BLE001  (whatever it is, that model is out)
+        return error
+
+
+def _refuse(models: Sequence[Any], scores: Sequence[float | Exception], are_given: bool) -> None:
+    model, cause = next(
+        (m, s) for m, s in zip(models, scores, strict=True) if isinstance(s, Exception)
+    )
+    if isinstance(cause, MetricFailedError):
+        raise cause
+    which = "candidate for the ordinary model" if are_given else "usual ordinary model"
+    first_line = next(iter(str(cause).strip().splitlines()), type(cause).__name__)
+    raise ValueError(
+        f"no {which} can be trained on these rows ({named(model)}: {first_line}); give one that "
+        "can with ordinary=, such as the estimator inside the unlearner"
+    ) from cause
+
+
+_SETTINGS = {"l2", "reg", "fit_intercept", "rows", "row_norm"}
+_MOST_CHOLESKY_COLUMNS = 1_000
+
+
+class _Rival:
+    """A model of rows with a column of ones, with its intercept where others have it."""
+
+    def __init__(self, model: Any, params: dict[str, Any]) -> None:
+        parts = getattr(model, "estimators_", [model])
+        weights = np.vstack([np.atleast_2d(part.coef_) for part in parts])
+        self.model, self.params = model, params
+        has_ones = params["fit_intercept"]
+        self.coef_ = weights[:, :-1] if has_ones else weights
+        self.intercept_ = weights[:, -1] if has_ones else np.zeros(len(weights))
+        if hasattr(model, "classes_"):
+            self.classes_ = model.classes_
+
+    def predict(self, X: Any) -> Any:
+        return self.model.predict(_design(X, self.params))
+
+
+def linear_rivals(unlearner: Any, rows: Rows) -> list[Contender]:
+    """Return scikit-learn's solvers for the loss of a linear unlearner; else nobody."""
+    params = unlearner.get_params(deep=False)
+    if not params.keys() >= _SETTINGS:
+        return []
+    is_bounded = params["rows"] in ("clip", "normalize") and params["row_norm"] is not None
+    if not params["l2"] > 0 or (is_bounded and sparse.issparse(rows.X)):
+        return []
+    if params.get("loss") == "squared":
+        return [_ridge(params)]
+    if params.get("loss") or "multi_class" not in params:
+        return []
+    solvers = ["lbfgs"]
+    if rows.X.shape[1] <= _MOST_CHOLESKY_COLUMNS and not sparse.issparse(rows.X):
+        solvers.append("newton-cholesky")
+    return [_logistic(solver, params, rows) for solver in solvers]
+
+
+def _ridge(params: dict[str, Any]) -> Contender:
+    """Return the closed form of the squared loss."""
+
+    def fit(some: Rows) -> Any:
+        return _fitted(Ridge(_penalty(params, some), fit_intercept=False), params, some)
+
+    return Contender("scikit-learn ridge", fit)
+
+
+def _logistic(solver: str, params: dict[str, Any], rows: Rows) -> Contender:
+    def fit(some: Rows) -> Any:
+        model: Any = LogisticRegression(
+            C=1 / _penalty(params, some),
+            fit_intercept=False,
+            solver=solver,
+            tol=1e-6,
+            max_iter=5_000,
+        )
+        if params["multi_class"] == "ovr" and len(np.unique(rows.y)) > 2:
+            model = OneVsRestClassifier(model)
+        return _fitted(model, params, some)
+
+    return Contender(f"scikit-learn {solver}", fit)
+
+
+def _fitted(model: Any, params: dict[str, Any], rows: Rows) -> _Rival:
+    design = Rows(_design(rows.X, params), rows.y, rows.ids)
+    return _Rival(plain(model).fit(design), params)
+
+
+def _penalty(params: dict[str, Any], rows: Rows) -> float:
+    """Return the factor of half the squared coefficients, against the sum of the losses."""
+    return float(params["l2"]) * (len(rows) if params["reg"] == "per_sample" else 1)
+
+
+def _design(table: Any, params: dict[str, Any]) -> Any:
+    """Return the rows as the unlearner sees them: with ones, then scaled to its bound of norms."""
+    if sparse.issparse(table):
+        ones = np.ones((table.shape[0], 1))
+        return sparse.hstack([table, ones], format="csr") if params["fit_intercept"] else table
+    X = np.asarray(table, dtype=np.float64)
+    if params["fit_intercept"]:
+        X = np.column_stack([X, np.ones(len(X))])
+    if params["rows"] in ("keep", "refuse") or params["row_norm"] is None:
+        return X
+    norms = np.sqrt(np.einsum("ij,ij->i", X, X))
+    is_scaled = norms > (0 if params["rows"] == "normalize" else params["row_norm"])
+    factors = np.where(is_scaled, params["row_norm"] / np.where(norms > 0, norms, 1), 1)
+    return np.asarray(X * factors[:, None])
+
+
+def regularised_loss(unlearner: Any, model: Any, rows: Rows) -> float | None:
+    """Return the mean training loss of a linear model with its regulariser, intercept included.
+
+    None where the loss is not known: no linear model, or one of another shape.
+    """
+    params = unlearner.get_params(deep=False)
+    if not params.keys() >= _SETTINGS or not hasattr(model, "coef_"):
+        return None
+    if params.get("loss") not in (None, "squared"):
+        return None
+    coef = np.atleast_2d(np.asarray(model.coef_, dtype=np.float64))
+    weights = coef
+    if params["fit_intercept"]:
+        own = np.broadcast_to(np.asarray(model.intercept_, dtype=np.float64), len(coef))
+        weights = np.column_stack([coef, own])
+    elif np.any(model.intercept_):
+        return None
+    design = _design(rows.X, params)
+    if design.shape[1] != weights.shape[1]:
+        return None
+    loss = _mean_loss(params, model, np.asarray(design @ weights.T), rows.y)
+    penalty = 0.5 * _penalty(params, rows) / len(rows) * float(np.sum(np.square(weights)))
+    return None if loss is None else loss + penalty
+
+
+def _mean_loss(
+    params: dict[str, Any], model: Any, scores: NDArray[Any], y: NDArray[Any]
+) -> float | None:
+    """Return the mean loss of scores; None where they do not fit the labels."""
+    if params.get("loss") == "squared":
+        return float(np.mean(np.square(scores[:, 0] - y))) / 2
+    classes = np.asarray(getattr(model, "classes_", ()))
+    n_scores = 1 if len(classes) == 2 else len(classes)
+    if scores.shape[1] != n_scores or not np.isin(y, classes).all():
+        return None
+    is_own = y[:, None] == (classes[1:] if len(classes) == 2 else classes)
+    own = float(np.sum(scores * is_own))
+    if len(classes) > 2 and params.get("multi_class") == "softmax":
+        return (float(np.sum(logsumexp(scores, axis=1))) - own) / len(y)
+    return (float(np.sum(np.logaddexp(0, scores))) - own) / len(y)
+
 
 SAME = "same algorithm"
 ORDINARY = "ordinary model"
@@ -30,13 +355,6 @@ _ALIKE_IN_EACH = 0.9
 _NUMBER_MARGIN = 0.01
 
 
-def _fresh_fit(unlearner: Any, seed: int) -> Contender:
-    def fit(rows: Rows) -> Any:
-        return fresh_copy(unlearner, seed).fit(rows.X, rows.y, ids=rows.ids)
-
-    return Contender(f"fresh {type(unlearner).__name__}", fit)
-
-
 def race(unlearner: Any, rows: Rows, seed: int, given: Any = None) -> tuple[Contender, list[str]]:
     """Return the fastest way to retrain the same algorithm, and what was tried.
 
@@ -47,23 +365,32 @@ def race(unlearner: Any, rows: Rows, seed: int, given: Any = None) -> tuple[Cont
     """
     several = given if isinstance(given, list | tuple) else [given]
     asked = [plain(each, is_given=True) for each in several if each is not None]
-    entrants = [_fresh_fit(unlearner, seed), *linear_rivals(unlearner, rows), *asked]
+
+    def fit(some: Rows) -> Any:
+        return fresh_copy(unlearner, seed).fit(some.X, some.y, ids=some.ids)
+
+    fresh = Contender(f"fresh {type(unlearner).__name__}", fit)
+    entrants = [fresh, *linear_rivals(unlearner, rows), *asked]
     if len(entrants) == 1:
         return entrants[0], [f"{entrants[0].name}: no other way to retrain it is known"]
-    few = few_of(rows)
-    results = [_Result.of(warmed(entrant, few), unlearner, rows) for entrant in entrants]
+    few = sample_rows(rows)
+    results = []
+    for entrant in entrants:
+        model, seconds = _shortest(warm_up_contender(entrant, few), rows)
+        loss = regularised_loss(unlearner, model, rows)
+        results.append(_Result(entrant, model, seconds, loss))
     known = [result.loss for result in results if result.loss is not None]
     goal = min(known, default=0.0) * (1 + _LOSS_MARGIN)
     # A fresh fit is a retrain by definition, whatever its noise does to the loss.
     faults = ["", *(_fault(each, results[0], goal, rows) for each in results[1:])]
     fair = [each for each, fault in zip(results, faults, strict=True) if not fault]
     winner = min(fair, key=lambda result: result.seconds)
-    told = [
+    tried = [
         f"{each.entrant.name}: {1000 * each.seconds:.3g} ms"
         + (", fastest" if each is winner else fault)
         for each, fault in zip(results, faults, strict=True)
     ]
-    return winner.entrant, told
+    return winner.entrant, tried
 
 
 class _Result(NamedTuple):
@@ -73,12 +400,6 @@ class _Result(NamedTuple):
     model: Any
     seconds: float
     loss: float | None
-
-    @classmethod
-    def of(cls, entrant: Contender, unlearner: Any, rows: Rows) -> "_Result":
-        """Let an entrant train."""
-        model, seconds = _shortest(entrant, rows)
-        return cls(entrant, model, seconds, regularised_loss(unlearner, model, rows))
 
 
 def _fault(each: _Result, fresh: _Result, goal: float, rows: Rows) -> str:
@@ -126,7 +447,10 @@ def best_ordinary(problem: Problem, given: Any, seed: int) -> tuple[Contender, s
     rows, which keeps the rows of a person together. One that fails there cannot be chosen. The
     usual models encode columns of texts.
     """
-    candidates = given if given is not None else _usual(problem, seed)
+    candidates = given
+    if given is None:
+        models = usual_models(problem.train.X, is_regression=problem.is_regression, seed=seed)
+        candidates = [*models.values()]
     if not isinstance(candidates, list | tuple):
         candidates = [candidates]
     for candidate in candidates:
@@ -135,13 +459,10 @@ def best_ordinary(problem: Problem, given: Any, seed: int) -> tuple[Contender, s
         return plain(candidates[0]), f"{named(candidates[0])}, as given"
     some = np.random.default_rng(seed).permutation(len(problem.train))[:_MOST_CHOICE_ROWS]
     rows = problem.train.at(np.sort(some))
-    best = best_of(
-        candidates,
-        lambda candidate: _cross_validated(problem, candidate, rows),
-        are_given=given is not None,
-    )
+    folds = CrossValidation(replace(problem, train=rows), cv=3, seed=None)
+    best = choose_best(candidates, folds.score, are_given=given is not None)
     how = f"best of {len(candidates)} by 3-fold cross-validation on {len(rows):,} rows"
-    return plain(best.model), f"{named(best.model)}, {how} ({best.told})"
+    return plain(best.model), f"{named(best.model)}, {how} ({best.scores})"
 
 
 def require_task(problem: Problem, candidate: Any) -> None:
@@ -152,32 +473,60 @@ def require_task(problem: Problem, candidate: Any) -> None:
         raise ValueError(f"ordinary: {named(candidate)} is a {other}, and the unlearner a {ours}")
 
 
-def _cross_validated(problem: Problem, candidate: Any, rows: Rows) -> float:
-    def scorer(model: Any, X: Any, y: Any) -> float:
-        return problem.scored(y, model.predict(X))
+# By whether people own several rows, and whether targets are classes.
+_SPLITTERS: dict[tuple[bool, bool], Any] = {
+    (False, False): KFold,
+    (False, True): StratifiedKFold,
+    (True, False): GroupKFold,
+    (True, True): StratifiedGroupKFold,
+}
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        warnings.simplefilter("ignore", UserWarning)
-        scores = cross_val_score(
-            candidate,
-            rows.X,
-            rows.y,
-            groups=rows.ids,
-            cv=_folds(problem, rows),
-            scoring=scorer,
-            error_score="raise",
+
+class CrossValidation:
+    """The same folds for every model; all rows of a person are in one of them.
+
+    Rows are shuffled if there is a seed. Folds are stratified if every class can be in every fold.
+    """
+
+    def __init__(self, problem: Problem, *, cv: int, seed: int | None) -> None:
+        self._rows = rows = problem.train
+        self._problem = problem
+        people, groups = np.unique(rows.ids, return_inverse=True)
+        is_grouped = len(people) < len(groups)
+        is_stratified = not problem.is_regression and bool(
+            np.unique(rows.y, return_counts=True)[1].min() >= cv
         )
-    return float(np.mean(scores))
+        shuffled = {} if seed is None else {"shuffle": True, "random_state": seed}
+        folds = _SPLITTERS[is_grouped, is_stratified](cv, **shuffled)
+        blank = np.zeros(len(groups))
+        self._folds = list(folds.split(blank, rows.y, groups if is_grouped else None))
+
+    def score(self, estimator: Any, *, with_ids: bool = False) -> float:
+        """Return the mean of the metric over the folds."""
+        with warnings.catch_warnings():
+            # of convergence among others
+            warnings.simplefilter("ignore", UserWarning)
+            scores = cross_val_score(
+                clone(estimator),
+                self._rows.X,
+                self._rows.y,
+                cv=self._folds,
+                scoring=lambda model, X, y: self._problem.scored(y, model.predict(X)),
+                params={"ids": self._rows.ids} if with_ids else None,
+                error_score="raise",
+            )
+        return float(np.mean(scores))
 
 
-def _folds(problem: Problem, rows: Rows) -> Any:
-    """Return three folds that nobody stands on both sides of."""
-    if len(np.unique(rows.ids)) == len(rows):
-        return 3
-    return GroupKFold(3) if problem.is_regression else StratifiedGroupKFold(3)
-
-
-def _usual(problem: Problem, seed: int) -> list[Any]:
-    models = usual_models(problem.train.X, is_regression=problem.is_regression, seed=seed)
-    return [*models.values()]
+def warm_up(unlearner: Any, problem: Problem) -> str:
+    """Fit, forget and predict once on some rows; return what was done, in words."""
+    few = sample_rows(problem.train)
+    try:
+        model = fresh_copy(unlearner, 0).fit(few.X, few.y, ids=few.ids)
+        model.forget(few.ids[:1])
+        finish(model)
+        model.predict(few.X)
+    except (LetheonError, ValueError):
+        # So few rows may be too few for the model (a class is missing, a shard is empty).
+        return "a warm-up was tried, on too few rows for this model"
+    return f"a warm-up on {len(few):,} rows came before the clock and is not counted"

@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["LEAST_LATE_SECONDS", "RequestClock", "Timing", "finish", "now"]
-
 # A repeated prediction and digest may take so many times what they took after the fit.
 _SLOWDOWN = 1.5
 # What the first prediction and digest take beyond the repeated ones is work put off if it is more

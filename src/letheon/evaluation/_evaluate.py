@@ -1,32 +1,189 @@
 """`evaluate`: the unlearner and naive retraining on the same requests."""
 
 import secrets
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from numbers import Integral
 from typing import Any
 
 import joblib
+import numpy as np
+from numpy.typing import NDArray
 
 from letheon.datasets import Requests
-from letheon.evaluation._asked import Asked
-from letheon.evaluation._attackers import Findings, attacked, chosen, run_canaries
-from letheon.evaluation._baselines import best_ordinary, race
+from letheon.evaluation._baselines import (
+    best_ordinary,
+    race,
+    sample_rows,
+    warm_up,
+    warm_up_contender,
+    without_jobs,
+)
 from letheon.evaluation._clock import RequestClock
-from letheon.evaluation._contender import few_of, single_job, warmed
-from letheon.evaluation._doubts import say_found
-from letheon.evaluation._evaluation import Evaluation
-from letheon.evaluation._metric import Metric
-from letheon.evaluation._problem import Problem
-from letheon.evaluation._progress import Progress, progress_bar
-from letheon.evaluation._summary import Told, summary
+from letheon.evaluation._evaluation import CANARY, Evaluation
+from letheon.evaluation._problem import Metric, Problem, RequestPlan, Rows
+from letheon.evaluation._summary import Findings, Preparation, say_found, summary
 from letheon.evaluation._trial import Contest, run_trial
-from letheon.evaluation._warm_up import warm_up
 from letheon.exceptions import CannotForgetError
+from letheon.measures.attacks import ALL as ATTACKS
+from letheon.measures.attacks import AttackResult, BackdoorTest, ULiRA
 from letheon.parallel import one_thread
 
-__all__ = ["evaluate", "with_canaries"]
+
+class Progress:
+    """Takes note of what was done, and shows it on a bar if there is one."""
+
+    def __init__(self, title: str = "", bars: Any = None, task: Any = None) -> None:
+        self._title, self._bars, self._task = title, bars, task
+
+    def tick(self) -> None:
+        """Say that one more request is served."""
+        if self._bars is not None:
+            self._bars.advance(self._task)
+
+    def say(self, what: str) -> None:
+        """Say what is done now."""
+        if self._bars is not None:
+            self._bars.update(self._task, description=f"{self._title}: {what}")
+
+
+@contextmanager
+def progress_bar(title: str, total: int) -> Iterator[Progress]:
+    """Show a bar on standard error while the block runs."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    text = TextColumn("{task.description}")
+    columns = (text, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+        yield Progress(title, bars, bars.add_task(title, total=total))
+
+
+# Clones of the canary test train on so many rows at most.
+_CANARY_ROWS = 1_500
+_BACKDOOR_SHARE, _MOST_BACKDOORS = 0.1, 60
+_WRONG_LABELS, _N_SHADOWS = 20, 12
+# A number that is wrong by so many standard deviations.
+_WRONG_BY = 4.0
+
+
+def resolve_attacks(attacks: Any) -> list[Any]:
+    """Return the attacks that names, or one name, stand for; objects as they are."""
+    several = [attacks] if isinstance(attacks, str) or hasattr(attacks, "run") else [*attacks]
+    for place, attack in enumerate(several):
+        if isinstance(attack, str):
+            if attack not in ATTACKS:
+                known = ", ".join(sorted(ATTACKS))
+                raise ValueError(f"no attack is called {attack!r}; known: {known}")
+            several[place] = ATTACKS[attack]()
+        elif isinstance(attack, type):
+            raise TypeError(f"{attack.__name__} is a class; give an attack, {attack.__name__}()")
+        elif not hasattr(attack, "run"):
+            raise TypeError(f"{type(attack).__name__} is no attack: it has no run")
+    return several
+
+
+def run_attacks(
+    attacks: list[Any],
+    unlearner: Any,
+    problem: Problem,
+    forget: NDArray[Any],
+    seed: int,
+    shown: Progress,
+) -> Findings:
+    """Return what the attackers find about these people; one that fails does not end the others.
+
+    Rows that nobody trained on are test rows of people who have no training rows.
+    """
+    train, unseen = problem.train, problem.test.without(problem.train.ids)
+    results: list[AttackResult] = []
+    failed: dict[str, str] = {}
+    for attack in attacks:
+        name = getattr(attack, "name", type(attack).__name__)
+        shown.say(f"attack: {name}")
+        try:
+            results += attack.run(
+                unlearner,
+                train.X,
+                train.y,
+                ids=train.ids,
+                forget=forget,
+                population=(unseen.X, unseen.y) if len(unseen) else None,
+                seed=seed,
+            )
+        except Exception as error:  # noqa: BLE001  (the trials are done, and must not be lost)
+            failed[name] = f"{type(error).__name__}: {error}"
+    return Findings(tuple(results), failed)
+
+
+def run_canaries(unlearner: Any, problem: Problem, seed: int, shown: Progress) -> Findings:
+    """Plant people whom a model can only know by heart in clones, and look whether they leave.
+
+    A tenth of the people carry backdoors (`BackdoorTest`); twenty have wrong labels (`ULiRA`).
+    What is found must be found a second time, with other people and other seeds. Clones train
+    on 1,500 rows at most; people are numbered anew, so that no error names one of them.
+    """
+    results: list[AttackResult] = []
+    failed: dict[str, str] = {}
+    for attack in (BackdoorTest(fraction=1.0), ULiRA(n_shadows=_N_SHADOWS, about=("forgotten",))):
+        name = f"{CANARY}{attack.name}"
+        shown.say(name)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                result = _plant(attack, unlearner, problem, seed)
+                if result.found:
+                    result = _plant(attack, unlearner, problem, seed + 1)
+            results.append(replace(result, attack=name))
+        except Exception as error:  # noqa: BLE001  (the trials are done, and must not be lost)
+            failed[name] = f"{type(error).__name__}: {error}"
+    return Findings(tuple(results), failed)
+
+
+def _plant(attack: Any, unlearner: Any, problem: Problem, seed: int) -> AttackResult:
+    rng = np.random.default_rng([seed, _CANARY_ROWS])
+    rows = _some_people(problem.train, rng)
+    n_people = int(rows.ids.max()) + 1
+    if isinstance(attack, BackdoorTest):
+        n_canaries = min(max(round(_BACKDOOR_SHARE * n_people), 5), _MOST_BACKDOORS)
+        y, unseen = rows.y, problem.test.without(problem.train.ids)
+        population = (unseen.X, unseen.y) if len(unseen) else None
+    else:
+        n_canaries = min(_WRONG_LABELS, 2 * (n_people // 10))
+        y, population = rows.y.astype(float if problem.is_regression else rows.y.dtype), None
+        wrong = rows.ids < n_canaries
+        y[wrong] = _wrong(y, wrong, rng, problem.is_regression)
+    canaries = np.arange(n_canaries)
+    result: AttackResult = attack.run(
+        unlearner, rows.X, y, ids=rows.ids, forget=canaries, population=population, seed=seed
+    )[0]
+    return result
+
+
+def _some_people(train: Rows, rng: np.random.Generator) -> Rows:
+    """Return the rows of random people, numbered in random order."""
+    people, owners = np.unique(train.ids, return_inverse=True)
+    numbers = rng.permutation(len(people))[owners]
+    sizes = np.cumsum(np.bincount(numbers))
+    n_people = max(int(np.searchsorted(sizes, _CANARY_ROWS, side="right")), 1)
+    some = train.at(np.flatnonzero(numbers < n_people))
+    return replace(some, ids=numbers[numbers < n_people])
+
+
+def _wrong(
+    y: NDArray[Any], where: NDArray[np.bool_], rng: np.random.Generator, is_regression: bool
+) -> NDArray[Any]:
+    """Return other labels than those of some rows."""
+    n = int(where.sum())
+    if is_regression:
+        return np.asarray(y[where] + rng.choice([-1, 1], n) * _WRONG_BY * float(np.std(y)))
+    classes, positions = np.unique(y, return_inverse=True)
+    others = rng.integers(1, len(classes), n)
+    return np.asarray(classes[(positions[where] + others) % len(classes)])
+
 
 # Test rows that a model answers on the clock of a request.
 _MOST_ANSWERED = 1_000
@@ -128,12 +285,12 @@ def evaluate(
     first = secrets.randbelow(2**31) if random_state is None else int(random_state)
     numbers = _seeds(seeds, first)
     problem = Problem.of(unlearner, data, test, metric, first)
-    asked = Asked.of(requests, problem)
+    asked = RequestPlan.of(requests, problem)
     if comparisons < 1:
         raise ValueError(f"comparisons={comparisons!r} must be at least 1")
-    attackers = chosen(attacks)
+    attackers = resolve_attacks(attacks)
     # Nobody gets more threads than the others.
-    alone = single_job(unlearner)
+    alone = without_jobs(unlearner)
     bar: AbstractContextManager[Progress] = nullcontext(Progress())
     if progress:
         bar = progress_bar(title or type(unlearner).__name__, len(numbers) * len(asked.sizes))
@@ -148,7 +305,7 @@ def evaluate(
                 problem=problem,
                 unlearner=alone,
                 same=same,
-                ordinary=warmed(rival, few_of(problem.train)),
+                ordinary=warm_up_contender(rival, sample_rows(problem.train)),
                 asked=asked,
                 clock=clock,
                 comparisons=comparisons,
@@ -156,9 +313,9 @@ def evaluate(
             )
             runs = [run_trial(contest, seed, n, shown.tick) for n, seed in enumerate(numbers)]
             planted = run_canaries(alone, problem, first, shown) if canaries else Findings((), {})
-        found = attacked(attackers, unlearner, problem, runs[0][1], first, shown)
+        found = run_attacks(attackers, unlearner, problem, runs[0][1], first, shown)
     trials = tuple(trial for trial, _ in runs)
-    return summary(contest, trials, planted.and_others(found), Told(tried, how, warm), title)
+    return summary(contest, trials, planted.and_others(found), Preparation(tried, how, warm), title)
 
 
 def with_canaries(
@@ -166,7 +323,7 @@ def with_canaries(
 ) -> Evaluation:
     """Return an evaluation with the results of the canary test, if that was left out."""
     with one_thread(), joblib.parallel_config(backend="sequential"):
-        planted = run_canaries(single_job(unlearner), problem, seed, Progress())
+        planted = run_canaries(without_jobs(unlearner), problem, seed, Progress())
     return replace(
         evaluation,
         attacks=(*planted.results, *evaluation.attacks),

@@ -1,16 +1,18 @@
-"""What an evaluation found, to be read, drawn, written and read back."""
+"""The result of an evaluation: to be read, drawn, written and read back."""
 
 import json
 import math
 import os
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from letheon.evaluation._doubts import say_what_was_tested
+from letheon.evaluation._baselines import ORDINARY, SAME
 from letheon.evaluation._trial import Trial
+from letheon.evaluation.report import Table, format_measure
 from letheon.guarantee import Guarantee
-from letheon.measures import Measure, Strength
+from letheon.measures import Measure, Strength, from_plain
 from letheon.measures.attacks import AttackResult
 
 if TYPE_CHECKING:
@@ -19,7 +21,24 @@ if TYPE_CHECKING:
 
     from letheon.plot import EvaluationDisplay
 
-__all__ = ["Evaluation"]
+
+def make_frame(
+    rows: list[dict[str, Any]], otherwise: str = "; to_dict() has the same content"
+) -> Any:
+    """Return rows as a pandas frame, or say how to get pandas and what to take `otherwise`."""
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise ImportError(
+            f"to_frame needs pandas, which is not installed: pip install pandas{otherwise}"
+        ) from error
+    return pd.DataFrame(rows)
+
+
+# What the names of attacks of the canary test begin with.
+CANARY = "canary "
+_NOTICEABLE = 1.25
+_COMPARED = (f"against the {SAME}", f"against the {ORDINARY}", "retrain against retrain")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,29 +133,20 @@ class Evaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values. An infinite number stays a float; see `to_json`."""
-        plain = {each.name: getattr(self, each.name) for each in fields(self)}
-        plain["attacks"] = [attack.to_dict() for attack in self.attacks]
-        return {name: _plain(value) for name, value in plain.items()}
+        return {
+            each.name: _change_leaves(getattr(self, each.name), _to_plain) for each in fields(self)
+        }
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> "Evaluation":
         """Return what `to_dict` took apart, or what was read from the JSON of `to_json`."""
-        plain = {name: value if name in _TEXTS else _read(value) for name, value in plain.items()}
-        whole = dict(plain)
-        whole["measures"] = {
-            baseline: _measures(measures) for baseline, measures in plain["measures"].items()
+        plain = {
+            name: value if name in _TEXTS else _change_leaves(value, _read_number)
+            for name, value in plain.items()
         }
-        for name in ("floor", "seconds", "scores"):
-            whole[name] = _measures(plain[name])
-        whole["work"] = Measure(**plain["work"])
-        strength = plain["strength"]
-        whole["strength"] = None if strength is None else Strength.from_dict(strength)
-        whole["guarantee"] = _guarantee(plain["guarantee"])
-        whole["attacks"] = tuple(AttackResult.from_dict(attack) for attack in plain["attacks"])
-        whole["fairness"] = tuple(plain["fairness"])
-        whole["warnings"] = tuple(plain.get("warnings", ()))
-        whole["trials"] = tuple(_trial(trial) for trial in plain["trials"])
-        return cls(**whole)
+        attacks = tuple(AttackResult.from_dict(each) for each in plain.pop("attacks"))
+        evaluation: Evaluation = from_plain(cls, plain | {"attacks": ()})
+        return replace(evaluation, attacks=attacks)
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the evaluation as JSON; also write it to a file if a path is given.
@@ -144,20 +154,15 @@ class Evaluation:
         JSON knows no infinite numbers: they are written as "inf" and "-inf", and `from_dict` reads
         them back.
         """
-        text = json.dumps(_written(self.to_dict()), indent=1, default=str, allow_nan=False)
+        text = json.dumps(
+            _change_leaves(self.to_dict(), _write_number), indent=1, default=str, allow_nan=False
+        )
         if path is not None:
             Path(path).write_text(text + "\n", encoding="utf-8")
         return text
 
     def to_frame(self) -> "pd.DataFrame":
         """Return one row for each baseline and measure, as a pandas frame."""
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise ImportError(
-                "to_frame needs pandas, which is not installed: pip install pandas; "
-                "to_dict() has the same content"
-            ) from error
         rows = [
             {"method": self.method, "dataset": self.dataset, "baseline": baseline}
             | {"measure": name}
@@ -165,7 +170,7 @@ class Evaluation:
             for baseline, measures in self.measures.items()
             for name, measure in measures.items()
         ]
-        return pd.DataFrame(rows)
+        return make_frame(rows)
 
     def plot(self) -> "EvaluationDisplay":
         """Draw the four properties against both baselines."""
@@ -174,16 +179,18 @@ class Evaluation:
         return EvaluationDisplay.from_evaluations(self)
 
     def __rich__(self) -> "RenderableType":
-        """Show the evaluation as a table."""
-        from letheon.evaluation._show import as_table
+        """Show the evaluation as a table, with what must be known before and after it."""
+        from rich.console import Group
+        from rich.text import Text
 
-        return as_table(self)
+        before = Text("\n".join([_heading(self), *_first(self)]))
+        table = _table(self).to_rich(right=_COMPARED)
+        return Group(before, table, Text("\n".join(_below(self))))
 
     def __str__(self) -> str:
         """Say the evaluation in plain lines."""
-        from letheon.evaluation._show import as_text
-
-        return as_text(self)
+        table = _table(self).to_text(indent="  ")
+        return "\n".join([_heading(self), *_first(self), table, *_below(self)])
 
 
 # Fields without numbers that could be infinite.
@@ -191,59 +198,105 @@ _TEXTS = frozenset({"title", "method", "dataset", "settings", "requests", "metri
 _INFINITE = {"inf": math.inf, "-inf": -math.inf}
 
 
-def _written(value: Any) -> Any:
-    """Return infinite numbers, at any depth, as texts."""
+def _change_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return dicts and lists, at any depth, with every other value changed; tuples become lists."""
     if isinstance(value, dict):
-        return {name: _written(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_written(part) for part in value]
+        return {name: _change_leaves(part, change) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_change_leaves(part, change) for part in value]
+    return change(value)
+
+
+def _write_number(value: Any) -> Any:
     return str(value) if isinstance(value, float) and math.isinf(value) else value
 
 
-def _read(value: Any) -> Any:
-    """Return what `_written` turned into texts as numbers again."""
-    if isinstance(value, dict):
-        return {name: _read(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_read(part) for part in value]
+def _read_number(value: Any) -> Any:
     return _INFINITE.get(value, value) if isinstance(value, str) else value
 
 
-def _plain(value: Any) -> Any:
-    """Return dataclasses, at any depth, as dicts and tuples as lists."""
-    if isinstance(value, dict):
-        return {name: _plain(part) for name, part in value.items()}
-    if isinstance(value, tuple | list):
-        return [_plain(part) for part in value]
-    return asdict(value) if hasattr(value, "__dataclass_fields__") else value
+def _to_plain(value: Any) -> Any:
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
-def _measures(plain: dict[str, Any]) -> dict[str, Measure]:
-    return {name: Measure(**measure) for name, measure in plain.items()}
+def _table(evaluation: "Evaluation") -> Table:
+    """Return one row for each measure: which way is better, both baselines, and the floor."""
+    both = [evaluation.measures[baseline] for baseline in (SAME, ORDINARY)]
+    rows: list[tuple[Any, ...]] = []
+    for name in dict.fromkeys([*both[0], *both[1]]):
+        pair = [measures.get(name) for measures in both]
+        better = next(measure.better for measure in pair if measure is not None)
+        rows.append((name, better, *pair, evaluation.floor.get(name)))
+    scores, seconds, storage = evaluation.scores, evaluation.seconds, evaluation.storage
+    sizes = [f"{storage[name]:,}" if name in storage else None for name in (SAME, ORDINARY)]
+    sizes[0] = sizes[0] and f"{sizes[0]} (fresh unlearner)"
+    rows += [
+        (evaluation.metric, "higher", scores[SAME], scores[ORDINARY], None),
+        ("time of a retrain", "", seconds[SAME], seconds[ORDINARY], None),
+        ("state in bytes", "lower", *sizes, None),
+    ]
+    columns = ("measure", "better", *_COMPARED)
+    n_columns = 5 if evaluation.floor else 4
+    return Table("", columns[:n_columns], [row[:n_columns] for row in rows])
 
 
-def _guarantee(plain: dict[str, Any]) -> Guarantee:
-    names = ("assumptions", "residual_state")
-    return Guarantee(**plain | {name: tuple(plain[name]) for name in names})
+def say_what_was_tested(attacks: Sequence[AttackResult], failed: dict[str, str]) -> str:
+    """Return which attacks tested whether people were forgotten, and what they found."""
+    about = [each for each in attacks if each.about == "forgotten"]
+    able = [each for each in about if each.has_power is not False]
+    parts = [f"{each.attack} ({each.verdict})" for each in able]
+    if parts:
+        text = f"Forgetting was tested by {', '.join(parts)}. Not found proves nothing."
+        if any(each.attack.startswith(CANARY) for each in able):
+            text += " Canaries leave in one request; people who leave one by one were not tested."
+    else:
+        text = "Forgetting was not tested: no attack " + ("had power here." if about else "ran.")
+    weak = [each.attack for each in about if each not in able]
+    if weak:
+        text += f" Without power, as it finds nobody before the request either: {', '.join(weak)}."
+    return text + (f" Could not run: {', '.join(failed)}." if failed else "")
 
 
-def _trial(plain: dict[str, Any]) -> Trial:
-    times = {name: tuple(seconds) for name, seconds in plain["retrain_seconds"].items()}
-    measures = {name: _measures(found) for name, found in plain["measures"].items()}
-    late = {
-        name: tuple(plain.get(name, ()))
-        for name in ("returned_seconds", "processor_seconds", "is_repeated")
-    }
-    return Trial(
-        **plain
-        | late
-        | {
-            "forget_seconds": tuple(plain["forget_seconds"]),
-            "retrain_seconds": times,
-            "work": tuple(plain["work"]),
-            "rows_left": tuple(plain["rows_left"]),
-            "measures": measures,
-            "floor": _measures(plain["floor"]),
-            "guarantee": _guarantee(plain["guarantee"]),
-        }
-    )
+def _heading(evaluation: "Evaluation") -> str:
+    return f"{evaluation.title} on {evaluation.dataset}: {evaluation.requests}"
+
+
+def _put_off(evaluation: "Evaluation") -> str:
+    """Return when forget returns, where the request is complete noticeably later."""
+    returned, whole = (evaluation.seconds.get(name) for name in ("returned", "forget"))
+    if returned is None or whole is None or whole.value <= _NOTICEABLE * returned.value:
+        return ""
+    return f" (forget returns after {format_measure(returned)}, the rest is done later)"
+
+
+def _first(evaluation: "Evaluation") -> list[str]:
+    """Return what the reader must know before any number."""
+    return [evaluation.tested, *(f"WARNING: {each}" for each in evaluation.warnings)]
+
+
+def _below(evaluation: "Evaluation") -> list[str]:
+    size, claim = evaluation.storage.get("unlearned"), evaluation.guarantee
+    lines = [
+        f"Unlearned model: {evaluation.metric} {format_measure(evaluation.scores['unlearned'])}, a "
+        f"request takes {format_measure(evaluation.seconds['forget'])}{_put_off(evaluation)}"
+        + (f", its state {size:,} bytes" if size is not None else "")
+        + f", the first fit {format_measure(evaluation.seconds['fit'])}.",
+        f"Guarantee: {claim.kind}"
+        + (f", epsilon {claim.epsilon:g}" if claim.epsilon is not None else "")
+        + (f", delta {claim.delta:g}" if claim.delta is not None else "")
+        + ".",
+    ]
+    if evaluation.equal_digests is not None:
+        verdict = "equal to a fresh fit, byte for byte" if evaluation.equal_digests else "NOT EQUAL"
+        lines.append(f"Digests: {verdict}, in {len(evaluation.trials)} trial(s).")
+    if evaluation.strength is not None:
+        lines.append(
+            f"Growth of the work along the requests: {evaluation.strength.kind} by the receipts; "
+            f"{evaluation.work_check}."
+        )
+    lines += [str(attack) for attack in evaluation.attacks]
+    failed = evaluation.failed_attacks.items()
+    lines += [f"Attack {name!r} could not run: {why}" for name, why in failed]
+    return [*lines, "", *(f"- {line}" for line in evaluation.fairness)]

@@ -1,19 +1,142 @@
-"""The rows of an evaluation: to train on, to test on, and whose they are."""
+"""What is evaluated: rows and whose they are, the metric, the requests."""
 
+import math
+import operator
+import os
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from numbers import Integral, Real
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from sklearn.base import is_regressor
+from sklearn import metrics
+from sklearn.base import clone, is_regressor
+from sklearn.metrics import mean_absolute_error, r2_score
 
 from letheon.data import as_ids
-from letheon.datasets import Dataset
-from letheon.evaluation._metric import Judgement, Metric, MetricFailedError
+from letheon.datasets import Dataset, Requests
 from letheon.exceptions import IdsTypeError
+from letheon.guarantee import Task
+from letheon.scoring import balanced_accuracy
 
-__all__ = ["Metric", "Problem", "Rows"]
+# Seeds are told elsewhere, threads are not used, and a path tells of the machine.
+_LEFT_OUT = frozenset({"random_state", "noise_seed", "n_jobs", "checkpoint_dir"})
+_PLAIN = (bool, int, str, type(None))
+
+
+def name_of(function: Any) -> str:
+    """Return the name of a function, with what a partial one was given; else that of its class."""
+    if isinstance(function, partial):
+        given = [str(_words(value)) for value in function.args]
+        given += [f"{name}={_words(value)}" for name, value in function.keywords.items()]
+        return f"{name_of(function.func)}({', '.join(given)})"
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def settings_of(estimator: Any) -> dict[str, Any]:
+    """Return the parameters that differ from their defaults, in words where they are objects."""
+    given = estimator.get_params(deep=False)
+    try:
+        usual = clone(type(estimator)()).get_params(deep=False)
+    except TypeError:  # an estimator inside has no default
+        usual = {}
+    return {
+        name: _words(value)
+        for name, value in given.items()
+        if name not in _LEFT_OUT
+        and not isinstance(value, os.PathLike)
+        and not _equal(value, usual.get(name))
+    }
+
+
+def _words(value: Any) -> Any:
+    """Return a plain value as it is, anything else as a text."""
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, float | np.number | np.bool):
+        # JSON knows no infinite numbers.
+        number = value.item() if isinstance(value, np.generic) else value
+        return number if math.isfinite(number) else str(number)
+    return _text(value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(str(_words(part)) for part in value)}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_words(part)}' for key, part in value.items())}}}"
+    if hasattr(value, "get_params") and not isinstance(value, type):
+        given = ", ".join(f"{name}={part!r}" for name, part in settings_of(value).items())
+        return f"{type(value).__name__}({given})"
+    if callable(value):
+        return name_of(value)
+    # What an object says of itself, unless that is where it lies.
+    is_quiet = isinstance(value, os.PathLike | np.ndarray) or " at 0x" in repr(value)
+    return type(value).__name__ if is_quiet else repr(value)
+
+
+def _equal(value: Any, usual: Any) -> bool:
+    same = value is usual or (type(value) is type(usual) and value == usual)
+    return bool(np.all(same))
+
+
+Metric = Callable[[Any, Any], Any]
+# How scikit-learn ends the names of functions of which less is better.
+_LOWER_IS_BETTER = ("_loss", "_error", "_deviance")
+
+
+class MetricFailedError(ValueError):
+    """A metric raised an error: neither rows nor models are to blame."""
+
+
+def accuracy(y_true: Any, y_pred: Any) -> float:
+    """Return the share of right labels; as scikit-learn's, without the cost of its checks."""
+    return float(np.mean(np.asarray(y_true) == np.asarray(y_pred)))
+
+
+def judgement_of(metric: Any, is_regression: bool) -> tuple[Metric, Metric, str]:
+    """Return a metric, or the usual one, that for rows of who left, and the name of the first.
+
+    R2 has no value for a single row, so by default the forgotten rows of a regression are judged
+    by the mean absolute error. They may lack a class, so balanced accuracy is not for them either.
+    """
+    if metric is balanced_accuracy:
+        return balanced_accuracy, accuracy, "balanced accuracy"
+    if metric is not None:
+        _require_score(metric)
+        return metric, metric, name_of(metric).replace("_score", "").replace("_", " ")
+    if is_regression:
+        return r2_score, mean_absolute_error, "r2"
+    return accuracy, accuracy, "accuracy"
+
+
+def require_function(metric: Any) -> None:
+    """Refuse what is no function of true and predicted values."""
+    is_scorer = hasattr(metric, "_score_func")  # of scikit-learn: it asks the model itself
+    if not callable(metric) or isinstance(metric, type) or is_scorer:
+        hint = f"{metric}_score" if hasattr(metrics, f"{metric}_score") else "f1_score"
+        raise TypeError(
+            f"metric must be a function of (y_true, y_pred), such as sklearn.metrics.{hint}; "
+            f"got {metric!r}"
+        )
+
+
+def _require_score(metric: Any) -> None:
+    """Refuse what is no function, and functions of which less is better."""
+    require_function(metric)
+    function = metric
+    while isinstance(function, partial):
+        function = function.func
+    name = name_of(function)
+    if name.endswith(_LOWER_IS_BETTER):
+        raise ValueError(
+            f"of {name} less is better, and metric must be higher for the better model; give its "
+            "negative: a function that returns the value times -1"
+        )
+
 
 _TEST_SHARE = 0.25
 
@@ -78,10 +201,15 @@ class Problem:
     ) -> "Problem":
         """Return the problem that the arguments of `evaluate` describe."""
         is_regression = bool(is_regressor(unlearner))
-        judgement = Judgement.of(metric, is_regression)
+        metric, on_forgotten, metric_name = judgement_of(metric, is_regression)
         name, train, given = _read(data)
         if test is not None and not isinstance(test, float):
-            given = _test_rows(*test) if isinstance(test, tuple | list) else _refuse_test(test)
+            if not isinstance(test, tuple | list):
+                raise TypeError(
+                    "test must be (X, y), (X, y, ids) or a share such as 0.25, not "
+                    f"{type(test).__name__}"
+                )
+            given = _test_rows(*test)
         n_held_out = 0
         if given is None:
             train, given = _split(train, _TEST_SHARE if test is None else test, seed)
@@ -92,9 +220,9 @@ class Problem:
             name=name,
             train=train,
             test=given,
-            metric=judgement.metric,
-            forgotten_metric=judgement.on_forgotten,
-            metric_name=judgement.name,
+            metric=metric,
+            forgotten_metric=on_forgotten,
+            metric_name=metric_name,
             is_regression=is_regression,
             n_held_out=n_held_out,
         )
@@ -145,8 +273,13 @@ def _read(data: Any) -> tuple[str, Rows, Rows | None]:
 def _rows(what: str, X: Any, y: Any, ids: Any = None) -> Rows:
     if X is None or y is None:
         raise ValueError(f"{what}: both X and y are needed")
-    X = np.asarray(X) if isinstance(X, list | tuple) else X.tocsr() if sparse.issparse(X) else X
-    labels = _column(what, y)
+    X = np.asarray(X) if isinstance(X, list | tuple) else X
+    X = X.tocsr() if sparse.issparse(X) else X
+    labels = np.asarray(y)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels.ravel()
+    if labels.ndim != 1:
+        raise ValueError(f"{what}: y has the shape {labels.shape}; one target is needed")
     if X.shape[0] != len(labels):
         raise ValueError(f"{what} has {X.shape[0]} rows in X and {len(labels)} labels")
     owners = np.arange(len(labels)) if ids is None else _owners(what, ids)
@@ -191,24 +324,9 @@ def _require_target(what: str, y: NDArray[Any], unlearner: Any) -> None:
         )
 
 
-def _column(what: str, y: Any) -> NDArray[Any]:
-    labels = np.asarray(y)
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        return labels.ravel()
-    if labels.ndim != 1:
-        raise ValueError(f"{what}: y has the shape {labels.shape}; one target is needed")
-    return labels
-
-
 def _test_rows(X: Any, y: Any, ids: Any = None) -> Rows:
     """Return test rows; without ids nobody who is forgotten is among them."""
     return replace(_rows("test", X, y, ids), owned=ids is not None)
-
-
-def _refuse_test(test: Any) -> Rows:
-    raise TypeError(
-        f"test must be (X, y), (X, y, ids) or a share such as 0.25, not {type(test).__name__}"
-    )
 
 
 def _split(rows: Rows, share: float, seed: int) -> tuple[Rows, Rows]:
@@ -221,3 +339,79 @@ def _split(rows: Rows, share: float, seed: int) -> tuple[Rows, Rows]:
     order = np.random.default_rng(seed).permutation(people)
     held_out = order[: max(1, round(share * len(people)))]
     return rows.without(held_out), rows.of(held_out)
+
+
+_LOOK_AT_THE_MODEL = ("worst", "adaptive")
+
+
+class RequestPlan(NamedTuple):
+    """The requests of every trial.
+
+    `stream` yields the ids of one request after the other, given the model and the seed; `sizes`
+    are the numbers of people in them. `looks` says whether they depend on the model, and
+    `is_fixed` whether every trial forgets the same people.
+    """
+
+    stream: Callable[[Any, int], Iterable[NDArray[Any]]]
+    sizes: tuple[int, ...]
+    words: str
+    looks: bool = False
+    is_fixed: bool = False
+
+    @classmethod
+    def of(cls, requests: Any, problem: Problem) -> "RequestPlan":
+        """Return what the argument of `evaluate` describes."""
+        if isinstance(requests, Real):
+            requests = Requests(
+                n=operator.index(requests) if isinstance(requests, Integral) else float(requests)
+            )
+        if not isinstance(requests, Requests):
+            return cls._given(requests, problem)
+        train, n_people = problem.train, len(np.unique(problem.train.ids))
+        task: Task = "regression" if problem.is_regression else "classification"
+
+        def stream(model: Any, seed: int) -> Iterable[NDArray[Any]]:
+            ids: Iterable[NDArray[Any]] = requests.stream(
+                model, train.X, train.y, train.ids, seed=seed, task=task
+            )
+            return ids
+
+        sizes = _sizes(requests, n_people, problem)
+        words = f"{sum(sizes):,} of {n_people:,} people in {len(sizes):,} request(s), "
+        looks = requests.kind in _LOOK_AT_THE_MODEL
+        return cls(stream, sizes, words + requests.kind, looks=looks)
+
+    @classmethod
+    def _given(cls, requests: Any, problem: Problem) -> "RequestPlan":
+        fixed = [np.atleast_1d(np.asarray(ids)) for ids in requests]
+        asked = np.concatenate(fixed) if fixed else np.array([])
+        if len(asked) == 0:
+            raise ValueError("requests is empty; there is nothing to measure")
+        if len(np.unique(asked)) != len(asked):
+            raise ValueError("somebody is named twice in requests; who has left cannot leave again")
+        strangers = asked[~np.isin(asked, problem.train.ids)]
+        if len(strangers):
+            raise ValueError(
+                f"ids not among the training rows: {strangers[:5].tolist()}{_held_out(problem)}"
+            )
+        n_people = len(np.unique(problem.train.ids))
+        words = f"{len(asked):,} of {n_people:,} people in {len(fixed):,} request(s), as given"
+        return cls(lambda _model, _seed: fixed, tuple(map(len, fixed)), words, is_fixed=True)
+
+
+def _sizes(requests: Requests, n_people: int, problem: Problem) -> tuple[int, ...]:
+    try:
+        return tuple(requests.sizes(n_people))
+    except ValueError as error:
+        where = f" to train on{_held_out(problem)}" if problem.n_held_out else ""
+        raise ValueError(f"{error}{where}") from None
+
+
+def _held_out(problem: Problem) -> str:
+    if not problem.n_held_out:
+        return ""
+    n_people = len(np.unique(problem.train.ids)) + problem.n_held_out
+    return (
+        f" ({problem.n_held_out:,} of {n_people:,} people are held out for testing; give test= to "
+        "choose the test rows)"
+    )

@@ -1,20 +1,18 @@
-"""From trials to an evaluation."""
+"""From trials to an evaluation, and what speaks against a method or its figures."""
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.metrics import r2_score
 
 from letheon.base import ForgetMixin
-from letheon.evaluation._attackers import Findings
 from letheon.evaluation._baselines import ORDINARY, SAME
-from letheon.evaluation._doubts import check_strength, find_doubts, say_found, say_timing
+from letheon.evaluation._clock import LEAST_LATE_SECONDS, RequestClock
 from letheon.evaluation._evaluation import Evaluation
-from letheon.evaluation._metric import Metric, accuracy
-from letheon.evaluation._names import settings_of
-from letheon.evaluation._problem import Problem
+from letheon.evaluation._problem import Metric, Problem, accuracy, settings_of
 from letheon.evaluation._trial import Contest, Trial
 from letheon.measures import (
     Measure,
@@ -25,9 +23,185 @@ from letheon.measures import (
     over_seeds,
     strength,
 )
+from letheon.measures.attacks import AttackResult
 from letheon.scoring import is_unbalanced, largest_class
 
-__all__ = ["Told", "summary"]
+# Requests and retrains that use more processors than one, beyond this share and these seconds.
+_MORE_PROCESSORS, _MORE_SECONDS = 1.25, 0.05
+# Receipts and processor time contradict each other if these are so many times apart, for requests
+# of at least half a fit. Shorter requests are mostly overhead, more so on a loaded machine.
+_WORK_FACTOR, _LARGE_SHARE, _LEAST_SECONDS = 10.0, 0.5, 0.03
+_EXPONENTS_APART = 0.5
+# Threads from before are mentioned if they use more than this share of what requests use.
+_KNOWN_SHARE = 0.2
+# Retrains so many times as slow as the first fits are no measure of training.
+_SLOWER = 3.0
+# Requests served from memory: so many times faster, and by luck in 1 of so many evaluations.
+_REMEMBERED, _LUCK = 3.0, 40
+
+
+def say_timing(clock: RequestClock) -> list[str]:
+    """Return how far requests were timed, as it was checked in this run."""
+    if clock.has_given_up:
+        text = "A request was NOT timed to its end: what it started worked on, and was not awaited."
+    elif not clock.has_digest:
+        text = (
+            "A request is timed to the first answer after it. The model has no digest, so what it "
+            "puts off further is not in the time."
+        )
+    else:
+        text = (
+            "A request is timed until the model has answered twice, has its digest, and no thread "
+            "or child process that it started works any more, less what an answer and a digest "
+            "take anyway."
+        )
+    unseen = (
+        "Not seen: work that is put off until other calls than predict, predict_proba, "
+        "decision_function, score, digest and pickle, and work on other machines or in processes "
+        "that detached themselves. Of what a request puts off, work below "
+        f"{1000 * max(clock.work_resolution, LEAST_LATE_SECONDS):.2g} ms and waiting below "
+        f"{1000 * max(clock.wait_resolution, LEAST_LATE_SECONDS):.2g} ms may not be seen either."
+    )
+    lines = [text, unseen]
+    if clock.n_idle:
+        lines.append(
+            f"{clock.n_idle} thread(s) or process(es) that the method started stayed alive, idle "
+            "when looked at; what they do later is not in the time."
+        )
+    if not clock.sees_processes:
+        lines.append("Work in child processes cannot be seen on this system.")
+    return lines
+
+
+def find_doubts(
+    clock: RequestClock, trials: Sequence[Trial], attacks: Sequence[AttackResult]
+) -> tuple[str, ...]:
+    """Return what speaks against the method or its figures, in sentences."""
+    n_false = sum(trial.n_false_receipts for trial in trials)
+    doubts = [
+        *say_found(attacks),
+        *_about_clock(clock),
+        _about_fits(clock),
+        f"{n_false} receipt(s) count other rows than those of the people who left." * (n_false > 0),
+        _about_memory(trials),
+        _about_level(trials),
+    ]
+    return tuple(doubt for doubt in doubts if doubt)
+
+
+def say_found(attacks: Sequence[AttackResult]) -> list[str]:
+    """Return which attacks found people who should be forgotten."""
+    found = [each for each in attacks if each.about == "forgotten" and each.found]
+    return [f"People who should be forgotten were found: {each}." for each in found]
+
+
+def _about_clock(clock: RequestClock) -> list[str]:
+    doubts = []
+    if clock.has_given_up:
+        doubts.append(
+            "Requests left work behind: threads or processes went on for longer than they were "
+            "waited for. The times of requests and of retrains are not reliable."
+        )
+    elif clock.n_busy:
+        doubts.append(
+            f"{clock.n_busy} of {clock.n_requests} requests left work behind: threads or processes "
+            "went on after forget had returned. They were waited for, on the clock."
+        )
+    ours, usual = clock.requests, max(clock.retrains.n_processors, 1.0)
+    beyond = ours.processor - usual * ours.seconds
+    if ours.n_processors > _MORE_PROCESSORS * usual and beyond > _MORE_SECONDS:
+        doubts.append(
+            f"Requests used {ours.processor:.3g} s of processor time in {ours.seconds:.3g} s: "
+            "other threads or processes worked for them, and fewer for the retrains."
+        )
+    if clock.known_seconds > max(_KNOWN_SHARE * ours.processor, _MORE_SECONDS):
+        doubts.append(
+            "Threads that ran before the evaluation used "
+            f"{clock.known_seconds:.3g} s of processor time during requests. What they did for "
+            "the method, if anything, is not in its times."
+        )
+    if clock.late_seconds:
+        doubts.append(
+            f"The method had put off {clock.late_seconds:.3g} s of work beyond its first answers "
+            "and digests. They are counted in the last request of each trial."
+        )
+    if not clock.is_repeatable:
+        doubts.append("Two predictions of the same rows differ: the model adds noise to answers.")
+    return doubts
+
+
+def _about_fits(clock: RequestClock) -> str:
+    """Return whether a retrain of the same algorithm is slower than the first fits."""
+    ratio = clock.fastest_retrain / clock.slowest_fit if clock.slowest_fit else 0.0
+    if not _SLOWER <= ratio < math.inf or clock.fastest_retrain < _LEAST_SECONDS:
+        return ""
+    return (
+        f"Every retrain of the same algorithm took at least {ratio:.3g} times as long as the first "
+        "fit, on fewer rows: the speed-up over it is not one over training."
+    )
+
+
+def _about_memory(trials: Sequence[Trial]) -> str:
+    """Return whether requests are faster where the remaining rows had been trained on before."""
+    times: dict[bool, list[float]] = {True: [], False: []}
+    for trial in trials:
+        for repeated, seconds in zip(trial.is_repeated, trial.forget_seconds, strict=False):
+            times[repeated].append(seconds)
+    known, new = times[True], times[False]
+    if not known or math.comb(len(known) + len(new), len(known)) < _LUCK:
+        return ""
+    if max(known) * _REMEMBERED > min(new):
+        return ""
+    return (
+        f"Requests took {np.mean(new) / np.mean(known):.3g} times less where a model had been "
+        "trained on the remaining rows before: results are remembered outside the model."
+    )
+
+
+def check_strength(by_receipts: Strength, trials: Sequence[Trial], n: int) -> tuple[Strength, str]:
+    """Hold the growth that receipts count against processor time, over the first n requests.
+
+    Returns
+    -------
+    Strength
+        As given; undecided where receipts and processor time contradict each other.
+    str
+        How they compare.
+    """
+    if _about_level(trials):
+        return replace(by_receipts, kind="undecided"), "receipts and processor time disagree"
+    seconds = np.array([trial.processor_seconds[:n] for trial in trials])
+    if seconds.mean() < _LEAST_SECONDS:
+        return by_receipts, "the requests are too short to check it by processor time"
+    timed = strength(seconds)
+    exponents = by_receipts.exponent.value, timed.exponent.value
+    is_opposite = {by_receipts.kind, timed.kind} == {"strong", "weak"}
+    if is_opposite and abs(exponents[0] - exponents[1]) > _EXPONENTS_APART:
+        return replace(by_receipts, kind="undecided"), (
+            f"receipts and processor time disagree: {by_receipts.kind} against {timed.kind}, "
+            f"exponents {exponents[0]:.2g} and {exponents[1]:.2g}"
+        )
+    if timed.kind == by_receipts.kind:
+        return by_receipts, "processor time confirms it"
+    return by_receipts, "processor time neither confirms nor refutes it"
+
+
+def _about_level(trials: Sequence[Trial]) -> str:
+    """Return whether receipts count far less than what requests took, in every trial."""
+    levels = []
+    for trial in trials:
+        seconds = float(np.mean(trial.processor_seconds or 0.0))
+        fit, work = trial.fit_processor_seconds, float(np.mean(trial.work))
+        share = seconds / fit if fit > 0 else 0.0
+        if seconds < _LEAST_SECONDS or share < max(_LARGE_SHARE, _WORK_FACTOR * work):
+            return ""
+        levels.append((work, share))
+    work, share = np.mean(levels, axis=0)
+    return (
+        f"Receipts count {work:.2g} of a retrain for a request, and it took {share:.2g} of the "
+        "processor time of a fit."
+    )
+
 
 _FEWEST_FOR_STRENGTH = 16
 _RANGES: dict[Metric, tuple[float, float]] = {accuracy: (0.0, 1.0), r2_score: (-math.inf, 1.0)}
@@ -42,7 +216,18 @@ _BY_PROOF = {
 }
 
 
-class Told(NamedTuple):
+class Findings(NamedTuple):
+    """What attackers found, and why others could not run."""
+
+    results: tuple[AttackResult, ...]
+    failed: dict[str, str]
+
+    def and_others(self, others: "Findings") -> "Findings":
+        """Return these findings, and others after them."""
+        return Findings(self.results + others.results, self.failed | others.failed)
+
+
+class Preparation(NamedTuple):
     """What was tried before the trials, in words."""
 
     tried: list[str]
@@ -54,7 +239,7 @@ def summary(
     contest: Contest,
     trials: tuple[Trial, ...],
     findings: Findings,
-    told: Told,
+    preparation: Preparation,
     title: str | None,
 ) -> Evaluation:
     """Return the evaluation that the trials give."""
@@ -73,7 +258,7 @@ def summary(
         n_rows=len(problem.train),
         measures={name: _against(name, contest, trials, is_proved) for name in (SAME, ORDINARY)},
         floor=_floor(trials),
-        baselines={SAME: f"{contest.same.name} on the remaining rows", ORDINARY: told.how},
+        baselines={SAME: f"{contest.same.name} on the remaining rows", ORDINARY: preparation.how},
         seconds=_seconds(trials),
         scores=_scores(trials, _RANGES.get(problem.metric)),
         metric=problem.metric_name,
@@ -85,7 +270,7 @@ def summary(
         equal_digests=all(digests) if digests else None,
         attacks=findings.results,
         failed_attacks=findings.failed,
-        fairness=_fairness(contest, last, told),
+        fairness=_fairness(contest, last, preparation),
         warnings=find_doubts(contest.clock, trials, findings.results),
         trials=trials,
     )
@@ -188,7 +373,7 @@ def _strength(contest: Contest, trials: Sequence[Trial]) -> tuple[Strength | Non
     return check_strength(counted, trials, n)
 
 
-def _fairness(contest: Contest, last: Trial, told: Told) -> tuple[str, ...]:
+def _fairness(contest: Contest, last: Trial, preparation: Preparation) -> tuple[str, ...]:
     shared = min(contest.comparisons, len(contest.asked.sizes))
     held_out = contest.problem.n_held_out
     turns = (
@@ -198,10 +383,10 @@ def _fairness(contest: Contest, last: Trial, told: Told) -> tuple[str, ...]:
     return (
         "One process and one thread for everybody; n_jobs was not used.",
         turns,
-        f"{told.warm[0].upper()}{told.warm[1:]}.",
+        f"{preparation.warm[0].upper()}{preparation.warm[1:]}.",
         *say_timing(contest.clock),
-        f"Naive retraining ran by the fastest of: {'; '.join(told.tried)}.",
-        f"Ordinary model: {told.how}.",
+        f"Naive retraining ran by the fastest of: {'; '.join(preparation.tried)}.",
+        f"Ordinary model: {preparation.how}.",
         *_about_metric(contest.problem),
         *_about_digest(contest.unlearner, last),
         "Who is forgotten left the test rows too."

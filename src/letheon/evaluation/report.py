@@ -131,20 +131,17 @@ class Table:
         **look
             Options of `rich.table.Table`, such as `box` and `padding`.
         """
-        from rich.box import SIMPLE_HEAD
-        from rich.table import Table as RichTable
         from rich.text import Text
 
-        look.setdefault("box", SIMPLE_HEAD)
+        from letheon.terminal import make_table
+
         look.setdefault("title", Text(self.title) if self.title else None)
         look.setdefault("caption", Text(self.note) if self.note else None)
-        shown = RichTable(**look)
-        for name in self.names:
-            justify: Any = "right" if name in right else "left"
-            shown.add_column(name, justify=justify, no_wrap=name in no_wrap)
-        for row in self.rows:
-            shown.add_row(*(Text(format_cell(cell), _KINDS.get(_kind(cell), "")) for cell in row))
-        return shown
+        cells = (
+            [Text(format_cell(cell), _KINDS.get(_kind(cell), "")) for cell in row]
+            for row in self.rows
+        )
+        return make_table(self.names, cells, right=right, no_wrap=no_wrap, **look)
 
     def to_dict(self) -> dict[str, Any]:
         """Return title, note and rows as plain values."""

@@ -1,9 +1,8 @@
 """Forests that forget exactly (DaRE), and how to choose their efficiency parameter."""
 
-from letheon.forest._classifier import DaREForestClassifier
-from letheon.forest._cost import ForgetCost
+from letheon.forest._estimators import DaREForestClassifier, DaREForestRegressor
 from letheon.forest._inspect import ForestTree
-from letheon.forest._regressor import DaREForestRegressor
+from letheon.forest._model import ForgetCost
 from letheon.forest._tune import RandomDepthSearch, tune_random_depth
 
 __all__ = [

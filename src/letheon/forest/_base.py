@@ -15,22 +15,29 @@ from letheon import _core, state
 from letheon.base import ForgetMixin, Outcome, Removal, exclusive, require_fitted, require_known
 from letheon.data import Ids, IntIds, TextIds, as_ids
 from letheon.exceptions import EmptyModelError
-from letheon.forest._cost import ForgetCost, cost_of, outcome_of
-from letheon.forest._grow import grow
 from letheon.forest._inputs import Batch, as_matrix, is_matrix
 from letheon.forest._inspect import ForestTree
-from letheon.forest._model import Answer, ForestModel
+from letheon.forest._model import (
+    Answer,
+    ForestModel,
+    ForgetCost,
+    cost_of,
+    grow,
+    outcome_of,
+    threads_for,
+    threads_for_few,
+)
 from letheon.forest._settings import (
+    PARAMETER_RULES,
+    REBUILD,
     RESOLVED,
-    check_rebuild,
-    check_settings,
     resolve,
     warn_if_coarse,
 )
-from letheon.forest._threads import threads_for, threads_for_few
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges, TrainingSize
 from letheon.inner import remember_features, require_features
 from letheon.seeds import seed_from
+from letheon.validation import Rules, check_parameter, require_target, validate_parameters
 
 
 def _random_depths(size: TrainingSize) -> SearchRanges:
@@ -78,7 +85,7 @@ class DaREForestBase(ForgetMixin, BaseEstimator):
     facts: ClassVar[MethodFacts] = _FACTS
     # `forest_` holds them as the trees know them, so that the digest does not depend on spelling.
     _not_digested: ClassVar[frozenset[str]] = ForgetMixin._not_digested | RESOLVED
-    _criteria: ClassVar[tuple[str, ...]]
+    _parameter_rules: ClassVar[Rules] = PARAMETER_RULES
 
     criterion: str
     n_estimators: int
@@ -112,7 +119,7 @@ class DaREForestBase(ForgetMixin, BaseEstimator):
         """
         with exclusive(self):
             seed = seed_from(self.random_state)
-            self._check_settings()
+            validate_parameters(self)
             batch = self._batch(X, y, sample_weight, ids)
             settings = resolve(self, batch.X.shape[1], seed)
             forest = grow(settings, batch, self.n_jobs)
@@ -239,14 +246,8 @@ class DaREForestBase(ForgetMixin, BaseEstimator):
     def _hold_target(self, y: Any) -> NDArray[Any]:
         """Return y in canonical form, or raise for one of the wrong kind."""
 
-    def _check_settings(self) -> None:
-        check_settings(self, self._criteria)
-
     def _batch(self, X: Any, y: Any, sample_weight: Any, ids: Any) -> Batch:
-        if y is None:
-            raise ValueError(
-                f"{type(self).__name__} requires y to be passed, but the target y is None"
-            )
+        require_target(self, y)
         return Batch.of(X, self._hold_target(y), sample_weight, ids)
 
     def _matrix(self, X: Any) -> NDArray[Any]:
@@ -287,14 +288,19 @@ class DaREForestBase(ForgetMixin, BaseEstimator):
             require_known(wanted.take(missing), _NOBODY[self.forest_.id_type.kind], done=done)
         return Removal(len(wanted), len(slots), slots)
 
+    def _is_eager(self) -> bool:
+        # Checked again: the parameter may be changed after fit.
+        check_parameter("rebuild", self.rebuild, REBUILD)
+        return bool(self.rebuild == "eager")
+
     def _prepare(self, removal: Removal) -> Change:
-        eager = check_rebuild(self.rebuild)
+        eager = self._is_eager()
         few = not eager and removal.n_rows <= _FEW_ROWS
         n_threads = threads_for_few(self.n_jobs) if few else threads_for(self.n_jobs)
         return partial(self.forest_.forget, removal.where, eager, n_threads)
 
     def _prepare_learn(self, X: Any, y: Any, sample_weight: Any, ids: Any) -> Change:
-        eager = check_rebuild(self.rebuild)
+        eager = self._is_eager()
         batch = self._batch(X, y, sample_weight, ids)
         require_features(self, X)
         forest = self.forest_

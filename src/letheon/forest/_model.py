@@ -1,18 +1,114 @@
-"""The forest that an estimator holds: the compiled core, its settings and its labels."""
+"""The forest of the core with its rows: grown, changed, and what that costs."""
 
 import threading
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import pairwise
 from typing import Any, NamedTuple, Self
 
+import joblib
 import numpy as np
+from joblib.parallel import get_active_backend
 from numpy.typing import NDArray
 
 from letheon import _core
+from letheon.base import Outcome
 from letheon.data import Ids, IntIds, TextIds
-from letheon.forest._inputs import Batch
-from letheon.forest._labels import LabelTable
+from letheon.forest._inputs import Batch, LabelTable
 from letheon.forest._settings import Settings
-from letheon.forest._threads import threads_for
+from letheon.parallel import run_tasks
 from letheon.seeds import Purpose
+
+
+def threads_for(n_jobs: int | None) -> int:
+    """Return how many threads of this machine `n_jobs` stands for, as joblib counts."""
+    if isinstance(n_jobs, int) and n_jobs > 0:
+        return n_jobs
+    if n_jobs is None:
+        workers = joblib.effective_n_jobs(None)
+        # A cluster that was asked for may have more than this machine.
+        return workers if workers == 1 else min(workers, _cores())
+    backend, _ = get_active_backend()
+    kind, level = type(backend).__qualname__, getattr(backend, "nesting_level", 0)
+    return min(_workers(n_jobs, kind, level), _cores())
+
+
+def threads_for_few(n_jobs: int | None) -> int:
+    """Return the same for small work: one thread, unless `n_jobs` itself asks for more."""
+    return 1 if n_jobs is None else threads_for(n_jobs)
+
+
+def grows_elsewhere() -> bool:
+    """Whether the caller chose a joblib backend of processes or of a cluster.
+
+    Threads are what the core likes best, so joblib's own default is not a choice.
+    """
+    backend, _ = get_active_backend(prefer="threads")
+    return not getattr(backend, "uses_threads", False)
+
+
+# joblib reads the limits of the container every time, which takes longer than a small request.
+@cache
+def _cores() -> int:
+    return joblib.cpu_count()
+
+
+@cache
+def _workers(n_jobs: int, _backend: str, _nesting_level: int) -> int:
+    return joblib.effective_n_jobs(n_jobs)
+
+
+@dataclass(frozen=True)
+class ForgetCost:
+    """What forgetting some people would take; nothing was changed.
+
+    Attributes
+    ----------
+    rows : int
+        Rows of the subtrees that would be grown again, summed over the subtrees.
+    subtrees : int
+        Subtrees that would be dropped.
+    trees : int
+        Trees that hold a row of these people.
+    share : float
+        `rows` as a share of all rows of all trees: 1.0 is a retrain.
+    """
+
+    rows: int
+    subtrees: int
+    trees: int
+    share: float
+
+
+def cost_of(report: _core.Report, settings: Settings, n_rows: int) -> ForgetCost:
+    """Return the cost that the core reports; `n_rows` is the number of rows that remain."""
+    return ForgetCost(
+        rows=report.rebuilt_rows,
+        subtrees=report.rebuilt_nodes,
+        trees=report.touched_trees,
+        share=_share(report, settings, n_rows),
+    )
+
+
+def outcome_of(report: _core.Report, settings: Settings, n_rows: int) -> Outcome:
+    """Return what a receipt says of a change.
+
+    The work is the rows of dropped subtrees as a share of the rows of all trees. A subtree has
+    fewer levels than its tree, so this is more than the time it takes to grow them.
+    """
+    if report.rescaled:
+        rebuilt = {"trees": settings.n_trees, "rows": report.rebuilt_rows}
+    else:
+        rebuilt = {"subtrees": report.rebuilt_nodes, "rows": report.rebuilt_rows}
+    return Outcome(_share(report, settings, n_rows), rebuilt)
+
+
+def _share(report: _core.Report, settings: Settings, n_rows: int) -> float:
+    if report.rescaled:
+        return 1.0
+    in_trees = n_rows * settings.n_trees * settings.subsample
+    return min(1.0, report.rebuilt_rows / max(in_trees, 1.0))
+
 
 Floats = NDArray[np.float64]
 Slots = NDArray[np.uint32]
@@ -257,3 +353,24 @@ def _verify_texts(ids: TextIds) -> None:
     inside = ids.blob[ids.offsets[ids.offsets < len(ids.blob)]]
     if (inside & 0xC0 == 0x80).any():
         raise ValueError("an id begins in the middle of a character")
+
+
+def grow(settings: Settings, batch: Batch, n_jobs: int | None) -> ForestModel:
+    """Return the forest of these rows; how it is grown never changes it."""
+    workers = min(joblib.effective_n_jobs(n_jobs), settings.n_trees) if grows_elsewhere() else 1
+    if workers == 1:
+        return ForestModel.fit(settings, batch, threads_for(n_jobs))
+    with np.errstate(over="ignore"):  # the core refuses infinity
+        batch = replace(batch, X=np.ascontiguousarray(batch.X, np.float32))
+    bounds = np.linspace(0, settings.n_trees, workers + 1).astype(int).tolist()
+    blocks = run_tasks(grow_block, list(pairwise(bounds)), n_jobs=n_jobs, shared=(settings, batch))
+    return ForestModel.join(settings, batch, blocks, threads_for(n_jobs))
+
+
+def grow_block(settings: Settings, batch: Batch, first: int, last: int) -> Bytes:
+    """Return the canonical bytes of trees first..last."""
+    table, target = encode(settings, batch.target)
+    forest = _core.Forest(settings.spec(first, last))
+    forest.fit(**core_arguments(settings, batch, target, table), n_threads=1)
+    order = np.arange(0 if table is None else len(table), dtype=np.uint32)
+    return forest.trees(order, 1)

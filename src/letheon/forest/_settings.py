@@ -1,7 +1,6 @@
 """Settings of a forest: checked in the caller's words, resolved in the core's."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from letheon import _core
 from letheon.exceptions import PrecisionWarning, warn_caller
 from letheon.seeds import Purpose, keyed_hash_ints
+from letheon.validation import JOBS, POSITIVE, Either, Interval, OneOf, OrNone, Rules, Whole
 
 # Parameters that `Settings` holds in resolved form.
 RESOLVED = frozenset(
@@ -92,19 +92,24 @@ class Settings:
         )
 
 
-def check_settings(model: Any, criteria: Sequence[str]) -> None:
-    """Raise for a parameter that makes no sense, whatever the rows are."""
-    check_choice("criterion", model.criterion, criteria)
-    check_rebuild(model.rebuild)
-    check_count("n_estimators", model.n_estimators, 1)
-    check_count("max_depth", model.max_depth, 0, none_is="no limit")
-    check_count("n_thresholds", model.n_thresholds, 1, none_is="all values")
-    check_count("random_depth", model.random_depth, 0)
-    check_count("min_samples_split", model.min_samples_split, 2)
-    check_count("min_samples_leaf", model.min_samples_leaf, 1)
-    check_share("subsample", model.subsample)
-    resolve_max_features(model.max_features, 1)
-    check_jobs(model.n_jobs)
+_COUNT = Whole(1, _MOST)
+_SHARE = Interval(0, 1, closed="right")
+REBUILD = OneOf(("lazy", "eager"))
+PARAMETER_RULES: Rules = {
+    "rebuild": REBUILD,
+    "n_estimators": _COUNT,
+    "max_depth": OrNone(Whole(0, _MOST), "no limit"),
+    "n_thresholds": OrNone(_COUNT, "all values"),
+    "random_depth": Whole(0, _MOST),
+    "min_samples_split": Whole(2, _MOST),
+    "min_samples_leaf": _COUNT,
+    "subsample": _SHARE,
+    "max_features": OrNone(
+        Either(OneOf(("sqrt", "log2"), "'sqrt', 'log2'"), _COUNT, _SHARE), "all columns"
+    ),
+    "n_jobs": JOBS,
+    "y_max": OrNone(POSITIVE),
+}
 
 
 def resolve(model: Any, n_columns: int, seed: int) -> Settings:
@@ -133,77 +138,8 @@ def resolve_max_features(value: Any, n_columns: int) -> int:
         root = math.isqrt(n_columns) if value == "sqrt" else n_columns.bit_length() - 1
         return max(1, root)
     if isinstance(value, float | np.floating):
-        return max(1, int(check_share("max_features", value) * n_columns))
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise (ValueError if isinstance(value, str) else TypeError)(
-            f"max_features={value!r}; expected 'sqrt', 'log2', an int of at least 1, a float above "
-            "0 and up to 1 (a share of the columns), or None (all columns)"
-        )
-    return min(check_count("max_features", value, 1), n_columns)
-
-
-def check_count(name: str, value: Any, least: int, *, none_is: str | None = None) -> int:
-    """Return a whole number that is large enough, or say what was wrong with it."""
-    if value is None and none_is is not None:
-        return 0
-    also = "" if none_is is None else f", or None ({none_is})"
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name}={value!r}; expected an int of at least {least}{also}")
-    if value < least:
-        raise ValueError(f"{name}={value}; expected an int of at least {least}{also}")
-    if value > _MOST:
-        raise ValueError(f"{name}={value}; expected at most {_MOST}{also}")
-    return int(value)
-
-
-def check_jobs(n_jobs: Any) -> None:
-    """Raise unless joblib can make something of it."""
-    if n_jobs is None:
-        return
-    if isinstance(n_jobs, bool) or not isinstance(n_jobs, int | np.integer):
-        raise TypeError(f"n_jobs={n_jobs!r}; expected an int, such as 2 or -1 (all cores), or None")
-    if n_jobs == 0:
-        raise ValueError("n_jobs=0; expected at least 1, a negative number as in joblib, or None")
-
-
-def check_share(name: str, value: Any) -> float:
-    """Return a share, above 0 and up to 1, or say what was wrong with it."""
-    if isinstance(value, bool) or not isinstance(value, float | int | np.number):
-        raise TypeError(f"{name}={value!r}; expected a number above 0 and up to 1")
-    if not 0 < value <= 1:
-        raise ValueError(f"{name}={value}; expected a number above 0 and up to 1")
-    return float(value)
-
-
-def check_choice(name: str, value: Any, allowed: Sequence[str]) -> None:
-    """Raise unless the value is one of the allowed words."""
-    if not isinstance(value, str) or value not in allowed:
-        raise ValueError(f"{name}={value!r}; expected one of {tuple(allowed)}")
-
-
-def check_rebuild(value: Any) -> bool:
-    """Return whether to rebuild at once, or raise: the parameter may be changed after fit."""
-    check_choice("rebuild", value, ("lazy", "eager"))
-    return bool(value == "eager")
-
-
-def check_y_max(value: Any) -> None:
-    """Raise unless `y_max` is None or a positive finite number."""
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, float | int | np.number):
-        raise TypeError(f"y_max={value!r}; expected a positive number or None")
-    if not 0 < float(value) < math.inf:
-        raise ValueError(f"y_max={value}; expected a positive finite number or None")
-
-
-def check_number(name: str, value: Any, least: float) -> float:
-    """Return a number that is large enough, or say what was wrong with it."""
-    if isinstance(value, bool) or not isinstance(value, float | int | np.number):
-        raise TypeError(f"{name}={value!r}; expected a number of at least {least}")
-    if not value >= least:
-        raise ValueError(f"{name}={value}; expected a number of at least {least}")
-    return float(value)
+        return max(1, int(value * n_columns))
+    return min(int(value), n_columns)
 
 
 def warn_if_coarse(target: NDArray[Any], y_max: Any) -> None:

@@ -20,9 +20,9 @@ from sklearn.model_selection import (
 from letheon.data import Ids, hold_target, row_ids
 from letheon.exceptions import NoCandidateError
 from letheon.forest._base import DaREForestBase
-from letheon.forest._settings import check_count, check_number
 from letheon.scoring import is_unbalanced
 from letheon.seeds import Purpose, seed_from
+from letheon.validation import Interval, Whole, check_parameter
 
 # By whether people own several rows, and whether targets are classes.
 _SPLITTERS: dict[tuple[bool, bool], Any] = {
@@ -127,7 +127,7 @@ def tune_random_depth(
             "give a DaREForestClassifier or a DaREForestRegressor, the only models with a "
             f"random_depth; got {type(model).__name__}"
         )
-    check_number("tolerance", tolerance, 0)
+    check_parameter("tolerance", tolerance, Interval(0))
     owners = row_ids(ids, len(y))
     folds = _folds(model, X, y, owners, cv)
     seed = seed_from(model.random_state)
@@ -182,7 +182,8 @@ def _constant_score(model: Any, y: Any, scoring: Any, folds: list[Any]) -> float
 
 def _deepest(model: Any, max_random_depth: int | None) -> int:
     if max_random_depth is not None:
-        return check_count("max_random_depth", max_random_depth, 0)
+        check_parameter("max_random_depth", max_random_depth, Whole(0))
+        return int(max_random_depth)
     return _USUAL_DEPTH if model.max_depth is None else int(model.max_depth)
 
 
@@ -194,7 +195,8 @@ def _folds(model: Any, X: Any, y: Any, owners: Ids, cv: Any) -> list[Any]:
     if not isinstance(cv, int | np.integer):
         return list(cv.split(X, y, groups)) if hasattr(cv, "split") else list(cv)
     kind = _SPLITTERS[grouped, is_classifier(model)]
-    splitter = kind(check_count("cv", cv, 2), shuffle=True, random_state=0)
+    check_parameter("cv", cv, Whole(2))
+    splitter = kind(int(cv), shuffle=True, random_state=0)
     return list(splitter.split(np.zeros(len(people)), hold_target(y), groups))
 
 

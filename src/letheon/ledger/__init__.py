@@ -6,52 +6,68 @@ a stranger verifies with files and a public key alone, by `letheon.audit` or by 
 ``letheon/verifier.py``.
 """
 
-from letheon.ledger.certificates.listing import CertificateInfo, CertificatePage
-from letheon.ledger.certificates.receipts import Coverage
-from letheon.ledger.db.log import LogConsistency, LogEntry, LogInclusion, LogPage
 from letheon.ledger.doctor import Finding
 from letheon.ledger.ledger import Ledger
 from letheon.ledger.models.examine import ModelFiles
-from letheon.ledger.models.info import KeyInfo, ModelInfo, VersionInfo
 from letheon.ledger.models.reader import Reader
-from letheon.ledger.purge.stores import Store
 from letheon.ledger.requests.calendar import Calendar
-from letheon.ledger.requests.listing import RequestCounts, RequestPage
-from letheon.ledger.requests.records import Entry, Request
+from letheon.ledger.requests.requests import Requests
+from letheon.ledger.requests.states import REQUEST_STATES, RequestState
+from letheon.ledger.schemas import (
+    Batch,
+    Certificate,
+    Checkpoint,
+    Coverage,
+    Key,
+    LogConsistency,
+    LogEntry,
+    LogInclusion,
+    Model,
+    Page,
+    Purge,
+    Request,
+    RequestCounts,
+    Storage,
+    Store,
+    Version,
+    Watch,
+)
 from letheon.ledger.settings import Settings
 from letheon.ledger.worker.adopt import Adoption
-from letheon.ledger.worker.batches import BatchInfo, BatchPage
 from letheon.ledger.worker.plan import BatchPlan
 from letheon.ledger.worker.policy import Decision, Policy
 from letheon.ledger.worker.worker import Step
 
 __all__ = [
+    "REQUEST_STATES",
     "Adoption",
-    "BatchInfo",
-    "BatchPage",
+    "Batch",
     "BatchPlan",
     "Calendar",
-    "CertificateInfo",
-    "CertificatePage",
+    "Certificate",
+    "Checkpoint",
     "Coverage",
     "Decision",
-    "Entry",
     "Finding",
-    "KeyInfo",
+    "Key",
     "Ledger",
     "LogConsistency",
     "LogEntry",
     "LogInclusion",
-    "LogPage",
+    "Model",
     "ModelFiles",
-    "ModelInfo",
+    "Page",
     "Policy",
+    "Purge",
     "Reader",
     "Request",
     "RequestCounts",
-    "RequestPage",
+    "RequestState",
+    "Requests",
     "Settings",
     "Step",
+    "Storage",
     "Store",
-    "VersionInfo",
+    "Version",
+    "Watch",
 ]

@@ -17,13 +17,12 @@ from letheon.ledger.db.elapsed import seconds_ahead
 from letheon.ledger.db.events import head, leaves, seconds_behind
 from letheon.ledger.db.log_tree import LogTree
 from letheon.ledger.db.sqlite import is_writable
-from letheon.ledger.models.info import all_models
-from letheon.ledger.models.versions import head_of, sealer
+from letheon.ledger.models.versions import head_of, list_models, sealer
 from letheon.ledger.purge.purge import problems
 from letheon.ledger.purge.temporary_files import leftovers
-from letheon.ledger.requests import records
 from letheon.ledger.requests.deadlines import alarm
 from letheon.ledger.requests.encrypted_ids import unreadable_requests
+from letheon.ledger.requests.listing import list_requests, unconfirmed
 from letheon.ledger.settings import FILE as SETTINGS_FILE
 from letheon.ledger.tables import certificates, checkpoints
 from letheon.ledger.worker.agreement import require_agreement
@@ -156,7 +155,7 @@ def _keys(core: Core) -> Iterator[Finding]:
 
 def _models(core: Core) -> Iterator[Finding]:
     with core.database.reading() as conn:
-        found = [(model, head_of(conn, model.id)) for model in all_models(conn)]
+        found = [(model, head_of(conn, model.id)) for model in list_models(conn)]
     for model, version in found:
         if not core.keys.has(version.epoch_key):
             text = f"the key of model {model.name!r} is gone: restore keys/"
@@ -206,7 +205,7 @@ def _log(core: Core) -> Iterator[Finding]:
 def _due(core: Core) -> Iterator[Finding]:
     now = datetime.fromtimestamp(core.clock(), UTC)
     with core.database.reading() as conn:
-        waiting = [request for request in records.listed(conn) if request.is_open]
+        waiting = [request for request in list_requests(conn) if request.is_open]
     for request in waiting:
         share = alarm(request, now, core.settings.calendar)
         if request.state == "stuck":
@@ -233,7 +232,7 @@ def _request_ids(core: Core) -> Iterator[Finding]:
 def _confirmations(core: Core) -> Iterator[Finding]:
     now = datetime.fromtimestamp(core.clock(), UTC)
     with core.database.reading() as conn:
-        late = records.unconfirmed(conn, now, core.settings.calendar)
+        late = unconfirmed(conn, now, core.settings.calendar)
     for request in late:
         text = f"request {request.id}: its receipt had to be confirmed within 10 business days"
         yield Finding("confirmations", "warning", text)

@@ -14,7 +14,7 @@ from letheon.exceptions import LedgerError, LedgerMissingError, NewerLedgerError
 from letheon.ledger.requests.calendar import Calendar
 from letheon.ledger.schemas import require_name
 from letheon.ledger.worker.policy import Policy
-from letheon.state._atomic import write_atomically
+from letheon.state import write_atomically
 
 __all__ = ["FILE", "Settings"]
 

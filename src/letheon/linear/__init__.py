@@ -1,15 +1,16 @@
 """Linear models that forget by small steps and secret noise, with honest certificates."""
 
 from letheon.linear._account import Account
+from letheon.linear._base import LinearClassifier
 from letheon.linear._calibrate import gaussian_epsilon, gaussian_mu
-from letheon.linear._data_free import fingerprints
 from letheon.linear._deltagrad import DeltaGradClassifier
 from letheon.linear._descent import DescentToDeleteClassifier
-from letheon.linear._descent_settings import plan_of, scale_of
+from letheon.linear._descent_engines import choose_noise_scale, plan_descent
 from letheon.linear._fisher import FisherClassifier
 from letheon.linear._influence import InfluenceClassifier, InfluenceRegressor
-from letheon.linear._noise import Sealed
-from letheon.linear._published import PublishedModel
+from letheon.linear._model import PublishedModel
+from letheon.linear._newton import fingerprint_rows
+from letheon.noise import Sealed
 
 __all__ = [
     "Account",
@@ -18,11 +19,12 @@ __all__ = [
     "FisherClassifier",
     "InfluenceClassifier",
     "InfluenceRegressor",
+    "LinearClassifier",
     "PublishedModel",
     "Sealed",
-    "fingerprints",
+    "choose_noise_scale",
+    "fingerprint_rows",
     "gaussian_epsilon",
     "gaussian_mu",
-    "plan_of",
-    "scale_of",
+    "plan_descent",
 ]

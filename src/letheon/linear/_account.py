@@ -1,10 +1,112 @@
-"""The budget of a certificate: what gradient the removals so far may have left."""
+"""What gradient a removal may leave: bounds, the account, and how noise hides it.
 
+Bounds of the gradient that a removal leaves, for one step that solves H0 step = g nearly.
+
+With H0 the Hessian of the remaining rows at W0 and g the gradient of the rows that leave, the new
+gradient is the old residual plus ``(H0 step - g) + E step``, where E is the mean of H(W + s step)
+- H0 over s in [0, 1]. |H0 step - g| is measured; a bound is a bound of |E step|.
+
+The budget of a certificate: what gradient the removals so far may have left.
+
+How Influence hides what a removal leaves: noise on what is released, or in the objective.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import frexp, inf, isfinite, isnan, ldexp
-from typing import Self
+from math import expm1, frexp, inf, isfinite, isnan, ldexp, sqrt
+from typing import Any, NamedTuple, Self
 
-from letheon.linear._calibrate import gaussian_mu
+import numpy as np
+
+from letheon.guarantee import SearchRanges, TrainingSize
+from letheon.linear._calibrate import Grid, gaussian_epsilon, gaussian_mu
+from letheon.linear._problem import Floats, Loss
+from letheon.noise import NoiseSource
+
+_SMALL = 1e-3
+_LARGE = 300.0
+# Stands for eigenvalues and energies that a float cannot hold: 0 would hide an infinite growth.
+_LEAST = 1e-300
+
+
+def mean_growth(offset: float, length: float) -> float:
+    """Mean of e^(offset + s length) - 1 over s in [0, 1], rounded up where it is a series."""
+    if offset + length > _LARGE:
+        return inf
+    if length < _SMALL:
+        excess = length / 2 + length * length / 4
+    else:
+        excess = (expm1(length) - length) / length
+    return expm1(offset) * (1.0 + excess) + excess
+
+
+def concordant_bound(
+    loss: Loss,
+    radius: float,
+    offsets: Sequence[float],
+    lengths: Sequence[float],
+    tops: Sequence[float],
+    drifts: Sequence[float],
+    energies: Sequence[float],
+) -> float:
+    """Data-dependent bound of |E step| by self-concordance: the least of two.
+
+    Along a step of length t the curvature of a row changes by a factor within e^(+-M R t), so
+    |E step| <= rho sqrt(top) sqrt(step' H0 step), with top the largest eigenvalue of the data part
+    of H0, and rho the mean of e^(M R (a + s b)) - 1, b = |step|. Here a is |W - W0|, or any number
+    with |x (W - W0)| <= R a for all rows held.
+
+    The third derivative of a row's loss has |D3 l[u, v, x]| <= M |x| sqrt(D2 l[u, u] D2 l[v, v]).
+    With the step as u, the way from W0 as v and |x| <= R, the sum over the rows gives |E step| <=
+    M R f sqrt(step' H0 step) times the mean of sqrt(v' H0 v), which is at most
+    sqrt((W - W0)' H0 (W - W0)) + sqrt(step' H0 step) / 2. Here f is the mean of e^(r T) over r in
+    [0, 1], T = M R (a + b).
+
+    Parameters
+    ----------
+    loss : Loss
+        Whose `concordance` M is used.
+    radius : float
+        R, at least the norm of every row held.
+    offsets, lengths, tops, drifts, energies : sequence of float
+        a, b, top, (W - W0)' H0 (W - W0) and step' H0 step, one per block of the Hessian.
+    """
+    scale = loss.concordance * radius
+    if scale == 0.0:
+        return 0.0
+    total = 0.0
+    parts = zip(offsets, lengths, tops, drifts, energies, strict=True)
+    for offset, length, top, drift, energy in parts:
+        if length == 0.0:
+            continue
+        growth = mean_growth(scale * offset, scale * length)
+        own, way = sqrt(max(energy, _LEAST)), sqrt(max(drift, 0.0))
+        by_top = growth * sqrt(max(top, _LEAST))
+        by_way = scale * (1.0 + mean_growth(0.0, scale * (offset + length))) * (way + own / 2)
+        total += min(by_top, by_way) ** 2 * own * own
+    return sqrt(total)
+
+
+def lipschitz_bound(loss: Loss, radius: float, n_rows: int, offset: float, length: float) -> float:
+    """Bound of |E step| that looks at no row: gamma n R^3 |step| (|W - W0| + |step| / 2).
+
+    Theorem 1 and 4 of Guo et al. 2020 with the sharp constant and half of |step|^2, and the
+    term that pays for a Hessian taken elsewhere.
+    """
+    return loss.third_bound * n_rows * radius**3 * length * (offset + length / 2)
+
+
+def norm(change: Floats) -> float:
+    """Frobenius norm of parameters; quicker than NumPy's on small ones."""
+    return sqrt(float(np.vdot(change, change)))
+
+
+def block_norms(change: Floats, n_blocks: int) -> list[float]:
+    """Norm of a change of parameters per block of the Hessian."""
+    if n_blocks == 1:
+        return [norm(change)]
+    squares: list[float] = np.einsum("dk,dk->k", change, change).tolist()
+    return [sqrt(square) for square in squares]
 
 
 def residual_limit(sigma: float, epsilon: float, delta: float) -> float:
@@ -91,3 +193,121 @@ def rounded_up(number: float) -> float:
         return number
     mantissa, exponent = frexp(number)
     return ldexp(1.0, exponent - (mantissa == 0.5)) if number > 0.0 else 0.0
+
+
+MECHANISMS = ("output", "objective")
+
+# Without noise there is no budget; the residual is still kept so small that the parameters are
+# no further than this from the optimum.
+_DISTANCE_WITHOUT_NOISE = 1e-4
+# Part of the hidden distance that pays for what a fresh fit leaves.
+_SHARE_OF_FIT = 0.125
+
+
+class Limits(NamedTuple):
+    """Largest gradients, rounding included: after a fit, and after a removal."""
+
+    fit: float
+    removal: float
+
+
+class Mechanism:
+    """What is drawn, hidden and released: here nothing is hidden, and nothing is certified."""
+
+    def draw_tilt(self, source: NoiseSource, shape: tuple[int, int]) -> Floats | None:  # noqa: ARG002
+        """Return the random linear term of the objective, if there is one."""
+        return None
+
+    def limits(self, ridge: float, tolerance: float, size: int) -> Limits:  # noqa: ARG002
+        """Return what gradients are hidden, for `size` parameters.
+
+        `ridge` is the strong convexity, `tolerance` the gradient at which training stops. Here the
+        gradient keeps the parameters close to the optimum.
+        """
+        return Limits(np.inf, _DISTANCE_WITHOUT_NOISE * ridge)
+
+    def spent_epsilon(self, spent: float, ridge: float, size: int) -> float:  # noqa: ARG002
+        """Return an epsilon that hides a gradient of norm `spent`; infinite if none does."""
+        return np.inf if spent > 0.0 else 0.0
+
+    def release(self, weights: Floats, source: NoiseSource) -> Floats:  # noqa: ARG002
+        """Return the parameters that others may see."""
+        return weights
+
+
+class OutputNoise(Mechanism):
+    """Fresh integer noise on parameters that are rounded to a grid; they stay secret themselves.
+
+    No limit, threshold or refusal depends on the noise, so none of them tells of it.
+
+    Parameters
+    ----------
+    sigma, epsilon, delta : float
+        Noise per parameter, and what is claimed.
+    """
+
+    def __init__(self, sigma: float, epsilon: float, delta: float) -> None:
+        self.grid = Grid.of_sigma(sigma)
+        self.epsilon = epsilon
+        self.delta = delta
+
+    def limits(self, ridge: float, tolerance: float, size: int) -> Limits:  # noqa: ARG002
+        """Share the hidden distance between the model that forgot and a fresh fit."""
+        hidden = ridge * self.grid.hidden_distance(self.epsilon, self.delta, size)
+        return Limits(_SHARE_OF_FIT * hidden, (1 - _SHARE_OF_FIT) * hidden)
+
+    def spent_epsilon(self, spent: float, ridge: float, size: int) -> float:
+        """Add what a fresh fit may leave."""
+        of_fit = self.limits(ridge, 0.0, size).fit
+        return self.grid.spent_epsilon((spent + of_fit) / ridge, self.delta, size)
+
+    def release(self, weights: Floats, source: NoiseSource) -> Floats:
+        """Return the parameters on the grid, with noise."""
+        return self.grid.release(weights, source, is_pure=self.delta == 0.0)
+
+
+class ObjectiveNoise(Mechanism):
+    """A secret linear term in the objective, drawn once (Guo et al. 2020); proves nothing here."""
+
+    def __init__(self, sigma: float, epsilon: float, delta: float) -> None:
+        self.sigma = sigma
+        self.epsilon = epsilon
+        self.delta = delta
+
+    def draw_tilt(self, source: NoiseSource, shape: tuple[int, int]) -> Floats | None:
+        """Return normal numbers, or a vector of density exp(-|b| / sigma) where delta is 0."""
+        if self.delta == 0.0:
+            return source.ball(shape, self.sigma)
+        return self.sigma * source.normals(shape)
+
+    def limits(self, ridge: float, tolerance: float, size: int) -> Limits:  # noqa: ARG002
+        """Leave room for what a retrain may leave."""
+        hidden = max(residual_limit(self.sigma, self.epsilon, self.delta) - tolerance, 0.0)
+        return Limits(hidden, hidden)
+
+    def spent_epsilon(self, spent: float, ridge: float, size: int) -> float:  # noqa: ARG002
+        """Return that of the published theorem."""
+        if self.delta == 0.0:
+            return spent / self.sigma
+        return gaussian_epsilon(spent / self.sigma, self.delta)
+
+
+def mechanism_of(name: str, sigma: float, epsilon: float, delta: float) -> Mechanism:
+    """Return the mechanism of a model's settings, one of `MECHANISMS` by name."""
+    if sigma == 0.0:
+        return Mechanism()
+    return (OutputNoise if name == "output" else ObjectiveNoise)(sigma, epsilon, delta)
+
+
+def release_code(model: Any) -> str:
+    """Return the code of the mechanism that hides what removals leave, for certificates."""
+    is_pure = model.delta == 0
+    if getattr(model, "mechanism", None) == "objective":
+        return f"objective-perturbation-{'gamma-ball' if is_pure else 'gaussian'}"
+    return f"grid-release-discrete-{'laplace' if is_pure else 'gaussian'}"
+
+
+def batches_and_noise(size: TrainingSize) -> SearchRanges:
+    """Return both extremes of Mahadevan and Mathioudakis, m' = m/8 and m, and scales of noise."""
+    batches = {"batch_size": (size.n_together // 8, None)} if size.n_together >= 8 else {}
+    return SearchRanges(batches, {"sigma": (0.01, 0.1)})

@@ -17,60 +17,40 @@ from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from letheon.base import (
     ForgetMixin,
-    InPlaceMixin,
     KeywordScoreMixin,
     Outcome,
     Removal,
     exclusive,
     require_fitted,
-    require_known,
     warn_all,
 )
-from letheon.data import Ids, SlotRows, hold_labels, hold_target, row_ids
-from letheon.exceptions import AssumptionError, EmptyModelError, GuaranteeWarning
+from letheon.data import SlotRows, hold_labels, hold_target, row_ids
+from letheon.exceptions import AssumptionError, GuaranteeWarning
 from letheon.guarantee import Guarantee
 from letheon.inner import remember_features, require_features
-from letheon.linear._change import Change
-from letheon.linear._design import Design, row_norms
-from letheon.linear._grid import Grid
-from letheon.linear._linear import Linear, classification_loss
-from letheon.linear._losses import Floats, Loss
-from letheon.linear._noise import NoiseSource, Sealed
-from letheon.linear._problem import Positions, Problem
-from letheon.linear._published import PublishedModel
-from letheon.linear._quiet import Quiet
-from letheon.linear._settings import check_settings
+from letheon.linear._calibrate import Grid
+from letheon.linear._model import Design, Linear, PublishedModel, classification_loss
+from letheon.linear._problem import Floats, Loss, Positions, Problem, row_norms
 from letheon.linear._solve import Solution
+from letheon.noise import NoiseSource, Sealed
 from letheon.parallel import one_thread
+from letheon.removal import Change, Counts, Opaque, ProbabilitiesMixin, RowsMixin, TrainingRows
 from letheon.seeds import seed_from
-
-Counts = NDArray[np.int64] | None
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Held(Quiet):
-    """Rows to train on. `counts` has the number of rows per class; both are None for regression."""
-
-    rows: SlotRows
-    classes: NDArray[Any] | None = None
-    counts: Counts = None
-
-    def without(self, positions: Positions) -> "Held":
-        """Return the other rows in fresh memory; classes without rows are dropped."""
-        rows = copy.copy(self.rows)
-        rows.wipe(positions)
-        rows = rows.compacted()
-        if self.classes is None or self.counts is None:
-            return Held(rows)
-        counts = np.bincount(rows.y, minlength=len(self.classes))
-        kept = np.flatnonzero(counts)
-        rows.y[:] = np.searchsorted(kept, rows.y)
-        # Of the narrowest text dtype: a wide one would still show the length of an absent label.
-        return Held(rows, hold_target(self.classes[kept]), counts[kept])
+from letheon.validation import (
+    POSITIVE,
+    Interval,
+    OneOf,
+    OrNone,
+    Rules,
+    Whole,
+    check_parameter,
+    require_target,
+    validate_parameters,
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Trained(Quiet):
+class Trained(Opaque):
     """What training found: attributes of the model, operations it took, warnings to give."""
 
     attributes: dict[str, Any]
@@ -107,13 +87,34 @@ class Doubts:
         return (GuaranteeWarning(text),) if self.reasons else ()
 
 
-class ConvexBase(InPlaceMixin, ForgetMixin, BaseEstimator):
+NOISE_SCALE = Interval(0, expected="the scale of the noise, 0 (none) or a positive number")
+
+
+class LinearBase(RowsMixin, BaseEstimator):
     """A regularised linear model that holds its rows and publishes `model_`."""
 
     # How long training took and why a guarantee was weakened are no part of what was learned.
     _not_digested: ClassVar[frozenset[str]] = ForgetMixin._not_digested | {
         "training_flops_",
         "n_iter_",
+    }
+
+    _parameter_rules: ClassVar[Rules] = {
+        "l2": Interval(
+            0,
+            closed="neither",
+            why="without a regulariser the problem is not strongly convex (on separable classes it "
+            "has no optimum), and no bound holds",
+        ),
+        "reg": OneOf(("per_sample", "total")),
+        "multi_class": OneOf(("ovr", "softmax")),
+        "if_unproved": OneOf(("raise", "downgrade")),
+        "tol": POSITIVE,
+        "max_iter": Whole(1),
+        "sigma": NOISE_SCALE,
+        "epsilon": POSITIVE,
+        "delta": Interval(0, 1, closed="left"),
+        "batch_size": OrNone(Whole(1)),
     }
 
     l2: float
@@ -127,9 +128,7 @@ class ConvexBase(InPlaceMixin, ForgetMixin, BaseEstimator):
     noise_seed: int | None
     random_state: Any
 
-    rows_: SlotRows
     model_: Linear
-    counts_: Counts
     source_: NoiseSource
     release_salt_: str
     downgraded_: str | None
@@ -163,7 +162,7 @@ class ConvexBase(InPlaceMixin, ForgetMixin, BaseEstimator):
             remember_features(self, X)
             vars(self).pop("tuning_", None)
             attributes = {
-                **_holdings(held, source, trained),
+                **holdings(held, source, trained),
                 "seed_": seed,
                 **self._remember_settings(),
             }
@@ -230,12 +229,6 @@ class ConvexBase(InPlaceMixin, ForgetMixin, BaseEstimator):
         return self.model_.intercept
 
     @property
-    def n_rows_(self) -> int:
-        """Number of rows still held."""
-        require_fitted(self)
-        return len(self.rows_)
-
-    @property
     def row_norm_(self) -> float:
         """R: the declared bound of the rows' norms, or the norm of the longest row held."""
         require_fitted(self)
@@ -243,7 +236,7 @@ class ConvexBase(InPlaceMixin, ForgetMixin, BaseEstimator):
         return float(row_norms(self.rows_.X).max()) if declared is None else float(declared)
 
     @abstractmethod
-    def _train(self, held: Held, source: NoiseSource, seed: int) -> Trained:
+    def _train(self, held: TrainingRows, source: NoiseSource, seed: int) -> Trained:
         """Train from scratch; `attributes` hold `model_`, `downgraded_` and the method's own."""
 
     def exact_residual(self) -> float:
@@ -270,23 +263,24 @@ class ConvexBase(InPlaceMixin, ForgetMixin, BaseEstimator):
         """Return the loss for these classes."""
 
     def _check_settings(self) -> None:
-        check_settings(self)
+        """Raise for parameters that make no sense, alone or together.
+
+        `Design` checks `rows` and `row_norm`, `NoiseSource` the seed of the noise.
+        """
+        validate_parameters(self)
 
     def _design(self) -> Design:
         return Design(bool(self.fit_intercept), self.rows, self.row_norm)
 
-    def _hold(self, X: Any, y: Any, ids: Any) -> Held:
-        if y is None:
-            raise ValueError(
-                f"{type(self).__name__} requires y to be passed, but the target y is None"
-            )
+    def _hold(self, X: Any, y: Any, ids: Any) -> TrainingRows:
+        require_target(self, y)
         design, (target, classes) = self._design(), self._hold_target(y)
         rows = design.rows(X)
         check_consistent_length(rows, target)
         counts = None if classes is None else np.bincount(target, minlength=len(classes))
-        return Held(SlotRows(rows, target, row_ids(ids, len(target))), classes, counts)
+        return TrainingRows(SlotRows(rows, target, row_ids(ids, len(target))), classes, counts)
 
-    def _problem(self, held: Held, tilt: Floats | None = None) -> Problem:
+    def _problem(self, held: TrainingRows, tilt: Floats | None = None) -> Problem:
         """Return the problem of these rows."""
         rows, loss = held.rows, self._loss(held.classes)
         return Problem(rows.X, rows.y, loss, len(rows), self.l2, self.reg, tilt)  # type: ignore[arg-type]
@@ -294,21 +288,12 @@ class ConvexBase(InPlaceMixin, ForgetMixin, BaseEstimator):
     def _linear(self, weights: Floats, classes: NDArray[Any] | None) -> Linear:
         return Linear(weights, self._design(), classes, self._loss(classes).is_joint)
 
-    def _held(self) -> Held:
+    def _held(self) -> TrainingRows:
         """Return what the fitted model holds."""
-        return Held(self.rows_, self.model_.classes, self.counts_)
+        return TrainingRows(self.rows_, self.model_.classes, self.counts_)
 
     def _doubts(self) -> Doubts:
         return Doubts(self.if_unproved == "raise")
-
-    def _held_ids(self) -> Ids:
-        return self.rows_.ids
-
-    def _locate(self, wanted: Ids) -> Removal:
-        found = self.rows_.find(wanted)
-        if len(found.missing):
-            require_known(found.missing, self.rows_.ids)
-        return Removal(len(wanted), len(found.positions), found.positions)
 
     def _prepare(self, removal: Removal, **options: Any) -> Change:
         counts = self._counts_without(removal.where)
@@ -328,24 +313,6 @@ class ConvexBase(InPlaceMixin, ForgetMixin, BaseEstimator):
         `options` are what the method's own `forget` takes besides.
         """
 
-    def _commit(self, plan: Change) -> Outcome:
-        return plan.commit(self)
-
-    def _counts_without(self, positions: Positions) -> Counts:
-        return None if self.counts_ is None else self._counts_after(self.rows_.y[positions])
-
-    def _counts_after(self, leaving: NDArray[Any]) -> Counts:
-        """Return the rows left per class when targets leave; raise if fewer than two stay."""
-        if self.counts_ is None:
-            return None
-        counts = self.counts_ - np.bincount(leaving, minlength=len(self.counts_))
-        if np.count_nonzero(counts) < 2:
-            raise EmptyModelError(
-                "only one class would be left, and fit needs two; nothing was changed. Delete the "
-                "model and its files instead, or keep somebody of another class."
-            )
-        return counts
-
     def _retrain(self, positions: Positions) -> Change:
         """Prepare a fit from scratch on the remaining rows, with fresh noise."""
         held, source = self._held().without(positions), copy.copy(self.source_)
@@ -353,7 +320,7 @@ class ConvexBase(InPlaceMixin, ForgetMixin, BaseEstimator):
         outcome = Outcome(1.0, {"retrains": 1}, trained.warnings)
         writes: list[Callable[[], None]] = [partial(self.rows_.wipe, positions)]
         writes += [value.wipe for value in vars(self).values() if isinstance(value, Sealed)]
-        return Change(_holdings(held, source, trained), outcome, tuple(writes))
+        return Change(holdings(held, source, trained), outcome, tuple(writes))
 
     def _settle(self, *, is_bare: bool) -> Self:
         """Template of `settle` for methods that keep parameters under a seal, or nothing."""
@@ -390,7 +357,7 @@ class ConvexBase(InPlaceMixin, ForgetMixin, BaseEstimator):
         return tags
 
 
-class ConvexClassifier(KeywordScoreMixin, ClassifierMixin, ConvexBase):
+class LinearClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixin, LinearBase):
     """A regularised linear classifier."""
 
     multi_class: str
@@ -419,12 +386,6 @@ class ConvexClassifier(KeywordScoreMixin, ClassifierMixin, ConvexBase):
         self._check_input(X)
         return self.model_.shares(X)
 
-    def predict_log_proba(self, X: Any) -> Floats:
-        """Return the logarithm of `predict_proba`."""
-        with np.errstate(divide="ignore"):
-            logarithms: Floats = np.log(self.predict_proba(X))
-        return logarithms
-
     def _hold_target(self, y: Any) -> tuple[NDArray[Any], NDArray[Any] | None]:
         labels = hold_labels(y, name=type(self).__name__, regressor="InfluenceRegressor")
         classes, codes = np.unique(labels, return_inverse=True)
@@ -447,7 +408,7 @@ class ConvexClassifier(KeywordScoreMixin, ClassifierMixin, ConvexBase):
         return classification_loss(len(classes), joint=self.multi_class == "softmax")
 
 
-class ConvexRegressor(KeywordScoreMixin, RegressorMixin, ConvexBase):
+class LinearRegressor(KeywordScoreMixin, RegressorMixin, LinearBase):
     """A regularised linear regression."""
 
     def predict(self, X: Any) -> Floats:
@@ -464,7 +425,7 @@ class ConvexRegressor(KeywordScoreMixin, RegressorMixin, ConvexBase):
         return self._hold_target(y)[0]
 
 
-def _holdings(held: Held, source: NoiseSource, trained: Trained) -> dict[str, Any]:
+def holdings(held: TrainingRows, source: NoiseSource, trained: Trained) -> dict[str, Any]:
     """Return the attributes that training leaves; the method's own may replace the rows."""
     return {
         "rows_": held.rows,
@@ -474,6 +435,16 @@ def _holdings(held: Held, source: NoiseSource, trained: Trained) -> dict[str, An
         "n_iter_": trained.n_iter,
         **trained.attributes,
     }
+
+
+def require_batch_size(batch_size: Any, n_rows: int) -> None:
+    """Raise unless a request can be cut into batches of this size."""
+    check_parameter("batch_size", batch_size, Whole(1))
+    if batch_size > n_rows:
+        raise ValueError(
+            f"batch_size={batch_size}, but this request removes {n_rows} row(s); nothing was "
+            "changed. Give forget(..., batch_size=None) or a smaller number"
+        )
 
 
 def unconverged(solution: Solution, tolerance: float) -> tuple[Warning, ...]:

@@ -12,22 +12,22 @@ from sklearn.utils import Tags
 from letheon.base import Outcome, Removal, require_fitted
 from letheon.data import SlotRows
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
-from letheon.linear._base import ConvexClassifier, Counts, Held, Trained
-from letheon.linear._batches import Batches, row_keys
-from letheon.linear._cache import Cache
-from letheon.linear._change import Change
-from letheon.linear._checkpoints import Checkpoints, replayed_by_hessians
-from letheon.linear._design import row_norms
-from letheon.linear._losses import Floats, Squared
-from letheon.linear._noise import NoiseSource
-from letheon.linear._problem import Problem
-from letheon.linear._replay import Descent, Exactness, Removed, Replay, replayed_by_secants
-from letheon.linear._settings import check_settings, require_one_of, require_positive, require_whole
+from letheon.linear._base import LinearClassifier, Trained
+from letheon.linear._path import Batches, Trajectory, row_keys
+from letheon.linear._problem import Floats, Problem, Squared, row_norms
+from letheon.linear._replay import (
+    Checkpoints,
+    Descent,
+    Removed,
+    Replay,
+    replayed_by_hessians,
+    replayed_by_secants,
+)
 from letheon.linear._solve import DENSE_LIMIT, block_size
-from letheon.linear._trajectory import Trajectory
+from letheon.noise import NoiseSource
+from letheon.removal import Cache, Change, Counts, Exactness, TrainingRows
 from letheon.seeds import Purpose, library_seed
-
-HESSIANS = ("lbfgs", "cached")
+from letheon.validation import POSITIVE, OneOf, OrNone, Rules, Whole
 
 FACTS = MethodFacts(
     method="deltagrad",
@@ -91,7 +91,7 @@ class Pace:
     n_rows: int
 
 
-class DeltaGradClassifier(ConvexClassifier):
+class DeltaGradClassifier(LinearClassifier):
     """Linear classifier that forgets by replaying its gradient descent.
 
     Training is gradient descent on ``F(w) = mean_i l_i(w) + (lam / 2) |w|^2``; all of its points
@@ -201,8 +201,14 @@ class DeltaGradClassifier(ConvexClassifier):
     """
 
     facts: ClassVar[MethodFacts] = FACTS
+    _parameter_rules: ClassVar[Rules] = {
+        "learning_rate": OrNone(POSITIVE),
+        "hessian": OneOf(("lbfgs", "cached")),
+        **dict.fromkeys(("n_steps", "period", "history", "n_checkpoints"), Whole(1)),
+        **dict.fromkeys(("burn_in", "max_memory"), Whole(0)),
+    }
     # Where numbers are kept is a matter of the machine.
-    _not_digested: ClassVar[frozenset[str]] = ConvexClassifier._not_digested | {"max_memory"}
+    _not_digested: ClassVar[frozenset[str]] = LinearClassifier._not_digested | {"max_memory"}
 
     trajectory_: Trajectory
     pace_: Pace
@@ -258,19 +264,7 @@ class DeltaGradClassifier(ConvexClassifier):
         require_fitted(self)
         return self.pace_.rate
 
-    def _check_settings(self) -> None:
-        check_settings(self)
-        if self.learning_rate is not None:
-            require_positive("learning_rate", self.learning_rate)
-        if self.batch_size is not None:
-            require_whole("batch_size", self.batch_size)
-        require_one_of("hessian", self.hessian, HESSIANS)
-        for name in ("n_steps", "period", "history", "n_checkpoints"):
-            require_whole(name, getattr(self, name))
-        for name in ("burn_in", "max_memory"):
-            require_whole(name, getattr(self, name), least=0)
-
-    def _train(self, held: Held, source: NoiseSource, seed: int) -> Trained:
+    def _train(self, held: TrainingRows, source: NoiseSource, seed: int) -> Trained:
         problem = self._problem(held)
         self._require_room_for_hessians(problem)
         pace = self._choose_pace(problem, seed)

@@ -15,27 +15,30 @@ from letheon.base import Outcome, Removal, require_fitted
 from letheon.data import hold_labels, hold_target, join_target, row_ids
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
 from letheon.inner import require_features
-from letheon.linear._account import rounded_up
-from letheon.linear._base import ConvexClassifier, Counts, Held, Trained
-from letheon.linear._cache import Cache
-from letheon.linear._change import Change
-from letheon.linear._descent_engines import ByResidual, ByTheorem, Engine, Found, InParts, Kept
-from letheon.linear._descent_settings import (
-    check_descent_settings,
+from letheon.linear._account import release_code, rounded_up
+from letheon.linear._base import LinearClassifier, Trained, holdings
+from letheon.linear._calibrate import Grid
+from letheon.linear._descent_engines import (
+    PARAMETER_RULES,
+    ByResidual,
+    ByTheorem,
+    Engine,
+    Found,
+    InParts,
+    Kept,
+    check_combination,
+    choose_noise_scale,
     has_outgrown,
     limit_of,
     parts_of,
-    plan_of,
-    scale_of,
+    plan_descent,
 )
-from letheon.linear._descent_steps import Move, Trail
+from letheon.linear._descent_steps import Move, Parts, Trail
 from letheon.linear._descent_theory import DistributedPlan, Plan
-from letheon.linear._distributed import Parts
-from letheon.linear._grid import Grid
-from letheon.linear._losses import Floats
-from letheon.linear._mechanism import release_code
-from letheon.linear._noise import NoiseSource, Sealed
-from letheon.linear._problem import NOBODY, Positions, Problem
+from letheon.linear._problem import NOBODY, Floats, Positions, Problem
+from letheon.noise import NoiseSource, Sealed
+from letheon.removal import Cache, Change, Counts, TrainingRows
+from letheon.validation import Rules
 
 _THEOREMS = {
     ("basic", "secret"): "neel2020-theorem-3.1",
@@ -119,7 +122,7 @@ _RESIDUAL_STATE = {
 _USUAL_PASSES = 10
 
 
-class DescentToDeleteClassifier(ConvexClassifier):
+class DescentToDeleteClassifier(LinearClassifier):
     """Logistic regression that forgets by further training and fresh noise.
 
     Training stops within a distance of the optimum, and what is published is W on a grid, plus
@@ -241,6 +244,7 @@ class DescentToDeleteClassifier(ConvexClassifier):
     """
 
     facts: ClassVar[MethodFacts] = FACTS
+    _parameter_rules: ClassVar[Rules] = PARAMETER_RULES
     sigma_: float
     distance_: float
     limit_: float
@@ -349,12 +353,13 @@ class DescentToDeleteClassifier(ConvexClassifier):
         return nan if passes is None else passes
 
     def _check_settings(self) -> None:
-        check_descent_settings(self)
+        super()._check_settings()
+        check_combination(self)
 
-    def _train(self, held: Held, source: NoiseSource, seed: int) -> Trained:  # noqa: ARG002
+    def _train(self, held: TrainingRows, source: NoiseSource, seed: int) -> Trained:  # noqa: ARG002
         problem = self._problem(held)
-        plan = plan_of(self, problem)
-        sigma = scale_of(self, plan)
+        plan = plan_descent(self, problem)
+        sigma = choose_noise_scale(self, plan)
         limit = limit_of(self, sigma, prod(problem.shape))
         problem = _regularised(problem, plan)
         engine = self._engine(plan, limit, parts_of(self, problem.n_held))
@@ -404,7 +409,7 @@ class DescentToDeleteClassifier(ConvexClassifier):
             rows.y[:] = np.searchsorted(classes, self.classes_)[rows.y]
         codes = np.searchsorted(classes, labels.astype(classes.dtype)).astype(np.int64)
         rows.append(new, codes, row_ids(ids, len(codes)))
-        held = Held(rows, classes, np.bincount(rows.y, minlength=len(classes)))
+        held = TrainingRows(rows, classes, np.bincount(rows.y, minlength=len(classes)))
         is_new = len(classes) > len(self.classes_) or not self._is_on_grid
         if is_new or has_outgrown(self, n_before, len(rows)):
             return self._trained_anew(held)
@@ -414,19 +419,11 @@ class DescentToDeleteClassifier(ConvexClassifier):
         move = Move(before, after, positions, rows.alive, adds=True)
         return self._moved(move, {"rows_": rows, "counts_": held.counts}, ())
 
-    def _trained_anew(self, held: Held) -> Change:
+    def _trained_anew(self, held: TrainingRows) -> Change:
         source = copy.copy(self.source_)
         trained = self._train(held, source, self.seed_)
-        attributes = {
-            "rows_": held.rows,
-            "counts_": held.counts,
-            "source_": source,
-            "training_flops_": trained.flops,
-            "n_iter_": trained.n_iter,
-            **trained.attributes,
-        }
         outcome = Outcome(1.0, {"retrains": 1}, trained.warnings)
-        return Change(attributes, outcome, self._wipes())
+        return Change(holdings(held, source, trained), outcome, self._wipes())
 
     def _settled(self) -> Change:
         """Prepare what `settle` does."""

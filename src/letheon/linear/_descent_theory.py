@@ -10,16 +10,15 @@ What a certificate rests on is that both the model that forgot and a fresh one a
 `distance` s of the same optimum. Noise on the grid then hides a shift of 2s.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from math import ceil, exp, expm1, inf, log, log1p, sqrt
 from sys import float_info
-from typing import Protocol
 
 import numpy as np
 
-from letheon.linear._calibrate import zcdp_gap
-from letheon.linear._grid import Grid
-from letheon.linear._losses import Loss
+from letheon.linear._calibrate import Grid, zcdp_gap
+from letheon.linear._problem import Loss
 
 # Rounding of a ratio of logarithms must not cost a step.
 _WHOLE = 1e-9
@@ -177,38 +176,13 @@ def printed_sigma(geometry: Geometry, distance: float, epsilon: float, delta: fl
     return max(printed, sigma_for(distance, epsilon, delta, geometry.n_entries))
 
 
-class Plan(Protocol):
-    """How many steps requests take, and the noise that hides what they leave."""
-
-    @property
-    def geometry(self) -> Geometry:
-        """Constants that hold for all rows that are allowed."""
-
-    @property
-    def sigma(self) -> float:
-        """Scale of the noise."""
-
-    @property
-    def distance(self) -> float:
-        """Bound of the distance to the optimum after a fit or a request."""
-
-    @property
-    def training_steps(self) -> int:
-        """Steps of a fit."""
-
-    def update_steps(self, n_before: int, n_changed: int, actual: Geometry) -> int:
-        """Steps of a request that changes `n_changed` rows after `n_before` others were changed.
-
-        `actual` are constants that hold for the rows as they are; smoother ones save steps.
-        """
-
-
 @dataclass(frozen=True)
-class SecretPlan:
-    """Theorem 3.1: a request starts from the parameters without noise, and makes I steps.
+class Plan(ABC):
+    """How many steps requests take, and the noise that hides what they leave.
 
-    `left` is the fixed point of ``s = gamma^I (s + jolt)``, and `distance` has rounding on top.
-    Theorem 3.4 is the same with a stronger regulariser.
+    `geometry` has constants that hold for all rows that are allowed, `sigma` is the scale of the
+    noise, `distance` a bound of the distance to the optimum after a fit or a request; `left` is
+    that distance without rounding.
     """
 
     geometry: Geometry
@@ -217,6 +191,27 @@ class SecretPlan:
     left: float
     iterations: int
     n_rows: int
+
+    @property
+    @abstractmethod
+    def training_steps(self) -> int:
+        """Steps of a fit."""
+
+    @abstractmethod
+    def update_steps(self, n_before: int, n_changed: int, actual: Geometry) -> int:
+        """Steps of a request that changes `n_changed` rows after `n_before` others were changed.
+
+        `actual` are constants that hold for the rows as they are; smoother ones save steps.
+        """
+
+
+@dataclass(frozen=True)
+class SecretPlan(Plan):
+    """Theorem 3.1: a request starts from the parameters without noise, and makes I steps.
+
+    `left` is the fixed point of ``s = gamma^I (s + jolt)``, and `distance` has rounding on top.
+    Theorem 3.4 is the same with a stronger regulariser.
+    """
 
     @classmethod
     def of(
@@ -244,7 +239,7 @@ class SecretPlan:
 
 
 @dataclass(frozen=True)
-class PublishedPlan:
+class PublishedPlan(Plan):
     """Theorem 3.2: a request starts from the published parameters, and nothing else is kept.
 
     The steps must also undo the last noise. Half of delta pays for the event that some noise of the
@@ -253,12 +248,6 @@ class PublishedPlan:
     the bound of the last noise. None of this depends on rows, only on how many were changed.
     """
 
-    geometry: Geometry
-    sigma: float
-    distance: float
-    left: float
-    iterations: int
-    n_rows: int
     delta: float
 
     @classmethod
@@ -320,27 +309,13 @@ def published_scale(
     return 2.0 * geometry.fixed_point(iterations, geometry.jolt(n_rows)) / gap
 
 
-def published_least_iterations(geometry: Geometry, epsilon: float, delta: float) -> int:
-    """Least I for which Theorem 3.2 is stated."""
-    a, gain = 2.0 * log(2.0 / delta), geometry.rate * geometry.strong
-    gap = sqrt(a + epsilon) - sqrt(a)
-    return steps_between(sqrt(2.0 * geometry.n_entries) / gain, gap, geometry)
-
-
 @dataclass(frozen=True)
-class WeakPlan:
+class WeakPlan(Plan):
     """Theorem 3.5: the i-th change makes i^2 I steps.
 
     After T steps at most ``sqrt(M / (mu T))`` of the distance is left, and no step makes it larger,
     so with ``k = sqrt(M / (mu I))`` it is at most ``(k / i)(s_0 + i jolt) <= 2 k jolt``.
     """
-
-    geometry: Geometry
-    sigma: float
-    distance: float
-    left: float
-    iterations: int
-    n_rows: int
 
     @classmethod
     def of(
@@ -403,19 +378,13 @@ def weak_regulariser(
 
 
 @dataclass(frozen=True)
-class DistributedPlan:
+class DistributedPlan(Plan):
     """Algorithms 5 and 6: K parts of b rows each, drawn with replacement; their mean is published.
 
     ``J = I n^((4 - 3 xi) / 2)`` takes the place of I in the noise, with log(2 / delta) in q. The
     mean of the distances of the parts is tracked, not only bounded in probability; see `Parts`.
     """
 
-    geometry: Geometry
-    sigma: float
-    distance: float
-    left: float
-    iterations: int
-    n_rows: int
     part_rows: int
     delta: float
 

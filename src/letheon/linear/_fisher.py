@@ -10,33 +10,37 @@ import numpy as np
 from letheon.base import Outcome, Removal, require_fitted
 from letheon.data import SlotRows
 from letheon.guarantee import Guarantee, MethodFacts
-from letheon.linear._account import rounded_up
+from letheon.linear._account import batches_and_noise, release_code, rounded_up
 from letheon.linear._base import (
-    ConvexClassifier,
-    Counts,
     Doubts,
-    Held,
+    LinearClassifier,
     Trained,
+    require_batch_size,
     unconverged,
     with_outcome,
 )
-from letheon.linear._cache import Cache
-from letheon.linear._calibrate import require_epsilon_delta
-from letheon.linear._change import Change
-from letheon.linear._design import NORM_ROUNDING
-from letheon.linear._fisher_expansion import Expanded, Expansion, Fisher, Products, View, look
-from letheon.linear._fisher_law import Law
-from letheon.linear._fisher_noise import Root, are_accurate, draw_noise
-from letheon.linear._fisher_walk import JUST_TRAINED, FisherAccount, Walk, hessian_flops
-from letheon.linear._grid import Grid
-from letheon.linear._losses import Floats
-from letheon.linear._mechanism import batches_and_noise, release_code
-from letheon.linear._noise import NoiseSource, Sealed
-from letheon.linear._problem import NOBODY, Positions, Problem
-from letheon.linear._settings import require_batch_size, require_one_of, require_whole
+from letheon.linear._calibrate import Grid
+from letheon.linear._fisher_law import Law, Root, are_accurate, draw_noise
+from letheon.linear._fisher_walk import (
+    JUST_TRAINED,
+    Expanded,
+    Expansion,
+    Fisher,
+    FisherAccount,
+    Products,
+    View,
+    Walk,
+    hessian_flops,
+    look,
+)
+from letheon.linear._model import NORM_ROUNDING
+from letheon.linear._problem import NOBODY, Floats, Positions, Problem
 from letheon.linear._solve import finished, is_dense, minimise
+from letheon.noise import NoiseSource, Sealed
 from letheon.receipt import Receipt
+from letheon.removal import Cache, Change, Counts, TrainingRows
 from letheon.seeds import Purpose, library_seed
+from letheon.validation import Interval, OneOf, Rules
 
 
 def _noise_code(model: Any) -> str:
@@ -64,9 +68,6 @@ FACTS = MethodFacts(
     noise=_noise_code,
     search_ranges=batches_and_noise,
 )
-
-COVARIANCES = ("fisher", "isotropic")
-STATES = ("published", "secret")
 
 _AS_FITTED = "as fitted"
 _REGS = {"per_sample": "regulariser-per-sample", "total": "regulariser-in-total"}
@@ -96,7 +97,7 @@ _RESIDUAL_STATE = {
 }
 
 
-class FisherClassifier(ConvexClassifier):
+class FisherClassifier(LinearClassifier):
     """Linear classifier that forgets by Newton steps and fresh Fisher noise.
 
     Training finds the optimum of all rows and releases it with noise,
@@ -216,6 +217,13 @@ class FisherClassifier(ConvexClassifier):
     """
 
     facts: ClassVar[MethodFacts] = FACTS
+    _parameter_rules: ClassVar[Rules] = {
+        "delta": Interval(
+            0, 1, closed="neither", why="Gaussian noise gives no pure epsilon guarantee"
+        ),
+        "covariance": OneOf(("fisher", "isotropic")),
+        "state": OneOf(("published", "secret")),
+    }
 
     optimum_: Sealed | None
     account_: FisherAccount
@@ -333,15 +341,10 @@ class FisherClassifier(ConvexClassifier):
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        require_epsilon_delta(self.epsilon, self.delta, allow_zero_delta=False)
-        require_one_of("covariance", self.covariance, COVARIANCES)
-        require_one_of("state", self.state, STATES)
         if self.sigma > 0.0:
             Grid.of_sigma(self.sigma)  # Raises where sigma gives no grid.
-        if self.batch_size is not None:
-            require_whole("batch_size", self.batch_size)
 
-    def _train(self, held: Held, source: NoiseSource, seed: int) -> Trained:
+    def _train(self, held: TrainingRows, source: NoiseSource, seed: int) -> Trained:
         problem = self._problem(held)
         tolerance = self._tolerance(problem)
         solution = minimise(problem, tolerance=tolerance / 2, max_iter=self.max_iter)
@@ -545,7 +548,7 @@ class FisherClassifier(ConvexClassifier):
         return () if self.optimum_ is None else (self.optimum_.wipe,)
 
     def _settled(self) -> Change:
-        return ConvexClassifier._retrain(self, NOBODY)
+        return LinearClassifier._retrain(self, NOBODY)
 
     def _changed_in_place(self) -> tuple[str, ...]:
         return (*super()._changed_in_place(), "optimum_")

@@ -1,18 +1,347 @@
-"""Newton steps on the remaining rows, until noise hides what tells them from a retrain."""
+"""The Hessian of a Fisher model where it was taken, and the steps of a request.
+
+The Fisher matrix of the remaining rows near their optimum: steps with it, noise from it.
+
+With labels drawn from the model, the Fisher matrix of these losses is the Hessian of the data part.
+With the regulariser, and as a mean, F = H / n. `Expanded` holds H as matrices that follow removals;
+`Products` forms no matrix. `FullNoise` takes the noise from F, `DiagonalNoise` from its diagonal.
+
+Newton steps on the remaining rows, until noise hides what tells them from a retrain.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf, isnan
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
+import scipy.sparse as sp
 
 from letheon.linear._account import rounded_up
-from letheon.linear._fisher_expansion import Fisher, View, look
-from letheon.linear._fisher_law import Closeness, Law, Limits, Shape
-from letheon.linear._losses import Floats
-from letheon.linear._problem import Problem
-from letheon.linear._quiet import Quiet
+from letheon.linear._calibrate import Grid
+from letheon.linear._curvature import Curvature, Downdate
+from letheon.linear._fisher_law import (
+    COVARIANCE_ERROR,
+    FULL_LIMIT,
+    Closeness,
+    Law,
+    Limits,
+    Root,
+    Shape,
+    Spectrum,
+    diagonal_root,
+)
+from letheon.linear._problem import EPSILON, Floats, Loss, Positions, Problem, roots_of
+from letheon.linear._solve import block_size, conjugate_gradients
+from letheon.removal import Opaque, opaque_repr
+
+# The linear system is solved to this share of its target, or as well as so many repetitions can.
+_LINEAR = 1e-13
+_MOST_REFINEMENTS = 4
+_CG_TOLERANCE = 1e-3
+# What a bound of an error of the covariance counts in `Spectrum.root`.
+_SHARE_OF_ERROR = 0.53
+_ROWS_AT_ONCE = 256
+# Larger errors of scores leave no bound of curvature.
+_KNOWN_SCORES = 0.05
+# Largest second derivative of a loss in one score, of the logistic and of the softmax loss.
+_LARGEST_CURVATURE = 0.25
+
+
+class View(NamedTuple):
+    """What one pass over the rows shows at some parameters: gradient and scores.
+
+    `error` bounds the norm of what rounding may hide of the gradient.
+    """
+
+    gradient: Floats
+    scores: Floats
+    error: float = 0.0
+
+    def __repr__(self) -> str:
+        return opaque_repr(self)
+
+    @property
+    def residual(self) -> float:
+        """Upper bound of the norm of the gradient."""
+        return float(np.linalg.norm(self.gradient)) + self.error
+
+
+def look(problem: Problem, W: Floats) -> View:
+    """Return gradient and scores at W; one pass over the rows."""
+    return View(*problem.gradient_and_scores(W), problem.gradient_error(W))
+
+
+def log_change(loss: Loss, change: Floats) -> float:
+    """Largest logarithm by which a row's curvature changes when its scores change so.
+
+    The third derivative of the softmax loss is a covariance with the change less its mean, which
+    nowhere exceeds the range of the change.
+    """
+    if loss.is_joint:
+        return float(np.ptp(change, axis=1).max())
+    return loss.concordance * float(np.abs(change).max())
+
+
+class Expansion:
+    """The Hessian at a point, the rows' scores there, and what shapes the noise.
+
+    Attributes
+    ----------
+    curvature : Curvature
+        Blocks with their inverses, which follow removals.
+    scores : ndarray of shape (n_slots, K)
+        Scores at the point where the Hessian was evaluated; zeros for rows that left.
+    spectra : list of Spectrum or None
+        Of the blocks as they were evaluated, for noise from whole matrices; None after a removal.
+    error : float
+        Bound of the spectral norm of what the stored blocks miss by rounding.
+    bounds : ndarray or None
+        Of the diagonal, where only that shapes the noise.
+    """
+
+    def __init__(self, problem: Problem, curvature: Curvature, *, is_shaped: bool) -> None:
+        self.curvature = curvature
+        self.scores = look(problem, curvature.point).scores
+        self.ridge = problem.ridge
+        self.spectra: list[Spectrum] | None = None
+        self.top = self.freedom = self.error = 0.0
+        self.is_full = is_shaped and block_size(problem) <= FULL_LIMIT
+        if self.is_full:
+            bent = problem.loss.curvature(self.scores, problem.y)
+            self.error = problem.hessian_error(curvature.point, bent)
+            self.spectra = [Spectrum.of(block.hessian) for block in curvature.blocks]
+            values = np.concatenate([each.largest_values(self.error) for each in self.spectra])
+            self.top = float(values.max())
+            self.freedom = float(np.sum(values / (values + self.ridge))) * (1 + 1e-9)
+        self.bounds = bound_diagonal(problem) if is_shaped and not self.is_full else None
+
+    @classmethod
+    def at(
+        cls, problem: Problem, W: Floats, radius: float | None, seed: int, *, is_shaped: bool = True
+    ) -> Self:
+        """Evaluate the Hessian of the problem's rows at W."""
+        curvature = Curvature.at(problem, W, radius=radius, seed=seed)
+        return cls(problem, curvature, is_shaped=is_shaped)
+
+    def forget_spectra(self) -> None:
+        """Wipe the spectra: they hold the rows that leave."""
+        for spectrum in self.spectra or ():
+            spectrum.values[:] = 0.0
+            spectrum.vectors[:] = 0.0
+        self.spectra = None
+
+
+class FullNoise(Opaque):
+    """Noise from the blocks of an expansion, without the rows that leave.
+
+    `leaving` are factors V, one per block: the block loses V V'.
+    """
+
+    def __init__(self, expansion: Expansion, after: Problem, leaving: list[Floats]) -> None:
+        self._expansion, self._after, self._leaving = expansion, after, leaving
+        self.error = expansion.error
+        self._n_columns = max((V.shape[1] for V in leaving), default=0)
+        if leaving:
+            self.error += self._downdate_error()
+
+    def shape(self) -> Shape:
+        """Return bounds for the remaining rows.
+
+        Rows that leave take curvature away, which lowers eigenvalues and degrees of freedom. A
+        regulariser that shrinks raises the latter, by no more than the factor it shrinks by.
+        """
+        expansion, size = self._expansion, self._expansion.curvature.point.size
+        return Shape(
+            top=expansion.top,
+            freedom=expansion.freedom * max(expansion.ridge / self._after.ridge, 1.0),
+            size=size,
+            radius=expansion.curvature.radius,
+            concordance=self._after.loss.concordance,
+        )
+
+    def change(self, W: Floats, scores: Floats) -> float:
+        """Return how far curvature moved since the expansion; infinite if the matrix is not known.
+
+        Scores at either point are off by (d + 1) u |x| |W|, u the unit of rounding.
+        """
+        if not _SHARE_OF_ERROR * self.error <= COVARIANCE_ERROR / 2 * self._after.ridge:
+            return float("inf")
+        curvature = self._expansion.curvature
+        change = scores - self._expansion.scores
+        change[self._after.gone] = 0.0
+        lengths = float(np.linalg.norm(W)) + float(np.linalg.norm(curvature.point))
+        rounding = EPSILON * (len(W) + 4) * curvature.radius * lengths
+        return log_change(self._after.loss, change) + 1.05 * rounding
+
+    def roots(self, W: Floats, grid: Grid) -> list[Root]:  # noqa: ARG002
+        """Return what the noise of every block is made of, taken at the expansion point."""
+        spectra, after = self._expansion.spectra, self._after
+        if self._leaving or spectra is None:
+            blocks = [block.hessian for block in self._expansion.curvature.blocks]
+            for k, V in enumerate(self._leaving):
+                blocks[k] = blocks[k] - V @ V.T
+            spectra = [Spectrum.of(block) for block in blocks]
+        return [each.root(grid, after.ridge, after.n_held, self.error) for each in spectra]
+
+    def _downdate_error(self) -> float:
+        """Bound what the blocks miss by rounding when V V' is taken away.
+
+        As in `Problem.hessian_error`: a sum of so many terms, and curvature computed once more.
+        """
+        after, curvature = self._after, self._expansion.curvature
+        d, K = after.shape
+        trace = max(float(np.trace(block.hessian)) for block in curvature.blocks)
+        lost = max(float((V * V).sum()) for V in self._leaving)
+        scores = 6 * (d + 4) * curvature.radius * float(np.linalg.norm(curvature.point))
+        if not scores * EPSILON <= _KNOWN_SCORES:
+            return float("inf")
+        units = 2 * (self._n_columns + 4) * (trace + lost) + (16 + scores) * lost
+        if after.loss.is_joint:
+            units += 8 * K * (K + 6) * self._n_columns * curvature.radius**2
+        return 1.05 * EPSILON / 2 * units
+
+
+class DiagonalNoise(Opaque):
+    """Noise from the diagonal of the Hessian, taken where the parameters end; for many columns.
+
+    `bounds` are what `bound_diagonal` returned for these rows, or for these and others.
+    """
+
+    def __init__(self, after: Problem, radius: float | None, bounds: Floats | None = None) -> None:
+        self._after = after
+        self._radius = float(after.norms.max()) if radius is None else radius
+        self._bounds = bound_diagonal(after) if bounds is None else bounds
+
+    def shape(self) -> Shape:
+        """Return bounds from the columns' norms."""
+        after, bounds = self._after, self._bounds
+        d, K = after.shape
+        return Shape(
+            top=float(bounds.max()),
+            freedom=K * float(np.sum(bounds / (bounds + after.ridge))) * (1 + 1e-9),
+            size=d * K,
+            radius=self._radius,
+            concordance=after.loss.concordance,
+        )
+
+    def change(self, W: Floats, scores: Floats) -> float:  # noqa: ARG002
+        """Return 0: the noise takes the Hessian where the parameters end."""
+        return 0.0
+
+    def roots(self, W: Floats, grid: Grid) -> list[Root]:
+        """Return what the noise is made of, one block for all parameters."""
+        after = self._after
+        curvature = after.curvature(W)
+        diagonal = after.hessian_diagonal(curvature).ravel(order="F")
+        # Sums over all rows at once, which `hessian_error` counts for sparse rows only.
+        error = after.hessian_error(W, curvature) + EPSILON * after.X.shape[0] * float(
+            self._bounds.max()
+        )
+        return [diagonal_root(grid, diagonal, after.ridge, after.n_held, error)]
+
+
+# Noise whose covariance follows from the remaining rows.
+NoiseShape = FullNoise | DiagonalNoise
+
+
+def bound_diagonal(problem: Problem) -> Floats:
+    """Return upper bounds of the diagonal of the data part, one per column, at any parameters."""
+    X, is_kept = problem.X, np.ones(problem.X.shape[0])
+    is_kept[problem.gone] = 0.0
+    total = np.zeros(X.shape[1])
+    if sp.issparse(X):
+        total += X.astype(np.float64).power(2).T @ is_kept
+    else:
+        for begin in range(0, len(X), _ROWS_AT_ONCE):
+            where = slice(begin, begin + _ROWS_AT_ONCE)
+            total += is_kept[where] @ np.square(X[where], dtype=np.float64)
+    return _LARGEST_CURVATURE * (1 + 1e-9) * total
+
+
+class Expanded:
+    """Matrices of the remaining rows.
+
+    `leaving` are rows that the matrices still contain; nothing is written before `apply`.
+    """
+
+    flops = 0.0  # Products with a matrix are nothing beside a pass over the rows.
+    noise: NoiseShape | None = None
+
+    def __init__(
+        self,
+        expansion: Expansion,
+        after: Problem,
+        leaving: Positions | None,
+        *,
+        is_shaped: bool = True,
+    ) -> None:
+        self._expansion, self._after, self._leaving = expansion, after, leaving
+        roots: list[Floats] = []
+        self._downdate: Downdate | None = None
+        if leaving is not None:
+            rows, y = after.rows_at(leaving), after.y[leaving]
+            roots = roots_of(after.loss, rows, y, expansion.curvature.point)
+            self._downdate = Downdate(expansion.curvature, roots, after.ridge)
+        if expansion.is_full:
+            self.noise = FullNoise(expansion, after, roots)
+        elif is_shaped:
+            self.noise = DiagonalNoise(after, expansion.curvature.radius, expansion.bounds)
+
+    @property
+    def expansion(self) -> Expansion:
+        """Matrices to keep for the next removal."""
+        return self._expansion
+
+    def step(self, W: Floats, gradient: Floats) -> Floats:  # noqa: ARG002
+        """Return H^(-1) gradient, refined to rounding where H has changed."""
+        if self._downdate is None:
+            return self._expansion.curvature.solve(gradient)
+        step, goal = self._downdate.solve(gradient), _LINEAR * float(np.linalg.norm(gradient))
+        for _ in range(_MOST_REFINEMENTS):
+            if step.left <= goal:
+                break
+            better = self._downdate.refine(step, gradient)
+            if better.left >= step.left:
+                break
+            step = better
+        return step.change
+
+    def apply(self) -> None:
+        """Write a pending removal into the matrices. Cannot fail."""
+        if self._downdate is not None and self._leaving is not None:
+            self._downdate.apply()
+            self._expansion.scores[self._leaving] = 0.0
+            self._expansion.forget_spectra()
+            if isinstance(self.noise, FullNoise):
+                self._expansion.error = self.noise.error
+
+
+class Products:
+    """The Hessian by its products, taken wherever the parameters are: for many columns."""
+
+    expansion: Expansion | None = None
+    noise: NoiseShape | None = None
+
+    def __init__(self, after: Problem, radius: float | None, *, is_shaped: bool = True) -> None:
+        self._after, self.flops = after, 0.0
+        if is_shaped:
+            self.noise = DiagonalNoise(after, radius)
+
+    def step(self, W: Floats, gradient: Floats) -> Floats:
+        """Return H^(-1) gradient by conjugate gradients, H taken at W."""
+        curvature = self._after.curvature(W)
+        step, flops = conjugate_gradients(self._after, curvature, gradient, _CG_TOLERANCE)
+        self.flops += flops
+        return step
+
+    def apply(self) -> None:
+        """Do nothing: there are no matrices."""
+
+
+# What a removal needs of the Fisher matrix of the rows that remain.
+Fisher = Expanded | Products
+
 
 _MOST_POLISHES = 12
 # A step that leaves more than this share of the gradient was made with a Hessian that is too old.
@@ -21,7 +350,7 @@ _STALE = 0.5
 
 
 @dataclass(eq=False, repr=False)
-class Walk(Quiet):
+class Walk(Opaque):
     """Parameters on their way to the optimum of the remaining rows.
 
     Attributes

@@ -13,30 +13,24 @@ from sklearn.utils.validation import check_consistent_length
 from letheon.base import Outcome, Removal
 from letheon.exceptions import BudgetSpentError
 from letheon.inner import require_features
-from letheon.linear._account import Account
-from letheon.linear._base import (
-    ConvexBase,
-    Counts,
-    with_outcome,
+from letheon.linear._account import Account, Mechanism, OutputNoise, mechanism_of, norm
+from letheon.linear._base import LinearBase, require_batch_size, with_outcome
+from letheon.linear._calibrate import Grid
+from letheon.linear._curvature import Curvature, Products
+from letheon.linear._model import NORM_ROUNDING
+from letheon.linear._newton import (
+    Leaving,
+    Proposal,
+    Setting,
+    StoredCurvature,
+    propose,
+    repair,
+    require_recognised,
 )
-from letheon.linear._bounds import norm
-from letheon.linear._cache import Cache
-from letheon.linear._change import Change
-from letheon.linear._curvature import Curvature
-from letheon.linear._data_free import StoredCurvature, require_recognised
-from letheon.linear._design import NORM_ROUNDING
-from letheon.linear._grid import Grid
-from letheon.linear._losses import Floats
-from letheon.linear._mechanism import Mechanism, OutputNoise, mechanism_of
-from letheon.linear._newton import Leaving, Proposal, Setting, propose
-from letheon.linear._noise import NoiseSource, Sealed
-from letheon.linear._problem import NOBODY, Positions, Problem, ridge_of, rows_in_double
-from letheon.linear._products import Products
-from letheon.linear._repair import repair
-from letheon.linear._settings import (
-    require_batch_size,
-)
+from letheon.linear._problem import NOBODY, Floats, Positions, Problem, ridge_of, rows_in_double
 from letheon.linear._solve import is_dense
+from letheon.noise import NoiseSource, Sealed
+from letheon.removal import Cache, Change, Counts
 from letheon.seeds import Purpose, library_seed
 
 # Conjugate gradients stop at this share of the limit, within these relative residuals.
@@ -48,7 +42,7 @@ _FEW_ROWS, _FEW_COLUMNS = 8, 96
 _PASSES_PER_COLUMN = 28
 
 
-class InfluenceRemovals(ConvexBase):
+class InfluenceRemovals(LinearBase):
     """The removal mechanism of `InfluenceBase`; every method here prepares and changes nothing."""
 
     sigma: float

@@ -1,21 +1,143 @@
-"""One Newton step that removes rows, and what it leaves at most (Guo et al. 2020).
+"""The Newton step of a removal, its repair, and removal without the rows.
+
+A model that keeps no rows: the Hessian, and fingerprints by which it knows its rows again.
+
+Sekhari et al. 2021: parameters and Hessian are enough to remove rows that somebody brings back. The
+Hessian's entries are kept on a grid: where only rows that left had put something, rounding would
+otherwise leave a last bit that tells which columns they had.
+
+One Newton step that removes rows, and what it leaves at most (Guo et al. 2020).
 
 At the optimum of all rows the gradient on the remaining ones is -g, g the gradient of the rows that
 leave, their share of the regulariser included. A Newton step on the remaining rows is therefore
 ``W + H^(-1) g``. An old residual is carried along unchanged.
+
+What happens when bounds have used up the budget: measure, then polish.
 """
 
+import hashlib
+import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
-from math import sqrt
-from typing import Any, NamedTuple
+from math import frexp, isfinite, sqrt
+from operator import itemgetter
+from typing import Any, NamedTuple, Self
 
+import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from letheon.linear._bounds import block_norms, concordant_bound, lipschitz_bound, norm
-from letheon.linear._curvature import Curvature, Downdate, Step
-from letheon.linear._losses import Floats, Loss
-from letheon.linear._problem import roots_of, slope_sum
-from letheon.linear._quiet import Quiet, quiet_repr
+from letheon.data import SlotRows
+from letheon.linear._account import Account, block_norms, concordant_bound, lipschitz_bound, norm
+from letheon.linear._curvature import Block, Curvature, Downdate, Step
+from letheon.linear._problem import Floats, Loss, Problem, n_stored, roots_of, slope_sum
+from letheon.linear._solve import DENSE_LIMIT, minimise
+from letheon.parallel import one_thread
+from letheon.removal import Cache, Opaque, opaque_repr
+
+Fingerprints = NDArray[np.uint64]
+
+# The grid is the largest eigenvalue times 2^-36, about: far above what rounding leaves of a row,
+# and far below anything a step would notice.
+_GRID_BITS = 36
+
+
+class StoredCurvature(Cache[Curvature]):
+    """A Hessian that is saved with its model, since no rows are there to compute it from."""
+
+    def __init__(self, content: Curvature | None = None, ridge: float = 0.0) -> None:
+        super().__init__(content)
+        self.ridge = ridge
+
+    @classmethod
+    def of(cls, curvature: Curvature, ridge: float) -> Self:
+        """Put a fresh Hessian on the grid and keep it."""
+        stored = cls(curvature, ridge)
+        stored.tidy()
+        return stored
+
+    def tidy(self, ridge: float | None = None) -> None:
+        """Round the entries to the grid, and count what that may miss; `ridge` is the one now."""
+        self.ridge = self.ridge if ridge is None else ridge
+        curvature = self.content
+        assert curvature is not None
+        for block, top in zip(curvature.blocks, curvature.tops, strict=True):
+            grid = 2.0 ** (frexp(top)[1] - _GRID_BITS)
+            block.hessian /= grid
+            np.rint(block.hessian, out=block.hessian)
+            block.hessian *= grid
+            curvature.error += grid / 2 * len(block.hessian)
+
+    def _to_state(self) -> dict[str, Any]:
+        curvature = self.content
+        assert curvature is not None
+        return {
+            "point": curvature.point,
+            # The upper triangle does not follow removals.
+            "blocks": [np.tril(block.hessian) for block in curvature.blocks],
+            "tops": list(curvature.tops),
+            "radius": curvature.radius,
+            "error": curvature.error,
+            "ridge": self.ridge,
+        }
+
+    @classmethod
+    def _from_state(cls, state: dict[str, Any]) -> Self:
+        ridge = float(state["ridge"])
+        for hessian in state["blocks"]:
+            if not isinstance(hessian, np.ndarray) or hessian.dtype != np.float64:
+                raise ValueError("a block of the Hessian is no array of float64")
+        blocks = [Block.of(hessian, ridge) for hessian in state["blocks"]]
+        bounds = list(state["tops"]), float(state["radius"]), float(state["error"])
+        return cls(Curvature(state["point"], blocks, *bounds), ridge)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what a file would hold."""
+        return type(self)._from_state, (self._to_state(),)
+
+    def __copy__(self) -> Self:
+        """Return a copy with matrices of its own."""
+        return type(self)._from_state(self._to_state())
+
+    def __deepcopy__(self, _: Any) -> Self:
+        return self.__copy__()
+
+
+def without_rows(rows: SlotRows, curvature: Curvature | None, ridge: float) -> dict[str, Any]:
+    """Return the attributes of a model that keeps a Hessian and fingerprints in place of rows."""
+    if curvature is None:
+        raise ValueError(
+            f"data_free=True keeps a Hessian, and {rows.X.shape[1]} columns are too many for one "
+            f"(limit {DENSE_LIMIT}, times the classes with multi_class='softmax')"
+        )
+    key = secrets.token_hex(32)
+    marks = {"fingerprint": fingerprint_rows(rows.X, rows.y, key)}
+    return {
+        "rows_": SlotRows(np.empty((len(rows), 0)), np.zeros_like(rows.y), rows.ids, marks),
+        "fingerprint_key_": key,
+        "cache_": StoredCurvature.of(curvature, ridge),
+    }
+
+
+def require_recognised(rows: Any, y: NDArray[Any], key: str, held: Fingerprints) -> None:
+    """Raise unless these rows, in any order, are those whose fingerprints are held."""
+    if not np.array_equal(np.sort(fingerprint_rows(rows, y, key)), np.sort(held)):
+        raise ValueError(
+            f"the {len(y)} row(s) given are not the {len(held)} row(s) that these people had in "
+            "fit (every number and label counts); nothing was changed"
+        )
+
+
+def fingerprint_rows(rows: Any, y: NDArray[Any], key: str) -> Fingerprints:
+    """Return 64 bits per row and target, by a keyed hash: nobody can test guesses without it."""
+    dense = rows.toarray() if sp.issparse(rows) else rows
+    secret, found = bytes.fromhex(key), np.empty(len(y), np.uint64)
+    for number, (row, target) in enumerate(zip(dense, y, strict=True)):
+        message = np.ascontiguousarray(row, "<f8").tobytes() + np.float64(target).tobytes()
+        digest = hashlib.blake2b(message, digest_size=8, key=secret).digest()
+        found[number] = int.from_bytes(digest, "little")
+    return found
+
 
 BOUNDS = ("tightest", "data-dependent", "worst-case")
 
@@ -32,7 +154,7 @@ class Leaving(NamedTuple):
     y: NDArray[Any]
 
     def __repr__(self) -> str:
-        return quiet_repr(self)
+        return opaque_repr(self)
 
 
 class Setting(NamedTuple):
@@ -46,7 +168,7 @@ class Setting(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Proposal(Quiet):
+class Proposal(Opaque):
     """Parameters after the step, how much gradient it adds at most, and the pending downdate."""
 
     W: Floats
@@ -113,3 +235,102 @@ def step_bound(curvature: Curvature, step: Step, way: Way, error: float, setting
         offset = sqrt(sum(part * part for part in way.offsets))
         bounds.append(lipschitz_bound(loss, radius, setting.n_left, offset, length))
     return min(bounds) + error * length
+
+
+Solve = Callable[[Floats], Floats]
+
+_MOST_POLISHES = 4
+_MOST_SOLVING = 1000
+# A residual above this share of the limit is polished away: that costs one more pass now and saves
+# one at each of the next removals. Polishing then goes on to a tenth of it.
+_COMFORT = 0.275
+_POLISHED = 0.1
+# A step that leaves more than this share of the gradient was made with a Hessian that is too old.
+_STALE = 0.5
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Repaired(Opaque):
+    """Parameters, their account, the Hessian if it had to be taken anew, and operations.
+
+    `reach`: the largest change of scores between the origin of the Hessian and `measured_at`.
+    """
+
+    W: Floats
+    account: Account
+    curvature: Curvature | None
+    flops: float
+    measured_at: Floats
+    reach: list[float] | None
+
+
+def repair(
+    problem: Problem,
+    W: Floats,
+    account: Account,
+    solve: Solve,
+    renew: Callable[[Floats], Curvature] | None = None,
+    origin: Floats | None = None,
+    tolerance: float = 0.0,
+) -> Repaired:
+    """Measure the residual at W and, where it is not small, make further Newton steps.
+
+    If these do not help, the problem is solved again.
+
+    Parameters
+    ----------
+    problem : Problem
+        Of the rows that stay; with objective noise, its term included.
+    W, account
+        Parameters after a removal, and what bounds say about them.
+    solve : callable
+        An approximate inverse Hessian, times a gradient.
+    renew : callable, optional
+        Takes the Hessian anew at some parameters, when `solve` turns out to be no good.
+    origin : ndarray, optional
+        Where `solve` has its Hessian from; how far the rows' scores are from there is measured too.
+    tolerance : float
+        Gradient at which solving again stops: that of training.
+    """
+    with one_thread():
+        return _repair(problem, W, account, solve, renew, origin, tolerance)
+
+
+def _repair(
+    problem: Problem,
+    W: Floats,
+    account: Account,
+    solve: Solve,
+    renew: Callable[[Floats], Curvature] | None,
+    origin: Floats | None,
+    tolerance: float,
+) -> Repaired:
+    measured_at, slack = W, problem.gradient_error(W)
+    comfort = _COMFORT * account.limit
+    if origin is None:
+        gradient, reach = problem.gradient(W), None
+    else:
+        gradient, reach = problem.gradient_and_reach(W, origin)
+    account, flops = account.measured(norm(gradient) + slack), problem.pass_flops
+    curvature, best = None, (account.spent, W)
+    for number in range(_MOST_POLISHES):
+        enough = max(comfort if number == 0 else _POLISHED * comfort, 2 * slack)
+        if account.spent <= enough or not isfinite(account.spent):
+            break
+        before, W = account.spent, W - solve(gradient)
+        gradient, slack = problem.gradient(W), problem.gradient_error(W)
+        account = account.polished(norm(gradient) + slack)
+        flops += problem.pass_flops
+        best = min(best, (account.spent, W), key=itemgetter(0))
+        if renew is not None and account.spent > _STALE * before:
+            curvature = renew(W)
+            solve = curvature.solve
+            flops += n_stored(problem.X) * problem.shape[0]
+    if not account.is_covered:
+        start = best[1] if isfinite(best[0]) else None
+        solution = minimise(problem, tolerance=tolerance, max_iter=_MOST_SOLVING, start=start)
+        W, slack = solution.W, problem.gradient_error(solution.W)
+        account = account.polished(solution.residual + slack)
+        flops += solution.flops
+        curvature = None if renew is None else renew(W)
+    return Repaired(W, account, curvature, flops, measured_at, reach)

@@ -1,4 +1,6 @@
-"""Gradient descent that is recorded, and replayed without some rows (Wu et al. 2020).
+"""The replay of a descent without some rows (Wu et al. 2020).
+
+Gradient descent that is recorded, and replayed without some rows (Wu et al. 2020).
 
 Everything is in the mean objective F = S / n, whose regulariser has the weight lam = ridge / n. Of
 a mini-batch of b rows, r of which leave, the mean gradient over those that stay is::
@@ -7,6 +9,13 @@ a mini-batch of b rows, r of which leave, the mean gradient over those that stay
 
 with the regulariser taken out of g and put back with the weight that it has afterwards. If all rows
 of a batch leave, the step is skipped. Parameters are vectors here, score after score.
+
+Hessians at a few points of a descent, by which it is replayed without reading the rows again.
+
+With H the Hessian of the rows that stay, taken near w_t, and g'_t their mean gradient at w_t, the
+descent without the rows that leave keeps the distance v_t = w'_t - w_t, where::
+
+    g'(w'_t) ~ g'_t + H v_t,        v_(t+1) = v_t - rate (g'_t - g_t + H v_t)
 """
 
 from dataclasses import dataclass
@@ -14,13 +23,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import blas
 
-from letheon.linear._batches import Batches
-from letheon.linear._losses import Floats, Loss
-from letheon.linear._problem import NOBODY, Positions, Problem, slope_sum
-from letheon.linear._quiet import quiet_repr
-from letheon.linear._secant import BlockSecants
-from letheon.linear._trajectory import Sizes, Trajectory
+from letheon.linear._path import Batches, BlockSecants, Sizes, Trajectory
+from letheon.linear._problem import NOBODY, Floats, Loss, Positions, Problem, roots_of, slope_sum
+from letheon.removal import Exactness, Opaque, descend, opaque_repr
 
 
 class Replay(NamedTuple):
@@ -31,7 +38,7 @@ class Replay(NamedTuple):
     n_exact: int
 
     def __repr__(self) -> str:
-        return quiet_repr(self)
+        return opaque_repr(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +70,7 @@ class Descent:
         """Return room for a path."""
         return Trajectory.allocate(n_steps, self.n_parameters, self.max_memory)
 
-    def gradient(self, w: Floats, step: int) -> tuple[Floats, int]:
+    def gradient(self, step: int, w: Floats) -> tuple[Floats, int]:
         """Mean gradient at w over the rows of a step, and how many they are."""
         problem, W = self.problem, self.matrix(w)
         if self.batches is None:
@@ -75,12 +82,9 @@ class Descent:
 
     def recorded(self, n_steps: int) -> Replay:
         """Descend from 0 and keep every step."""
-        path, w = self.room(n_steps), np.zeros(self.n_parameters)
-        for t in range(n_steps):
-            g, size = self.gradient(w, t)
-            path.points[t], path.gradients[t], path.sizes[t] = w, g, size
-            w = w - self.rate * g
-        return Replay(path, w, n_steps)
+        path, start = self.room(n_steps), np.zeros(self.n_parameters)
+        rates = [self.rate] * n_steps
+        return Replay(path, descend(path, start, rates, self.gradient), n_steps)
 
 
 class Removed:
@@ -170,19 +174,6 @@ class Removed:
         return sums.T.reshape(n_points, K * d)
 
 
-@dataclass(frozen=True)
-class Exactness:
-    """Which steps of a replay are computed from all rows, and how many pairs are kept between."""
-
-    burn_in: int
-    period: int
-    history: int
-
-    def is_exact(self, step: int) -> bool:
-        """Whether a step is computed from all rows."""
-        return step <= self.burn_in or (step - self.burn_in) % self.period == 0
-
-
 def replayed_by_secants(
     descent: Descent, path: Trajectory, removed: Removed, exactness: Exactness
 ) -> Replay:
@@ -190,25 +181,145 @@ def replayed_by_secants(
 
     Steps that it cannot be trusted with are exact ones too.
     """
-    problem, w = descent.problem, path.points[0].copy()
+    problem = descent.problem
     n_blocks = 1 if problem.loss.is_joint else problem.shape[1]
     secants = BlockSecants(exactness.history, n_blocks, descent.n_parameters // n_blocks)
     # No descent with this rate goes down where the Hessian is larger.
     steepest = 2.0 / descent.rate
     found, n_exact = descent.room(len(path)), 0
-    found.sizes[:] = removed.sizes
-    for t in range(len(path)):
-        found.points[t] = w
-        if not removed.sizes[t]:
-            continue
+
+    def gradient(t: int, w: Floats) -> tuple[Floats, int]:
+        nonlocal n_exact
+        size = int(removed.sizes[t])
+        if not size:
+            return np.zeros_like(w), 0
         v = w - path.points[t]
         bent = None if exactness.is_exact(t) else secants.product(v, steepest)
         if bent is None:
-            g, n_exact = descent.gradient(w, t)[0], n_exact + 1
+            g, n_exact = descent.gradient(t, w)[0], n_exact + 1
             secants.push(v, g - path.gradients[t])
         else:
             g = path.gradients[t] + bent
-        g = removed.adjusted(g, w, removed.own_gradient(descent.matrix(w), t), t)
-        found.gradients[t] = g
-        w = w - descent.rate * g
-    return Replay(found, w, n_exact)
+        return removed.adjusted(g, w, removed.own_gradient(descent.matrix(w), t), t), size
+
+    end = descend(found, path.points[0].copy(), [descent.rate] * len(path), gradient)
+    return Replay(found, end, n_exact)
+
+
+# Numbers of the blocks of a path and of scores along it that are worked on at once.
+_CHUNK = 2**21
+# Columns of the factors of a downdate at a time.
+_FACTOR_COLUMNS = 4096
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Checkpoints(Opaque):
+    """Hessians of the data part, summed over rows: lower triangles in Fortran order.
+
+    Attributes
+    ----------
+    points : ndarray of shape (C, N)
+        Where they were taken.
+    blocks : list of list of ndarray
+        Blocks of the Hessian at every point.
+    nearest : ndarray of shape (T,)
+        Which point stands for each step.
+    """
+
+    points: Floats
+    blocks: list[list[Floats]]
+    nearest: NDArray[np.int64]
+
+    @classmethod
+    def along(cls, problem: Problem, path: Trajectory, n_checkpoints: int) -> "Checkpoints":
+        """Take Hessians at some points of a path."""
+        nodes, nearest = _nodes(path.points, n_checkpoints)
+        d, K = problem.shape
+        points = path.points[nodes].copy()
+        hessians = [problem.hessian(point.reshape(K, d).T) for point in points]
+        # Removals follow in the lower triangle; the other half would keep the rows that left.
+        blocks = [[np.asfortranarray(np.tril(block)) for block in each] for each in hessians]
+        return cls(points, blocks, nearest)
+
+    def without(self, removed: Removed) -> "Checkpoints":
+        """Return the Hessians of the rows that stay, in memory of their own."""
+        d, K = removed.after.shape
+        blocks = [
+            _downdated(each, removed, point.reshape(K, d).T)
+            for each, point in zip(self.blocks, self.points, strict=True)
+        ]
+        return Checkpoints(self.points, blocks, self.nearest)
+
+
+def _nodes(points: Floats, n_nodes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Choose steps of a path as nodes; return them and which is nearest to every step.
+
+    By length of the path they lie closer to each other towards its end: later steps forget earlier
+    errors, and most steps are short ones.
+    """
+    lengths = np.zeros(len(points))
+    for t in range(1, len(points)):
+        lengths[t] = lengths[t - 1] + np.linalg.norm(points[t] - points[t - 1])
+    ahead = 1.0 - np.arange(1, n_nodes + 1) / n_nodes
+    wanted = np.searchsorted(lengths, (1.0 - ahead**2) * lengths[-1])
+    nodes = np.unique(np.minimum(wanted, len(points) - 1))
+    return nodes, np.abs(lengths[:, None] - lengths[nodes]).argmin(axis=1)
+
+
+def _downdated(blocks: list[Floats], removed: Removed, W: Floats) -> list[Floats]:
+    """Return Hessian blocks at W without what the removed rows add to them."""
+    found = [block.copy("F") for block in blocks]
+    columns = removed.loss.n_outputs if removed.loss.is_joint else 1
+    step = max(1, _FACTOR_COLUMNS // columns)
+    for begin in range(0, len(removed.y), step):
+        rows, y = removed.rows[begin : begin + step], removed.y[begin : begin + step]
+        for k, V in enumerate(roots_of(removed.loss, rows, y, W)):
+            _take_out(found[k], V)
+    return found
+
+
+def _take_out(block: Floats, V: Floats) -> None:
+    if V.shape[1] == 1:
+        blas.dsyr(-1.0, V[:, 0], a=block, lower=1, overwrite_a=1)
+    else:
+        blas.dsyrk(-1.0, np.asfortranarray(V), beta=1.0, c=block, lower=1, overwrite_c=1)
+
+
+def replayed_by_hessians(
+    descent: Descent, path: Trajectory, removed: Removed, checkpoints: Checkpoints
+) -> Replay:
+    """Replay a descent without some rows; `checkpoints` are those of the rows that stay."""
+    found, v = descent.room(len(path)), np.zeros(descent.n_parameters)
+    found.sizes[:] = removed.sizes
+    per_step = max(descent.n_parameters, len(removed.y) * removed.loss.n_outputs)
+    chunk = max(1, _CHUNK // per_step)
+    for begin in range(0, len(path), chunk):
+        end = min(begin + chunk, len(path))
+        g = removed.adjusted_path(path, begin, end)
+        pull = g - path.gradients[begin:end]
+        for t in range(begin, end):
+            found.points[t] = v
+            if removed.sizes[t]:
+                bent = _product(checkpoints.blocks[checkpoints.nearest[t]], v, removed)
+                found.gradients[t] = bent
+                v = v - descent.rate * (pull[t - begin] + bent)
+            else:
+                v = v - descent.rate * pull[t - begin]
+        found.points[begin:end] += path.points[begin:end]
+        found.gradients[begin:end] += g
+    end_before = path.points[-1] - descent.rate * path.gradients[-1]
+    return Replay(found, end_before + v, 0)
+
+
+def _product(blocks: list[Floats], v: Floats, removed: Removed) -> Floats:
+    """Hessian of the mean objective times v."""
+    scale, lam = 1.0 / removed.after.n_held, removed.lam
+    if len(blocks) == 1:
+        product: Floats = blas.dsymv(scale, blocks[0], v, beta=lam, y=v, lower=1)
+        return product
+    parts = v.reshape(len(blocks), -1)
+    products = [
+        blas.dsymv(scale, block, part, beta=lam, y=part, lower=1)
+        for block, part in zip(blocks, parts, strict=True)
+    ]
+    return np.concatenate(products)

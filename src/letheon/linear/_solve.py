@@ -7,9 +7,8 @@ import numpy as np
 import scipy.linalg
 from scipy.optimize import fmin_l_bfgs_b
 
-from letheon.linear._losses import Floats
-from letheon.linear._problem import Problem, n_stored
-from letheon.linear._quiet import quiet_repr
+from letheon.linear._problem import Floats, Problem, n_stored
+from letheon.removal import opaque_repr
 
 # Above this size of a block no matrix of that size is formed.
 DENSE_LIMIT = 5000
@@ -32,7 +31,7 @@ class Solution(NamedTuple):
     n_iter: int = 1
 
     def __repr__(self) -> str:
-        return quiet_repr(self)
+        return opaque_repr(self)
 
     @property
     def residual(self) -> float:

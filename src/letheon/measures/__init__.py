@@ -7,45 +7,61 @@ removals, as pure functions of times, parameters, predictions, losses and work. 
 rests on. `over_seeds` and `geometric_mean` make one measure of several runs.
 """
 
-from letheon.measures._accuracy import alpha_beta_accuracy
-from letheon.measures._certifiability import (
-    certifiability,
-    certifiability_from_predictions,
-    sape,
-)
-from letheon.measures._classes import align_classes
 from letheon.measures._consistency import (
+    agreement_within,
+    align_classes,
     kl_consistency,
+    kl_gaussian,
     output_consistency,
     parameter_consistency,
+    prediction_gap,
 )
-from letheon.measures._effectiveness import effectiveness, effectiveness_from_values
-from letheon.measures._efficiency import efficiency
-from letheon.measures._laws import kl_of_laws
-from letheon.measures._measure import Measure, by_proof
-from letheon.measures._regression import agreement_within, kl_gaussian, prediction_gap
-from letheon.measures._residual import gradient_residual, gradient_residual_of
-from letheon.measures._runs import geometric_mean, over_seeds
-from letheon.measures._strength import Strength, strength
+from letheon.measures._intervals import bootstrap
+from letheon.measures._measure import (
+    KNOWN_MEASURES,
+    Better,
+    Measure,
+    by_proof,
+    from_plain,
+    geometric_mean,
+    make_measure,
+    over_seeds,
+)
+from letheon.measures._performance import (
+    certifiability,
+    certifiability_from_predictions,
+    effectiveness,
+    effectiveness_from_values,
+    efficiency,
+    gradient_residual,
+    gradient_residual_of,
+    sape,
+)
+from letheon.measures._sequences import Strength, alpha_beta_accuracy, kl_of_laws, strength
 
 __all__ = [
+    "KNOWN_MEASURES",
+    "Better",
     "Measure",
     "Strength",
     "agreement_within",
     "align_classes",
     "alpha_beta_accuracy",
+    "bootstrap",
     "by_proof",
     "certifiability",
     "certifiability_from_predictions",
     "effectiveness",
     "effectiveness_from_values",
     "efficiency",
+    "from_plain",
     "geometric_mean",
     "gradient_residual",
     "gradient_residual_of",
     "kl_consistency",
     "kl_gaussian",
     "kl_of_laws",
+    "make_measure",
     "output_consistency",
     "over_seeds",
     "parameter_consistency",

@@ -8,18 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaincinv, ndtr, stdtrit
 
-__all__ = [
-    "FEWEST_ROWS",
-    "bootstrap",
-    "clopper_pearson",
-    "doubt_about",
-    "effective_number",
-    "fold",
-    "mean_of_rows",
-    "ratio_of_means",
-    "student",
-]
-
 Interval = tuple[float, float]
 Rows = NDArray[np.int64]
 
@@ -67,7 +55,8 @@ def bootstrap(
     draws = draws[np.isfinite(draws)]
     if draws.size < _USABLE * n_resamples or np.ptp(draws) == 0:
         return None
-    tail = _expanded_tail(n, confidence)
+    t = stdtrit(n - 1, (1 + confidence) / 2)
+    tail = float(ndtr(-t * math.sqrt(n / (n - 1))))
     low, high = np.quantile(draws, [tail, 1 - tail], method="weibull")
     return min(float(low), value), max(float(high), value)
 
@@ -78,12 +67,6 @@ def _tried(statistic: Callable[[Rows], float], rows: Rows) -> float:
         return float(statistic(rows))
     except ValueError:
         return math.nan
-
-
-def _expanded_tail(n: int, confidence: float) -> float:
-    """Return the share of resamples to cut off at each end, for `n` rows."""
-    t = stdtrit(n - 1, (1 + confidence) / 2)
-    return float(ndtr(-t * math.sqrt(n / (n - 1))))
 
 
 def mean_of_rows(

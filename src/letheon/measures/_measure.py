@@ -1,43 +1,92 @@
-"""One measured number with everything needed to read it."""
+"""One measured number with all that is needed to read it; one number out of several runs."""
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, is_dataclass
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-__all__ = ["Basis", "Better", "Measure", "by_proof"]
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from letheon.measures._intervals import Interval, student
+
+
+def finite(name: str, value: float) -> float:
+    """Return `value` as a finite float."""
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{name} must be a finite number, not {value!r}")
+    return number
+
+
+def confidence_level(confidence: float) -> float:
+    """Return `confidence` if it lies strictly between 0 and 1."""
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must be between 0 and 1, not {confidence!r}")
+    return float(confidence)
+
+
+def times(name: str, seconds: ArrayLike) -> NDArray[np.float64]:
+    """Return one or several timings as a vector of positive finite seconds."""
+    values = np.atleast_1d(np.asarray(seconds, dtype=np.float64))
+    if values.ndim != 1 or values.size == 0:
+        raise ValueError(f"{name} must be one number or a list of them, not shape {values.shape}")
+    if not (np.isfinite(values).all() and (values > 0).all()):
+        raise ValueError(f"{name} must be positive finite seconds, not {values.tolist()[:5]}")
+    return values
+
+
+def predictions(name: str, y: ArrayLike) -> NDArray[Any]:
+    """Return labels, values or scores, one entry or one line for each row, without NaN."""
+    values = np.asarray(y)
+    if values.ndim not in (1, 2):
+        raise ValueError(f"{name} must have one or two dimensions, not shape {values.shape}")
+    if values.shape[0] == 0:
+        raise ValueError(f"{name} is empty")
+    if _has_nan(values):
+        raise ValueError(f"{name} contains NaN or None")
+    return values
+
+
+def _has_nan(values: NDArray[Any]) -> bool:
+    """Return whether any entry is missing; NaN is the only value unequal to itself."""
+    if values.dtype.kind in "fc":
+        return bool(np.isnan(values).any())
+    if values.dtype.kind != "O":
+        return False
+    return any(v is None or (isinstance(v, float) and math.isnan(v)) for v in values.flat)
+
+
+def same_length(named: Sequence[tuple[str, NDArray[Any]]]) -> int:
+    """Return the common number of rows."""
+    lengths = {name: len(values) for name, values in named}
+    if len(set(lengths.values())) != 1:
+        raise ValueError(f"one entry per row is needed in each, but the lengths are {lengths}")
+    return next(iter(lengths.values()))
+
 
 Better = Literal["lower", "higher"]
 Basis = Literal["measured", "proxy", "by proof"]
 
-# name -> (which way is better, unit): the survey's section 3, then what stands for it elsewhere
-KNOWN: dict[str, tuple[Better, str]] = {
-    "efficiency": ("higher", "x"),
-    "effectiveness": ("lower", ""),
-    "parameter consistency": ("lower", ""),
-    "output consistency": ("higher", "%"),
-    "KL consistency": ("lower", "nats"),
-    "certifiability": ("lower", "%"),
-    "KL of laws": ("lower", "nats"),
-    "prediction gap": ("lower", ""),
-    "agreement within": ("higher", "%"),
-    "gradient residual": ("lower", ""),
-    "accuracy alpha": ("lower", ""),
-    "accuracy beta": ("lower", ""),
-    "work exponent": ("lower", ""),
-}
+_ANY, _POSITIVE, _SHARE = (-math.inf, math.inf), (0.0, math.inf), (0.0, 100.0)
 
-# name -> least and largest possible value, where there is one
-RANGES: dict[str, tuple[float, float]] = {
-    "efficiency": (0.0, math.inf),
-    "effectiveness": (0.0, math.inf),
-    "parameter consistency": (0.0, math.inf),
-    "output consistency": (0.0, 100.0),
-    "KL consistency": (0.0, math.inf),
-    "certifiability": (0.0, 100.0),
-    "prediction gap": (0.0, math.inf),
-    "agreement within": (0.0, 100.0),
-    "gradient residual": (0.0, math.inf),
-    "accuracy beta": (0.0, 1.0),
+# name -> (which way is better, unit, least and largest possible value): the survey's section 3,
+# then what stands for it elsewhere
+KNOWN_MEASURES: dict[str, tuple[Better, str, tuple[float, float]]] = {
+    "efficiency": ("higher", "x", _POSITIVE),
+    "effectiveness": ("lower", "", _POSITIVE),
+    "parameter consistency": ("lower", "", _POSITIVE),
+    "output consistency": ("higher", "%", _SHARE),
+    "KL consistency": ("lower", "nats", _POSITIVE),
+    "certifiability": ("lower", "%", _SHARE),
+    "KL of laws": ("lower", "nats", _ANY),
+    "prediction gap": ("lower", "", _POSITIVE),
+    "agreement within": ("higher", "%", _SHARE),
+    "gradient residual": ("lower", "", _POSITIVE),
+    "accuracy alpha": ("lower", "", _ANY),
+    "accuracy beta": ("lower", "", (0.0, 1.0)),
+    "work exponent": ("lower", "", _ANY),
 }
 
 
@@ -112,14 +161,13 @@ class Measure:
 
     def __str__(self) -> str:
         """Say the measure in one line."""
-        return f"{self.name}: {self._figures()} ({self._origin()}, {self.better} is better)"
+        origin = self.basis if self.basis == "by proof" else f"{self.basis}, n={self.n}"
+        return f"{self.name}: {self._figures()} ({origin}, {self.better} is better)"
 
     def _figures(self) -> str:
         # "12x" and "12%" are set close, "0.1 nats" is not
         gap = " " if len(self.unit) > 1 else ""
         value = f"{self.value:.4g}{gap}{self.unit}"
-        if self.low is None and self.high is None:
-            return value
         if self.low == self.high:
             return value
         low, high = ("?" if end is None else f"{end:.4g}" for end in (self.low, self.high))
@@ -127,38 +175,62 @@ class Measure:
             return f"{value}, roughly [{low}, {high}]"
         return f"{value} [{low}, {high}] at {self.confidence:.4g}"
 
-    def _origin(self) -> str:
-        return self.basis if self.basis == "by proof" else f"{self.basis}, n={self.n}"
+
+def from_plain(kind: Any, value: Any) -> Any:
+    """Return a value of a type from the plain values that `dataclasses.asdict` made of it.
+
+    It knows dataclasses, tuples, dicts and ``X | None``; other values stay as they are.
+    """
+    origin, args = get_origin(kind), get_args(kind)
+    if value is None:
+        return None
+    if origin is UnionType:
+        return from_plain(args[0], value)
+    if is_dataclass(kind):
+        kinds = get_type_hints(kind)
+        make: Any = kind
+        return make(**{name: from_plain(kinds[name], part) for name, part in value.items()})
+    if origin is tuple:
+        return tuple(from_plain(args[0], part) for part in value)
+    if origin is dict:
+        return {name: from_plain(args[1], part) for name, part in value.items()}
+    return value
 
 
-def known(
+def make_measure(
     name: str,
     value: float,
-    interval: tuple[float, float] | None,
+    interval: tuple[float | None, float | None] | None,
     n: int,
     *,
+    better: Better | None = None,
+    unit: str | None = None,
     basis: Basis = "measured",
     confidence: float = 0.95,
     note: str = "",
     doubt: str = "",
 ) -> Measure:
-    """Return one of the survey's measures; direction and unit are looked up.
+    """Return a measure; direction and unit are looked up where they are not given.
 
-    `doubt` says why an interval is rough; without an interval it says nothing.
+    The interval is widened to hold the value. `doubt` says why it is rough; without an interval it
+    says nothing.
     """
-    better, unit = KNOWN[name]
+    known_better, known_unit, _ = KNOWN_MEASURES.get(name, (better, "", _ANY))
+    better = known_better if better is None else better
+    if better is None:
+        raise ValueError(f"{name!r}: say better='lower' or 'higher'")
     low, high = (None, None) if interval is None else interval
     doubt = "" if interval is None else doubt
     return Measure(
         name=name,
         value=float(value),
-        low=None if low is None else float(low),
-        high=None if high is None else float(high),
+        low=None if low is None else float(min(low, value)),
+        high=None if high is None else float(max(high, value)),
         n=n,
         better=better,
         basis=basis,
         confidence=confidence,
-        unit=unit,
+        unit=known_unit if unit is None else unit,
         note="; ".join(part for part in (note, doubt) if part),
         is_rough=bool(doubt),
     )
@@ -197,17 +269,166 @@ def by_proof(
     """
     if not note:
         raise ValueError("by_proof needs a note that names the theorem or the reason")
-    way, its_unit = KNOWN.get(name, (better, ""))
+    way = KNOWN_MEASURES.get(name, (better,))[0]
     if way is None or better not in (None, way):
         raise ValueError(f"{name!r}: say better='lower' or 'higher', as the measure demands")
-    return Measure(
-        name=name,
-        value=float(value),
-        low=float(value),
-        high=float(value),
-        n=0,
-        better=way,
-        basis="by proof",
-        unit=its_unit if unit is None else unit,
+    interval = (value, value)
+    return make_measure(
+        name, value, interval, 0, better=way, unit=unit, basis="by proof", note=note
+    )
+
+
+def over_seeds(
+    name: str,
+    values: ArrayLike,
+    *,
+    better: Better | None = None,
+    unit: str | None = None,
+    within: Interval | None = None,
+    basis: Basis = "measured",
+    confidence: float = 0.95,
+    note: str = "",
+    shared_error: float = 0.0,
+    n_shared: int = 0,
+) -> Measure:
+    """Return the mean over independent runs with Student's interval.
+
+    ``mean +- t sqrt(s² / n + e²)``, ``s² = sum_i (v_i - mean)² / (n - 1)``, `e` the error that all
+    runs share, ``t`` Student's quantile with ``n - 1`` degrees of freedom, or Welch's with both.
+
+    Parameters
+    ----------
+    name : str
+        What was measured. For the measures of this package direction, unit and range are known.
+    values : array-like of shape (n,)
+        One value for each seed.
+    better, unit, within : optional
+        Direction, unit, and the range that the mean cannot leave; needed (`better`) or possible
+        for other names. The interval is cut to the range, which cannot cost coverage.
+    basis, confidence, note
+        As in `Measure`.
+    shared_error : float, default=0
+        Standard error that all runs have in common, such as that of the test rows by which all
+        were judged. Without it the interval speaks of other seeds on the same rows only.
+    n_shared : int, default=0
+        Observations behind it.
+
+    Returns
+    -------
+    Measure
+        The interval is exact for normal values and honest with three seeds; for a mean of
+        skewed values it is narrower than it should be until there are more seeds. Without a
+        shared error: None for one run, an infinite value, or runs that are all equal, since they
+        do not show their error.
+
+    Examples
+    --------
+    >>> print(over_seeds("effectiveness", [0.01, 0.02, 0.03]))
+    effectiveness: 0.02 [0, 0.04484] at 0.95 (measured, n=3, lower is better)
+    """
+    confidence_level(confidence)
+    numbers = _runs(values)
+    mean = _mean(numbers)
+    least, most = KNOWN_MEASURES.get(name, ("lower", "", _ANY))[2] if within is None else within
+    # 100.00000000000001 % is rounding, 101 % is not
+    slack = 1e-9 * max(abs(end) for end in (least, most, 1.0) if math.isfinite(end))
+    if not ((numbers >= least - slack) & (numbers <= most + slack)).all():
+        raise ValueError(f"{name} must lie in [{least:g}, {most:g}], not {numbers.tolist()[:5]}")
+    mean = min(max(mean, least), most)
+    interval = student(numbers, confidence, shared_error, n_shared)
+    if interval is not None:
+        interval = max(min(interval[0], mean), least), min(max(interval[1], mean), most)
+    return make_measure(
+        name,
+        mean,
+        interval,
+        numbers.size,
+        better=better,
+        unit=unit,
+        basis=basis,
+        confidence=confidence,
         note=note,
     )
+
+
+def geometric_mean(
+    name: str,
+    values: ArrayLike,
+    *,
+    better: Better | None = None,
+    unit: str | None = None,
+    basis: Basis = "measured",
+    confidence: float = 0.95,
+    note: str = "",
+) -> Measure:
+    """Return the geometric mean of positive values, as the survey's tables do with speed-ups.
+
+    ``(prod_i v_i)^(1/n)``; the interval is Student's for the mean of the logarithms, taken back by
+    the exponential. A speed-up of 100 and one of 1/100 average to 1, not to 50.
+
+    Parameters
+    ----------
+    name : str
+        What was measured.
+    values : array-like of shape (n,)
+        Positive finite values, one for each run.
+    better, unit : optional
+        Direction and unit; known for the measures of this package.
+    basis, confidence, note
+        As in `Measure`; the least and the largest value are put in front of the note.
+
+    Returns
+    -------
+    Measure
+        The interval is exact for log-normal values; None for one run or runs that are all equal.
+
+    Examples
+    --------
+    >>> measure = geometric_mean("efficiency", [2.0, 8.0, 32.0])
+    >>> round(measure.value, 6), measure.note
+    (8.0, 'min 2, max 32')
+    """
+    confidence_level(confidence)
+    numbers = _runs(values)
+    if not (np.isfinite(numbers).all() and (numbers > 0).all()):
+        raise ValueError(f"{name} must be positive and finite, not {numbers.tolist()[:5]}")
+    logs = np.log(numbers)
+    least, most = float(numbers.min()), float(numbers.max())
+    value = min(max(math.exp(float(logs.mean())), least), most)
+    interval = student(logs, confidence)
+    if interval is not None:
+        low, high = np.exp(np.clip(interval, -745, 709))
+        interval = float(low), float(high)
+    extremes = f"min {least:.4g}, max {most:.4g}"
+    note = f"{extremes}; {note}" if note else extremes
+    return make_measure(
+        name,
+        value,
+        interval,
+        numbers.size,
+        better=better,
+        unit=unit,
+        basis=basis,
+        confidence=confidence,
+        note=note,
+    )
+
+
+def _runs(values: ArrayLike) -> NDArray[np.float64]:
+    """Return one number for each run, none of them NaN."""
+    numbers = np.asarray(values, dtype=np.float64)
+    if numbers.ndim != 1 or numbers.size == 0:
+        raise ValueError(f"values must be a list of numbers, one for each run, not {values!r}")
+    if np.isnan(numbers).any():
+        raise ValueError(f"values contain NaN: {numbers.tolist()[:5]}")
+    return numbers
+
+
+def _mean(numbers: NDArray[np.float64]) -> float:
+    """Return the mean; an infinite run makes it infinite."""
+    with np.errstate(invalid="ignore"):
+        mean = float(numbers.mean())
+    if math.isnan(mean):
+        raise ValueError("values hold both infinities, they have no mean")
+    # rounding can push the mean of equal values past them
+    return min(max(mean, float(numbers.min())), float(numbers.max()))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -10,11 +11,9 @@ import numpy as np
 from letheon.data import Ids, Rows, as_ids
 from letheon.datasets import Requests
 from letheon.measures import sape
-from letheon.monitor._limits import Limit, Rehearsal, Tally, fit_limit, scores_of
-from letheon.monitor._panel import Panel, positions_of, train, twin, used_up_classes
+from letheon.monitor._limits import Limit, Rehearsal, Tally, fit_limit, raise_peaks, scores_of
+from letheon.monitor._panel import Panel, positions_of, train, used_up_classes
 from letheon.seeds import library_seed
-
-__all__ = ["Calibration", "Stage", "floors", "limits_from", "measured", "rehearsals", "rehearse"]
 
 _PURPOSE = "monitor-rehearsal"
 _ALL_KINDS = ("uniform", "class", "adaptive", "worst")
@@ -149,7 +148,7 @@ def floors(name: str, n_test: int, n_rows: int) -> dict[str, float]:
     }
 
 
-def measured(panel: Panel, model: Any, retrained: Any, gone: Rows | None) -> dict[str, float]:
+def measure_truth(panel: Panel, model: Any, retrained: Any, gone: Rows | None) -> dict[str, float]:
     """Return the true effectiveness and, given the forgotten rows, certifiability.
 
     ``|M_test(h) - M_test(h*)|`` and ``SAPE(M_u(h), M_u(h*))`` (survey, equations 3.2 and 3.6). A
@@ -173,6 +172,13 @@ class Stage(NamedTuple):
     panel: Panel
     rows: Rows
 
+    def stream(self, requests: Requests, model: Any, seed: int) -> Iterator[Ids]:
+        """Yield the people of one request after the other, as `model` is at each."""
+        assert self.rows.y is not None
+        ids = self.rows.ids.to_array()
+        stream = requests.stream(model, self.rows.X, self.rows.y, ids, seed=seed)
+        return map(as_ids, stream)
+
 
 @dataclass
 class _Shadow:
@@ -180,7 +186,6 @@ class _Shadow:
 
     model: Any
     panel: Panel
-    rows: Rows
     left: Rows
     tally: Tally
     peaks: dict[str, dict[str, float]]
@@ -198,25 +203,12 @@ class _Shadow:
             self.panel = self.panel.rehearsed_without(ids)
         now, then, movement = self.panel.look(self.model)
         for name, peaks in self.peaks.items():
-            for score, value in scores_of(name, now, then, movement, self.tally).items():
-                peaks[score] = max(peaks.get(score, 0.0), value)
+            raise_peaks(peaks, scores_of(name, now, then, movement, self.tally))
 
     def truth(self, like: Any) -> dict[str, float]:
         """Measure the truth by a retrain."""
-        retrained = train(like, self.left, in_memory=True).model
-        return measured(self.panel, self.model, retrained, self.gone)
-
-
-def _walk(
-    shadow: _Shadow, requests: Requests, seed: int
-) -> Iterator[tuple[int, dict[str, dict[str, float]]]]:
-    """Send one stream to the copy; yield the number of the request and the scores so far."""
-    rows = shadow.rows
-    assert rows.y is not None
-    stream = requests.stream(shadow.model, rows.X, rows.y, rows.ids.to_array(), seed=seed)
-    for number, ids in enumerate(stream):
-        shadow.forget(as_ids(ids))
-        yield number, {name: dict(peaks) for name, peaks in shadow.peaks.items()}
+        retrained, _ = train(like, self.left, in_memory=True)
+        return measure_truth(self.panel, self.model, retrained, self.gone)
 
 
 def rehearse(
@@ -232,29 +224,29 @@ def rehearse(
 
     It ends early when every tolerance is passed.
     """
-    rows, start = stage.rows, stage.model
-    n_people = len(rows.ids.distinct())
+    n_people = len(stage.rows.ids.distinct())
     requests = calibration.streams(n_people, kind, n_leaving)
     looks = calibration.looks(len(requests.sizes(n_people)))
-    found = {name: Rehearsal(kind, {}, [], []) for name in tolerances}
-    open_ = set(tolerances)
-    peaks_of: dict[str, dict[str, float]] = {name: {} for name in tolerances}
-    shadow = _Shadow(twin(start), stage.panel, rows, rows, Tally(len(rows)), peaks_of)
-    for number, peaks in _walk(shadow, requests, seed):
-        for name, rehearsal in found.items():
-            for score, value in peaks[name].items():
+    rehearsed = {name: Rehearsal(kind, {}, [], []) for name in tolerances}
+    unpassed = set(tolerances)
+    copy, tally = deepcopy(stage.model), Tally(len(stage.rows))
+    shadow = _Shadow(copy, stage.panel, stage.rows, tally, {name: {} for name in tolerances})
+    for number, ids in enumerate(stage.stream(requests, copy, seed)):
+        shadow.forget(ids)
+        for name, rehearsal in rehearsed.items():
+            for score, value in shadow.peaks[name].items():
                 rehearsal.scores.setdefault(score, []).append(value)
         if number not in looks:
             continue
-        truth = shadow.truth(start)
-        for name, rehearsal in found.items():
+        truth = shadow.truth(stage.model)
+        for name, rehearsal in rehearsed.items():
             rehearsal.looks.append(number)
             # What cannot be judged is a breach.
             rehearsal.truths.append(truth.get(name, math.inf))
-        open_ = {name for name in open_ if found[name].truths[-1] <= tolerances[name]}
-        if not open_:
+        unpassed = {name for name in unpassed if rehearsed[name].truths[-1] <= tolerances[name]}
+        if not unpassed:
             break
-    return found
+    return rehearsed
 
 
 def kinds_for(calibration: Calibration, panel: Panel) -> tuple[str, ...]:
@@ -265,7 +257,7 @@ def kinds_for(calibration: Calibration, panel: Panel) -> tuple[str, ...]:
     return kept or ("uniform",)
 
 
-def aged(calibration: Calibration, stage: Stage, *, kind: str, seed: int) -> Stage:
+def age_stage(calibration: Calibration, stage: Stage, *, kind: str, seed: int) -> Stage:
     """Return the stage after some people of this kind have left and the model was retrained.
 
     How many is drawn evenly up to `Calibration.age`.
@@ -276,16 +268,12 @@ def aged(calibration: Calibration, stage: Stage, *, kind: str, seed: int) -> Sta
     if n_leaving < 1:
         return stage
     requests = Requests(kind=kind, n=n_leaving, batch=n_leaving, **(calibration.requests or {}))  # type: ignore[arg-type]
-    assert stage.rows.y is not None
-    stream = requests.stream(
-        stage.model, stage.rows.X, stage.rows.y, stage.rows.ids.to_array(), seed=seed
-    )
-    leaving = as_ids(next(stream))
+    leaving = next(stage.stream(requests, stage.model, seed))
     places = positions_of(stage.rows, leaving)
     if len(used_up_classes(stage.model, stage.rows, places)):
         return stage
     rows = stage.rows.without(places)
-    model = train(stage.model, rows, in_memory=True).model
+    model, _ = train(stage.model, rows, in_memory=True)
     return Stage(model, stage.panel.rehearsed_without(leaving).renewed(model), rows)
 
 
@@ -300,7 +288,7 @@ def rehearsals(
             is_aged, chooses = number % 8 in (1, 3, 5), number % 4 == 3
             here = stage
             if is_aged:
-                here = aged(calibration, stage, kind=kind, seed=stream_seed)
+                here = age_stage(calibration, stage, kind=kind, seed=stream_seed)
             rehearsed = rehearse(calibration, here, tolerances, kind=kind, seed=stream_seed)
             group = f"{kind}, aged" if is_aged else kind
             for name, rehearsal in rehearsed.items():

@@ -1,8 +1,10 @@
-"""What a caller gives to a monitor, checked: rows, ids, tolerances, a folder."""
+"""What a caller gives to a monitor, checked: rows, ids, tolerances, a folder, a retrained model."""
 
+import contextlib
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,25 +22,11 @@ from letheon.exceptions import (
     IdsTypeError,
     warn_caller,
 )
-from letheon.monitor._calibrate import Calibration, measured
-from letheon.monitor._decide import guarantee_of
+from letheon.monitor._calibrate import Calibration, measure_truth
 from letheon.monitor._limits import Limit
-from letheon.monitor._panel import Panel, held_rows, positions_of, used_up_classes
+from letheon.monitor._panel import Panel, Removal, held_rows, positions_of, used_up_classes
+from letheon.monitor._reading import Reading, guarantee_of
 from letheon.monitor._store import Folder
-
-__all__ = [
-    "assumptions",
-    "in_training",
-    "new_folder",
-    "proof_gap",
-    "require_classes",
-    "require_metric",
-    "require_model",
-    "same_people",
-    "test_rows",
-    "training_rows",
-    "warn_of_noise",
-]
 
 
 def require_model(model: Any) -> None:
@@ -148,7 +136,7 @@ def in_training(people: Ids, panel: Panel, rows: Rows | None, model: Any) -> Ids
 
 def warn_of_noise(panel: Panel, model: Any, twin: Any, tolerances: Mapping[str, float]) -> None:
     """Warn if two trainings on the same rows differ by more than a tolerance."""
-    floor = measured(panel, model, twin, panel.rows)
+    floor = measure_truth(panel, model, twin, panel.rows)
     for name, most in tolerances.items():
         gap = floor.get(name, math.nan)
         if not gap < most:
@@ -209,3 +197,86 @@ def new_folder(folder: str | os.PathLike[str] | None) -> Folder | None:
             "choose another folder"
         )
     return place
+
+
+def adopt(monitor: Any, model: Any, ids: Any, seconds: float | None) -> Reading | None:
+    """Put a retrained model in the place of the one watched; see `Monitor.adopt`."""
+    require_model(model)
+    people = as_ids(ids).distinct()
+    panel, rows = _left_of(monitor, people, model)
+    # The old model still holds those who leave now: it says nothing about what `forget` did.
+    truth = {} if len(people) else _truth(monitor, model)
+    n_rows, n_people = monitor._n_rows(), monitor._stretch.n_people
+    timed, rows_then = monitor._stretch.retrain_seconds, monitor._stretch.tally.rows_then
+    n_left = len(rows) if rows is not None else int(model.n_rows_)
+    if seconds is None and timed is not None:
+        seconds = timed * n_left / rows_then
+    monitor._rows = rows
+    monitor._replace_model(model, panel, truth, seconds)
+    if len(people):
+        monitor.n_retrains += 1
+        _note_leaving(monitor, len(people), n_rows - n_left, seconds)
+    else:
+        monitor._note_retrain(truth, seconds)
+    _refresh(monitor, n_people)
+    return monitor.history[-1] if len(monitor.history) else None
+
+
+def _left_of(monitor: Any, people: Ids, model: Any) -> tuple[Panel, Rows | None]:
+    """Return test and training rows without these people; changes nothing."""
+    panel, rows, leaving = monitor._panel, monitor._rows, people
+    if len(people):
+        leaving = in_training(people, panel, rows, monitor.model)
+        panel = panel.without(people)
+        rows = None if rows is None else rows.without(positions_of(rows, leaving))
+    _require_left(monitor.model, model, rows, leaving)
+    return panel.renewed(model), rows
+
+
+def _require_left(old: Any, model: Any, rows: Rows | None, leaving: Ids) -> None:
+    """Raise unless the model holds those who are left, as far as that can be told."""
+    if rows is not None:
+        same_people(model, rows, were_named=True)
+        return
+    before, now = ids_of(old), ids_of(model)
+    if before is None or now is None:
+        return
+    if set(now.to_list()) != set(before.to_list()) - set(leaving.to_list()):
+        raise ValueError("the ids of the retrained model are not those that are left")
+
+
+def _truth(monitor: Any, model: Any) -> dict[str, float]:
+    """Return the truth about the old model; a metric that fails tells none."""
+    with contextlib.suppress(Exception):
+        return measure_truth(monitor._panel, monitor.model, model, monitor._gone)
+    return {}
+
+
+def _note_leaving(monitor: Any, n_people: int, n_rows: int, seconds: float | None) -> None:
+    """Add the reading of people who left by the retrain: nothing of them is in the model."""
+    metrics: Sequence[float] = (math.nan, math.nan)
+    with contextlib.suppress(Exception):
+        metrics = monitor._panel.look(monitor.model)[:2]
+    reading = monitor._reading(n_people, Removal(n_rows, seconds or 0.0), metrics)
+    monitor.history = monitor.history.with_(
+        replace(
+            reading,
+            proxies=dict.fromkeys(monitor.tolerances.watched(), 0.0),
+            decision="retrain",
+            reasons=("retrained without them",),
+            retrained=True,
+            retrain_seconds=seconds,
+        )
+    )
+
+
+def _refresh(monitor: Any, n_people: int) -> None:
+    """Recalibrate; the model is in place already, so a failure is only said."""
+    try:
+        monitor._refresh(n_people)
+    except Exception as error:  # noqa: BLE001  (a rehearsal runs the caller's own functions)
+        warn_caller(
+            f"the limits could not be recalibrated after a retrain: {error!r}", GuaranteeWarning
+        )
+    finally:
+        monitor._commit()

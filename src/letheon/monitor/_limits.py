@@ -15,9 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from letheon.measures import sape
-
-__all__ = ["SCORES", "Limit", "Rehearsal", "Tally", "fit_limit", "scores_of"]
+from letheon.measures import from_plain, sape
 
 # The survey's own score, how far single outputs moved, how many rows left, and how much the model
 # was wrong about them.
@@ -123,7 +121,7 @@ class Limit:
 
     def _seen(self, scores: Mapping[str, float]) -> float:
         if self.score == BLEND:
-            return blended(self.powers, scores)
+            return blend_scores(self.powers, scores)
         return max(scores[self.score], self.floor)
 
     def raised(self, truth: float, scores: Mapping[str, float]) -> Self:
@@ -142,8 +140,8 @@ class Limit:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Return the limit that `to_dict` described; JSON knows no tuples."""
-        powers = {name: (pair[0], pair[1]) for name, pair in values["powers"].items()}
-        return cls(**{**values, "powers": powers})
+        limit: Self = from_plain(cls, values)
+        return limit
 
 
 def score_at_breach(rehearsal: Rehearsal, score: str, tolerance: float) -> float:
@@ -161,7 +159,7 @@ def score_at_breach(rehearsal: Rehearsal, score: str, tolerance: float) -> float
     return values[-1]
 
 
-def blended(powers: Mapping[str, tuple[float, float]], scores: Mapping[str, float]) -> float:
+def blend_scores(powers: Mapping[str, tuple[float, float]], scores: Mapping[str, float]) -> float:
     """Return the product of ``(score / floor) ** power``, at least 1."""
     parts = ((max(scores[n], floor) / floor) ** power for n, (power, floor) in powers.items())
     return float(math.prod(parts))
@@ -239,7 +237,7 @@ def _with_blend(rehearsal: Rehearsal, powers: Mapping[str, tuple[float, float]])
     """Return the rehearsal with the blend among its scores."""
     n_requests = len(rehearsal.scores[SCORES[0]])
     blend = [
-        blended(powers, {name: rehearsal.scores[name][at] for name in SCORES})
+        blend_scores(powers, {name: rehearsal.scores[name][at] for name in SCORES})
         for at in range(n_requests)
     ]
     return rehearsal._replace(scores={**rehearsal.scores, BLEND: blend})
@@ -274,3 +272,26 @@ def _by_kind(rehearsals: Iterable[Rehearsal]) -> dict[str, list[Rehearsal]]:
     for rehearsal in rehearsals:
         groups.setdefault(rehearsal.kind, []).append(rehearsal)
     return groups
+
+
+def raise_peaks(peaks: dict[str, float], scores: Mapping[str, float]) -> None:
+    """Raise each peak to the score: a proxy never falls within a stretch."""
+    for score, value in scores.items():
+        peaks[score] = max(peaks.get(score, 0.0), value)
+
+
+@dataclass
+class Stretch:
+    """What happened since the last retrain: numbers only."""
+
+    tally: Tally
+    people_then: int
+    guaranteed: str
+    retrain_seconds: float | None
+    n_people: int = 0
+    peaks: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def note(self, scores: Mapping[str, Mapping[str, float]]) -> None:
+        """Take the scores of one request: a proxy never falls within a stretch."""
+        for name, found in scores.items():
+            raise_peaks(self.peaks.setdefault(name, {}), found)

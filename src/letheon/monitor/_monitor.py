@@ -12,20 +12,18 @@ from numpy.typing import NDArray
 from letheon import state
 from letheon.data import Ids, Rows, as_ids
 from letheon.exceptions import CheckpointError
-from letheon.monitor._adopt import adopt
-from letheon.monitor._asked import Asked, ask, finished
 from letheon.monitor._calibrate import (
     Calibration,
     Stage,
     floors,
     kinds_for,
     limits_from,
-    measured,
+    measure_truth,
     rehearsals,
     rehearse,
 )
-from letheon.monitor._decide import Seen, decide, guarantee_of, say_if_useless
 from letheon.monitor._given import (
+    adopt,
     assumptions,
     in_training,
     new_folder,
@@ -37,20 +35,33 @@ from letheon.monitor._given import (
     training_rows,
     warn_of_noise,
 )
-from letheon.monitor._judge import judge_for
-from letheon.monitor._limits import Limit, Tally, scores_of
-from letheon.monitor._panel import Panel, in_memory, positions_of, train
-from letheon.monitor._reading import History, Reading, Tolerances
-from letheon.monitor._saved import record_of, restore
-from letheon.monitor._store import Folder, destroyed, warn_about
-from letheon.monitor._stretch import Stretch
+from letheon.monitor._limits import Limit, Stretch, Tally, scores_of
+from letheon.monitor._panel import (
+    Panel,
+    Removal,
+    finish_removal,
+    in_memory,
+    judge_for,
+    positions_of,
+    time_removal,
+    train,
+)
+from letheon.monitor._reading import (
+    History,
+    Reading,
+    Seen,
+    Tolerances,
+    decide,
+    guarantee_of,
+    say_if_useless,
+)
+from letheon.monitor._store import Folder, destroyed, record_of, restore, warn_about
 from letheon.receipt import Receipt
 from letheon.seeds import library_seed, seed_from
 
 if TYPE_CHECKING:
     from letheon.plot import MonitorDisplay
 
-__all__ = ["Monitor"]
 
 _RECENT = 5
 
@@ -235,7 +246,7 @@ class Monitor:
         if not self._is_exact:
             require_classes(leaving, self._rows, self.model)
         wrongness = self._wrongness(leaving)
-        self.receipt, asked = ask(self.model, leaving.to_array())
+        self.receipt, asked = time_removal(self.model, leaving.to_array())
         self._panel = panel
         self._stretch.n_people += len(leaving)
         self._stretch.tally.add(wrongness)
@@ -245,7 +256,8 @@ class Monitor:
             self._retrain_and_note()
         else:
             self._commit()
-        return self.history[-1]
+        reading: Reading = self.history[-1]
+        return reading
 
     def retrain(self) -> Reading | None:
         """Train afresh on the remaining rows now, and recalibrate.
@@ -406,20 +418,19 @@ class Monitor:
         self.limits = {}
         if self._rows is None:
             return
-        shadow = train(self.model, self._rows, in_memory=True)
-        self._stretch.retrain_seconds = shadow.seconds
+        shadow, self._stretch.retrain_seconds = train(self.model, self._rows, in_memory=True)
         if self._is_exact:
             return
         watched = self.tolerances.watched()
-        warn_of_noise(self._panel, self.model, shadow.model, watched)
+        warn_of_noise(self._panel, self.model, shadow, watched)
         if self.calibration is None:
             self.limits = {
                 name: Limit("metric", 1.0, floors(name, len(self._panel), 1)["metric"], 1.0)
                 for name in watched
             }
             return
-        panel = self._panel.renewed(shadow.model)
-        stage = Stage(shadow.model, panel, self._rows)
+        panel = self._panel.renewed(shadow)
+        stage = Stage(shadow, panel, self._rows)
         streams = rehearsals(self.calibration, stage, watched, seed=self._seed)
         n_test, n_rows, miss = len(panel), len(self._rows), self.calibration.miss
         self.limits = limits_from(streams, watched, n_test=n_test, n_rows=n_rows, miss=miss)
@@ -441,11 +452,11 @@ class Monitor:
         places = positions_of(self._rows, people)
         return self._panel.wrongness_on(self.model, self._rows.take(places))
 
-    def _take_reading(self, n_people: int, asked: Asked) -> None:
+    def _take_reading(self, n_people: int, asked: Removal) -> None:
         """Add the reading of a request that was just answered; if that fails, a retrain is due."""
         try:
             row, _ = self._panel.rows.part(0, 1)
-            reading = self._look(n_people, finished(self.model, asked, row))
+            reading = self._look(n_people, finish_removal(self.model, asked, row))
         except BaseException as error:
             blank = self._reading(n_people, asked, (math.nan, math.nan))
             reasons = (f"the model could not be judged: {error!r}",)
@@ -455,7 +466,7 @@ class Monitor:
             raise
         self.history = self.history.with_(reading)
 
-    def _look(self, n_people: int, receipt: Asked) -> Reading:
+    def _look(self, n_people: int, receipt: Removal) -> Reading:
         """Return the reading of a request that was just answered."""
         now, then, movement = self._panel.look(self.model)
         names, tally = self.tolerances.watched(), self._stretch.tally
@@ -521,14 +532,10 @@ class Monitor:
         if self.calibration is not None and not self._is_exact:
             horizon = self.calibration.n_leaving(then) / then
         return Seen(
-            proxies=reading.proxies,
+            reading,
             share=self._stretch.n_people / then,
             horizon=horizon,
-            guarantee=reading.guarantee,
             was_guaranteed=self._stretch.guaranteed,
-            spent=reading.spent,
-            budget=reading.budget,
-            residual=reading.residual,
             speed_ups=tuple(r.proxies["efficiency"] for r in recent if "efficiency" in r.proxies),
         )
 
@@ -540,10 +547,7 @@ class Monitor:
         except BaseException:
             self._commit()
             raise
-        self.n_retrains += 1
-        if len(self.history):
-            last = replace(self.history[-1], retrained=True, retrain_seconds=seconds, truth=truth)
-            self.history = self.history[:-1].with_(last)
+        self._note_retrain(truth, seconds)
         try:
             self._refresh(n_people)
         finally:
@@ -557,13 +561,25 @@ class Monitor:
                 "this monitor holds no training rows to retrain on; give them at the start: "
                 "retrain_with=(X, y, ids)"
             )
-        retrained = train(self.model, self._rows)
-        truth = measured(self._panel, self.model, retrained.model, self._gone)
-        panel = self._panel.renewed(retrained.model)
+        retrained, seconds = train(self.model, self._rows)
+        truth = measure_truth(self._panel, self.model, retrained, self._gone)
+        self._replace_model(retrained, self._panel.renewed(retrained), truth, seconds)
+        return truth, seconds
+
+    def _replace_model(
+        self, model: Any, panel: Panel, truth: Mapping[str, float], seconds: float | None
+    ) -> None:
+        """Go on with a retrained model; the truth about the old one raises the limits."""
         self._raise_limits(truth)
-        self._panel, self.model, self._gone = panel, retrained.model, None
-        self._stretch = self._new_stretch(retrained.seconds)
-        return truth, retrained.seconds
+        self._panel, self.model, self._gone = panel, model, None
+        self._stretch = self._new_stretch(seconds)
+
+    def _note_retrain(self, truth: dict[str, float], seconds: float | None) -> None:
+        """Count a retrain, and write it into the last reading."""
+        self.n_retrains += 1
+        if len(self.history):
+            last = replace(self.history[-1], retrained=True, retrain_seconds=seconds, truth=truth)
+            self.history = self.history[:-1].with_(last)
 
     def _raise_limits(self, truth: Mapping[str, float]) -> None:
         for name, limit in self.limits.items():

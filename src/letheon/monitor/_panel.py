@@ -1,28 +1,103 @@
-"""The rows a monitor holds: a test set with the last retrained model's outputs, training rows."""
+"""The rows a monitor holds, how a model is judged on them, and copies that are trained on them."""
 
-import copy
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import clone, is_classifier
+from sklearn.base import clone, is_classifier, is_regressor
+from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_consistent_length
 
-from letheon.data import Ids, Rows, hold_table, hold_target, row_ids, table_length
-from letheon.monitor._judge import Judge, spread_of
+from letheon.data import Ids, Rows, hold_table, hold_target, present_table, row_ids, table_length
 
-__all__ = [
-    "Panel",
-    "Timed",
-    "held_rows",
-    "in_memory",
-    "positions_of",
-    "train",
-    "twin",
-    "used_up_classes",
-]
+Outputs = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Judge:
+    """One output per row of a model, and the performance M that follows from outputs.
+
+    Outputs are kept per row, so that M of the last retrained model can be taken again when a
+    person leaves the test set.
+
+    Attributes
+    ----------
+    name : str
+        What M is, in words.
+    metric : callable or None
+        ``metric(y_true, y_pred)``; None for the two metrics of the house.
+    uses_probability : bool
+        Whether outputs are probabilities of the true label instead of predictions.
+    """
+
+    name: str
+    metric: Callable[[Any, Any], Any] | None
+    uses_probability: bool
+
+    def outputs(self, model: Any, rows: Rows) -> Outputs:
+        """Return what the model says about every row."""
+        X = rows.X if isinstance(rows.X, np.ndarray) else present_table(rows.X)
+        if not self.uses_probability:
+            return np.asarray(model.predict(X))
+        assert rows.y is not None
+        classes, shares = np.asarray(model.classes_), np.asarray(model.predict_proba(X))
+        column = np.searchsorted(classes, rows.y).clip(max=len(classes) - 1)
+        # A class that nobody is left of has no column: its probability is 0.
+        is_known = classes[column] == rows.y
+        return np.where(is_known, shares[np.arange(len(rows)), column], 0.0)
+
+    def value(self, y: NDArray[Any], outputs: Outputs, spread: float) -> float:
+        """Return M of these rows; `spread` is the variance of the test targets."""
+        if self.metric is not None:
+            return float(self.metric(y, outputs))
+        if self.uses_probability:
+            return float(np.mean(outputs))
+        return 1 - float(np.mean((y - outputs) ** 2)) / spread
+
+    def wrongness(self, y: NDArray[Any], outputs: Outputs, spread: float) -> NDArray[np.float64]:
+        """Return for every row how wrong the model is about it, from 0 to 1."""
+        if self.uses_probability:
+            return np.asarray(1 - outputs, np.float64)
+        if outputs.dtype.kind == "f" and y.dtype.kind in "fiu":
+            squares = (np.asarray(y, np.float64) - outputs) ** 2
+            return np.asarray(squares / (squares + spread), np.float64)
+        return np.asarray(outputs != y, np.float64)
+
+    def movement(self, before: Outputs, after: Outputs, spread: float) -> float:
+        """Return how far outputs moved: a mean change, or the share of labels that changed."""
+        if self.uses_probability:
+            return float(np.mean(abs(after - before)))
+        if before.dtype.kind == "f" and after.dtype.kind == "f":
+            return float(np.sqrt(np.mean((after - before) ** 2) / spread))
+        return float(np.mean(before != after))
+
+
+def judge_for(model: Any, metric: Callable[[Any, Any], Any] | None) -> Judge:
+    """Return how this model is judged.
+
+    Without a metric a classifier is judged by the mean probability of the true label (by its
+    accuracy if it offers no probabilities), a regression by R² with the test set's variance. The
+    accuracy of a few forgotten rows jumps by whole rows; the probability moves with the model.
+    """
+    if metric is not None:
+        return Judge(getattr(metric, "__name__", "metric"), metric, uses_probability=False)
+    if hasattr(model, "predict_proba"):
+        return Judge("mean probability of the true label", None, uses_probability=True)
+    if is_regressor(model):
+        return Judge("R²", None, uses_probability=False)
+    return Judge("accuracy", accuracy_score, uses_probability=False)
+
+
+def spread_of(y: NDArray[Any]) -> float:
+    """Return the variance of numbers, 1 where there is none."""
+    if y.dtype.kind not in "fiu":
+        return 1.0
+    variance = float(np.var(y))
+    return variance if variance > 0 else 1.0
+
 
 _OUTPUTS = "outputs"
 
@@ -133,16 +208,8 @@ class Panel:
         return self.judge.value(rows.y, self.judge.outputs(model, rows), self.spread)
 
 
-@dataclass(frozen=True)
-class Timed:
-    """A model and how long its training took."""
-
-    model: Any
-    seconds: float
-
-
-def train(like: Any, rows: Rows, *, in_memory: bool = False) -> Timed:
-    """Train afresh on these rows, with the settings and the seed of a fitted model.
+def train(like: Any, rows: Rows, *, in_memory: bool = False) -> tuple[Any, float]:
+    """Train afresh on these rows, with the settings and the seed of a fitted model, on the clock.
 
     `in_memory` is for rehearsals: such a model keeps no states on a disk.
     """
@@ -155,15 +222,47 @@ def train(like: Any, rows: Rows, *, in_memory: bool = False) -> Timed:
     X, y = rows.part(0, len(rows))
     start = time.perf_counter()
     fresh.fit(X, y, ids=rows.ids.to_array())
-    return Timed(fresh, time.perf_counter() - start)
+    return fresh, time.perf_counter() - start
 
 
 def in_memory(model: Any, rows: Rows) -> Any:
     """Return the freshly trained model, or one like it if it keeps states on a disk."""
     has_files = model.get_params(deep=False).get("checkpoint_dir") is not None
-    return train(model, rows, in_memory=True).model if has_files else model
+    return train(model, rows, in_memory=True)[0] if has_files else model
 
 
-def twin(model: Any) -> Any:
-    """Return a copy in memory of its own; forgetting in it leaves the model alone."""
-    return copy.deepcopy(model)
+class Removal(NamedTuple):
+    """Rows that left, and seconds."""
+
+    n_rows: int = 0
+    seconds: float = 0.0
+
+
+# Of a request that the model was not asked.
+NOTHING = Removal()
+
+
+def time_removal(model: Any, ids: Any) -> tuple[Any, Removal]:
+    """Let a model forget people, if there are any; return its receipt, and rows and time."""
+    if len(ids) == 0:
+        return None, NOTHING
+    start = time.perf_counter()
+    receipt = model.forget(ids)
+    return receipt, Removal(int(receipt.n_rows), time.perf_counter() - start)
+
+
+def finish_removal(model: Any, asked: Removal, row: Any) -> Removal:
+    """Let a lazy model do what a request left for later; its time belongs to the request.
+
+    It may do so when it is asked to, or at its first answer: what that takes beyond a second one.
+    """
+    if asked is NOTHING:
+        return asked
+    finish, times = getattr(model, "_finish", None), [time.perf_counter()]
+    if finish is not None:
+        finish()
+    for _ in range(2):
+        model.predict(row)
+        times.append(time.perf_counter())
+    late, again = times[1] - times[0], times[2] - times[1]
+    return asked._replace(seconds=asked.seconds + max(late - again, 0.0))

@@ -1,20 +1,21 @@
-"""What a monitor saw: tolerances, one reading per request, and all of them."""
+"""What a monitor saw, and what it decides: tolerances, one reading per request, and all of them."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from statistics import median
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
-from letheon.measures import Measure
+from letheon.evaluation import make_frame
+from letheon.evaluation.report import Table
+from letheon.measures import Measure, from_plain, make_measure
+from letheon.monitor._limits import Limit
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.table import Table
 
-__all__ = ["History", "Reading", "Tolerances"]
 
 Decision = Literal["keep", "retrain"]
-_UNITS = {"efficiency": "x", "certifiability": "%"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,18 +123,16 @@ class Reading:
     @property
     def measures(self) -> dict[str, Measure]:
         """The proxies with what they rest on."""
-        is_proved = self.guarantee == "exact"
+        is_exact = self.guarantee == "exact"
+        proved = {name for name in self.proxies if is_exact and name != "efficiency"}
         return {
-            name: Measure(
-                name=name,
-                value=value,
-                low=value if is_proved and name != "efficiency" else None,
-                high=value if is_proved and name != "efficiency" else None,
-                n=self.n_test,
-                better="higher" if name == "efficiency" else "lower",
-                basis="by proof" if is_proved and name != "efficiency" else "proxy",
-                unit=_UNITS.get(name, ""),
-                note="the method is exact" if is_proved else "calibrated upper estimate",
+            name: make_measure(
+                name,
+                value,
+                (value, value) if name in proved else None,
+                self.n_test,
+                basis="by proof" if name in proved else "proxy",
+                note="the method is exact" if is_exact else "calibrated upper estimate",
             )
             for name, value in self.proxies.items()
         }
@@ -145,7 +144,8 @@ class Reading:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """Return the reading that `to_dict` described."""
-        return cls(**{**values, "reasons": tuple(values["reasons"])})
+        reading: Self = from_plain(cls, values)
+        return reading
 
     def __str__(self) -> str:
         """One line for people."""
@@ -154,7 +154,7 @@ class Reading:
         return f"request {self.request}: {proxies}: {done} ({'; '.join(self.reasons)})"
 
 
-class History(Sequence[Reading]):
+class History(tuple[Reading, ...]):
     """All readings of a monitor, in order.
 
     Examples
@@ -163,34 +163,15 @@ class History(Sequence[Reading]):
     0
     """
 
-    def __init__(self, readings: Sequence[Reading] = ()) -> None:
-        self._readings = tuple(readings)
+    __slots__ = ()
 
-    def __len__(self) -> int:
-        return len(self._readings)
-
-    @overload
-    def __getitem__(self, at: int) -> Reading: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> "History": ...
-
-    def __getitem__(self, at: int | slice) -> "Reading | History":
-        found = self._readings[at]
-        return found if isinstance(found, Reading) else History(found)
-
-    def __iter__(self) -> Iterator[Reading]:
-        return iter(self._readings)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, History) and self._readings == other._readings
-
-    def __hash__(self) -> int:
-        return hash(len(self))
+    def __getitem__(self, at: Any) -> Any:
+        part = super().__getitem__(at)
+        return History(part) if isinstance(at, slice) else part
 
     def with_(self, reading: Reading) -> "History":
         """Return the history with one more reading."""
-        return History((*self._readings, reading))
+        return History((*self, reading))
 
     @property
     def retrains(self) -> list[int]:
@@ -203,25 +184,18 @@ class History(Sequence[Reading]):
 
     def to_frame(self) -> "pd.DataFrame":
         """Return one line per request; needs pandas."""
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise ImportError(
-                "to_frame needs pandas, which is not installed: pip install pandas"
-            ) from error
-        lines = [_flat(reading) for reading in self]
-        return pd.DataFrame(lines, columns=None if lines else ["request"]).set_index("request")
+        frame = make_frame([_flat(reading) for reading in self] or [{"request": 0}], "")
+        return frame.iloc[: len(self)].set_index("request")
 
-    def __rich__(self) -> "Table":
+    def __rich__(self) -> Any:
         """Table of the last requests, and of every retrain."""
-        from rich.table import Table
-
         columns = ("request", "rows left", "M test", "effectiveness", "certifiability", "decision")
-        table = Table(*columns, title=str(self))
-        for reading in self:
-            if reading.decision == "retrain" or reading.request > len(self) - _SHOWN:
-                table.add_row(*_cells(reading))
-        return table
+        shown = [
+            _cells(reading)
+            for reading in self
+            if reading.decision == "retrain" or reading.request > len(self) - _SHOWN
+        ]
+        return Table(str(self), columns, shown).to_rich()
 
     def __str__(self) -> str:
         """One line for people."""
@@ -252,3 +226,97 @@ def _flat(reading: Reading) -> dict[str, Any]:
         | {f"{name} proxy": value for name, value in proxies.items()}
         | {f"{name} measured": value for name, value in truth.items()}
     )
+
+
+# So many requests are looked back at before a monitor is called useless.
+_WINDOW = 10
+
+
+class Seen(NamedTuple):
+    """What a decision rests on."""
+
+    reading: Reading
+    share: float
+    """People who left since the last retrain, of those held then."""
+    horizon: float | None
+    """Largest such share that was rehearsed; None: nothing was rehearsed, or need not be."""
+    was_guaranteed: str
+    """Kind of the guarantee right after the last retrain."""
+    speed_ups: tuple[float, ...]
+    """Efficiency of the last few requests."""
+    is_judged: bool = True
+    """Whether the performance is a number at all."""
+
+
+def decide(seen: Seen, tolerances: Tolerances) -> tuple[Decision, tuple[str, ...]]:
+    """Return the decision and its reasons."""
+    breaches = [*_passed(seen, tolerances), *_certificate(seen, tolerances)]
+    notes = []
+    # One slow removal alone says little.
+    usual = median(seen.speed_ups) if seen.speed_ups else math.inf
+    if tolerances.efficiency is not None and usual < tolerances.efficiency:
+        notes.append(f"removals are only {usual:.3g} times faster than a retrain; look into it")
+    if breaches:
+        return "retrain", (*breaches, *notes)
+    return "keep", ("within all tolerances", *notes)
+
+
+def _passed(seen: Seen, tolerances: Tolerances) -> list[str]:
+    is_exact, proxies = seen.reading.guarantee == "exact", seen.reading.proxies
+    if not is_exact and not seen.is_judged:
+        return ["answers or metric are not finite: the model cannot be judged"]
+    reasons = [
+        f"{name} may be up to {proxies[name]:.3g}, tolerance {tolerance:.3g}"
+        for name, tolerance in tolerances.watched().items()
+        if not is_exact and proxies[name] > tolerance
+    ]
+    if seen.horizon is not None and seen.share >= seen.horizon:
+        reasons.append(
+            f"{seen.share:.1%} of the people left since the last retrain; no more was rehearsed"
+        )
+    return reasons
+
+
+def _certificate(seen: Seen, tolerances: Tolerances) -> list[str]:
+    reasons, reading = [], seen.reading
+    if reading.spent is not None and reading.budget is not None:
+        limit = tolerances.budget * reading.budget
+        if reading.spent > limit:
+            reasons.append(f"{reading.spent:.3g} of a budget of {limit:.3g} is spent")
+    if seen.was_guaranteed != "empirical" and reading.guarantee == "empirical":
+        reasons.append(f"the guarantee was {seen.was_guaranteed} and is empirical now")
+    residual, most = reading.residual, tolerances.residual
+    if residual is not None and most is not None and residual > most:
+        reasons.append(f"the gradient per row is {residual:.3g}, tolerance {most:.3g}")
+    return reasons
+
+
+def say_if_useless(
+    retrained: Sequence[bool], limits: Mapping[str, Limit], trainings_per_retrain: int
+) -> str:
+    """Return in words that a monitor saves nothing, if so.
+
+    A retrain at every request costs one training each. A monitor saves nothing where its trainings,
+    those of rehearsals after a retrain included, are as many: over the last ten requests, or over
+    the stretches between retrains that the rehearsals let expect.
+    """
+    stretches = [limit.stretch for limit in limits.values() if limit.stretch is not None]
+    if stretches and min(stretches) + 1 <= trainings_per_retrain:
+        return (
+            f"by the rehearsals a retrain is due after {min(stretches) + 1:.2g} request(s), and "
+            f"costs {trainings_per_retrain} training(s): this monitor saves nothing"
+        )
+    n_retrains = sum(retrained[-_WINDOW:])
+    if len(retrained) < _WINDOW or n_retrains * trainings_per_retrain < _WINDOW:
+        return ""
+    return (
+        f"{n_retrains} of the last {_WINDOW} requests ended with a retrain, "
+        f"{n_retrains * trainings_per_retrain} trainings in all: this monitor saves nothing over a "
+        "retrain at every request"
+    )
+
+
+def guarantee_of(model: Any) -> tuple[str, float | None, float | None]:
+    """Return kind, spent and budget of a model's guarantee; "empirical" if it claims nothing."""
+    claim = getattr(model, "guarantee_", None)
+    return ("empirical", None, None) if claim is None else (claim.kind, claim.spent, claim.budget)

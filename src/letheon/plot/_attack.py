@@ -8,9 +8,17 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from letheon.measures._measure import Measure
-from letheon.plot._axes import COLOURS, MARKERS, new_axes
-from letheon.plot._measures import arms, axis_label, distinct, wrapped
+from letheon.measures import Measure
+from letheon.plot._axes import (
+    COLOURS,
+    arms,
+    axis_label,
+    make_distinct,
+    new_axes,
+    require_panels,
+    style,
+    wrap_name,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,7 +27,6 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
     from matplotlib.table import Table
 
-__all__ = ["AttackDisplay"]
 
 Named = Mapping[str, Mapping[str, Measure]]
 _GREY = "0.45"
@@ -97,7 +104,7 @@ class AttackDisplay:
         ax : sequence of Axes, optional
             Where to draw; by default a new figure.
         """
-        names = distinct(f"{result.attack} on {result.about}" for result in results)
+        names = make_distinct(f"{result.attack} on {result.about}" for result in results)
         named = dict(zip(names, results, strict=True))
         curves = {name: _roc(r) for name, r in named.items() if _has_curve(r)}
         measures = {name: result.measures for name, result in named.items()}
@@ -121,9 +128,8 @@ class AttackDisplay:
         groups = self._groups()
         n_panels = 2 * bool(self.curves) + len(groups)
         ax = new_axes(n_panels, 4.9 * n_panels, 4.6) if ax is None else ax
-        if len(ax) != n_panels:
-            raise ValueError(f"these attacks need {n_panels} axes, not {len(ax)}")
-        self.ax_, self.figure_ = tuple(ax), ax[0].figure.figure
+        self.ax_ = require_panels(ax, n_panels, "these attacks")
+        self.figure_ = self.ax_[0].figure.figure
         self.lines_, self.bars_, self.floor_bars_, self.table_ = {}, {}, {}, None
         if self.curves:
             self._draw_curves(self.ax_[0])
@@ -146,8 +152,9 @@ class AttackDisplay:
         ax.plot([low, 1], [low, 1], color=_GREY, linestyle="--", linewidth=1, label="chance")
         for number, (name, (fpr, tpr)) in enumerate(self.curves.items()):
             # a step, not a slope: what an attacker reaches without tossing coins
+            colour = style(number)["color"]
             (self.lines_[name],) = ax.plot(
-                fpr, tpr, color=COLOURS[number % len(COLOURS)], drawstyle="steps-post", label=name
+                fpr, tpr, color=colour, drawstyle="steps-post", label=name
             )
             self._draw_rates(ax, name, number)
         ax.set_xlim(low, 1)
@@ -164,21 +171,13 @@ class AttackDisplay:
                 continue
             # side by side, so that intervals at one rate do not hide each other
             place = float(found[1]) / 100 * 1.2 ** (number - (len(self.curves) - 1) / 2)
-            marker = MARKERS[number % len(MARKERS)]
-            sides = [(measure, place, COLOURS[number % len(COLOURS)])]
+            sides: list[tuple[Measure, float, dict[str, Any]]] = [(measure, place, {})]
             if what in self.floors.get(name, {}):
-                sides.append((self.floors[name][what], place / 1.09, _GREY))
-            for side, at, colour in sides:
-                ax.errorbar(
-                    [at],
-                    [side.value],
-                    yerr=arms([side]),
-                    color=colour,
-                    marker=marker,
-                    markersize=4,
-                    capsize=2,
-                    linestyle="none",
-                )
+                sides.append((self.floors[name][what], place / 1.09, {"color": _GREY}))
+            look: dict[str, Any] = {"markersize": 4, "capsize": 2, "linestyle": "none"}
+            for side, at, grey in sides:
+                own = look | style(number) | grey
+                ax.errorbar([at], [side.value], yerr=arms([side]), **own)
 
     def _draw_table(self, ax: "Axes") -> None:
         """Write two rows for each curve: what was measured, and the floor in grey."""
@@ -190,13 +189,13 @@ class AttackDisplay:
         if not columns:
             return
         colours = dict(zip(self.curves, cycle(COLOURS), strict=False))
-        rows = [(wrapped(name, 20), colours[name], self.measures[name]) for name in names]
+        rows = [(wrap_name(name, 20), colours[name], self.measures[name]) for name in names]
         floors = [("floor", _GREY, self.floors.get(name, {})) for name in names]
         lines = [line for pair in zip(rows, floors, strict=True) for line in pair]
         height = min(1.0, 0.09 * (len(lines) + 1))
         self.table_ = ax.table(
             cellText=[[_figures(row.get(what)) for what in columns] for _, _, row in lines],
-            colLabels=[wrapped(what, 16) for what in columns],
+            colLabels=[wrap_name(what, 16) for what in columns],
             rowLabels=[label for label, _, _ in lines],
             rowLoc="right",
             cellLoc="center",
@@ -212,25 +211,21 @@ class AttackDisplay:
     def _draw_bars(self, ax: "Axes", main: str, names: Sequence[str]) -> None:
         measures = [self.measures[name][main] for name in names]
         floors = {i: self.floors[n][main] for i, n in enumerate(names) if n in self.floors}
-        self.bars_[main] = ax.barh(
-            [place - 0.19 for place in range(len(names))],
-            [m.value for m in measures],
-            height=0.36,
-            xerr=arms(measures),
-            capsize=3,
-            color=COLOURS[0],
-            label="measured",
+        both = (
+            (self.bars_, dict(enumerate(measures)), -0.19, COLOURS[0], "measured"),
+            (self.floor_bars_, floors, 0.19, "0.75", "floor: retrain against retrain"),
         )
-        self.floor_bars_[main] = ax.barh(
-            [place + 0.19 for place in floors],
-            [floor.value for floor in floors.values()],
-            height=0.36,
-            xerr=arms(list(floors.values())),
-            capsize=3,
-            color="0.75",
-            label="floor: retrain against retrain",
-        )
-        ax.set_yticks(range(len(names)), [wrapped(name, 18) for name in names])
+        for drawn, row, shift, colour, label in both:
+            drawn[main] = ax.barh(
+                [place + shift for place in row],
+                [measure.value for measure in row.values()],
+                height=0.36,
+                xerr=arms(list(row.values())),
+                capsize=3,
+                color=colour,
+                label=label,
+            )
+        ax.set_yticks(range(len(names)), [wrap_name(name, 18) for name in names])
         ax.set_ylim(len(names) - 0.4, -0.6)
         ax.set(title=main, xlabel=axis_label(main, measures))
         ax.grid(alpha=0.3, axis="x")

@@ -2,28 +2,27 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import cycle
 from typing import TYPE_CHECKING, Any, Self
 
-from letheon.measures._measure import Measure
-from letheon.plot._axes import COLOURS, MARKERS, new_axes
-from letheon.plot._measures import (
+from letheon.measures import Measure
+from letheon.plot._axes import (
     arms,
     axis_label,
-    distinct,
     draw_endless,
     is_ratio,
     log_ticks,
-    wrapped,
+    make_distinct,
+    new_axes,
+    require_panels,
+    style,
+    wrap_name,
 )
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.container import ErrorbarContainer
     from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
 
-__all__ = ["EvaluationDisplay"]
 
 _USUAL = ("efficiency", "effectiveness", "output consistency", "prediction gap", "certifiability")
 # what a method that is as good as retraining reaches
@@ -98,7 +97,7 @@ class EvaluationDisplay:
         ax : sequence of Axes, optional
             One for each measure; by default a new figure.
         """
-        titles = distinct(str(e.title or e.method) for e in evaluations)
+        titles = make_distinct(str(e.title or e.method) for e in evaluations)
         rows = {title: e.measures for title, e in zip(titles, evaluations, strict=True)}
         return cls(rows, measures=measures).plot(ax)
 
@@ -118,9 +117,7 @@ class EvaluationDisplay:
         if ax is None:
             height = 1.7 + 0.5 * len(self.rows)
             ax = new_axes(len(self.measures), 1.6 + 2.9 * len(self.measures), height)
-        if len(ax) != len(self.measures):
-            raise ValueError(f"{len(self.measures)} measures need as many axes, not {len(ax)}")
-        self.ax_ = tuple(ax)
+        self.ax_ = require_panels(ax, len(self.measures), "these measures")
         self.bars_ = {}
         for number, (panel, name) in enumerate(zip(self.ax_, self.measures, strict=True)):
             self._panel(panel, name, with_names=number == 0)
@@ -147,7 +144,7 @@ class EvaluationDisplay:
         if is_ratio(name, (m.value for m in drawn)):
             ax.set_xscale("log")
             log_ticks(ax, "x")
-        names = [wrapped(method) if with_names else "" for method in self.rows]
+        names = [wrap_name(method) if with_names else "" for method in self.rows]
         ax.set_yticks(range(len(self.rows)), names)
         ax.set_ylim(len(self.rows) - 0.5, -0.5)
         ax.set(title=name[:1].upper() + name[1:], xlabel=axis_label(name, drawn))
@@ -160,7 +157,8 @@ class EvaluationDisplay:
     ) -> "ErrorbarContainer":
         count = len(self._baselines())
         shift = _SPREAD * (number - (count - 1) / 2) / count
-        colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+        look = style(number)
+        colour, marker = look["color"], look["marker"]
         finite = {place: m for place, m in points.items() if math.isfinite(m.value)}
         for place in points.keys() - finite.keys():
             _infinite(ax, place + shift, points[place].value, colour)
@@ -183,25 +181,17 @@ class EvaluationDisplay:
         from matplotlib.lines import Line2D
 
         handles = [
-            Line2D([], [], color=colour, marker=marker, label=f"against {name}")
-            for name, colour, marker in zip(self._baselines(), cycle(COLOURS), cycle(MARKERS))
+            Line2D([], [], label=f"against {name}", **style(number))
+            for number, name in enumerate(self._baselines())
         ]
         measures = [m for row in self.rows.values() for b in row.values() for m in b.values()]
         if any(m.basis == "by proof" and m.name in self.measures for m in measures):
-            handles.append(_hollow("by proof"))
+            hollow: dict[str, Any] = {"color": "0.3", "marker": "o", "markerfacecolor": "white"}
+            handles.append(Line2D([], [], linestyle="none", label="by proof", **hollow))
         # beside the last panel: inside it would hide some of many methods
         self.ax_[-1].legend(
             handles=handles, frameon=False, loc="upper left", bbox_to_anchor=(1.02, 1)
         )
-
-
-def _hollow(label: str) -> "Line2D":
-    """Return the sign of a value that follows from a theorem."""
-    from matplotlib.lines import Line2D
-
-    return Line2D(
-        [], [], color="0.3", marker="o", markerfacecolor="white", linestyle="none", label=label
-    )
 
 
 def _infinite(ax: "Axes", place: float, value: float, colour: str) -> None:

@@ -6,16 +6,21 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from letheon.measures._measure import KNOWN, Better
-from letheon.plot._axes import COLOURS
-from letheon.plot._measures import is_better_high, is_ratio, log_ticks, stacked_axes
+from letheon.measures import KNOWN_MEASURES, Better
+from letheon.plot._axes import (
+    COLOURS,
+    is_better_high,
+    is_ratio,
+    log_ticks,
+    require_panels,
+    stacked_axes,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-__all__ = ["MonitorDisplay"]
 
 _PROXY, _LIMIT, _TRUTH = COLOURS[0], COLOURS[1], COLOURS[2]
 
@@ -123,17 +128,18 @@ class MonitorDisplay:
         MonitorDisplay
             Itself, with `ax_`, `lines_` and `figure_`.
         """
+        from matplotlib.ticker import MaxNLocator
+
         if ax is None:
             ax = stacked_axes(len(self.proxies), 8.5, 0.8 + 1.9 * len(self.proxies))
-        if len(ax) != len(self.proxies):
-            raise ValueError(f"{len(self.proxies)} proxies need as many axes, not {len(ax)}")
-        self.ax_ = tuple(ax)
+        self.ax_ = require_panels(ax, len(self.proxies), "these proxies")
         self.figure_ = self.ax_[0].figure.figure
         self.lines_ = {
             name: self._panel(panel, name)
             for panel, name in zip(self.ax_, self.proxies, strict=True)
         }
-        _label_requests(self.ax_[-1])
+        self.ax_[-1].set_xlabel("requests served")
+        self.ax_[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
         self._legend()
         return self
 
@@ -144,9 +150,9 @@ class MonitorDisplay:
             ax.set_yscale("log")
         for request in self.retrains:
             ax.axvline(request, color="0.35", linestyle=":", linewidth=1.4, label="retrain")
-        (line,) = ax.plot(
-            self.requests, values, color=_PROXY, linewidth=1.4, label="proxy", **self._dots()
-        )
+        # A short history has markers; a long one is a line.
+        dots: dict[str, Any] = {"marker": "o", "markersize": 3} if values.size <= 60 else {}
+        (line,) = ax.plot(self.requests, values, color=_PROXY, linewidth=1.4, label="proxy", **dots)
         if name in self.truths:
             ax.plot(
                 self.requests,
@@ -160,15 +166,11 @@ class MonitorDisplay:
         self._limit(ax, name)
         if ax.get_yscale() == "log":
             log_ticks(ax, "y")
-        unit = KNOWN.get(name, ("", ""))[1]
+        unit = KNOWN_MEASURES[name][1] if name in KNOWN_MEASURES else ""
         way = "more is better" if self._is_high_better(name) else "less is better"
         ax.set_ylabel(f"{name}{f' [{unit}]' if unit else ''}\n{way}")
         ax.grid(alpha=0.3)
         return line
-
-    def _dots(self) -> dict[str, Any]:
-        """Return the markers of a short history; a long one is a line."""
-        return {"marker": "o", "markersize": 3} if self.requests.size <= 60 else {}
 
     def _limit(self, ax: "Axes", name: str) -> None:
         """Draw the tolerance, shade what is outside it, ring the values there."""
@@ -223,10 +225,3 @@ def _mark_infinite(ax: "Axes", requests: NDArray[np.int64], values: NDArray[np.f
                 transform=ax.get_xaxis_transform(),
                 label="infinite",
             )
-
-
-def _label_requests(ax: "Axes") -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    ax.set_xlabel("requests served")
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -8,10 +8,19 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from letheon.measures._measure import Measure
-from letheon.plot._axes import COLOURS, MARKERS, new_axes
-from letheon.plot._labels import place_labels
-from letheon.plot._measures import arms, axis_label, draw_endless, is_ratio, log_ticks, wrapped
+from letheon.measures import Measure
+from letheon.plot._axes import (
+    COLOURS,
+    MARKERS,
+    arms,
+    axis_label,
+    draw_endless,
+    is_ratio,
+    log_ticks,
+    new_axes,
+    place_labels,
+    wrap_name,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,7 +29,6 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
     from matplotlib.text import Annotation
 
-__all__ = ["ParetoDisplay", "pareto_front"]
 
 _WIDTH, _HEIGHT = 7.8, 5.0
 # Not transparent: the intervals would cross the marker and fill it.
@@ -279,7 +287,7 @@ class ParetoDisplay:
         """Write the names; numbers and a key where the names have no room."""
         self._legend(())
         places = [self._place(name) for name in self.points]
-        names = [wrapped(name) for name in self.points]
+        names = [wrap_name(name) for name in self.points]
         labels, is_free = place_labels(self.ax_, names, places, self._lines())
         if not is_free:
             for label in labels:
@@ -306,7 +314,7 @@ class ParetoDisplay:
         for number, name in key:
             # the marker alone: its intervals would be mistaken for signs
             handles.append(self.bars_[name].lines[0])
-            texts.append(wrapped(f"{number}: {name}", 34))
+            texts.append(wrap_name(f"{number}: {name}", 34))
         n_lines = sum(1 + text.count("\n") for text in texts)
         if self._is_own_figure:
             self.figure_.set_figheight(max(_HEIGHT, 1 + 0.19 * n_lines))

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.text import Annotation
 
-__all__ = ["ForestTreeDisplay"]
 
 # Inches that a box takes, so that neither boxes nor their texts touch.
 _BOX_WIDTH, _BOX_HEIGHT = 1.55, 1.1

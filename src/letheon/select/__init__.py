@@ -4,14 +4,18 @@ The procedure of the survey's section 6.3 ("Candidate selection", "Parameter tra
 selection"). `choose` returns a `Comparison` with the reason for the choice in words.
 """
 
-from letheon.select._candidates import Candidate
+from letheon.select._candidates import Candidate, default_candidates, short_name
 from letheon.select._choose import choose
-from letheon.select._comparison import Comparison
-from letheon.select._cost import Cost
+from letheon.select._comparison import (
+    Check,
+    Comparison,
+    Cost,
+    Tolerances,
+    Tried,
+    Tuning,
+    tune_efficiency,
+)
 from letheon.select._need import Need
-from letheon.select._tolerances import Check, Tolerances
-from letheon.select._tried import Tried
-from letheon.select._tune import Tuning, tune_efficiency
 
 __all__ = [
     "Candidate",
@@ -23,5 +27,7 @@ __all__ = [
     "Tried",
     "Tuning",
     "choose",
+    "default_candidates",
+    "short_name",
     "tune_efficiency",
 ]

@@ -73,7 +73,7 @@ class Candidate:
     def ranges(self, size: TrainingSize) -> SearchRanges:
         """Return the values to try: those given, else those of the method."""
         depth = self.estimator.get_params(deep=False).get("max_depth")
-        usual = self.facts.search_ranges(size._replace(max_depth=depth))
+        usual = self.facts.values_to_try(size._replace(max_depth=depth))
         # Whoever gives some values says which parameters count.
         given = self.efficiency is not None or self.certifiability is not None
         usual = SearchRanges() if given else usual

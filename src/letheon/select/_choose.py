@@ -14,21 +14,22 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.multiclass import type_of_target
 
 from letheon.datasets import Requests
-from letheon.evaluation import Metric, Problem, Rows, evaluate, with_canaries
+from letheon.evaluation import CrossValidation, Metric, Problem, Rows, evaluate, with_canaries
 from letheon.exceptions import LetheonError, LetheonWarning
 from letheon.guarantee import Task, TrainingSize
 from letheon.parallel import one_thread
 from letheon.scoring import balanced_accuracy, is_unbalanced, largest_class
 from letheon.select._candidates import Candidate, Named, default_candidates, named
-from letheon.select._comparison import Comparison
-from letheon.select._cost import cost_of
+from letheon.select._comparison import (
+    Comparison,
+    Tolerances,
+    Tried,
+    Tuning,
+    cost_of,
+    tune_efficiency,
+)
 from letheon.select._need import Need
-from letheon.select._tolerances import Tolerances
-from letheon.select._tried import Tried
-from letheon.select._tune import Tuning, tune_efficiency
-from letheon.select._yardstick import Constant, CrossValidation, Yardstick, yardstick
-
-__all__ = ["choose"]
+from letheon.select._yardstick import Constant, Yardstick, yardstick
 
 Settings = dict[str, Any]
 _Given = TypeVar("_Given")
@@ -54,6 +55,7 @@ class _Arena:
     scored_by: str
     expected_requests: int
     people_per_call: int
+    is_subsample: bool
     seeds: int
     canaries: bool
     progress: bool
@@ -162,7 +164,10 @@ def choose(
     >>> print(comparison.excluded["InfluenceClassifier"])
     you asked for a forest, and it serves linear models...; you asked for exact, and it is certified
     """
-    _require(seeds=(seeds, 3), expected_requests=(expected_requests, 1), cv=(cv, 2))
+    least = {"seeds": (seeds, 3), "expected_requests": (expected_requests, 1), "cv": (cv, 2)}
+    for name, (value, fewest) in least.items():
+        if value < fewest:
+            raise ValueError(f"{name}={value!r} must be a whole number, {fewest} or more")
     need = _kept_or_usual("need", need, Need)
     listed = None if candidates is None else named(candidates)
     asked = _requests(requests)
@@ -176,65 +181,38 @@ def choose(
     metric, scored_by = _usual_metric(problem, metric)
     if metric is balanced_accuracy:
         problem = replace(problem, metric=metric, metric_name="balanced accuracy")
+    n_people = len(np.unique(problem.train.ids))
+    requests = asked or _usual_requests(n_people, need.immediate)
+    sizes = requests.sizes(n_people)
     # Threads of boosted trees and of BLAS would disturb each other, and what is timed.
     with one_thread():
-        return _chosen(
-            problem,
+        folds = CrossValidation(problem, cv=cv, seed=random_state)
+        arena = _Arena(
+            problem=problem,
             metric=metric,
             scored_by=scored_by,
             need=need,
             tolerances=tolerances,
-            listed=listed,
-            requests=asked,
-            ordinary=ordinary,
-            is_subsample=subsample is not None,
-            cv=cv,
+            requests=requests,
+            size=TrainingSize(n_people, min(sizes)),
+            folds=folds,
+            rival=yardstick(ordinary, need.family, problem, folds, random_state),
+            constant=Constant(problem),
             expected_requests=expected_requests,
+            people_per_call=max(sizes),
+            is_subsample=subsample is not None,
             seeds=seeds,
             canaries=canaries,
             progress=progress,
             random_state=random_state,
         )
+        excluded: dict[str, str] = {}
+        if listed is None:
+            listed, excluded = default_candidates(need, task, arena.rival.estimator)
+        return _compare(arena, listed, excluded)
 
 
-def _chosen(
-    problem: Problem,
-    *,
-    need: Need,
-    listed: Named | None,
-    requests: Requests | None,
-    ordinary: Any,
-    is_subsample: bool,
-    cv: int,
-    random_state: int,
-    **rest: Any,
-) -> Comparison:
-    n_people = len(np.unique(problem.train.ids))
-    requests = _usual_requests(n_people, need.immediate) if requests is None else requests
-    together = requests.sizes(n_people)
-    folds = CrossValidation(problem, cv=cv, seed=random_state)
-    task = need.task or "classification"
-    arena = _Arena(
-        problem=problem,
-        need=need,
-        requests=requests,
-        size=TrainingSize(n_people, min(together)),
-        folds=folds,
-        rival=yardstick(ordinary, need.family, problem, folds, random_state),
-        constant=Constant(problem),
-        people_per_call=max(together),
-        random_state=random_state,
-        **rest,
-    )
-    excluded: dict[str, str] = {}
-    if listed is None:
-        listed, excluded = default_candidates(need, task, arena.rival.estimator)
-    return _compare(arena, listed, excluded, is_subsample)
-
-
-def _compare(
-    arena: _Arena, listed: Named, excluded: dict[str, str], is_subsample: bool
-) -> Comparison:
+def _compare(arena: _Arena, listed: Named, excluded: dict[str, str]) -> Comparison:
     tried: list[Tried] = []
     tunings: dict[str, tuple[Tuning, ...]] = {}
     for name, candidate in listed.items():
@@ -265,7 +243,7 @@ def _compare(
         n_rows=len(arena.problem.train),
         n_people=arena.size.n_people,
         n_test_rows=len(arena.problem.test),
-        is_subsample=is_subsample,
+        is_subsample=arena.is_subsample,
     )
     return _with_tested_best(arena, comparison) if arena.canaries else comparison
 
@@ -318,7 +296,8 @@ def _tuned(arena: _Arena, candidate: Candidate, efficiency: Any) -> Iterator[Tun
     for parameter, values in efficiency.items():
 
         def score(value: Any, parameter: str = parameter) -> float:
-            return arena.folds.score(candidate.with_settings({**settled, parameter: value}))
+            estimator = candidate.with_settings({**settled, parameter: value})
+            return arena.folds.score(estimator, with_ids=True)
 
         found = tune_efficiency(score, parameter, values, float(goal))
         settled[parameter] = found.chosen
@@ -375,12 +354,6 @@ def _evaluated(
 def _as_given(rows: Rows) -> tuple[Any, ...]:
     """Return rows as `evaluate` takes them; numbers that stand for missing ids are nobody's."""
     return (rows.X, rows.y, rows.ids) if rows.owned else (rows.X, rows.y)
-
-
-def _require(**numbers: tuple[int, int]) -> None:
-    for name, (value, least) in numbers.items():
-        if value < least:
-            raise ValueError(f"{name}={value!r} must be a whole number, {least} or more")
 
 
 def _kept_or_usual(name: str, given: Any, kind: type[_Given]) -> _Given:

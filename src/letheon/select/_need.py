@@ -1,5 +1,6 @@
 """What somebody needs of a method, and why a method does not have it (survey, Table 2)."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import get_args
 
@@ -19,8 +20,6 @@ from letheon.guarantee import (
     Requests,
     Task,
 )
-
-__all__ = ["Need"]
 
 # From the observer who sees least to the one who sees most; a claim about one covers those before.
 _OBSERVERS: tuple[Releases, ...] = ("labels-only", "latest-only", "every-version")
@@ -91,15 +90,7 @@ class Need:
 
         What the facts leave open (no families, no tasks) is not held against a method.
         """
-        reasons = [
-            self._family(facts),
-            self._task(estimator, facts),
-            self._certificate(facts),
-            self._observer(facts),
-            self._properties(facts),
-            self._pace(facts),
-        ]
-        return "; ".join(reason for reason in reasons if reason)
+        return "; ".join([*self._against_model(estimator, facts), *self._against_claim(facts)])
 
     def why_not_claim(self, claim: Guarantee) -> str:
         """Return in words what the guarantee of a fitted model lacks; empty if nothing."""
@@ -116,51 +107,38 @@ class Need:
                 reasons.append(f"it certifies {name} {stated:g}, you asked for {limit:g} at most")
         return "; ".join(reasons)
 
-    def _family(self, facts: MethodFacts) -> str:
-        if self.family == "any" or not facts.families:
-            return ""
-        if {"any", self.family} & set(facts.families):
-            return ""
-        return f"you asked for {_MODELS[self.family]}, and it serves {facts.applicability}"
-
-    def _task(self, estimator: BaseEstimator, facts: MethodFacts) -> str:
+    def _against_model(self, estimator: BaseEstimator, facts: MethodFacts) -> Iterator[str]:
+        """Yield what speaks against the kind of model."""
+        if self.family != "any" and not {"any", self.family} & set(facts.families or ("any",)):
+            yield f"you asked for {_MODELS[self.family]}, and it serves {facts.applicability}"
         if self.task is None:
-            return ""
+            return
         if facts.tasks and self.task not in facts.tasks:
-            return f"you need {self.task}, and it serves {' and '.join(facts.tasks)} only"
-        other = is_regressor if self.task == "classification" else is_classifier
-        return f"you need {self.task}, and this estimator is for the other" * other(estimator)
+            yield f"you need {self.task}, and it serves {' and '.join(facts.tasks)} only"
+        elif (is_regressor if self.task == "classification" else is_classifier)(estimator):
+            yield f"you need {self.task}, and this estimator is for the other"
 
-    def _certificate(self, facts: MethodFacts) -> str:
-        if KINDS.index(facts.certificate) <= KINDS.index(self.guarantee):
-            return ""
-        return f"you asked for {self.guarantee}, and it is {facts.certificate}"
-
-    def _observer(self, facts: MethodFacts) -> str:
-        reasons = []
+    def _against_claim(self, facts: MethodFacts) -> Iterator[str]:
+        """Yield what speaks against what the method claims and needs."""
+        if KINDS.index(facts.certificate) > KINDS.index(self.guarantee):
+            yield f"you asked for {self.guarantee}, and it is {facts.certificate}"
         if self.requests == "adaptive" != facts.requests:
-            reasons.append(
+            yield (
                 "people may look before they leave (adaptive requests), and it covers oblivious "
                 "requests only"
             )
         if _OBSERVERS.index(facts.releases) < _OBSERVERS.index(self.releases):
             seen, covered = _SEES[self.releases], _SEES[facts.releases]
-            reasons.append(f"an observer sees {seen}, and it covers one who sees {covered}")
-        return "; ".join(reasons)
-
-    def _properties(self, facts: MethodFacts) -> str:
-        if self.properties is None:
-            return ""
-        missing = [NEEDS[code] for code in facts.needs if code not in self.properties]
-        return f"it needs {' and '.join(missing)}, for which you do not vouch" if missing else ""
-
-    def _pace(self, facts: MethodFacts) -> str:
+            yield f"an observer sees {seen}, and it covers one who sees {covered}"
+        vouched = facts.needs if self.properties is None else self.properties
+        missing = [NEEDS[code] for code in facts.needs if code not in vouched]
+        if missing:
+            yield f"it needs {' and '.join(missing)}, for which you do not vouch"
         if self.strong and facts.strength != "strong":
             said = "is weak" if facts.strength == "weak" else "does not say how its time grows"
-            return f"you asked for a strong method, and it {said}"
-        if not self.immediate and not facts.batches:
-            return "requests may wait, and it gains nothing from serving many at once"
-        return ""
+            yield f"you asked for a strong method, and it {said}"
+        elif not self.immediate and not facts.batches:
+            yield "requests may wait, and it gains nothing from serving many at once"
 
 
 _MODELS = {"linear": "a linear model", "forest": "a forest", "net": "a net"}

@@ -17,7 +17,6 @@ from pydantic import BaseModel
 from letheon.ledger import Ledger
 from letheon.ledger.db.tokens import Session, Sessions, Token, Tokens
 from letheon.ledger.schemas import require_name
-from letheon.ledger.worker.agreement import require_mark
 from letheon.service.errors import Problem
 from letheon.service.guards import Limiter, network_of
 from letheon.service.settings import ServiceSettings
@@ -58,8 +57,6 @@ class Context:
         What it is about.
     settings : ServiceSettings
         What its operator decided.
-    clock : callable
-        Seconds since 1970.
     tokens, sessions, limiter
         Who may come in, and how often.
     templates : Jinja2Templates
@@ -76,7 +73,6 @@ class Context:
 
     ledger: Ledger
     settings: ServiceSettings
-    clock: Callable[[], int]
     tokens: Tokens
     sessions: Sessions
     limiter: Limiter
@@ -85,6 +81,11 @@ class Context:
     is_demo: bool = False
     has_worker: Callable[[], bool] | None = None
     stopping: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def clock(self) -> Callable[[], int]:
+        """The clock of the ledger: seconds since 1970."""
+        return self.ledger.clock
 
 
 def context(request: Request) -> Context:
@@ -105,6 +106,8 @@ class Principal:
         What it may do.
     tenant : str or None
         Whose things it sees; None for everybody's.
+    desk : Context
+        The desk that is asked.
     session : Session or None
         The browser that it came through.
     """
@@ -114,11 +117,23 @@ class Principal:
     role: str
     scopes: frozenset[str]
     tenant: str | None
+    desk: Context = field(repr=False, compare=False)
     session: Session | None = None
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger of the desk."""
+        return self.desk.ledger
 
     def may(self, scope: str) -> bool:
         """Whether it has a scope."""
         return scope in self.scopes
+
+    def require(self, *scopes: str, title: str = "this token may not do that") -> None:
+        """Refuse what needs one of some scopes; none are needed where none is named."""
+        if scopes and self.scopes.isdisjoint(scopes):
+            words = f"It needs the scope {' or '.join(scopes)}; its role is {self.role}."
+            raise Problem(403, "not-allowed", title, words)
 
     @property
     def sees_all_requests(self) -> bool:
@@ -154,9 +169,7 @@ def _require_current_database(desk: Context, request: Request) -> None:
     """Refuse changes where files are newer than the database: they would be lost with it."""
     if request.method in ("GET", "HEAD") or request.url.path == "/logout":
         return
-    core = desk.ledger._core
-    with core.database.reading() as conn:
-        require_mark(core.folder, conn)
+    desk.ledger.require_current_database()
 
 
 @dataclass(frozen=True)
@@ -181,13 +194,7 @@ class Gate:
         who = _known(desk, request, credentials)
         request.scope["letheon_token"] = who.token_id
         desk.limiter.count_call(who.token_id)
-        if self.scopes and who.scopes.isdisjoint(self.scopes):
-            raise Problem(
-                403,
-                "not-allowed",
-                "this token may not do that",
-                f"It needs the scope {' or '.join(self.scopes)}; its role is {who.role}.",
-            )
+        who.require(*self.scopes)
         _require_known_query(request)
         _require_current_database(desk, request)
         self.enter(request, who)
@@ -231,7 +238,7 @@ def public() -> Gate:
 def principal_of_session(desk: Context, session: Session) -> Principal | None:
     """Return who a session belongs to; None when its token is no longer valid."""
     token = desk.tokens.of_id(session.token_id)
-    return None if token is None else _principal(token, session)
+    return None if token is None else _principal(desk, token, session)
 
 
 def address_of(request: Request) -> str:
@@ -297,12 +304,12 @@ def _by_token(
         # Only wrong ones are counted and slowed down: others behind one address must get in.
         desk.limiter.count("failed", address_of(request))
         raise _no_token("the token is not valid", "It is unknown, expired or revoked.")
-    return _principal(token, None)
+    return _principal(desk, token, None)
 
 
-def _principal(token: Token, session: Session | None) -> Principal:
+def _principal(desk: Context, token: Token, session: Session | None) -> Principal:
     return Principal(
-        token.id, token.name, token.role, frozenset(token.scopes), token.tenant, session
+        token.id, token.name, token.role, frozenset(token.scopes), token.tenant, desk, session
     )
 
 

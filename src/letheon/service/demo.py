@@ -110,19 +110,21 @@ class _Story:
         """Let somebody file a request for new people; nobody has vouched for them."""
         tenant = _tenant(model)
         with self.ledger.acting(self.ids["requester"]):
-            return self.ledger.request(self.people(model, n), model=model, tenant=tenant, **given)
+            return self.ledger.requests.submit(
+                self.people(model, n), model=model, tenant=tenant, **given
+            )
 
     def verified(self, request: Request) -> Request:
         """Let the operator check who is asking."""
         with self.ledger.acting(self.ids["operator"]):
-            return self.ledger.verify(request.id)
+            return self.ledger.requests.verify(request.id)
 
     def queued(self, model: str, n: int = 1, **given: Any) -> Request:
         """File and verify; what is large is approved by somebody else."""
         request = self.verified(self.filed(model, n, **given))
         if request.state == "verified":
             with self.ledger.acting(self.ids["approver"]):
-                request = self.ledger.approve(request.id)
+                request = self.ledger.requests.approve(request.id)
         return request
 
     def applied(self) -> None:
@@ -182,7 +184,7 @@ def _register(ledger: Ledger) -> None:
         judged: dict[str, Any] = {"test": test}
         if name == "marketing":
             judged = {"monitor": _monitor(model, test, (X, y, ids))}
-        ledger.register(
+        ledger.models.register(
             model,
             X,
             y,
@@ -212,7 +214,7 @@ def _add_store(ledger: Ledger, folder: Path) -> None:
     exports = folder.resolve().with_name(f"{folder.name}-exports")
     exports.mkdir(mode=0o700, exist_ok=True)
     (exports / "README.txt").write_text("Exports of the demo lie here; there is none.\n", "utf-8")
-    ledger.add_store("exports", exports, owner="analytics", scope="exports")
+    ledger.stores.add("exports", exports, owner="analytics", scope="exports")
 
 
 def _weeks(story: _Story) -> str:
@@ -239,13 +241,15 @@ def _weeks(story: _Story) -> str:
         if week == 2:
             story.clock.reach(5 + 7 * week)
             story.queued("marketing")
-            story.ledger.retrain("marketing")
+            story.ledger.models.retrain("marketing")
     return code
 
 
 def _first_with_code(story: _Story) -> tuple[Request, str]:
     with story.ledger.acting(story.ids["requester"]):
-        request, code = story.ledger.request_with_code(story.people("credit", 1), model="credit")
+        request, code = story.ledger.requests.submit_with_code(
+            story.people("credit", 1), model="credit"
+        )
     story.verified(request)
     if code is None:
         raise RuntimeError("a new request has no receipt code")
@@ -255,7 +259,7 @@ def _first_with_code(story: _Story) -> tuple[Request, str]:
 def _answered(story: _Story, requests: Iterable[Request]) -> None:
     with story.ledger.acting(story.ids["operator"]):
         for request in requests:
-            story.ledger.answer(request.id, recipients=1)
+            story.ledger.requests.answer(request.id, recipients=1)
 
 
 def _side_states(story: _Story) -> None:
@@ -268,18 +272,18 @@ def _side_states(story: _Story) -> None:
     exempt, other = story.filed("churn"), story.filed("credit")
     story.clock.reach(35)
     with ledger.acting(operator):
-        ledger.reject(refused.id, "gdpr.art12.6")
-        ledger.reject(exempt.id, "gdpr.art17.3.b")
-        ledger.cancel(withdrawn.id)
-        ledger.cancel(other.id)
-        ledger.verify(held.id)
+        ledger.requests.reject(refused.id, "gdpr.art12.6")
+        ledger.requests.reject(exempt.id, "gdpr.art17.3.b")
+        ledger.requests.cancel(withdrawn.id)
+        ledger.requests.cancel(other.id)
+        ledger.requests.verify(held.id)
         until = datetime.now(UTC) + timedelta(days=60)
-        ledger.hold(held.id, "litigation-hold", until)
+        ledger.requests.hold(held.id, "litigation-hold", until)
     story.clock.reach(36)
     asked, longer = story.filed("marketing"), story.filed("churn", regime="ccpa", ground="internal")
     with ledger.acting(operator):
-        ledger.await_identity(asked.id)
-        ledger.extend(longer.id)
+        ledger.requests.await_identity(asked.id)
+        ledger.requests.extend(longer.id)
 
 
 def _present(story: _Story) -> None:
@@ -291,7 +295,7 @@ def _present(story: _Story) -> None:
     person = story.people("credit", 1)
     for _ in range(2):  # the second is a duplicate
         with story.ledger.acting(story.ids["operator"]):
-            story.ledger.request(person, model="credit", verified=True)
+            story.ledger.requests.submit(person, model="credit", verified=True)
     for name, n in (("credit", 1), ("churn", 2), ("marketing", 1), ("churn", 1), ("credit", 2)):
         story.queued(name, n)
     story.clock.reach(_DAYS - 0.3)

@@ -30,8 +30,12 @@ from letheon.exceptions import (
 from letheon.ledger import Ledger, Step
 from letheon.ledger.db.jobs import LEASE_SECONDS, LONG, SHORT, JobRecord, Jobs, Kind
 from letheon.ledger.leases import owner_name
-from letheon.ledger.models.info import all_models
-from letheon.ledger.models.versions import VersionRow, content_of, find_model, read_head
+from letheon.ledger.models.versions import (
+    VersionRow,
+    content_of,
+    find_model,
+    read_head,
+)
 from letheon.ledger.worker.compute import code_of
 from letheon.sandbox import (
     EndedError,
@@ -214,7 +218,7 @@ class JobRunner:
         self.jobs.progress(job, "trains the model afresh")
         for _ in self._retry("another worker is at this model"):
             try:
-                steps = self._ledger.retrain(
+                steps = self._ledger.models.retrain(
                     own.model, tenant=str(job.tenant), apart=True, stop=self._stop
                 )
             except LedgerBusyError:
@@ -325,23 +329,14 @@ class JobRunner:
             raise _JobError(
                 "nothing-certified", "the model has no certificate yet; erase somebody first"
             )
-        with self._ledger._core.database.reading() as conn:
-            own = all_models(conn, job.tenant)
+        listed = self._ledger.models.list(tenant=job.tenant)
+        own = [self._ledger.models.row(one.name, one.tenant) for one in listed]
         asked, key = job.asked["levels"], self._ledger.public_key
         # A drill adds the levels that must notice it.
         levels = tuple(sorted({*asked, *_NOTICED_BY[job.asked["drill"]]})) if asked else None
 
         def for_tenant(result: LevelResult) -> dict[str, Any] | None:
-            if job.tenant is None or result.model:
-                return _plain_level(result) if is_visible(job.tenant, result.model) else None
-            if "requests" in result.details:
-                checked = check_requests(
-                    Bundle(bundle, key_text(key)), tuple(model.id for model in own)
-                )
-                return None if checked is None else _plain_level(checked)
-            words = _OF_THE_WHOLE[result.verdict]
-            whole = LevelResult(result.level, "", result.verdict, words, promised=result.promised)
-            return _plain_level(whole)
+            return _for_tenant(result, job.tenant, bundle, key, tuple(one.id for one in own))
 
         def receive(result: LevelResult) -> None:
             level = for_tenant(result)
@@ -405,6 +400,23 @@ def _row_of_ended(trying: dict[str, Any], error: SandboxError, seconds: float) -
         raise EndedError("process-ended") from error
     words = f"it took more than {seconds:g} s" if isinstance(error, TimeLimitError) else str(error)
     return row_not_run(trying["method"], trying["begin"], words, is_current=trying["is_current"])
+
+
+def _for_tenant(
+    result: LevelResult, tenant: str | None, bundle: Path, key: str, models: tuple[int, ...]
+) -> dict[str, Any] | None:
+    """Return a result as a tenant may see it; None if it is about others only.
+
+    `models` are the numbers of the tenant's models in the events of requests.
+    """
+    if tenant is None or result.model:
+        return _plain_level(result) if is_visible(tenant, result.model) else None
+    if "requests" in result.details:
+        checked = check_requests(Bundle(bundle, key_text(key)), models)
+        return None if checked is None else _plain_level(checked)
+    words = _OF_THE_WHOLE[result.verdict]
+    whole = LevelResult(result.level, "", result.verdict, words, promised=result.promised)
+    return _plain_level(whole)
 
 
 def _certified_name(job: JobRecord) -> str | None:

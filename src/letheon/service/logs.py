@@ -188,7 +188,7 @@ class _OfLedger(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the gauges."""
-        counts = self._ledger.count_requests()
+        counts = self._ledger.requests.count()
         by_state = GaugeMetricFamily("letheon_requests", "Requests by state.", labels=["state"])
         for state, number in counts.by_state.items():
             by_state.add_metric([state], number)

@@ -9,7 +9,6 @@ from bisect import bisect_left
 from functools import cached_property
 from typing import Any
 
-from letheon.ledger.certificates.listing import sequences_of_tenant
 from letheon.service.auth import Context, Principal
 from letheon.service.errors import Problem
 
@@ -33,16 +32,15 @@ class Numbers:
         self.tenant = tenant.tenant if isinstance(tenant, Principal) else tenant
 
     @cached_property
-    def _sequences(self) -> list[int]:
-        with self._context.ledger._core.database.reading() as conn:
-            return sequences_of_tenant(conn, str(self.tenant))
+    def _sequences(self) -> tuple[int, ...]:
+        return self._context.ledger.certificates.sequences(tenant=str(self.tenant))
 
     def shown(self, sequence: int | None) -> int | None:
         """Return the number that stands for a certificate of the ledger; None for another's."""
         if sequence is None or self.tenant is None:
             return sequence
         place = bisect_left(self._sequences, sequence)
-        is_own = self._sequences[place : place + 1] == [sequence]
+        is_own = self._sequences[place : place + 1] == (sequence,)
         return place + 1 if is_own else None
 
     def sequence(self, number: int) -> int:

@@ -9,6 +9,8 @@ from urllib.parse import urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from starlette.templating import Jinja2Templates
 
+from letheon.ledger import REQUEST_STATES
+
 __all__ = ["STATE_WORDS", "Words", "days_words", "make_templates", "state_words"]
 
 _HERE = Path(__file__).parent
@@ -25,25 +27,7 @@ class Words(NamedTuple):
     meaning: str = ""
 
 
-STATE_WORDS = {
-    "received": Words("Received", "warn", "It waits until the identity is verified."),
-    "verified": Words("To approve", "warn", "The identity is verified; somebody has to approve."),
-    "queued": Words("Queued", "info", "It waits for the next batch."),
-    "applying": Words("Applying", "info", "A batch is erasing it now."),
-    "retry_wait": Words("Will retry", "warn", "The batch failed and is tried again after a pause."),
-    "applied": Words("Applied", "info", "The people have left the model; no certificate yet."),
-    "certified": Words("Certified", "info", "A certificate covers it; the purge follows."),
-    "purging": Words("Purging", "info", "What is left of the people is being destroyed."),
-    "purged": Words(
-        "Purged", "good", "What the ledger kept is destroyed; the person is still to be answered."
-    ),
-    "duplicate": Words("Duplicate", "neutral", "Another request erases the same people."),
-    "on_hold": Words("On hold", "neutral", "A legal ground puts it off; its clock goes on."),
-    "stuck": Words("Stuck", "bad", "It failed too often: somebody has to look at it."),
-    "rejected": Words("Rejected", "neutral", "It was refused on a legal ground."),
-    "cancelled": Words("Cancelled", "neutral", "It was withdrawn."),
-    "closed": Words("Closed", "good", "The person was answered."),
-}
+STATE_WORDS = {name: Words(*state[:3]) for name, state in REQUEST_STATES.items()}
 """Each state of a request in words, in the order of its life."""
 
 

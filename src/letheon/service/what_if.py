@@ -139,8 +139,7 @@ def _methods(present: Any) -> Iterator[_Method]:
 
 
 def _others(present: Any, task: Task) -> Iterator[_Method]:
-    from letheon.select import Need
-    from letheon.select._candidates import default_candidates
+    from letheon.select import Need, default_candidates
 
     need = Need(task=task)
     named, _ = default_candidates(need, task, _ordinary(present, task))
@@ -166,7 +165,7 @@ def _ordinary(present: Any, task: Task) -> Any:
 
 
 def _name(model: Any) -> str:
-    from letheon.select._candidates import short_name
+    from letheon.select import short_name
 
     return short_name(model)
 

@@ -16,10 +16,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any, cast
 
-from sqlalchemy import func, select
-
 from letheon.ledger import Ledger, Step
-from letheon.ledger.tables import events
 from letheon.ledger.worker.compute import code_of
 from letheon.sandbox import StoppedError
 from letheon.service.jobs import LONG, SHORT, JobRunner
@@ -106,8 +103,7 @@ class DeskWorker:
 
     def _is_something_new(self) -> bool:
         """Whether anything was recorded since the last look: a request, a verification, a step."""
-        with self._ledger._core.database.reading() as conn:
-            newest = conn.scalar(select(func.max(events.c.id)))
+        newest = self._runner.jobs.read_newest_event()
         is_new, self._seen = bool(newest != self._seen), newest
         return is_new
 

@@ -2,9 +2,11 @@
 
 from letheon.homes import sweep_checkpoints
 from letheon.sharded._plan import Plan, compare_plans, epochs_per_stage, plan, shard_counts
+from letheon.sharded._shards import Assignment, warn_if_crowded
 from letheon.sharded._sisa import SISAClassifier, SISARegressor
 
 __all__ = [
+    "Assignment",
     "Plan",
     "SISAClassifier",
     "SISARegressor",
@@ -13,4 +15,5 @@ __all__ = [
     "plan",
     "shard_counts",
     "sweep_checkpoints",
+    "warn_if_crowded",
 ]

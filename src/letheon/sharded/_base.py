@@ -1,38 +1,162 @@
-"""What the SISA classifier and regressor share: holding rows, training shards, forgetting."""
+"""What the SISA classifier and regressor share."""
 
+import math
 from abc import abstractmethod
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn import get_config
-from sklearn.base import BaseEstimator, MetaEstimatorMixin
+from sklearn.base import BaseEstimator, MetaEstimatorMixin, is_classifier, is_regressor
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from letheon import state
 from letheon.base import ForgetMixin, Outcome, Removal, exclusive, require_known
 from letheon.data import Ids, Rows, hold_table, row_ids, table_length
-from letheon.exceptions import CheckpointWarning, ShardingWarning, warn_caller
+from letheon.exceptions import CheckpointWarning, warn_caller
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.homes import HomeMixin
 from letheon.inner import (
     inherit_tags,
+    parts_of,
     refuse_nested_files,
     refuse_unencodable,
     remember_features,
     retraining,
     versions_of,
 )
-from letheon.seeds import Purpose, seed_from
-from letheon.sharded._assign import Assignment, Integers, check_risk_edges, risk_tiers
-from letheon.sharded._plan import StageData, shard_counts
-from letheon.sharded._settings import check_choice, check_count, check_kind, stage_epochs
-from letheon.sharded._shards import Change, Ensemble, Replacement, change_rows
-from letheon.sharded._stages import Recipe
-from letheon.sharded._states import StateShelf
-from letheon.sharded._trainer import Trainer
+from letheon.parallel import run_tasks
+from letheon.seeds import seed_from
+from letheon.sharded._plan import StageData, epochs_per_stage, shard_counts
+from letheon.sharded._shards import (
+    Assignment,
+    Change,
+    Ensemble,
+    Integers,
+    Replacement,
+    Shard,
+    StateShelf,
+    change_rows,
+    check_risk_edges,
+    risk_tiers,
+    start_job,
+    warn_if_crowded,
+)
+from letheon.sharded._stages import Job, Recipe, Trained, slice_ends, total_visits, train_shard
+from letheon.validation import (
+    JOBS,
+    OneOf,
+    OrNone,
+    Rules,
+    Whole,
+    require_target,
+    validate_parameters,
+)
+
+_USUAL_EPOCHS = 10
+
+
+def check_kind(estimator: Any, *, classifier: bool) -> None:
+    """Raise unless the inner estimator is of the wrapper's kind."""
+    right = is_classifier(estimator) if classifier else is_regressor(estimator)
+    if not right:
+        expected = "classifier" if classifier else "regressor"
+        other = "SISARegressor" if classifier else "SISAClassifier"
+        raise TypeError(
+            f"estimator={estimator!r} is no {expected}; give one, or use {other} or NaiveUnlearner"
+        )
+
+
+def stage_epochs(
+    estimator: Any, n_slices: int, epochs: int | None, stage_data: str
+) -> tuple[int, ...] | None:
+    """Return the passes of every stage, or None when each shard is given to `fit` whole."""
+    if n_slices == 1 and epochs is None:
+        return None
+    _require_partial_fit(estimator, f"n_slices={n_slices}" if n_slices > 1 else f"epochs={epochs}")
+    if epochs is None:
+        least = math.ceil((n_slices + 1) / 2)
+        epochs = max(_USUAL_EPOCHS, least) if stage_data == "cumulative" else 1
+    schedule = epochs_per_stage(int(epochs), n_slices, stage_data)  # type: ignore[arg-type]
+    for part in parts_of(estimator):
+        if type(part.estimator).__module__ == "sklearn.naive_bayes":
+            _require_counting_once(part.estimator, schedule, stage_data)
+    return schedule
+
+
+def _require_partial_fit(estimator: Any, setting: str) -> None:
+    if hasattr(estimator, "partial_fit"):
+        return
+    hint = ""
+    if "warm_start" in estimator.get_params(deep=False):
+        hint = " (warm_start is not enough: a warm-started ensemble keeps its first size)"
+    raise ValueError(
+        f"{setting} needs an estimator with partial_fit, and "
+        f"{type(estimator).__name__} has none{hint}; use n_slices=1 and epochs=None, or an "
+        "incremental learner such as SGDClassifier or MLPClassifier"
+    )
+
+
+def _require_counting_once(estimator: Any, schedule: tuple[int, ...], stage_data: str) -> None:
+    if max(schedule) > 1 or (stage_data == "cumulative" and len(schedule) > 1):
+        raise ValueError(
+            f"{type(estimator).__name__} counts rows, so it must see each row once: use "
+            f"stage_data='new' and epochs=1 (got stage_data={stage_data!r}, passes {schedule})"
+        )
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """Everything it takes to train shards of one model; changes nothing that is in use."""
+
+    recipe: Recipe
+    assignment: Assignment
+    shelf: StateShelf
+    n_jobs: int | None
+
+    def replace(self, shards: tuple[Shard, ...], changes: list[Change]) -> Replacement:
+        """Train the changed shards and return the ensemble with them in place of the old ones.
+
+        On failure no new state stays behind.
+        """
+        jobs = [start_job(change, self.shelf) for change in changes]
+        payloads = [(self.recipe, job) for job in jobs]
+        with self.shelf.all_or_nothing():
+            results = run_tasks(train_shard, payloads, n_jobs=self.n_jobs)
+            fresh = self._keep(changes, jobs, results)
+        numbers = range(self.assignment.n_shards)
+        ensemble = self._assemble(tuple(fresh[n] if n in fresh else shards[n] for n in numbers))
+        work, rebuilt = self._cost(jobs, ensemble)
+        return Replacement(ensemble, self.shelf.home, work, rebuilt, self.shelf.warnings)
+
+    def _keep(
+        self, changes: list[Change], jobs: list[Job], results: list[Trained]
+    ) -> dict[int, Shard]:
+        """Return the new shards, their states kept."""
+        fresh = {}
+        for change, job, result in zip(changes, jobs, results, strict=True):
+            before = () if change.old is None else change.old.states[: job.first]
+            states = (*before, *(self.shelf.keep(blob) for blob in result.states))
+            fresh[change.number] = Shard(change.number, change.rows, states, result.model)
+        return fresh
+
+    def _assemble(self, shards: tuple[Shard, ...]) -> Ensemble:
+        classes = None
+        if self.recipe.is_classifier:
+            classes = np.unique(np.concatenate([s.classes for s in shards if len(s.rows)]))
+        return Ensemble(self.assignment, shards, classes)
+
+    def _cost(self, jobs: list[Job], ensemble: Ensemble) -> tuple[float, dict[str, int]]:
+        """Return row visits as a share of a fresh fit's, and the shards and stages trained."""
+        slices = self.recipe.n_slices
+        visits = sum(self.recipe.visits(slice_ends(job.rows, slices), job.first) for job in jobs)
+        naive = total_visits(self.recipe, (shard.rows for shard in ensemble.shards))
+        stages = sum(slices - job.first for job in jobs)
+        return visits / max(naive, 1), {"shards": len(jobs), "stages": stages}
+
 
 _FACTS = MethodFacts(
     method="sisa",
@@ -61,7 +185,13 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     facts: ClassVar[MethodFacts] = _FACTS
     _not_digested: ClassVar[frozenset[str]] = ForgetMixin._not_digested | HomeMixin.home_attributes
     _is_classifier: ClassVar[bool]
-    _aggregations: ClassVar[tuple[str, ...]]
+    _parameter_rules: ClassVar[Rules] = {
+        "n_shards": Whole(1),
+        "n_slices": Whole(1),
+        "epochs": OrNone(Whole(1)),
+        "stage_data": OneOf(("cumulative", "new")),
+        "n_jobs": JOBS,
+    }
 
     ensemble_: Ensemble
     seed_: int
@@ -194,10 +324,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         """Return y in canonical form, or raise for labels of the wrong kind."""
 
     def _hold(self, X: Any, y: Any, ids: Any) -> Rows:
-        if y is None:
-            raise ValueError(
-                f"{type(self).__name__} requires y to be passed, but the target y is None"
-            )
+        require_target(self, y)
         held, target = hold_table(X), self._hold_labels(y)
         check_consistent_length(held, target)
         state.ensure_supported((held, target))
@@ -208,14 +335,12 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     ) -> list[Rows]:
         """Return the rows of every shard; nothing else of X stays in memory."""
         rows = self._hold(X, y, ids)
-        self._warn_if_crowded(rows.ids)
+        warn_if_crowded("n_shards", self.n_shards, rows.ids)
         tiers = risk_tiers(risk, rows.ids, check_risk_edges(self.risk_edges))
         return _split(rows, tiers, assignment)
 
     def _check_settings(self) -> NDArray[np.float64]:
-        check_count("n_shards", self.n_shards)
-        check_count("n_slices", self.n_slices)
-        check_choice("aggregation", self.aggregation, self._aggregations)
+        validate_parameters(self)
         check_kind(self.estimator, classifier=self._is_classifier)
         stage_epochs(self.estimator, self.n_slices, self.epochs, self.stage_data)
         refuse_nested_files(self.estimator)
@@ -224,15 +349,6 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     def _require_same_parameters(self) -> None:
         super()._require_same_parameters()
         self._require_home_in_place()
-
-    def _warn_if_crowded(self, ids: Ids) -> None:
-        people = len(np.unique(ids.hashes(0, Purpose.ID_INDEX)))
-        if people < self.n_shards:
-            warn_caller(
-                f"n_shards={self.n_shards} is more than the {people} people there are; "
-                "some shards stay empty",
-                ShardingWarning,
-            )
 
     def _tiers(self, ids: Ids, risk: Any) -> Integers:
         """Return the tiers of new rows: the held one for known people, else from `risk`."""

@@ -1,5 +1,14 @@
-"""SISA for classifiers and regressors (Bourtoule et al., 2021; survey section 4.1)."""
+"""SISA estimators, and how the answers of the shards become one.
 
+Aggregation: from the answers of the shards to one answer.
+
+Shards without rows do not answer. All answering shards count the same, whatever their size: a
+weight by size would change with every removal anywhere.
+
+SISA for classifiers and regressors (Bourtoule et al., 2021; survey section 4.1).
+"""
+
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,8 +21,58 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from letheon.base import KeywordScoreMixin
 from letheon.data import hold_target, present_table, require_one_kind
 from letheon.inner import require_features
-from letheon.sharded import _aggregate
 from letheon.sharded._base import SISABase
+from letheon.sharded._stages import ConstantModel
+from letheon.validation import OneOf, Rules
+
+Floats = NDArray[np.float64]
+
+
+def mean_probabilities(models: Sequence[Any], classes: NDArray[Any], X: Any) -> Floats:
+    """Mean of the shards' class probabilities; a class a shard never saw has probability 0.
+
+    A shard model without `predict_proba` gives all its weight to the label it predicts.
+    """
+    return _mean(models, classes, X, _probabilities)
+
+
+def vote_shares(models: Sequence[Any], classes: NDArray[Any], X: Any) -> Floats:
+    """Share of shards that vote for each class (a tie is won by the lowest class)."""
+    return _mean(models, classes, X, _votes)
+
+
+def mean_prediction(models: Sequence[Any], X: Any) -> Floats:
+    """Mean of the shards' predictions."""
+    mean: Floats = np.mean([np.asarray(model.predict(X), float) for model in models], axis=0)
+    return mean
+
+
+def median_prediction(models: Sequence[Any], X: Any) -> Floats:
+    """Median of the shards' predictions."""
+    median: Floats = np.median([np.asarray(model.predict(X), float) for model in models], axis=0)
+    return median
+
+
+def _mean(models: Sequence[Any], classes: NDArray[Any], X: Any, answer: Any) -> Floats:
+    total = np.zeros((X.shape[0], len(classes)))
+    for model in models:
+        if isinstance(model, ConstantModel):
+            total[:, np.searchsorted(classes, model.label)] += 1.0
+        else:
+            answer(model, classes, X, total)
+    return total / len(models)
+
+
+def _probabilities(model: Any, classes: NDArray[Any], X: Any, total: Floats) -> None:
+    if hasattr(model, "predict_proba"):
+        total[:, np.searchsorted(classes, model.classes_)] += model.predict_proba(X)
+    else:
+        _votes(model, classes, X, total)
+
+
+def _votes(model: Any, classes: NDArray[Any], X: Any, total: Floats) -> None:
+    votes = np.searchsorted(classes, model.predict(X))
+    total[np.arange(len(votes)), votes] += 1.0
 
 
 class SISAClassifier(KeywordScoreMixin, ClassifierMixin, SISABase):
@@ -98,7 +157,7 @@ class SISAClassifier(KeywordScoreMixin, ClassifierMixin, SISABase):
     """
 
     _is_classifier: ClassVar[bool] = True
-    _aggregations: ClassVar[tuple[str, ...]] = ("mean", "vote")
+    _parameter_rules: ClassVar[Rules] = {"aggregation": OneOf(("mean", "vote"))}
 
     @property
     def classes_(self) -> NDArray[Any]:
@@ -122,9 +181,7 @@ class SISAClassifier(KeywordScoreMixin, ClassifierMixin, SISABase):
         require_features(self, X)
         ensemble = self.ensemble_  # read once: a commit may replace it meanwhile
         assert ensemble.classes is not None
-        combine = (
-            _aggregate.vote_shares if self.aggregation == "vote" else _aggregate.mean_probabilities
-        )
+        combine = vote_shares if self.aggregation == "vote" else mean_probabilities
         return ensemble.classes, combine(ensemble.models, ensemble.classes, present_table(X))
 
     def _hold_labels(self, y: Any) -> NDArray[Any]:
@@ -170,17 +227,13 @@ class SISARegressor(KeywordScoreMixin, RegressorMixin, SISABase):
     """
 
     _is_classifier: ClassVar[bool] = False
-    _aggregations: ClassVar[tuple[str, ...]] = ("mean", "median")
+    _parameter_rules: ClassVar[Rules] = {"aggregation": OneOf(("mean", "median"))}
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """Return the aggregated predictions."""
         check_is_fitted(self)
         require_features(self, X)
-        combine = (
-            _aggregate.median_prediction
-            if self.aggregation == "median"
-            else _aggregate.mean_prediction
-        )
+        combine = median_prediction if self.aggregation == "median" else mean_prediction
         return combine(self.ensemble_.models, present_table(X))
 
     def _hold_labels(self, y: Any) -> NDArray[Any]:

@@ -14,6 +14,8 @@ from letheon.methods import class_paths
 
 # Packages whose classes may be part of a model; command line, service and ledger are not.
 _PACKAGES = "base compose guarantee inner naive receipt sharded state"
+# Controls of attacks have digests, but no file may hold one: they do not forget.
+_CONTROLS = "letheon.measures."
 _PUBLIC = tuple(f"letheon.{name}." for name in _PACKAGES.split())
 
 # Start of the tags -> module of the classes today, and the last part of each tag. A class with
@@ -22,22 +24,26 @@ _TABLE: dict[str, tuple[str, str]] = {
     "letheon.rows._ids": ("letheon.data._ids", "IntIds TextIds"),
     "letheon.rows._rows": ("letheon.data._rows", "Rows"),
     "letheon.rows._slots": ("letheon.data._slots", "SlotRows"),
-    "letheon.sharded._assign": ("letheon.sharded._assign", "Assignment"),
+    "letheon.sharded._assign": ("letheon.sharded._shards", "Assignment"),
     "letheon.sharded._shards": ("letheon.sharded._shards", "Ensemble Shard"),
     "letheon.sharded._sisa": ("letheon.sharded._sisa", "SISAClassifier SISARegressor"),
     "letheon.sharded._stages": ("letheon.sharded._stages", "ConstantModel"),
-    "letheon.sharded._states": ("letheon.sharded._states", "SavedState"),
-    "letheon.forest._classifier": ("letheon.forest._classifier", "DaREForestClassifier"),
+    "letheon.sharded._states": ("letheon.sharded._shards", "SavedState"),
+    "letheon.forest._classifier": ("letheon.forest._estimators", "DaREForestClassifier"),
     "letheon.forest._model": ("letheon.forest._model", "ForestModel"),
-    "letheon.forest._regressor": ("letheon.forest._regressor", "DaREForestRegressor"),
+    "letheon.forest._regressor": ("letheon.forest._estimators", "DaREForestRegressor"),
     "letheon.forest._settings": ("letheon.forest._settings", "Settings"),
     "letheon.convex._account": ("letheon.linear._account", "Account"),
-    "letheon.convex._cache": ("letheon.linear._cache", "Cache"),
-    "letheon.convex._data_free": ("letheon.linear._data_free", "StoredCurvature"),
+    "letheon.convex._cache": ("letheon.removal", "Cache"),
+    "letheon.convex._data_free": ("letheon.linear._newton", "StoredCurvature"),
     "letheon.convex._deltagrad": ("letheon.linear._deltagrad", "DeltaGradClassifier Pace"),
     "letheon.convex._descent": ("letheon.linear._descent", "DescentToDeleteClassifier"),
-    "letheon.convex._design": ("letheon.linear._design", "Design"),
-    "letheon.convex._distributed": ("letheon.linear._distributed", "Parts"),
+    "letheon.convex._descent_theory": (
+        "letheon.linear._descent_theory",
+        "DistributedPlan Geometry PublishedPlan SecretPlan WeakPlan",
+    ),
+    "letheon.convex._design": ("letheon.linear._model", "Design"),
+    "letheon.convex._distributed": ("letheon.linear._descent_steps", "Parts"),
     "letheon.convex._fisher": ("letheon.linear._fisher", "FisherClassifier"),
     "letheon.convex._fisher_law": ("letheon.linear._fisher_law", "Closeness"),
     "letheon.convex._fisher_walk": ("letheon.linear._fisher_walk", "FisherAccount"),
@@ -45,19 +51,23 @@ _TABLE: dict[str, tuple[str, str]] = {
         "letheon.linear._influence",
         "InfluenceClassifier InfluenceRegressor",
     ),
-    "letheon.convex._linear": ("letheon.linear._linear", "Linear"),
-    "letheon.convex._noise": ("letheon.linear._noise", "NoiseSource Sealed"),
-    "letheon.convex._published": ("letheon.linear._published", "PublishedModel"),
-    "letheon.convex._trajectory": ("letheon.linear._trajectory", "Trajectory"),
+    "letheon.convex._linear": ("letheon.linear._model", "Linear"),
+    "letheon.convex._noise": ("letheon.noise", "NoiseSource Sealed"),
+    "letheon.convex._published": ("letheon.linear._model", "PublishedModel"),
+    "letheon.convex._trajectory": ("letheon.linear._path", "Trajectory"),
+    "letheon.measures.attacks._controls": (
+        "letheon.measures.attacks._controls",
+        "FineTuneOnly KeepsEverything",
+    ),
     "letheon.deep._backbone": ("letheon.deep._backbone", "Backbone"),
     "letheon.deep._deltagrad": ("letheon.deep._deltagrad", "DeltaGradNetClassifier"),
     "letheon.deep._fisher": ("letheon.deep._fisher", "FisherNetClassifier"),
     "letheon.deep._head": ("letheon.deep._head", "CertifiedHeadClassifier"),
     "letheon.deep._nets": ("letheon.deep._nets", "CNN MLP ResNet"),
     "letheon.deep._obliviate": ("letheon.deep._obliviate", "DeepObliviateClassifier"),
-    "letheon.deep._path": ("letheon.deep._path", "Path"),
+    "letheon.deep._path": ("letheon.deep._replay", "Path"),
     "letheon.deep._sisa": ("letheon.deep._sisa", "SISANetClassifier"),
-    "letheon.deep._trained": ("letheon.deep._trained", "Nets"),
+    "letheon.deep._trained": ("letheon.deep._module", "Nets"),
     "letheon.deep._vault": ("letheon.deep._vault", "Vault"),
 }
 
@@ -98,6 +108,8 @@ def import_path(tag: str) -> str:
 
 def is_model_class(tag: str) -> bool:
     """Say whether a class of this package may be part of a model, by its tag."""
+    if tag.startswith(_CONTROLS):
+        return False
     is_known = tag in _PATHS or tag in _REGISTERED
     return is_known or (tag.startswith(_PUBLIC) and is_public_path(tag))
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from letheon.measures.attacks import KLOM, RMIA, AttackResult, BackdoorTest, _klom, auc
-from letheon.measures.attacks._excess import beyond_floor_by_unit
-from letheon.measures.attacks._klom import Laws, _Part
-from letheon.measures.attacks._quality import _excess, _Scores
+from letheon.measures.attacks import KLOM, RMIA, AttackResult, BackdoorTest, _margins, auc
+from letheon.measures.attacks._backdoor import success_rate
+from letheon.measures.attacks._margins import Laws, _excess, _Part, _Scores
+from letheon.measures.attacks._result import beyond_floor_by_unit
 from letheon.measures.attacks._result import is_beyond as are_apart
 from letheon.measures.attacks._rmia import _Duel
 from letheon.measures.attacks._roc import area_by_unit
@@ -91,7 +91,7 @@ def backdoor_on_noise(seed: int, gain: float = 0.0) -> tuple[bool, bool]:
 
     after, retrained, again = model(pattern + gain), model(pattern), model(pattern)
     report = _Report(BackdoorTest(), queries, after, retrained)
-    rates = [report._rate("backdoor success", each.success) for each in (after, again)]
+    rates = [success_rate("backdoor success", each.success, queries) for each in (after, again)]
     return is_beyond(report.excess(after, again)), are_apart(*rates)
 
 
@@ -101,7 +101,7 @@ def test_rmia_is_seldom_wrong_and_sees_a_shift() -> None:
 
 
 def test_klom_is_seldom_wrong_and_sees_a_shift(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_klom, "ROUNDS", 39)
+    monkeypatch.setattr(_margins, "ROUNDS", 39)
     assert np.mean([is_beyond(klom_on_noise(seed)) for seed in range(RUNS)]) <= 0.06
     assert all(is_beyond(klom_on_noise(seed, 2.0)) for seed in range(5))
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from scipy.stats import entropy
 
 from letheon.measures.attacks import KLOM, klom
-from letheon.measures.attacks._klom import _Part
+from letheon.measures.attacks._margins import _Part
 
 
 @given(st.integers(0, 10**6), st.integers(2, 30))

@@ -12,8 +12,7 @@ from sklearn.svm import LinearSVC
 
 from letheon.data import Rows, row_ids
 from letheon.measures.attacks import auc, cross_lira, lira, margins
-from letheon.measures.attacks._shadows import halves, mean_by_person
-from letheon.measures.attacks._signal import observe
+from letheon.measures.attacks._shadows import halves, mean_by_person, observe
 
 
 @given(st.lists(st.floats(0.01, 1), min_size=2, max_size=5), st.integers(0, 4))

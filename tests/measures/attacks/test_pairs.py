@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from letheon.measures import Measure
 from letheon.measures.attacks import auc, cross_lira
-from letheon.measures.attacks._pairs import Pairs, pair_auc, pair_excess
+from letheon.measures.attacks._lira import Pairs, _cut, pair_auc, pair_excess
 from letheon.measures.attacks._shadows import halves
-from letheon.measures.attacks._ulira import _cut
 
 
 def world(

@@ -23,7 +23,7 @@ from letheon.measures.attacks import (
     auc,
     cross_lira,
 )
-from letheon.measures.attacks._shadows import Study
+from letheon.measures.attacks._shadows import Case, Study
 from letheon.sharded import SISAClassifier
 from tests.measures.attacks.canaries import learner, make_canaries
 
@@ -108,7 +108,7 @@ def test_people_set_aside_are_in_no_model(name: str, diary: type[Diary]) -> None
     X, y = numbered(40)
     SMALL[name].run(Diary(), X, y, forget=[0, 1])
     trained = np.unique(np.concatenate([ids for _, ids in diary.fits]))
-    study = Study.of(X, y, forget=[0, 1], ids=None, population=None, seed=0)
+    study = Study.of(Case(None, None, X, y, None, [0, 1], None))
     aside = study.unseen.ids.to_array()
     assert len(aside) == int(0.2 * 38)
     assert not np.isin(aside, trained).any()
@@ -129,7 +129,7 @@ def test_planted_bug_swapped_worlds_would_be_seen(monkeypatch: pytest.MonkeyPatc
     model = KeepsEverything(LogisticRegression(C=1e3, max_iter=3000))
     attack = ULiRA(n_shadows=8, about=("forgotten",))
     right = attack.run(model, people.X, people.y, forget=people.forget)[0]
-    where = "letheon.measures.attacks._ulira.cross_lira"
+    where = "letheon.measures.attacks._lira.cross_lira"
     monkeypatch.setattr(where, lambda signals, members, f: cross_lira(signals, ~members, f))
     swapped = attack.run(model, people.X, people.y, forget=people.forget)[0]
     areas = [auc(each.scores, each.labels).value for each in (right, swapped)]  # type: ignore[arg-type]

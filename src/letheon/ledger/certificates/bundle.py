@@ -23,7 +23,7 @@ from sqlalchemy import Connection, select
 
 from letheon import state
 from letheon.exceptions import LedgerError, LedgerMissingError, LedgerUnwritableError
-from letheon.ledger.certificates.certify import Checkpoint, take_checkpoint
+from letheon.ledger.certificates.certify import take_checkpoint
 from letheon.ledger.certificates.statement import DEFAULT_TENANT
 from letheon.ledger.core import Core
 from letheon.ledger.db.events import bodies, leaves, record
@@ -31,11 +31,11 @@ from letheon.ledger.db.log_tree import LogTree
 from letheon.ledger.keys.blobs import NONCE_BYTES
 from letheon.ledger.keys.signing import sign
 from letheon.ledger.leases import owner_name
-from letheon.ledger.models.info import all_models
 from letheon.ledger.models.pins import Pins
 from letheon.ledger.models.versions import (
     ModelRow,
     VersionRow,
+    list_models,
     model_of,
     proof_path,
     raw_model,
@@ -45,15 +45,15 @@ from letheon.ledger.models.versions import (
     version_of,
     versions_of,
 )
+from letheon.ledger.schemas import Checkpoint
 from letheon.ledger.tables import certificates, checkpoints, events, purges, versions
-from letheon.state._atomic import sync_directory
+from letheon.state import sync_directory
 from letheon.verifier import (
     INDEX,
     INDEX_FILES,
     STATEMENT_TYPE,
     canonical,
     list_files,
-    note_digest,
     parse_strict,
 )
 
@@ -153,15 +153,15 @@ def _checkpoint(core: Core, tier: Tier) -> Checkpoint:
     except LedgerUnwritableError:
         with core.database.reading() as conn:
             newest = select(checkpoints).order_by(checkpoints.c.size.desc()).limit(1)
-            row = conn.execute(newest).first()
+            row = conn.execute(newest).mappings().first()
         if tier != "public" or row is None:
             raise
-        return Checkpoint(row.size, bytes.fromhex(row.root), row.note, note_digest(row.note))
+        return Checkpoint(**row)
 
 
 def _wanted(core: Core, name: str | None, tenant: str | None) -> list[ModelRow]:
     with core.database.reading() as conn:
-        found = [row for row in all_models(conn, tenant) if name in (None, row.name)]
+        found = [row for row in list_models(conn, tenant) if name in (None, row.name)]
     if name is not None and not found:
         raise LedgerError(f"no model {name!r} is registered; `letheon model list` shows all")
     return found
@@ -284,7 +284,7 @@ def _write_log(
     sizes = list(conn.scalars(query.order_by(checkpoints.c.size)))
     log = {
         "size": checkpoint.size,
-        "root": checkpoint.root.hex(),
+        "root": checkpoint.root,
         "certificates": [
             {
                 "sequence": entry["event"]["sequence"],

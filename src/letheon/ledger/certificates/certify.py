@@ -10,7 +10,7 @@ import base64
 import hashlib
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import Connection, func, insert, select, update
 
@@ -24,10 +24,11 @@ from letheon.ledger.db.events import integrate, record
 from letheon.ledger.faults import point
 from letheon.ledger.keys.signing import Signer, sign
 from letheon.ledger.models.versions import ModelRow, VersionRow, proof_path, read_model, version_of
-from letheon.ledger.requests.states import move
+from letheon.ledger.requests.transitions import move
+from letheon.ledger.schemas import Checkpoint
 from letheon.ledger.tables import batches, certificates, checkpoints, events, requests, versions
 from letheon.ledger.worker.agreement import advance_mark, mark_at, write_mark
-from letheon.state._atomic import write_atomically
+from letheon.state import write_atomically
 from letheon.verifier import (
     PAYLOAD_TYPE,
     Opened,
@@ -45,7 +46,6 @@ from letheon.verifier import (
 )
 
 __all__ = [
-    "Checkpoint",
     "certificate_path",
     "certify_next",
     "sign_checkpoint",
@@ -72,15 +72,6 @@ def sign_checkpoint(origin: str, size: int, root: bytes, signer: Signer) -> str:
 _RECENT = 16
 
 
-class Checkpoint(NamedTuple):
-    """A signed head of the log: its size and root, the note, and the SHA-256 of what was signed."""
-
-    size: int
-    root: bytes
-    note: str
-    digest: str
-
-
 def take_checkpoint(core: Core) -> Checkpoint:
     """Give every event its place in the log, sign the head, and return it.
 
@@ -89,16 +80,19 @@ def take_checkpoint(core: Core) -> Checkpoint:
     """
     with core.database.transaction() as conn:
         size, root = integrate(conn)
-        known = conn.scalar(select(checkpoints.c.note).where(checkpoints.c.size == size))
-        note = known or sign_checkpoint(ledger_id(conn), size, root, core.keys.signer)
-        if known is None:
-            row = {"size": size, "root": root.hex(), "note": note, "at": core.clock()}
-            conn.execute(insert(checkpoints).values(row))
+        known = select(checkpoints).where(checkpoints.c.size == size)
+        row = conn.execute(known).mappings().one_or_none()
+        if row is None:
+            note = sign_checkpoint(ledger_id(conn), size, root, core.keys.signer)
+            checkpoint = Checkpoint(size, root.hex(), note, core.clock())
+            conn.execute(insert(checkpoints).values(checkpoint._asdict()))
+        else:
+            checkpoint = Checkpoint(**row)
         mark = mark_at(conn, size)
         point("checkpoint.before-commit")
     _write_checkpoints(core)
     write_mark(core, mark)
-    return Checkpoint(size, root, note, note_digest(note))
+    return checkpoint
 
 
 def take_beacon(core: Core, committed: str) -> str:

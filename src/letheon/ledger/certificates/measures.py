@@ -67,7 +67,7 @@ class Timing(NamedTuple):
 def test_metric(model: Any, X: Any, y: Any) -> tuple[str, float]:
     """Return the code of a model's metric and its value on test rows, as the monitor takes it."""
     # A second of imports, which few commands need.
-    from letheon.monitor._judge import judge_for, spread_of
+    from letheon.monitor import judge_for, spread_of
 
     judge, table, target = judge_for(model, None), hold_table(X), hold_target(y)
     rows = Rows(table, target, row_ids(None, table_length(table)))

@@ -6,10 +6,10 @@ may stay when everything else of the person is gone. Certificate and receipts ar
 transaction: after a kill there are both or neither.
 """
 
+import base64
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +23,12 @@ from letheon.exceptions import (
     RequestStateError,
     SignerRefusedError,
 )
-from letheon.ledger.certificates.listing import gaps_in
 from letheon.ledger.certificates.receipt_codes import (
     OpenedReceipt,
+    ReceiptCode,
     checked_public_key,
+    new_private_key,
+    open_sealed,
     seal_receipt,
 )
 from letheon.ledger.core import Core
@@ -41,8 +43,9 @@ from letheon.ledger.models.versions import (
     read_vault,
 )
 from letheon.ledger.requests.encrypted_ids import hold_current_key, read_body
+from letheon.ledger.requests.listing import find_request
 from letheon.ledger.requests.owners import hold_model
-from letheon.ledger.requests.records import found
+from letheon.ledger.schemas import Coverage, moment
 from letheon.ledger.tables import (
     blocked,
     certificates,
@@ -63,19 +66,19 @@ from letheon.verifier import (
     node_hash,
     open_envelope,
     parse_strict,
+    search_gaps,
     slot_commitment,
 )
 
 __all__ = [
-    "Coverage",
+    "Receipts",
     "SealedReceipt",
-    "coverage",
+    "gaps_in",
     "keep_receipts",
     "make_receipts",
     "may_come",
+    "predicate_of",
     "receipt_key_of",
-    "sealed_receipt",
-    "set_key",
 ]
 
 # Until then no receipt was made, nor is one being made.
@@ -88,34 +91,6 @@ class SealedReceipt(NamedTuple):
     request: str
     key: str
     sealed: bytes
-
-
-@dataclass(frozen=True)
-class Coverage:
-    """What the certificate says that covers a receipt.
-
-    Attributes
-    ----------
-    certificate : int
-        Its number.
-    certified_at : datetime
-        When it was signed.
-    purged_at : datetime or None
-        When what was left of the rows had been destroyed.
-    purge_gaps : str or None
-        What the search for copies left out, in words; None if nothing.
-    guarantee : {"exact", "certified", "empirical"}
-        Kind of guarantee.
-    in_log : bool
-        Whether a signed checkpoint covers the certificate's place in the log.
-    """
-
-    certificate: int
-    certified_at: datetime
-    purged_at: datetime | None
-    purge_gaps: str | None
-    guarantee: Literal["exact", "certified", "empirical"]
-    in_log: bool
 
 
 class _Asked(NamedTuple):
@@ -254,36 +229,6 @@ def keep_receipts(conn: Connection, receipts: Sequence[SealedReceipt]) -> None:
         conn.execute(change.values(receipt=sealed))
 
 
-def set_key(core: Core, request_id: str, key: str, *, tenant: str | None = None) -> None:
-    """Let the receipt of a request be sealed to another key from now on; the log tells of it.
-
-    Raises
-    ------
-    RequestStateError
-        The request was applied, is closed, or names several people.
-    """
-    checked_public_key(key)
-
-    def work(conn: Connection) -> None:
-        request = found(conn, request_id, tenant=tenant)
-        # Claims change with the model in hand. Who comes to it after a request meets who does not.
-        model = select(requests.c.model_id).where(requests.c.id == request.id)
-        hold_model(conn, conn.execute(model).scalar_one(), alone=False)
-        if not _may_come(conn, request.id):
-            raise RequestStateError(
-                f"this request is {request.state}; a receipt code is given out until it is applied"
-            )
-        if request.n_ids != 1:
-            raise RequestStateError(
-                f"this request names {request.n_ids} people, and a receipt is for one; file one "
-                "request for each of them"
-            )
-        conn.execute(update(requests).where(requests.c.id == request.id).values(receipt_key=key))
-        record(conn, "receipt-code", {"request": request.id}, core.clock())
-
-    core.database.run(work)
-
-
 def may_come(core: Core, request_id: str) -> bool:
     """Return whether the receipt of a request is still to be made."""
     with core.database.transaction() as conn:
@@ -315,61 +260,151 @@ def receipt_key_of(core: Core, request_id: str) -> str | None:
         return conn.scalar(query)
 
 
-def sealed_receipt(core: Core, request_id: str, key: str) -> bytes | None:
-    """Return the sealed receipt of a request with this key, if there is one.
-
-    Nothing tells an unknown request, another key and a request without certificate apart: all are
-    one query that finds nothing.
-    """
-    query = select(requests.c.receipt).where(
-        requests.c.id == request_id, requests.c.receipt_key == key, requests.c.receipt.is_not(None)
-    )
-    with core.database.reading() as conn:
-        sealed = conn.scalar(query)
-    return None if sealed is None else bytes(sealed)
-
-
-def coverage(core: Core, receipt: bytes) -> Coverage | None:
-    """Return what the certificate says that covers a receipt without salts; None if none does.
-
-    The certificate's signature is checked, and every path of the receipt.
-    """
+def gaps_in(attestation: bytes) -> str | None:
+    """Return what a purge did not search, in words; None if it searched everything."""
     try:
-        named = parse_strict(receipt, SMALL)
-        row = _certificate(core, from_hex(named["certificate"]).hex())
-        if row is None:
-            return None
-        certificate = open_envelope(bytes(row.envelope), core.keys.trust())
-        check_receipt_commitment(receipt, certificate)
-    except (Refused, KeyError, TypeError):
-        return None
-    return Coverage(
-        certificate=row.sequence,
-        certified_at=datetime.fromtimestamp(row.at, UTC),
-        purged_at=None if row.purged is None else datetime.fromtimestamp(row.purged, UTC),
-        purge_gaps=None if row.purge is None else gaps_in(bytes(row.purge)),
-        guarantee=certificate.predicate["guarantee"]["kind"],
-        in_log=row.place is not None and row.place < (row.size or 0),
-    )
+        return search_gaps(predicate_of(attestation)) or None
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return "the attestation cannot be read"
 
 
-def _certificate(core: Core, certificate: str) -> Any:
-    place = select(events.c.log_index).where(
-        events.c.about == versions.c.batch_id, events.c.kind == "certificate"
-    )
-    query = (
-        select(
-            certificates.c.sequence,
-            certificates.c.envelope,
-            certificates.c.at,
-            purges.c.at.label("purged"),
-            purges.c.envelope.label("purge"),
-            place.limit(1).scalar_subquery().label("place"),
-            select(func.max(checkpoints.c.size)).scalar_subquery().label("size"),
+def predicate_of(envelope: bytes) -> Any:
+    """Return the predicate of a statement in an envelope, unverified."""
+    return json.loads(base64.b64decode(json.loads(envelope)["payload"]))["predicate"]
+
+
+class Receipts:
+    """Receipt codes, encrypted receipts, and the certificates that cover them.
+
+    Parameters
+    ----------
+    core : Core
+        The ledger.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def new_code(self, request_id: str, *, tenant: str | None = None) -> str:
+        """Return a new receipt code for a request of one person; an older one opens nothing then.
+
+        Raises
+        ------
+        RequestStateError
+            The request was applied or ended already, or names several people.
+        """
+        code = ReceiptCode(request_id, new_private_key())
+        self.set_key(request_id, code.public, tenant=tenant)
+        return str(code)
+
+    def set_key(self, request_id: str, key: str, *, tenant: str | None = None) -> None:
+        """Encrypt the receipt of a request to another X25519 public key; the log tells of it.
+
+        Raises
+        ------
+        RequestStateError
+            The request was applied, is closed, or names several people.
+        """
+        checked_public_key(key)
+
+        def work(conn: Connection) -> None:
+            request = find_request(conn, request_id, tenant=tenant)
+            # Claims change under the lock of the model, which is taken before that of a request.
+            model = select(requests.c.model_id).where(requests.c.id == request.id)
+            hold_model(conn, conn.execute(model).scalar_one(), alone=False)
+            if not _may_come(conn, request.id):
+                raise RequestStateError(
+                    f"this request is {request.state}; a receipt code is given out until it is "
+                    "applied"
+                )
+            if request.n_ids != 1:
+                raise RequestStateError(
+                    f"this request names {request.n_ids} people, and a receipt is for one; file "
+                    "one request for each of them"
+                )
+            conn.execute(
+                update(requests).where(requests.c.id == request.id).values(receipt_key=key)
+            )
+            record(conn, "receipt-code", {"request": request.id}, self._core.clock())
+
+        self._core.database.run(work)
+
+    def key(self, request_id: str, *, tenant: str | None = None) -> str | None:
+        """Return the public key that the receipt of a request is, or will be, encrypted to."""
+        with self._core.database.reading() as conn:
+            find_request(conn, request_id, tenant=tenant)
+        return receipt_key_of(self._core, request_id)
+
+    def sealed(self, request_id: str, public_key: str) -> bytes | None:
+        """Return the encrypted receipt of a request with this key; None if there is none.
+
+        Nothing tells an unknown request, another key and a request without certificate apart: all
+        are one query that finds nothing.
+        """
+        query = select(requests.c.receipt).where(
+            requests.c.id == request_id,
+            requests.c.receipt_key == public_key,
+            requests.c.receipt.is_not(None),
         )
-        .join(versions, versions.c.id == certificates.c.version_id)
-        .outerjoin(purges, purges.c.sequence == certificates.c.sequence)
-        .where(certificates.c.id == certificate)
-    )
-    with core.database.reading() as conn:
-        return conn.execute(query).first()
+        with self._core.database.reading() as conn:
+            sealed = conn.scalar(query)
+        return None if sealed is None else bytes(sealed)
+
+    def open(self, code: str) -> bytes | None:
+        """Return the receipt that a code opens, without its salts; None if there is none.
+
+        Raises
+        ------
+        Refused
+            The text is no code, or has a typing error.
+        """
+        parsed = ReceiptCode.parse(code)
+        sealed = self.sealed(parsed.request, parsed.public)
+        try:
+            return None if sealed is None else open_sealed(parsed, sealed).receipt
+        except Refused:
+            return None
+
+    def coverage(self, receipt: bytes) -> Coverage | None:
+        """Return what the certificate says that covers a receipt without salts; None if none does.
+
+        The certificate's signature is checked, and every path of the receipt.
+        """
+        try:
+            named = parse_strict(receipt, SMALL)
+            row = self._certificate(from_hex(named["certificate"]).hex())
+            if row is None:
+                return None
+            certificate = open_envelope(bytes(row.envelope), self._core.keys.trust())
+            check_receipt_commitment(receipt, certificate)
+        except (Refused, KeyError, TypeError):
+            return None
+        return Coverage(
+            certificate=row.sequence,
+            certified_at=moment(row.at),
+            purged_at=moment(row.purged),
+            purge_gaps=None if row.purge is None else gaps_in(bytes(row.purge)),
+            guarantee=certificate.predicate["guarantee"]["kind"],
+            in_log=row.place is not None and row.place < (row.size or 0),
+        )
+
+    def _certificate(self, certificate: str) -> Any:
+        place = select(events.c.log_index).where(
+            events.c.about == versions.c.batch_id, events.c.kind == "certificate"
+        )
+        query = (
+            select(
+                certificates.c.sequence,
+                certificates.c.envelope,
+                certificates.c.at,
+                purges.c.at.label("purged"),
+                purges.c.envelope.label("purge"),
+                place.limit(1).scalar_subquery().label("place"),
+                select(func.max(checkpoints.c.size)).scalar_subquery().label("size"),
+            )
+            .join(versions, versions.c.id == certificates.c.version_id)
+            .outerjoin(purges, purges.c.sequence == certificates.c.sequence)
+            .where(certificates.c.id == certificate)
+        )
+        with self._core.database.reading() as conn:
+            return conn.execute(query).first()

@@ -19,7 +19,7 @@ from letheon.ledger.certificates.measures import unmeasured, without_times
 from letheon.ledger.db.log_tree import root_of
 from letheon.ledger.models.versions import ModelRow, VersionRow, model_of, version_of
 from letheon.ledger.tables import batches, blocked, certificates, meta, requests, versions
-from letheon.state._environment import FORMAT
+from letheon.state import FORMAT
 from letheon.verifier import STATEMENT_TYPE, UNLEARNING, leaf_hash
 
 __all__ = ["DEFAULT_TENANT", "Covered", "covered_by", "ledger_id", "model_id", "unlearning"]

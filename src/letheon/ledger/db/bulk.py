@@ -4,13 +4,16 @@ Requests come in by the thousand. Compiling a statement costs as much as running
 statement for each row makes the threads of a process change places at every row.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Table
 
-__all__ = ["RowsIn"]
+__all__ = ["RowsIn", "chunked"]
+
+T = TypeVar("T")
 
 _MOST_PARAMETERS = 5000
 _PLACES = {"sqlite": "?", "postgresql": "%s"}
@@ -52,8 +55,7 @@ class RowsIn:
     ) -> list[tuple[Any, ...]]:
         """Insert rows in their order; return what was asked for, in any order."""
         found: list[tuple[Any, ...]] = []
-        for start in range(0, len(rows), self._most):
-            part = rows[start : start + self._most]
+        for part in chunked(rows, self._most):
             values = tuple([row[name] for row in part for name in self._names])
             places = _places(connection.dialect.name, len(self._names), len(part))
             done = connection.exec_driver_sql(self._head + places + self._tail, values)
@@ -66,3 +68,10 @@ class RowsIn:
 def _places(dialect: str, n_names: int, n_rows: int) -> str:
     row = f"({', '.join([_PLACES[dialect]] * n_names)})"
     return ", ".join([row] * n_rows)
+
+
+def chunked(items: Iterable[T], size: int = 400) -> Iterator[list[T]]:
+    """Yield items in lists of this size; SQLite before 3.32 takes 999 parameters in a statement."""
+    rest = iter(items)
+    while part := list(islice(rest, size)):
+        yield part

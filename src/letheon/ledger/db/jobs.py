@@ -12,7 +12,7 @@ import json
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from sqlalchemy import Connection, Row, Select, delete, func, insert, select, true, tuple_
@@ -21,8 +21,9 @@ from sqlalchemy import update as change
 from letheon.exceptions import LedgerBusyError, StaleWorkerError
 from letheon.ledger import leases
 from letheon.ledger.db.elapsed import proven_now
-from letheon.ledger.db.tokens import note_action, to_datetime
-from letheon.ledger.tables import jobs, log
+from letheon.ledger.db.tokens import note_action
+from letheon.ledger.schemas import Page, moment
+from letheon.ledger.tables import events, jobs, log
 
 if TYPE_CHECKING:
     from letheon.ledger import Ledger
@@ -36,7 +37,6 @@ __all__ = [
     "MOST_STARTS",
     "SHORT",
     "Job",
-    "JobPage",
     "JobProblem",
     "JobRecord",
     "Jobs",
@@ -164,15 +164,6 @@ class JobRecord(Job):
         return _count_starts(self.owner)
 
 
-@dataclass(frozen=True)
-class JobPage:
-    """A part of the list of jobs, newest first; `next` is the cursor of the part after it."""
-
-    items: tuple[JobRecord, ...]
-    next: str | None
-    total: int = 0
-
-
 class Jobs:
     """The jobs of a service.
 
@@ -252,7 +243,7 @@ class Jobs:
         state: State | None = None,
         after: str | None = None,
         limit: int = 50,
-    ) -> JobPage:
+    ) -> Page[JobRecord]:
         """Return jobs, newest first; `after` is the cursor that the part before gave.
 
         Raises
@@ -272,12 +263,18 @@ class Jobs:
             rows = conn.execute(query).all()
         last = rows[limit - 1] if len(rows) > limit else None
         following = None if last is None else f"{last.created_at}-{last.id}"
-        return JobPage(tuple(map(_to_record, rows[:limit])), following, total)
+        return Page(tuple(map(_to_record, rows[:limit])), following, total)
 
     def count_open(self) -> int:
         """Return how many jobs are queued or running."""
         with self._database.reading() as conn:
             return conn.scalar(select(func.count()).where(_IS_OPEN)) or 0
+
+    def read_newest_event(self) -> int | None:
+        """Return the number of the newest event: where it changed, there may be work to do."""
+        with self._database.reading() as conn:
+            newest: int | None = conn.scalar(select(func.max(events.c.id)))
+        return newest
 
     def claim(
         self, owner: str, seconds: int = LEASE_SECONDS, *, kinds: Iterable[Kind] = KINDS
@@ -457,11 +454,11 @@ def _to_record(row: Row[Any]) -> JobRecord:
         model=row.model,
         state=row.state,
         is_over=row.state in ("done", "failed"),
-        created_at=datetime.fromtimestamp(row.created_at, UTC),
+        created_at=moment(row.created_at),
         created_by=row.created_by,
-        started_at=to_datetime(row.started_at),
-        finished_at=to_datetime(row.finished_at),
-        progress=tuple(Line(datetime.fromtimestamp(one["at"], UTC), one["words"]) for one in lines),
+        started_at=moment(row.started_at),
+        finished_at=moment(row.finished_at),
+        progress=tuple(Line(moment(one["at"]), one["words"]) for one in lines),
         result=outcome if row.state == "done" else None,
         problem=JobProblem(**outcome) if row.state == "failed" else None,
         asked=json.loads(row.asked),

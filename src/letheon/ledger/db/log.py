@@ -1,8 +1,7 @@
-"""Reading the log: its entries page by page, and proofs about it without reading all of it."""
+"""`Ledger.log`: its entries page by page, and proofs about it without reading all of it."""
 
 import json
 import threading
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,94 +11,19 @@ from letheon.ledger.core import Core
 from letheon.ledger.db import events as _events
 from letheon.ledger.db.cursor import cursor, place_of, require_limit
 from letheon.ledger.db.log_tree import Proofs, root_of, split
-from letheon.ledger.tables import events
+from letheon.ledger.schemas import Checkpoint, LogConsistency, LogEntry, LogInclusion, Page
+from letheon.ledger.tables import checkpoints, events
 from letheon.verifier import node_hash
 
-__all__ = ["LogConsistency", "LogEntry", "LogInclusion", "LogPage", "LogReader"]
+__all__ = ["Log", "log_entry"]
 
 _LIST = "log"
 # Leaves whose root is remembered. A power of two: such a block is a full subtree.
 BLOCK = 1024
 
 
-@dataclass(frozen=True)
-class LogEntry:
-    """One event in its place.
-
-    Attributes
-    ----------
-    index : int
-        Place in the log.
-    at : datetime
-        When it happened.
-    kind : str
-        What happened.
-    details : dict
-        Codes, counts and opaque ids.
-    leaf : str
-        Hash of its leaf, in hexadecimal digits.
-    """
-
-    index: int
-    at: datetime
-    kind: str
-    details: dict[str, Any]
-    leaf: str
-
-
-@dataclass(frozen=True)
-class LogPage:
-    """Some entries of the log: `items`, the cursor of the `next` page, and the log's `total`."""
-
-    items: tuple[LogEntry, ...]
-    next: str | None
-    total: int
-
-
-@dataclass(frozen=True)
-class LogInclusion:
-    """Proof that an event is in the log (RFC 6962, section 2.1.1); hashes in hexadecimal digits.
-
-    Attributes
-    ----------
-    index, size : int
-        Place of the event, in the tree of so many.
-    leaf, root : str
-        Hash of the leaf, and the root of that tree.
-    path : tuple of str
-        Siblings from the leaf to the root.
-    """
-
-    index: int
-    size: int
-    leaf: str
-    root: str
-    path: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class LogConsistency:
-    """Proof that a log begins with an earlier one (RFC 6962, section 2.1.2).
-
-    Attributes
-    ----------
-    size1, size2 : int
-        Sizes of the two.
-    root1, root2 : str
-        Their roots, in hexadecimal digits.
-    path : tuple of str
-        The proof.
-    """
-
-    size1: int
-    size2: int
-    root1: str
-    root2: str
-    path: tuple[str, ...]
-
-
-class LogReader:
-    """Reads the log of a ledger; the roots of its full blocks are remembered.
+class Log:
+    """The log of a ledger; the roots of its full blocks are remembered.
 
     A proof needs the leaves of two blocks then, and one hash for each other block.
 
@@ -114,7 +38,7 @@ class LogReader:
         self._lock = threading.Lock()
         self._blocks: list[bytes] = []
 
-    def entries(self, *, after: str | None = None, limit: int = 50) -> LogPage:
+    def entries(self, *, after: str | None = None, limit: int = 50) -> Page[LogEntry]:
         """Return one page of the log, oldest first."""
         require_limit(limit)
         first = 0 if after is None else int(place_of(self._core, _LIST, after)[0]) + 1
@@ -122,13 +46,20 @@ class LogReader:
             size = _events.head(conn).size
             here = (events.c.log_index >= first) & (events.c.log_index < size)
             query = select(events).where(here).order_by(events.c.log_index).limit(limit)
-            items = tuple(_entry(row) for row in conn.execute(query))
-        is_last = not items or items[-1].index == size - 1
-        more = None if is_last else cursor(self._core, _LIST, (items[-1].index,))
-        return LogPage(items, more, size)
+            items = tuple(log_entry(row) for row in conn.execute(query))
+        last = first + len(items) - 1
+        is_last = not items or last == size - 1
+        more = None if is_last else cursor(self._core, _LIST, (last,))
+        return Page(items, more, size)
 
     def inclusion(self, index: int, size: int | None = None) -> LogInclusion:
-        """Prove that the event in this place is in the log, as it is or was at a size."""
+        """Prove that the event in place `index` is in the log, as it is or was at a size.
+
+        Raises
+        ------
+        ValueError
+            The log has no such place, or never had that size.
+        """
         with self._core.database.reading() as conn:
             tree = self._tree(conn)
             wanted = tree.size if size is None else size
@@ -144,6 +75,25 @@ class LogReader:
             path = tree.consistency(size1, wanted)
             roots = tree.root(size1).hex(), tree.root(wanted).hex()
         return LogConsistency(size1, wanted, *roots, _hex(path))
+
+    def checkpoint(self) -> Checkpoint:
+        """Sign a checkpoint of the log."""
+        from letheon.ledger.certificates.certify import take_checkpoint
+
+        return take_checkpoint(self._core)
+
+    def latest_checkpoint(self) -> Checkpoint | None:
+        """Return the newest checkpoint; None before the first."""
+        query = select(checkpoints).order_by(checkpoints.c.size.desc()).limit(1)
+        with self._core.database.reading() as conn:
+            row = conn.execute(query).mappings().one_or_none()
+        return None if row is None else Checkpoint(**row)
+
+    def event(self, index: int) -> bytes | None:
+        """Return the event in a place of the log, as its leaf hashes it; None if there is none."""
+        with self._core.database.reading() as conn:
+            body = conn.scalar(select(events.c.body).where(events.c.log_index == index))
+        return None if body is None else str(body).encode()
 
     def _tree(self, conn: Connection) -> "_Blocks":
         size = _events.head(conn).size
@@ -188,8 +138,9 @@ def _hex(path: list[bytes]) -> tuple[str, ...]:
     return tuple(one.hex() for one in path)
 
 
-def _entry(row: Row[Any]) -> LogEntry:
+def log_entry(row: Row[Any]) -> LogEntry:
+    """Return an event from its columns."""
     body = json.loads(row.body)
     details = {name: value for name, value in body.items() if name not in ("at", "kind")}
     at = datetime.fromtimestamp(row.at, UTC)
-    return LogEntry(row.log_index, at, row.kind, details, row.leaf)
+    return LogEntry(at, row.kind, details, row.log_index, row.leaf)

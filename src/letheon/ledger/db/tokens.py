@@ -8,14 +8,14 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Row, delete, func, insert, or_, select, update
 
 from letheon.exceptions import LedgerUnwritableError
 from letheon.ledger.db.events import TOLERATED_SECONDS
-from letheon.ledger.schemas import require_name
+from letheon.ledger.schemas import moment, require_name
 from letheon.ledger.tables import actions, sessions, tokens
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ __all__ = [
     "Tokens",
     "note_action",
     "require_scopes",
-    "to_datetime",
 ]
 
 PREFIX = "lth_"
@@ -141,13 +140,13 @@ class Tokens:
     ----------
     ledger : Ledger
         Whose service it is.
-    clock : callable
-        Seconds since 1970.
+    clock : callable, optional
+        Seconds since 1970; the ledger's by default.
     """
 
-    def __init__(self, ledger: "Ledger", clock: Callable[[], int]) -> None:
+    def __init__(self, ledger: "Ledger", clock: Callable[[], int] | None = None) -> None:
         self._database = ledger._core.database
-        self._clock = clock
+        self._clock = clock or ledger._core.clock
 
     def mint(
         self,
@@ -225,9 +224,9 @@ class Tokens:
             role=row.role,
             scopes=tuple(json.loads(row.scopes)),
             tenant=row.tenant,
-            created_at=datetime.fromtimestamp(row.created_at, UTC),
-            expires_at=datetime.fromtimestamp(row.expires_at, UTC),
-            revoked_at=to_datetime(row.revoked_at),
+            created_at=moment(row.created_at),
+            expires_at=moment(row.expires_at),
+            revoked_at=moment(row.revoked_at),
             created_by=row.created_by,
             is_valid=row.revoked_at is None and self._clock() < row.expires_at,
         )
@@ -272,6 +271,32 @@ class Tokens:
                 note_action(conn, now, by, "token.revoked", one)
         return len(revoked)
 
+    def family(self, token_id: str) -> frozenset[str]:
+        """Return a token, those that made it, and those that it made, over any number of steps.
+
+        A token that makes tokens can be used through these too: they count as one person.
+        """
+        with self._database.reading() as conn:
+            start = (
+                select(tokens.c.id, tokens.c.created_by).where(_is(token_id)).cte(recursive=True)
+            )
+            makers = select(tokens.c.id, tokens.c.created_by).where(
+                tokens.c.id == start.c.created_by
+            )
+            above = conn.scalars(select(start.union(makers).c.id)).all()
+            return frozenset({token_id, *above, *_with_descendants(conn, token_id)})
+
+    def names(self, ids: Iterable[str]) -> dict[str, str]:
+        """Return what tokens are called, by their ids."""
+        query = select(tokens.c.id, tokens.c.name).where(tokens.c.id.in_(list(ids)))
+        with self._database.reading() as conn:
+            return {row.id: row.name for row in conn.execute(query)}
+
+    def note(self, token_id: str, action: str, about: str | None = None) -> None:
+        """Note which token did what, where nothing else is recorded with it."""
+        with self._database.transaction() as conn:
+            note_action(conn, self._clock(), token_id, action, about)
+
     def has_admin(self) -> bool:
         """Whether a valid admin token exists."""
         alive = tokens.c.revoked_at.is_(None) & (tokens.c.expires_at > self._clock())
@@ -287,11 +312,6 @@ class Tokens:
 def note_action(conn: Any, at: int, token_id: str | None, action: str, about: str | None) -> None:
     """Note which token did what, in the transaction that does it."""
     conn.execute(insert(actions).values(at=at, token_id=token_id or "", action=action, about=about))
-
-
-def to_datetime(seconds: int | None) -> datetime | None:
-    """Return a time of the database."""
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
 
 def _is(token_id: str) -> Any:
@@ -342,18 +362,14 @@ class Sessions:
     Parameters
     ----------
     ledger : Ledger
-        Whose service it is.
-    clock : callable
-        Seconds since 1970.
+        Whose service it is; its clock is used.
     session_seconds, idle_seconds : int
         How long a session lasts, in all and without a visit.
     """
 
-    def __init__(
-        self, ledger: "Ledger", clock: Callable[[], int], session_seconds: int, idle_seconds: int
-    ) -> None:
+    def __init__(self, ledger: "Ledger", session_seconds: int, idle_seconds: int) -> None:
         self._database = ledger._core.database
-        self._clock = clock
+        self._clock = ledger._core.clock
         self._longest = session_seconds
         self._idle = idle_seconds
         self._seen: dict[str, int] = {}

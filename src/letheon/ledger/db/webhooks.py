@@ -13,7 +13,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -21,14 +21,15 @@ from sqlalchemy import Connection, Row, Select, delete, exists, func, insert, se
 from sqlalchemy import update as change
 
 from letheon.exceptions import KeyFileError
-from letheon.ledger.certificates.listing import sequences_of_tenant
+from letheon.ledger.certificates.certificates import list_sequences
 from letheon.ledger.db.bulk import RowsIn
 from letheon.ledger.db.elapsed import proven_now
 from letheon.ledger.db.events import head, integrate
-from letheon.ledger.db.tokens import note_action, to_datetime
+from letheon.ledger.db.tokens import note_action
 from letheon.ledger.keys.key_files import KeyFiles
-from letheon.ledger.requests.records import Request, found_all
+from letheon.ledger.requests.listing import find_requests
 from letheon.ledger.requests.states import FINAL
+from letheon.ledger.schemas import Request, moment
 from letheon.ledger.tables import (
     batches,
     certificates,
@@ -225,6 +226,13 @@ class Webhooks:
         with self._database.reading() as conn:
             return [_webhook(row) for row in conn.execute(_hooks_query(wanted).limit(limit))]
 
+    def addresses(self, tenant: str) -> set[str]:
+        """Return the addresses that a tenant's events go to."""
+        mine = webhooks.c.tenant.is_(None) | (webhooks.c.tenant == tenant)
+        query = select(webhooks.c.url).where(mine, webhooks.c.disabled_at.is_(None))
+        with self._database.reading() as conn:
+            return set(conn.scalars(query))
+
     def remove(self, webhook_id: str, *, by: str | None = None) -> None:
         """Remove a webhook with everything that waits for it."""
 
@@ -344,7 +352,7 @@ class Webhooks:
             if not _has_work(conn, overdue=overdue):
                 return 0
         now = self._clock()
-        today = self._core.settings.calendar.day_of(datetime.fromtimestamp(now, UTC)).isoformat()
+        today = self._core.settings.calendar.day_of(moment(now)).isoformat()
 
         def work(conn: Connection) -> int:
             # In one order, so that two who feed at once wait for each other and do not cross.
@@ -375,9 +383,9 @@ def _webhook(row: Row[Any]) -> Webhook:
         url=row.url,
         events=tuple(json.loads(row.events)),
         tenant=row.tenant,
-        created_at=datetime.fromtimestamp(row.created_at, UTC),
+        created_at=moment(row.created_at),
         created_by=row.created_by,
-        disabled_at=to_datetime(row.disabled_at),
+        disabled_at=moment(row.disabled_at),
         waiting=row.waiting,
         given_up=row.given_up,
     )
@@ -390,11 +398,11 @@ def _delivery(row: Row[Any]) -> Delivery:
         kind=row.kind,
         about=row.about,
         state="waiting" if is_open else "given-up" if row.delivered_at is None else "delivered",
-        created_at=datetime.fromtimestamp(row.created_at, UTC),
+        created_at=moment(row.created_at),
         tries=row.tries,
-        next_try_at=to_datetime(row.not_before) if is_open else None,
-        delivered_at=to_datetime(row.delivered_at),
-        given_up_at=to_datetime(row.given_up_at),
+        next_try_at=moment(row.not_before) if is_open else None,
+        delivered_at=moment(row.delivered_at),
+        given_up_at=moment(row.given_up_at),
         last_status=row.last_status,
     )
 
@@ -410,7 +418,7 @@ class _Event(NamedTuple):
 
 def write_body(message_id: str, kind: str, at: int, data: dict[str, Any]) -> str:
     """Return the JSON that is sent: id, type, created_at and data; nothing of a person."""
-    when = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    when = moment(at).strftime("%Y-%m-%dT%H:%M:%SZ")
     fields = {"id": message_id, "type": kind, "created_at": when, "data": data}
     return json.dumps(fields, separators=(",", ":"))
 
@@ -452,7 +460,7 @@ def _numbered(conn: Connection, tenant: str | None, happened: Sequence[_Event]) 
     """Return events in which the certificates of a tenant's webhook are counted for itself."""
     if tenant is None or all(one.data.get("certificate") is None for one in happened):
         return happened
-    own = sequences_of_tenant(conn, tenant)
+    own = list_sequences(conn, tenant)
     places = {sequence: number for number, sequence in enumerate(own, start=1)}
     return [
         one._replace(data=one.data | {"certificate": places.get(one.data["certificate"])})
@@ -477,7 +485,7 @@ def _about_requests(conn: Connection, rows: Sequence[Row[Any]]) -> Iterator[_Eve
 
 def _read(conn: Connection, times: dict[str, int]) -> list[Request]:
     """Return requests in the order in which they are named."""
-    known = found_all(conn, list(times))
+    known = find_requests(conn, list(times))
     return [known[key] for key in times if key in known]
 
 

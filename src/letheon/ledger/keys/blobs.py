@@ -21,7 +21,7 @@ from typing import Protocol
 
 from letheon.exceptions import CorruptFileError, KeyFileError, LedgerMissingError
 from letheon.ledger.faults import point
-from letheon.state._atomic import sync_directory
+from letheon.state import sync_directory
 
 __all__ = ["NONCE_BYTES", "Blobs", "Sealer", "destroy_file"]
 

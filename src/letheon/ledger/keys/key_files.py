@@ -17,7 +17,7 @@ from pathlib import Path
 
 from letheon.exceptions import KeyFileError
 from letheon.ledger.keys.blobs import destroy_file
-from letheon.state._atomic import sync_directory, write_atomically
+from letheon.state import sync_directory, write_atomically
 
 __all__ = ["KeyFiles"]
 

@@ -16,7 +16,7 @@ from letheon.ledger.keys import encryption
 from letheon.ledger.keys.blobs import destroy_file
 from letheon.ledger.keys.key_files import KeyFiles
 from letheon.ledger.keys.signing import Signer, new_seed, sign
-from letheon.state._atomic import sync_directory, write_atomically
+from letheon.state import sync_directory, write_atomically
 from letheon.verifier import (
     REVOCATION,
     ROTATION,

@@ -14,10 +14,7 @@ import numpy as np
 from letheon import state
 from letheon.data import Ids, Rows, as_ids
 from letheon.exceptions import CorruptFileError, NewerFormatError
-from letheon.monitor import Monitor, Reading
-from letheon.monitor._given import same_people
-from letheon.monitor._judge import judge_for
-from letheon.monitor._saved import record_of, restore
+from letheon.monitor import Monitor, Reading, judge_for, record_of, restore, same_people
 from letheon.receipt import Receipt
 
 __all__ = ["after_retrain", "forget_watched", "pack", "policy_digest", "unpack"]

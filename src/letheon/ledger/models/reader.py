@@ -50,7 +50,9 @@ class Reader:
         """The model as it is served now."""
         with self._lock:
             if self._is_closed:
-                raise LedgerError("this reader is closed; ledger.reader(model) makes another")
+                raise LedgerError(
+                    "this reader is closed; ledger.models.reader(model) makes another"
+                )
             for _ in range(_TRIES):
                 try:
                     self._follow()

@@ -49,7 +49,7 @@ _NO_PREPROCESSING = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b785
 
 @dataclass(frozen=True, kw_only=True)
 class Registration:
-    """How a model is entered: see `Ledger.register`.
+    """How a model is entered: see `Ledger.models.register`.
 
     `origin` is "own" for a model that the operator brought as an object or with classes of his
     own, and "outside" for one that came as a file: that one is computed in a sandbox only.
@@ -247,7 +247,7 @@ def _refuse_blocked(conn: Connection, tenant: str, tags: frozenset[str]) -> None
     if n_blocked:
         raise BlockedIdsError(
             f"{n_blocked} of these people asked to be erased; their rows are not trained on again. "
-            "`ledger.without_blocked(X, y, ids)` leaves them out."
+            "`ledger.models.without_blocked(X, y, ids)` leaves them out."
         )
 
 

@@ -20,10 +20,7 @@ from numpy.typing import NDArray
 
 from letheon.data import Ids, IntIds, Rows
 from letheon.exceptions import UnsupportedStateError
-from letheon.state import to_tree
-from letheon.state._arrays import plain_descr
-from letheon.state._canonical import to_bytes
-from letheon.state._registry import codec_of
+from letheon.state import codec_of, plain_descr, to_bytes, to_tree
 
 __all__ = ["ordered_codes", "row_bytes"]
 

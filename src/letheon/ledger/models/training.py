@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from letheon.compose import unfitted_twin
 from letheon.data import Rows, hold_table, hold_target, row_ids, table_length
-from letheon.measures._copies import fresh_copy
+from letheon.inner import fresh_copy
 from letheon.parallel import one_thread
 
 __all__ = ["Fitted", "fresh_fit", "held_rows"]

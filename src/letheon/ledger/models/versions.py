@@ -31,6 +31,7 @@ __all__ = [
     "content_of",
     "find_model",
     "head_of",
+    "list_models",
     "memory_limit",
     "model_of",
     "model_row",
@@ -164,6 +165,14 @@ def find_model(conn: Connection, name: str, tenant: str) -> ModelRow:
             "those that are"
         )
     return model_row(dict(row))
+
+
+def list_models(conn: Connection, tenant: str | None = None) -> list[ModelRow]:
+    """Return the rows of all models, or those of a tenant, in the order of their registration."""
+    query = select(models).order_by(models.c.id)
+    if tenant is not None:
+        query = query.where(models.c.tenant == tenant)
+    return [model_row(dict(row)) for row in conn.execute(query).mappings()]
 
 
 def model_of(conn: Connection, model_id: int) -> ModelRow:

@@ -45,17 +45,18 @@ from letheon.ledger.purge.attest import attestation
 from letheon.ledger.purge.markers import Markers, markers_of
 from letheon.ledger.purge.residue import look_at_home
 from letheon.ledger.purge.scan import ScanResult
-from letheon.ledger.purge.stores import Store, expires_on, look_through, stores
+from letheon.ledger.purge.stores import expires_on, list_stores, look_through
 from letheon.ledger.purge.temporary_files import ROOMS, is_in_use, purging_alone, sweep_partials
 from letheon.ledger.purge.vocabulary import own_words
 from letheon.ledger.requests.encrypted_ids import reseal, unsealed_ids
 from letheon.ledger.requests.grounds import NOT_FULLY_SEARCHED
-from letheon.ledger.requests.states import move
+from letheon.ledger.requests.transitions import move
+from letheon.ledger.schemas import Store
 from letheon.ledger.tables import batches, purge_steps, purges, requests, versions
 from letheon.ledger.worker.agreement import advance_mark, require_agreement
 from letheon.ledger.worker.policy import backoff
 from letheon.ledger.worker.recover import sweep_model
-from letheon.state._atomic import write_atomically
+from letheon.state import write_atomically
 from letheon.verifier import canonical, certificate_id, parse_strict, search_gaps
 
 __all__ = ["STEPS", "Problem", "problems", "purge_next", "purge_path"]
@@ -328,7 +329,7 @@ def _destroy_training_key(purge: Purge) -> Evidence:
 def _look_through_stores(purge: Purge) -> Evidence | None:
     """Look through the stores that are registered now."""
     core = purge.core
-    registered, markers, now = stores(core), _read_markers(purge), core.clock()
+    registered, markers, now = list_stores(core), _read_markers(purge), core.clock()
 
     def search_in(store: Store) -> tuple[ScanResult, int]:
         return _without_own_words(core, markers, lambda some: look_through(store, some, now))

@@ -1,4 +1,4 @@
-"""Where else people may be: the registry of stores outside the ledger's own folder.
+"""`Ledger.stores`: folders outside the ledger's own that may hold people.
 
 A store is a folder that its owner keeps clean: copies of models, feature files, exports. A purge
 searches it and is not done while something is found. Files that it cannot search are counted in
@@ -9,7 +9,7 @@ in it may stay that long, and the attestation of the purge says until when.
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -29,83 +29,88 @@ from letheon.ledger.db.events import record
 from letheon.ledger.models.versions import head_of, model_of, read_ids
 from letheon.ledger.purge.markers import Markers, is_distinctive_id
 from letheon.ledger.purge.scan import Place, ScanResult, Unread, scan
-from letheon.ledger.schemas import require_name
+from letheon.ledger.schemas import Store, require_name
 from letheon.ledger.tables import models as models_table
 from letheon.ledger.tables import stores as table
 
-__all__ = [
-    "Store",
-    "add_store",
-    "expires_on",
-    "look_through",
-    "remove_store",
-    "stores",
-    "warn_of_gaps",
-]
+__all__ = ["Stores", "expires_on", "list_stores", "look_through", "warn_of_gaps"]
 
 _SECONDS_OF_DAY = 86_400
 _SHOWN = 3
 
 
-@dataclass(frozen=True)
-class Store:
-    """A folder outside the ledger that may hold people.
+class Stores:
+    """The registry of folders that every purge searches.
 
     Parameters
     ----------
-    name : str
-        A code.
-    path : str or Path
-        The folder.
-    owner : str, default="operator"
-        Who keeps it clean: a code.
-    scope : str, default="copies"
-        What lies in it: a code.
-    days : int or None, default=None
-        How long a backup is kept. None: no backup, it must be clean after a purge.
+    core : Core
+        The ledger.
     """
 
-    name: str
-    path: str | Path
-    owner: str = "operator"
-    scope: str = "copies"
-    days: int | None = None
+    def __init__(self, core: Core) -> None:
+        self._core = core
 
-    @property
-    def kind(self) -> str:
-        """``folder``, which must be clean, or ``backup``, which forgets by itself."""
-        return "folder" if self.days is None else "backup"
+    def add(
+        self,
+        name: str,
+        path: str | os.PathLike[str],
+        *,
+        owner: str = "operator",
+        scope: str = "copies",
+        days: int | None = None,
+    ) -> None:
+        """Register a folder outside the ledger that may hold people; every purge scans it.
 
-    @property
-    def folder(self) -> Path:
-        """The folder, without links."""
-        return Path(self.path).resolve()
+        Parameters
+        ----------
+        name : str
+            A code, for attestations.
+        path : path
+            The folder. A purge is not done while the search finds something of an erased person in
+            it. Files that cannot be searched give a `SearchWarning`, now and for later models.
+        owner, scope : str
+            Who keeps it clean, and what lies in it: codes.
+        days : int, optional
+            It is a backup that expires by itself after so many days, and may hold people till then.
 
+        Raises
+        ------
+        ValueError
+            A name that is not a code, a folder that does not exist, or one that holds the ledger's.
+        LedgerError
+            There is a store of that name.
+        """
+        core, store = self._core, Store(name, Path(path), owner=owner, scope=scope, days=days)
+        _require_usable(core, store)
+        values = vars(store) | {"path": str(store.folder), "kind": store.kind}
+        body = {"store": name, "type": store.kind, "scope": scope, "owner": owner}
+        try:
+            with core.database.transaction() as conn:
+                conn.execute(insert(table).values(values))
+                record(conn, "store-added", body, at=core.clock())
+        except IntegrityError as error:
+            text = f"there is a store {name!r} already; choose another name"
+            raise LedgerError(text) from error
+        if days is None:
+            warn_of_gaps([store], has_short_ids=_has_short_ids(core))
 
-def add_store(core: Core, store: Store) -> None:
-    """Register a store; every purge from now on looks through it.
+    def remove(self, name: str) -> None:
+        """Remove a folder from the registry: later purges do not search it.
 
-    It is looked through once now: files that cannot be searched give a `SearchWarning`.
+        Raises
+        ------
+        LedgerError
+            There is none of that name.
+        """
+        with self._core.database.transaction() as conn:
+            if conn.execute(delete(table).where(table.c.name == name)).rowcount == 0:
+                raise LedgerError(f"there is no store {name!r}")
+            record(conn, "store-removed", {"store": name}, at=self._core.clock())
 
-    Raises
-    ------
-    ValueError
-        A name that is no code, a folder that is not there, or one that holds the ledger's own.
-    LedgerError
-        There is a store of that name.
-    """
-    _require_usable(core, store)
-    values = vars(store) | {"path": str(store.folder), "kind": store.kind}
-    body = {"store": store.name, "type": store.kind, "scope": store.scope, "owner": store.owner}
-    try:
-        with core.database.transaction() as conn:
-            conn.execute(insert(table).values(values))
-            record(conn, "store-added", body, at=core.clock())
-    except IntegrityError as error:
-        text = f"there is a store {store.name!r} already; choose another name"
-        raise LedgerError(text) from error
-    if store.days is None:
-        warn_of_gaps([store], has_short_ids=_has_short_ids(core))
+    def list(self) -> tuple[Store, ...]:
+        """Return the registered folders, by name."""
+        return list_stores(self._core)
 
 
 def warn_of_gaps(some: Iterable[Store], *, has_short_ids: bool) -> None:
@@ -138,21 +143,7 @@ def _has_short_ids(core: Core) -> bool:
     return False
 
 
-def remove_store(core: Core, name: str) -> None:
-    """Take a store off the registry: later purges do not speak of it.
-
-    Raises
-    ------
-    LedgerError
-        There is none of that name.
-    """
-    with core.database.transaction() as conn:
-        if conn.execute(delete(table).where(table.c.name == name)).rowcount == 0:
-            raise LedgerError(f"there is no store {name!r}")
-        record(conn, "store-removed", {"store": name}, at=core.clock())
-
-
-def stores(core: Core) -> tuple[Store, ...]:
+def list_stores(core: Core) -> tuple[Store, ...]:
     """Return all registered stores, by name."""
     columns = [table.c[entry.name] for entry in fields(Store)]
     with core.database.reading() as conn:

@@ -6,7 +6,7 @@ the day on which somebody asks.
 
 import calendar as months
 from datetime import UTC, date, datetime, timedelta
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from letheon.exceptions import RequestStateError
 from letheon.ledger.requests.calendar import Calendar
@@ -18,6 +18,7 @@ __all__ = [
     "alarm",
     "confirm_by",
     "due_on",
+    "end_of_hold",
     "extended",
     "may_pause",
     "paused_seconds",
@@ -156,3 +157,24 @@ def _known(regime: str) -> str:
     if regime not in REGIMES:
         raise ValueError(f"regime={regime!r} is not one of {', '.join(REGIMES)}")
     return regime
+
+
+def end_of_hold(until: Any, calendar: Calendar) -> int:
+    """Return the moment, or when the day begins at the seat."""
+    if isinstance(until, datetime):
+        if until.tzinfo is None:
+            raise ValueError("until has no time zone; give one, or a date")
+        return int(until.timestamp())
+    day = _day(until) if isinstance(until, str) else until
+    if not isinstance(day, date):
+        raise TypeError(
+            f"until is a {type(until).__name__}; give a date, a datetime or a text YYYY-MM-DD"
+        )
+    return int(calendar.end_of(day - timedelta(days=1)).timestamp())
+
+
+def _day(text: str) -> date:
+    try:
+        return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC).date()
+    except ValueError:
+        raise ValueError(f"until={text!r} is no day; write it as 2027-01-31") from None

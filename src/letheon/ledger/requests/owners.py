@@ -23,9 +23,13 @@ from sqlalchemy import (
     update,
 )
 
+from letheon.data import IdIndex, Ids
+from letheon.exceptions import RequestStateError
+from letheon.ledger.core import Core
 from letheon.ledger.db import events as _events
-from letheon.ledger.db.bulk import RowsIn
-from letheon.ledger.requests.states import has_erased, move
+from letheon.ledger.db.bulk import RowsIn, chunked
+from letheon.ledger.requests.encrypted_ids import is_covered, uncovered_people
+from letheon.ledger.requests.transitions import has_erased, move
 from letheon.ledger.tables import blocked, events, models, requests
 from letheon.ledger.worker.policy import Policy
 
@@ -34,16 +38,19 @@ __all__ = [
     "Claimant",
     "claim",
     "hold_model",
+    "known_people",
     "known_tags",
     "lead_on",
     "needing_approval",
     "pass_on",
+    "require_none_leaving",
+    "settle_queue",
+    "wait_behind",
 ]
 
 # The event of a request that waits for an approval however few rows it has.
 NEEDS_APPROVAL = "approval-needed"
 
-_CHUNK = 400
 _insert = RowsIn(
     blocked,
     ("tenant", "model_id", "tag", "request_id", "owner"),
@@ -102,8 +109,8 @@ def _take_over(connection: Connection, wanted: Sequence[dict[str, Any]]) -> set[
     waits = blocked.c.owner & (requests.c.state == "verified")
     query = select(blocked.c.model_id, blocked.c.tag, blocked.c.request_id).join(requests)
     pairs, found = list(firsts), list[Any]()
-    for start in range(0, len(pairs), _CHUNK):
-        here = tuple_(blocked.c.model_id, blocked.c.tag).in_(pairs[start : start + _CHUNK])
+    for some in chunked(pairs):
+        here = tuple_(blocked.c.model_id, blocked.c.tag).in_(some)
         found += connection.execute(query.where(here, waits)).all()
     taken = set()
     for model_id, tag, owner in sorted(found):
@@ -121,8 +128,8 @@ def _take_over(connection: Connection, wanted: Sequence[dict[str, Any]]) -> set[
 def needing_approval(connection: Connection, request_ids: Sequence[str]) -> set[str]:
     """Return which of these requests were marked as waiting for an approval."""
     marked: set[str] = set()
-    for start in range(0, len(request_ids), _CHUNK):
-        those = events.c.about.in_(request_ids[start : start + _CHUNK])
+    for some in chunked(request_ids):
+        those = events.c.about.in_(some)
         query = select(events.c.about).where(those, events.c.kind == NEEDS_APPROVAL)
         marked.update(connection.scalars(query))
     return marked
@@ -131,8 +138,8 @@ def needing_approval(connection: Connection, request_ids: Sequence[str]) -> set[
 def known_tags(connection: Connection, pairs: Sequence[tuple[int, str]]) -> set[tuple[int, str]]:
     """Return those of the pairs (model, tag) whose person was asked for before."""
     found: set[tuple[int, str]] = set()
-    for start in range(0, len(pairs), _CHUNK):
-        part = tuple_(blocked.c.model_id, blocked.c.tag).in_(pairs[start : start + _CHUNK])
+    for some in chunked(pairs):
+        part = tuple_(blocked.c.model_id, blocked.c.tag).in_(some)
         rows = connection.execute(select(blocked.c.model_id, blocked.c.tag).where(part))
         found.update((row.model_id, row.tag) for row in rows)
     return found
@@ -200,8 +207,8 @@ def _promote(
     order = (rank, requests.c.received_at, requests.c.id)
     query = select(blocked.c.tag, blocked.c.request_id).join(requests).order_by(*order)
     heirs: dict[str, str] = {}
-    for start in range(0, len(tags), _CHUNK):
-        here = (blocked.c.model_id == model_id) & blocked.c.tag.in_(tags[start : start + _CHUNK])
+    for some in chunked(tags):
+        here = (blocked.c.model_id == model_id) & blocked.c.tag.in_(some)
         for row in connection.execute(query.where(here)):
             heirs.setdefault(row.tag, row.request_id)
     if heirs:
@@ -225,8 +232,8 @@ def _would_wait(policy: Policy) -> ColumnElement[bool]:
 def _duplicates(connection: Connection, request_ids: Sequence[str]) -> dict[str, int]:
     """Return those that are duplicates, with the number of their rows."""
     found: dict[str, int] = {}
-    for start in range(0, len(request_ids), _CHUNK):
-        those = requests.c.id.in_(request_ids[start : start + _CHUNK])
+    for some in chunked(request_ids):
+        those = requests.c.id.in_(some)
         query = select(requests.c.id, requests.c.n_rows)
         rows = connection.execute(query.where(those, requests.c.state == "duplicate"))
         found.update((row.id, row.n_rows) for row in rows)
@@ -236,3 +243,71 @@ def _duplicates(connection: Connection, request_ids: Sequence[str]) -> dict[str,
 def _owner(connection: Connection, model_id: int, tag: str) -> str:
     here = (blocked.c.model_id == model_id) & (blocked.c.tag == tag) & blocked.c.owner
     return str(connection.scalars(select(blocked.c.request_id).where(here)).one())
+
+
+def settle_queue(core: Core, model_id: int) -> list[str]:
+    """Take requests off the queue whose people were all erased with others'; return their ids.
+
+    Requests may name some of the same people. When the last of them left with another request,
+    there is nothing to apply: what is still queued becomes a duplicate of what erased them.
+    """
+
+    def work(connection: Connection) -> list[str]:
+        mine = uncovered_people(has_erased).where(blocked.c.request_id == requests.c.id)
+        idle = (requests.c.model_id == model_id) & (requests.c.state == "queued")
+        query = select(requests.c.id).where(idle, ~mine.exists()).order_by(requests.c.id)
+        found_ids = list(connection.scalars(query))
+        for request_id in found_ids:
+            eraser = _eraser(connection, request_id)
+            now = core.clock()
+            wait_behind(connection, request_id, eraser, now)
+            lead_on(connection, request_id, model_id, at=now)
+        return found_ids
+
+    return core.database.run(work)
+
+
+def wait_behind(connection: Connection, request_id: str, owner: str, now: int) -> None:
+    """Make a request a duplicate of the one that erases its people."""
+    body: dict[str, Any] = (
+        {"sealed": None, "intake_key": None} if is_covered(connection, request_id) else {}
+    )
+    fields: dict[str, str | int] = {"of": owner}
+    move(connection, request_id, "duplicate", at=now, fields=fields, duplicate_of=owner, **body)
+
+
+def _eraser(connection: Connection, request_id: str) -> str:
+    """Return a request that erased somebody whom this one names."""
+    mine, other = blocked.alias(), blocked.alias()
+    same = (other.c.model_id == mine.c.model_id) & (other.c.tag == mine.c.tag)
+    query = select(requests.c.id).join(other, other.c.request_id == requests.c.id).join(mine, same)
+    query = query.where(mine.c.request_id == request_id, has_erased(requests))
+    return str(connection.scalars(query.order_by(requests.c.id).limit(1)).one())
+
+
+def known_people(
+    connection: Connection, model_id: int, tags: list[str], ids: Ids, people: IdIndex | None
+) -> list[str]:
+    """Return the tags of the people whom the model holds, or whom an earlier request named."""
+    if people is None:
+        return tags
+    is_held = people.find(ids).found
+    known = known_tags(connection, [(model_id, tag) for tag in tags])
+    return [
+        tag for tag, here in zip(tags, is_held, strict=True) if here or (model_id, tag) in known
+    ]
+
+
+def require_none_leaving(connection: Connection, request_id: str) -> None:
+    """Refuse a hold that comes too late: somebody whom it names is erased by another request."""
+    mine, other = blocked.alias(), blocked.alias()
+    same = (other.c.model_id == mine.c.model_id) & (other.c.tag == mine.c.tag)
+    query = select(requests.c.id).join(other, other.c.request_id == requests.c.id).join(mine, same)
+    leaving = or_(requests.c.state == "applying", has_erased(requests))
+    query = query.where(mine.c.request_id == request_id, requests.c.id != request_id, leaving)
+    found_id = connection.scalar(query.order_by(requests.c.id).limit(1))
+    if found_id is not None:
+        raise RequestStateError(
+            f"request {request_id} cannot be held: request {found_id} names some of the same "
+            "people and is erasing them, or has"
+        )

@@ -11,16 +11,15 @@ from sqlalchemy import Connection, select, update
 from letheon.ledger.certificates.certify import certificate_path
 from letheon.ledger.core import Core
 from letheon.ledger.db.events import integrate, record
-from letheon.ledger.models.info import all_models
 from letheon.ledger.models.register import unregistered_folders
-from letheon.ledger.models.versions import ModelRow, VersionRow, head_of
+from letheon.ledger.models.versions import ModelRow, VersionRow, head_of, list_models
 from letheon.ledger.purge.purge import purge_path
 from letheon.ledger.requests.encrypted_ids import lost_keys, replace_lost_key, unreadable_requests
-from letheon.ledger.requests.states import move
+from letheon.ledger.requests.transitions import move
 from letheon.ledger.tables import batches, certificates, checkpoints, purges, requests
 from letheon.ledger.worker.agreement import differences, mark_at, numbers_in, read_mark, write_mark
 from letheon.ledger.worker.recover import unnamed_files
-from letheon.state._atomic import sync_directory, write_atomically
+from letheon.state import sync_directory, write_atomically
 
 __all__ = ["Adoption", "adopt"]
 
@@ -142,7 +141,7 @@ def _lost(
     *,
     is_done: bool,
 ) -> Adoption:
-    models = all_models(conn)
+    models = list_models(conn)
     folders = unregistered_folders(core, conn)
     heads = [(model, head_of(conn, model.id)) for model in models]
     gone = [model for model, head in heads if not _has_files(core, model, head)]

@@ -25,7 +25,7 @@ from letheon.ledger.core import Core
 from letheon.ledger.db.events import head, integrate
 from letheon.ledger.faults import point
 from letheon.ledger.tables import checkpoints, events, meta
-from letheon.state._atomic import write_atomically
+from letheon.state import write_atomically
 from letheon.verifier import Refused, read_note
 
 __all__ = [

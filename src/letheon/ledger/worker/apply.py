@@ -42,11 +42,11 @@ from letheon.ledger.models.versions import (
     versions_of,
 )
 from letheon.ledger.requests.encrypted_ids import unsealed_ids
-from letheon.ledger.requests.states import move
+from letheon.ledger.requests.transitions import move
 from letheon.ledger.tables import batches, heads, meta, requests, versions
 from letheon.ledger.worker.compute import FORGED, ComputationFailed, Job, Product
 from letheon.ledger.worker.plan import beside_a_hold
-from letheon.state._atomic import write_atomically
+from letheon.state import write_atomically
 from letheon.verifier import canonical, parse_strict
 
 __all__ = [

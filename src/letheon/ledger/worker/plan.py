@@ -9,8 +9,7 @@ from sqlalchemy import Connection, Select, func, select
 
 from letheon.ledger.certificates.claims import adds_up
 from letheon.ledger.core import Core
-from letheon.ledger.models.info import all_models
-from letheon.ledger.models.versions import ModelRow, VersionRow, versions_of
+from letheon.ledger.models.versions import ModelRow, VersionRow, list_models, versions_of
 from letheon.ledger.requests.encrypted_ids import lost_keys
 from letheon.ledger.tables import batches, blocked, requests, versions
 from letheon.ledger.worker.policy import (
@@ -25,13 +24,15 @@ from letheon.ledger.worker.policy import (
 __all__ = ["BatchPlan", "beside_a_hold", "plan", "plan_all"]
 
 _RECENT_VERSIONS = 100
-_QUEUED = tuple(requests.c[name] for name in ("received_at", "last_day", "n_rows", "id", "tries"))
+_COLUMNS = ("received_at", "last_day", "n_rows", "id", "tries", "n_ids")
+_QUEUED = tuple(requests.c[name] for name in _COLUMNS)
 
 
 @dataclass(frozen=True)
 class _Member(Queued):
     id: str
     tries: int
+    n_ids: int
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,8 @@ class BatchPlan:
         The requests, earliest due first.
     waits_for : str
         What seals it, in words: "50 rows or 72 h". Empty unless it waits.
+    n_people : int
+        People that the requests name.
     """
 
     model: str
@@ -62,6 +65,7 @@ class BatchPlan:
     earliest_due_on: date | None
     request_ids: tuple[str, ...]
     waits_for: str = ""
+    n_people: int = 0
 
 
 def plan(core: Core, conn: Connection, model: ModelRow, *, forced: bool = False) -> BatchPlan:
@@ -88,6 +92,7 @@ def plan(core: Core, conn: Connection, model: ModelRow, *, forced: bool = False)
         earliest_due_on=queue[0].due_on if queue else None,
         request_ids=tuple(member.id for member in queue),
         waits_for=describe_wait(queue, core.settings.policy, decision, releases=model.releases),
+        n_people=sum(member.n_ids for member in queue),
     )
 
 
@@ -96,7 +101,7 @@ def plan_all(core: Core, wanted: int | None = None) -> tuple[BatchPlan, ...]:
     with core.database.reading() as conn:
         return tuple(
             plan(core, conn, model)
-            for model in all_models(conn)
+            for model in list_models(conn)
             if wanted is None or model.id == wanted
         )
 
@@ -113,6 +118,7 @@ def _queued(core: Core, conn: Connection, model: ModelRow) -> list[_Member]:
             row.n_rows,
             row.id,
             row.tries,
+            row.n_ids,
         )
         for row in conn.execute(select(*_QUEUED).where(wanted))
     ]

@@ -23,20 +23,19 @@ from letheon.exceptions import (
     StateError,
 )
 from letheon.ledger.certificates.certify import certify_next
-from letheon.ledger.certificates.listing import gaps_in
+from letheon.ledger.certificates.receipts import gaps_in
 from letheon.ledger.core import Core
 from letheon.ledger.db import events
 from letheon.ledger.db.elapsed import proven_now, proven_time, seconds_ahead
 from letheon.ledger.db.events import TOLERATED_SECONDS, record
 from letheon.ledger.leases import Lease, release, require_fence, take
-from letheon.ledger.models.info import all_models
 from letheon.ledger.models.register import sweep_registrations
-from letheon.ledger.models.versions import ModelRow, head_of
+from letheon.ledger.models.versions import ModelRow, head_of, list_models
 from letheon.ledger.purge.purge import problems, purge_next, purge_path
 from letheon.ledger.purge.temporary_files import sweep_partials
 from letheon.ledger.requests.deadlines import months_later
-from letheon.ledger.requests.handling import settle_queue
-from letheon.ledger.requests.states import move
+from letheon.ledger.requests.owners import settle_queue
+from letheon.ledger.requests.transitions import move
 from letheon.ledger.tables import batches, blocked, models, requests, versions
 from letheon.ledger.worker.agreement import advance_mark, require_agreement, settle_mark
 from letheon.ledger.worker.apply import Batch, Compute, apply, open_batch, seal
@@ -162,7 +161,7 @@ def run_once(
     yield from _warn_of_clock(core)
     yield from _certify_all(core)
     with core.database.reading() as conn:
-        todo = [model for model in all_models(conn) if wanted is None or model.id == wanted]
+        todo = [model for model in list_models(conn) if wanted is None or model.id == wanted]
     # A model from outside may take its whole time limit: the operator's own come first.
     todo.sort(key=lambda model: model.is_outside)
     for model in todo:

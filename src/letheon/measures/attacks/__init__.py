@@ -17,19 +17,19 @@ from letheon.measures.attacks._backdoor import (
 )
 from letheon.measures.attacks._before_after import BeforeAfter
 from letheon.measures.attacks._controls import FineTuneOnly, KeepsEverything
-from letheon.measures.attacks._klom import KLOM, klom
-from letheon.measures.attacks._lira import cross_lira, lira
-from letheon.measures.attacks._quality import (
+from letheon.measures.attacks._lira import ULiRA, cross_lira, lira
+from letheon.measures.attacks._margins import (
+    KLOM,
     ForgettingQuality,
     forgetting_epsilon,
     forgetting_points,
+    klom,
 )
 from letheon.measures.attacks._result import AttackResult
 from letheon.measures.attacks._rmia import RMIA, rmia, tune_offline
 from letheon.measures.attacks._roc import auc, roc_curve, tpr_at_fpr
-from letheon.measures.attacks._signal import margins
+from letheon.measures.attacks._shadows import margins
 from letheon.measures.attacks._triggers import ImageTrigger, TabularTrigger
-from letheon.measures.attacks._ulira import ULiRA
 from letheon.measures.attacks._verify import BackdoorTest
 
 # name -> runner

@@ -19,21 +19,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import bdtr, bdtrc
 
-from letheon.measures._inputs import confidence_level
 from letheon.measures._intervals import clopper_pearson, effective_number
-from letheon.measures._measure import Better, Measure
-
-__all__ = [
-    "Counts",
-    "Errors",
-    "deletion_confidence",
-    "errors",
-    "is_shown",
-    "majority_errors",
-    "queries_needed",
-    "success_rate",
-    "threshold",
-]
+from letheon.measures._measure import Better, Measure, confidence_level, make_measure
 
 # More queries than this for one person is no test that anybody would run.
 _MOST_QUERIES = 100_000
@@ -266,15 +253,12 @@ def success_rate(
     backdoor success: 0.1 [0.02112, 0.2653] at 0.95 (measured, n=30, lower is better)
     """
     counts = Counts.of(successes, queries)
-    low, high = _interval(counts, confidence_level(confidence))
-    return Measure(
-        name=name,
-        value=counts.rate,
-        low=min(low, counts.rate),
-        high=max(high, counts.rate),
-        n=int(counts.queries.sum()),
+    return make_measure(
+        name,
+        counts.rate,
+        _interval(counts, confidence_level(confidence)),
+        int(counts.queries.sum()),
         better=better,
-        basis="measured",
         confidence=confidence,
         note=note,
     )
@@ -326,14 +310,12 @@ def deletion_confidence(
     value = 1 - errors(n, there.rate, gone.rate, alpha).miss
     low = 1 - errors(n, p_low, q_high, alpha).miss
     high = 1 - errors(n, p_high, q_low, alpha).miss
-    return Measure(
-        name="deletion confidence",
-        value=value,
-        low=min(low, value),
-        high=max(high, value),
-        n=int(there.queries.sum() + gone.queries.sum()),
+    return make_measure(
+        "deletion confidence",
+        value,
+        (low, high),
+        int(there.queries.sum() + gone.queries.sum()),
         better="higher",
-        basis="measured",
         confidence=confidence,
         note=f"alpha={alpha:g}, {n} queries; the power of the test, not a proof of deletion",
     )

@@ -15,17 +15,14 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from letheon.measures._intervals import clopper_pearson
-from letheon.measures._measure import Measure
-from letheon.measures.attacks._excess import beyond_floor_by_unit
-from letheon.measures.attacks._result import AttackResult
+from letheon.measures._measure import Measure, make_measure
+from letheon.measures.attacks._result import AttackResult, beyond_floor_by_unit
 from letheon.measures.attacks._roc import area_by_unit, auc, tpr_at_fpr
-from letheon.measures.attacks._shadows import Progress, check_unlearner
-from letheon.measures.attacks._verify import Data, fitted, resolve
+from letheon.measures.attacks._shadows import Attack, Case
+from letheon.measures.attacks._verify import Data, fit_copy, read_case
 from letheon.parallel import one_thread
 from letheon.purposes import Purpose
 from letheon.seeds import keyed_hash_ints, library_seed
-
-__all__ = ["FEATURES", "BeforeAfter", "degradation_count", "posterior_features"]
 
 Feature = Literal[
     "concatenation", "sorted concatenation", "difference", "sorted difference", "distance"
@@ -112,16 +109,9 @@ def degradation_count(
     truth = np.asarray(labels).astype(bool)
     sure, less = (np.where(truth, s, 1 - s) for s in map(np.asarray, (both, classical)))
     count, n = int(np.sum(sure > less)), len(truth)
-    low, high = clopper_pearson(count, n, confidence)
-    return Measure(
-        name="degradation count",
-        value=count / n,
-        low=min(low, count / n),
-        high=max(high, count / n),
-        n=n,
-        better="lower",
-        basis="measured",
-        confidence=confidence,
+    interval = clopper_pearson(count, n, confidence)
+    return make_measure(
+        "degradation count", count / n, interval, n, better="lower", confidence=confidence
     )
 
 
@@ -190,7 +180,7 @@ class _Split(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BeforeAfter:
+class BeforeAfter(Attack):
     """Membership inference by someone who keeps the model from before the removal.
 
     Each world trains a clone on the people who stay and on half of the people in question, and then
@@ -252,57 +242,19 @@ class BeforeAfter:
             if getattr(self, setting) < 1:
                 raise ValueError(f"{setting} must be at least 1, not {getattr(self, setting)}")
 
-    def run(
-        self,
-        unlearner: Any,
-        X: Any,
-        y: Any,
-        *,
-        forget: Any,
-        ids: Any = None,
-        population: tuple[Any, Any] | None = None,
-        naive: Any = None,  # noqa: ARG002 - the floor is about people, not about another model
-        seed: int = 0,
-        progress: Progress | None = None,
-    ) -> tuple[AttackResult, ...]:
-        """Train worlds, learn the attack, and attack.
-
-        Parameters
-        ----------
-        unlearner : estimator
-            Unfitted prototype with `forget`; it is cloned.
-        X, y : array-like
-            Training rows.
-        forget : sequence of int or of str
-            People to attack, at least ``4 * batch``.
-        ids : sequence, optional
-            Whose row each is. Default ``0..n-1``.
-        population : (X, y), optional
-            Not needed: those who never were in are people of `forget` whom a world left out.
-        naive : estimator, optional
-            Not needed: the floor is the attack where the person never was there.
-        seed : int, default=0
-            Seed of worlds and models.
-        progress : callable, optional
-            Called with (worlds done, worlds in all).
-
-        Returns
-        -------
-        tuple of one AttackResult
-        """
-        check_unlearner(unlearner)
-        data = resolve(X, y, ids, forget, population)
+    def _attack(self, case: Case) -> tuple[AttackResult, ...]:
+        data, seed = read_case(case), case.seed
         split = _split(data, self.batch, seed)
-        classes = None if is_regressor(unlearner) else np.unique(data.y)
+        classes = None if is_regressor(case.unlearner) else np.unique(data.y)
         plan = [(split.shadows, k) for k in range(self.n_shadows)]
         plan += [(split.targets, self.n_shadows + k) for k in range(self.n_targets)]
         found = []
         for people, number in plan:
             with one_thread():
-                model = _World(unlearner, data, split.others, people, seed, number)
+                model = _World(case.unlearner, data, split.others, people, seed, number)
                 found.append(model.cases(self.n_removals, self.batch, classes))
-            if progress is not None:
-                progress(len(found), len(plan))
+            if case.progress is not None:
+                case.progress(len(found), len(plan))
         shadows, targets = _joined(found[: self.n_shadows]), _joined(found[self.n_shadows :])
         return (
             self._result(
@@ -395,8 +347,11 @@ class _World:
         purpose = Purpose.BEFORE_AFTER_MEMBERS
         order = np.argsort(keyed_hash_ints(self.seed, purpose, numbers, self.number))
         members, absent = np.split(order, [len(order) // 2])
-        model, rows = self._trained(members), np.flatnonzero(np.isin(self.data.ids, self.people))
-        X, person = self.data.X[rows], np.searchsorted(self.people, self.data.ids[rows])
+        data, seed = self.data, library_seed(self.seed, Purpose.BEFORE_AFTER_MODEL, self.number)
+        held = self.others | np.isin(data.ids, self.people[members])
+        model = fit_copy(self.unlearner, seed, data.X[held], data.y[held], data.ids[held])
+        rows = np.flatnonzero(np.isin(data.ids, self.people))
+        X, person = data.X[rows], np.searchsorted(self.people, data.ids[rows])
         before, found = posteriors(model, X, classes), []
         for removal in range(min(n_removals, len(members) // batch)):
             gone = members[removal * batch : (removal + 1) * batch]
@@ -411,13 +366,6 @@ class _World:
             same = np.full_like(whose, self.number), np.full_like(whose, removal)
             found.append(_Cases(before[seen], after, kinds[whose], whose, *same))
         return _joined(found)
-
-    def _trained(self, members: Ints) -> Any:
-        rows = self.others | np.isin(self.data.ids, self.people[members])
-        seed = library_seed(self.seed, Purpose.BEFORE_AFTER_MODEL, self.number)
-        return fitted(
-            self.unlearner, seed, self.data.X[rows], self.data.y[rows], self.data.ids[rows]
-        )
 
 
 def _area_by_world(scores: Floats, cases: _Cases) -> Floats:

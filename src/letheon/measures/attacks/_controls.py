@@ -13,8 +13,6 @@ from letheon.inner import controlled, inner_training, retraining
 from letheon.naive import NaiveUnlearner
 from letheon.seeds import Purpose, library_seed
 
-__all__ = ["FineTuneOnly", "KeepsEverything"]
-
 
 def _facts(method: str, applicability: str, what_it_does: str) -> MethodFacts:
     return MethodFacts(

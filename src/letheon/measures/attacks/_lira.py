@@ -1,12 +1,44 @@
-"""LiRA: the likelihood ratio of two Gaussians for each example (Carlini et al., 2022)."""
+"""LiRA (Carlini et al., 2022), and LiRA against unlearning (Hayes et al., 2024).
 
-from typing import NamedTuple
+Models come in pairs with complementary halves: for each person one was in, one out. Who of a pair
+was in is a coin. So where signals know nothing of it, the model that was in wins with probability
+exactly 1/2, for any number of people and of models. Comparisons across pairs have no such law:
+there the references of one pair hold the models of the other.
+
+Wins of different pairs are not independent: their references overlap. What that does to a mean is
+found by tossing the coins again and scoring everything anew.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.base import is_regressor
 
-__all__ = ["cross_lira", "lira"]
+from letheon.measures._intervals import clopper_pearson, effective_number
+from letheon.measures._measure import Measure, confidence_level, make_measure
+from letheon.measures.attacks._result import (
+    ROUNDS,
+    About,
+    AttackResult,
+    beyond_floor_by_swaps,
+    check_about,
+)
+from letheon.measures.attacks._roc import tpr_at_fpr
+from letheon.measures.attacks._shadows import (
+    LIMIT,
+    Attack,
+    Case,
+    Job,
+    Probe,
+    Study,
+    halves,
+)
+from letheon.purposes import Purpose
 
+Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
 # Fewer models than this on a side give no variance of a single example worth having; Carlini
@@ -115,3 +147,309 @@ def cross_lira(signals: ArrayLike, members: ArrayLike, folds: ArrayLike) -> Floa
         is_out = _law(values[others], ~inside[others])
         scores[mine] = is_in.log_density(values[mine]) - is_out.log_density(values[mine])
     return scores
+
+
+# Numbers scored in one step: bounds the memory.
+_BLOCK = 2**20
+
+
+class Pairs(NamedTuple):
+    """Signals of the model that was in and of the one that was out, (.., pairs, people)."""
+
+    inside: Floats
+    outside: Floats
+
+    @classmethod
+    def of(cls, signals: Floats, members: Bools) -> "Pairs":
+        """Return the pairs of signals of shape (.., models, people); lines 2k, 2k + 1 are one."""
+        first, second, is_first = signals[..., ::2, :], signals[..., 1::2, :], members[::2]
+        if not (is_first ^ members[1::2]).all():
+            raise ValueError("lines 2k and 2k + 1 must be complements: each person in one of them")
+        return cls(np.where(is_first, first, second), np.where(is_first, second, first))
+
+    def wins(self) -> Floats:
+        """Return 1 where the model that was in has the higher LiRA score, 1/2 at ties, else 0.
+
+        Both models of a pair are judged by the Gaussians of all other pairs, see `cross_lira`.
+        """
+        laws = [_others(signals) for signals in self]
+        inside, outside = (
+            _log_density(signals, *laws[0]) - _log_density(signals, *laws[1]) for signals in self
+        )
+        return np.asarray((inside > outside) + 0.5 * (inside == outside), np.float64)
+
+
+def _others(signals: Floats) -> tuple[Floats, Floats]:
+    """Return mean and variance of all pairs but one, for each pair."""
+    n = signals.shape[-2] - 1
+    centre = signals.mean(axis=-2, keepdims=True)
+    gaps = signals - centre
+    mean = (gaps.sum(axis=-2, keepdims=True) - gaps) / n
+    squares = (gaps**2).sum(axis=-2, keepdims=True) - gaps**2 - n * mean**2
+    if n >= ENOUGH:
+        variance = squares / (n - 1)
+    else:
+        variance = squares.mean(axis=-1, keepdims=True) / max(n - 1, 1)
+    return centre + mean, np.maximum(variance, LEAST_DEVIATION**2)
+
+
+def _log_density(x: Floats, mean: Floats, variance: Floats) -> Floats:
+    return np.asarray(-0.5 * ((x - mean) ** 2 / variance + np.log(variance)))
+
+
+def pair_auc(pairs: Pairs, *, confidence: float = 0.95, seed: int = 0) -> Measure:
+    """Return ``P(s_in > s_out) + P(s_in = s_out) / 2`` within pairs, with its interval.
+
+    Parameters
+    ----------
+    pairs : Pairs
+        Signals of shape (pairs, people).
+    confidence : float, default=0.95
+        Coverage at which the interval aims: Clopper and Pearson's at an effective number of
+        comparisons (Korn and Graubard, 1998). That is the lesser of two: by the variance over
+        pairs and over people (Cameron, Gelbach and Miller, 2011), and by the variance over
+        rounds in which the coins are tossed again.
+    seed : int, default=0
+        Seed of the coins.
+
+    Returns
+    -------
+    Measure
+        Lower is better. If all scores are equal the interval is the point 0.5.
+    """
+    won = pairs.wins()
+    value, low, high = float(won.mean()), 0.5, 0.5
+    if not (won == 0.5).all():
+        number = _effective(won, value, confidence_level(confidence))
+        spread = float(np.mean((_tossed(pairs, seed) - 0.5) ** 2))
+        number = max(1.0, min(number, 0.25 / spread if spread > 0 else math.inf))
+        low, high = clopper_pearson(value * number, number, confidence)
+    return make_measure(
+        "AUC", value, (low, high), 2 * won.size, better="lower", confidence=confidence
+    )
+
+
+def _effective(won: Floats, value: float, confidence: float) -> float:
+    """Return the number of independent comparisons that tell as much, people being sampled too."""
+    gaps, sizes = won - value, [size for size in won.shape if size > 1]
+    if not gaps.any() or not sizes:
+        return float(min(sizes, default=1))
+    cells = _variance(gaps.ravel(), won.size)
+    over = [_variance(gaps.sum(axis=1 - axis), won.size) for axis in (0, 1) if won.shape[axis] > 1]
+    variance = max(cells, sum(over) - (len(over) - 1) * cells)
+    return min(effective_number(value, variance, min(sizes), confidence), float(won.size))
+
+
+def _variance(sums: Floats, n: int) -> float:
+    """Return the variance of the mean of n comparisons, by independent sums of them."""
+    return len(sums) / (len(sums) - 1) * float(np.sum((sums / n) ** 2))
+
+
+def _tossed(pairs: Pairs, seed: int) -> Floats:
+    """Return the AUC of rounds in which the two models of a pair change roles at random."""
+    rng, found = np.random.default_rng([seed, 1]), []
+    n_pairs, n_people = pairs.inside.shape
+    for size in _blocks(n_pairs * n_people):
+        turned = rng.random((size, n_pairs, 1)) < 0.5
+        inside, outside = (np.where(turned, b, a) for a, b in (pairs, pairs[::-1]))
+        found.append(Pairs(inside, outside).wins().mean(axis=(-2, -1)))
+    return np.concatenate(found)
+
+
+def _blocks(n_numbers: int) -> list[int]:
+    """Return how many rounds to score at once, until all are done."""
+    size = max(1, min(ROUNDS, _BLOCK // n_numbers))
+    return [min(size, ROUNDS - start) for start in range(0, ROUNDS, size)]
+
+
+def pair_excess(signals: Floats, floor: Floats, members: Bools, *, seed: int = 0) -> Measure:
+    """Return the AUC within pairs minus that of the floor; see `beyond_floor_by_swaps`.
+
+    Parameters
+    ----------
+    signals, floor, members : ndarray of shape (n_models, n_people)
+        Signals of unlearned and of retrained models, line by line of the same half; who is in it.
+    seed : int, default=0
+        Seed of the swaps.
+    """
+    both = np.stack([signals, floor])
+    rng, found = np.random.default_rng([seed, 2]), [_gaps(both[None], members)]
+    for size in _blocks(2 * signals.size):
+        swapped = rng.random((size, 1, len(signals), 1)) < 0.5
+        found.append(_gaps(np.where(swapped, both[::-1], both), members))
+    (value, *moved), n_pairs = np.concatenate(found), len(signals) // 2
+    note = "AUC minus floor, within pairs; swaps of unlearned and retrained models"
+    return beyond_floor_by_swaps(float(value), np.array(moved), n_pairs, note=note)
+
+
+def _gaps(both: Floats, members: Bools) -> Floats:
+    """Return the difference of two AUCs, for signals of shape (rounds, 2, models, people)."""
+    areas = Pairs.of(both, members).wins().mean(axis=(-2, -1))
+    return np.asarray(areas[:, 0] - areas[:, 1])
+
+
+# A forest's probability of exactly 1 must not outweigh everything else. Where models have margins
+# beyond this that are numbers, not the limit, these are kept.
+_CLIP = 15.0
+
+_NOTE = {
+    "forgotten": (
+        "in: trained on the person, then asked to forget; out: never trained on. A small number "
+        "does not prove forgetting: it is what this attack finds with so many shadow models, "
+        "each trained on a random half of the people."
+    ),
+    "retained": (
+        "in: trained on the person, who stays while others are forgotten; out: never trained "
+        "on. The floor is the leakage of a retrain; beyond it, unlearning others costs those who "
+        "stay. A small number does not prove that they are safe."
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ULiRA(Attack):
+    """LiRA for each person against models that were trained with them and then forgot them.
+
+    ``score(x) = log N(phi(x) | in) - log N(phi(x) | out)``, where *in* models were trained with x
+    and then unlearned it by the method under test, and *out* models never saw x, the procedure
+    being the same otherwise. Perfect unlearning scores an AUC of 0.5.
+
+    Parameters
+    ----------
+    n_shadows : int, default=64
+        Models to train, even. Hayes et al. use 256 for the last bit of power; each is used for all
+        people.
+    about : tuple of {"forgotten", "retained"}, default=both
+        Whom to attack.
+    n_retained : int, default=200
+        Retained people attacked at most.
+    n_jobs : int or None, default=None
+        Shadow models trained at once, through joblib.
+
+    Notes
+    -----
+    Every shadow model trains on a random half of the retained people and a random half of those who
+    are to be forgotten, and then forgets the latter in one request. The floor is the same attack on
+    a fresh fit, with another seed, on the retained people of the same half. Signals of a person
+    with several rows are averaged. Regressors: the signal is minus the squared error.
+
+    The AUC compares the two models of each pair, so that it is 1/2 on average where there is
+    nothing to be found, for a single person too. Its interval treats people and pairs as sampled.
+    `found` goes by the difference to the floor, about these people: unlearned and retrained
+    models of the same half change places at random, so its false alarms are those stated
+    however few the models are. The TPR has one threshold for all people and models.
+
+    References
+    ----------
+    Hayes, Shumailov, Triantafillou, Khalifa, Papernot: Inexact unlearning needs more careful
+    evaluations to avoid a false sense of privacy. 2024.
+    """
+
+    name: ClassVar[str] = "u-lira"
+
+    n_shadows: int = 64
+    about: tuple[About, ...] = ("forgotten", "retained")
+    n_retained: int = 200
+    n_jobs: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse settings that give no experiment."""
+        if self.n_shadows < 8 or self.n_shadows % 2:
+            raise ValueError(f"n_shadows must be even and at least 8, not {self.n_shadows}")
+        check_about(self.about)
+
+    def _attack(self, case: Case) -> tuple[AttackResult, ...]:
+        study = Study.of(case, needs_unseen=False, n_jobs=self.n_jobs)
+        people = {
+            "forgotten": np.flatnonzero(study.forgotten),
+            "retained": study.retained(self.n_retained),
+        }
+        probe = study.probe(np.concatenate([people[each] for each in self.about]), 0)
+        members = halves(study.n_people, study.candidates, self.n_shadows, case.seed)
+        jobs = pair_of_worlds(study, case, members)
+        shadows = study.train(probe, jobs, progress=case.progress)
+        signal, before = shadows.signal, shadows.before
+        if not is_regressor(case.unlearner):
+            signal, before = _cut(signal), _cut(before)
+        results = []
+        for about in self.about:
+            worlds = _Worlds(probe, signal, before, members, people[about])
+            results.append(worlds.result(about))
+        return tuple(results)
+
+
+def _cut(margins: Floats) -> Floats:
+    """Return margins cut at 15, or at the largest that is no limit itself."""
+    sizes = np.abs(margins)
+    most = max(_CLIP, float(sizes[sizes < LIMIT].max(initial=0.0)))
+    return np.clip(margins, -most, most)
+
+
+def pair_of_worlds(study: Study, case: Case, members: Bools) -> list[Job]:
+    """Return the unlearned models, then as many retrained ones on the same retained people."""
+    gone, shadow, floor = study.candidates, Purpose.ATTACK_SHADOW, Purpose.ATTACK_FLOOR
+    return [Job(case.unlearner, each, gone, shadow, k) for k, each in enumerate(members)] + [
+        Job(case.naive, each & ~gone, None, floor, k) for k, each in enumerate(members)
+    ]
+
+
+@dataclass(frozen=True)
+class _Worlds:
+    """Signals of unlearned and of retrained models for some people."""
+
+    probe: Probe
+    signal: Floats
+    before: Floats
+    members: Bools
+    people: NDArray[np.int64]
+
+    def result(self, about: About) -> AttackResult:
+        """Return the attack on these people beside its floor."""
+        inside = self.members[:, self.people]
+        signals, floor = np.split(self.probe.of_people(self.signal, self.people), 2)
+        before = self.probe.of_people(self.before, self.people)
+        folds = np.arange(len(inside)) // 2
+        scores = cross_lira(signals, inside, folds)
+        return AttackResult(
+            attack=ULiRA.name,
+            about=about,
+            measures=_all_measures(signals, scores, inside),
+            floor=_all_measures(floor, cross_lira(floor, inside, folds), inside),
+            excess=pair_excess(signals, floor, inside),
+            control=pair_excess(before, floor, inside) if about == "forgotten" else None,
+            n_models=2 * len(inside),
+            note=_NOTE[about],
+            **flat(scores, inside),
+        )
+
+
+def flat(scores: Floats, labels: Bools) -> dict[str, NDArray[Any]]:
+    """Return scores of shape (worlds, people) as one list, person by person."""
+    n_worlds, n_people = scores.shape
+    return {
+        "scores": scores.T.ravel(),
+        "labels": labels.T.ravel().astype(np.int64),
+        "owners": np.repeat(np.arange(n_people), n_worlds),
+    }
+
+
+def share_found(scores: Floats, labels: Bools) -> Measure:
+    """Return the TPR at 1 % FPR of scores of shape (worlds, people)."""
+    worlds, people = np.indices(scores.shape)
+    return tpr_at_fpr(scores.ravel(), labels.ravel(), groups=(people.ravel(), worlds.ravel()))
+
+
+def _all_measures(signals: Floats, scores: Floats, labels: Bools) -> dict[str, Measure]:
+    """Return the rates over all people, and the AUC of the worst one."""
+    pairs = Pairs.of(signals, labels)
+    areas = pairs.wins().mean(axis=0)
+    worst = make_measure(
+        "AUC of the worst person",
+        float(areas.max()),
+        None,
+        len(areas),
+        better="lower",
+        note="the largest of many is large by chance too: read it beside its floor",
+    )
+    measures = [pair_auc(pairs), share_found(scores, labels), worst]
+    return {measure.name: measure for measure in measures}

@@ -1,7 +1,7 @@
 """RMIA: robust membership inference with few reference models (Zarifzadeh et al., 2024)."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -9,25 +9,23 @@ from scipy.special import expit
 from sklearn.base import is_regressor
 
 from letheon.measures._measure import Measure
-from letheon.measures.attacks._excess import beyond_floor_by_unit
-from letheon.measures.attacks._result import About, AttackResult, check_about
+from letheon.measures.attacks._lira import flat, pair_of_worlds, share_found
+from letheon.measures.attacks._result import About, AttackResult, beyond_floor_by_unit, check_about
 from letheon.measures.attacks._roc import area_by_unit, auc
 from letheon.measures.attacks._shadows import (
+    Attack,
+    Case,
     Job,
     Probe,
-    Progress,
     Study,
-    check_unlearner,
     halves,
     mean_by_person,
 )
-from letheon.measures.attacks._ulira import flat, pair_of_worlds, share_found
 from letheon.purposes import Purpose
-
-__all__ = ["RMIA", "rmia", "tune_offline"]
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
+Pair = tuple[Floats, Floats]
 
 _GRID = tuple(k / 10 for k in range(11))
 _UNTUNED = 0.3
@@ -135,7 +133,7 @@ def tune_offline(
 
 
 @dataclass(frozen=True, kw_only=True)
-class RMIA:
+class RMIA(Attack):
     """Robust membership inference against unlearned models; cheap, so the default for audits.
 
     Parameters
@@ -197,49 +195,19 @@ class RMIA:
             raise ValueError(f"gamma must be positive, not {self.gamma}")
         check_about(self.about)
 
-    def run(
-        self,
-        unlearner: Any,
-        X: Any,
-        y: Any,
-        *,
-        forget: Any,
-        ids: Any = None,
-        population: tuple[Any, Any] | None = None,
-        naive: Any = None,
-        seed: int = 0,
-        progress: Progress | None = None,
-    ) -> tuple[AttackResult, ...]:
-        """Attack clones of an unfitted unlearner.
-
-        Parameters
-        ----------
-        unlearner, X, y, forget, ids, naive, seed, progress
-            As for `ULiRA.run`.
-        population : (X, y), optional
-            Rows nobody trained on. Default: a fifth of the retained people, set aside.
-
-        Returns
-        -------
-        tuple of AttackResult
-            One for each entry of `about`.
-        """
-        check_unlearner(unlearner)
-        study = Study.of(
-            X, y, forget=forget, ids=ids, population=population, seed=seed, n_jobs=self.n_jobs
-        )
+    def _attack(self, case: Case) -> tuple[AttackResult, ...]:
+        study = Study.of(case, n_jobs=self.n_jobs)
         kept = study.retained(self.n_retained)
         people = {"forgotten": np.flatnonzero(study.forgotten), "retained": kept}
         probe = study.probe(np.concatenate(list(people.values())), self.n_population)
-        members = halves(study.n_people, study.candidates, self.n_targets, seed)
-        known = halves(study.n_people, study.candidates, self.n_references, seed + 1)
+        members = halves(study.n_people, study.candidates, self.n_targets, case.seed)
+        known = halves(study.n_people, study.candidates, self.n_references, case.seed + 1)
         known &= ~study.candidates
-        fresh = unlearner if naive is None else naive
-        jobs = pair_of_worlds(study, unlearner, naive, members)
+        jobs = pair_of_worlds(study, case, members)
         purpose = Purpose.ATTACK_REFERENCE
-        jobs += [Job(fresh, each, None, purpose, k) for k, each in enumerate(known)]
-        signal = study.train(probe, jobs, progress=progress).signal
-        p = _probabilities(signal, probe, self.n_references, is_regressor(unlearner))
+        jobs += [Job(case.naive, each, None, purpose, k) for k, each in enumerate(known)]
+        signal = study.train(probe, jobs, progress=case.progress).signal
+        p = _probabilities(signal, probe, self.n_references, is_regressor(case.unlearner))
         duel = _Duel(self, probe, p, members, known)
         a = duel.tuned(kept)
         return tuple(duel.result(about, people[about], a) for about in self.about)
@@ -285,13 +253,23 @@ class RMIA:
             raise ValueError("an audit needs at least two references and four unseen rows")
         whose = np.arange(len(p[0])) if owners is None else np.asarray(owners)
         whose = np.unique(whose, return_inverse=True)[1].astype(np.int64)
-        attack = _Audit(whose, {"a": _UNTUNED if self.a is None else self.a, "gamma": self.gamma})
-        scores, labels = attack.scores(p, references)
+        settings = {"a": _UNTUNED if self.a is None else self.a, "gamma": self.gamma}
+
+        def attack(p: Pair, references: Pair) -> Floats:
+            """Return a score for each forgotten person, then for each second unseen row."""
+            population = p[1][::2], references[1][:, ::2]
+            own = rmia(p[0], references[0], *population, break_ties=True, **settings)
+            others = p[1][1::2], references[1][:, 1::2]
+            strangers = rmia(*others, *population, break_ties=True, **settings)
+            return np.concatenate([mean_by_person(own, whose), strangers])
+
+        scores = attack(p, references)
+        labels = np.arange(len(scores)) < len(np.unique(whose))
         rounds = [
-            attack.scores(
+            attack(
                 (references[0][k], references[1][k]),
                 (np.delete(references[0], k, axis=0), np.delete(references[1], k, axis=0)),
-            )[0]
+            )
             for k in range(n_references)
         ]
         return AttackResult(
@@ -317,29 +295,6 @@ def _both_rates(scores: Floats, labels: Bools) -> dict[str, Measure]:
 def _area_by_model(scores: Floats, labels: Bools) -> Floats:
     """Return a value for each model whose mean is the AUC."""
     return area_by_unit(scores.ravel(), labels.ravel(), np.indices(scores.shape)[0].ravel())
-
-
-@dataclass(frozen=True)
-class _Audit:
-    """Scores of forgotten people and of those who were never there."""
-
-    owners: NDArray[np.int64]
-    settings: dict[str, float]
-
-    def scores(
-        self, p: tuple[Floats, Floats], references: tuple[Floats, Floats]
-    ) -> tuple[Floats, Bools]:
-        """Return one score for each forgotten person and each second unseen row, and labels."""
-
-        def score(target: Floats, known: Floats) -> Floats:
-            population = p[1][::2], references[1][:, ::2]
-            return rmia(target, known, *population, break_ties=True, **self.settings)
-
-        forgotten = score(p[0], references[0])
-        strangers = score(p[1][1::2], references[1][:, 1::2])
-        people = mean_by_person(forgotten, self.owners)
-        labels = np.arange(len(people) + len(strangers)) < len(people)
-        return np.concatenate([people, strangers]), labels
 
 
 def _probabilities(signal: Floats, probe: Probe, n_references: int, is_regression: bool) -> Floats:

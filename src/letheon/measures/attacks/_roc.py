@@ -7,11 +7,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, logit, stdtrit
 
-from letheon.measures._inputs import confidence_level
 from letheon.measures._intervals import clopper_pearson
-from letheon.measures._measure import Measure
-
-__all__ = ["area_by_unit", "auc", "roc_curve", "tpr_at_fpr"]
+from letheon.measures._measure import Measure, confidence_level, make_measure
 
 Floats = NDArray[np.float64]
 
@@ -148,8 +145,8 @@ def auc(
     placed = _placements(values, positive)
     area = float(np.clip(placed[positive].mean(), 0, 1))
     clusters = _numbered(groups)
-    low, high = _auc_interval(area, placed, positive, clusters, confidence)
-    return _measure("AUC", area, (low, high), len(values), confidence)
+    interval = _auc_interval(area, placed, positive, clusters, confidence)
+    return make_measure("AUC", area, interval, len(values), better="lower", confidence=confidence)
 
 
 def _auc_interval(
@@ -169,7 +166,7 @@ def _auc_interval(
     t = float(stdtrit(freedom, (1 + confidence) / 2))
     half = t * math.sqrt(variance) / (area * (1 - area))
     low, high = expit(float(logit(area)) + np.array([-half, half]))
-    return min(float(low), area), max(float(high), area)
+    return float(low), float(high)
 
 
 def tpr_at_fpr(
@@ -220,7 +217,9 @@ def tpr_at_fpr(
     low, _ = _binomial(_share_above(ins, outs, least), len(ins) / deff_in, each)
     _, high = _binomial(_share_above(ins, outs, most + 1), len(ins) / deff_in, each)
     name = f"TPR at {100 * fpr:.4g} % FPR"
-    return _measure(name, value, (min(low, value), max(high, value)), len(values), confidence)
+    return make_measure(
+        name, value, (low, high), len(values), better="lower", confidence=confidence
+    )
 
 
 def _share_above(ins: Floats, outs: Floats, rank: int) -> float:
@@ -235,14 +234,11 @@ def _share_above(ins: Floats, outs: Floats, rank: int) -> float:
 def _plausible_alarms(fpr: float, n: int, n_effective: float, confidence: float) -> tuple[int, int]:
     """Return the least and the largest number of alarms whose interval holds `fpr`."""
     shares = np.arange(n + 1) / n
-    ends = np.array([_binomial(share, n_effective, confidence) for share in shares[: _cap(fpr, n)]])
+    # more alarms than these are out of the question
+    most = int(n * fpr + 40 * math.sqrt(n * fpr) + 100)
+    ends = np.array([_binomial(share, n_effective, confidence) for share in shares[:most]])
     holds = np.flatnonzero((ends[:, 0] <= fpr) & (fpr <= ends[:, 1]))
     return int(holds[0]), int(holds[-1])
-
-
-def _cap(fpr: float, n: int) -> int:
-    """Return a number of alarms that is out of the question, to spare work."""
-    return min(n + 1, int(n * fpr + 40 * math.sqrt(n * fpr) + 100))
 
 
 def _design_effects(
@@ -267,19 +263,3 @@ def _binomial(share: float, n: float, confidence: float) -> tuple[float, float]:
     """Return Clopper and Pearson's interval of a share."""
     low, high = clopper_pearson(share * n, n, confidence)
     return min(low, share), max(high, share)
-
-
-def _measure(
-    name: str, value: float, interval: tuple[float, float], n: int, confidence: float
-) -> Measure:
-    low, high = interval
-    return Measure(
-        name=name,
-        value=value,
-        low=low,
-        high=high,
-        n=n,
-        better="lower",
-        basis="measured",
-        confidence=confidence,
-    )

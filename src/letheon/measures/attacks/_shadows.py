@@ -1,24 +1,103 @@
 """Shadow models: clones of an unlearner that train on random halves of the people, then forget.
 
 Models come in pairs with complementary halves. So every person is in exactly half of the models,
-every model forgets equally many people, and a pair is a fold that favours neither side.
+every model forgets equally many people, and a pair is a fold that favours neither side. An
+attacker reads one number off a model for one labelled row, larger if it fits better.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import logsumexp
+from sklearn.base import is_regressor
 
 from letheon.data import Rows, as_ids, hold_table, hold_target, row_ids, table_length
-from letheon.measures._copies import fresh_copy
-from letheon.measures.attacks._signal import Observed, observe
+from letheon.inner import fresh_copy
+from letheon.measures.attacks._result import AttackResult
 from letheon.parallel import run_tasks
 from letheon.seeds import library_seed
 
-__all__ = ["Progress", "Shadows", "Study", "check_unlearner", "halves", "mean_by_person"]
+# Margins beyond this are cut: a probability of exactly 0 or 1 has an infinite one.
+LIMIT = 100.0
+
+
+class Observed(NamedTuple):
+    """Signal of each row, and whether the model's prediction of it is right."""
+
+    signal: NDArray[np.float64]
+    correct: NDArray[np.bool_]
+
+
+def margins(
+    log_scores: ArrayLike, y: ArrayLike, classes: ArrayLike, *, limit: float = LIMIT
+) -> NDArray[np.float64]:
+    """Return the logit of the true class's probability, in the stable form.
+
+    ``phi = log p_y - log(1 - p_y) = z_y - log sum_{c != y} exp(z_c)``: the difference of two
+    probabilities near 1 is never taken. This is the signal of LiRA and the margin of KLOM.
+
+    Parameters
+    ----------
+    log_scores : array-like of shape (n, n_classes)
+        Logarithms of probabilities, or logits; a constant added to a row changes nothing.
+    y : array-like of shape (n,)
+        True labels. A label that the model does not know gets ``-limit``.
+    classes : array-like of shape (n_classes,)
+        Label of each column.
+    limit : float, default=100
+        Margins are cut to ``[-limit, limit]``.
+
+    Examples
+    --------
+    >>> margins(np.log([[0.5, 0.25, 0.25]]), ["a"], ["a", "b", "c"]).tolist()
+    [0.0]
+    """
+    z = np.asarray(log_scores, dtype=np.float64)
+    truth = np.asarray(y)[:, None] == np.asarray(classes)[None, :]
+    with np.errstate(invalid="ignore"):
+        right = logsumexp(np.where(truth, z, -np.inf), axis=1)
+        wrong = logsumexp(np.where(truth, -np.inf, z), axis=1)
+        phi = right - wrong
+    # a model that knows one class only, and the other label
+    phi = np.where(np.isneginf(right), -limit, phi)
+    return np.clip(phi, -limit, limit)
+
+
+def _log_scores(model: Any, X: Any) -> NDArray[np.float64]:
+    """Return log-probabilities, or decision values read through a logistic link."""
+    if hasattr(model, "predict_proba"):
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(np.asarray(model.predict_proba(X), dtype=np.float64)))
+    if hasattr(model, "decision_function"):
+        values = np.asarray(model.decision_function(X), dtype=np.float64)
+        return np.column_stack([np.zeros(len(values)), values]) if values.ndim == 1 else values
+    raise TypeError(
+        f"{type(model).__name__} has neither predict_proba nor decision_function; an attack needs "
+        "to see how sure the model is, not only its labels"
+    )
+
+
+def observe(model: Any, rows: Rows) -> Observed:
+    """Return what a fitted model says about these rows.
+
+    Classifiers: `margins` of ``predict_proba``, or of ``decision_function`` by a logistic
+    link. Regressors: minus the squared error, and nothing is ever "correct".
+    """
+    X, y = rows.part(0, len(rows))
+    if y is None:
+        raise ValueError("an attack needs labels: y is None")
+    if is_regressor(model):
+        errors = np.asarray(model.predict(X), dtype=np.float64) - y
+        squares = (errors**2).reshape(len(errors), -1).sum(axis=1)
+        return Observed(-squares, np.zeros(len(squares), bool))
+    z = _log_scores(model, X)
+    classes = np.asarray(model.classes_)
+    return Observed(margins(z, y, classes), classes[z.argmax(axis=1)] == y)
+
 
 Progress = Callable[[int, int], None]
 Bools = NDArray[np.bool_]
@@ -43,16 +122,81 @@ class Shadows(NamedTuple):
     before: Floats
 
 
-def check_unlearner(unlearner: Any) -> None:
-    """Refuse what cannot be asked to forget."""
-    if isinstance(unlearner, type):
-        raise TypeError(f"give an object, {unlearner.__name__}(...), not the class")
-    if not hasattr(unlearner, "forget"):
-        name = type(unlearner).__name__
-        raise TypeError(
-            f"{name} cannot forget, so there is nothing to attack; wrap it: "
-            f"NaiveUnlearner({name}(...))"
-        )
+class Case(NamedTuple):
+    """What an attack is given; `naive` is the prototype of the floor's model."""
+
+    unlearner: Any
+    naive: Any
+    X: Any
+    y: Any
+    ids: Any
+    forget: Any
+    population: tuple[Any, Any] | None
+    seed: int = 0
+    progress: Progress | None = None
+
+
+class Attack:
+    """What all attacks share: how they are run."""
+
+    name: ClassVar[str]
+
+    def run(
+        self,
+        unlearner: Any,
+        X: Any,
+        y: Any,
+        *,
+        forget: Any,
+        ids: Any = None,
+        population: tuple[Any, Any] | None = None,
+        naive: Any = None,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> tuple[AttackResult, ...]:
+        """Attack clones of an unfitted unlearner.
+
+        Parameters
+        ----------
+        unlearner : estimator
+            Unfitted prototype with ``fit(X, y, ids=)`` and ``forget(ids)``; it is cloned. U-LiRA
+            and RMIA also need ``predict_proba`` or ``decision_function`` of a classifier.
+        X, y : array-like
+            Training rows and labels. The backdoor test poisons copies of them.
+        forget : sequence of int or of str
+            Ids of the people who leave. `BeforeAfter` needs at least ``4 * batch`` of them.
+        ids : sequence, optional
+            Whose row each is. Default ``0..n-1``.
+        population : (X, y), optional
+            Rows nobody trained on. By default RMIA, KLOM and forgetting quality set a fifth of
+            the retained people aside, and the backdoor test asks about rows of people who stay;
+            the others need none.
+        naive : estimator, optional
+            Unfitted prototype of the floor's model; default a fresh fit of the unlearner.
+            `BeforeAfter` needs none: its floor is about people, not about another model.
+        seed : int, default=0
+            Seed of everything random.
+        progress : callable, optional
+            Called with (models trained, models in all), or with worlds or repeats.
+
+        Returns
+        -------
+        tuple of AttackResult
+            One for each kind of people that is attacked.
+        """
+        if isinstance(unlearner, type):
+            raise TypeError(f"give an object, {unlearner.__name__}(...), not the class")
+        if not hasattr(unlearner, "forget"):
+            name = type(unlearner).__name__
+            raise TypeError(
+                f"{name} cannot forget, so there is nothing to attack; wrap it: "
+                f"NaiveUnlearner({name}(...))"
+            )
+        fresh = unlearner if naive is None else naive
+        return self._attack(Case(unlearner, fresh, X, y, ids, forget, population, seed, progress))
+
+    def _attack(self, case: Case) -> tuple[AttackResult, ...]:
+        raise NotImplementedError
 
 
 def halves(n_people: int, candidates: Bools, n_models: int, seed: int) -> Bools:
@@ -143,23 +287,12 @@ class Study:
     n_jobs: int | None = None
 
     @classmethod
-    def of(
-        cls,
-        X: Any,
-        y: Any,
-        *,
-        forget: Any,
-        ids: Any,
-        population: tuple[Any, Any] | None,
-        seed: int,
-        needs_unseen: bool = True,
-        n_jobs: int | None = None,
-    ) -> "Study":
+    def of(cls, case: Case, *, needs_unseen: bool = True, n_jobs: int | None = None) -> "Study":
         """Return the study; without a population a fifth of the retained people is set aside."""
-        rows = _held(X, y, ids)
-        owners, forgotten = _people(rows, forget)
-        if population is not None:
-            unseen = _held(*population, None)
+        rows, seed = _held(case.X, case.y, case.ids), case.seed
+        owners, forgotten = _people(rows, case.forget)
+        if case.population is not None:
+            unseen = _held(*case.population, None)
         elif not needs_unseen:
             unseen = rows.take(np.array([], np.int64))
         else:

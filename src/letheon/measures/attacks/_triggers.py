@@ -18,8 +18,6 @@ from numpy.typing import ArrayLike, NDArray
 from letheon.purposes import Purpose
 from letheon.seeds import keyed_hash, keyed_hash_ints
 
-__all__ = ["ImageTrigger", "Planted", "TabularTrigger", "Trigger", "plant", "target_label"]
-
 Tester = int | str
 
 

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 from sklearn.base import is_regressor
 
-from letheon.measures._certifiability import certifiability_from_predictions
-from letheon.measures._copies import fresh_copy
+from letheon.inner import fresh_copy
 from letheon.measures._intervals import clopper_pearson
-from letheon.measures._measure import Better, Measure
+from letheon.measures._measure import Measure
+from letheon.measures._performance import certifiability_from_predictions
 from letheon.measures.attacks._backdoor import (
     deletion_confidence,
     errors,
@@ -20,10 +20,9 @@ from letheon.measures.attacks._backdoor import (
     success_rate,
     threshold,
 )
-from letheon.measures.attacks._excess import beyond_floor_by_unit
-from letheon.measures.attacks._result import AttackResult
+from letheon.measures.attacks._result import AttackResult, beyond_floor_by_unit
 from letheon.measures.attacks._roc import auc
-from letheon.measures.attacks._shadows import Progress, check_unlearner
+from letheon.measures.attacks._shadows import Attack, Case
 from letheon.measures.attacks._triggers import (
     ImageTrigger,
     Planted,
@@ -35,8 +34,6 @@ from letheon.measures.attacks._triggers import (
 from letheon.parallel import one_thread
 from letheon.purposes import Purpose
 from letheon.seeds import keyed_hash, keyed_hash_ints, library_seed
-
-__all__ = ["BackdoorTest", "Data", "resolve"]
 
 _NOTE = (
     "audit mode: backdoors were planted in clones, never in the model itself. The test can show "
@@ -60,13 +57,13 @@ class Data(NamedTuple):
     asked: tuple[NDArray[Any], NDArray[Any]]
 
 
-def resolve(X: Any, y: Any, ids: Any, forget: Any, population: Any) -> Data:
+def read_case(case: Case) -> Data:
     """Return arrays, or raise for people who are not there; default questions: rows that stay."""
-    X, y = _numbers(X), np.asarray(y)
-    owners = np.arange(len(X)) if ids is None else np.asarray(ids)
+    X, y, population = _numbers(case.X), np.asarray(case.y), case.population
+    owners = np.arange(len(X)) if case.ids is None else np.asarray(case.ids)
     if not len(X) == len(y) == len(owners):
         raise ValueError(f"X has {len(X)} rows, y has {len(y)} and ids has {len(owners)}")
-    leaves = _leaving(owners, np.unique(np.asarray(forget)))
+    leaves = _leaving(owners, np.unique(np.asarray(case.forget)))
     asked = (X[~leaves], y[~leaves]) if population is None else population
     return Data(X, y, owners, leaves, (_numbers(asked[0]), np.asarray(asked[1])))
 
@@ -95,7 +92,7 @@ def _leaving(owners: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.bool_]:
     return leaves
 
 
-def fitted(prototype: Any, seed: int, X: Any, y: Any, ids: Any) -> Any:
+def fit_copy(prototype: Any, seed: int, X: Any, y: Any, ids: Any) -> Any:
     """Return a fresh fit on these rows; an ordinary estimator is given no ids."""
     model = fresh_copy(prototype, seed)
     return model.fit(X, y, ids=ids) if hasattr(model, "forget") else model.fit(X, y)
@@ -163,7 +160,7 @@ class _Questions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BackdoorTest:
+class BackdoorTest(Attack):
     """Backdoor verification of deletion (Sommer et al., 2022; He et al., 2021).
 
     Audit mode only. In a *clone* of the pipeline the people who will leave plant private backdoors
@@ -225,71 +222,39 @@ class BackdoorTest:
     alpha: float = 1e-3
     confidence: float = 0.95
 
-    def run(
-        self,
-        unlearner: Any,
-        X: Any,
-        y: Any,
-        *,
-        forget: Any,
-        ids: Any = None,
-        population: tuple[Any, Any] | None = None,
-        naive: Any = None,
-        seed: int = 0,
-        progress: Progress | None = None,
-    ) -> tuple[AttackResult, ...]:
-        """Plant, train, forget, ask.
-
-        Parameters
-        ----------
-        unlearner : estimator
-            Unfitted classifier with `forget`; it is cloned.
-        X, y : array-like
-            Training rows and labels; copies are poisoned.
-        forget : sequence of int or of str
-            People who plant and leave.
-        ids : sequence, optional
-            Whose row each is. Default ``0..n-1``.
-        population : (X, y), optional
-            Rows to ask about. Default: the rows of people who stay.
-        naive : estimator, optional
-            Unfitted; its fresh fit is the floor. Default: a fresh fit of the unlearner.
-        seed : int, default=0
-            Seed of patterns, models and queries.
-        progress : callable, optional
-            Called with (repeats done, repeats).
-
-        Returns
-        -------
-        tuple of one AttackResult
-        """
-        check_unlearner(unlearner)
-        if is_regressor(unlearner):
+    def _attack(self, case: Case) -> tuple[AttackResult, ...]:
+        if is_regressor(case.unlearner):
             raise ValueError("a backdoor needs a target label; this is a regressor")
-        data = resolve(X, y, ids, forget, population)
-        trigger = _default_trigger(data.X, seed) if self.trigger is None else self.trigger
-        floor = unlearner if naive is None else naive
+        data = read_case(case)
+        trigger = self.trigger
+        if trigger is None:
+            secret = keyed_hash(case.seed, Purpose.BACKDOOR_SECRET)
+            is_table = data.X.ndim == 2
+            trigger = (
+                TabularTrigger.of(data.X, secret=secret)
+                if is_table
+                else ImageTrigger(secret=secret)
+            )
         repeats = []
         for number in range(self.n_repeats):
             with one_thread():
-                repeats.append(self._repeat(trigger, unlearner, floor, data, seed, number))
-            if progress is not None:
-                progress(number + 1, self.n_repeats)
+                repeats.append(self._repeat(trigger, case, data, number))
+            if case.progress is not None:
+                case.progress(number + 1, self.n_repeats)
         return (self._result(repeats),)
 
-    def _repeat(
-        self, trigger: Trigger, unlearner: Any, naive: Any, data: Data, seed: int, number: int
-    ) -> _Repeat:
+    def _repeat(self, trigger: Trigger, case: Case, data: Data, number: int) -> _Repeat:
         """Return what all models of one repeat answer."""
+        seed = case.seed
         questions = self._questions(trigger, data, seed, number)
         X, y, ids = questions.planted.X, questions.planted.y, data.ids
         seeds = [library_seed(seed, Purpose.BACKDOOR_MODEL, number, role) for role in range(3)]
         stays, ask = ~data.leaves, questions.ask
         # The floor comes first: a method that remembers rows outside its models knows them later.
         retrained, again = (
-            ask(fitted(naive, each, X[stays], y[stays], ids[stays])) for each in seeds[1:]
+            ask(fit_copy(case.naive, each, X[stays], y[stays], ids[stays])) for each in seeds[1:]
         )
-        model = fitted(unlearner, seeds[0], X, y, ids)
+        model = fit_copy(case.unlearner, seeds[0], X, y, ids)
         before = ask(model)
         model.forget(np.unique(ids[data.leaves]))
         return _Repeat(questions.sizes, (before, ask(model), retrained, again))
@@ -361,14 +326,33 @@ class _Report:
 
     def column(self, world: _World, asked_for_chance: _World) -> dict[str, Measure]:
         """Return all measures of one model against the retrained one."""
+        level, n = self.test.confidence, self.queries
+        testers, labels = np.tile(np.arange(len(n)), 2), np.repeat([1, 0], len(n))
+        success = np.concatenate([world.success, self.retrained.success]) / np.tile(n, 2)
+        shown, once = self._says_kept(world).astype(np.int64), np.ones(len(n), np.int64)
         measures = [
-            self._rate("backdoor success", world.success),
-            self._auc(world),
-            self._shown(world),
-            self._rate("backdoor success before", self.before.success, better="higher"),
-            self._rate("chance", asked_for_chance.chance),
-            self._power(asked_for_chance),
-            self._sape(world),
+            success_rate("backdoor success", world.success, n, confidence=level),
+            auc(success, labels, groups=(testers,), confidence=level),
+            success_rate("testers who show it", shown, once, confidence=level),
+            success_rate(
+                "backdoor success before", self.before.success, n, better="higher", confidence=level
+            ),
+            success_rate("chance", asked_for_chance.chance, n, confidence=level),
+            deletion_confidence(
+                self.test.n_queries,
+                (self.before.success, n),
+                (asked_for_chance.chance, n),
+                alpha=self.test.alpha,
+                confidence=level,
+            ),
+            certifiability_from_predictions(
+                # accuracy on backdoored points, given which ones are right
+                lambda _, right: float(np.mean(right)),
+                np.ones(len(world.points)),
+                world.points,
+                self.retrained.points,
+                confidence=level,
+            ),
         ]
         return {measure.name: measure for measure in measures}
 
@@ -377,17 +361,6 @@ class _Report:
         gaps = (after.success - again.success) * len(self.queries) / self.queries.sum()
         note = "success minus floor, tester by tester: same pattern, same rows"
         return beyond_floor_by_unit(gaps, confidence=self.test.confidence, note=note)
-
-    def _rate(self, name: str, successes: Ints, better: Better = "lower") -> Measure:
-        return success_rate(
-            name, successes, self.queries, better=better, confidence=self.test.confidence
-        )
-
-    def _auc(self, world: _World) -> Measure:
-        success = np.concatenate([world.success, self.retrained.success]) / np.tile(self.queries, 2)
-        testers = np.tile(np.arange(len(self.queries)), 2)
-        labels = np.repeat([1, 0], len(self.queries))
-        return auc(success, labels, groups=(testers,), confidence=self.test.confidence)
 
     def _says_kept(self, world: _World) -> NDArray[np.bool_]:
         """Return which testers reject "deleted", each with the chance of the own pattern.
@@ -400,33 +373,6 @@ class _Report:
         counts = zip(self.retrained.success.tolist(), self.queries.tolist(), strict=True)
         limits = [threshold(n, clopper_pearson(k, n, level)[1], alpha) for k, n in counts]
         return np.asarray(world.success > np.array(limits))
-
-    def _shown(self, world: _World) -> Measure:
-        says = self._says_kept(world).astype(np.int64)
-        return success_rate(
-            "testers who show it",
-            says,
-            np.ones(len(says), np.int64),
-            confidence=self.test.confidence,
-        )
-
-    def _power(self, asked_for_chance: _World) -> Measure:
-        return deletion_confidence(
-            self.test.n_queries,
-            (self.before.success, self.queries),
-            (asked_for_chance.chance, self.queries),
-            alpha=self.test.alpha,
-            confidence=self.test.confidence,
-        )
-
-    def _sape(self, world: _World) -> Measure:
-        return certifiability_from_predictions(
-            _share,
-            np.ones(len(world.points)),
-            world.points,
-            self.retrained.points,
-            confidence=self.test.confidence,
-        )
 
     def vote(self, world: _World, n_testers: int) -> str:
         """Say how the testers of each repeat voted, and what the vote is worth."""
@@ -447,13 +393,3 @@ class _Report:
 
 def _joined(worlds: Iterable[_World]) -> _World:
     return _World(*(np.concatenate(part) for part in zip(*worlds, strict=True)))
-
-
-def _share(_: NDArray[Any], right: NDArray[Any]) -> float:
-    """Accuracy on backdoored points, given which ones are right."""
-    return float(np.mean(right))
-
-
-def _default_trigger(X: NDArray[Any], seed: int) -> Trigger:
-    secret = keyed_hash(seed, Purpose.BACKDOOR_SECRET)
-    return TabularTrigger.of(X, secret=secret) if X.ndim == 2 else ImageTrigger(secret=secret)

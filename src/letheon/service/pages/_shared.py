@@ -7,7 +7,7 @@ and from a page of this very site.
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
 from fastapi import Depends, Path, Query, Request
@@ -18,12 +18,9 @@ from starlette.exceptions import HTTPException
 
 from letheon.ledger.db.jobs import CURSOR, JOB_ID
 from letheon.ledger.schemas import NAME
-from letheon.service import _people
-from letheon.service._request_words import GROUND_WORDS, stuck_words
 from letheon.service.auth import (
     COOKIE,
     SAFE,
-    Context,
     Gate,
     Principal,
     context,
@@ -32,6 +29,7 @@ from letheon.service.auth import (
 )
 from letheon.service.errors import Problem
 from letheon.service.forms import read_form
+from letheon.service.request_words import GROUND_WORDS, stuck_words
 from letheon.service.routes.requests import GROUNDS
 
 Model = Annotated[str, Path(pattern=f"^{NAME.pattern}$")]
@@ -117,36 +115,6 @@ DRILLS = {
 }
 """What a drill damages, in a copy, so that an audit must fail."""
 
-_NAV = (
-    (
-        "",
-        (
-            ("Home", "/", "home", None),
-            ("Requests", "/requests", "inbox", "requests:read"),
-            ("Models", "/models", "box", "models:read"),
-            ("Certificates", "/certificates", "seal", "certificates:read"),
-            ("Audits", "/audits", "audit", "audits:read"),
-            ("Residue", "/residue", "grid", "certificates:read"),
-        ),
-    ),
-    (
-        "Desk",
-        (
-            ("Tokens", "/tokens", "key", "tokens:manage"),
-            ("Webhooks", "/webhooks", "hook", "webhooks:manage"),
-        ),
-    ),
-)
-
-
-class NavEntry(NamedTuple):
-    """A link of the menu."""
-
-    label: str
-    href: str
-    icon: str
-    is_current: bool
-
 
 @dataclass(frozen=True)
 class PageGate(Gate):
@@ -168,13 +136,7 @@ class PageGate(Gate):
             raise _to_login(request)
         request.scope["letheon_token"] = who.token_id
         context(request).limiter.count_call(who.token_id)
-        if self.scopes and who.scopes.isdisjoint(self.scopes):
-            raise Problem(
-                403,
-                "not-allowed",
-                "Your token may not do that",
-                f"It needs the scope {' or '.join(self.scopes)}; its role is {who.role}.",
-            )
+        who.require(*self.scopes, title="Your token may not do that")
         self.enter(request, who)
         if request.method not in SAFE:  # last: what is sent may be large, and is read for this
             require_csrf(request, who.session, await _sent_token(request))
@@ -228,13 +190,12 @@ def page(
     status : int, default=200
         Of the answer.
     **values
-        What the template shows. It also has `nav`, `csrf`, `theme`, `flash`, `tenant`, `now`.
+        What the template shows. It also has `csrf`, `theme`, `flash`, `tenant`, `now`.
     """
     desk = context(request)
     code = request.cookies.get(FLASH)
     frame = {
         "who": who,
-        "nav": _nav(request, who),
         "csrf": "" if who is None or who.session is None else who.session.csrf,
         "theme": _theme(request),
         "flash": _flash(code),
@@ -344,26 +305,6 @@ async def _close_form(request: Request) -> None:
         await form.close()
 
 
-def _nav(request: Request, who: Principal | None) -> list[dict[str, Any]]:
-    if who is None:
-        return []
-    path, query = request.url.path, _tenant_query(request, who)
-    groups = []
-    for title, entries in _NAV:
-        shown = [
-            NavEntry(label, href + query, icon, _is_under(path, href))
-            for label, href, icon, scope in entries
-            if scope is None or who.may(scope)
-        ]
-        if shown:
-            groups.append({"title": title, "entries": shown})
-    return groups
-
-
-def _is_under(path: str, href: str) -> bool:
-    return path == href or (href != "/" and path.startswith(href + "/"))
-
-
 def _tenant(request: Request, who: Principal | None) -> str | None:
     """Return the tenant in the address, or the one that the visitor is bound to."""
     if who is not None and who.tenant is not None:
@@ -391,10 +332,10 @@ def _flash(value: str | None) -> dict[str, str] | None:
     return {"tone": tone, "words": words.format(number=found[2] or "")}
 
 
-def tenant_choices(desk: Context, who: Principal) -> list[str]:
+def tenant_choices(who: Principal) -> list[str]:
     """Return whose things a visitor may choose; nothing where there is nothing to choose."""
-    tenants = [] if who.tenant is not None else _people.tenant_choices(desk.ledger)
-    return tenants if len(tenants) > 1 else []
+    tenants = set() if who.tenant is not None else {one.tenant for one in who.ledger.models.list()}
+    return sorted(tenants) if len(tenants) > 1 else []
 
 
 def address(path: str, **query: Any) -> str:

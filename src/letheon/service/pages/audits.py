@@ -18,6 +18,7 @@ from letheon.service.pages._shared import (
     done,
     page,
     page_allows,
+    page_links,
 )
 from letheon.service.routes import audits
 from letheon.service.routes.models import list_models
@@ -40,16 +41,15 @@ def show_audits(
     after: AfterJob = None,
 ) -> Response:
     """Show the audits so far, newest first, and the form to start one."""
-    found = audits.list_audits(request, who, tenant, after, _PAGE)
+    found = audits.list_audits(who, tenant, after, _PAGE)
     return page(
         request,
         "audits.html",
         who,
         json=address("/api/v1/audits", tenant=tenant, after=after),
         page=found,
-        first=address("/audits", tenant=tenant) if after else None,
-        next=address("/audits", tenant=tenant, after=found.next) if found.next else None,
-        models=_models(request, who, tenant),
+        **page_links("/audits", after, found.next, {"tenant": tenant}),
+        models=_models(who, tenant),
         chosen=model or "",
         levels=_LEVELS,
         drills=DRILLS,
@@ -77,7 +77,7 @@ def start_audit(
         levels=cast("Any", None if is_all else levels),
         drill=cast("Any", drill),
     )
-    audit = audits.start_audit(request, who, wanted)
+    audit = audits.start_audit(who, wanted)
     return done(request, f"/audits/{audit.id}", "audit-started")
 
 
@@ -88,7 +88,7 @@ def show_audit(
     audit_id: JobId,
 ) -> Response:
     """Show what an audit has found so far, or its verdict."""
-    audit = audits.show_audit(request, who, audit_id)
+    audit = audits.show_audit(who, audit_id)
     verdicts = [one.verdict for one in audit.levels]
     return page(
         request,
@@ -103,13 +103,13 @@ def show_audit(
     )
 
 
-def _models(request: Request, who: Principal, tenant: str | None) -> list[tuple[str, str]]:
+def _models(who: Principal, tenant: str | None) -> list[tuple[str, str]]:
     """Return what may be audited: everything, or one model; names of tenants where it matters."""
     is_bound = who.tenant is not None
     return [
         ("", "All models"),
         *(
             (f"{one.tenant}/{one.name}", one.name if is_bound else f"{one.name} ({one.tenant})")
-            for one in list_models(request, who, tenant, limit=200).items
+            for one in list_models(who, tenant, limit=200).items
         ),
     ]

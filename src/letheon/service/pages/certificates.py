@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import Response
 
-from letheon.service.auth import Principal, context, public
+from letheon.service.auth import Principal, public
 from letheon.service.errors import Problem
 from letheon.service.forms import text_of
 from letheon.service.pages._shared import (
@@ -52,9 +52,9 @@ def show_certificates(
     is_chain = who.tenant is None and not any(query.values())
     found: Any
     if is_chain:
-        found = show_chain(request, who, after=after, limit=_PAGE)
+        found = show_chain(who, after=after, limit=_PAGE)
     else:
-        found = routes.list_certificates(request, who, **query, after=after, limit=_PAGE)
+        found = routes.list_certificates(who, **query, after=after, limit=_PAGE)
     return page(
         request,
         "certificates.html",
@@ -63,7 +63,7 @@ def show_certificates(
         found=found,
         is_chain=is_chain,
         query=query,
-        key=context(request).ledger.public_key,
+        key=who.ledger.public_key,
         **page_links("/certificates", after, found.next, query),
     )
 
@@ -80,7 +80,7 @@ def show_certificate(
     Of one that cannot be read, only the checks are shown.
     """
     try:
-        found = routes.show_certificate(request, who, number)
+        found = routes.show_certificate(who, number)
     except Refused:
         found = None
     envelope = None if found is None or found.envelope is None else json.loads(found.envelope)
@@ -91,9 +91,7 @@ def show_certificate(
         json=f"/api/v1/certificates/{number}",
         number=number,
         found=found,
-        checked=routes.verify_certificate(request, who, number)
-        if verify or found is None
-        else None,
+        checked=routes.verify_certificate(who, number) if verify or found is None else None,
         statement=None if found is None else _pretty(found.statement),
         envelope=None if envelope is None else _pretty(envelope),
     )
@@ -113,7 +111,7 @@ def show_residue(
 ) -> Response:
     """Show what each purge found in each store, newest purge first."""
     query = {"tenant": tenant, "model": model or None}
-    found = read_residue(request, who, **query, after=after, limit=_PURGES)
+    found = read_residue(who, **query, after=after, limit=_PURGES)
     return page(
         request,
         "residue.html",

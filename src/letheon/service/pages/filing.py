@@ -7,12 +7,11 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, Response
 from starlette.datastructures import FormData, UploadFile
 
-from letheon.service._people import known_ids, model_names
-from letheon.service._requests import refusals
-from letheon.service.auth import Context, Principal, context
+from letheon.service.auth import Principal
 from letheon.service.errors import Problem
 from letheon.service.forms import check_form, key_of, text_of
 from letheon.service.pages._shared import SentForm, done, page, page_allows, tenant_choices
+from letheon.service.request_views import refusals
 from letheon.service.routes.filing import EVERY_MODEL, Filed, RequestIn, file_one, parse_number
 from letheon.service.routes.uploads import COLUMNS, MOST_ROWS, Upload, file_upload, read_rows
 
@@ -43,7 +42,7 @@ def file_new_request(request: Request, who: Filer, form: SentForm) -> Response:
     """File it. A form that is sent twice has one effect: it carries an idempotency key."""
     tenant = who.tenant_for(text_of(form, "tenant") or None)
     try:
-        filed = _file(request, who, tenant, form)
+        filed = _file(who, tenant, form)
     except Problem as problem:
         if problem.status_code in (403, 404, 429):
             raise
@@ -57,11 +56,11 @@ def file_new_request(request: Request, who: Filer, form: SentForm) -> Response:
     return done(request, f"/requests/{one.id}", lost or "filed", one.n_ids)
 
 
-def _file(request: Request, who: Principal, tenant: str, form: FormData) -> Filed:
-    desk, model, lines = context(request), text_of(form, "model"), _lines(form)
+def _file(who: Principal, tenant: str, form: FormData) -> Filed:
+    model, lines = text_of(form, "model"), _lines(form)
     if not lines:
         raise Problem(422, "ids", "No id was given", "Write one id per line.")
-    ids = _parse_ids(desk, model, tenant, [line for _, line in lines])
+    ids = _parse_ids(who, model, tenant, [line for _, line in lines])
     wants_code = who.sees_all_requests and text_of(form, "receipt") == "on"
     values = {name: text_of(form, name) for name in ("model", "regime", "ground")}
     wanted = check_form(
@@ -75,14 +74,14 @@ def _file(request: Request, who: Principal, tenant: str, form: FormData) -> File
         },
     )
     try:
-        return file_one(desk, who, wanted, key=f"page-{key_of(form)}")
+        return file_one(who, wanted, key=f"page-{key_of(form)}")
     except Problem as problem:
         if problem.code != "unknown-ids":
             raise
-        raise _unknown(desk, model, tenant, ids, lines) from problem
+        raise _unknown(who, model, tenant, ids, lines) from problem
 
 
-def _parse_ids(desk: Context, model: str, tenant: str, lines: list[str]) -> list[Any]:
+def _parse_ids(who: Principal, model: str, tenant: str, lines: list[str]) -> list[Any]:
     """Return ids that were typed: as numbers where the model holds numbers.
 
     Raises
@@ -91,7 +90,7 @@ def _parse_ids(desk: Context, model: str, tenant: str, lines: list[str]) -> list
         One of them is no number; the text says which, not what it is.
     """
     with refusals():
-        if model == EVERY_MODEL or not desk.ledger.holds_numbers(model, tenant=tenant):
+        if model == EVERY_MODEL or not who.ledger.models.has_integer_ids(model, tenant=tenant):
             return lines
     numbers = [parse_number(line) for line in lines]
     if None in numbers:
@@ -112,13 +111,13 @@ def _lines(form: FormData) -> list[tuple[int, str]]:
 
 
 def _unknown(
-    desk: Context, model: str, tenant: str, ids: list[Any], lines: list[tuple[int, str]]
+    who: Principal, model: str, tenant: str, ids: list[Any], lines: list[tuple[int, str]]
 ) -> Problem:
     """Say on which lines the model knows nobody, and not who stands there."""
     if model == EVERY_MODEL:
         wrong, title = lines, f"No model of tenant {tenant} knows these people"
     else:
-        known = set(known_ids(desk.ledger, ids, model=model, tenant=tenant))
+        known = set(who.ledger.requests.known_ids(ids, model=model, tenant=tenant))
         wrong = [line for one, line in zip(ids, lines, strict=True) if one not in known]
         title = f"Some ids are not in model {model}"
     if not wrong:  # somebody came to be known between the two looks
@@ -154,7 +153,7 @@ def _typed(form: FormData) -> dict[str, str]:
 def _form(
     request: Request, who: Principal, tenant: str, values: dict[str, str], **more: Any
 ) -> HTMLResponse:
-    models = model_names(context(request).ledger, tenant)
+    models = [one.name for one in who.ledger.models.list(tenant=tenant)]
     shown = {"problem": None, "filed": None, "values": values, "models": models} | more
     return _filing_page(request, who, tenant, "new_request.html", shown)
 
@@ -176,7 +175,7 @@ def file_from_csv(request: Request, who: ManyFiler, form: SentForm) -> HTMLRespo
         if not file.size:
             raise Problem(422, "csv", "The file is empty", "Choose one with a header and lines.")
         upload = Upload(file.file.read(), tenant, text_of(form, "verified") == "on")
-        came = file_upload(context(request), who, upload, key=f"page-{key_of(form)}")
+        came = file_upload(who, upload, key=f"page-{key_of(form)}")
     except Problem as problem:
         if problem.status_code in (403, 404, 429):
             raise
@@ -202,7 +201,7 @@ def _upload_page(request: Request, who: Principal, tenant: str, **more: Any) -> 
         "duplicates": 0,
         "columns": COLUMNS,
         "most_rows": MOST_ROWS,
-        "most_bytes": context(request).settings.max_upload_bytes,
+        "most_bytes": who.desk.settings.max_upload_bytes,
     }
     return _filing_page(request, who, tenant, "upload.html", shown | more)
 
@@ -218,6 +217,6 @@ def _filing_page(
         status=200 if problem is None else problem.status_code,
         key=secrets.token_hex(16),
         whose=tenant,
-        tenants=tenant_choices(context(request), who),
+        tenants=tenant_choices(who),
         **shown,
     )

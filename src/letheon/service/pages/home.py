@@ -6,7 +6,7 @@ from typing import Annotated, NamedTuple
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse
 
-from letheon.service.auth import Principal, context
+from letheon.service.auth import Principal
 from letheon.service.forms import check_form
 from letheon.service.pages._shared import page, page_allows
 from letheon.service.routes.requests import (
@@ -42,12 +42,12 @@ def show_home(
     """Show how the requests stand, and what waits for the one who looks."""
     if not who.may("requests:read"):
         return page(request, "home.html", who, stand=None, tasks=[], bars=[], first=[])
-    desk, stand = context(request), summarise_requests(request, who, tenant=tenant)
+    stand = summarise_requests(who, tenant=tenant)
     query = check_form(RequestQuery, {"tenant": tenant, "state": list(OPEN)})
     n_covered = 0  # duplicates whose people are erased, among the first that are due
     if stand.counts["duplicate"]:
         duplicates = query.model_copy(update={"state": ["duplicate"]})
-        requests = find_first_requests(desk, who, duplicates, limit=_MOST_DUPLICATES)
+        requests = find_first_requests(who, duplicates, limit=_MOST_DUPLICATES)
         n_covered = sum(one.certificate is not None for one in requests)
     return page(
         request,
@@ -57,7 +57,7 @@ def show_home(
         stand=stand,
         tasks=list(_tasks(who, stand, n_covered)),
         bars=list(zip(stand.by_days_left, _TONES, strict=True)),
-        first=find_first_requests(desk, who, query, limit=_SHOWN),
+        first=find_first_requests(who, query, limit=_SHOWN),
     )
 
 

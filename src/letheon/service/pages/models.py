@@ -18,6 +18,7 @@ from letheon.service.pages._shared import (
     done,
     page,
     page_allows,
+    page_links,
 )
 from letheon.service.routes import batches, models, versions
 from letheon.service.routes.jobs import show_job
@@ -43,7 +44,7 @@ def show_models(
     request: Request, who: ModelReader, tenant: Tenant = None, after: After = None
 ) -> Response:
     """Show the models; a requester sees their names."""
-    found = models.list_models(request, who, tenant, after, _PAGE)
+    found = models.list_models(who, tenant, after, _PAGE)
     return page(
         request,
         "models.html",
@@ -51,8 +52,7 @@ def show_models(
         json=address("/api/v1/models", tenant=tenant, after=after),
         found=found,
         sees_details=all(one.guarantee is not None for one in found.items),
-        first=address("/models", tenant=tenant) if after else None,
-        next=address("/models", tenant=tenant, after=found.next) if found.next else None,
+        **page_links("/models", after, found.next, {"tenant": tenant}),
     )
 
 
@@ -61,12 +61,12 @@ def show_model(
     request: Request, who: ModelReader, model: Model, tenant: Tenant = None, after: After = None
 ) -> Response:
     """Show one model; versions and figures only to those who may see them."""
-    found = models.show_model(request, who, model, tenant)
+    found = models.show_model(who, model, tenant)
     here = address(f"/models/{model}", tenant=tenant)
     shown = past = following = None
     if who.may("monitor:read"):
-        shown = versions.list_versions(request, who, model, tenant, after, _PAGE)
-        past = versions.show_history(request, who, model, tenant, limit=_CHARTED)
+        shown = versions.list_versions(who, model, tenant, after, _PAGE)
+        past = versions.show_history(who, model, tenant, limit=_CHARTED)
         if shown.next is not None:
             following = address(f"/models/{model}", tenant=tenant, after=shown.next) + "#versions"
     return page(
@@ -100,7 +100,7 @@ def compare_versions(
         "compare.html",
         who,
         json=address(f"/api/v1/models/{model}/compare", a=a, b=b, tenant=tenant),
-        found=versions.compare_versions(request, who, model, a, b, tenant),
+        found=versions.compare_versions(who, model, a, b, tenant),
         back=address(f"/models/{model}", tenant=tenant),
         query={"tenant": tenant},
     )
@@ -115,9 +115,9 @@ def show_plan(
     job: Job = None,
 ) -> Response:
     """Show the next batch of a model, and a job that is at work or was asked for."""
-    plan = batches.show_plan(request, who, model, tenant)
+    plan = batches.show_plan(who, model, tenant)
     job_id = job or plan.job
-    shown = None if job_id is None else show_job(request, who, job_id)
+    shown = None if job_id is None else show_job(who, job_id)
     result: dict[str, Any] = {} if shown is None else shown.result or {}
     numbers = [step["sequence"] for step in result.get("steps", ())]
     return page(
@@ -149,8 +149,8 @@ def ask_for_job(
     if action not in _TITLES:
         raise Problem(422, "action", "There is no such action", "Use the buttons of the page.")
     if action == "what-if":
-        job = batches.ask_what_if(request, who, model, tenant)
+        job = batches.ask_what_if(who, model, tenant)
     else:
-        job = batches.start_job(request, who, cast("batches.Work", action), model, tenant)
+        job = batches.start_job(who, cast("batches.Work", action), model, tenant)
     path = address(f"/models/{model}/plan", tenant=tenant, job=job.id)
     return done(request, path, "job-queued")

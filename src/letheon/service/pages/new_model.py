@@ -39,7 +39,7 @@ def show_new_model(request: Request, who: Writer, tenant: Tenant = None) -> Resp
 def register_model(request: Request, who: Writer, form: SentForm) -> Response:
     """Register the model that was uploaded, or say why it cannot be."""
     try:
-        model = registration.register_model(request, who, _read_upload(form))
+        model = registration.register_model(who, _read_upload(form))
     except (Problem, LedgerError) as error:
         return _show_problem(request, who, form, error)
     return _lead_to(request, who, model, "model-registered")
@@ -56,7 +56,7 @@ def register_example(request: Request, who: Writer, form: SentForm) -> Response:
         if name is not None:
             _require_name(name)
         wanted = ExampleIn.model_construct(kind=kind, name=name, tenant=tenant)
-        model = registration.register_example(request, who, wanted)
+        model = registration.register_example(who, wanted)
     except (Problem, LedgerError) as error:
         return _show_problem(request, who, form, error)
     return _lead_to(request, who, model, "example-added")

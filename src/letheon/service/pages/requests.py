@@ -7,9 +7,7 @@ from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import HTMLResponse, Response
 from starlette.datastructures import QueryParams
 
-from letheon.service._people import model_choices, token_names
-from letheon.service._requests import ACTIONS, ActionName, RequestOut, refusals
-from letheon.service.auth import Principal, context
+from letheon.service.auth import Principal
 from letheon.service.errors import Problem
 from letheon.service.forms import check_form, text_of
 from letheon.service.pages._shared import (
@@ -20,6 +18,7 @@ from letheon.service.pages._shared import (
     safe_path,
     tenant_choices,
 )
+from letheon.service.request_views import ACTIONS, ActionName, RequestOut, refusals
 from letheon.service.routes import receipts
 from letheon.service.routes import requests as routes
 from letheon.service.routes.filing import parse_number
@@ -75,7 +74,7 @@ def act_on_requests(request: Request, who: BulkActor, form: SentForm) -> Respons
     )
     if wanted.action not in _BULK:
         raise Problem(422, "action", "Not for many at once", "Open the request and do it there.")
-    came = routes.act_on_requests(request, who, wanted)
+    came = routes.act_on_requests(who, wanted)
     if not came.n_refused:
         return done(request, where, "many-done", came.n_done)
     # The id of each stands before the text, so not in it once more.
@@ -96,14 +95,14 @@ def _list_page(
     refused: list[tuple[str, str]] | None = None,
     n_done: int = 0,
 ) -> HTMLResponse:
-    desk, asked = context(request), _asked(params)
+    asked = _asked(params)
     view, after = _view(asked), params.get("after", "")
     states = {"open": list(routes.OPEN), _ALL: []}.get(view, asked.get("state"))
     shown = asked | {"state": states}
     query = check_form(routes.RequestPageQuery, shown | {"after": after, "limit": _LIMIT})
     whose = who.tenant_filter(query.tenant)
-    found = routes.list_requests(request, who, query)
-    counts = desk.ledger.count_requests(tenant=whose, model=query.model, **routes.own_filter(who))
+    found = routes.list_requests(who, query)
+    counts = who.ledger.requests.count(tenant=whose, model=query.model, **routes.own_filter(who))
     bulk = [name for name in _BULK if any(name in one.actions for one in found.items)]
     return page(
         request,
@@ -122,8 +121,8 @@ def _list_page(
         n_all=sum(counts.by_state.values()),
         counts=counts,
         bulk=[(name, ACTIONS[name].words) for name in bulk],
-        models=model_choices(desk.ledger, whose),
-        tenants=tenant_choices(desk, who),
+        models=sorted({one.name for one in who.ledger.models.list(tenant=whose)}),
+        tenants=tenant_choices(who),
         refused=refused or [],
         n_done=n_done,
     )
@@ -185,7 +184,7 @@ def act_on_request(
         given = {field: values[field] for field in takes}
         wanted = check_form(routes.ActionOnMany, given | {"action": name, "requests": [request_id]})
         details = {field: getattr(wanted, field) for field in takes}
-        routes.act(request, who, request_id, wanted.action, **details)
+        routes.act(who, request_id, wanted.action, **details)
     except Problem as problem:
         if problem.status_code in (403, 404):
             raise
@@ -197,7 +196,7 @@ def act_on_request(
 def make_receipt_code(request: Request, who: Caller, request_id: RequestId) -> HTMLResponse:
     """Make a new receipt code, and show it once; the one before opens nothing any more."""
     with refusals():
-        code = receipts.make_receipt_code(request, who, request_id).code
+        code = receipts.make_receipt_code(who, request_id).code
     return _page(request, who, request_id, code=code)
 
 
@@ -209,11 +208,11 @@ def _page(
     problem: Problem | None = None,
     code: str | None = None,
 ) -> HTMLResponse:
-    ledger, found = context(request).ledger, routes.read_request(request, who, request_id)
-    entries, names = routes.read_timeline(request, who, request_id).items, {}
+    ledger, found = who.ledger, routes.read_request(who, request_id)
+    entries, names = routes.read_timeline(who, request_id).items, {}
     if who.sees_all_requests:
         tokens = {found.filed_by, *(one.by for one in entries)}
-        names = token_names(ledger, [one for one in tokens if one is not None])
+        names = who.desk.tokens.names(one for one in tokens if one is not None)
     return page(
         request,
         "request.html",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends
 from fastapi.responses import HTMLResponse
 from pydantic import Field
 
@@ -101,9 +101,7 @@ class Audit(Task):
 
 
 @router.post("/api/v1/audits", summary="Start an audit", status_code=202)
-def start_audit(
-    request: Request, who: Annotated[Principal, Depends(allows("audits:run"))], wanted: AuditIn
-) -> Audit:
+def start_audit(who: Annotated[Principal, Depends(allows("audits:run"))], wanted: AuditIn) -> Audit:
     """Ask for an audit of what the ledger would hand to an auditor.
 
     It is exported into a private folder, and a process that has neither keys nor database looks at
@@ -111,29 +109,28 @@ def start_audit(
     """
     tenant = who.tenant_filter(wanted.tenant)
     if wanted.model is not None:
-        tenant = read_model(request, who, wanted.model, wanted.tenant).tenant
+        tenant = read_model(who, wanted.model, wanted.tenant).tenant
     levels = sorted(set(wanted.levels)) if wanted.levels else None
     asked = {"levels": levels, "drill": wanted.drill}
-    return _to_audit(add_job(request, who, "audit", tenant=tenant, model=wanted.model, asked=asked))
+    return _to_audit(add_job(who, "audit", tenant=tenant, model=wanted.model, asked=asked))
 
 
 @router.get("/api/v1/audits", summary="List audits")
 def list_audits(
-    request: Request,
     who: Reader,
     tenant: TenantFilter = None,
     after: After = None,
     limit: Limit = 50,
 ) -> Page[Audit]:
     """Return audits, newest first."""
-    page = read_jobs(request, who, tenant=tenant, kinds=["audit"], after=after, limit=limit)
+    page = read_jobs(who, tenant=tenant, kinds=["audit"], after=after, limit=limit)
     return Page(items=list(map(_to_audit, page.items)), next=page.next, total=page.total)
 
 
 @router.get("/api/v1/audits/{audit_id}", summary="Show an audit")
-def show_audit(request: Request, who: Reader, audit_id: JobId) -> Audit:
+def show_audit(who: Reader, audit_id: JobId) -> Audit:
     """Return an audit with what was found so far."""
-    return _to_audit(read_job(request, who, audit_id, kind="audit"))
+    return _to_audit(read_job(who, audit_id, kind="audit"))
 
 
 @router.get(
@@ -141,9 +138,9 @@ def show_audit(request: Request, who: Reader, audit_id: JobId) -> Audit:
     summary="Show the report of an audit",
     response_class=HTMLResponse,
 )
-def show_report(request: Request, who: Reader, audit_id: JobId) -> HTMLResponse:
+def show_report(who: Reader, audit_id: JobId) -> HTMLResponse:
     """Return the report as one page that needs nothing else; 409 until the audit is done."""
-    result = read_job(request, who, audit_id, kind="audit").result
+    result = read_job(who, audit_id, kind="audit").result
     if result is None:
         raise Problem(
             409, "not-done", "the audit has no report yet", "Ask again when its state is done."

@@ -6,18 +6,15 @@ from datetime import date, datetime
 from statistics import median
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi import APIRouter, Depends, Path, Query
 from pydantic import Field
 
 from letheon.exceptions import LedgerMissingError
-from letheon.ledger import BatchInfo, BatchPlan, ModelInfo
+from letheon.ledger import Batch, BatchPlan, Ledger, Model
 from letheon.ledger.certificates.claims import adds_up, published_account
 from letheon.ledger.certificates.decimals import figure
 from letheon.ledger.db.jobs import Job, Jobs
-from letheon.ledger.models.history import claims_of_head, spending, version_records
-from letheon.ledger.models.versions import head_of
-from letheon.ledger.tables import requests
-from letheon.service.auth import Principal, allows, context
+from letheon.service.auth import Principal, allows
 from letheon.service.errors import Problem, cursor_problem
 from letheon.service.guarantees import GuaranteeOut, budget_out, guarantee_out
 from letheon.service.numbers import Numbers
@@ -91,17 +88,16 @@ class PlanOut(Out):
 
 @router.get("/api/v1/batches", summary="List batches")
 def list_batches(
-    request: Request,
     who: Reader,
     tenant: TenantFilter = None,
     model: ModelFilter = None,
     after: Annotated[str | None, Query(max_length=400)] = None,
     limit: Limit = 50,
-) -> Page[BatchInfo]:
+) -> Page[Batch]:
     """Return batches, newest first."""
-    desk, whose = context(request), who.tenant_filter(tenant)
+    desk, whose = who.desk, who.tenant_filter(tenant)
     try:
-        page = desk.ledger.batches(tenant=whose, model=model, after=after, limit=limit)
+        page = desk.ledger.batches.list(tenant=whose, model=model, after=after, limit=limit)
     except ValueError:
         raise cursor_problem("Give back `next` as it was given.") from None
     numbers = Numbers(desk, who)
@@ -110,13 +106,11 @@ def list_batches(
 
 
 @router.get("/api/v1/batches/{batch_id}", summary="Show a batch")
-def show_batch(
-    request: Request, who: Reader, batch_id: Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
-) -> BatchInfo:
+def show_batch(who: Reader, batch_id: Annotated[str, Path(pattern="^[0-9a-f]{64}$")]) -> Batch:
     """Return one batch."""
-    desk = context(request)
+    desk = who.desk
     try:
-        batch = desk.ledger.batch(batch_id, tenant=who.tenant)
+        batch = desk.ledger.batches.get(batch_id, tenant=who.tenant)
     except LedgerMissingError as error:
         raise Problem(
             404, "unknown-batch", "no such batch", "GET /api/v1/batches lists those that you see."
@@ -125,14 +119,14 @@ def show_batch(
 
 
 @router.get("/api/v1/models/{model}/plan", summary="Show the next batch of a model")
-def show_plan(request: Request, who: Reader, model: ModelName, tenant: Tenant = None) -> PlanOut:
+def show_plan(who: Reader, model: ModelName, tenant: Tenant = None) -> PlanOut:
     """Return what the next batch would be, when and why, its cost, and the guarantee after it."""
-    info, ledger = read_model(request, who, model, tenant), context(request).ledger
+    info, ledger = read_model(who, model, tenant), who.ledger
     plan = ledger.plan(info.name, tenant=info.tenant)[0]
     decision = plan.decision
-    now = claims_of_head(ledger, info.name, tenant=info.tenant)
+    now = ledger.models.claims(info.name, tenant=info.tenant)
     is_retrain = decision.kind == "retrain"
-    after = _claim_retrained(now) if is_retrain else _claim_erased(request, info, now, plan.n_rows)
+    after = _claim_retrained(now) if is_retrain else _claim_erased(ledger, info, now, plan.n_rows)
     unfinished = Jobs(ledger).unfinished(
         ("apply", "retrain", "what-if"), tenant=info.tenant, model=info.name
     )
@@ -142,7 +136,7 @@ def show_plan(request: Request, who: Reader, model: ModelName, tenant: Tenant = 
         method=info.method,
         live_rows=info.n_rows,
         requests=plan.n_requests,
-        people=_count_people(request, plan),
+        people=plan.n_people,
         rows=plan.n_rows,
         earliest_due_on=plan.earliest_due_on,
         seal=decision.seal,
@@ -150,7 +144,7 @@ def show_plan(request: Request, who: Reader, model: ModelName, tenant: Tenant = 
         reason=decision.reason,
         reason_words=_WORDS[decision.reason],
         when_next=decision.when_next,
-        cost=_cost(request, info),
+        cost=_cost(ledger, info),
         now=_to_claim(now),
         after=_to_claim(after),
         retrain_due=is_retrain,
@@ -163,7 +157,6 @@ def show_plan(request: Request, who: Reader, model: ModelName, tenant: Tenant = 
     "/api/v1/models/{model}/what-if", summary="Compare methods for a batch", status_code=202
 )
 def ask_what_if(
-    request: Request,
     who: Operator,
     model: ModelName,
     tenant: Tenant = None,
@@ -179,50 +172,35 @@ def ask_what_if(
     Every method is trained on the rows of the model and made to forget people drawn at random.
     Nothing is changed.
     """
-    info = read_model(request, who, model, tenant)
-    queued = context(request).ledger.plan(info.name, tenant=info.tenant)[0]
-    n_people = min(people or max(_count_people(request, queued), 1), _MOST_PEOPLE)
-    return start_job(request, who, "what-if", model, tenant, people=n_people)
+    info = read_model(who, model, tenant)
+    queued = who.ledger.plan(info.name, tenant=info.tenant)[0]
+    n_people = min(people or max(queued.n_people, 1), _MOST_PEOPLE)
+    return start_job(who, "what-if", model, tenant, people=n_people)
 
 
 @router.post("/api/v1/models/{model}/apply", summary="Apply what is queued", status_code=202)
-def ask_apply(request: Request, who: Operator, model: ModelName, tenant: Tenant = None) -> Job:
+def ask_apply(who: Operator, model: ModelName, tenant: Tenant = None) -> Job:
     """Ask that what is queued for a model be applied now, however little it is."""
-    return start_job(request, who, "apply", model, tenant)
+    return start_job(who, "apply", model, tenant)
 
 
 @router.post("/api/v1/models/{model}/retrain", summary="Train a model afresh", status_code=202)
-def ask_retrain(request: Request, who: Operator, model: ModelName, tenant: Tenant = None) -> Job:
+def ask_retrain(who: Operator, model: ModelName, tenant: Tenant = None) -> Job:
     """Ask that a model be trained afresh, with everything queued for it."""
-    return start_job(request, who, "retrain", model, tenant)
+    return start_job(who, "retrain", model, tenant)
 
 
-def start_job(
-    request: Request, who: Principal, kind: Work, model: str, tenant: str | None, **asked: int
-) -> Job:
+def start_job(who: Principal, kind: Work, model: str, tenant: str | None, **asked: int) -> Job:
     """Ask for work on a model that the caller sees."""
-    info = read_model(request, who, model, tenant)
-    return add_job(request, who, kind, tenant=info.tenant, model=info.name, asked=asked)
+    info = read_model(who, model, tenant)
+    return add_job(who, kind, tenant=info.tenant, model=info.name, asked=asked)
 
 
-def _count_people(request: Request, plan: BatchPlan) -> int:
-    """Return how many people the requests of a batch name."""
-    from sqlalchemy import func, select
-
-    total = 0
-    with context(request).ledger._core.database.reading() as conn:
-        for begin in range(0, len(plan.request_ids), 500):
-            wanted = requests.c.id.in_(plan.request_ids[begin : begin + 500])
-            total += conn.scalar(select(func.sum(requests.c.n_ids)).where(wanted)) or 0
-    return int(total)
-
-
-def _cost(request: Request, info: ModelInfo) -> CostOut:
-    ledger = context(request).ledger
-    records = version_records(ledger, info.name, tenant=info.tenant, limit=_RECENT_VERSIONS)
+def _cost(ledger: Ledger, info: Model) -> CostOut:
+    records = ledger.models.history(info.name, tenant=info.tenant, limit=_RECENT_VERSIONS)
     taken = [one.seconds for one in records if one.kind == "erase"]
     seconds = median(taken) if taken else None
-    retrain, basis = _retrain_seconds(request, info)
+    retrain, basis = _retrain_seconds(ledger, info)
     return CostOut(
         seconds=_digits(seconds),
         basis="measured" if taken else "unknown",
@@ -233,11 +211,9 @@ def _cost(request: Request, info: ModelInfo) -> CostOut:
     )
 
 
-def _retrain_seconds(request: Request, info: ModelInfo) -> tuple[float | None, Basis]:
+def _retrain_seconds(ledger: Ledger, info: Model) -> tuple[float | None, Basis]:
     """Return what the last training took, scaled by the rows that are left."""
-    ledger = context(request).ledger
-    with ledger._core.database.reading() as conn:
-        run = head_of(conn, ledger._row(info.name, info.tenant).id).run
+    run = ledger.models.run_facts(info.name, tenant=info.tenant)
     if not run["retrain_seconds"]:
         return None, "unknown"
     then = int(run["retrain_rows"])
@@ -246,7 +222,7 @@ def _retrain_seconds(request: Request, info: ModelInfo) -> tuple[float | None, B
 
 
 def _claim_erased(
-    request: Request, info: ModelInfo, now: Mapping[str, Any], n_rows: int
+    ledger: Ledger, info: Model, now: Mapping[str, Any], n_rows: int
 ) -> dict[str, Any]:
     """Return the claim after a batch: what is spent grows at the rate of the rows so far.
 
@@ -258,7 +234,7 @@ def _claim_erased(
     grows = adds_up(account["rule"]) and "budget" in account and removed > 0
     if not grows or n_rows == 0:
         return dict(now)
-    spent = spending(context(request).ledger, info.name, tenant=info.tenant)[-1][1]
+    spent = ledger.models.spending(info.name, tenant=info.tenant)[-1][1]
     later = min(spent + spent / removed * n_rows, float(account["budget"]))
     grown = {"deletionsSinceRetrain": removed + n_rows, "spent": figure(later, "up")}
     return {**now, "accounting": published_account({**account, **grown})}

@@ -11,17 +11,17 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
 import anyio
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Query
 from fastapi.responses import Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
 from letheon.ledger import Ledger
-from letheon.ledger.db.tokens import note_action
-from letheon.service.auth import Principal, allows, context, require_unbound
+from letheon.service.auth import Principal, allows, require_unbound
 from letheon.service.errors import Problem
 from letheon.service.temp_folders import temp_folder
 
@@ -45,7 +45,6 @@ _taken: weakref.WeakKeyDictionary[Ledger, list[str]] = weakref.WeakKeyDictionary
 
 @router.get("/api/v1/bundle", summary="Download a bundle", response_class=Response, responses=_ZIP)
 def download_bundle(
-    request: Request,
     who: Annotated[Principal, Depends(allows("certificates:read", is_long=True))],
     tier: Annotated[
         Literal["public", "auditor"],
@@ -58,20 +57,13 @@ def download_bundle(
     log, and it is to be destroyed within thirty days.
     """
     require_unbound(who)
-    if tier == "auditor" and not who.may("bundles:read"):
-        raise Problem(
-            403,
-            "not-allowed",
-            "this token may not do that",
-            f"It needs the scope bundles:read; its role is {who.role}.",
-        )
-    desk = context(request)
-    ledger = desk.ledger
+    if tier == "auditor":
+        who.require("bundles:read")
+    ledger = who.ledger
     with ExitStack() as cleanup:
         cleanup.enter_context(take_slot(ledger, who.token_id))
         room = cleanup.enter_context(temp_folder(ledger, "bundle"))
-        with ledger._core.database.transaction() as conn:
-            note_action(conn, desk.clock(), who.token_id, f"bundle-{tier}", None)
+        who.desk.tokens.note(who.token_id, f"bundle-{tier}")
         folder = ledger.export(room / "bundle", tier=tier)
         return BundleResponse(folder, f"{ledger.name}-{tier}", cleanup.pop_all())
 
@@ -132,29 +124,6 @@ class BundleResponse(StreamingResponse):
                 await run_in_threadpool(self._cleanup.close)
 
 
-class _Sink:
-    """A file that is only written, and taken away piece by piece."""
-
-    def __init__(self) -> None:
-        self.pieces: list[bytes] = []
-        self.position = 0
-
-    def write(self, data: bytes) -> int:
-        self.pieces.append(bytes(data))
-        self.position += len(data)
-        return len(data)
-
-    def tell(self) -> int:
-        return self.position
-
-    def flush(self) -> None:
-        """Nothing waits."""
-
-    def take(self) -> bytes:
-        data, self.pieces = b"".join(self.pieces), []
-        return data
-
-
 def zip_folder(folder: Path, name: str) -> Iterator[bytes]:
     """Yield a zip file of a folder, a piece at a time: memory does not grow with it.
 
@@ -165,8 +134,19 @@ def zip_folder(folder: Path, name: str) -> Iterator[bytes]:
     name : str
         The folder's name in the file.
     """
-    sink = _Sink()
-    with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as archive:  # type: ignore[call-overload]
+    pieces: list[bytes] = []
+
+    def write(data: bytes) -> int:
+        pieces.append(bytes(data))
+        return len(data)
+
+    def take() -> bytes:
+        data = b"".join(pieces)
+        pieces.clear()
+        return data
+
+    sink = SimpleNamespace(write=write, flush=lambda: None)  # it is only written, piece by piece
+    with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(folder.rglob("*")):
             if path.is_file() and not path.is_symlink():
                 inside = zipfile.ZipInfo(f"{name}/{path.relative_to(folder).as_posix()}", _EPOCH)
@@ -175,6 +155,6 @@ def zip_folder(folder: Path, name: str) -> Iterator[bytes]:
                 with path.open("rb") as source, archive.open(inside, "w", force_zip64=True) as out:
                     while piece := source.read(_CHUNK):
                         out.write(piece)
-                        yield sink.take()
-                yield sink.take()
-    yield sink.take()
+                        yield take()
+                yield take()
+    yield take()

@@ -5,31 +5,29 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi import APIRouter, Depends, Path, Query
 from fastapi.responses import Response
 from pydantic import Field
 
 from letheon import verifier
 from letheon.exceptions import LedgerMissingError
 from letheon.guarantee import KINDS
-from letheon.ledger import CertificateInfo, CertificatePage, Ledger
+from letheon.ledger import Certificate
+from letheon.ledger import Page as LedgerPage
+from letheon.ledger.certificates.certificates import Certificates
 from letheon.ledger.certificates.explanations import NOT_CLAIMED
-from letheon.ledger.models import history
-from letheon.ledger.models.history import CertificateRecord
 from letheon.service import guarantees
-from letheon.service._requests import ModelName
-from letheon.service.auth import Context, Principal, allows, context
+from letheon.service.auth import Principal, allows
 from letheon.service.errors import Problem
 from letheon.service.numbers import Numbers, unknown_certificate
-from letheon.service.schemas import Out, Page
+from letheon.service.schemas import Limit, ModelFilter, Out, Page, TenantFilter
 from letheon.verifier import MAX_INT, SMALL, Opened, Refused, parse_strict, require, search_gaps
 
 router = APIRouter(tags=["certificates"])
 
 Reader = Annotated[Principal, Depends(allows("certificates:read"))]
 Number = Annotated[int, Path(ge=1, le=MAX_INT, description="Number of the certificate.")]
-TenantFilter = Annotated[ModelName | None, Query(description="Of one tenant only.")]
-ModelFilter = Annotated[ModelName | None, Query(description="Of one model only.")]
+After = Annotated[str | None, Query(max_length=400)]
 _FILE: dict[str, Any] = {
     "response_class": Response,
     "responses": {
@@ -128,31 +126,30 @@ _CHECKS = {
 
 @router.get("/api/v1/certificates", summary="List certificates")
 def list_certificates(
-    request: Request,
     who: Reader,
     tenant: TenantFilter = None,
     model: ModelFilter = None,
-    after: Annotated[str | None, Query(max_length=400)] = None,
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    after: After = None,
+    limit: Limit = 50,
 ) -> Page[CertificateOut]:
     """Return certificates, newest first."""
-    desk, whose = context(request), who.tenant_filter(tenant)
-    page = find_certificates(desk, tenant=whose, model=model, after=after, limit=limit)
-    numbers = Numbers(desk, who)
+    whose = who.tenant_filter(tenant)
+    page = find_certificates(who, tenant=whose, model=model, after=after, limit=limit)
+    numbers = Numbers(who.desk, who)
     items = [certificate_out(one, numbers) for one in page.items]
     return Page(items=items, next=page.next, total=page.total)
 
 
-def find_certificates(desk: Context, **filters: Any) -> CertificatePage:
+def find_certificates(who: Principal, **filters: Any) -> LedgerPage[Certificate]:
     """Return a part of the list of certificates; a cursor that is none is a problem."""
     try:
-        return desk.ledger.certificate_infos(**filters)
+        return who.ledger.certificates.list(**filters)
     except ValueError as error:
         words = "Give back `next` as it was given."
         raise Problem(422, "cursor", "after cannot be used", words) from error
 
 
-def certificate_out(info: CertificateInfo, numbers: Numbers) -> CertificateOut:
+def certificate_out(info: Certificate, numbers: Numbers) -> CertificateOut:
     """Return a certificate as lists show it; a damaged one may say anything, and is shown too."""
     return CertificateOut.of(
         info,
@@ -164,14 +161,13 @@ def certificate_out(info: CertificateInfo, numbers: Numbers) -> CertificateOut:
 
 
 @router.get("/api/v1/certificates/{number}", summary="Show a certificate")
-def show_certificate(request: Request, who: Reader, number: Number) -> CertificateDetail:
+def show_certificate(who: Reader, number: Number) -> CertificateDetail:
     """Return what a certificate says and does not claim, its statement and its envelope."""
-    desk = context(request)
-    record = _find_record(desk, who, number)
-    envelope = desk.ledger.certificate(record.sequence)
+    record = _find_record(who, number)
+    envelope = who.ledger.certificates.envelope(record.sequence)
     statement = statement_in(envelope)
     claims, sees_all = statement["predicate"], who.tenant is None
-    attestation = _find_attestation(desk.ledger, record.sequence)
+    attestation = _find_attestation(who.ledger.certificates, record.sequence)
     purge = None if attestation is None else statement_in(attestation)["predicate"]
     return CertificateDetail.of(
         record,
@@ -197,12 +193,13 @@ def show_certificate(request: Request, who: Reader, number: Number) -> Certifica
     )
 
 
-def _find_record(desk: Context, who: Principal, number: int) -> CertificateRecord:
+def _find_record(who: Principal, number: int) -> Certificate:
     """Return where a certificate stands; 404 for one of another tenant, as for none."""
-    record = history.certificate_record(desk.ledger, Numbers(desk, who).sequence(number))
-    if record is None or who.tenant not in (None, record.tenant):
-        raise unknown_certificate()
-    return record
+    sequence = Numbers(who.desk, who).sequence(number)
+    try:
+        return who.ledger.certificates.get(sequence, tenant=who.tenant)
+    except LedgerMissingError:
+        raise unknown_certificate() from None
 
 
 def previous_id(claims: dict[str, Any]) -> str:
@@ -238,40 +235,35 @@ def statement_in(envelope: bytes) -> dict[str, Any]:
     return statement
 
 
-def _find_attestation(ledger: Ledger, sequence: int) -> bytes | None:
+def _find_attestation(certificates: Certificates, sequence: int) -> bytes | None:
     try:
-        return ledger.purge_attestation(sequence)
+        return certificates.purge_attestation(sequence)
     except LedgerMissingError:
         return None
 
 
 @router.get("/api/v1/certificates/{number}/envelope", summary="Download a certificate", **_FILE)
-def download_certificate(request: Request, who: Reader, number: Number) -> Response:
+def download_certificate(who: Reader, number: Number) -> Response:
     """Return the DSSE envelope, byte for byte."""
-    return _send_file(request, who, number, "certificate", Ledger.certificate)
+    return _send_file(who, number, "certificate", Certificates.envelope)
 
 
 @router.get("/api/v1/certificates/{number}/proof", summary="Download a transition proof", **_FILE)
-def download_proof(request: Request, who: Reader, number: Number) -> Response:
+def download_proof(who: Reader, number: Number) -> Response:
     """Return the proof that exactly the erased slots of the data set changed."""
-    return _send_file(request, who, number, "proof", Ledger.proof)
+    return _send_file(who, number, "proof", Certificates.proof)
 
 
 @router.get("/api/v1/certificates/{number}/purge", summary="Download a purge attestation", **_FILE)
-def download_purge(request: Request, who: Reader, number: Number) -> Response:
+def download_purge(who: Reader, number: Number) -> Response:
     """Return the signed attestation of the purge; 404 until it is done."""
-    return _send_file(request, who, number, "purge", _find_attestation)
+    return _send_file(who, number, "purge", _find_attestation)
 
 
 def _send_file(
-    request: Request,
-    who: Principal,
-    number: int,
-    name: str,
-    read: Callable[[Ledger, int], bytes | None],
+    who: Principal, number: int, name: str, read: Callable[[Certificates, int], bytes | None]
 ) -> Response:
-    desk = context(request)
-    data = read(desk.ledger, _find_record(desk, who, number).sequence)
+    data = read(who.ledger.certificates, _find_record(who, number).sequence)
     if data is None:
         words = "The purge is not done yet; look again later."
         raise Problem(404, "not-purged-yet", "no attestation yet", words)
@@ -280,11 +272,10 @@ def _send_file(
 
 
 @router.get("/api/v1/certificates/{number}/verification", summary="Verify a certificate")
-def verify_certificate(request: Request, who: Reader, number: Number) -> VerificationOut:
+def verify_certificate(who: Reader, number: Number) -> VerificationOut:
     """Check signature, schema, chain, log, transition proof and purge, as a stranger would."""
     # That the model is what the remaining rows give is for an audit.
-    desk = context(request)
-    checks = _Checks(desk, _find_record(desk, who, number), Numbers(desk, who))
+    checks = _Checks(who, _find_record(who, number))
     results = [checks.run(name) for name in _CHECKS]
     verdict = verifier.overall((one.passed, True) for one in results)
     return VerificationOut.model_validate(
@@ -292,7 +283,7 @@ def verify_certificate(request: Request, who: Reader, number: Number) -> Verific
             "sequence": number,
             "verdict": verdict,
             "passed": verdict == "passed",
-            "key": desk.ledger.public_key,
+            "key": who.ledger.public_key,
             "checks": results,
         }
     )
@@ -308,13 +299,13 @@ class _Checks:
     Each returns what it found, or raises; sizes of the log tell of all tenants.
     """
 
-    def __init__(self, desk: Context, record: CertificateRecord, numbers: Numbers) -> None:
-        self.ledger = desk.ledger
+    def __init__(self, who: Principal, record: Certificate) -> None:
+        self.certificates, self.event_log = who.ledger.certificates, who.ledger.log
         self.record = record
-        self.numbers = numbers
-        self.tells_sizes = numbers.tenant is None
-        self.trust = history.trust_of(desk.ledger)
-        self.envelope = desk.ledger.certificate(record.sequence)
+        self.numbers = Numbers(who.desk, who)
+        self.tells_sizes = who.tenant is None
+        self.trust = who.ledger.keys.trust()
+        self.envelope = who.ledger.certificates.envelope(record.sequence)
 
     def run(self, name: str) -> CheckOut:
         """Return the result of one check."""
@@ -335,7 +326,7 @@ class _Checks:
         return CheckOut.model_validate(values)
 
     def opened(self, sequence: int | None = None) -> Opened:
-        envelope = self.envelope if sequence is None else self.ledger.certificate(sequence)
+        envelope = self.envelope if sequence is None else self.certificates.envelope(sequence)
         return verifier.open_envelope(envelope, self.trust)
 
     def schema(self) -> str:
@@ -351,7 +342,7 @@ class _Checks:
         claims, number = self.opened().predicate["ledger"], self.record.sequence
         before: Any = "genesis"
         if number > 1:
-            before = {"sha256": verifier.certificate_id(self.ledger.certificate(number - 1))}
+            before = {"sha256": verifier.certificate_id(self.certificates.envelope(number - 1))}
         is_linked = claims["previousCertificate"] == before
         if not self.tells_sizes:  # no word about the certificates of other tenants
             is_linked &= claims["sequence"] == number
@@ -365,30 +356,30 @@ class _Checks:
         return f"names {before['sha256'][:16]}…, the id of number {number - 1}"
 
     def line(self) -> str:
-        record = self.record
-        if record.before is None:
+        line = self.certificates.line(self.record.sequence)
+        if line.before is None:
             return "the model's first certificate; the log says what was registered"
-        retrain = None if record.retrain is None else self.opened(record.retrain)
+        retrain = None if line.retrain is None else self.opened(line.retrain)
         verifier.check_next(
-            self.opened(), self.opened(record.first), retrain, self.opened(record.before)
+            self.opened(), self.opened(line.first), retrain, self.opened(line.before)
         )
-        number = self.numbers.shown(record.before)
+        number = self.numbers.shown(line.before)
         return f"continues number {number}: same data set, rows only left"
 
     def log(self) -> str:
         sequence, identity = self.record.sequence, self.opened().id
-        index = self.ledger.certificate_info(sequence).log_index
-        checkpoint = history.latest_checkpoint(self.ledger)
+        index = self.record.log_index
+        checkpoint = self.event_log.latest_checkpoint()
         if index is None or checkpoint is None or checkpoint.size <= index:
             raise _Absent("no checkpoint of the log covers it yet")
         note = verifier.read_note(checkpoint.note)
         verifier.check_note(note, self.trust)
         require(note.size == checkpoint.size, f"the checkpoint is of size {note.size}")
-        body = history.event_at(self.ledger, index) or b""
+        body = self.event_log.event(index) or b""
         event = parse_strict(body)
         named = (event.get("kind"), event.get("sequence"), event.get("certificate"))
         require(named == ("certificate", sequence, identity), "the event is not the certificate's")
-        path = self.ledger.log_inclusion(index, size=note.size).path
+        path = self.event_log.inclusion(index, size=note.size).path
         verifier.check_inclusion(
             verifier.leaf_hash(body),
             index,
@@ -403,7 +394,7 @@ class _Checks:
     def proof(self) -> str:
         claims = self.opened().predicate
         data, rows = claims["dataset"], claims["erasure"]["rows"]
-        proof = self.ledger.proof(self.record.sequence)
+        proof = self.certificates.proof(self.record.sequence)
         digest = hashlib.sha256(proof).hexdigest()
         require(digest == data["transitionProof"]["sha256"], "the proof is not the one certified")
         before, after, n_erased = verifier.transition_roots(proof)
@@ -414,7 +405,7 @@ class _Checks:
         return f"{n_erased} of {data['slots']} slots became empty, no other changed"
 
     def purge(self) -> str:
-        attestation = _find_attestation(self.ledger, self.record.sequence)
+        attestation = _find_attestation(self.certificates, self.record.sequence)
         if attestation is None:
             raise _Absent("the purge is not attested yet")
         claims = verifier.check_purge(attestation, self.opened(), self.trust).predicate

@@ -12,15 +12,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Annotated, Any, NamedTuple
 
-from fastapi import APIRouter, Depends, Header, Request, Response
+from fastapi import APIRouter, Depends, Header, Response
 from pydantic import Field, StrictBool, StrictInt, StrictStr
 
 from letheon.exceptions import IdempotencyError, LetheonError, UnknownIdError
-from letheon.ledger import Request as LedgerRequest
+from letheon.ledger import Request
 from letheon.ledger.requests.deadlines import Regime
 from letheon.ledger.requests.intake import LONGEST_ID, MOST_IDS
-from letheon.service._people import count_rows, known_ids, model_names, requests_by_key
-from letheon.service._requests import (
+from letheon.service.auth import Principal, allows
+from letheon.service.errors import Problem
+from letheon.service.request_views import (
     MOST_ITEMS,
     NAME,
     BulkOut,
@@ -32,8 +33,6 @@ from letheon.service._requests import (
     refusals,
     show_requests,
 )
-from letheon.service.auth import Context, Principal, allows, context
-from letheon.service.errors import Problem
 from letheon.service.schemas import In, Out
 
 router = APIRouter(tags=["requests"])
@@ -158,7 +157,6 @@ class RequestInput(NamedTuple):
     },
 )
 def file_request(
-    request: Request,
     response: Response,
     who: Annotated[Principal, Depends(allows("requests:file"))],
     body: RequestIn,
@@ -169,7 +167,7 @@ def file_request(
     For the model `*` there is one request for each model of the tenant that knows somebody of
     them, and the answer lists them.
     """
-    filed = file_one(context(request), who, body, key=key)
+    filed = file_one(who, body, key=key)
     if not filed.is_new:
         response.status_code = 200
     if body.model == EVERY_MODEL:
@@ -179,7 +177,6 @@ def file_request(
 
 @router.post("/api/v1/requests/bulk", summary="File many requests")
 def file_requests(
-    request: Request,
     who: Annotated[Principal, Depends(allows("requests:file", is_long=True))],
     body: BulkIn,
     key: Key = None,
@@ -188,10 +185,10 @@ def file_requests(
 
     Repeated with the same Idempotency-Key, the whole gives the same requests again.
     """
-    return file_many(context(request), who, body.items, tenant=body.tenant, key=key)
+    return file_many(who, body.items, tenant=body.tenant, key=key)
 
 
-def file_one(desk: Context, who: Principal, body: RequestIn, *, key: str | None = None) -> Filed:
+def file_one(who: Principal, body: RequestIn, *, key: str | None = None) -> Filed:
     """File one request; or, for the model ``*``, one for every model that knows the people."""
     _require_vouching(who, body.verified)
     wants_receipt = body.receipt or body.receipt_key is not None
@@ -208,59 +205,51 @@ def file_one(desk: Context, who: Principal, body: RequestIn, *, key: str | None 
         )
     one = RequestInput.of(body, who.tenant_for(body.tenant), key)
     with refusals():
-        inputs = _split_by_model(desk, who, one) if body.model == EVERY_MODEL else [one]
-        return _show_filed(desk, who, [_file(desk, who, each, body) for each in inputs])
+        inputs = _split_by_model(who, one) if body.model == EVERY_MODEL else [one]
+        return _show_filed(who, [_file(who, each, body) for each in inputs])
 
 
 def file_everywhere(
-    desk: Context,
-    who: Principal,
-    inputs: Sequence[RequestInput],
-    *,
-    stored: Sequence[LedgerRequest] = (),
+    who: Principal, inputs: Sequence[RequestInput], *, stored: Sequence[Request] = ()
 ) -> Filed:
     """File what one person asks of several models; `stored` are what a repeat finds done."""
     with refusals():
-        made = [(submit(desk, who, each), None) for each in _with_approval(desk, inputs)]
-        return _show_filed(desk, who, [*((one, None) for one in stored), *made])
+        made = [(submit(who, each), None) for each in _with_approval(who, inputs)]
+        return _show_filed(who, [*((one, None) for one in stored), *made])
 
 
-def _file(
-    desk: Context, who: Principal, one: RequestInput, body: RequestIn
-) -> tuple[LedgerRequest, str | None]:
+def _file(who: Principal, one: RequestInput, body: RequestIn) -> tuple[Request, str | None]:
     """File a request, and return it with its receipt code."""
     if body.receipt:
-        with desk.ledger.acting(who.token_id):
-            return desk.ledger.request_with_code(one.ids, **one.terms)
+        with who.ledger.acting(who.token_id):
+            return who.ledger.requests.submit_with_code(one.ids, **one.terms)
     extra = {} if body.receipt_key is None else {"receipt_key": body.receipt_key}
-    return submit(desk, who, one, **extra), None
+    return submit(who, one, **extra), None
 
 
-def submit(desk: Context, who: Principal, one: RequestInput, **extra: Any) -> LedgerRequest:
+def submit(who: Principal, one: RequestInput, **extra: Any) -> Request:
     """Give a request to the ledger, in the name of a token."""
-    ledger, terms = desk.ledger, one.terms
-    with ledger.acting(who.token_id):
+    requests, terms = who.ledger.requests, one.terms
+    with who.ledger.acting(who.token_id):
         if who.sees_all_requests:
-            return ledger.request(one.ids, **terms, **extra)
+            return requests.submit(one.ids, **terms, **extra)
         # An unknown id is noticed by `verify`, of which the filer sees nothing.
         terms |= {"verified": False, "needs_approval": False}
-        request = ledger.request(one.ids, **terms, accept_unknown=True)
+        request = requests.submit(one.ids, **terms, accept_unknown=True)
         if request.filed_by != who.token_id:
             raise IdempotencyError(
                 "this idempotency key was used by somebody else; take another one"
             )
         if one.verified and request.state == "received":
-            verified = ledger.verify(
+            verified = requests.verify(
                 request.id, tenant=one.tenant, needs_approval=one.needs_approval
             )
             return replace(verified, is_new=request.is_new)
     return request
 
 
-def _show_filed(
-    desk: Context, who: Principal, made: Sequence[tuple[LedgerRequest, str | None]]
-) -> Filed:
-    shown = show_requests(desk, who, [request for request, _ in made])
+def _show_filed(who: Principal, made: Sequence[tuple[Request, str | None]]) -> Filed:
+    shown = show_requests(who, [request for request, _ in made])
     codes = [code for _, code in made]
     filed = [
         RequestFiled.of(one, receipt_code=code) for one, code in zip(shown, codes, strict=True)
@@ -268,7 +257,7 @@ def _show_filed(
     return Filed(filed, is_new=any(request.is_new for request, _ in made))
 
 
-def _split_by_model(desk: Context, who: Principal, one: RequestInput) -> list[RequestInput]:
+def _split_by_model(who: Principal, one: RequestInput) -> list[RequestInput]:
     """Return one request for each model that knows some of the people.
 
     The first has the caller's key, so that the key cannot stand for anything else; the others have
@@ -276,29 +265,29 @@ def _split_by_model(desk: Context, who: Principal, one: RequestInput) -> list[Re
     """
     key = one.key if one.key is not None else secrets.token_hex(16)
     digest = _digest(sorted({json.dumps(each) for each in one.ids}))
-    names = model_names(desk.ledger, one.tenant)
-    used = requests_by_key(desk.ledger, [key], tenant=one.tenant).get(key)
+    names = [model.name for model in who.ledger.models.list(tenant=one.tenant)]
+    used = who.ledger.requests.by_key([key], tenant=one.tenant).get(key)
     if used is not None:  # the model of the request that has the key comes first
         names.sort(key=lambda name: name != used.model)
     inputs: list[RequestInput] = []
     for model in names:
-        ids = _ids_for(desk, who, one, model)
+        ids = _ids_for(who, one, model)
         if ids:
             own = derive_key("every-model", key, model) if inputs else key
             inputs.append(one._replace(ids=ids, model=model, key=own, part_of=digest))
     if not inputs:
         raise UnknownIdError("no model of this tenant knows these people")
-    return _with_approval(desk, inputs)
+    return _with_approval(who, inputs)
 
 
-def _ids_for(desk: Context, who: Principal, one: RequestInput, model: str) -> Sequence[int | str]:
+def _ids_for(who: Principal, one: RequestInput, model: str) -> Sequence[int | str]:
     """Return the ids that a request to one of all models names.
 
     For a token that may not know whom a model holds: all of them, wherever ids are of their kind.
     """
     if who.sees_all_requests:
-        return known_ids(desk.ledger, one.ids, model=model, tenant=one.tenant)
-    kind = int if desk.ledger.holds_numbers(model, tenant=one.tenant) else str
+        return who.ledger.requests.known_ids(one.ids, model=model, tenant=one.tenant)
+    kind = int if who.ledger.models.has_integer_ids(model, tenant=one.tenant) else str
     return one.ids if all(isinstance(each, kind) for each in one.ids) else []
 
 
@@ -311,23 +300,32 @@ def _digest(texts: Iterable[str]) -> str:
     return hashlib.sha256(json.dumps(list(texts)).encode()).hexdigest()
 
 
-def _with_approval(desk: Context, inputs: Sequence[RequestInput]) -> list[RequestInput]:
+def _with_approval(who: Principal, inputs: Sequence[RequestInput]) -> list[RequestInput]:
     """Let all that one call vouches for wait if it is, together, more rows than go without.
 
     A person whom two of them name counts once for each model.
     """
-    policy, people = desk.ledger.settings.policy, dict[tuple[str, str], list[int | str]]()
+    policy, people = who.ledger.settings.policy, dict[tuple[str, str], list[int | str]]()
     if policy.approve_above is None:
         return list(inputs)
     for one in inputs:
         if one.verified:
             people.setdefault((one.model, one.tenant), []).extend(one.ids)
-    n_rows = sum(count_rows(desk.ledger, ids, *whose) for whose, ids in people.items())
+    n_rows = sum(_count_rows(who, ids, *whose) for whose, ids in people.items())
     return [one._replace(needs_approval=policy.needs_approval(n_rows)) for one in inputs]
 
 
+def _count_rows(who: Principal, ids: Sequence[int | str], model: str, tenant: str) -> int:
+    """Return how many rows people own in a model; ids of the wrong kind own none."""
+    kinds = [[one for one in ids if isinstance(one, kind)] for kind in (str, int)]
+    models = who.ledger.models
+    try:
+        return sum(models.count_rows(some, model, tenant=tenant) for some in kinds if some)
+    except (LetheonError, TypeError, ValueError, OverflowError):
+        return 0  # the ledger refuses these, each with its own reason
+
+
 def file_many(
-    desk: Context,
     who: Principal,
     items: Sequence[BulkItem],
     *,
@@ -358,19 +356,19 @@ def file_many(
             one._replace(key=_place_key(key, place), part_of=digest) if one.key is None else one
             for place, one in enumerate(inputs)
         ]
-    inputs = _with_approval(desk, inputs)
+    inputs = _with_approval(who, inputs)
 
-    def work(one: RequestInput) -> LedgerRequest | Exception:
+    def work(one: RequestInput) -> Request | Exception:
         try:
-            return submit(desk, who, one)
+            return submit(who, one)
         except Exception as error:  # noqa: BLE001  (`bulk_out` raises what is no refusal)
             return error
 
     with refusals():
-        ahead = {} if key is None else _take_key(desk, who, inputs, key, most)
+        ahead = {} if key is None else _take_key(who, inputs, key, most)
     others = iter(_pool.map(work, [one for n, one in enumerate(inputs) if n not in ahead]))
     results = [ahead[n] if n in ahead else next(others) for n in range(len(inputs))]
-    return bulk_out(desk, who, results)
+    return bulk_out(who, results)
 
 
 def _place_key(key: str, place: int) -> str:
@@ -378,8 +376,8 @@ def _place_key(key: str, place: int) -> str:
 
 
 def _take_key(
-    desk: Context, who: Principal, inputs: Sequence[RequestInput], key: str, most: int
-) -> dict[int, LedgerRequest]:
+    who: Principal, inputs: Sequence[RequestInput], key: str, most: int
+) -> dict[int, Request]:
     """File one request of a list ahead of the others: it decides what the key stands for.
 
     Returned is that request, by its place in the list.
@@ -390,15 +388,15 @@ def _take_key(
         The key stands for another list.
     """
     places = {_place_key(key, place): place for place in range(max(len(inputs), most))}
-    for name in requests_by_key(desk.ledger, places, tenant=inputs[0].tenant):
+    for name in who.ledger.requests.by_key(places, tenant=inputs[0].tenant):
         place = places[name]
         if place >= len(inputs) or inputs[place].key != name:
             raise IdempotencyError(_OTHER_LIST)
-        return {place: submit(desk, who, inputs[place])}
+        return {place: submit(who, inputs[place])}
     for place, one in enumerate(inputs):
         if one.part_of is not None:
             try:
-                return {place: submit(desk, who, one)}
+                return {place: submit(who, one)}
             except IdempotencyError:
                 raise
             except (LetheonError, ValueError):

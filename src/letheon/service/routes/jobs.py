@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi import APIRouter, Depends, Path, Query
 
 from letheon.ledger.db.jobs import (
     CURSOR,
@@ -16,7 +16,7 @@ from letheon.ledger.db.jobs import (
     Kind,
     State,
 )
-from letheon.service.auth import Principal, allows_any, context
+from letheon.service.auth import Principal, allows_any
 from letheon.service.errors import Problem
 from letheon.service.jobs import audit_verdict
 from letheon.service.numbers import Numbers
@@ -37,7 +37,6 @@ _SCOPES: dict[Kind, str] = {
 
 @router.get("/api/v1/jobs", summary="List jobs")
 def list_jobs(
-    request: Request,
     who: Reader,
     tenant: TenantFilter = None,
     model: ModelFilter = None,
@@ -49,30 +48,26 @@ def list_jobs(
     """Return jobs, newest first: audits for who may read audits, others for who reads batches."""
     kinds = [one for one in _SCOPES if kind in (None, one) and who.may(_SCOPES[one])]
     options: dict[str, Any] = {"model": model, "kinds": kinds, "state": state}
-    page = read_jobs(request, who, tenant=tenant, after=after, limit=limit, **options)
+    page = read_jobs(who, tenant=tenant, after=after, limit=limit, **options)
     return Page(items=[_brief(job) for job in page.items], next=page.next, total=page.total)
 
 
 @router.get("/api/v1/jobs/{job_id}", summary="Show a job")
-def show_job(request: Request, who: Reader, job_id: JobId) -> Job:
+def show_job(who: Reader, job_id: JobId) -> Job:
     """Return a job with its progress, and its result once it is done."""
-    return _brief(read_job(request, who, job_id))
+    return _brief(read_job(who, job_id))
 
 
-def read_jobs(
-    request: Request, who: Principal, *, tenant: str | None, **options: Any
-) -> Page[JobRecord]:
+def read_jobs(who: Principal, *, tenant: str | None, **options: Any) -> Page[JobRecord]:
     """Return a part of the jobs that the caller sees, with whole results."""
-    desk = context(request)
+    desk = who.desk
     page = Jobs(desk.ledger).page(tenant=who.tenant_filter(tenant), **options)
     numbers = Numbers(desk, who)
     items = [_renumber(job, numbers) for job in page.items]
     return Page(items=items, next=page.next, total=page.total)
 
 
-def read_job(
-    request: Request, who: Principal, job_id: str, *, kind: Kind | None = None
-) -> JobRecord:
+def read_job(who: Principal, job_id: str, *, kind: Kind | None = None) -> JobRecord:
     """Return a job that the caller sees, with its whole result.
 
     Raises
@@ -80,7 +75,7 @@ def read_job(
     Problem
         404, whether it is another tenant's, of a kind that the caller may not see, or not there.
     """
-    desk = context(request)
+    desk = who.desk
     job = Jobs(desk.ledger).find(job_id, tenant=who.tenant)
     if job is None or not who.may(_SCOPES[job.kind]) or kind not in (None, job.kind):
         raise Problem(404, "unknown-job", "no such job", "GET /api/v1/jobs lists those you see.")
@@ -88,7 +83,6 @@ def read_job(
 
 
 def add_job(
-    request: Request,
     who: Principal,
     kind: Kind,
     *,
@@ -97,7 +91,7 @@ def add_job(
     asked: Mapping[str, Any],
 ) -> JobRecord:
     """Ask for work; a worker does it."""
-    jobs = Jobs(context(request).ledger)
+    jobs = Jobs(who.ledger)
     try:
         return jobs.add(kind, tenant=tenant, model=model, asked=asked, by=who.token_id)
     except JobsFullError as error:

@@ -3,22 +3,22 @@
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from pydantic import Field
 
-from letheon.ledger import CertificateInfo, LogConsistency
-from letheon.ledger.models.history import envelopes, event_at, latest_checkpoint, trust_of
-from letheon.service.auth import Context, context, require_unbound
+from letheon.ledger import Certificate, LogConsistency
+from letheon.service.auth import Principal, require_unbound
 from letheon.service.errors import Problem
 from letheon.service.numbers import Numbers
 from letheon.service.routes.certificates import (
+    After,
     CertificateOut,
     Reader,
     certificate_out,
     find_certificates,
     previous_id,
 )
-from letheon.service.schemas import Out
+from letheon.service.schemas import Limit, Out
 from letheon.verifier import MAX_INT, Refused, Trust, certificate_id, open_envelope, parse_strict
 
 router = APIRouter(tags=["certificates"])
@@ -65,27 +65,23 @@ class InclusionOut(Out):
 
 
 @router.get("/api/v1/chain", summary="Show the chain of certificates")
-def show_chain(
-    request: Request,
-    who: Reader,
-    after: Annotated[str | None, Query(max_length=400)] = None,
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
-) -> ChainOut:
+def show_chain(who: Reader, after: After = None, limit: Limit = 50) -> ChainOut:
     """Return certificates, newest first, with every link and signature checked."""
     require_unbound(who)
-    desk = context(request)
-    page = find_certificates(desk, after=after, limit=limit)
+    page = find_certificates(who, after=after, limit=limit)
     items: list[LinkOut] = []
     if page.items:
-        contents = envelopes(desk.ledger, page.items[-1].sequence - 1, page.items[0].sequence)
-        trust = trust_of(desk.ledger)
-        items = [_check_link(desk, one, contents, trust) for one in page.items]
+        contents = who.ledger.certificates.envelopes(
+            page.items[-1].sequence - 1, page.items[0].sequence
+        )
+        trust = who.ledger.keys.trust()
+        items = [_check_link(who, one, contents, trust) for one in page.items]
     is_whole = all(item.is_linked and item.is_signed for item in items)
     return ChainOut(items=items, next=page.next, total=page.total, is_whole=is_whole)
 
 
 def _check_link(
-    desk: Context, info: CertificateInfo, contents: dict[int, bytes], trust: Trust
+    who: Principal, info: Certificate, contents: dict[int, bytes], trust: Trust
 ) -> LinkOut:
     values: dict[str, Any]
     try:
@@ -100,7 +96,7 @@ def _check_link(
             "is_signed": opened.id == info.id and opened.sequence == info.sequence,
             "reason": None,
         }
-    return LinkOut.of(certificate_out(info, Numbers(desk, None)), **values)
+    return LinkOut.of(certificate_out(info, Numbers(who.desk, None)), **values)
 
 
 def _id_before(sequence: int, contents: dict[int, bytes]) -> str | None:
@@ -114,10 +110,10 @@ def _id_before(sequence: int, contents: dict[int, bytes]) -> str | None:
 
 
 @router.get("/api/v1/checkpoints/latest", summary="Show the newest checkpoint")
-def show_checkpoint(request: Request, who: Reader) -> CheckpointOut:
+def show_checkpoint(who: Reader) -> CheckpointOut:
     """Return the newest signed checkpoint of the log; keep it to notice a roll-back."""
     require_unbound(who)
-    checkpoint = latest_checkpoint(context(request).ledger)
+    checkpoint = who.ledger.log.latest_checkpoint()
     if checkpoint is None:
         words = "The ledger signs one with the next certificate or bundle."
         raise Problem(404, "no-checkpoint", "no checkpoint yet", words)
@@ -126,7 +122,6 @@ def show_checkpoint(request: Request, who: Reader) -> CheckpointOut:
 
 @router.get("/api/v1/log/inclusion", summary="Prove that an event is in the log")
 def prove_inclusion(
-    request: Request,
     who: Reader,
     index: Place = None,
     certificate: Annotated[int | None, Query(ge=1, le=MAX_INT)] = None,
@@ -134,17 +129,17 @@ def prove_inclusion(
 ) -> InclusionOut:
     """Return an RFC 6962 path from an event, or from that of a certificate, to the root."""
     require_unbound(who)
-    ledger = context(request).ledger
+    ledger = who.ledger
     if index is None and certificate is None:
         words = "Give index, the place of an event, or certificate, a number."
         raise Problem(422, "invalid", "what is to be proved?", words)
     if index is None and certificate is not None:
-        index = ledger.certificate_info(certificate).log_index
-    body = None if index is None else event_at(ledger, index)
+        index = ledger.certificates.get(certificate).log_index
+    body = None if index is None else ledger.log.event(index)
     if index is None or body is None:
         raise _not_in_log()
     try:
-        proof = ledger.log_inclusion(index, size=size)
+        proof = ledger.log.inclusion(index, size=size)
     except ValueError as error:
         raise _not_in_log() from error
     return InclusionOut.of(proof, event=parse_strict(body))
@@ -152,7 +147,6 @@ def prove_inclusion(
 
 @router.get("/api/v1/log/consistency", summary="Prove that the log only grew")
 def prove_consistency(
-    request: Request,
     who: Reader,
     first: Annotated[int, Query(ge=0, le=MAX_INT)],
     second: Place = None,
@@ -160,7 +154,7 @@ def prove_consistency(
     """Return an RFC 6962 proof that the log of one size is the beginning of another."""
     require_unbound(who)
     try:
-        return context(request).ledger.log_consistency(first, second)
+        return who.ledger.log.consistency(first, second)
     except ValueError as error:
         raise _not_in_log() from error
 

@@ -1,21 +1,15 @@
 """Registered models: what they are, what they guarantee, what they cost."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Query
 from pydantic import Field
 
 from letheon.exceptions import UnknownModelError
-from letheon.ledger import ModelInfo
-from letheon.ledger.models.history import (
-    claims_of_head,
-    requests_by_model,
-    spending,
-    version_records,
-)
-from letheon.ledger.models.storage import database_bytes, storage_of
-from letheon.service.auth import Principal, allows, context
+from letheon.ledger import Ledger, Model, Storage
+from letheon.service.auth import Principal, allows
 from letheon.service.errors import Problem
 from letheon.service.guarantees import (
     BudgetOut,
@@ -34,19 +28,6 @@ Reader = Annotated[Principal, Depends(allows("models:read"))]
 Decision = Literal["keep", "retrain-due", "retrained"]
 Releases = Literal["labels-only", "latest-only", "every-version"]
 _PENDING = ("received", "verified", "queued", "applying", "on_hold", "retry_wait", "stuck")
-
-
-class StorageOut(Out):
-    """Bytes on the disk."""
-
-    blobs: int = Field(ge=0, description="Sealed models, rows, ids and salts.")
-    proofs: int = Field(ge=0, description="Transition proofs.")
-    database: int | None = Field(
-        description=(
-            "Its part of the database, by its part of all requests; null for a token that is "
-            "bound to a tenant."
-        )
-    )
 
 
 class ModelOut(Out):
@@ -71,37 +52,36 @@ class ModelOut(Out):
     next_retrain: ForecastOut | None = None
     pending_requests: int | None = Field(default=None, ge=0, description="Not yet applied.")
     monitor: Decision | None = Field(default=None, description="What was decided last.")
-    storage: StorageOut | None = None
+    storage: Storage | None = None
 
 
 @router.get("/api/v1/models", summary="List models")
 def list_models(
-    request: Request,
     who: Reader,
     tenant: TenantFilter = None,
     after: Annotated[str | None, Query(pattern="^[0-9]{1,9}$")] = None,
     limit: Limit = 50,
 ) -> Page[ModelOut]:
     """Return models in the order of their registration; a requester sees names only."""
-    models = context(request).ledger.models(tenant=who.tenant_filter(tenant))
+    models = who.ledger.models.list(tenant=who.tenant_filter(tenant))
     start = 0 if after is None else int(after)
     shown = models[start : start + limit]
-    end, counts = start + len(shown), _count(request, who)
+    end, counts = start + len(shown), _count(who)
     return Page(
-        items=[_describe(request, who, info, counts) for info in shown],
+        items=[_describe(who, info, counts) for info in shown],
         next=str(end) if end < len(models) else None,
         total=len(models),
     )
 
 
 @router.get("/api/v1/models/{model}", summary="Show a model")
-def show_model(request: Request, who: Reader, model: Name, tenant: Tenant = None) -> ModelOut:
+def show_model(who: Reader, model: Name, tenant: Tenant = None) -> ModelOut:
     """Return one model; a requester sees names only."""
-    info = read_model(request, who, model, tenant)
-    return _describe(request, who, info, _count(request, who))
+    info = read_model(who, model, tenant)
+    return _describe(who, info, _count(who))
 
 
-def read_model(request: Request, who: Principal, name: str, tenant: str | None) -> ModelInfo:
+def read_model(who: Principal, name: str, tenant: str | None) -> Model:
     """Return a model that the caller sees.
 
     Raises
@@ -109,14 +89,12 @@ def read_model(request: Request, who: Principal, name: str, tenant: str | None) 
     Problem
         404, whether another tenant has such a model or there is none.
     """
-    ledger = context(request).ledger
     try:
-        row = ledger._row(name, who.tenant_for(tenant))
+        return who.ledger.models.get(name, tenant=who.tenant_for(tenant))
     except (Problem, UnknownModelError) as error:
         raise Problem(
             404, "unknown-model", "no such model", "GET /api/v1/models lists those that you see."
         ) from error
-    return ledger._info(row.id)
 
 
 class _Counts(NamedTuple):
@@ -132,21 +110,20 @@ def _sees_names_only(who: Principal) -> bool:
     return is_filer and not who.sees_all_requests
 
 
-def _count(request: Request, who: Principal) -> _Counts:
-    ledger = context(request).ledger
+def _count(who: Principal) -> _Counts:
+    ledger = who.ledger
     if _sees_names_only(who):
         return _Counts({}, None)
-    counts = requests_by_model(ledger, tenant=who.tenant)
-    return _Counts(counts, database_bytes(ledger) if who.tenant is None else None)
+    counts = ledger.requests.count_by_model(tenant=who.tenant)
+    return _Counts(counts, ledger.database_bytes() if who.tenant is None else None)
 
 
-def _describe(request: Request, who: Principal, info: ModelInfo, counts: _Counts) -> ModelOut:
+def _describe(who: Principal, info: Model, counts: _Counts) -> ModelOut:
     names: dict[str, Any] = {"name": info.name, "tenant": info.tenant, "dataset": info.dataset}
     if _sees_names_only(who):
         return ModelOut(**names)
-    desk = context(request)
-    head = version_records(desk.ledger, info.name, tenant=info.tenant, limit=1)[0]
-    next_claims = claims_of_head(desk.ledger, info.name, tenant=info.tenant)
+    head = who.ledger.models.history(info.name, tenant=info.tenant, limit=1)[0]
+    next_claims = who.ledger.models.claims(info.name, tenant=info.tenant)
     claims = next_claims if head.facts is None else head.facts["guarantee"]
     # A retrain spends nothing, and its certificate does not say what there is to spend.
     budget = budget_out((claims if head.kind == "erase" else next_claims)["accounting"])
@@ -160,34 +137,33 @@ def _describe(request: Request, who: Principal, info: ModelInfo, counts: _Counts
         live_rows=info.n_rows,
         slots=info.slots,
         version=info.head.number,
-        certificate=Numbers(desk, who).shown(info.head.sequence),
+        certificate=Numbers(who.desk, who).shown(info.head.sequence),
         published_at=info.head.published_at,
         guarantee=guarantee_out(claims),
         budget=None if budget.budget is None else budget,
         deletions_since_retrain=budget.deletions_since_retrain,
-        next_retrain=_next_retrain(request, info, budget, decision),
+        next_retrain=_next_retrain(who, info, budget, decision),
         pending_requests=sum(by_state.get(state, 0) for state in _PENDING),
         monitor=decision,
-        storage=_storage(request, info, counts),
+        storage=_storage(who.ledger, info, counts),
     )
 
 
-def _storage(request: Request, info: ModelInfo, counts: _Counts) -> StorageOut:
-    own = storage_of(context(request).ledger, info.name, tenant=info.tenant)
+def _storage(ledger: Ledger, info: Model, counts: _Counts) -> Storage:
+    own = ledger.models.storage(info.name, tenant=info.tenant)
     share = None
     if counts.n_bytes is not None:
         mine = sum(counts.requests.get((info.tenant, info.name), {}).values())
         total = sum(sum(states.values()) for states in counts.requests.values())
         share = counts.n_bytes * mine // max(total, 1)
-    return StorageOut(blobs=own.blobs, proofs=own.proofs, database=share)
+    return replace(own, database=share)
 
 
 def _next_retrain(
-    request: Request, info: ModelInfo, budget: BudgetOut, decision: Decision | None
+    who: Principal, info: Model, budget: BudgetOut, decision: Decision | None
 ) -> ForecastOut:
     """Say when the next retrain is due, and why."""
-    desk = context(request)
-    now = desk.clock()
+    now = who.desk.clock()
     if decision == "retrain-due":
         today = datetime.fromtimestamp(now, UTC).date()
         return ForecastOut(on=today, words="The monitor says that a retrain is due now.")
@@ -197,5 +173,5 @@ def _next_retrain(
     if not budget.adds_up:
         words = "Each request is proved by itself: nothing adds up, so nothing runs out."
         return ForecastOut(on=None, words=words)
-    spent = spending(desk.ledger, info.name, tenant=info.tenant)
+    spent = who.ledger.models.spending(info.name, tenant=info.tenant)
     return forecast(spent, budget.budget, now)

@@ -28,17 +28,11 @@ from letheon.exceptions import (
     UnknownRequestError,
 )
 from letheon.ledger import Request as LedgerRequest
-from letheon.service._opendsr_keys import AnswerKey, load_answer_key
-from letheon.service._people import (
-    held_ids,
-    known_ids,
-    model_names,
-    requests_by_key,
-    webhook_addresses,
-)
-from letheon.service._requests import RequestOut, refusals, show_requests
-from letheon.service.auth import Context, Principal, allows, context
+from letheon.ledger.db.webhooks import Webhooks
+from letheon.service.auth import Principal, allows, context
 from letheon.service.errors import Problem, problem_of
+from letheon.service.opendsr_keys import AnswerKey, load_answer_key
+from letheon.service.request_views import RequestOut, refusals, show_requests
 from letheon.service.routes.filing import (
     DEFAULT_GROUNDS,
     RequestInput,
@@ -241,14 +235,14 @@ def send_opendsr_request(
     """
     # A repeat also completes what a crash left out. A token that may vouch for identities does so
     # by sending: a controller has verified the person.
-    key, desk, tenant = _answer_key(request), context(request), who.tenant_for(None)
-    _require_callbacks(desk, tenant, body.status_callback_urls)
-    person = _Person(desk, who, tenant, body)
+    key, tenant = _answer_key(request), who.tenant_for(None)
+    _require_callbacks(who, tenant, body.status_callback_urls)
+    person = _Person(who, tenant, body)
     inputs, stored = person.inputs() if who.sees_all_requests else (person.blind_inputs(), [])
-    filed = file_everywhere(desk, who, inputs, stored=stored).requests
+    filed = file_everywhere(who, inputs, stored=stored).requests
     answer = Received(
         controller_id=tenant,
-        expected_completion_time=_completion(desk, filed),
+        expected_completion_time=_completion(who, filed),
         received_time=min(one.received_at for one in filed),
         encoded_request=base64.b64encode(raw).decode(),
         subject_request_id=body.subject_request_id,
@@ -263,16 +257,16 @@ def send_opendsr_request(
 )
 def read_opendsr_request(request: Request, who: Filer, subject_request_id: Id) -> Response:
     """Return the status over all models; the answer is signed."""
-    desk, tenant = context(request), who.tenant_for(None)
-    requests = _find_requests(desk, who, tenant, subject_request_id)
-    shown = show_requests(desk, who, requests)
+    tenant = who.tenant_for(None)
+    requests = _find_requests(who, tenant, subject_request_id)
+    shown = show_requests(who, requests)
     if who.sees_all_requests:
-        statuses, n_rows = [_status(desk, one) for one in requests], sum(r.n_rows for r in requests)
+        statuses, n_rows = [_status(who, one) for one in requests], sum(r.n_rows for r in requests)
     else:
-        statuses, n_rows = [_coarse_status(request, who, one) for one in shown], None
+        statuses, n_rows = [_coarse_status(who, one) for one in shown], None
     answer = Status(
         controller_id=tenant,
-        expected_completion_time=_completion(desk, shown),
+        expected_completion_time=_completion(who, shown),
         subject_request_id=subject_request_id,
         request_status=combine_statuses(statuses),
         api_version=VERSION,
@@ -290,26 +284,26 @@ def read_opendsr_request(request: Request, who: Filer, subject_request_id: Id) -
 )
 def cancel_opendsr_request(request: Request, who: Filer, subject_request_id: Id) -> Response:
     """Withdraw an erasure while it is pending; the answer is signed."""
-    key, desk, tenant = _answer_key(request), context(request), who.tenant_for(None)
-    requests = _find_requests(desk, who, tenant, subject_request_id)
+    key, tenant = _answer_key(request), who.tenant_for(None)
+    requests = _find_requests(who, tenant, subject_request_id)
     if not who.may("requests:handle") and any(one.filed_by != who.token_id for one in requests):
         raise Problem(
             403, "not-allowed", "another token sent it", "Use that one, or requests:handle."
         )
     if not who.sees_all_requests:
         # What became of those that the filer cannot withdraw is not theirs to know.
-        requests = [one for one in requests if not _has_withdrawn(request, who, one.id)]
+        requests = [one for one in requests if not _has_withdrawn(who, one.id)]
         if any(one.state != "received" for one in requests):
             raise RequestStateError("the desk has taken it up; ask its operator to withdraw it")
     waiting = [one for one in requests if one.state not in _WITHDRAWN]
-    if any(_status(desk, one) != "pending" for one in waiting):
+    if any(_status(who, one) != "pending" for one in waiting):
         raise RequestStateError("it is no longer pending; what is being erased stays erased")
-    with refusals(), desk.ledger.acting(who.token_id):
+    with refusals(), who.ledger.acting(who.token_id):
         for one in waiting:
-            desk.ledger.cancel(one.id, tenant=tenant)
+            who.ledger.requests.cancel(one.id, tenant=tenant)
     answer = Cancelled(
         controller_id=tenant,
-        received_time=datetime.fromtimestamp(desk.clock(), UTC),
+        received_time=datetime.fromtimestamp(who.desk.clock(), UTC),
         subject_request_id=subject_request_id,
         api_version=VERSION,
     )
@@ -350,19 +344,18 @@ def _domain(request: Request) -> str:
 class _Person(NamedTuple):
     """The person of an erasure, as the models of a tenant know them."""
 
-    desk: Context
     who: Principal
     tenant: str
     body: OpenDsrIn
 
     def inputs(self) -> tuple[list[RequestInput], list[LedgerRequest]]:
         """Return the requests to be filed, and those whose person was erased since."""
-        ledger, keys = self.desk.ledger, self._keys()
-        stored = requests_by_key(ledger, keys.values(), tenant=self.tenant)
+        ledger, keys = self.who.ledger, self._keys()
+        stored = ledger.requests.by_key(keys.values(), tenant=self.tenant)
         inputs, kept = [], []
         for model, key in keys.items():
             named = self._named_in(model)
-            ids = known_ids(ledger, named, model=model, tenant=self.tenant) if named else []
+            ids = ledger.requests.known_ids(named, model=model, tenant=self.tenant) if named else []
             if ids:
                 inputs.append(self._input(ids, model, key))
             elif key in stored:
@@ -391,7 +384,7 @@ class _Person(NamedTuple):
         return inputs
 
     def _keys(self) -> Mapping[str, str]:
-        return _keys_of(self.desk, self.tenant, self.body.subject_request_id)
+        return _keys_of(self.who, self.tenant, self.body.subject_request_id)
 
     def _input(self, ids: Sequence[int | str], model: str, key: str) -> RequestInput:
         law = self.body.regulation
@@ -405,7 +398,7 @@ class _Person(NamedTuple):
         another person.
         """
         is_hashed = all(one.identity_format != "raw" for one in self.body.subject_identities)
-        if is_hashed and _status(self.desk, request) in ("in_progress", "completed"):
+        if is_hashed and _status(self.who, request) in ("in_progress", "completed"):
             return request
         raise IdempotencyError(
             "this subject_request_id was used for another person; take a new one"
@@ -413,18 +406,21 @@ class _Person(NamedTuple):
 
     def _named_in(self, model: str) -> Sequence[int | str]:
         """Return the ids that were sent, and those in the model whose hashes were sent."""
-        ledger, identities = self.desk.ledger, self.body.subject_identities
+        ledger, identities = self.who.ledger, self.body.subject_identities
         texts = [one.identity_value for one in identities if one.identity_format == "raw"]
         hashed = {(one.identity_format, one.identity_value.lower()) for one in identities}
         formats = {name for name, _ in hashed if name != "raw"}
         if formats:
-            held = [str(one) for one in held_ids(ledger, model, tenant=self.tenant)]
+            held = [
+                str(one)
+                for one in ledger.models.ids(model, tenant=self.tenant).distinct().to_list()
+            ]
             texts += [
                 text
                 for text in held
                 if any((name, _hash(name, text)) in hashed for name in formats)
             ]
-        if ledger.holds_numbers(model, tenant=self.tenant):
+        if ledger.models.has_integer_ids(model, tenant=self.tenant):
             return [number for text in texts if (number := parse_number(text)) is not None]
         return texts
 
@@ -433,17 +429,15 @@ def _hash(name: str, text: str) -> str:
     return hashlib.new(name, text.encode(), usedforsecurity=False).hexdigest()
 
 
-def _keys_of(desk: Context, tenant: str, subject_request_id: str) -> dict[str, str]:
+def _keys_of(who: Principal, tenant: str, subject_request_id: str) -> dict[str, str]:
     """Return the idempotency keys of an erasure, by model."""
-    names = model_names(desk.ledger, tenant)
+    names = [model.name for model in who.ledger.models.list(tenant=tenant)]
     return {name: derive_key("opendsr", subject_request_id, name) for name in names}
 
 
-def _find_requests(
-    desk: Context, who: Principal, tenant: str, subject_request_id: str
-) -> list[LedgerRequest]:
-    keys = _keys_of(desk, tenant, subject_request_id).values()
-    stored = requests_by_key(desk.ledger, keys, tenant=tenant)
+def _find_requests(who: Principal, tenant: str, subject_request_id: str) -> list[LedgerRequest]:
+    keys = _keys_of(who, tenant, subject_request_id).values()
+    stored = who.ledger.requests.by_key(keys, tenant=tenant)
     requests = _only_visible(who, [stored[key] for key in keys if key in stored])
     if not requests:
         raise UnknownRequestError("no erasure of that subject_request_id was received")
@@ -454,22 +448,22 @@ def _only_visible(who: Principal, requests: Iterable[LedgerRequest]) -> list[Led
     return [one for one in requests if who.sees_all_requests or one.filed_by == who.token_id]
 
 
-def _has_withdrawn(request: Request, who: Principal, request_id: str) -> bool:
-    entries = read_timeline(request, who, request_id).items
+def _has_withdrawn(who: Principal, request_id: str) -> bool:
+    entries = read_timeline(who, request_id).items
     return any(one.code == "cancelled" for one in entries)
 
 
-def _coarse_status(request: Request, who: Principal, shown: RequestOut) -> RequestStatus:
+def _coarse_status(who: Principal, shown: RequestOut) -> RequestStatus:
     """Return how far a request is for a filer who may not know whom a model holds."""
-    if _has_withdrawn(request, who, shown.id):
+    if _has_withdrawn(who, shown.id):
         return "cancelled"
     return "completed" if shown.state == "closed" else "pending"
 
 
-def _status(desk: Context, request: LedgerRequest) -> RequestStatus:
+def _status(who: Principal, request: LedgerRequest) -> RequestStatus:
     """Return how far one request is, in the words of the specification."""
     if request.state == "duplicate" and request.duplicate_of is not None:
-        return _status(desk, desk.ledger.request_of(request.duplicate_of))
+        return _status(who, who.ledger.requests.get(request.duplicate_of))
     if request.state in ("purged", "closed"):
         return "completed"
     if request.state in _WITHDRAWN:
@@ -486,14 +480,14 @@ def combine_statuses(statuses: Sequence[RequestStatus]) -> RequestStatus:
     return left[0] if len(set(left)) == 1 else "in_progress"
 
 
-def _completion(desk: Context, shown: Sequence[RequestOut]) -> datetime:
+def _completion(who: Principal, shown: Sequence[RequestOut]) -> datetime:
     last = max(one.due_on for one in shown)
-    return desk.ledger.settings.calendar.end_of(last).astimezone(UTC)
+    return who.ledger.settings.calendar.end_of(last).astimezone(UTC)
 
 
-def _require_callbacks(desk: Context, tenant: str, urls: Sequence[str]) -> None:
+def _require_callbacks(who: Principal, tenant: str, urls: Sequence[str]) -> None:
     """Refuse addresses that no webhook of this desk goes to: a caller must not choose them."""
-    if urls and not set(urls) <= webhook_addresses(desk.ledger, tenant):
+    if urls and not set(urls) <= Webhooks(who.ledger).addresses(tenant):
         raise Problem(
             400,
             "callback",

@@ -13,11 +13,10 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import Field
 
 from letheon.ledger import Coverage
-from letheon.ledger.models.history import certificate_record
-from letheon.service._requests import RequestPath, find_visible
 from letheon.service.auth import Context, Principal, address_of, allows, context, public
 from letheon.service.errors import Problem
 from letheon.service.numbers import Numbers
+from letheon.service.request_views import RequestPath, find_visible
 from letheon.service.schemas import In, Out
 from letheon.verifier import SMALL, Refused, parse_strict
 
@@ -103,7 +102,11 @@ def verify_receipt(request: Request, text: str) -> ReceiptVerdict:
     desk, text = context(request), text.strip()
     desk.limiter.count("receipt", address_of(request))
     try:
-        receipt = _parse_receipt(text) if text[:1] == "{" else desk.ledger.opened_receipt(text)
+        receipt = (
+            _parse_receipt(text)
+            if text[:1] == "{"
+            else desk.ledger.certificates.receipts.open(text)
+        )
     except Refused as error:
         raise Problem(
             422,
@@ -111,7 +114,7 @@ def verify_receipt(request: Request, text: str) -> ReceiptVerdict:
             "this is no receipt code",
             f"It cannot be read: {error}. Copy the whole code, which begins with lethe-.",
         ) from None
-    coverage = None if receipt is None else desk.ledger.coverage(receipt)
+    coverage = None if receipt is None else desk.ledger.certificates.receipts.coverage(receipt)
     if coverage is None:
         return ReceiptVerdict(covered=False, words=_NOT_YET)
     return _verdict(desk, coverage)
@@ -128,9 +131,9 @@ def _parse_receipt(text: str) -> bytes:
 
 
 def _verdict(desk: Context, coverage: Coverage) -> ReceiptVerdict:
-    record = certificate_record(desk.ledger, coverage.certificate)
     # Its number among those of its tenant: all that the tenant's people see.
-    number = None if record is None else Numbers(desk, record.tenant).shown(record.sequence)
+    tenant = desk.ledger.certificates.get(coverage.certificate).tenant
+    number = Numbers(desk, tenant).shown(coverage.certificate)
     certified = coverage.certified_at.astimezone(UTC).date()
     purged = None if coverage.purged_at is None else coverage.purged_at.astimezone(UTC).date()
     words = (
@@ -163,7 +166,7 @@ def fetch_sealed_receipt(request: Request, body: SealedIn) -> SealedOut:
     """Return a sealed receipt, which only the holder of its private key can open."""
     desk = context(request)
     desk.limiter.count("receipt", address_of(request))
-    sealed = desk.ledger.sealed_receipt(body.request, body.public_key)
+    sealed = desk.ledger.certificates.receipts.sealed(body.request, body.public_key)
     return SealedOut(sealed=None if sealed is None else base64.b64encode(sealed).decode())
 
 
@@ -171,14 +174,12 @@ def fetch_sealed_receipt(request: Request, body: SealedIn) -> SealedOut:
     "/api/v1/requests/{request_id}/receipt-code", summary="Make a new receipt code", status_code=201
 )
 def make_receipt_code(
-    request: Request,
     who: Annotated[Principal, Depends(allows("requests:handle"))],
     request_id: RequestPath,
 ) -> ReceiptCodeOut:
     """Make a new code for a request of one person, until it is applied; older ones end."""
     # Filers get none: only a code of a person who was held is covered in the end.
-    desk = context(request)
-    find_visible(desk, who, request_id)
-    with desk.ledger.acting(who.token_id):
-        code = desk.ledger.new_receipt_code(request_id, tenant=who.tenant)
+    find_visible(who, request_id)
+    with who.ledger.acting(who.token_id):
+        code = who.ledger.certificates.receipts.new_code(request_id, tenant=who.tenant)
     return ReceiptCodeOut(code=code)

@@ -19,11 +19,10 @@ from letheon.exceptions import (
     StateError,
     UntrustedClassError,
 )
-from letheon.ledger.db.tokens import note_action
 from letheon.ledger.models.examine import ModelFiles
 from letheon.ledger.models.table_files import NoTableReaderError, TableFileError
 from letheon.sandbox import EndedError, StoppedError, TimeLimitError, protection
-from letheon.service.auth import Context, Principal, allows, context
+from letheon.service.auth import Context, Principal, allows
 from letheon.service.errors import Problem
 from letheon.service.forms import read_parts
 from letheon.service.routes.models import ModelOut, Releases, show_model
@@ -140,22 +139,20 @@ def _parse_upload(form: FormData) -> ModelUpload:
 @router.post(
     "/api/v1/models", summary="Register a saved model", status_code=201, openapi_extra=_BODY
 )
-def register_model(
-    request: Request, who: Writer, upload: Annotated[ModelUpload, Depends(_read_upload)]
-) -> ModelOut:
+def register_model(who: Writer, upload: Annotated[ModelUpload, Depends(_read_upload)]) -> ModelOut:
     """Register a model with the rows that it was fitted on.
 
     An exact model is trained once more on the rows and compared. The file is no pickle, and may
     name only classes of letheon and scikit-learn.
     """
     # A sandboxed process reads the files and trains: no file of the server, no network, limits.
-    desk, form = context(request), upload.form
+    desk, form = who.desk, upload.form
     tenant = who.tenant_for(form.tenant)
     _require_protection(desk)
     rows = ("rows.csv", upload.rows.read())
     files = ModelFiles(model=upload.model.read(), rows=rows, target=form.target, ids=form.ids)
     with _one_upload_of(tenant), _registration_problems(), _file_problems():
-        desk.ledger.register_files(
+        desk.ledger.models.register_files(
             files,
             name=form.name,
             tenant=tenant,
@@ -164,25 +161,25 @@ def register_model(
             seconds=desk.settings.model_seconds,
             stop=desk.stopping,
         )
-    return _note_registered(request, who, form.name, tenant)
+    return _note_registered(who, form.name, tenant)
 
 
 @router.post("/api/v1/models/example", summary="Register an example", status_code=201)
-def register_example(request: Request, who: Writer, wanted: ExampleIn) -> ModelOut:
+def register_example(who: Writer, wanted: ExampleIn) -> ModelOut:
     """Train and register a small model; its people are `person-0001` and so on."""
     # Its seed is derived from the ledger's log, so nobody chose it. Erased people are left out.
-    ledger, tenant = context(request).ledger, who.tenant_for(wanted.tenant)
+    ledger, tenant = who.ledger, who.tenant_for(wanted.tenant)
     estimator, X, y = _make_example(wanted.kind)
     test = [place for place in range(len(y)) if place % _TEST_SHARE == 0]
     kept = [place for place in range(len(y)) if place % _TEST_SHARE]
     people = [f"person-{number:04d}" for number in range(1, len(kept) + 1)]
-    taken = {info.name for info in ledger.models(tenant=tenant)}
+    taken = {info.name for info in ledger.models.list(tenant=tenant)}
     stem = f"example-{wanted.kind}"
     free = (one for one in (stem, *(f"{stem}-{n}" for n in range(2, _MOST_EXAMPLES))))
     name = wanted.name or next(one for one in free if one not in taken)
     with _registration_problems(), _without_warnings():
-        rows, target, ids = ledger.without_blocked(X[kept], y[kept], people, tenant=tenant)
-        ledger.train(
+        rows, target, ids = ledger.models.without_blocked(X[kept], y[kept], people, tenant=tenant)
+        ledger.models.train(
             estimator,
             rows,
             target,
@@ -192,14 +189,12 @@ def register_example(request: Request, who: Writer, wanted: ExampleIn) -> ModelO
             dataset="wines" if wanted.kind == "sisa" else "tumours",
             test=(X[test], y[test]),
         )
-    return _note_registered(request, who, name, tenant)
+    return _note_registered(who, name, tenant)
 
 
-def _note_registered(request: Request, who: Principal, name: str, tenant: str) -> ModelOut:
-    desk = context(request)
-    with desk.ledger._core.database.transaction() as conn:
-        note_action(conn, desk.clock(), who.token_id, "model-registered", f"{tenant}/{name}")
-    return show_model(request, who, name, tenant)
+def _note_registered(who: Principal, name: str, tenant: str) -> ModelOut:
+    who.desk.tokens.note(who.token_id, "model-registered", f"{tenant}/{name}")
+    return show_model(who, name, tenant)
 
 
 def _require_protection(desk: Context) -> None:
@@ -326,7 +321,7 @@ def _registration_problems() -> Iterator[None]:
             409,
             "blocked",
             "people who asked to be erased are among the rows",
-            "Leave them out: `Ledger.without_blocked` does.",
+            "Leave them out: `Ledger.models.without_blocked` does.",
         ) from error
     except StateError as error:
         words = "Something in the model has no place in a file."

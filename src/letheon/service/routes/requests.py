@@ -10,19 +10,19 @@ from datetime import UTC, date, datetime
 from itertools import islice
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Query
 from fastapi.responses import StreamingResponse
 from pydantic import Field, StrictInt, StrictStr
 
 from letheon.exceptions import RequestStateError, UnknownRequestError
-from letheon.ledger import Entry
-from letheon.ledger import Request as LedgerRequest
+from letheon.ledger import LogEntry, Request
 from letheon.ledger.requests.deadlines import Regime
 from letheon.ledger.requests.grounds import HOLD_GROUNDS, REJECT_GROUNDS, REQUEST_GROUNDS
 from letheon.ledger.requests.states import FINAL, STATES
-from letheon.service._people import token_family
-from letheon.service._request_words import GROUND_WORDS, sentence
-from letheon.service._requests import (
+from letheon.service.auth import Gate, Principal, allows, allows_any
+from letheon.service.errors import Problem
+from letheon.service.numbers import Numbers
+from letheon.service.request_views import (
     ACTIONS,
     MOST_ITEMS,
     ActionName,
@@ -40,9 +40,7 @@ from letheon.service._requests import (
     refusals,
     show_requests,
 )
-from letheon.service.auth import Context, Gate, Principal, allows, allows_any, context
-from letheon.service.errors import Problem
-from letheon.service.numbers import Numbers
+from letheon.service.request_words import GROUND_WORDS, sentence
 from letheon.service.schemas import In, Out, Page
 
 router = APIRouter(tags=["requests"])
@@ -52,6 +50,7 @@ Handler = Annotated[Principal, Depends(allows("requests:handle"))]
 OPEN = tuple(state for state in STATES if state not in FINAL)
 _CHUNK = 500
 _MOST_RECIPIENTS = 1_000_000
+_METHODS = {"await-identity": "await_identity", "tell": "record_recipients"}
 _NOT_EXPORTED = ("days_left", "needs_approval", "actions")
 # What a spreadsheet takes for a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -158,14 +157,11 @@ class Grounds(Out):
 
 
 @router.get("/api/v1/requests", summary="List requests")
-def list_requests(
-    request: Request, who: Reader, query: Annotated[RequestPageQuery, Query()]
-) -> Page[RequestOut]:
+def list_requests(who: Reader, query: Annotated[RequestPageQuery, Query()]) -> Page[RequestOut]:
     """Return requests, earliest due first or newest first."""
-    desk = context(request)
     try:
-        page = desk.ledger.find_requests(
-            **_filters(desk, who, query), order=query.order, after=query.after, limit=query.limit
+        page = who.ledger.requests.find(
+            **_filters(who, query), order=query.order, after=query.after, limit=query.limit
         )
     except ValueError as error:
         raise Problem(
@@ -174,20 +170,18 @@ def list_requests(
             "`after` belongs to no list like this one",
             "Give what `next` of the part before said, with the same filters and order.",
         ) from error
-    items = show_requests(desk, who, page.items)
+    items = show_requests(who, page.items)
     return Page[RequestOut](items=items, next=page.next, total=page.total)
 
 
-def find_first_requests(
-    desk: Context, who: Principal, query: RequestQuery, *, limit: int
-) -> list[RequestOut]:
+def find_first_requests(who: Principal, query: RequestQuery, *, limit: int) -> list[RequestOut]:
     """Return the first requests of a list; how many there are in all is not counted."""
-    filters = _filters(desk, who, query)
-    requests = desk.ledger.iter_requests(**filters, order=query.order, chunk=limit)
-    return show_requests(desk, who, list(islice(requests, limit)))
+    filters = _filters(who, query)
+    requests = who.ledger.requests.iterate(**filters, order=query.order, chunk=limit)
+    return show_requests(who, list(islice(requests, limit)))
 
 
-def _filters(desk: Context, who: Principal, query: RequestQuery) -> dict[str, Any]:
+def _filters(who: Principal, query: RequestQuery) -> dict[str, Any]:
     return {
         "tenant": who.tenant_filter(query.tenant),
         "model": query.model,
@@ -195,7 +189,7 @@ def _filters(desk: Context, who: Principal, query: RequestQuery) -> dict[str, An
         "regime": query.regime,
         "overdue": query.overdue,
         "due_before": query.due_before,
-        "search": _search_text(desk, who, query.search),
+        "search": _search_text(who, query.search),
         **own_filter(who),
     }
 
@@ -206,12 +200,12 @@ def own_filter(who: Principal) -> dict[str, Any]:
     return {"filed_by": None if sees_all else who.token_id, "coarse": not sees_all}
 
 
-def _search_text(desk: Context, who: Principal, text: str | None) -> str | None:
+def _search_text(who: Principal, text: str | None) -> str | None:
     """Return what is searched for; the number of a certificate as the ledger has it."""
     if text is None or who.tenant is None or not text[1:].isdecimal() or text[0] != "#":
         return text
     try:
-        return f"#{Numbers(desk, who).sequence(int(text[1:]))}"
+        return f"#{Numbers(who.desk, who).sequence(int(text[1:]))}"
     except Problem:
         return "#0"  # none has it
 
@@ -222,26 +216,21 @@ def _search_text(desk: Context, who: Principal, text: str | None) -> str | None:
     response_class=StreamingResponse,
     responses=_CSV,
 )
-def export_requests(
-    request: Request, who: Reader, query: Annotated[RequestQuery, Query()]
-) -> StreamingResponse:
+def export_requests(who: Reader, query: Annotated[RequestQuery, Query()]) -> StreamingResponse:
     """Return all requests that the filters leave, as CSV; no id of a person is in it."""
-    desk = context(request)
-    requests = desk.ledger.iter_requests(**_filters(desk, who, query), order=query.order)
+    requests = who.ledger.requests.iterate(**_filters(who, query), order=query.order)
     return StreamingResponse(
-        _export_lines(desk, who, requests),
+        _export_lines(who, requests),
         media_type="text/csv; charset=utf-8",
         headers={"Content-Disposition": 'attachment; filename="requests.csv"'},
     )
 
 
-def _export_lines(
-    desk: Context, who: Principal, requests: Iterator[LedgerRequest]
-) -> Iterator[str]:
+def _export_lines(who: Principal, requests: Iterator[Request]) -> Iterator[str]:
     names = [name for name in RequestOut.model_fields if name not in _NOT_EXPORTED]
     yield _csv_text([names])
     while part := list(islice(requests, _CHUNK)):
-        shown = show_requests(desk, who, part)
+        shown = show_requests(who, part)
         yield _csv_text([[export_cell(getattr(one, name)) for name in names] for one in shown])
 
 
@@ -261,23 +250,21 @@ def export_cell(value: Any) -> str:
 
 @router.get("/api/v1/summary", summary="How the requests stand")
 def summarise_requests(
-    request: Request,
     who: Reader,
     tenant: Annotated[TenantName | None, Query()] = None,
     model: Annotated[ModelName | None, Query()] = None,
 ) -> Summary:
     """Return counts by state and by days left."""
-    desk = context(request)
-    ledger, filters = desk.ledger, own_filter(who)
+    ledger, filters = who.ledger, own_filter(who)
     filters |= {"tenant": who.tenant_filter(tenant), "model": model}
-    counts, due_days = ledger.count_requests(**filters), ledger.count_due(**filters)
-    today = ledger.settings.calendar.day_of(datetime.fromtimestamp(desk.clock(), UTC))
+    counts, due_days = ledger.requests.count(**filters), ledger.requests.count_due(**filters)
+    today = ledger.settings.calendar.day_of(datetime.fromtimestamp(who.desk.clock(), UTC))
     left = [((day - today).days, count) for day, count in due_days.items()]
     buckets = [
         Bucket(label=label, count=sum(count for days, count in left if first <= days < end))
         for label, first, end in _BUCKETS
     ]
-    earliest = ledger.find_requests(**filters, states=OPEN, limit=1).items
+    earliest = ledger.requests.find(**filters, states=OPEN, limit=1).items
     return Summary(
         counts=counts.by_state,
         n_open=counts.n_open,
@@ -311,18 +298,19 @@ GROUNDS = Grounds(
 
 
 @router.get("/api/v1/requests/{request_id}", summary="One request")
-def read_request(request: Request, who: Reader, request_id: RequestPath) -> RequestOut:
+def read_request(who: Reader, request_id: RequestPath) -> RequestOut:
     """Return a request as it is now."""
-    desk = context(request)
-    return show_requests(desk, who, [find_visible(desk, who, request_id)])[0]
+    return show_requests(who, [find_visible(who, request_id)])[0]
 
 
 @router.get("/api/v1/requests/{request_id}/timeline", summary="What happened to a request")
-def read_timeline(request: Request, who: Reader, request_id: RequestPath) -> Page[TimelineEntry]:
+def read_timeline(who: Reader, request_id: RequestPath) -> Page[TimelineEntry]:
     """Return what happened to a request and to its batch, oldest first."""
-    desk = context(request)
-    find_visible(desk, who, request_id)
-    entries, numbers = desk.ledger.timeline(request_id, tenant=who.tenant), Numbers(desk, who)
+    find_visible(who, request_id)
+    entries, numbers = (
+        who.ledger.requests.timeline(request_id, tenant=who.tenant),
+        Numbers(who.desk, who),
+    )
     items = [
         _entry_out(who, entry, numbers)
         for entry in entries
@@ -331,13 +319,13 @@ def read_timeline(request: Request, who: Reader, request_id: RequestPath) -> Pag
     return Page[TimelineEntry](items=items, total=len(items))
 
 
-def _is_for_filer(who: Principal, entry: Entry) -> bool:
+def _is_for_filer(who: Principal, entry: LogEntry) -> bool:
     """Whether an event is the filer's own, or one of which the person was told."""
     is_withdrawn = entry.kind == "cancelled" and entry.details.get("by") == who.token_id
     return entry.kind in ("received", "extended") or is_withdrawn
 
 
-def _entry_out(who: Principal, entry: Entry, numbers: Numbers) -> TimelineEntry:
+def _entry_out(who: Principal, entry: LogEntry, numbers: Numbers) -> TimelineEntry:
     by, details = entry.details.get("by"), numbers.in_json(entry.details)
     if not who.sees_all_requests:
         details = {key: value for key, value in details.items() if key != "people"}
@@ -349,7 +337,7 @@ def _entry_out(who: Principal, entry: Entry, numbers: Numbers) -> TimelineEntry:
         code=entry.kind,
         words=sentence(replace(entry, details=details)),
         by=by,
-        log_index=entry.log_index if sees_log else None,
+        log_index=entry.index if sees_log else None,
     )
 
 
@@ -400,70 +388,57 @@ class ActionOnMany(Details):
 
 @router.post("/api/v1/requests/actions", summary="Do one thing about many requests")
 def act_on_requests(
-    request: Request,
     who: Annotated[Principal, Depends(allows("requests:read", is_long=True))],
     body: ActionOnMany,
 ) -> BulkOut:
     """Do one thing about many requests, each for itself; it needs the scope of the action."""
     # Only what is verified together is counted together: above `Policy.approve_above` rows all of
     # it waits for an approval.
-    desk, details = context(request), body.model_dump()
+    details = body.model_dump()
     _require_action(who, body.action, details)
-    needs_approval = _is_large_together(desk, who, body)
-    results: list[LedgerRequest | Exception] = []
+    needs_approval = _is_large_together(who, body)
+    results: list[Request | Exception] = []
     for request_id in body.requests:
         try:
-            changed = _change(
-                desk, who, request_id, body.action, details, needs_approval=needs_approval
-            )
+            changed = _change(who, request_id, body.action, details, needs_approval=needs_approval)
             results.append(changed)
         except Exception as error:  # noqa: BLE001  (`bulk_out` raises what is no refusal)
             results.append(error)
-    return bulk_out(desk, who, results)
+    return bulk_out(who, results)
 
 
-def act(
-    request: Request, who: Principal, request_id: str, name: ActionName, **details: Any
-) -> RequestOut:
+def act(who: Principal, request_id: str, name: ActionName, **details: Any) -> RequestOut:
     """Do one thing about one request."""
-    desk = context(request)
     with refusals():
-        return show_requests(desk, who, [_change(desk, who, request_id, name, details)])[0]
+        return show_requests(who, [_change(who, request_id, name, details)])[0]
 
 
 def _change(
-    desk: Context,
     who: Principal,
     request_id: str,
     name: ActionName,
     details: dict[str, Any],
     *,
     needs_approval: bool = False,
-) -> LedgerRequest:
+) -> Request:
     """Do one thing about one request, and return it as the ledger has it."""
     _require_action(who, name, details)
-    request = find_visible(desk, who, request_id)
+    request = find_visible(who, request_id)
     if name == "approve":
-        _require_other_eyes(desk, who, request)
+        _require_other_eyes(who, request)
     given = {key: details[key] for key in ACTIONS[name].takes if details.get(key) is not None}
     if needs_approval:  # it is to be verified, and no more
         given["needs_approval"] = True
-    method = getattr(desk.ledger, name.replace("-", "_"))
-    with desk.ledger.acting(who.token_id):
-        changed: LedgerRequest = method(request.id, tenant=who.tenant, **given)
+    method = getattr(who.ledger.requests, _METHODS.get(name, name))
+    with who.ledger.acting(who.token_id):
+        changed: Request = method(request.id, tenant=who.tenant, **given)
         return changed
 
 
 def _require_action(who: Principal, name: ActionName, details: dict[str, Any]) -> None:
     """Refuse an action to a token that has none of its scopes, and one without its details."""
     action = ACTIONS[name]
-    if who.scopes.isdisjoint(action.scopes):
-        raise Problem(
-            403,
-            "not-allowed",
-            "this token may not do that",
-            f"It needs the scope {' or '.join(action.scopes)}; its role is {who.role}.",
-        )
+    who.require(*action.scopes)
     missing = [key for key in action.takes if details.get(key) is None]
     if missing and not action.is_optional:
         raise Problem(
@@ -474,7 +449,7 @@ def _require_action(who: Principal, name: ActionName, details: dict[str, Any]) -
         )
 
 
-def _require_other_eyes(desk: Context, who: Principal, request: LedgerRequest) -> None:
+def _require_other_eyes(who: Principal, request: Request) -> None:
     """Refuse an approval by the person who filed or verified it, with whatever token.
 
     Both are known for good once it is verified.
@@ -483,7 +458,7 @@ def _require_other_eyes(desk: Context, who: Principal, request: LedgerRequest) -
         raise RequestStateError(
             f"request {request.id} is {request.state}; it waits for no approval"
         )
-    family = token_family(desk.ledger, who.token_id)
+    family = who.desk.tokens.family(who.token_id)
     if not family.isdisjoint({request.filed_by, request.verified_by}):
         raise RequestStateError(
             f"request {request.id} was filed or verified with the token that would approve it, "
@@ -492,62 +467,55 @@ def _require_other_eyes(desk: Context, who: Principal, request: LedgerRequest) -
         )
 
 
-def _is_large_together(desk: Context, who: Principal, body: ActionOnMany) -> bool:
+def _is_large_together(who: Principal, body: ActionOnMany) -> bool:
     """Whether one call verifies so much together that all of it needs an approval."""
-    policy = desk.ledger.settings.policy
+    policy = who.ledger.settings.policy
     if body.action != "verify" or policy.approve_above is None:
         return False
     rows = {}
     for request_id in body.requests:
         with contextlib.suppress(UnknownRequestError):
-            request = find_visible(desk, who, request_id)
+            request = find_visible(who, request_id)
             rows[request.id] = request.n_rows if request.state == "received" else 0
     return policy.needs_approval(sum(rows.values()))
 
 
 @router.post("/api/v1/requests/{request_id}/hold", summary="Put a request on hold")
-def hold_request(
-    request: Request, who: Handler, request_id: RequestPath, body: HoldIn
-) -> RequestOut:
+def hold_request(who: Handler, request_id: RequestPath, body: HoldIn) -> RequestOut:
     """Put a request off on a legal ground; its clock goes on."""
-    return act(request, who, request_id, "hold", ground=body.ground, until=body.until)
+    return act(who, request_id, "hold", ground=body.ground, until=body.until)
 
 
 @router.post("/api/v1/requests/{request_id}/reject", summary="Reject a request")
 def reject_request(
-    request: Request,
     who: Annotated[Principal, Depends(allows_any("requests:handle", "requests:approve"))],
     request_id: RequestPath,
     body: RejectIn,
 ) -> RequestOut:
     """Refuse a request on a legal ground."""
-    return act(request, who, request_id, "reject", ground=body.ground)
+    return act(who, request_id, "reject", ground=body.ground)
 
 
 @router.post("/api/v1/requests/{request_id}/tell", summary="Recipients were told")
-def tell_recipients(
-    request: Request, who: Handler, request_id: RequestPath, body: TellIn
-) -> RequestOut:
+def tell_recipients(who: Handler, request_id: RequestPath, body: TellIn) -> RequestOut:
     """Record that recipients of the data were told; the purge attests their number."""
-    return act(request, who, request_id, "tell", recipients=body.recipients)
+    return act(who, request_id, "tell", recipients=body.recipients)
 
 
 @router.post("/api/v1/requests/{request_id}/answer", summary="The person was answered")
 def answer_request(
-    request: Request, who: Handler, request_id: RequestPath, body: AnswerIn | None = None
+    who: Handler, request_id: RequestPath, body: AnswerIn | None = None
 ) -> RequestOut:
     """Close a purged request."""
     recipients = 0 if body is None else body.recipients
-    return act(request, who, request_id, "answer", recipients=recipients)
+    return act(who, request_id, "answer", recipients=recipients)
 
 
 def _plain_handler(name: ActionName, gate: Gate) -> Callable[..., RequestOut]:
     """Return the handler of an action that needs no details."""
 
-    def handle(
-        request: Request, who: Annotated[Principal, Depends(gate)], request_id: RequestPath
-    ) -> RequestOut:
-        return act(request, who, request_id, name)
+    def handle(who: Annotated[Principal, Depends(gate)], request_id: RequestPath) -> RequestOut:
+        return act(who, request_id, name)
 
     return handle
 

@@ -3,17 +3,15 @@
 from datetime import date, datetime
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from pydantic import Field
 
-from letheon.ledger import Store
+from letheon.ledger import Purge, Store
 from letheon.ledger.certificates.explanations import PURGE_NOT_CLAIMED
-from letheon.ledger.models.history import PurgeRecord, purge_records
-from letheon.service.auth import context
 from letheon.service.guarantees import CodeOut, codes_out
 from letheon.service.numbers import Numbers
-from letheon.service.routes.certificates import ModelFilter, Reader, TenantFilter, statement_in
-from letheon.service.schemas import Out
+from letheon.service.routes.certificates import Reader, statement_in
+from letheon.service.schemas import Limit, ModelFilter, Out, TenantFilter
 from letheon.verifier import search_gaps
 
 router = APIRouter(tags=["certificates"])
@@ -90,18 +88,15 @@ class ResidueOut(Out):
 
 @router.get("/api/v1/residue", summary="Show what purges found in each store")
 def show_residue(
-    request: Request,
     who: Reader,
     tenant: TenantFilter = None,
     model: ModelFilter = None,
     after: Annotated[str | None, Query(pattern="^[0-9]{1,15}$")] = None,
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    limit: Limit = 50,
 ) -> ResidueOut:
     """Return stores by purges, from the signed attestations; the newest purge first."""
-    desk = context(request)
-    numbers = Numbers(desk, who)
-    records = purge_records(
-        desk.ledger,
+    numbers = Numbers(who.desk, who)
+    records = who.ledger.certificates.purges(
         tenant=who.tenant_filter(tenant),
         model=model,
         before=None if after is None else numbers.sequence(int(after)),
@@ -113,13 +108,13 @@ def show_residue(
     # A tenant's token learns of registered stores only where an attestation of the tenant does.
     registered = [
         store
-        for store in desk.ledger.stores()
+        for store in who.ledger.stores.list()
         if who.tenant is None or _USERS + store.name in cells
     ]
     return ResidueOut(stores=_stores_out(registered, cells), purges=purges, next=more)
 
 
-def _purge_out(record: PurgeRecord, numbers: Numbers) -> PurgeOut:
+def _purge_out(record: Purge, numbers: Numbers) -> PurgeOut:
     values: dict[str, Any] = {"state": "waiting", "cells": [], "not_searched": []}
     if record.envelope is not None:
         claims, sees_all = statement_in(record.envelope)["predicate"], numbers.tenant is None

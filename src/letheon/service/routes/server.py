@@ -1,12 +1,13 @@
 """The caller's token, the ledger's public keys, and whether the server is well."""
 
-from typing import Annotated, Literal
+from dataclasses import replace
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import Field
 
 from letheon.exceptions import OldDatabaseError
-from letheon.ledger.worker.agreement import require_mark
+from letheon.ledger import Key
 from letheon.sandbox import protection
 from letheon.service.auth import Principal, allows, anybody, context, public, require_unbound
 from letheon.service.errors import OLD_DATABASE, Problem
@@ -39,33 +40,19 @@ class ReadyOut(HealthOut):
     sandbox: str
 
 
-class KeyOut(Out):
-    """A key that certificates are, or were, signed with."""
-
-    keyid: str = Field(description="SHA-256 of the public key.")
-    public: str = Field(description="The public key, in hexadecimal digits.")
-    state: Literal["current", "retired", "revoked"]
-    first: int | None = Field(
-        description="The first certificate that it may sign; null for a tenant's token."
-    )
-    last: int | None = Field(
-        description="The last one; null for the current key, and for a tenant's token."
-    )
-
-
 class KeysOut(Out):
     """The keys of the ledger, the one that strangers pin first."""
 
     ledger: str
     pinned: str = Field(description="The first public key: what verifies everything.")
-    keys: list[KeyOut]
+    keys: list[Key]
     statements: list[str] = Field(
         description="Rotations and revocations in order: envelopes, each signed by the key before."
     )
 
 
 @router.get("/api/v1/me", summary="Who am I?", tags=["tokens"])
-def show_me(request: Request, who: Annotated[Principal, Depends(anybody())]) -> MeOut:
+def show_me(who: Annotated[Principal, Depends(anybody())]) -> MeOut:
     """Return the role, the scopes and the tenant of the token that is used."""
     return MeOut(
         token=who.token_id,
@@ -73,21 +60,18 @@ def show_me(request: Request, who: Annotated[Principal, Depends(anybody())]) -> 
         role=who.role,
         scopes=sorted(who.scopes),
         tenant=who.tenant,
-        ledger=context(request).ledger.name,
+        ledger=who.ledger.name,
     )
 
 
 @router.get("/api/v1/keys", summary="List public keys", tags=["certificates"])
-def list_keys(
-    request: Request, who: Annotated[Principal, Depends(allows("certificates:read"))]
-) -> KeysOut:
+def list_keys(who: Annotated[Principal, Depends(allows("certificates:read"))]) -> KeysOut:
     """Return the keys that certificates are signed with; pin the first, from another source."""
-    ledger = context(request).ledger
-    # What they may sign counts the certificates of all tenants.
-    known = ledger.keys()
-    hidden = {} if who.tenant is None else {"first": None, "last": None}
-    keys = [KeyOut.model_validate(vars(key) | hidden) for key in known]
-    statements = [one.decode() for one in ledger._core.keys.statements()]
+    ledger = who.ledger
+    keys = list(ledger.keys.list())
+    if who.tenant is not None:  # what they may sign counts the certificates of all tenants
+        keys = [replace(key, first=None, last=None) for key in keys]
+    statements = [one.decode() for one in ledger.keys.statements()]
     return KeysOut(ledger=ledger.name, pinned=ledger.public_key, keys=keys, statements=statements)
 
 
@@ -109,10 +93,8 @@ def show_readiness(request: Request) -> ReadyOut:
     """
     desk = context(request)
     desk.tokens.has_admin()
-    core = desk.ledger._core
     try:
-        with core.database.reading() as conn:
-            require_mark(core.folder, conn)
+        desk.ledger.require_current_database()
     except OldDatabaseError:
         raise OLD_DATABASE from None
     if desk.has_worker is not None and not desk.has_worker():

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Query
 from pydantic import Field
 
 from letheon.ledger.db.tokens import ROLES, SCOPES, Token, require_scopes
-from letheon.service.auth import Principal, allows, context
+from letheon.service.auth import Principal, allows
 from letheon.service.errors import Problem, cursor_problem
 from letheon.service.schemas import In, Limit, Name, Page, TenantFilter
 
@@ -44,7 +44,6 @@ class TokenMade(Token):
 
 @router.get("/api/v1/tokens", summary="List tokens")
 def list_tokens(
-    request: Request,
     who: Manager,
     tenant: TenantFilter = None,
     after: Annotated[str | None, Query(pattern="^[0-9a-f]{16}$")] = None,
@@ -53,16 +52,16 @@ def list_tokens(
     """Return tokens, newest first; their texts are not kept."""
     wanted = who.tenant_filter(tenant)
     try:
-        tokens = context(request).tokens.listed(tenant=wanted, after=after, limit=limit + 1)
+        tokens = who.desk.tokens.listed(tenant=wanted, after=after, limit=limit + 1)
     except ValueError as error:
         raise cursor_problem(error) from error
     return Page.cut(tokens, limit, key=lambda one: one.id)
 
 
 @router.post("/api/v1/tokens", summary="Make a token", status_code=201)
-def make_token(request: Request, who: Manager, wanted: TokenIn) -> TokenMade:
+def make_token(who: Manager, wanted: TokenIn) -> TokenMade:
     """Make a token; the answer holds its text, which is shown this once."""
-    desk = context(request)
+    desk = who.desk
     tenant = wanted.tenant if who.tenant is None else who.tenant_for(wanted.tenant)
     try:
         scopes = require_scopes(wanted.role, wanted.scopes)
@@ -83,7 +82,6 @@ def make_token(request: Request, who: Manager, wanted: TokenIn) -> TokenMade:
 
 @router.delete("/api/v1/tokens/{token_id}", summary="Revoke a token", status_code=204)
 def revoke_token(
-    request: Request,
     who: Manager,
     token_id: str,
     descendants: Annotated[
@@ -91,7 +89,7 @@ def revoke_token(
     ] = False,
 ) -> None:
     """Take a token back at once, with the sessions that were opened with it."""
-    tokens = context(request).tokens
+    tokens = who.desk.tokens
     token = tokens.any_of_id(token_id, tenant=who.tenant)
     if token is None or token.revoked_at is not None:
         raise Problem(404, "unknown-token", "no such token", "It may be revoked already.")

@@ -7,24 +7,23 @@ other law. What is said about it names lines and columns, never what stands ther
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Depends, Request
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 from starlette.datastructures import UploadFile
 
 from letheon.exceptions import UnknownModelError
 from letheon.ledger.requests.deadlines import REGIMES
 from letheon.ledger.requests.intake import LONGEST_ID
-from letheon.service._requests import NAME, BulkOut, Code, ModelName
-from letheon.service.auth import Context, Principal, allows, context
+from letheon.service.auth import Principal, allows
 from letheon.service.errors import Problem
 from letheon.service.forms import malformed, read_parts
+from letheon.service.request_views import NAME, BulkOut
 from letheon.service.routes.filing import (
     BulkItem,
-    IdempotencyKey,
     Key,
     file_many,
     parse_number,
@@ -36,11 +35,6 @@ COLUMNS = ("model", "id", "key", "regime", "ground")
 REQUIRED = COLUMNS[:2]
 MOST_ROWS = 10_000
 _MOST_SHOWN = 20
-_CHECKS: dict[str, TypeAdapter[Any]] = {
-    "model": TypeAdapter(ModelName),
-    "key": TypeAdapter(IdempotencyKey),
-    "ground": TypeAdapter(Code),
-}
 _PARTS: dict[str, Any] = {
     "file": {
         "type": "string",
@@ -92,18 +86,15 @@ async def _read_upload(request: Request) -> Upload:
     openapi_extra={"requestBody": _BODY},
 )
 def upload_requests(
-    request: Request,
     who: Annotated[Principal, Depends(allows("requests:file", is_long=True))],
     upload: Annotated[Upload, Depends(_read_upload)],
     key: Key = None,
 ) -> BulkOut:
     """File each line as one request; a file that is wrong somewhere is refused as a whole."""
-    return file_upload(context(request), who, upload, key=key)
+    return file_upload(who, upload, key=key)
 
 
-def file_upload(
-    desk: Context, who: Principal, upload: Upload, *, key: str | None = None
-) -> BulkOut:
+def file_upload(who: Principal, upload: Upload, *, key: str | None = None) -> BulkOut:
     """File each line of a CSV file as one request about one person.
 
     Columns are ``model`` and ``id``, and perhaps ``key``, ``regime`` and ``ground``. A repeat of
@@ -119,16 +110,18 @@ def file_upload(
     @cache
     def holds_numbers(model: str) -> bool | None:
         try:
-            return desk.ledger.holds_numbers(model, tenant=tenant)
+            return who.ledger.models.has_integer_ids(model, tenant=tenant)
         except UnknownModelError:
             return None
 
     errors: list[dict[str, str]] = []
     items: list[BulkItem] = []
     for line, row in read_rows(upload.data):
-        error = _find_error(row) or _add_item(items, row, holds_numbers(row["model"]), upload)
-        if error:
-            errors.append({"at": f"line {line}", "why": error})
+        item = _parse_row(row, holds_numbers, verified=upload.verified)
+        if isinstance(item, BulkItem):
+            items.append(item)
+        else:
+            errors.append({"at": f"line {line}", "why": item})
         if len(errors) == _MOST_SHOWN:
             break
     if errors:
@@ -141,43 +134,27 @@ def file_upload(
         )
     if not items:
         raise _unusable("there is no line below the header", 1)
-    return file_many(desk, who, items, tenant=tenant, key=key, most=MOST_ROWS)
+    return file_many(who, items, tenant=tenant, key=key, most=MOST_ROWS)
 
 
-def _find_error(row: dict[str, str]) -> str:
-    """Return which value of a line has not the form that it must have."""
-    for name, check in _CHECKS.items():
-        try:
-            if row.get(name):
-                check.validate_python(row[name])
-        except ValidationError:
-            return f"{name} is not usable"
-    return ""
-
-
-def _add_item(
-    items: list[BulkItem], row: dict[str, str], is_number: bool | None, upload: Upload
-) -> str:
-    """Add the request of a line; return what is wrong with it."""
+def _parse_row(
+    row: dict[str, str], holds_numbers: Callable[[str], bool | None], *, verified: bool
+) -> BulkItem | str:
+    """Return the request of a line, or what is wrong with it."""
+    values = {name: value for name, value in row.items() if value and name != "id"}
+    try:
+        item = BulkItem.model_validate(values | {"ids": [0], "verified": verified})
+    except ValidationError as error:
+        name = str(error.errors()[0]["loc"][0])
+        wrong = f"none of {', '.join(REGIMES)}" if name == "regime" else "not usable"
+        return f"{name} is {wrong}"
+    is_number = holds_numbers(item.model)
     if is_number is None:
         return "there is no such model"
     person = parse_number(row["id"]) if is_number else row["id"]
     if person is None or person == "" or len(row["id"]) > LONGEST_ID:
         return "id is no number, and the model holds numbers" if is_number else "id is not usable"
-    regime = row.get("regime") or "gdpr"
-    if regime not in REGIMES:
-        return f"regime is none of {', '.join(REGIMES)}"
-    items.append(
-        BulkItem(
-            model=row["model"],
-            ids=[person],
-            regime=regime,
-            ground=row.get("ground") or None,
-            verified=upload.verified,
-            key=row.get("key") or None,
-        )
-    )
-    return ""
+    return item.model_copy(update={"ids": [person]})
 
 
 def read_rows(data: bytes) -> Iterator[tuple[int, dict[str, str]]]:

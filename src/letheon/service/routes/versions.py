@@ -3,12 +3,11 @@
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi import APIRouter, Depends, Path, Query
 from pydantic import Field
 
-from letheon.ledger.models.history import VersionRecord, sequences_between, version_records
-from letheon.ledger.models.watch import watch_of
-from letheon.service.auth import Principal, allows, context
+from letheon.ledger import Version
+from letheon.service.auth import Principal, allows
 from letheon.service.errors import Problem
 from letheon.service.guarantees import (
     BudgetOut,
@@ -139,7 +138,6 @@ class HistoryOut(Out):
 
 @router.get("/api/v1/models/{model}/versions", summary="List versions")
 def list_versions(
-    request: Request,
     who: Reader,
     model: Name,
     tenant: Tenant = None,
@@ -147,23 +145,22 @@ def list_versions(
     limit: Limit = 50,
 ) -> Page[VersionOut]:
     """Return versions of a model, newest first, with what was certified about each."""
-    info = read_model(request, who, model, tenant)
-    versions = _read(request, who, info.name, info.tenant, after=after, limit=limit + 1)
+    info = read_model(who, model, tenant)
+    versions = _read(who, info.name, info.tenant, after=after, limit=limit + 1)
     total = info.head.number + 1
     return Page.cut(versions, limit, key=lambda one: str(one.number), total=total)
 
 
 @router.get("/api/v1/models/{model}/versions/{number}", summary="Show a version")
 def show_version(
-    request: Request,
     who: Reader,
     model: Name,
     number: Annotated[int, Path(ge=0, le=MAX_INT)],
     tenant: Tenant = None,
 ) -> VersionOut:
     """Return one version."""
-    info = read_model(request, who, model, tenant)
-    versions = _read(request, who, info.name, info.tenant, numbers=[number])
+    info = read_model(who, model, tenant)
+    versions = _read(who, info.name, info.tenant, numbers=[number])
     if not versions:
         raise Problem(
             404,
@@ -176,12 +173,12 @@ def show_version(
 
 @router.get("/api/v1/models/{model}/compare", summary="Compare two versions")
 def compare_versions(
-    request: Request, who: Reader, model: Name, a: Number, b: Number, tenant: Tenant = None
+    who: Reader, model: Name, a: Number, b: Number, tenant: Tenant = None
 ) -> ComparisonOut:
     """Return two versions side by side, what changed, and what was certified in between."""
-    older, newer = (show_version(request, who, model, one, tenant) for one in sorted((a, b)))
-    desk, whose = context(request), who.tenant_for(tenant)
-    between = sequences_between(desk.ledger, model, older.number, newer.number, tenant=whose)
+    older, newer = (show_version(who, model, one, tenant) for one in sorted((a, b)))
+    desk, whose = who.desk, who.tenant_for(tenant)
+    between = desk.ledger.models.sequences(model, older.number, newer.number, tenant=whose)
     is_certified = older.method is not None and newer.method is not None
     numbers = Numbers(desk, who)
     return ComparisonOut(
@@ -198,7 +195,6 @@ def compare_versions(
 
 @router.get("/api/v1/models/{model}/history", summary="Show measures over time")
 def show_history(
-    request: Request,
     who: Reader,
     model: Name,
     tenant: Tenant = None,
@@ -210,9 +206,9 @@ def show_history(
     Figures are those of the certificates, which have few digits: finer ones would tell something
     of the rows that left.
     """
-    versions = list_versions(request, who, model, tenant, after, limit)
-    now = show_model(request, who, model, tenant)
-    watch = watch_of(context(request).ledger, model, tenant=now.tenant)
+    versions = list_versions(who, model, tenant, after, limit)
+    now = show_model(who, model, tenant)
+    watch = who.ledger.models.watch(model, tenant=now.tenant)
     tolerances = {} if watch is None else watch.tolerances
     limits = {} if watch is None else watch.limits
     # Of an efficiency more is better; of all else, less.
@@ -237,8 +233,8 @@ def show_history(
 
 
 def _to_point(version: VersionOut) -> PointOut:
-    return PointOut(
-        **{name: getattr(version, name) for name in VersionFigures.model_fields},
+    return PointOut.of(
+        version,
         version=version.number,
         at=version.published_at,
         guarantee=None if version.guarantee is None else version.guarantee.kind,
@@ -249,7 +245,6 @@ def _to_point(version: VersionOut) -> PointOut:
 
 
 def _read(
-    request: Request,
     who: Principal,
     model: str,
     tenant: str,
@@ -257,50 +252,39 @@ def _read(
     after: str | None = None,
     **given: Any,
 ) -> list[VersionOut]:
-    desk, before = context(request), None if after is None else int(after)
-    records = version_records(desk.ledger, model, tenant=tenant, before=before, **given)
+    desk, before = who.desk, None if after is None else int(after)
+    records = desk.ledger.models.history(model, tenant=tenant, before=before, **given)
     numbers = Numbers(desk, who)
     return [_describe(record, numbers) for record in records]
 
 
-def _describe(record: VersionRecord, numbers: Numbers) -> VersionOut:
-    info, facts = record.info, record.facts
-    state: Any = "purged" if info.purged_at is not None else "certified"
-    if info.purged_at is None and record.certificate is None:
+def _describe(record: Version, numbers: Numbers) -> VersionOut:
+    state = "purged" if record.purged_at is not None else "certified"
+    if record.purged_at is None and record.certificate_id is None:
         state = "registered" if record.kind == "registration" else "published"
-    certified: dict[str, Any] = {
-        "method": None,
-        "parameters": {},
-        "guarantee": None,
-        "budget": None,
-        "measures": None,
-        "monitor": None,
-    }
-    if facts is not None:
-        certified = {
-            "method": facts["method"]["name"],
-            "parameters": facts["method"]["parameters"],
-            "guarantee": guarantee_out(facts["guarantee"]),
-            "budget": budget_out(facts["guarantee"]["accounting"]),
-            "measures": measures_out(facts["measurements"]),
-            "monitor": facts["monitor"]["decision"],
-        }
-    return VersionOut(
-        number=info.number,
-        kind=record.kind,
+    return VersionOut.of(
+        record,
         state=state,
-        batch=record.batch,
-        certificate=numbers.shown(info.sequence),
-        certificate_id=record.certificate,
-        address=info.address,
-        live_rows=info.live,
+        certificate=numbers.shown(record.sequence),
+        live_rows=record.live,
         rows_erased=record.n_erased,
-        seconds=record.seconds,
-        published_at=info.published_at,
-        certified_at=info.certified_at,
-        purged_at=info.purged_at,
-        **certified,
+        **_certified(record.facts),
     )
+
+
+def _certified(facts: dict[str, Any] | None) -> dict[str, Any]:
+    """Return what a certificate says about a version; nothing for the registration."""
+    if facts is None:
+        empty = ("method", "guarantee", "budget", "measures", "monitor")
+        return dict.fromkeys(empty) | {"parameters": {}}
+    return {
+        "method": facts["method"]["name"],
+        "parameters": facts["method"]["parameters"],
+        "guarantee": guarantee_out(facts["guarantee"]),
+        "budget": budget_out(facts["guarantee"]["accounting"]),
+        "measures": measures_out(facts["measurements"]),
+        "monitor": facts["monitor"]["decision"],
+    }
 
 
 def _settings(version: VersionOut) -> dict[str, str | bool]:

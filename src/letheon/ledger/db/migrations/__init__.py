@@ -1,14 +1,28 @@
-"""Migrations of the ledger's tables: each is one transaction, and none is ever edited."""
+"""Migrations of the ledger's tables, each in one transaction.
+
+Until the first release there is one revision, made from the metadata. Databases of the revisions
+before it are altered to the same form.
+"""
 
 from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, inspect, text
 
-from letheon.ledger.tables import SCHEMA
+from letheon.ledger.tables import REVISION, SCHEMA
 
 __all__ = ["config_for", "upgrade"]
+
+# What the tables of an earlier revision lack.
+_MISSING = {
+    "0002": (
+        "ALTER TABLE models ADD COLUMN origin TEXT DEFAULT 'own' NOT NULL",
+        # Models with classes of the operator's are the operator's own.
+        "UPDATE models SET origin = 'outside' WHERE trusted = ''",
+    ),
+    "0003": (),
+}
 
 
 def config_for(connection: Connection | None = None) -> Config:
@@ -19,15 +33,26 @@ def config_for(connection: Connection | None = None) -> Config:
     return config
 
 
-def upgrade(connection: Connection, revision: str = "head") -> None:
-    """Bring the tables up to a revision, within the connection's transaction."""
+def upgrade(connection: Connection) -> None:
+    """Bring the tables up to date, within the connection's transaction."""
     if connection.dialect.name == "postgresql":
         _make_schema(connection)
-    command.upgrade(config_for(connection), revision)
+    if inspect(connection).has_table("alembic_version"):
+        _alter_old(connection)
+    command.upgrade(config_for(connection), "head")
+
+
+def _alter_old(connection: Connection) -> None:
+    old = connection.scalar(text("SELECT version_num FROM alembic_version"))
+    if old in _MISSING:
+        for statement in _MISSING[old]:
+            connection.execute(text(statement))
+        change = text("UPDATE alembic_version SET version_num = :revision")
+        connection.execute(change, {"revision": REVISION})
 
 
 def _make_schema(connection: Connection) -> None:
-    """Make the schema, unless somebody with more rights has made it."""
+    """Make the schema, unless an administrator has made it."""
     known = text("SELECT 1 FROM pg_namespace WHERE nspname = :name")
     if connection.scalar(known, {"name": SCHEMA}) is None:
         connection.execute(text(f"CREATE SCHEMA {SCHEMA}"))

@@ -1,0 +1,500 @@
+"""How commands are declared, read their input, answer and fail.
+
+Scripts can rely on the exit status: 0 done; 1 checked, and it does not hold; 2 wrong usage; 3 not
+found; 4 refused; 5 try again; 70 a mistake in the program itself.
+"""
+
+import functools
+import inspect
+import json
+import os
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from datetime import date, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from letheon import exceptions as errors
+from letheon.verifier import Refused
+
+if TYPE_CHECKING:
+    from letheon.ledger import Ledger
+
+FAILED, USAGE, NOT_FOUND, REFUSED, TRY_AGAIN = 1, 2, 3, 4, 5
+# As sysexits.h has it: internal software error.
+INTERNAL = 70
+
+
+class UsageError(ValueError):
+    """What was given on the command line, or in a file that it names, cannot be used."""
+
+
+# The first that fits decides, so special cases stand above what they are cases of.
+_STATUS: tuple[tuple[int, tuple[type[BaseException], ...]], ...] = (
+    (FAILED, (errors.CertificateError, errors.ResidueError, errors.CorruptFileError, Refused)),
+    (TRY_AGAIN, (errors.LedgerBusyError, errors.LedgerUnwritableError, errors.StaleWorkerError)),
+    (
+        NOT_FOUND,
+        (
+            errors.LedgerMissingError,
+            errors.UnknownModelError,
+            errors.UnknownRequestError,
+            errors.UnknownIdError,
+        ),
+    ),
+    (NOT_FOUND, (FileNotFoundError,)),
+    (
+        REFUSED,
+        (
+            errors.LedgerError,
+            errors.ForgetError,
+            errors.StateError,
+            FileExistsError,
+            PermissionError,
+        ),
+    ),
+    (USAGE, (IsADirectoryError, NotADirectoryError, errors.LetheonError, UsageError)),
+    (TRY_AGAIN, (OSError, MemoryError)),
+)
+
+# PostgreSQL: insufficient privilege, wrong role or password, no such database.
+_DENIED = frozenset({"42501", "28000", "28P01", "3D000"})
+_KEY = re.compile("[0-9a-f]{64}")
+# Wrong usage, as typer finds it: the class has no public name.
+_WRONG_USAGE: Any = typer.BadParameter.__base__
+
+
+def value(metavar: str, about: str, *names: str, **options: Any) -> Any:
+    """Return an option with a value."""
+    return typer.Option(*names, metavar=metavar, help=about, **options)
+
+
+def flag(name: str, about: str, **options: Any) -> Any:
+    """Return an option without a value."""
+    return typer.Option(name, metavar="", help=about, **options)
+
+
+def argument(metavar: str, about: str, **options: Any) -> Any:
+    """Return a word of the command line."""
+    return typer.Argument(metavar=metavar, help=about, **options)
+
+
+Home = Annotated[
+    Path | None,
+    value(
+        "DIR",
+        "Folder of the ledger.",
+        "--ledger",
+        envvar="LETHEON_LEDGER",
+        show_default="the current one",
+    ),
+]
+AsJson = Annotated[bool, flag("--json", "Print one JSON document and nothing else.")]
+Tenant = Annotated[str, value("NAME", "Whose model it is.")]
+
+
+class _Plain:
+    """Help pages in the usual notation: ``ROWS`` instead of ``{rows}``, flags without a type."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the words of the usage line without braces."""
+        pieces: list[str] = super().collect_usage_pieces(ctx)  # type: ignore[misc]
+        return [piece.strip("{}") for piece in pieces]
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return ``--help``, shown as the flag it is."""
+        option = super().get_help_option(ctx)  # type: ignore[misc]
+        if option is not None:
+            option.metavar = ""
+        return option
+
+
+class PlainCommand(_Plain, TyperCommand):
+    """A command."""
+
+
+class LedgerCommand(PlainCommand):
+    """A command whose help is as wide as the terminal, however its docstring is broken."""
+
+    def __init__(self, *words: Any, **options: Any) -> None:
+        about = options.get("help") or ""
+        flowing = [" ".join(part.split()) for part in about.split("\n\n")]
+        super().__init__(*words, **{**options, "help": "\n\n".join(flowing)})
+
+
+class PlainGroup(_Plain, TyperGroup):
+    """A group of commands."""
+
+
+class ScriptedGroup(PlainGroup):
+    """All commands; wrong usage is one JSON document too where ``--json`` was asked for."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run the command that the words name."""
+        words = sys.argv[1:] if args is None else list(args)
+        wants_json = standalone_mode and "--json" in words
+
+        def run(*, standalone: bool) -> Any:
+            return super(ScriptedGroup, self).main(
+                args, prog_name, complete_var, standalone, windows_expand_args, **extra
+            )
+
+        if not wants_json:
+            return run(standalone=standalone_mode)
+        try:
+            status = run(standalone=False)
+        except _WRONG_USAGE as error:
+            _print_error(True, "UsageError", error.format_message())
+            status = USAGE
+        sys.exit(status or 0)
+
+
+def make_group(name: str, about: str, **options: Any) -> typer.Typer:
+    """Return an empty group of commands."""
+    return typer.Typer(
+        name=name,
+        help=about,
+        no_args_is_help=True,
+        add_completion=False,
+        # A traceback with local variables would show rows of people.
+        pretty_exceptions_show_locals=False,
+        **{"cls": PlainGroup, **options},
+    )
+
+
+class Listing:
+    """A table for people; one column may have several lines."""
+
+    def __init__(
+        self, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, empty: str, folds: str = ""
+    ) -> None:
+        self.columns, self.rows, self.empty, self.folds = columns, rows, empty, folds
+
+    def print(self) -> None:
+        """Print the table, or what is said where it is empty; None is an empty cell."""
+        if not self.rows:
+            typer.echo(self.empty)
+            return
+        from letheon.terminal import PlainConsole, make_table, print_table
+
+        kept = [name for name in self.columns if name != self.folds]
+        table = make_table(self.columns, self.rows, no_wrap=kept, box=None, padding=(0, 2, 0, 0))
+        show: Callable[[Any, Any], None] = PlainConsole.print if self.folds else print_table
+        show(PlainConsole(), table)
+
+
+class Facts:
+    """Names with what they stand for; long texts go on below their beginning."""
+
+    def __init__(self, lines: Sequence[tuple[str, str]], *, soft_wrap: bool = False) -> None:
+        self.lines, self.soft_wrap = lines, soft_wrap
+
+    def print(self) -> None:
+        """Print the lines."""
+        from letheon.terminal import PlainConsole, make_table
+
+        look: Any = {"show_header": False, "box": None, "padding": (0, 2, 0, 0)}
+        table = make_table(("name", "fact"), self.lines, no_wrap=("name",), **look)
+        PlainConsole(soft_wrap=self.soft_wrap).print(table)
+
+
+class Answer:
+    """What a command answers.
+
+    Parameters
+    ----------
+    document : object
+        For programs, with ``--json``.
+    *parts : str, Listing or Facts
+        For people.
+    status : int, default=0
+        Exit status.
+    """
+
+    def __init__(self, document: Any, *parts: str | Listing | Facts, status: int = 0) -> None:
+        self.document, self.parts, self.status = document, parts, status
+
+    def print(self, as_json: bool) -> None:
+        """Print the document, or what people read."""
+        if as_json:
+            typer.echo(json.dumps(to_plain(self.document), indent=2))
+            return
+        for part in self.parts:
+            if isinstance(part, str):
+                typer.echo(part)
+            else:
+                part.print()
+
+
+def ledger_command(
+    group: typer.Typer, name: str | None = None, *, opens: bool = True, **options: Any
+) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
+    """Return a decorator that makes a function which returns an `Answer` a command.
+
+    The command also has ``--json`` and, where it opens a ledger, ``--ledger``; the function gets
+    the opened ledger first. Errors become one line, or one JSON document, and an exit status.
+    """
+
+    def register(function: Callable[..., Answer]) -> Callable[..., Answer]:
+        def run(*, as_json: bool, **given: Any) -> None:
+            with report_errors(as_json):
+                if opens:
+                    with open_ledger(given.pop("ledger")) as opened:
+                        answer = function(opened, **given)
+                else:
+                    answer = function(**given)
+                answer.print(as_json)
+            if answer.status:
+                raise typer.Exit(answer.status)
+
+        own = [*inspect.signature(function).parameters.values()][opens:]
+        shared = [parameter("ledger", Home, None)] * opens + [parameter("as_json", AsJson, False)]
+        declare(run, function, [parameter(p.name, p.annotation, p.default) for p in own] + shared)
+        group.command(name, cls=LedgerCommand, **options)(run)
+        return function
+
+    return register
+
+
+def declare(
+    run: Callable[..., Any], function: Callable[..., Any], parameters: Sequence[inspect.Parameter]
+) -> None:
+    """Give a command the name and the help of a function, and the parameters that typer reads."""
+    functools.update_wrapper(run, function)
+    del run.__dict__["__wrapped__"]
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+
+
+def parameter(
+    name: str, annotation: Any, default: Any = inspect.Parameter.empty
+) -> inspect.Parameter:
+    """Return a parameter as typer reads it."""
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, keyword, annotation=annotation, default=default)
+
+
+@contextmanager
+def report_errors(as_json: bool) -> Iterator[None]:
+    """Turn errors into one line, or one JSON document, on the error stream and an exit status."""
+    try:
+        yield
+    except (typer.Exit, BrokenPipeError):  # the latter: the reader has seen enough
+        raise
+    except Exception as error:
+        status = status_of(error)
+        if status == INTERNAL and os.environ.get("LETHEON_TRACEBACK") == "1":
+            raise
+        kind = "InternalError" if status == INTERNAL else type(error).__name__
+        _print_error(as_json, kind, error_text(error))
+        raise typer.Exit(status) from error
+
+
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """Read an error of the library about values in this block as wrong usage.
+
+    The block is one call with what the user gave. Elsewhere a ValueError is a mistake in the
+    program.
+    """
+    try:
+        yield
+    except (errors.LetheonError, Refused):
+        raise
+    except (ValueError, TypeError) as error:
+        raise UsageError(str(error) or type(error).__name__) from error
+
+
+@contextmanager
+def print_warnings() -> Iterator[None]:
+    """Print what cannot be searched as lines on the error stream."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", errors.SearchWarning)
+        yield
+    for warning in caught:
+        if issubclass(warning.category, errors.SearchWarning):
+            typer.echo(f"warning: {warning.message}", err=True)
+        else:
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
+
+
+def _print_error(as_json: bool, kind: str, text: str) -> None:
+    if as_json:
+        typer.echo(json.dumps({"error": {"kind": kind, "text": text}}), err=True)
+    else:
+        typer.echo(f"letheon: {text}", err=True)
+
+
+def refuse(message: str) -> NoReturn:
+    """Print on the error stream why nothing was done, and leave with status 1."""
+    _print_error(False, "", message)
+    raise typer.Exit(FAILED)
+
+
+def status_of(error: BaseException) -> int:
+    """Return the exit status of an error; `INTERNAL` for a mistake in the program."""
+    if _is_of_database(error):
+        is_denied = getattr(getattr(error, "orig", None), "sqlstate", None) in _DENIED
+        return REFUSED if is_denied else TRY_AGAIN
+    if _is_missing_package(error):
+        return USAGE
+    return next((status for status, kinds in _STATUS if isinstance(error, kinds)), INTERNAL)
+
+
+def error_text(error: BaseException) -> str:
+    """Return what an error says to people."""
+    status = status_of(error)
+    if _is_of_database(error):
+        verb = "refused" if status == REFUSED else "failed"
+        return f"the database {verb}: {getattr(error, 'orig', error)}".strip()
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror.lower()}"
+    if status != INTERNAL:
+        return str(error) or type(error).__name__
+    # Which mistake and where; its own words may hold values of rows.
+    line = errors.find_own_line(error)
+    where = "" if line is None else f" in {line[0]}, line {line[1]}"
+    return (
+        f"internal error: {type(error).__name__}{where}. This is a mistake in letheon, please "
+        "report it; what was acknowledged is kept. LETHEON_TRACEBACK=1 shows more, perhaps people"
+    )
+
+
+def _is_missing_package(error: BaseException) -> bool:
+    """Whether an extra is not installed; a module of letheon that is not there is another thing."""
+    for one in (error, error.__cause__):
+        if isinstance(one, ModuleNotFoundError):
+            return (one.name or "letheon").partition(".")[0] != "letheon"
+    return False
+
+
+def _is_of_database(error: BaseException) -> bool:
+    """Whether the disk or the connection failed below SQLAlchemy, which is not imported here."""
+    known = ("sqlalchemy.exc", "DBAPIError")
+    return any((kind.__module__, kind.__name__) == known for kind in type(error).__mro__)
+
+
+@contextmanager
+def open_ledger(folder: Path | None) -> "Iterator[Ledger]":
+    """Open the ledger in a folder, or in the current one."""
+    # Through the package: it says what to install if the extra is missing.
+    import letheon
+
+    disable_core_dump()
+    home = find_home(folder)
+    with usage_errors():
+        ledger = letheon.Ledger.open(home)
+    with ledger:
+        yield ledger
+
+
+def disable_core_dump() -> None:
+    """Keep rows and keys, which this process may hold, out of a core file."""
+    import resource
+
+    _, most = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, most))
+
+
+def find_home(folder: Path | None) -> Path:
+    """Return the folder of the ledger: as given, or the current one if it is one."""
+    if folder is not None:
+        return folder
+    if not Path("letheon.toml").exists():
+        raise errors.LedgerMissingError(
+            "no ledger here: give --ledger DIR or set LETHEON_LEDGER; `letheon init` makes one"
+        )
+    return Path()
+
+
+def read_public_key(text: str) -> str:
+    """Return a public key: the 64 digits, or what a file of them holds."""
+    if _KEY.fullmatch(text):
+        return text
+    if not Path(text).is_file():
+        raise FileNotFoundError(f"--key {text} is neither 64 hexadecimal digits nor a file")
+    content = Path(text).read_bytes()[:256].decode("ascii", "replace").strip()
+    if not _KEY.fullmatch(content):
+        raise UsageError(f"{text} holds no public key; expected 64 hexadecimal digits")
+    return content
+
+
+def read_lines(name: str) -> list[str]:
+    """Return the lines of a file, or of standard input for a dash, that are not empty."""
+    try:
+        content = sys.stdin.read() if name == "-" else Path(name).read_text("utf-8-sig")
+    except UnicodeDecodeError:
+        raise UsageError(f"{name} is no text in UTF-8; expected one id per line") from None
+    # Other line breaks than this one may be part of an id.
+    return [line.strip() for line in content.split("\n") if line.strip()]
+
+
+def require_file(path: Path) -> Path:
+    """Return the path of a file that is there."""
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    return path
+
+
+def require_folder(path: Path) -> Path:
+    """Return the path of a folder that is there."""
+    if not path.is_dir():
+        raise FileNotFoundError(f"there is no folder {path}")
+    return path
+
+
+def whole_numbers(option: str, text: str) -> list[int]:
+    """Return the numbers of a list such as ``1,5,20``; reject anything else in plain words."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isascii() and word.isdigit() and int(word) > 0 for word in words):
+        raise typer.BadParameter(
+            f"{text!r}; expected whole numbers from 1, with commas: 1,5,20", param_hint=option
+        )
+    return [int(word) for word in words]
+
+
+def whole_number(least: int) -> Callable[[str], int]:
+    """Return a reader of one whole number whose error repeats what was given."""
+
+    # Typer converts defaults too, and a default is a number already.
+    def whole_number(given: Any) -> int:
+        word = str(given).strip()
+        if not (word.isascii() and word.isdigit() and int(word) >= least):
+            raise typer.BadParameter(
+                f"{word!r}; expected a whole number from {least}, digits only: 100000"
+            )
+        return int(word)
+
+    return whole_number
+
+
+def to_plain(value: Any) -> Any:
+    """Return a value as JSON knows it."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {entry.name: to_plain(getattr(value, entry.name)) for entry in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(item) for item in value]
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return str(value) if isinstance(value, Path) else value

@@ -1,0 +1,390 @@
+"""`letheon init`, `doctor`, `ledger`, `key` and `store`: the ledger, its keys and stores."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from letheon.cli._certificates import read_statements
+from letheon.cli._command import (
+    FAILED,
+    REFUSED,
+    Answer,
+    Home,
+    Listing,
+    argument,
+    find_home,
+    flag,
+    ledger_command,
+    make_group,
+    open_ledger,
+    print_warnings,
+    read_public_key,
+    require_folder,
+    status_of,
+    usage_errors,
+    value,
+)
+from letheon.exceptions import LedgerError, LedgerMissingError
+from letheon.verifier import Refused, Trust, check_chain, check_purge, search_gaps
+
+if TYPE_CHECKING:
+    from letheon.ledger import Adoption, Finding, Ledger
+
+__all__ = ["doctor", "init", "keys", "ledgers", "stores"]
+
+ledgers = make_group("ledger", "The ledger as a whole.")
+keys = make_group("key", "Keys that certificates are signed with.")
+stores = make_group("store", "Folders outside the ledger that may hold people.")
+
+# What doctor looks at and a signature covers.
+_SIGNED = ("keys", "certificates", "log")
+# Numbers that are listed; of more, the first ones.
+_LISTED = 20
+
+
+def init(
+    folder: Annotated[Path, argument("DIR", "Folder to make it in.")],
+    name: Annotated[str, value("NAME", "Name of the ledger, as certificates carry it.")],
+    database: Annotated[
+        str | None,
+        value(
+            "URL", "PostgreSQL: postgresql://user@host/name.", show_default="a SQLite file in DIR"
+        ),
+    ] = None,
+    timezone: Annotated[
+        str, value("ZONE", "Time zone of the controller's seat.")
+    ] = "Europe/Brussels",
+    seat: Annotated[
+        str, value("CODE", "Whose public holidays count: EU, none, BE, DE, FR, ...")
+    ] = "EU",
+) -> Answer:
+    """Make a ledger: settings, signing key, database.
+
+    Example: letheon init erasures --name prod-eu-1
+    """
+    import letheon
+
+    with usage_errors():
+        calendar = letheon.ledger.Calendar(seat=seat, timezone=timezone)
+        made = letheon.Ledger.create(folder, name=name, database=database, calendar=calendar)
+    with made as opened:
+        document = {
+            "ledger": opened.name,
+            "folder": folder.resolve(),
+            "public_key": opened.public_key,
+        }
+        text = (
+            f"made the ledger {opened.name} in {folder}\n"
+            f"public key {opened.public_key}\n"
+            "Give this key to whoever shall verify certificates.\n"
+            f"Keep a copy of sign-*.key, current and tag.key in {folder / 'keys'}\n"
+            f"and of {folder / 'public'} in a safe place. Keep other keys no longer\n"
+            "than your backups last: a key that was kept undoes an erasure."
+        )
+    return Answer(document, text)
+
+
+def doctor(
+    accept_clock: Annotated[
+        bool, flag("--accept-clock", "First confirm that this machine's clock is right now.")
+    ] = False,
+    ledger: Home = None,
+) -> Answer:
+    """Look the ledger over: files, keys, certificates, log, due days, leftovers, clock.
+
+    The exit status is 1 if something is wrong. A clock that was ahead has left times in the log
+    that are still to come, and nothing is recorded until they have passed. A clock that is days
+    ahead of the uptime of the machines ends no hold, and nothing is forgotten: it was set ahead, or
+    the machines were off. In both cases set the clock right, then use --accept-clock once. The log
+    tells of it.
+
+    Example: letheon doctor --ledger erasures
+    """
+    found = (*_accept_clock(ledger, accept_clock), *_look_over(ledger))
+    return _findings_answer(found, empty="nothing to look at")
+
+
+def _findings_answer(found: "Sequence[Finding]", *, empty: str) -> Answer:
+    rows = [(one.level, one.check, one.text) for one in found]
+    status = FAILED if any(one.level == "error" for one in found) else 0
+    shown = Listing(("", "check", "found"), rows, empty=empty, folds="found")
+    return Answer(found, shown, status=status)
+
+
+def _accept_clock(folder: Path | None, wanted: bool) -> "tuple[Finding, ...]":
+    """Go on from the clock as it is now, and say so."""
+    if not wanted:
+        return ()
+    with open_ledger(folder) as opened:
+        was_ahead = opened.accept_clock()
+    from letheon.ledger import Finding
+
+    text = "the log goes on from this machine's clock" if was_ahead else "nothing to correct"
+    return (Finding("accept-clock", "ok", text),)
+
+
+def _look_over(folder: Path | None) -> "tuple[Finding, ...]":
+    """Return what was found; what keeps the ledger from being opened is a finding as well."""
+    try:
+        with open_ledger(folder) as opened:
+            return opened.doctor()
+    except LedgerError as error:
+        if status_of(error) != REFUSED:
+            raise
+        from letheon.ledger import Finding
+
+        return (Finding("ledger", "error", str(error)),)
+
+
+@ledger_command(ledgers, "verify")
+def verify(
+    opened: "Ledger",
+    key: Annotated[
+        str | None,
+        value(
+            "KEY",
+            "First public key: 64 hexadecimal digits, or a file of them.",
+            show_default="that of the ledger",
+        ),
+    ] = None,
+) -> Answer:
+    """Verify what is signed: certificates, their chain and files, purges, log and checkpoints.
+
+    The exit status is 1 if something does not hold.
+
+    Example: letheon ledger verify --key ledger.pub
+    """
+    found = [one for one in opened.doctor() if one.check in _SIGNED]
+    pinned = opened.public_key if key is None else read_public_key(key)
+    return _findings_answer([*found, _check_signed(opened, pinned)], empty="nothing is signed")
+
+
+def _check_signed(opened: "Ledger", pinned: str) -> "Finding":
+    """Follow the pinned key to every certificate, and from there to its purge."""
+    from letheon.ledger import Finding
+
+    envelopes = [opened.certificates.envelope(number) for number in opened.certificates.sequences()]
+    attested = in_part = 0
+    try:
+        trust = Trust.from_pinned(pinned, read_statements(opened.folder / "public" / "keys"))
+        for certificate in check_chain(envelopes, trust):
+            try:
+                purge = opened.certificates.purge_attestation(certificate.sequence)
+            except LedgerMissingError:
+                continue
+            in_part += bool(search_gaps(check_purge(purge, certificate, trust).predicate))
+            attested += 1
+    except Refused as error:
+        return Finding("signatures", "error", str(error))
+    text = f"{len(envelopes)} certificates and {attested} purges follow from key {pinned[:16]}…"
+    if in_part:
+        text += f"; {in_part} of them not fully searched, see `letheon cert chain`"
+    return Finding("signatures", "warning" if in_part else "ok", text)
+
+
+@ledger_command(ledgers, "export")
+def export(
+    opened: "Ledger",
+    folder: Annotated[Path, argument("DIR", "A new folder.")],
+    tier: Annotated[
+        Literal["public", "auditor"],
+        typer.Option(help="The auditor's holds rows, salts and models: personal data."),
+    ] = "public",
+    model: Annotated[str | None, value("NAME", "This model only, in the auditor's part.")] = None,
+    tenant: Annotated[
+        str | None, value("NAME", "Of this tenant only.", show_default="all; default with --model")
+    ] = None,
+) -> Answer:
+    """Write a bundle that a stranger can verify with the public key.
+
+    The public tier names nobody. An export for an auditor is an event of the log, and says until
+    when it may be kept.
+
+    Example: letheon ledger export bundle --tier auditor
+    """
+    if model is not None:
+        # Another tenant may have a model of that name.
+        tenant = tenant or "default"
+        opened.models.versions(model, tenant=tenant)
+    with usage_errors():
+        path = opened.export(folder, tier=tier, model=model, tenant=tenant)
+    document = {"folder": path.resolve(), "tier": tier, "public_key": opened.public_key}
+    text = (
+        f"wrote the {tier} bundle {path}\n"
+        f"verify it: letheon audit report {path} --key {opened.public_key}"
+    )
+    return Answer(document, text)
+
+
+@ledger_command(ledgers, "upgrade", opens=False)
+def upgrade(ledger: Home = None) -> Answer:
+    """Bring the database of an older letheon to this one's form; back it up first.
+
+    Example: letheon ledger upgrade --ledger erasures
+    """
+    import letheon
+
+    home = find_home(ledger)
+    letheon.Ledger.upgrade(home)
+    return Answer({"folder": home.resolve()}, "the database has this version's form")
+
+
+@ledger_command(ledgers, "adopt")
+def adopt(
+    opened: "Ledger",
+    yes: Annotated[bool, flag("--yes", "Do it; otherwise only say what is lost.")] = False,
+) -> Answer:
+    """Go on from a database that is older than the files, because the newer one is lost.
+
+    Models, certificates and checkpoints that this database does not hold are given up: signed files
+    are moved to superseded/, the next worker destroys the others. The log records it. Without --yes
+    nothing is changed, and the exit status is 4 if there is something to adopt.
+
+    Example: letheon ledger adopt --yes
+    """
+    found = opened.adopt_database(yes=yes)
+    status = REFUSED if found.differences and not found.is_done else 0
+    return Answer(found, "\n".join(_describe_adoption(found)), status=status)
+
+
+def _describe_adoption(found: "Adoption") -> Iterator[str]:
+    if not found.differences:
+        yield "database and files agree; there is nothing to adopt"
+        return
+    yield from (f"differs: {text}" for text in found.differences)
+    for kind in ("certificates", "checkpoints", "purges"):
+        numbers: tuple[int, ...] = getattr(found, kind)
+        if numbers:
+            listed = ", ".join(map(str, numbers[:_LISTED])) + (
+                "" if len(numbers) <= _LISTED else ", ..."
+            )
+            yield f"{kind} moved to superseded/: {len(numbers)} ({listed})"
+    yield f"models that only the files know, destroyed by the next worker: {found.n_models}"
+    yield (
+        f"files that no version names, destroyed by the next worker: {found.n_blobs} blobs, "
+        f"{found.n_keys} keys, {found.n_proofs} proofs"
+    )
+    for name in found.models:
+        yield f"model {name!r} cannot be read any more: its files or its key are gone"
+    for request in found.requests:
+        yield f"request {request}: its ids cannot be read any more; file it again, then cancel it"
+    yield (
+        "this database is accepted; the log records it"
+        if found.is_done
+        else "nothing was changed; if the newer database is lost for good, add --yes"
+    )
+
+
+@ledger_command(ledgers, "checkpoint")
+def checkpoint(
+    opened: "Ledger",
+    out: Annotated[Path | None, value("FILE", "Write it to a file, for a witness.")] = None,
+) -> Answer:
+    """Sign a checkpoint of the log and print it; whoever keeps it sees a later roll-back.
+
+    Example: letheon ledger checkpoint --out checkpoint.txt
+    """
+    taken = opened.log.checkpoint()
+    if out is not None:
+        out.write_text(taken.note, "utf-8")
+    document = {"size": taken.size, "root": taken.root, "note": taken.note}
+    text = taken.note.rstrip("\n") if out is None else f"{taken.size} events; wrote {out}"
+    return Answer(document | {"digest": taken.digest}, text)
+
+
+@ledger_command(keys, "list")
+def list_keys(opened: "Ledger") -> Answer:
+    """List the public keys; strangers pin the first.
+
+    Example: letheon key list
+    """
+    found = opened.keys.list()
+    return Answer(found, "\n".join(_describe_key(one) for one in found))
+
+
+def _describe_key(key: Any) -> str:
+    signs = f"from {key.first} on" if key.last is None else f"{key.first} to {key.last}"
+    if key.last is not None and key.last < key.first:
+        signs = "none"
+    return f"{key.state}: certificates {signs}\n  public  {key.public}\n  id      {key.keyid}"
+
+
+@ledger_command(keys, "rotate")
+def rotate(opened: "Ledger") -> Answer:
+    """Sign with a new key from now on; old certificates stay valid.
+
+    Example: letheon key rotate
+    """
+    keyid = opened.keys.rotate()
+    text = (
+        f"signs from now on with the key of id\n{keyid}\n"
+        f"strangers go on with the first public key\n{opened.public_key}"
+    )
+    return Answer({"keyid": keyid}, text)
+
+
+@ledger_command(keys, "revoke")
+def revoke(
+    opened: "Ledger",
+    keyid: Annotated[str, argument("KEY", "Id of the key, in full.")],
+    after: Annotated[int, value("N", "Certificates up to this number stay trusted.", min=0)],
+) -> Answer:
+    """State that a key is not to be trusted after a certificate; rotate first.
+
+    Example: letheon key revoke
+    9b241b61c3c1262035366773f02a8643883e04ddc8d123c8b5876423598f7ba9 --after 41
+    """
+    with usage_errors():
+        opened.keys.revoke(keyid, after=after)
+    document = {"keyid": keyid, "after": after}
+    return Answer(document, f"{keyid} is not trusted after certificate {after}")
+
+
+@ledger_command(stores, "add")
+def add_store(
+    opened: "Ledger",
+    name: Annotated[str, argument("NAME", "A code, for attestations.")],
+    folder: Annotated[Path, argument("DIR", "The folder.")],
+    owner: Annotated[str, value("CODE", "Who keeps it clean.")] = "operator",
+    scope: Annotated[str, value("CODE", "What lies in it.")] = "copies",
+    days: Annotated[
+        int | None, value("N", "A backup that expires by itself after so many days.", min=1)
+    ] = None,
+) -> Answer:
+    """Register a folder that every purge looks through.
+
+    Example: letheon store add features /srv/features --owner data-team
+    """
+    path = require_folder(folder)
+    with usage_errors(), print_warnings():
+        opened.stores.add(name, path, owner=owner, scope=scope, days=days)
+    return Answer({"store": name}, f"every purge looks through {folder} from now on")
+
+
+@ledger_command(stores, "list")
+def list_stores(opened: "Ledger") -> Answer:
+    """List the registered folders.
+
+    Example: letheon store list
+    """
+    found = opened.stores.list()
+    rows = [(one.name, one.path, one.owner, one.scope, one.days) for one in found]
+    columns = ("store", "folder", "owner", "scope", "days")
+    return Answer(found, Listing(columns, rows, empty="no folder is registered", folds="folder"))
+
+
+@ledger_command(stores, "remove")
+def remove_store(
+    opened: "Ledger",
+    name: Annotated[str, argument("NAME", "Name of the store.")],
+) -> Answer:
+    """Take a folder off the registry; later purges do not speak of it.
+
+    Example: letheon store remove features
+    """
+    if name not in {one.name for one in opened.stores.list()}:
+        raise LedgerMissingError(f"there is no store {name!r}; `letheon store list` shows all")
+    opened.stores.remove(name)
+    return Answer({"store": name}, f"{name} is not looked through any more")

@@ -1,0 +1,386 @@
+"""Acts of the demo about models: train, forget, compare with a fresh fit, save."""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from shutil import which
+
+import numpy as np
+from rich.table import Table
+
+import letheon
+from letheon.demo._scene import (
+    NAIVE,
+    PASSES,
+    ROWS_PER_PERSON,
+    SHARDED,
+    SHARDS,
+    SLICED,
+    Scene,
+    fixed_passes,
+    let_go,
+)
+from letheon.exceptions import UnknownIdError
+from letheon.forest import DaREForestClassifier
+from letheon.linear import InfluenceClassifier
+from letheon.measures import efficiency
+from letheon.parallel import one_thread
+from letheon.persist import inspect, load, save
+from letheon.sharded import SISAClassifier, plan
+from letheon.terminal import size_text, time_text
+
+__all__ = [
+    "compare",
+    "deepen",
+    "explain",
+    "forget",
+    "keep",
+    "meet",
+    "open_desk",
+    "refuse",
+    "regrow",
+    "step",
+    "train",
+]
+
+BLOCKS = 20
+
+
+def meet(scene: Scene) -> None:
+    """Say what the data and the models are."""
+    people = len(set(scene.ids.tolist()))
+    scene.say(
+        f"{len(scene.X):,} images of handwritten digits from scikit-learn, given to {people} "
+        f"made-up people with {ROWS_PER_PERSON} rows each; {len(scene.X_test)} more for testing. "
+        f"One small neural network, {PASSES} passes, made to forget in three ways."
+    )
+
+
+def train(scene: Scene) -> None:
+    """Fit every model."""
+    with scene.progress() as bars:
+        task = bars.add_task("", total=len(scene.models))
+        for name, model in scene.models.items():
+            bars.update(task, description=name)
+            begin = time.perf_counter()
+            with fixed_passes():
+                model.fit(scene.X, scene.y, ids=scene.ids)
+            scene.fit_seconds[name] = time.perf_counter() - begin
+            bars.advance(task)
+        bars.update(task, description="models trained")
+    rows = [
+        (name, time_text(scene.fit_seconds[name]), f"{model.score(scene.X_test, scene.y_test):.1%}")
+        for name, model in scene.models.items()
+    ]
+    scene.show(("model", "training", "test accuracy"), rows)
+    scene.say("Shards are trained apart, on fewer rows each. Accuracy is what that costs.")
+
+
+def forget(scene: Scene) -> None:
+    """Let some people leave, one after the other."""
+    leaving = scene.some_people(6)
+    with scene.progress() as bars:
+        for name, model in scene.models.items():
+            task = bars.add_task(name, total=len(leaving))
+            scene.receipts[name] = []
+            for person in leaving:
+                scene.receipts[name].append(let_go(model, [person]))
+                bars.advance(task)
+    scene.gone += leaving
+    scene.say("The last receipt of each model; a receipt never says who left:")
+    for receipts in scene.receipts.values():
+        scene.quote(str(receipts[-1]))
+    scene.show(("model", "mean time", "mean work", "speed-up", "expected"), _costs(scene))
+    scene.say(
+        "Work is what was trained again, as a share of a retrain. The expected speed-up counts "
+        "rows, as a mean over all people (letheon plan). The measured one is that of these six, "
+        "timed on this machine: it depends on which slices they are in, and it is lower where "
+        "shards are small, since every call of the learner has a fixed cost whatever its rows."
+    )
+
+
+def _costs(scene: Scene) -> Iterator[tuple[str, ...]]:
+    naive = [receipt.seconds for receipt in scene.receipts[NAIVE]]
+    for name, receipts in scene.receipts.items():
+        seconds = [receipt.seconds for receipt in receipts]
+        work = sum(receipt.work for receipt in receipts) / len(receipts)
+        yield (
+            name,
+            time_text(sum(seconds) / len(seconds)),
+            f"{work:.1%}",
+            f"{efficiency(naive, seconds).value:.1f}x",
+            f"{_expected(scene, name):.1f}x",
+        )
+
+
+def _expected(scene: Scene, name: str) -> float:
+    model = scene.models[name]
+    if not isinstance(model, SISAClassifier):
+        return 1.0
+    return plan(
+        len(scene.X),
+        n_shards=model.n_shards,
+        n_slices=model.n_slices,
+        epochs=PASSES,
+        rows_per_person=ROWS_PER_PERSON,
+    ).speed_up
+
+
+def compare(scene: Scene) -> None:
+    """Compare every model with a fresh fit on the remaining rows."""
+    rows = []
+    with scene.progress() as bars:
+        task = bars.add_task("fresh fits without the six", total=len(scene.models))
+        for name, model in scene.models.items():
+            ours, fresh = model.digest(), scene.fresh_fit(name).digest()
+            verdict = scene.check(ours == fresh, f"{name}: forgetting equals a fresh fit")
+            rows.append((name, f"{ours[:12]}...", f"{fresh[:12]}...", verdict))
+            bars.advance(task)
+    scene.show(("model", "after forgetting", "fresh fit", "equal"), rows)
+    scene.say(
+        "A digest is the SHA-256 of everything the model keeps: rows, states, parameters, seed. "
+        "Equal digests: the model is, byte for byte, one that never saw the six people. Whoever "
+        "has the remaining rows can make this comparison."
+    )
+
+
+def keep(scene: Scene) -> None:
+    """Save and load a model; let one more person leave both the old and the loaded one."""
+    model, person = scene.models[SLICED], scene.somebody_else()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "digits.letheon"
+        save(model, path)
+        info, loaded = inspect(path), load(path)
+    let_go(model, [person])
+    receipt = let_go(loaded, [person])
+    scene.gone.append(person)
+    fresh = scene.fresh_fit(SLICED).digest()
+    scene.say(
+        f"Saved in the format {info.format}: {size_text(info.size)}, no pickle. The file holds "
+        "rows, so it is personal data. Loaded again, and one more person left:"
+    )
+    scene.quote(str(receipt))
+    same = scene.check(loaded.digest() == model.digest(), "a loaded model forgets alike")
+    exact = scene.check(loaded.digest() == fresh, "a loaded model forgets exactly")
+    scene.say(f"Equal to the model that was never saved: {same}.")
+    scene.say(f"Equal to a fresh fit without all seven: {exact}.")
+
+
+def refuse(scene: Scene) -> None:
+    """Ask for somebody who is not there: the request is refused and nothing changes."""
+    model = scene.models[SHARDED]
+    known, before, refused = scene.somebody_else(), model.digest(), False
+    try:
+        let_go(model, [known, "person-999"])
+    except UnknownIdError as error:
+        refused = True
+        scene.quote(f"UnknownIdError: {error}", "yellow")
+    scene.check(refused, "an unknown id is refused")
+    same = scene.check(model.digest() == before, "a refused request changes nothing")
+    scene.say(f"All or nothing: {known} is known, and is still held. Model unchanged: {same}.")
+
+
+def regrow(scene: Scene) -> None:
+    """Let six people leave a forest, first lazily; grow what was dropped; compare with a refit."""
+    forest = DaREForestClassifier(random_state=scene.seed).fit(scene.X, scene.y, ids=scene.ids)
+    leaving = scene.some_people(6)
+    receipts = [forest.forget([person]) for person in leaving]
+    settling = _seconds(forest.settle)
+    rows = ~np.isin(scene.ids, leaving)
+    fresh = DaREForestClassifier(random_state=forest.seed_)
+    refit = _seconds(lambda: fresh.fit(scene.X[rows], scene.y[rows], ids=scene.ids[rows]))
+    scene.say(
+        f"A forest of {forest.n_estimators} trees on the same rows, "
+        f"{forest.score(scene.X_test, scene.y_test):.1%} right on the test rows. The same six "
+        "people leave, one after the other. Subtrees that would have grown otherwise are dropped "
+        "at once, and grown again when they are needed, or all together:"
+    )
+    scene.quote(str(receipts[-1]))
+    forgetting = sum(receipt.seconds for receipt in receipts)
+    scene.show_times(
+        {
+            "a refit": refit,
+            "one person, lazily": forgetting / len(receipts),
+            "one person, settled": (forgetting + settling) / len(receipts),
+        }
+    )
+    exact = scene.check(fresh.digest() == forest.digest(), "a forest forgets exactly")
+    scene.say(
+        f"Equal to a fresh fit without the six: {exact}. This table is small: the more rows, "
+        "the smaller the share of them that one person can change."
+    )
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def step(scene: Scene) -> None:
+    """Let people leave a logistic regression by small steps; look into the account of its noise."""
+    leaving = scene.some_people(20)
+    rows = ~np.isin(scene.ids, leaving)
+    model, fresh = (InfluenceClassifier(l2=0.01) for _ in range(2))
+    # Several threads would slow both down on matrices this small, and the refit more.
+    with one_thread():
+        model.fit(scene.X, scene.y, ids=scene.ids)
+        receipts = [model.forget([person]) for person in leaving]
+        refit = _seconds(lambda: fresh.fit(scene.X[rows], scene.y[rows], ids=scene.ids[rows]))
+    scene.say(
+        "A logistic regression on the same rows, released with secret noise. Twenty people leave, "
+        "one after the other; for each the coefficients make one Newton step, and get new noise:"
+    )
+    scene.quote(str(receipts[-1]))
+    one = sum(receipt.seconds for receipt in receipts) / len(receipts)
+    scene.show_times({"a refit": refit, "one person, certified": one})
+    _audit(scene, model, fresh)
+    held = set(model.ids_.tolist())
+    gone = scene.check(held.isdisjoint(leaving), "nobody who left a regression is held")
+    scene.say(f"Nobody who left is held: {gone}.")
+
+
+def _audit(scene: Scene, model: InfluenceClassifier, fresh: InfluenceClassifier) -> None:
+    """Show what is claimed and what was spent of it, and check both."""
+    claim, account, left = model.guarantee_, model.account_, model.exact_residual()
+    covered = scene.check(account.spent <= account.limit, "the budget covers what was spent")
+    # Measured with rows left out and with rows wiped: sums that differ in the last digits.
+    honest = scene.check(left <= account.spent * (1 + 1e-9), "the account covers the residual")
+    accuracies = [each.score(scene.X_test, scene.y_test) for each in (model, fresh)]
+    close = scene.check(
+        abs(accuracies[0] - accuracies[1]) <= 0.01, "a step is as good as a refit, within a point"
+    )
+    scene.say(
+        f"{claim.kind}: not to be told from a refit with fresh noise, up to epsilon = "
+        f"{claim.epsilon:g} and delta = {claim.delta:g}. The noise hides a gradient of "
+        f"{account.limit:.3g}; {account.spent:.3g} of it are spent. Within the budget: {covered}. "
+        f"Measured: {left:.3g}, not above what the account says: {honest}. It was measured "
+        f"{account.exact} times on the way, improved by another step {account.polishes} times, and "
+        f"{account.retrains} retrains were needed. So few rows leave little room: with more of "
+        "them a step hardly spends anything, and looks at no other row."
+    )
+    scene.say(
+        f"Right on the test rows: {accuracies[0]:.1%}, refit {accuracies[1]:.1%}. Within a point: "
+        f"{close}."
+    )
+
+
+def deepen(scene: Scene) -> None:
+    """Let people leave nets of torch: exactly by shards, and by an estimate with blocks."""
+    if find_spec("torch") is None:
+        scene.say("Skipped: nets need torch, which is not installed. With it this act is played:")
+        scene.quote("pip install 'letheon[torch]'")
+        return
+    _by_shards(scene)
+    _by_blocks(scene)
+
+
+def _by_shards(scene: Scene) -> None:
+    leaving = scene.some_people(6)
+    rows = ~np.isin(scene.ids, leaving)
+    model = _sharded_net(scene.seed).fit(scene.X, scene.y, ids=scene.ids)
+    receipt = model.forget(leaving[:1])
+    model.forget(leaving[1:])
+    fresh = _sharded_net(model.seed_).fit(scene.X[rows], scene.y[rows], ids=scene.ids[rows])
+    scene.say(
+        f"A net of torch in each of {SHARDS} shards, "
+        f"{model.score(scene.X_test, scene.y_test):.1%} right on the test rows. One person leaves, "
+        "then five more:"
+    )
+    scene.quote(str(receipt))
+    exact = scene.check(fresh.digest() == model.digest(), "a sharded net forgets exactly")
+    scene.say(f"Equal to a fresh fit without the six: {exact}.")
+
+
+def _by_blocks(scene: Scene) -> None:
+    leaving = scene.some_people(6)
+    # Where a request stops is the only difference: at a small change, or at the end.
+    model, whole = (_block_net(scene.seed, epsilon) for epsilon in (0.1, 0.0))
+    for each in (whole, model):
+        each.fit(scene.X, scene.y, ids=scene.ids)
+        receipts = [each.forget([person]) for person in leaving]
+    scene.say(
+        f"One net, trained on {BLOCKS} blocks of people, one after the other; "
+        f"{model.score(scene.X_test, scene.y_test):.1%} right. The six leave one by one: a block "
+        "is trained again, and so are later ones until the difference hardly changes any more. "
+        "The rest of the old training is added on:"
+    )
+    scene.quote(str(receipts[-1]))
+    gone = not np.isin(leaving, model.ids_).any()
+    scene.check(gone, "nobody who left a net of blocks is held")
+    ended = whole.exact_blocks_ == BLOCKS
+    scene.check(ended, "a run to the end leaves no block out")
+    scene.say(
+        f"empirical: nothing is proved. Receipts estimate a distance of {model.tail_:.3g} from "
+        "runs to the end, as the sum of absolute differences of all parameters. We made these "
+        f"runs: the true distance is {_distance(model, whole):.3g}."
+    )
+
+
+def _sharded_net(seed: int) -> "letheon.SISANetClassifier":
+    return letheon.SISANetClassifier(
+        n_shards=SHARDS, n_slices=4, epochs=PASSES, device="cpu", random_state=seed
+    )
+
+
+def _block_net(seed: int, epsilon: float) -> "letheon.DeepObliviateClassifier":
+    return letheon.DeepObliviateClassifier(
+        n_blocks=BLOCKS,
+        epsilon=epsilon,
+        epochs=3,
+        batch_size=32,
+        learning_rate=0.2,
+        device="cpu",
+        random_state=seed,
+    )
+
+
+def _distance(
+    one: "letheon.DeepObliviateClassifier", two: "letheon.DeepObliviateClassifier"
+) -> float:
+    """Return the sum of absolute differences between all parameters of two nets."""
+    pairs = zip(one.to_modules()[0].parameters(), two.to_modules()[0].parameters(), strict=True)
+    return sum(float((ours - theirs).abs().sum()) for ours, theirs in pairs)
+
+
+def explain(scene: Scene) -> None:
+    """Say what was claimed and what was not."""
+    claim = scene.models[SLICED].guarantee_
+    words = {
+        claim.kind: "The bytes of a fresh fit on the remaining rows, in their order, "
+        "with the same seed, library versions and CPU kernel.",
+        "certified": "The regression: a refit with fresh noise could as well have given these "
+        "coefficients, up to epsilon and delta, as long as the noise stays secret.",
+        "empirical": "The net of blocks: near a retrain by an estimate that may be wrong. "
+        "It bounds nothing.",
+        claim.requests: "People did not choose to leave because of what the model showed "
+        "them. Nothing is claimed about people who did.",
+        claim.releases: "Whoever kept an older model still has what it knew.",
+        "confidential": "Digests: with the remaining rows at hand, an old digest "
+        "confirms a right guess of a forgotten row.",
+    }
+    grid = Table.grid(padding=(0, 2))
+    for row in words.items():
+        grid.add_row(*row)
+    scene.console.print(grid)
+
+
+def open_desk(scene: Scene) -> None:
+    """Say how to open the desk."""
+    if find_spec("fastapi") is None:
+        scene.say("The desk needs an extra:")
+        scene.quote("pip install 'letheon[service]'")
+    scene.say(
+        "A desk before a ledger takes requests, shows models and certificates, replays audits by a "
+        "button, and lets people check their receipts. A filled example, a token for each role:"
+    )
+    scene.quote(f"{_program()} serve --demo")
+    scene.say("Your own, made at the first start, which prints one token of an admin:")
+    scene.quote(f"{_program()} serve --ledger erasures")
+
+
+def _program() -> str:
+    """Return the command as it can be typed here."""
+    return "letheon" if which("letheon") else ".venv/bin/letheon"

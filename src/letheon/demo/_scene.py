@@ -1,0 +1,142 @@
+"""What the acts of the demo share: people, models, and what was found out so far."""
+
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.padding import Padding
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.neural_network import MLPClassifier
+
+from letheon import NaiveUnlearner, Receipt, SISAClassifier
+from letheon.terminal import make_table, print_table, time_text
+
+N_TRAIN = 1_500
+ROWS_PER_PERSON = 4
+SHARDS, SLICES, PASSES = 5, 8, 27
+NAIVE = "naive retraining"
+SHARDED = f"SISA, {SHARDS} shards"
+SLICED = f"SISA, {SHARDS} shards x {SLICES} slices"
+
+
+@dataclass
+class Scene:
+    """People with rows, models that learned from them, and receipts of what was forgotten."""
+
+    console: Console
+    seed: int
+    X: NDArray[np.float64]
+    y: NDArray[np.int64]
+    ids: NDArray[np.str_]
+    X_test: NDArray[np.float64]
+    y_test: NDArray[np.int64]
+    models: dict[str, Any]
+    fit_seconds: dict[str, float] = field(default_factory=dict)
+    receipts: dict[str, list[Receipt]] = field(default_factory=dict)
+    gone: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    found: dict[str, Any] = field(default_factory=dict)
+
+    def some_people(self, number: int) -> list[str]:
+        """Return so many people, evenly spread over all of them."""
+        names = sorted(set(self.ids.tolist()))
+        return names[:: len(names) // number][:number]
+
+    def somebody_else(self) -> str:
+        """Return a person who has not left."""
+        held: set[str] = set(self.ids.tolist())
+        return max(held - set(self.gone))
+
+    def staying(self) -> NDArray[np.bool_]:
+        """Return which rows belong to people who did not leave."""
+        return ~np.isin(self.ids, self.gone)
+
+    def fresh_fit(self, name: str) -> Any:
+        """Return the model of that name, fitted afresh on the remaining rows with the same seed."""
+        rows = self.staying()
+        model = clone(self.models[name]).set_params(random_state=self.models[name].seed_)
+        with fixed_passes():
+            return model.fit(self.X[rows], self.y[rows], ids=self.ids[rows])
+
+    def say(self, text: str) -> None:
+        """Print a paragraph."""
+        self.console.print(text)
+
+    def quote(self, text: str, style: str = "cyan") -> None:
+        """Print what the library itself said, indented."""
+        self.console.print(Padding(Text(text, style), (0, 0, 0, 2)))
+
+    def check(self, fact: bool, claim: str) -> str:
+        """Return yes or NO, and remember a claim that turned out false."""
+        if not fact:
+            self.failures.append(claim)
+        return "yes" if fact else "NO"
+
+    def show(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        """Print a table whose columns after the first are aligned to the right."""
+        table = make_table(columns, rows, right=columns[1:], no_wrap=columns, pad_edge=False)
+        print_table(self.console, table)
+
+    def show_times(self, seconds: dict[str, float]) -> None:
+        """Print times, and how many times faster each is than the first."""
+        first = next(iter(seconds.values()))
+        rows = [(what, time_text(t), f"{first / t:,.1f}x") for what, t in seconds.items()]
+        self.show(("what", "mean time", "speed-up"), rows)
+
+    @contextmanager
+    def progress(self) -> Iterator[Progress]:
+        """Show bars while something takes its time; on a pipe only their final state."""
+        columns = (
+            TextColumn("{task.description:<34}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+        )
+        with Progress(*columns, console=self.console) as bars:
+            yield bars
+
+
+def set_scene(console: Console, seed: int) -> Scene:
+    """Return handwritten digits, owned by made-up people, and three unfitted models."""
+    X, y = load_digits(return_X_y=True)
+    X = X / 16.0
+    order = np.random.default_rng(0).permutation(len(X))
+    train, test = order[:N_TRAIN], order[N_TRAIN:]
+    owners = np.arange(N_TRAIN) % (N_TRAIN // ROWS_PER_PERSON)
+    ids = np.array([f"person-{owner:03d}" for owner in owners])
+    return Scene(console, seed, X[train], y[train], ids, X[test], y[test], _models(seed))
+
+
+def let_go(model: Any, people: list[str]) -> Receipt:
+    """Let one model forget these people."""
+    with fixed_passes():
+        receipt: Receipt = model.forget(people)
+    return receipt
+
+
+def _models(seed: int) -> dict[str, Any]:
+    net = MLPClassifier((200,), max_iter=PASSES, n_iter_no_change=PASSES, batch_size=25)
+    shards: dict[str, Any] = {"n_shards": SHARDS, "epochs": PASSES, "random_state": seed}
+    return {
+        NAIVE: NaiveUnlearner(net, random_state=seed),
+        SHARDED: SISAClassifier(net, **shards),
+        SLICED: SISAClassifier(net, n_slices=SLICES, **shards),
+    }
+
+
+@contextmanager
+def fixed_passes() -> Iterator[None]:
+    """Train without scikit-learn's advice: passes are fixed, and a first slice may be small."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.filterwarnings("ignore", "Got `batch_size`")
+        yield

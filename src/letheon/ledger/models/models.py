@@ -1,0 +1,633 @@
+"""`Ledger.models`: registered models, their versions, and what is known about them."""
+
+import os
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Connection, Row, Select, func, select
+
+from letheon import state
+from letheon.data import IdIndex, Ids, as_ids
+from letheon.exceptions import LedgerMissingError
+from letheon.ledger.certificates.claims import claim_of, guarantee_section, published_account
+from letheon.ledger.core import Core
+from letheon.ledger.leases import owner_name
+from letheon.ledger.models.examine import ModelFiles, examine_files, examine_model
+from letheon.ledger.models.reader import Reader
+from letheon.ledger.models.register import Registration
+from letheon.ledger.models.registration import (
+    class_names,
+    judged_by,
+    register_fitted,
+    register_trained,
+)
+from letheon.ledger.models.training import held_rows
+from letheon.ledger.models.versions import (
+    ModelRow,
+    VersionRow,
+    find_model,
+    head_of,
+    model_of,
+    read_head,
+    read_ids,
+    read_judged,
+    read_model,
+)
+from letheon.ledger.purge.markers import is_distinctive_id
+from letheon.ledger.purge.stores import list_stores, warn_of_gaps
+from letheon.ledger.requests.encrypted_ids import person_tags
+from letheon.ledger.schemas import Model, Storage, Version, Watch, moment
+from letheon.ledger.tables import batches, blocked, certificates, heads, models, versions
+from letheon.ledger.worker.compute import computing
+from letheon.ledger.worker.worker import Step, retrain
+from letheon.verifier import parse_strict
+
+__all__ = ["Models"]
+
+_MOST_KNOWN = 256
+# Seconds for which the people of a model are remembered.
+_LOOK_AGAIN = 5.0
+_UNKNOWN = "unknown"
+# By the address of the model: what it claims of its next removal.
+_claims: dict[str, dict[str, Any]] = {}
+# By the address of the encrypted monitor: the same bytes tolerate the same.
+_watches: dict[str, Watch | None] = {}
+
+# Without the facts: to parse them costs more than all the rest.
+_VERSION = tuple(
+    versions.c[name]
+    for name in (
+        "number",
+        "sequence",
+        "model_blob",
+        "live",
+        "published_at",
+        "certified_at",
+        "purged_at",
+    )
+)
+_MODEL = tuple(
+    models.c[name]
+    for name in ("name", "tenant", "dataset", "method", "releases", "slots", "created_at")
+)
+
+
+class Models:
+    """The registered models of a ledger.
+
+    Parameters
+    ----------
+    core : Core
+        The ledger.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._rows: dict[tuple[str, str], ModelRow] = {}
+        self._people: dict[int, tuple[float, IdIndex]] = {}
+        self._read: dict[int, tuple[str, IdIndex, Ids]] = {}
+
+    def register(
+        self,
+        model: Any,
+        X: Any,
+        y: Any,
+        *,
+        ids: Any = None,
+        name: str,
+        tenant: str = "default",
+        dataset: str | None = None,
+        test: tuple[Any, ...] | None = None,
+        monitor: Any = None,
+        preprocessing: str | None = None,
+        releases: Literal["labels-only", "latest-only", "every-version"] | None = None,
+        row_params: dict[str, Any] | None = None,
+        trusted: Any = (),
+    ) -> Model:
+        """Register a fitted model with the rows that it was fitted on.
+
+        An exact model is trained once more on the rows and compared, because certificates of a
+        model that the rows do not give could never be verified.
+
+        Parameters
+        ----------
+        model : fitted estimator of letheon
+            It is copied into the ledger; this object is not changed and not watched.
+        X, y, ids
+            As they were given to `fit`.
+        name : str
+            Name of the model.
+        tenant : str, default="default"
+            Whose model it is. Requests of other tenants never reach it.
+        dataset : str, optional
+            Name of the data; default: that of the model.
+        test : (X, y) or (X, y, ids), optional
+            Rows by which effectiveness is estimated. People who leave leave these too.
+        monitor : Monitor, optional
+            Watches the model: its decisions and proxies become part of the certificates.
+        preprocessing : str, optional
+            SHA-256 of what was done to the data before; it is quoted in certificates.
+        releases : {"labels-only", "latest-only", "every-version"}, optional
+            Which outputs of the model are published; default: what its guarantee covers.
+        row_params : dict, optional
+            Further arguments of `fit` with one value per row, such as ``risk``.
+        trusted : iterable of class, function or str, optional
+            Classes of yours that the model uses; see `letheon.load`.
+
+        Returns
+        -------
+        Model
+        """
+        rows = held_rows(X, y, ids, row_params)
+        judged = judged_by(model, test, monitor)
+        registration = Registration(
+            name=name,
+            tenant=tenant,
+            dataset=dataset,
+            preprocessing=preprocessing,
+            releases=releases,
+            trusted=class_names(trusted),
+        )
+        examined = examine_model(model, rows, registration.trusted)
+        return self._registered(
+            register_fitted(self._core, examined, rows, registration, judged=judged)
+        )
+
+    def register_files(
+        self,
+        files: ModelFiles,
+        *,
+        name: str,
+        tenant: str = "default",
+        dataset: str | None = None,
+        releases: Literal["labels-only", "latest-only", "every-version"] | None = None,
+        seconds: float = 3600.0,
+        stop: threading.Event | None = None,
+    ) -> Model:
+        """Register a model that came as files, which may be hostile.
+
+        The files are read, and the model is trained again, in a process that can reach no other
+        file, no network, no keys and no database. From then on the model is computed in such a
+        process only, one task after the other, unless `files` names classes to be trusted.
+
+        Parameters
+        ----------
+        files : ModelFiles
+            What `letheon.save` wrote, and tables of rows.
+        name, tenant, dataset, releases
+            See `register`.
+        seconds : float, default=3600
+            Longest time for reading and training.
+        stop : Event, optional
+            When it is set the work is ended.
+
+        Raises
+        ------
+        LetheonError, TableFileError
+            What is wrong with the files.
+        SandboxError
+            They took too long or too much memory, or the process failed otherwise.
+        """
+        upload = examine_files(files, seconds=seconds, stop=stop)
+        registration = Registration(
+            name=name,
+            tenant=tenant,
+            dataset=dataset,
+            releases=releases,
+            trusted=files.trusted,
+            origin="own" if files.trusted else "outside",
+        )
+        return self._registered(
+            register_fitted(
+                self._core, upload.examined, upload.rows, registration, judged=upload.judged
+            )
+        )
+
+    def train(
+        self,
+        estimator: Any,
+        X: Any,
+        y: Any,
+        *,
+        ids: Any = None,
+        name: str,
+        tenant: str = "default",
+        dataset: str | None = None,
+        test: tuple[Any, ...] | None = None,
+        preprocessing: str | None = None,
+        releases: Literal["labels-only", "latest-only", "every-version"] | None = None,
+        row_params: dict[str, Any] | None = None,
+        trusted: Any = (),
+    ) -> Model:
+        """Train a model with a seed that nobody could choose, and register it.
+
+        A random key is committed to in the log, a checkpoint of the log is signed, and the seed is
+        derived from both. So the operator cannot try seeds until a model suits; with a witness
+        who co-signs checkpoints that is proved, without one the certificates say that it is not.
+
+        Parameters
+        ----------
+        estimator : estimator of letheon
+            Unfitted; its `random_state` is replaced.
+        X, y, ids, name, tenant, dataset, test, preprocessing, releases, row_params, trusted
+            See `register`.
+        """
+        rows = held_rows(X, y, ids, row_params)
+        registration = Registration(
+            name=name,
+            tenant=tenant,
+            dataset=dataset,
+            preprocessing=preprocessing,
+            releases=releases,
+            trusted=class_names(trusted),
+        )
+        return self._registered(
+            register_trained(self._core, estimator, rows, registration, test=test)
+        )
+
+    def without_blocked(
+        self, X: Any, y: Any, ids: Any, *, tenant: str = "default"
+    ) -> tuple[Any, Any, NDArray[Any]]:
+        """Return X, y and ids without the rows of people who asked this tenant to be erased."""
+        rows = held_rows(X, y, ids)
+        with self._core.database.reading() as conn:
+            asked = set(conn.scalars(select(blocked.c.tag).where(blocked.c.tenant == tenant)))
+        tags = person_tags(self._core, tenant, rows.ids)
+        kept = rows.take(np.flatnonzero([tag not in asked for tag in tags]))
+        return (*kept.part(0, len(kept)), kept.ids.to_array())
+
+    def retrain(
+        self,
+        model: str,
+        *,
+        tenant: str = "default",
+        apart: bool = False,
+        stop: threading.Event | None = None,
+    ) -> tuple[Step, ...]:
+        """Train a model afresh, with everything queued for it; a certified batch of its own."""
+        work = computing(apart=apart, stop=stop)
+        return tuple(retrain(self._core, owner_name(), work, self.row(model, tenant)))
+
+    def load(self, model: str, *, tenant: str = "default") -> Any:
+        """Return a copy of the model that is served."""
+        row = self.row(model, tenant)
+        return read_head(self._core, row, lambda head: read_model(self._core, row, head))
+
+    def reader(self, model: str, *, tenant: str = "default") -> Reader:
+        """Return a reader that follows the model that is served."""
+        return Reader(self._core, self.row(model, tenant), owner_name())
+
+    def list(self, *, tenant: str | None = None) -> tuple[Model, ...]:
+        """Return the registered models, oldest first."""
+        query = _models_query().order_by(models.c.id)
+        if tenant is not None:
+            query = query.where(models.c.tenant == tenant)
+        with self._core.database.reading() as conn:
+            return tuple(_model(row) for row in conn.execute(query))
+
+    def get(self, model: str, *, tenant: str = "default") -> Model:
+        """Return a registered model, or raise `UnknownModelError`."""
+        row = self.row(model, tenant)
+        with self._core.database.reading() as conn:
+            return _get_model(conn, row.id)
+
+    def versions(
+        self,
+        model: str,
+        *,
+        tenant: str = "default",
+        after: int | None = None,
+        limit: int | None = None,
+    ) -> tuple[Version, ...]:
+        """Return the versions of a model, oldest first.
+
+        Parameters
+        ----------
+        model, tenant : str
+            The model.
+        after : int, optional
+            Versions with a higher number only.
+        limit : int, optional
+            So many at most.
+        """
+        with self._core.database.reading() as conn:
+            row = find_model(conn, model, tenant)
+            query = select(*_VERSION).where(versions.c.model_id == row.id)
+            if after is not None:
+                query = query.where(versions.c.number > after)
+            rows = conn.execute(query.order_by(versions.c.number).limit(limit))
+            return tuple(_version(one) for one in rows)
+
+    def history(
+        self,
+        model: str,
+        *,
+        tenant: str = "default",
+        before: int | None = None,
+        numbers: Sequence[int] | None = None,
+        limit: int = 50,
+    ) -> tuple[Version, ...]:
+        """Return versions of a model with what was found out about them, newest first.
+
+        Parameters
+        ----------
+        model, tenant : str
+            The model.
+        before : int, optional
+            Only versions with a lower number.
+        numbers : sequence of int, optional
+            Only these.
+        limit : int, default=50
+            At most so many.
+        """
+        with self._core.database.reading() as conn:
+            row = find_model(conn, model, tenant)
+            query = (
+                select(versions, batches.c.kind, certificates.c.id.label("certificate_id"))
+                .outerjoin(batches, batches.c.id == versions.c.batch_id)
+                .outerjoin(certificates, certificates.c.version_id == versions.c.id)
+                .where(versions.c.model_id == row.id)
+            )
+            if before is not None:
+                query = query.where(versions.c.number < before)
+            if numbers is not None:
+                query = query.where(versions.c.number.in_(numbers))
+            rows = conn.execute(query.order_by(versions.c.number.desc()).limit(limit)).all()
+        return tuple(_full_version(row, one) for one in rows)
+
+    def version_facts(self, model: str, number: int, *, tenant: str = "default") -> dict[str, Any]:
+        """Return what was found out about a version: what its certificate says, or will say.
+
+        The keys are `number`, `kind` (``registration``, ``erase`` or ``retrain``), `n_erased`,
+        `seconds`, and, but for a registration, `method`, `guarantee` with its `accounting`,
+        `measurements`, `monitor`, `execution` and `notClaimed`.
+
+        Raises
+        ------
+        UnknownModelError, LedgerMissingError
+            There is no such model or version.
+        """
+        known = self.history(model, tenant=tenant, numbers=[number], limit=1)
+        if not known:
+            raise LedgerMissingError(f"model {model!r} has no version {number}")
+        version = known[0]
+        about = {"number": number, "kind": version.kind, "n_erased": version.n_erased}
+        return about | {"seconds": version.seconds} | (version.facts or {})
+
+    def sequences(
+        self, model: str, first: int, last: int, *, tenant: str = "default"
+    ) -> tuple[int, ...]:
+        """Return the numbers of the certificates of versions after `first`, up to `last`."""
+        with self._core.database.reading() as conn:
+            row = find_model(conn, model, tenant)
+            query = select(versions.c.sequence).where(
+                versions.c.model_id == row.id,
+                versions.c.number > first,
+                versions.c.number <= last,
+                versions.c.sequence.is_not(None),
+            )
+            return tuple(int(one) for one in conn.scalars(query.order_by(versions.c.number)))
+
+    def claims(self, model: str, *, tenant: str = "default") -> dict[str, Any]:
+        """Return what the model that is served claims about its next removal.
+
+        It is the `guarantee` part that a certificate would have now: also for a model that was
+        only registered, or has just been retrained. The model is read once per version.
+        """
+        row = self.row(model, tenant)
+        return read_head(self._core, row, lambda head: _head_claims(self._core, row, head))
+
+    def watch(self, model: str, *, tenant: str = "default") -> Watch | None:
+        """Return what the monitor of a model tolerates; None where no monitor is registered."""
+        row = self.row(model, tenant)
+        return read_head(self._core, row, lambda head: _head_watch(self._core, row, head))
+
+    def spending(
+        self, model: str, *, tenant: str = "default", newest: int = 200
+    ) -> tuple[tuple[int, float], ...]:
+        """Return when how much of the budget was spent since the last retrain, oldest first.
+
+        The figures are finer than those of certificates: they are for forecasts, not for showing.
+        """
+        with self._core.database.reading() as conn:
+            row = find_model(conn, model, tenant)
+            last = head_of(conn, row.id).run["last_retrain_sequence"]
+            fresh = func.coalesce(versions.c.sequence, 0) >= last
+            query = select(versions.c.published_at, versions.c.facts).where(
+                (versions.c.model_id == row.id) & fresh
+            )
+            rows = conn.execute(query.order_by(versions.c.number.desc()).limit(newest)).all()
+        return tuple(
+            (at, _spent(parse_strict(text.encode())["certificate"])) for at, text in rows[::-1]
+        )
+
+    def run_facts(self, model: str, *, tenant: str = "default") -> dict[str, Any]:
+        """Return what goes on from version to version: retrains, their time, training seeds."""
+        row = self.row(model, tenant)
+        with self._core.database.reading() as conn:
+            return head_of(conn, row.id).run
+
+    def storage(self, model: str, *, tenant: str = "default") -> Storage:
+        """Return the bytes of a model's files."""
+        core, row = self._core, self.row(model, tenant)
+        return Storage(
+            sum(_sizes(core.blobs(row.folder).folder)),
+            sum(_sizes(core.place("proofs") / row.folder)),
+        )
+
+    def has_integer_ids(self, model: str, *, tenant: str = "default") -> bool:
+        """Return whether the ids of a model are integers, and not strings."""
+        return self.ids(model, tenant=tenant).kind == "int"
+
+    def ids(self, model: str, *, tenant: str = "default") -> Ids:
+        """Return whose rows are in the version that is served, one id per row."""
+        row = self.row(model, tenant)
+        self.ids_index(row)
+        return self._read[row.id][2]
+
+    def count_rows(self, ids: Iterable[int | str], model: str, *, tenant: str = "default") -> int:
+        """Return how many rows people own in the version that is served; ids may repeat."""
+        index, some = self.ids_index(self.row(model, tenant)), as_ids([*ids]).distinct()
+        return len(index.find(some).positions)
+
+    def row(self, model: str, tenant: str) -> ModelRow:
+        """Return what never changes about a model; it is read once."""
+        for what, value in (("model", model), ("tenant", tenant)):
+            if not isinstance(value, str):
+                raise TypeError(f"{what} is a {type(value).__name__}; give its name, a text")
+        row = self._rows.get((model, tenant))
+        if row is None:
+            with self._core.database.reading() as conn:
+                row = find_model(conn, model, tenant)
+            self._rows[model, tenant] = row
+        return row
+
+    def ids_index(self, row: ModelRow) -> IdIndex:
+        """Return whose rows are in the version that is served, as of some seconds ago.
+
+        People only leave. Of a person who left since, the ledger knows that they had asked, so a
+        look that is a little old accepts no request wrongly.
+        """
+        now = time.monotonic()
+        known = self._people.get(row.id)
+        if known is not None and now < known[0]:
+            return known[1]
+        people = read_head(self._core, row, lambda head: self._index_of(row, head))
+        self._people[row.id] = now + _LOOK_AGAIN, people
+        return people
+
+    def _index_of(self, row: ModelRow, head: VersionRow) -> IdIndex:
+        known = self._read.get(row.id)
+        if known is None or known[0] != head.ids_blob:
+            ids = read_ids(self._core, row, head)
+            known = self._read[row.id] = head.ids_blob, IdIndex(ids), ids
+        return known[1]
+
+    def _registered(self, model_id: int) -> Model:
+        """Return a model just registered; warn of stores that cannot be searched for its ids."""
+        with self._core.database.reading() as conn:
+            row = model_of(conn, model_id)
+            head, model = head_of(conn, model_id), _get_model(conn, model_id)
+        if registered := list_stores(self._core):
+            ids = read_ids(self._core, row, head).to_list()
+            if not all(map(is_distinctive_id, ids)):
+                warn_of_gaps(registered, has_short_ids=True)
+        return model
+
+
+def _models_query() -> Select[Any]:
+    return (
+        select(*_MODEL, *_VERSION)
+        .join(heads, heads.c.model_id == models.c.id)
+        .join(versions, versions.c.id == heads.c.version_id)
+    )
+
+
+def _get_model(conn: Connection, model_id: int) -> Model:
+    return _model(conn.execute(_models_query().where(models.c.id == model_id)).one())
+
+
+def _model(row: Row[Any]) -> Model:
+    return Model(
+        name=row.name,
+        tenant=row.tenant,
+        dataset=row.dataset,
+        method=row.method,
+        releases=row.releases,
+        n_rows=row.live,
+        slots=row.slots,
+        head=_version(row),
+        registered_at=moment(row.created_at),
+    )
+
+
+def _version(row: Row[Any], **more: Any) -> Version:
+    return Version(
+        number=row.number,
+        sequence=row.sequence,
+        address=row.model_blob,
+        live=row.live,
+        published_at=moment(row.published_at),
+        certified_at=moment(row.certified_at),
+        purged_at=moment(row.purged_at),
+        **more,
+    )
+
+
+def _full_version(model: ModelRow, row: Row[Any]) -> Version:
+    stored = parse_strict(row.facts.encode())
+    facts = stored["certificate"]
+    return _version(
+        row,
+        kind=row.kind or "registration",
+        batch=row.batch_id,
+        certificate_id=row.certificate_id,
+        n_erased=0 if facts is None else int(facts["rows"]),
+        seconds=float(stored["run"]["seconds"]),
+        facts=None if facts is None else _published(facts, model, row.kind),
+    )
+
+
+def _published(facts: dict[str, Any], model: ModelRow, kind: str) -> dict[str, Any]:
+    """Return facts as a certificate shows them: the operator's releases, a coarse account."""
+    guarantee = facts["guarantee"]
+    keeps = kind == "retrain" and model.releases == "every-version"
+    shown = guarantee | {
+        "releases": guarantee["releases"] if keeps else model.releases,
+        "accounting": published_account(guarantee["accounting"]),
+    }
+    return facts | {"guarantee": shown}
+
+
+def _head_claims(core: Core, row: ModelRow, head: VersionRow) -> dict[str, Any]:
+    section = _claims.get(head.model_blob)
+    if section is None:
+        claim = claim_of(read_model(core, row, head), "erase")
+        section = guarantee_section(claim, since_retrain=head.run["rows_since_retrain"])
+        _remember(_claims, head.model_blob, section)
+    account = published_account(section["accounting"])
+    if "spent" in account and head.run["rows_since_retrain"] == 0:
+        account["spent"] = "0"  # no person left, so there is none to be told apart
+    return section | {"releases": row.releases, "accounting": account}
+
+
+def _head_watch(core: Core, row: ModelRow, head: VersionRow) -> Watch | None:
+    address = head.monitor_blob
+    if address is None:
+        return None
+    known = _watches.get(address, _UNKNOWN)
+    if not isinstance(known, str):
+        return known
+    judged = read_judged(core, row, head)
+    packed = None if judged is None else judged.monitor
+    watch = None if packed is None else _unpack_watch(row, packed)
+    _remember(_watches, address, watch)
+    return watch
+
+
+def _remember(known: dict[str, Any], key: str, value: Any) -> None:
+    if len(known) >= _MOST_KNOWN:
+        known.clear()
+    known[key] = value
+
+
+def _unpack_watch(row: ModelRow, packed: bytes) -> Watch:
+    from letheon.monitor import assumptions, read_calibration
+
+    record = state.decode(packed, trusted=row.trusted, max_memory=state.UNLIMITED)["record"]
+    limits = {
+        name: {key: limit[key] for key in ("score", "factor", "floor", "miss")}
+        for name, limit in record["limits"].items()
+    }
+    tolerances = {
+        name: float(value) for name, value in record["tolerances"].items() if value is not None
+    }
+    metric = record["metric"] or (
+        "mean probability of the true label" if record["uses_probability"] else "performance"
+    )
+    taken = assumptions(read_calibration(record["calibration"])) if limits else ()
+    return Watch(metric, tolerances, limits, "; ".join(taken))
+
+
+def _spent(facts: dict[str, Any] | None) -> float:
+    return 0.0 if facts is None else float(facts["guarantee"]["accounting"].get("spent", 0))
+
+
+def _sizes(folder: Path) -> Iterator[int]:
+    if folder.is_dir():
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                yield from file_size(Path(entry.path))
+
+
+def file_size(path: Path) -> Iterator[int]:
+    """Yield the bytes of a file, nothing if it is gone."""
+    try:
+        yield path.stat().st_size
+    except FileNotFoundError:  # purged meanwhile
+        return

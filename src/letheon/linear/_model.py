@@ -1,0 +1,298 @@
+"""A linear model as others may see it: how rows are read, parameters, labels, claim."""
+
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from math import isfinite
+from typing import Any, Self
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from scipy.special import expit, softmax
+from sklearn.utils import check_array
+
+from letheon.exceptions import AssumptionError
+from letheon.guarantee import Guarantee
+from letheon.linear._problem import Floats, Logistic, Loss, Softmax, row_norms
+
+RULES = ("keep", "clip", "normalize", "refuse")
+# Norms are computed in floating point; a row scaled to R may come out this much above it.
+NORM_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True)
+class Design:
+    """How a row becomes a row of the problem.
+
+    The intercept is a column of ones, put there before norms are taken. `rule` says what happens
+    to a row whose norm is not the declared bound `row_norm`: "keep" (no bound is declared), "clip"
+    (longer rows are scaled down), "normalize" (all rows are scaled to it) or "refuse" (longer rows
+    are an error).
+    """
+
+    fit_intercept: bool
+    rule: str = "keep"
+    row_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse settings that contradict each other."""
+        if self.rule not in RULES:
+            raise ValueError(f"rows={self.rule!r}; expected one of {RULES}")
+        if self.rule == "keep":
+            if self.row_norm is not None:
+                raise ValueError(
+                    f"row_norm={self.row_norm!r} has no effect with rows='keep'; choose "
+                    "rows='clip', 'normalize' or 'refuse', or leave row_norm=None"
+                )
+        elif not _is_positive(self.row_norm):
+            raise ValueError(
+                f"rows={self.rule!r} needs row_norm, a positive bound of the norm of every row "
+                f"(the intercept's 1 included); got {self.row_norm!r}"
+            )
+
+    def rows(self, X: Any) -> Any:
+        """Return the rows of the problem in memory of their own: C order, or CSR.
+
+        Raises
+        ------
+        AssumptionError
+            With the rule "refuse", if a row is longer than declared.
+        """
+        matrix = as_matrix(X)
+        n, p = matrix.shape
+        if sp.issparse(matrix):
+            columns = [matrix, np.ones((n, 1), matrix.dtype)] if self.fit_intercept else [matrix]
+            # In float64: SciPy would convert it anew at every product.
+            rows: Any = sp.csr_array(sp.hstack(columns, format="csr"), dtype=np.float64, copy=True)
+            rows.sum_duplicates()
+        else:
+            rows = np.ones((n, p + self.fit_intercept), matrix.dtype)
+            rows[:, :p] = matrix
+            rows += 0.0  # -0.0 becomes 0.0
+        scales = self._scales(row_norms(rows))
+        if scales is not None:
+            _scale(rows, scales)
+        return rows
+
+    def scores(self, X: Any, W: Floats) -> Floats:
+        """Return X W without building the rows, shape (n, K)."""
+        matrix = as_matrix(X)
+        weights = W[:-1] if self.fit_intercept else W
+        scores: Floats = np.asarray(matrix @ weights, np.float64)
+        if self.fit_intercept:
+            scores += W[-1]
+        scales = self._prediction_scales(matrix)
+        return scores if scales is None else scores * scales[:, None]
+
+    def _prediction_scales(self, matrix: Any) -> Floats | None:
+        if self.rule in ("keep", "refuse"):
+            return None
+        return self._scales(np.hypot(row_norms(matrix), float(self.fit_intercept)))
+
+    def _scales(self, norms: Floats) -> Floats | None:
+        """Return the factor of every row; None where all are 1."""
+        if self.rule == "keep" or self.row_norm is None:
+            return None
+        longer = norms > self.row_norm * (1 + NORM_ROUNDING)
+        if self.rule == "refuse":
+            if longer.any():
+                raise AssumptionError(
+                    f"{longer.sum()} row(s) have a norm above row_norm={self.row_norm:g}, up to "
+                    f"{norms.max():g} (intercept included); give a larger row_norm, or rows='clip'"
+                )
+            return None
+        scales = np.ones_like(norms)
+        wanted = norms > 0 if self.rule == "normalize" else norms > self.row_norm
+        scales[wanted] = self.row_norm / norms[wanted]
+        return scales
+
+
+def as_matrix(X: Any) -> Any:
+    """Return X as float64 or float32, dense or CSR; NaN, infinity and texts are refused."""
+    try:
+        return check_array(X, accept_sparse="csr", dtype=[np.float64, np.float32], input_name="X")
+    except ValueError as error:
+        if "could not convert string" not in str(error):
+            raise
+    # The original text would quote a value of somebody's row.
+    raise ValueError(
+        "X holds texts, and a linear model needs numbers; turn texts into numbers "
+        "(HashingVectorizer) and encode columns of categories (OneHotEncoder)"
+    )
+
+
+def _scale(rows: Any, scales: NDArray[np.float64]) -> None:
+    if sp.issparse(rows):
+        rows.data *= np.repeat(scales, np.diff(rows.indptr)).astype(rows.dtype)
+    else:
+        rows *= scales[:, None].astype(rows.dtype)
+
+
+def _is_positive(value: Any) -> bool:
+    is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    return is_number and isfinite(value) and value > 0
+
+
+@dataclass(frozen=True, eq=False)
+class Linear:
+    """Published parameters W, shape (d, K). Immutable: a request replaces the whole.
+
+    `classes` are the labels, sorted; None for regression. `joint`: scores are those of a softmax.
+    """
+
+    weights: Floats
+    design: Design
+    classes: NDArray[Any] | None = None
+    joint: bool = False
+
+    @cached_property
+    def coef(self) -> Floats:
+        """Coefficients, one line per score."""
+        return np.ascontiguousarray((self.weights[:-1] if self._has_intercept else self.weights).T)
+
+    @cached_property
+    def intercept(self) -> Floats:
+        """Intercepts, one per score."""
+        return self.weights[-1].copy() if self._has_intercept else np.zeros(self.weights.shape[1])
+
+    @property
+    def _has_intercept(self) -> bool:
+        return self.design.fit_intercept
+
+    def moved_to(self, weights: Floats) -> "Linear":
+        """Return the model with other parameters."""
+        return Linear(weights, self.design, self.classes, self.joint)
+
+    def scores(self, X: Any) -> Floats:
+        """Return X W, shape (n, K)."""
+        return self.design.scores(X, self.weights)
+
+    def shares(self, X: Any) -> Floats:
+        """Return class probabilities, shape (n, number of classes)."""
+        scores = self.scores(X)
+        if self.joint:
+            shares: Floats = softmax(scores, axis=1)
+            return shares
+        if scores.shape[1] == 1:
+            return np.column_stack([expit(-scores[:, 0]), expit(scores[:, 0])])
+        shares = expit(scores)
+        total = shares.sum(axis=1, keepdims=True)
+        # No class is likely at all: they are equally so.
+        equal = np.full_like(shares, 1 / shares.shape[1])
+        mixed: Floats = np.divide(shares, total, out=equal, where=total > 0)
+        return mixed
+
+    def labels(self, X: Any) -> NDArray[Any]:
+        """Return the likeliest label of every row."""
+        assert self.classes is not None
+        scores = self.scores(X)
+        codes = scores.argmax(axis=1) if scores.shape[1] > 1 else (scores[:, 0] > 0).astype(int)
+        labels: NDArray[Any] = self.classes[codes]
+        return labels
+
+    def _to_state(self) -> dict[str, Any]:
+        return {
+            "weights": self.weights,
+            "design": self.design,
+            "classes": self.classes,
+            "joint": self.joint,
+        }
+
+    @classmethod
+    def _from_state(cls, state: dict[str, Any]) -> "Linear":
+        return cls(state["weights"], state["design"], state["classes"], state["joint"])
+
+
+def classification_loss(n_classes: int, *, joint: bool) -> Loss:
+    """Return the loss of a classifier: one score for two classes, else one per class."""
+    if n_classes == 2:
+        return Logistic(1)
+    return Softmax(n_classes) if joint else Logistic(n_classes)
+
+
+@dataclass(frozen=True, eq=False)
+class PublishedModel:
+    """A linear model to give away: it predicts, states its guarantee and holds nothing else.
+
+    Made by `publish` of a fitted estimator. A saved estimator holds rows and secret noise and must
+    stay private; this need not.
+
+    Attributes
+    ----------
+    coef_, intercept_ : ndarray
+        Parameters.
+    classes_ : ndarray or None
+        Labels, sorted; None for regression.
+    guarantee : Guarantee
+        What was claimed when it was published.
+    """
+
+    linear: Linear
+    guarantee: Guarantee
+
+    @property
+    def coef_(self) -> Floats:
+        """Coefficients, one line per score."""
+        return self.linear.coef
+
+    @property
+    def intercept_(self) -> Floats:
+        """Intercepts, one per score."""
+        return self.linear.intercept
+
+    @property
+    def classes_(self) -> NDArray[Any] | None:
+        """Labels, sorted; None for regression."""
+        return self.linear.classes
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return labels, or numbers for regression."""
+        if self.linear.classes is None:
+            return self.linear.scores(X)[:, 0]
+        return self.linear.labels(X)
+
+    def predict_proba(self, X: Any) -> Floats:
+        """Return class probabilities, in the order of `classes_`."""
+        if self.linear.classes is None:
+            raise AttributeError("a regression has no predict_proba")
+        return self.linear.shares(X)
+
+    def decision_function(self, X: Any) -> Floats:
+        """Return the scores: one per row for two classes, else one per row and class."""
+        scores = self.linear.scores(X)
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values, ready for JSON; `from_dict` reads it."""
+        classes = self.linear.classes
+        return {
+            "format": "letheon-linear-v1",
+            "weights": self.linear.weights.tolist(),
+            "classes": None if classes is None else classes.tolist(),
+            "joint": self.linear.joint,
+            "design": asdict(self.linear.design),
+            "guarantee": asdict(self.guarantee),
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """Return the model that `to_dict` described."""
+        if values.get("format") != "letheon-linear-v1":
+            raise ValueError(f"format={values.get('format')!r}; expected 'letheon-linear-v1'")
+        classes = values["classes"]
+        linear = Linear(
+            np.array(values["weights"], np.float64),
+            Design(**values["design"]),
+            None if classes is None else np.array(classes),
+            bool(values["joint"]),
+        )
+        n_scores = 1 if classes is None or len(classes) == 2 else len(classes)
+        if linear.weights.ndim != 2 or linear.weights.shape[1] != n_scores:
+            raise ValueError(
+                f"weights have shape {linear.weights.shape}; expected a line per column and "
+                f"{n_scores} score(s) per line"
+            )
+        claim = dict(values["guarantee"])
+        for name in ("assumptions", "residual_state"):
+            claim[name] = tuple(claim[name])
+        return cls(linear, Guarantee(**claim))

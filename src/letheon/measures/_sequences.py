@@ -1,0 +1,490 @@
+"""Measures over many seeds or many removals (survey, section 2 and equation 3.5)."""
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import brentq
+from scipy.special import bdtr, betaincinv
+
+from letheon.measures._consistency import divergence, gaussian_divergence
+from letheon.measures._intervals import Interval, doubt_about, ratio_of_means
+from letheon.measures._measure import (
+    Measure,
+    confidence_level,
+    finite,
+    from_plain,
+    make_measure,
+    predictions,
+)
+
+Law = Literal["labels", "gaussian", "free"]
+Draws = NDArray[Any]
+Rows = NDArray[np.float64]
+
+_FEWEST: dict[str, int] = {"labels": 2, "gaussian": 4, "free": 4}
+_N_SPLITS = 20
+
+
+def kl_of_laws(
+    draws_unlearned: ArrayLike,
+    draws_naive: ArrayLike,
+    *,
+    law: Law = "labels",
+    smoothing: float = 0.5,
+    neighbours: int = 3,
+    seed: int = 0,
+) -> Measure:
+    """Return the divergence of the law of the unlearned model's output from the retrained one's.
+
+    ``1/n sum_i KL(Pr[h_U(x_i)] || Pr[h_*(x_i)])`` (survey, equation 3.5, in its first sense): the
+    probability is over the randomness of training and unlearning, not over classes. It is 0 for
+    an exact method (survey, definition of exact removal), whose single runs may still differ.
+
+    Parameters
+    ----------
+    draws_unlearned : array-like of shape (n_models, n_rows)
+        Output at the same rows of models unlearned with independent seeds.
+    draws_naive : array-like of shape (m_models, n_rows)
+        The same of retrained models, with seeds of their own.
+    law : {"labels", "gaussian", "free"}, default="labels"
+        `labels`: a categorical law, ``p_c = (count_c + smoothing) / (n + smoothing K)`` over the K
+        labels that occur anywhere. `gaussian`: numbers, by mean and standard deviation (n - 1) in
+        the closed form of `kl_gaussian`. `free`: numbers of any continuous law, by distances to the
+        k-th neighbour (Wang, Kulkarni and Verdú 2009): ``1/n sum_j log(nu_k(j) / rho_k(j)) + log(m
+        / (n - 1))``, rho within the unlearned draws, nu to the retrained ones.
+    smoothing : float, default=0.5
+        Pseudo-count of each label (Jeffreys). It keeps the value finite.
+    neighbours : int, default=3
+        k of the free law.
+    seed : int, default=0
+        Seed of the random halves for the floor.
+
+    Returns
+    -------
+    Measure
+        "KL of laws" in nats, lower is better, `n` the number of unlearned models; no interval. The
+        estimate is **biased upwards**: equal laws give a positive value, about (K - 1)(1/n + 1/m)/2
+        for labels. Therefore the note tells, on halves of the models, the value and its *null
+        floor*, retrained against retrained, both from equally many models; the two may be
+        compared, the full value and the floor may not. The free estimate can be negative.
+
+    Examples
+    --------
+    >>> print(kl_of_laws([["a"], ["a"], ["b"], ["a"]], [["a"], ["b"], ["b"], ["b"]]))
+    KL of laws: 0.3389 nats (measured, n=4, lower is better)
+    """
+    of_rows = _estimator(law, smoothing, neighbours)
+    p, q = _coded(draws_unlearned, draws_naive, law)
+    fewest = max(_FEWEST[law], neighbours + 1 if law == "free" else 0)
+    if min(len(p), len(q)) < fewest:
+        raise ValueError(f"law={law!r} needs at least {fewest} models of each kind")
+    value = float(of_rows(p, q).mean())
+    note = _floor(of_rows, p, q, fewest, seed)
+    return make_measure("KL of laws", value, None, len(p), note=f"{law}; {note}")
+
+
+def _estimator(law: Law, smoothing: float, neighbours: int) -> Callable[[Draws, Draws], Rows]:
+    """Return the function of both tables that gives the divergence of each row."""
+    if law not in get_args(Law):
+        raise ValueError(f"law must be one of {get_args(Law)}, not {law!r}")
+    if not (np.isfinite(smoothing) and smoothing > 0):
+        raise ValueError(f"smoothing must be above 0, not {smoothing!r}")
+    if neighbours < 1:
+        raise ValueError(f"neighbours must be at least 1, not {neighbours!r}")
+    if law == "labels":
+        return lambda p, q: _categorical(p, q, smoothing)
+    return _gaussian if law == "gaussian" else lambda p, q: _free(p, q, neighbours)
+
+
+def _coded(unlearned: ArrayLike, naive: ArrayLike, law: Law) -> tuple[Draws, Draws]:
+    """Return numbers, or labels as one-hot tables of shape (models, rows, labels)."""
+    p, q = predictions("draws_unlearned", unlearned), predictions("draws_naive", naive)
+    if p.ndim != 2 or q.ndim != 2 or p.shape[1] != q.shape[1] or p.shape[1] == 0:
+        raise ValueError(
+            f"draws must have shape (models, rows) with the same rows, not {p.shape} and {q.shape}"
+        )
+    if law != "labels":
+        p, q = p.astype(np.float64), q.astype(np.float64)
+        if not (np.isfinite(p).all() and np.isfinite(q).all()):
+            raise ValueError("draws contain infinite numbers")
+        return p, q
+    for draws in (p, q):
+        if draws.dtype.kind == "f" and (draws != np.round(draws)).any():
+            raise ValueError("draws hold fractions, not labels; use law='gaussian' or 'free'")
+    if (p.dtype.kind in "US") != (q.dtype.kind in "US") and "O" not in p.dtype.kind + q.dtype.kind:
+        raise ValueError("the labels of one model are strings and those of the other are not")
+    labels, codes = np.unique(np.concatenate([p, q]), return_inverse=True)
+    hot = np.eye(len(labels))[codes.reshape(len(p) + len(q), -1)]
+    return hot[: len(p)], hot[len(p) :]
+
+
+def _categorical(p: Draws, q: Draws, smoothing: float) -> Rows:
+    """Return the divergence of smoothed shares, from one-hot tables."""
+    shares = [
+        (hot.sum(axis=0) + smoothing) / (len(hot) + smoothing * hot.shape[2]) for hot in (p, q)
+    ]
+    return divergence(*shares)
+
+
+def _gaussian(p: Draws, q: Draws) -> Rows:
+    """Return the divergence of the fitted Gaussian laws."""
+    means = (p.mean(axis=0), q.mean(axis=0))
+    # equal draws have no spread, whatever rounding of their mean says
+    spreads = (np.where(np.ptp(d, axis=0) == 0, 0.0, d.std(axis=0, ddof=1)) for d in (p, q))
+    same = (np.ptp(p, axis=0) == 0) & (np.ptp(q, axis=0) == 0) & (p[0] == q[0])
+    return np.where(same, 0.0, gaussian_divergence(*means, *spreads))
+
+
+def _free(p: Draws, q: Draws, k: int) -> Rows:
+    """Return the nearest-neighbour estimate of each row."""
+    n, m = len(p), len(q)
+    rows = np.zeros(p.shape[1])
+    for i in range(p.shape[1]):
+        ours, theirs = np.sort(p[:, i]), np.sort(q[:, i])
+        if n == m and (ours == theirs).all():
+            continue
+        within = np.partition(abs(ours[:, None] - ours), k, axis=1)[:, k]
+        across = np.partition(abs(ours[:, None] - theirs), k - 1, axis=1)[:, k - 1]
+        if not (within.all() and across.all()):
+            raise ValueError(
+                "law='free' needs continuous draws of independent models, but many are equal; use "
+                "law='labels', or more neighbours"
+            )
+        rows[i] = np.log(across / within).mean() + np.log(m / (n - 1))
+    return rows
+
+
+def _floor(
+    of_rows: Callable[[Draws, Draws], Rows], p: Draws, q: Draws, fewest: int, seed: int
+) -> str:
+    """Say the value and its floor, both on equally many models: half of the retrained ones."""
+    half = min(len(q) // 2, len(p))
+    if half < fewest:
+        return f"no null floor: it needs {2 * fewest} retrained models"
+    rng, values, floors = np.random.default_rng(seed), [], []
+    for _ in range(_N_SPLITS):
+        ours, theirs = rng.permutation(len(p)), rng.permutation(len(q))
+        values.append(of_rows(p[ours[:half]], q[theirs[:half]]).mean())
+        floors.append(of_rows(q[theirs[half : 2 * half]], q[theirs[:half]]).mean())
+    return (
+        f"with {half} models against {half}: {np.mean(values):.4g}, null floor (retrained against "
+        f"retrained) {np.mean(floors):.4g}"
+    )
+
+
+Against = Literal["retrained", "minimum"]
+
+
+def alpha_beta_accuracy(
+    losses_unlearned: ArrayLike,
+    losses_naive: ArrayLike,
+    *,
+    alpha: float | None = None,
+    beta: float | None = None,
+    against: Against = "retrained",
+    confidence: float = 0.95,
+) -> Measure:
+    """Return what is known of (alpha, beta)-accuracy after runs with several seeds.
+
+    An unlearner is (alpha, beta)-accurate if ``Pr[L(h_i, D_i) - L(h*_i, D_i) > alpha] < beta`` for
+    every removal ``i`` (survey, equation 2.4). Give alpha to learn beta, or beta to learn alpha.
+
+    Parameters
+    ----------
+    losses_unlearned : array-like of shape (n_seeds, n_requests)
+        ``L(h_i, D_i)``: loss of the unlearned model after removal i on the rows that remain.
+    losses_naive : array-like of shape (n_seeds, n_requests) or (n_requests,)
+        What it is compared with, see `against`. One row stands for all seeds.
+    alpha : float, optional
+        Excess loss allowed. The result is the largest share, over i, of seeds with more.
+    beta : float, optional
+        Probability allowed, between 0 and 1. The result is the least alpha with which the share
+        of seeds above it is at most beta for every i: the largest empirical (1 - beta) quantile.
+    against : {"retrained", "minimum"}, default="retrained"
+        The survey compares with a retrained model, which is random too; Neel et al. compare with
+        ``min_theta L(theta, D_i)``, which no loss can be below: a lower one is refused.
+    confidence : float, default=0.95
+        Confidence of the upper end.
+
+    Returns
+    -------
+    Measure
+        "accuracy beta" or "accuracy alpha", lower is better, `n` the number of seeds. `high` is an
+        upper limit that holds for all removals at once: the largest of Clopper and Pearson's
+        one-sided limits (for alpha, of order statistics by the same binomial law). So the unlearner
+        is (alpha, high)-accurate on this sequence with that confidence, whatever the law of the
+        losses. For alpha it is infinite when there are too few seeds to exclude anything. `low` is
+        None: nothing is claimed there.
+
+    Notes
+    -----
+    The number of removals needs no correction (Bonferroni's, say): the largest limit fails only if
+    the limit of the truly worst removal does, and that one fails with probability 1 - confidence at
+    most. Seeds must be independent runs; removals of one run need not be. It speaks of these
+    removals, not of every sequence as the definition does.
+
+    Examples
+    --------
+    >>> measure = alpha_beta_accuracy([[0.1, 0.4], [0.2, 0.2]], [[0.1, 0.1], [0.1, 0.1]], alpha=0.2)
+    >>> measure.value
+    0.5
+    """
+    confidence_level(confidence)
+    excess = _excess_losses(losses_unlearned, losses_naive, against)
+    n_seeds, n_requests = excess.shape
+    if (alpha is None) == (beta is None):
+        raise ValueError("give alpha to learn beta, or beta to learn alpha, and not both")
+    if alpha is not None:
+        name = "accuracy beta"
+        value, high = _share_above(excess, finite("alpha", alpha), 1 - confidence)
+        given = f"alpha = {alpha:.4g}"
+    else:
+        name = "accuracy alpha"
+        value, high = _quantile(excess, _probability(beta), 1 - confidence)
+        given = f"beta = {beta:.4g}"
+    against_what = "retrained models" if against == "retrained" else "the least loss"
+    note = f"{given}, against {against_what}, largest of {n_requests} removals"
+    return make_measure(name, value, (None, high), n_seeds, confidence=confidence, note=note)
+
+
+def _share_above(excess: NDArray[np.float64], alpha: float, tail: float) -> tuple[float, float]:
+    """Return the largest share of seeds above alpha, and its upper limit."""
+    n = len(excess)
+    worst = int((excess > alpha).sum(axis=0).max())
+    # the limit grows with the count, so the worst removal has the largest
+    high = 1.0 if worst == n else float(betaincinv(worst + 1, n - worst, 1 - tail))
+    return worst / n, high
+
+
+def _quantile(excess: NDArray[np.float64], beta: float, tail: float) -> tuple[float, float]:
+    """Return the least alpha exceeded by at most a share beta of seeds, and its upper limit."""
+    n = len(excess)
+    ordered = np.sort(excess, axis=0)
+    # at most floor(n beta) seeds may lie above; 1e-9 because 0.1 * 30 is 3 only after rounding
+    allowed = min(math.floor(n * beta + 1e-9), n - 1)
+    value = float(ordered[n - 1 - allowed].max())
+    # the k-th smallest lies below the true quantile only if k draws do: P(Bin(n, 1 - beta) >= k)
+    enough = np.flatnonzero(bdtr(np.arange(n), n, 1 - beta) >= 1 - tail)
+    high = float(ordered[enough[0]].max()) if enough.size else math.inf
+    return value, max(high, value)
+
+
+def _excess_losses(unlearned: ArrayLike, naive: ArrayLike, against: Against) -> NDArray[np.float64]:
+    """Return L_U - L_* for each seed and removal."""
+    if against not in get_args(Against):
+        raise ValueError(f"against must be one of {get_args(Against)}, not {against!r}")
+    ours, theirs = (np.asarray(losses, dtype=np.float64) for losses in (unlearned, naive))
+    if ours.ndim != 2 or ours.size == 0:
+        raise ValueError(f"losses_unlearned must be (n_seeds, n_requests), not {ours.shape}")
+    if theirs.shape not in (ours.shape, ours.shape[1:]):
+        raise ValueError(f"losses_naive must have shape {ours.shape} or {ours.shape[1:]}")
+    if not (np.isfinite(ours).all() and np.isfinite(theirs).all()):
+        raise ValueError("losses contain NaN or infinite numbers")
+    excess = ours - theirs
+    # a solver stops a little above the minimum
+    slack = 1e-6 * (1 + abs(theirs))
+    if against == "minimum" and (excess < -slack).any():
+        raise ValueError("a loss lies below the least possible one; is losses_naive the minimum?")
+    return np.asarray(excess)
+
+
+def _probability(beta: float | None) -> float:
+    if beta is None or not 0 < beta < 1:
+        raise ValueError(f"beta must be between 0 and 1, not {beta!r}")
+    return float(beta)
+
+
+Kind = Literal["strong", "weak", "undecided"]
+
+_FEWEST_REMOVALS = 16
+# Over all sequences; with fewer the coverage of skewed work is below 93.5 %.
+_FEWEST_EARLY = 60
+# exponents beyond this say no more than "very fast"
+_STEEPEST = 50.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strength:
+    """How the work of the i-th removal grows with i.
+
+    Attributes
+    ----------
+    kind : {"strong", "weak", "undecided"}
+        `strong`: no faster than a logarithm. `weak`: faster, like a power of i. `undecided`: the
+        interval of the exponent holds the limit between the two, or there are too few removals.
+    exponent : Measure
+        k of the power ``i^k`` that grows like the work did.
+    limit : float
+        Largest exponent that a logarithm can show on a sequence of this length.
+    rule : str
+        How it was decided, in words.
+    """
+
+    kind: Kind
+    exponent: Measure
+    limit: float
+    rule: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON but for infinite numbers."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "Strength":
+        """Return what `to_dict` wrote."""
+        strength: Strength = from_plain(cls, values)
+        return strength
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        return f"{self.kind}: {self.exponent}; {self.rule}"
+
+
+def strength(work: ArrayLike, *, confidence: float = 0.95) -> Strength:
+    """Return whether unlearning is strong or weak, from the counted work of a sequence.
+
+    With ``C_i`` the work of the i-th removal, an algorithm is *strong* if ``C_i / C_1 = O(log i)``
+    and *weak* if ``C_i / C_1 = O(poly(i))`` (survey, section 2). The survey prints
+    ``Omega(poly(i))`` for weak, a lower bound; Neel et al. mean the upper one.
+
+    Parameters
+    ----------
+    work : array-like of shape (n_removals,) or (n_sequences, n_removals)
+        Counted work, not seconds: gradient passes, rows retrained, or `Receipt.work` (a share of a
+        retrain) while few of the rows leave, else times the rows that were left. 16 removals at
+        least, of one size each. Sequences are independent runs.
+    confidence : float, default=0.95
+        Coverage at which the exponent's interval aims.
+
+    Returns
+    -------
+    Strength
+
+    Notes
+    -----
+    **The rule.** No finite sequence shows an order of growth, but a logarithm grows only so much.
+    Let ``R`` be the mean work of the late removals (m/2 < i <= m) over that of the early
+    ones (sqrt(m) <= i < 2 sqrt(m)). For every ``a + b log i`` with ``a, b >= 0``, R is at most that
+    of ``log i`` itself, which is below 2. The exponent is the k for which ``i^k`` has the ratio
+    R; its interval is that of R, a bootstrap-t over removals and sequences. Strong: the whole
+    interval is at most the k of ``log i`` (`limit`). Weak: it is wholly above. Else undecided. Work
+    without any spread is decided by the value.
+
+    Removals before sqrt(m) do not count, and ``C_1`` cancels: one removal is luck, and both
+    definitions hold up to a constant.
+    A power below `limit`, about 0.3 for 100 removals and 0.2 for 1000, cannot be told from a
+    logarithm at this length. The premise of the definition, (alpha, beta)-accuracy that does not
+    depend on m, is not looked at here; see `alpha_beta_accuracy`.
+
+    Examples
+    --------
+    >>> strength([float(i**2) for i in range(1, 51)]).kind
+    'weak'
+    >>> strength([7.0] * 50).kind
+    'strong'
+    """
+    confidence_level(confidence)
+    table = _table(work)
+    n_removals = table.shape[1]
+    early, late = _windows(n_removals)
+    limit = _limit(n_removals)
+    first, last = table[:, early - 1].ravel(), table[:, late - 1].ravel()
+    interval: Interval | None = None
+    if not last.any() and not first.any():
+        value = 0.0
+    else:
+        value = _exponent(_ratio(first, last), early, late)
+        interval = _ends(first, last, early, late, confidence)
+    exponent = make_measure(
+        "work exponent",
+        value,
+        interval,
+        table.size,
+        confidence=confidence,
+        note=f"a logarithm shows at most {limit:.3g} on {n_removals} removals",
+        doubt=doubt_about(first, _FEWEST_EARLY, "early removals"),
+    )
+    rule = (
+        f"mean work of removals {late[0]}-{late[-1]} over that of {early[0]}-{early[-1]}; strong "
+        f"if its exponent is at most {limit:.3g}, what a logarithm shows there, weak if above"
+    )
+    return Strength(kind=_kind(exponent, limit), exponent=exponent, limit=limit, rule=rule)
+
+
+def _table(work: ArrayLike) -> NDArray[np.float64]:
+    """Return work that is not negative, one line for each sequence."""
+    table = np.atleast_2d(np.asarray(work, dtype=np.float64))
+    if table.ndim != 2 or table.shape[1] < _FEWEST_REMOVALS or len(table) == 0:
+        raise ValueError(
+            f"work must be (n_sequences, n_removals) with at least {_FEWEST_REMOVALS} removals, "
+            f"not {table.shape}"
+        )
+    if not (np.isfinite(table).all() and (table >= 0).all()):
+        raise ValueError("work must be finite and not negative")
+    return table
+
+
+def _windows(m: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the numbers of the early and of the late removals."""
+    root = math.isqrt(m - 1) + 1
+    return np.arange(root, min(2 * root, m // 2 + 1)), np.arange(m // 2 + 1, m + 1)
+
+
+@cache
+def _limit(m: int) -> float:
+    """Return the exponent that log i itself shows: the largest of any a + b log i."""
+    early, late = _windows(m)
+    return _exponent(_ratio(np.log(early), np.log(late)), early, late)
+
+
+def _ratio(first: NDArray[np.float64], last: NDArray[np.float64]) -> float:
+    bottom = float(first.mean())
+    return float(last.mean()) / bottom if bottom > 0 else math.inf
+
+
+def _exponent(ratio: float, early: NDArray[np.int64], late: NDArray[np.int64]) -> float:
+    """Return k such that i^k has this ratio of late to early means."""
+    if ratio <= 0:
+        return -math.inf
+    if math.isinf(ratio):
+        return math.inf
+    x, y = (np.log(i / early[0]) for i in (early, late))
+
+    def miss(k: float) -> float:
+        grown = float(np.log(np.exp(k * y).mean()) - np.log(np.exp(k * x).mean()))
+        return grown - math.log(ratio)
+
+    if miss(_STEEPEST) < 0:
+        return math.inf
+    if miss(-_STEEPEST) > 0:
+        return -math.inf
+    return float(brentq(miss, -_STEEPEST, _STEEPEST, xtol=1e-12))
+
+
+def _ends(
+    first: NDArray[np.float64],
+    last: NDArray[np.float64],
+    early: NDArray[np.int64],
+    late: NDArray[np.int64],
+    confidence: float,
+) -> Interval | None:
+    """Return the exponents at the ends of the ratio's interval; None without any spread."""
+    if not first.any():
+        return -math.inf, math.inf
+    ends = ratio_of_means(last, first, confidence)
+    if ends is None:
+        return None if np.ptp(first) == np.ptp(last) == 0 else (-math.inf, math.inf)
+    low, high = (_exponent(end, early, late) for end in ends)
+    return low, high
+
+
+def _kind(exponent: Measure, limit: float) -> Kind:
+    low, high = (exponent.value if end is None else end for end in (exponent.low, exponent.high))
+    if high <= limit + 1e-9:
+        return "strong"
+    return "weak" if low > limit + 1e-9 else "undecided"

@@ -1,0 +1,545 @@
+"""Attacks on the law of margins over seeds: KLOM, and the forgetting quality of a challenge."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import stdtrit
+
+from letheon.measures._measure import Better, Measure, make_measure
+from letheon.measures.attacks._result import (
+    ROUNDS,
+    AttackResult,
+    beyond_floor,
+    beyond_floor_by_swaps,
+)
+from letheon.measures.attacks._shadows import (
+    LIMIT,
+    Attack,
+    Case,
+    Job,
+    Probe,
+    Study,
+    mean_by_person,
+)
+from letheon.purposes import Purpose
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_GROUPS = 10
+_RESAMPLES = 500
+_KLOM_NOTE = (
+    "law of the margin over training seeds, on the full training set; a learner without "
+    "randomness has one margin for each row, and then any difference at all gives the maximum "
+    "of about 11.5. The estimate is biased upwards: only its distance from the floor counts. A "
+    "small number does not prove forgetting."
+)
+
+
+def klom(
+    unlearned: ArrayLike,
+    oracle: ArrayLike,
+    *,
+    bins: int = 20,
+    clip: float = LIMIT,
+    floor: float = 1e-5,
+) -> Floats:
+    """Return the divergence of margins for each row.
+
+    ``KLOM(x) = sum_b p_b log(p_b / max(q_b, floor))``, where p and q are histograms of the margin
+    of x under unlearned and under retrained models, over equal bins of their joint range.
+
+    Parameters
+    ----------
+    unlearned, oracle : array-like of shape (n_models, n)
+        Margins of unlearned and of retrained models, for n rows.
+    bins : int, default=20
+        Number of bins.
+    clip : float, default=100
+        Margins are cut to ``[-clip, clip]``.
+    floor : float, default=1e-5
+        Least probability of a bin under the retrained models; so the maximum is about 11.5.
+
+    Returns
+    -------
+    ndarray of shape (n,)
+        0 where all margins of a row are equal.
+
+    Notes
+    -----
+    Two equal laws do not give 0: about 0.36 with 100 models each and 0.07 with 400.
+
+    Examples
+    --------
+    >>> klom([[0.0], [0.0]], [[0.0], [0.0]]).tolist()
+    [0.0]
+    >>> klom([[0.0], [0.0]], [[1.0], [1.0]]).round(3).tolist()
+    [11.513]
+    """
+    u = np.clip(np.asarray(unlearned, np.float64), -clip, clip)
+    o = np.clip(np.asarray(oracle, np.float64), -clip, clip)
+    if u.ndim != 2 or o.ndim != 2 or u.shape[1] != o.shape[1]:
+        raise ValueError(f"need (n_models, n) margins twice, not {u.shape} and {o.shape}")
+    low = np.minimum(u.min(axis=0), o.min(axis=0))
+    width = np.maximum(u.max(axis=0), o.max(axis=0)) - low
+    p, q = (_histogram(values, low, width, bins) for values in (u, o))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        terms = np.where(p > 0, p * np.log(p / np.maximum(q, floor)), 0.0)
+    return np.asarray(terms.sum(axis=0))
+
+
+def _histogram(values: Floats, low: Floats, width: Floats, bins: int) -> Floats:
+    """Return the share of models in each bin, of shape (bins, n)."""
+    scaled = (values - low) / np.where(width > 0, width, 1.0)
+    places = np.minimum((scaled * bins).astype(np.int64), bins - 1)
+    n_models, n = values.shape
+    flat = places * n + np.arange(n)
+    counts = np.bincount(flat.ravel(), minlength=bins * n).reshape(bins, n)
+    return np.asarray(counts / n_models)
+
+
+class Laws(NamedTuple):
+    """Signals and hits of unlearned models and of two independent sets of retrained ones."""
+
+    unlearned: Floats
+    oracle: Floats
+    second: Floats
+    hits: tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]
+
+
+class Sample(NamedTuple):
+    """The laws, the rows at which they were read, and who leaves and who stays of their owners."""
+
+    laws: Laws
+    probe: Probe
+    gone: Ints
+    kept: Ints
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LawAttack(Attack):
+    """What the attacks on laws over seeds share: the models that they train."""
+
+    n_models: int
+    n_retained: int
+    n_population: int
+    n_jobs: int | None = None
+
+    least_models: ClassVar[int]
+
+    def __post_init__(self) -> None:
+        """Refuse settings that give no experiment."""
+        if self.n_models < self.least_models:
+            raise ValueError(f"n_models must be at least {self.least_models}, not {self.n_models}")
+
+    def _sample(self, case: Case) -> Sample:
+        """Train on everybody and forget, and retrain on the others, twice, over seeds."""
+        study = Study.of(case, n_jobs=self.n_jobs)
+        gone, kept = np.flatnonzero(study.forgotten), study.retained(self.n_retained)
+        probe = study.probe(np.concatenate([gone, kept]), self.n_population)
+        everybody, others = np.ones(study.n_people, bool), ~study.forgotten
+        jobs = [
+            Job(case.unlearner, everybody, study.forgotten, Purpose.ATTACK_LAW, k)
+            for k in range(self.n_models)
+        ]
+        for purpose in (Purpose.ATTACK_ORACLE, Purpose.ATTACK_SECOND_ORACLE):
+            jobs += [Job(case.naive, others, None, purpose, k) for k in range(self.n_models)]
+        trained = study.train(probe, jobs, progress=case.progress)
+        unlearned, oracle, second = np.split(trained.signal, 3)
+        hits = np.split(trained.correct, 3)
+        laws = Laws(unlearned, oracle, second, (hits[0], hits[1], hits[2]))
+        return Sample(laws, probe, gone, kept)
+
+
+def _half_width(values: Floats, of_models: float, n_groups: int) -> float:
+    """Return Student's half-width of a mean over people, of which models are sampled too."""
+    n = len(values)
+    of_people = float(values.var(ddof=1)) / n if n > 1 else 0.0
+    freedom = min(n - 1, n_groups - 1) if n > 1 else n_groups - 1
+    return float(stdtrit(freedom, 0.975)) * math.sqrt(of_people + of_models)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KLOM(_LawAttack):
+    """Divergence of margins on forgotten, retained and unseen rows, each beside its floor.
+
+    Parameters
+    ----------
+    n_models : int, default=100
+        Unlearned models, and as many retrained ones, twice: against them and for the floor.
+    bins : int, default=20
+        See `klom`.
+    n_retained, n_population : int, default=200
+        Retained people and unseen rows looked at, at most.
+    n_jobs : int or None, default=None
+        Models trained at once, through joblib.
+
+    Notes
+    -----
+    The floor is the divergence between two sets of retrained models. The interval of a mean has
+    the variance over people and that over models (a jackknife over groups of them). `found`
+    goes by the difference to the floor: unlearned and retrained models change places at random, so
+    its false alarms are those stated, however few the models and the people are.
+    Regressors: minus the squared error takes the place of the margin.
+
+    References
+    ----------
+    Georgiev et al.: Attribute-to-delete: machine unlearning via datamodel matching. ICLR 2025.
+    """
+
+    name: ClassVar[str] = "klom"
+
+    least_models: ClassVar[int] = 2 * _GROUPS
+
+    n_models: int = 100
+    bins: int = 20
+    n_retained: int = 200
+    n_population: int = 200
+
+    def _attack(self, case: Case) -> tuple[AttackResult, ...]:
+        """Return a result for forgotten people and one for retained ones and unseen rows."""
+        laws, probe, gone, kept = self._sample(case)
+        unseen = len(probe.owners) + np.arange(len(probe.rows) - len(probe.owners))
+        forgotten = _Part("", *_rows_of(probe, gone))
+        retained = _Part("", *_rows_of(probe, kept))
+        others = _Part(" on unseen rows", unseen, np.arange(len(unseen)))
+        return (
+            self._result("forgotten", laws, [forgotten]),
+            self._result("retained", laws, [retained, others]),
+        )
+
+    def _result(self, about: Any, laws: Laws, parts: "list[_Part]") -> AttackResult:
+        measures: dict[str, Measure] = {}
+        floor: dict[str, Measure] = {}
+        for part in parts:
+            measures |= part.measures(laws.unlearned, laws.oracle, self.bins)
+            floor |= part.measures(laws.second, laws.oracle, self.bins)
+        return AttackResult(
+            attack=KLOM.name,
+            about=about,
+            measures=measures,
+            floor=floor,
+            excess=parts[0].excess(laws, self.bins),
+            n_models=3 * self.n_models,
+            note=_KLOM_NOTE,
+        )
+
+
+def _rows_of(probe: Probe, people: Ints) -> tuple[Ints, Ints]:
+    """Return the probed rows of these people, and whose each is."""
+    rows = np.flatnonzero(np.isin(probe.owners, people))
+    return rows, probe.owners[rows]
+
+
+class _Part(NamedTuple):
+    """Rows of one kind, with the words that tell them apart."""
+
+    words: str
+    rows: Ints
+    owners: Ints
+
+    def measures(self, models: Floats, oracle: Floats, bins: int) -> dict[str, Measure]:
+        """Return the mean and the 95th percentile over people."""
+        models, oracle = models[:, self.rows], oracle[:, self.rows]
+        values = self._per_person(models, oracle, bins)
+        groups = np.arange(len(models)) % _GROUPS
+        without = [
+            self._per_person(models[groups != g], oracle[groups != g], bins).mean()
+            for g in range(_GROUPS)
+        ]
+        mean = _mean_divergence(f"KLOM{self.words}", values, np.array(without))
+        worst = _percentile(f"95 % of KLOM{self.words}", values)
+        return {mean.name: mean, worst.name: worst}
+
+    def excess(self, laws: Laws, bins: int) -> Measure:
+        """Return the mean difference to the floor, over people."""
+        unlearned, second, oracle = (
+            law[:, self.rows] for law in (laws.unlearned, laws.second, laws.oracle)
+        )
+
+        def gap(models: Floats, others: Floats) -> float:
+            means = [self._per_person(law, oracle, bins).mean() for law in (models, others)]
+            return float(means[0] - means[1])
+
+        rng, swapped = np.random.default_rng(0), []
+        for _ in range(ROUNDS):
+            moves = rng.random((len(unlearned), 1)) < 0.5
+            models, others = np.where(moves, second, unlearned), np.where(moves, unlearned, second)
+            swapped.append(gap(models, others))
+        value, n = gap(unlearned, second), len(np.unique(self.owners))
+        note = "KLOM minus floor; swaps of unlearned and retrained models"
+        return beyond_floor_by_swaps(value, np.array(swapped), n, unit="nats", note=note)
+
+    def _per_person(self, models: Floats, oracle: Floats, bins: int) -> Floats:
+        # The margins of classifiers are cut already; squared errors need not be.
+        return mean_by_person(klom(models, oracle, bins=bins, clip=math.inf), self.owners)
+
+
+def _mean_divergence(name: str, values: Floats, without: Floats) -> Measure:
+    """Return the mean over people; models vary too, by the jackknife `without` groups of them."""
+    value, of_models = float(values.mean()), (_GROUPS - 1) * float(without.var())
+    half = _half_width(values, of_models, _GROUPS)
+    # a floor under q lets the sum fall below 0 by a hair
+    interval = max(value - half, 0.0), value + half
+    return make_measure(name, value, interval, len(values), better="lower", unit="nats")
+
+
+def _percentile(name: str, values: Floats) -> Measure:
+    """Return the 95th percentile over people, with a bootstrap over people."""
+    n, value = len(values), float(np.percentile(values, 95))
+    interval = None
+    if n > 1:
+        people = np.random.default_rng(0).integers(n, size=(_RESAMPLES, n))
+        draws = np.percentile(values[people], 95, axis=1)
+        interval = tuple(np.quantile(draws, [0.025, 0.975]).tolist())
+    return make_measure(name, value, interval, n, better="lower", unit="nats")
+
+
+_DELTA = 1e-5
+_CAP = 50.0
+_BIN = 0.5
+# The reference rule looks at intervals about as wide as the narrower law, give or take this.
+_BUFFER = 2.0
+_LEAST_RANGE_RATIO = 0.01
+# Parts of the models between which the score is compared, for the interval.
+_PARTS = 4
+# Points come in halves and quarters: those of fewer people are often equal by luck.
+_LEAST_PEOPLE = 5
+_QUALITY_NOTE = (
+    "unreadable without its floor: two equal laws score about 0.18, not 1 (0.36 if only "
+    "thresholds are tried, not intervals). A learner without randomness has one margin for each "
+    "row: equal ones score 1, others 0. A good score does not prove forgetting."
+)
+_FEW = f"Fewer than {_LEAST_PEOPLE} people: too few to tell a score from its floor."
+
+
+def forgetting_epsilon(
+    unlearned: ArrayLike, retrained: ArrayLike, *, double: bool = True
+) -> NDArray[np.float64]:
+    """Return for each example the epsilon at which its two laws are told apart.
+
+    ``eps = max over rules of max(log((1 - d - FPR) / FNR), log((1 - d - FNR) / FPR))``, with
+    d = 1e-5, cut to [0, 50]. Rules are all thresholds on the margin (above: the law with the
+    larger median), and all intervals about as wide as the range of the narrower law (inside:
+    that law). A rule with exactly one rate 0 is dropped; perfect separation is 50, and so is
+    one law whose range is below 1 % of the other's.
+
+    Parameters
+    ----------
+    unlearned, retrained : array-like of shape (n_models, n)
+        Margins of unlearned and of retrained models, for n examples.
+    double : bool, default=True
+        Whether to use the intervals too.
+
+    Returns
+    -------
+    ndarray of shape (n,)
+
+    Notes
+    -----
+    The larger of both logarithms is taken: the smaller one would miss an attack that is sure in
+    one direction only. Thresholds are taken at every margin, not on a grid.
+
+    Examples
+    --------
+    >>> forgetting_epsilon([[0.0], [1.0]], [[5.0], [6.0]]).tolist()
+    [50.0]
+    """
+    u, r = np.asarray(unlearned, np.float64), np.asarray(retrained, np.float64)
+    if u.ndim != 2 or u.shape != r.shape:
+        raise ValueError(f"need (n_models, n) margins twice, not {u.shape} and {r.shape}")
+    return np.array([_epsilon(u[:, k], r[:, k], double) for k in range(u.shape[1])])
+
+
+def _epsilon(u: Floats, r: Floats, double: bool) -> float:
+    """Return the epsilon of one example."""
+    ranges = sorted([float(np.ptp(u)), float(np.ptp(r))])
+    if ranges[1] == 0:
+        return 0.0 if u[0] == r[0] else _CAP
+    if ranges[0] / ranges[1] < _LEAST_RANGE_RATIO:
+        return _CAP
+    best = _from_rates(*_single_rates(u, r))
+    return max(best, _from_rates(*_double_rates(u, r))) if double else best
+
+
+def _from_rates(fpr: Floats, fnr: Floats) -> float:
+    """Return the largest epsilon of rules with these error rates."""
+    if ((fpr == 0) & (fnr == 0)).any():
+        return _CAP
+    usable = (fpr > 0) & (fnr > 0)
+    fpr, fnr = fpr[usable], fnr[usable]
+    best = 0.0
+    for a, b in ((fpr, fnr), (fnr, fpr)):
+        top = 1 - _DELTA - a
+        ratios = top[top > 0] / b[top > 0]
+        best = max(best, math.log(ratios.max()) if ratios.size else 0.0)
+    return min(best, _CAP)
+
+
+def _single_rates(u: Floats, r: Floats) -> tuple[Floats, Floats]:
+    """Return the rates of ``margin >= t``, for every t."""
+    positive, negative = (r, u) if np.median(r) > np.median(u) else (u, r)
+    thresholds = np.unique(np.concatenate([u, r]))
+    fnr = np.searchsorted(np.sort(positive), thresholds, side="left") / len(positive)
+    fpr = 1 - np.searchsorted(np.sort(negative), thresholds, side="left") / len(negative)
+    return fpr, fnr
+
+
+def _double_rates(u: Floats, r: Floats) -> tuple[Floats, Floats]:
+    """Return the rates of ``left <= margin <= right``, which speaks for the narrower law."""
+    narrow, broad = (r, u) if np.ptp(u) >= np.ptp(r) else (u, r)
+    width = float(np.ptp(narrow))
+    points = np.unique(np.concatenate([u, r]))
+    first, last = np.triu_indices(len(points))
+    before, after = np.append(-np.inf, points), np.append(points, np.inf)[1:]
+    # An interval that holds the points first..last may reach into the gaps beside them.
+    fits = points[last] - points[first] <= width + _BUFFER
+    fits &= after[last] - before[first] > width - _BUFFER
+    fits &= points[last] <= narrow.max() + _BUFFER
+    fits &= after[last] > narrow.min() + width - _BUFFER
+    first, last = first[fits], last[fits]
+
+    def inside(values: Floats) -> Floats:
+        ordered = np.sort(values)
+        upto = np.searchsorted(ordered, points, side="right")[last]
+        below = np.searchsorted(ordered, points, side="left")[first]
+        return np.asarray((upto - below) / len(values))
+
+    return inside(broad), 1 - inside(narrow)
+
+
+def forgetting_points(epsilon: ArrayLike, n_models: int) -> NDArray[np.float64]:
+    """Return the points of each epsilon: 1 below 0.5, 1/2 below 1, 1/4 below 1.5, ...
+
+    From ``ceil(log(n_models - 1))`` on, the largest that so many models can show, there are none.
+
+    Examples
+    --------
+    >>> forgetting_points([0.2, 0.5, 1.2, 50.0], 64).tolist()
+    [1.0, 0.5, 0.25, 0.0]
+    """
+    values = np.asarray(epsilon, np.float64)
+    n_bins = int(math.ceil(math.log(n_models - 1)) / _BIN)
+    bins = np.floor(values / _BIN)
+    return np.where(bins < n_bins, 0.5**bins, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForgettingQuality(_LawAttack):
+    """The challenge's score: how alike unlearned and retrained models treat forgotten people.
+
+    ``F = mean of points``, and the final score is ``F * RA_U / RA_R * TA_U / TA_R`` with the
+    accuracies on retained and on unseen rows.
+
+    Parameters
+    ----------
+    n_models : int, default=64
+        Unlearned models, and as many retrained ones, twice. The challenge took 512.
+    n_retained, n_population : int, default=500
+        Retained people and unseen rows for the accuracies, at most.
+    n_jobs : int or None, default=None
+        Models trained at once, through joblib.
+
+    Notes
+    -----
+    `found` goes by the difference to the floor, person by person and over the same parts of the
+    models. With fewer than five people it is never true: take `ULiRA` for them.
+
+    References
+    ----------
+    Triantafillou et al.: Are we making progress in unlearning? Findings from the first NeurIPS
+    unlearning competition. 2024.
+    """
+
+    name: ClassVar[str] = "forgetting-quality"
+
+    least_models: ClassVar[int] = 8 * _PARTS
+
+    n_models: int = 64
+    n_retained: int = 500
+    n_population: int = 500
+
+    def _attack(self, case: Case) -> tuple[AttackResult, ...]:
+        """Return one result, about forgotten people; for regressors without a final score."""
+        laws, probe, gone, kept = self._sample(case)
+        rows = np.flatnonzero(np.isin(probe.owners, gone))
+        after, floor = (
+            _Scores.of(models[:, rows], laws.oracle[:, rows], probe.owners[rows])
+            for models in (laws.unlearned, laws.second)
+        )
+        few = f" {_FEW}" if len(gone) < _LEAST_PEOPLE else ""
+        result = AttackResult(
+            attack=ForgettingQuality.name,
+            about="forgotten",
+            measures=after.measures(_accuracy_ratio(laws, probe, kept, 0)),
+            floor=floor.measures(_accuracy_ratio(laws, probe, kept, 2)),
+            excess=_excess(after, floor),
+            n_models=3 * self.n_models,
+            note=_QUALITY_NOTE + few,
+        )
+        return (result,)
+
+
+def _accuracy_ratio(laws: Laws, probe: Probe, kept: NDArray[np.int64], which: int) -> float | None:
+    """Return ``RA_U / RA_R * TA_U / TA_R``, or None where nothing is ever right (regression)."""
+    shares = [
+        (probe.of_people(hits, kept).mean(), probe.of_unseen(hits).mean())
+        for hits in (laws.hits[which], laws.hits[1])
+    ]
+    (retain, test), (retain_naive, test_naive) = shares
+    if retain_naive == 0 or test_naive == 0:
+        return None
+    return float(retain / retain_naive * test / test_naive)
+
+
+class _Scores(NamedTuple):
+    """Points and epsilon of each person, and their means by disjoint parts of the models."""
+
+    points: Floats
+    epsilon: Floats
+    points_of_parts: Floats
+    epsilon_of_parts: Floats
+
+    @classmethod
+    def of(cls, models: Floats, oracle: Floats, owners: NDArray[np.int64]) -> "_Scores":
+        """Return the scores of models against retrained ones."""
+
+        def over_people(chosen: slice) -> tuple[Floats, Floats]:
+            epsilon = forgetting_epsilon(models[chosen], oracle[chosen])
+            points = forgetting_points(epsilon, len(models[chosen]))
+            return mean_by_person(points, owners), mean_by_person(epsilon, owners)
+
+        parts = [over_people(slice(k, None, _PARTS)) for k in range(_PARTS)]
+        means = [np.array([v.mean() for v in each]) for each in zip(*parts, strict=True)]
+        return cls(*over_people(slice(None)), *means)
+
+    def measures(self, accuracy_ratio: float | None) -> dict[str, Measure]:
+        """Return F, the final score and the mean epsilon, over people."""
+        found = [_mean("forgetting quality", self.points, self.points_of_parts, "higher")]
+        if accuracy_ratio is not None:
+            scaled = self.points * accuracy_ratio, self.points_of_parts * accuracy_ratio
+            found.append(_mean("final score", *scaled, "higher"))
+        found.append(_mean("epsilon", self.epsilon, self.epsilon_of_parts, "lower"))
+        return {measure.name: measure for measure in found}
+
+
+def _excess(after: _Scores, floor: _Scores) -> Measure:
+    """Return by how much the score is below its floor."""
+    gaps = floor.points - after.points
+    n, value = len(gaps), float(gaps.mean())
+    of_models = float((floor.points_of_parts - after.points_of_parts).var(ddof=1)) / _PARTS
+    half = _half_width(gaps, of_models, _PARTS)
+    interval = (value - half, value + half) if n >= _LEAST_PEOPLE else None
+    return beyond_floor(value, interval, n, note="floor minus score: higher scores are better")
+
+
+def _mean(name: str, values: Floats, of_parts: Floats, better: Better) -> Measure:
+    """Return the mean over people; models vary too, which disjoint parts of them show."""
+    value, of_models = float(values.mean()), float(of_parts.var(ddof=1)) / _PARTS
+    half = _half_width(values, of_models, _PARTS)
+    most = 1.0 if name == "forgetting quality" else math.inf
+    interval = max(value - half, 0.0), min(value + half, most)
+    return make_measure(name, value, interval, len(values), better=better)

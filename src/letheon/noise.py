@@ -1,0 +1,502 @@
+"""Noise that hides what a forgotten row did, exact on the integers.
+
+Exact noise on the integers: the discrete Gaussian and the discrete Laplace law.
+
+Noise that is added in floating point can be read off: the last bits of a sum tell which noiseless
+number it came from (Mironov 2012). Integers have no such bits. The laws are those of Canonne,
+Kamath and Steinke (2020); here they are drawn by rejection, many numbers at a time:
+
+- a *block* v >= 0 with probability ``2**-(v+1)``, read from random bits,
+- a place u below the scale s, uniform, so that ``y = v s + u``,
+- kept with probability ``f 2**v exp(-energy(y / s))``, which is at most 1, and given a sign.
+
+Whether a uniform number lies below that probability is decided by floats where their error cannot
+matter, and by decimals of growing length, with more random bits, in the rare other case. So every
+number is drawn from exactly the stated law.
+
+Noise that hides what a forgotten row did, and the seal under which it is kept.
+
+Noise protects only while nobody knows it, so it comes from the operating system, and what must be
+kept of it is kept in a `Sealed`. A seed makes a run repeatable for tests; whoever knows the seed
+knows the noise, so a model with a seed proves nothing.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Context, Decimal
+from fractions import Fraction
+from math import prod
+from typing import Any, NamedTuple, Self, SupportsIndex
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaincinv, ndtri
+
+from letheon.seeds import Purpose, keyed_hash, mix64
+
+try:
+    from letheon import _core
+except ImportError:  # pragma: no cover
+    _core = None  # type: ignore[assignment]
+
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Words = Callable[[int], NDArray[np.uint64]]
+
+LARGEST_SCALE = 1 << 24
+# A candidate is one word: its sign, a fraction of the scale for its place, and its block.
+_PLACE_BITS, _BLOCK_BITS = 38, 25
+# Random bits of the uniform number that is tried first.
+_TRIAL_BITS = 32
+# Random bits of a number below 1 in `draw_long`: in its first and in its second float.
+_HIGH_BITS, _LOW_BITS = 46, 53
+LONG_BITS = _HIGH_BITS + _LOW_BITS
+# More than the error of a probability below 1 that was computed in floats.
+_MARGIN = 2.0**-44
+_WORD_BITS = 64
+_REJECTED, _KEPT, _UNDECIDED = range(3)
+
+
+class LongFloats(NamedTuple):
+    """Numbers as unevaluated sums of two floats."""
+
+    high: Floats
+    low: Floats
+
+
+@dataclass(frozen=True)
+class _Law:
+    """A law whose probabilities are proportional to ``exp(-energy(y / s))``.
+
+    Attributes
+    ----------
+    factor : Fraction
+        f, so that ``f 2**v exp(-energy(v))`` is at most 1 for every block v. About half of all
+        candidates are kept.
+    energy : callable
+        For arrays of floats and for fractions.
+    """
+
+    factor: Fraction
+    energy: Callable[[Any], Any]
+
+
+_NORMAL = _Law(Fraction(4, 5), lambda x: x * x / 2)
+_LAPLACE = _Law(Fraction(1), lambda x: x)
+
+
+@dataclass(frozen=True)
+class _Candidates:
+    """Numbers of which some are kept.
+
+    Attributes
+    ----------
+    values
+        The numbers, along the last axis.
+    fates
+        Whether each is kept: 0, 1, or 2 where floats cannot decide.
+    decide
+        Decides about one of the last, exactly; may change its value.
+    """
+
+    values: NDArray[Any]
+    fates: NDArray[np.uint8]
+    decide: Callable[[int], bool]
+
+
+def draw_normals(words: Words, n: int, scale: int) -> Ints:
+    """Return n integers z with probabilities proportional to ``exp(-z**2 / (2 scale**2))``.
+
+    Parameters
+    ----------
+    words : callable
+        Returns as many random words of 64 bits as it is asked for.
+    n : int
+        How many.
+    scale : int
+        From 1 to `LARGEST_SCALE`.
+    """
+    return _draw_integers(words, n, scale, _NORMAL)
+
+
+def draw_laplaces(words: Words, n: int, scale: int) -> Ints:
+    """Return n integers z with probabilities proportional to ``exp(-|z| / scale)``."""
+    return _draw_integers(words, n, scale, _LAPLACE)
+
+
+def draw_long(words: Words, n: int) -> LongFloats:
+    """Return n multiples z of ``2**-LONG_BITS``, probabilities proportional to ``exp(-z**2 / 2)``.
+
+    A normal number that is rounded to such a multiple has this law but for a total variation of
+    less than ``2**-200``.
+    """
+    return LongFloats(*_draw(words, n, _long_floats))
+
+
+def _draw(words: Words, n: int, propose: Callable[[Words, int], _Candidates]) -> NDArray[Any]:
+    parts: list[NDArray[Any]] = []
+    n_missing = n
+    while n_missing or not parts:
+        candidates = propose(words, _n_candidates(n_missing))
+        is_kept = candidates.fates == _KEPT
+        for i in np.flatnonzero(candidates.fates == _UNDECIDED).tolist():
+            # Those after the last one needed draw no bits: the core does not look at them either.
+            if is_kept[:i].sum() >= n_missing:
+                break
+            is_kept[i] = candidates.decide(i)
+        parts.append(candidates.values[..., np.flatnonzero(is_kept)[:n_missing]])
+        n_missing -= parts[-1].shape[-1]
+    return np.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0]
+
+
+def _n_candidates(n_wanted: int) -> int:
+    """Return an even number of candidates, of which mostly enough are kept."""
+    return 9 * n_wanted // 8 * 2 + 32
+
+
+def _draw_integers(words: Words, n: int, scale: int, law: _Law) -> Ints:
+    if not 1 <= scale <= LARGEST_SCALE:
+        raise ValueError(f"scale must be a whole number from 1 to {LARGEST_SCALE}, got {scale}")
+    given = words(3 * _n_candidates(n) // 2)
+    if _core is not None:
+        kept = _core.keep_candidates(law is _NORMAL, scale, given, n)
+        if len(kept) == n:
+            return kept
+    # Too few were kept, or one could not be decided: the same words, looked at more closely.
+    first = [given]
+    return _draw(lambda size: first.pop() if first else words(size), n, _integers_of(scale, law))
+
+
+def _integers_of(scale: int, law: _Law) -> Callable[[Words, int], _Candidates]:
+    def propose(words: Words, size: int) -> _Candidates:
+        given = words(3 * size // 2)
+        values, fates = _try_candidates(law, scale, given)
+
+        def decide(i: int) -> bool:
+            is_negative, place, block = (int(part[0]) for part in _parts(given[i : i + 1], scale))
+            if block == _BLOCK_BITS:
+                block += int(_draw_blocks(words, 1)[0])
+                values[i] = (block * scale + place) * (-1 if is_negative else 1)
+            share = Fraction(abs(int(values[i])), scale)
+            trial, height = int(_halves(given[size:])[i]), law.factor * (1 << block)
+            return _is_below(words, trial, law.energy(share), height, _TRIAL_BITS)
+
+        return _Candidates(values, fates, decide)
+
+    return propose
+
+
+def _try_candidates(
+    law: _Law, scale: int, words: NDArray[np.uint64]
+) -> tuple[Ints, NDArray[np.uint8]]:
+    """Return candidates and their fates: the rule of the core's `keep_candidates`."""
+    size = len(words) // 3 * 2
+    is_negative, place, block = _parts(words[:size], scale)
+    absolute = block * scale + place
+    uniform = (_halves(words[size:]).astype(np.float64) + 0.5) * 2.0**-_TRIAL_BITS
+    fates = _try_floats(law, block, place / scale, uniform, 0.5 * 2.0**-_TRIAL_BITS)
+    fates[block == _BLOCK_BITS] = _UNDECIDED
+    fates[(place < 0) | (is_negative & (absolute == 0))] = _REJECTED
+    return np.where(is_negative, -absolute, absolute), fates
+
+
+def _parts(word: NDArray[np.uint64], scale: int) -> tuple[NDArray[np.bool_], Ints, Ints]:
+    """Return signs, places (-1: none) and blocks of candidates.
+
+    A place is a number of `_PLACE_BITS` bits times the scale, without its fraction. Those with the
+    least fractions have none, so that every place has equally many (Lemire 2019).
+    """
+    product = (word >> np.uint64(1) & np.uint64((1 << _PLACE_BITS) - 1)) * np.uint64(scale)
+    place = (product >> np.uint64(_PLACE_BITS)).astype(np.int64)
+    fraction = product & np.uint64((1 << _PLACE_BITS) - 1)
+    place[fraction < (1 << _PLACE_BITS) % scale] = -1
+    block = np.minimum(_count_ones(word >> np.uint64(1 + _PLACE_BITS)), _BLOCK_BITS)
+    return (word & np.uint64(1)).astype(bool), place, block
+
+
+def _halves(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return the lower and the upper 32 bits of each word in turn."""
+    low, high = words & np.uint64((1 << 32) - 1), words >> np.uint64(32)
+    return np.stack([low, high], axis=-1).ravel()
+
+
+def _long_floats(words: Words, size: int) -> _Candidates:
+    word, more, block, uniform = words(size), words(size), _draw_blocks(words, size), words(size)
+    high = (word >> np.uint64(64 - _HIGH_BITS)).astype(np.float64) * 2.0**-_HIGH_BITS
+    low = (more >> np.uint64(64 - _LOW_BITS)).astype(np.float64) * 2.0**-LONG_BITS
+    is_negative = (word & np.uint64(1)).astype(bool)
+    trial = (uniform >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    fates = _try_floats(_NORMAL, block, high, trial)
+    fates[is_negative & (block == 0) & (high == 0.0) & (low == 0.0)] = _REJECTED
+
+    def decide(i: int) -> bool:
+        exact = _NORMAL.energy(int(block[i]) + Fraction(high[i]) + Fraction(low[i]))
+        return _is_below(words, int(uniform[i]), exact, _NORMAL.factor * (1 << int(block[i])))
+
+    values = np.where(is_negative, -1.0, 1.0) * np.stack([block + high, low])
+    return _Candidates(values, fates, decide)
+
+
+def _draw_blocks(words: Words, size: int) -> Ints:
+    """Return how many ones come before the first zero in fresh random bits."""
+    block = _count_ones(words(size))
+    endless = np.flatnonzero(block == _WORD_BITS)
+    if len(endless):
+        block[endless] += _draw_blocks(words, len(endless))
+    return block
+
+
+def _count_ones(word: NDArray[np.uint64]) -> Ints:
+    """Return how many of the lowest bits of each word are ones."""
+    # ~word has a lowest set bit 2**k after k ones; without any, all 64 bits are ones.
+    lowest = ~word & (word + np.uint64(1))
+    n_ones = np.frexp(lowest.astype(np.float64))[1].astype(np.int64) - 1
+    n_ones[lowest == 0] = _WORD_BITS
+    return n_ones
+
+
+def _try_floats(
+    law: _Law, block: Ints, part: Floats, uniform: Floats, error: float = 0.0
+) -> NDArray[np.uint8]:
+    """Return which numbers lie below ``factor 2**block exp(-energy(block + part))``.
+
+    `error`: how far a number may be off, beyond what `_MARGIN` has room for.
+    """
+    decay = float(law.factor) * np.exp(-law.energy(block + part))
+    gap = np.ldexp(decay, np.minimum(block, 1000)) - uniform
+    fates: NDArray[np.uint8] = (gap > 0.0).astype(np.uint8)
+    fates[np.abs(gap) <= error + _MARGIN] = _UNDECIDED
+    return fates
+
+
+def _is_below(
+    words: Words, bits: int, energy: Fraction, height: Fraction, n_bits: int = 64
+) -> bool:
+    """Whether the uniform number that begins with `bits` is below ``height exp(-energy)``."""
+    while True:
+        # So many digits that the exponent, and with it the result, is off by less than `error`.
+        n_digits = n_bits // 3
+        context = Context(prec=n_digits + len(str(int(energy))) + 20)
+        exponent = context.divide(Decimal(-energy.numerator), Decimal(energy.denominator))
+        bound = Fraction(context.exp(exponent)) * height * (1 << n_bits)
+        error = bound / 10**n_digits
+        if bits + 1 <= bound - error:
+            return True
+        if bits >= bound + error:
+            return False
+        bits, n_bits = bits << 64 | int(words(1)[0]), n_bits + 64
+
+
+Shape = int | tuple[int, ...]
+
+
+class NoiseSource:
+    """Draws noise: from the operating system, or from a seed.
+
+    A draw with a seed is a function of the seed and of how many draws were made before. A plan that
+    may still fail draws from a ``copy.copy`` of the source, which its commit puts in place.
+
+    Parameters
+    ----------
+    seed : int or None
+        None asks the operating system for every draw (`os.urandom`). An int,
+        ``0 <= seed < 2**128``, makes the draws repeatable.
+
+    Attributes
+    ----------
+    n_draws : int
+        Draws made so far with the seed. Without one it stays 0: nothing depends on it.
+
+    Examples
+    --------
+    >>> NoiseSource(7).normals(2)
+    array([0.58256755, 0.9878355 ])
+    """
+
+    def __init__(self, seed: int | None) -> None:
+        self.seed = None if seed is None else _verified(seed)
+        self.n_draws = 0
+
+    def __copy__(self) -> Self:
+        """Return a source that goes on alike; without a seed there is nothing to copy."""
+        if self.seed is None:
+            return self
+        twin = type(self)(self.seed)
+        twin.n_draws = self.n_draws
+        return twin
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether a seed was given, so that the noise is no secret."""
+        return self.seed is not None
+
+    def uniforms(self, n: int) -> Floats:
+        """Return `n` uniform numbers strictly between 0 and 1.
+
+        They are the odd multiples of ``2**-53``, all equally likely: neither end of the interval
+        can occur, and ``u`` is as likely as ``1 - u``.
+        """
+        bits = self._words(n) >> np.uint64(12)
+        return (2.0 * bits.astype(np.float64) + 1.0) * 2.0**-53
+
+    def integers(self, shape: Shape, n: int) -> NDArray[np.int64]:
+        """Return independent integers from 0 to n - 1, all exactly equally likely."""
+        size, largest = _size(shape), np.uint64(2**64 - 2**64 % n - 1)
+        found = np.empty(0, np.uint64)
+        while len(found) < size:
+            words = self._words(size - len(found))
+            found = np.concatenate([found, words[words <= largest]])
+        return (found % np.uint64(n)).astype(np.int64).reshape(shape)
+
+    def normals(self, shape: Shape) -> Floats:
+        """Return independent standard normal numbers, ``ndtri(u)``.
+
+        The tails end at 8.2 standard deviations, beyond which lies a mass of ``2**-53``.
+        """
+        return ndtri(self.uniforms(_size(shape))).reshape(shape)
+
+    def ball(self, shape: Shape, scale: float) -> Floats:
+        """Return one vector ``b`` with density proportional to ``exp(-|b| / scale)``.
+
+        With ``d`` entries the radius has the density ``r^(d-1) exp(-r / scale)``, that of a gamma
+        law of shape ``d``, and the direction is uniform (Chaudhuri, Monteleoni and Sarwate, 2011).
+        ``|.|`` is the Euclidean (Frobenius) norm over all entries.
+        """
+        if not scale >= 0:
+            raise ValueError(f"scale must be a number that is not negative, got {scale}")
+        size = _size(shape)
+        if size == 0:
+            return np.zeros(shape)
+        radius = scale * float(gammaincinv(size, self.uniforms(1)[0]))
+        direction = self.normals(shape)
+        return direction * (radius / float(np.linalg.norm(direction)))
+
+    def discrete_normals(self, shape: Shape, scale: int) -> NDArray[np.int64]:
+        """Return independent integers, exactly of the discrete Gaussian law of this scale."""
+        return draw_normals(self._words, _size(shape), scale).reshape(shape)
+
+    def laplaces(self, shape: Shape, scale: int) -> NDArray[np.int64]:
+        """Return independent integers, exactly of the discrete Laplace law of this scale."""
+        return draw_laplaces(self._words, _size(shape), scale).reshape(shape)
+
+    def long_normals(self, n: int) -> LongFloats:
+        """Return independent normal numbers to ``2**-LONG_BITS``, as sums of two floats."""
+        return draw_long(self._words, n)
+
+    def salt(self) -> str:
+        """Return 32 random bytes as hexadecimal digits, for a commitment."""
+        return self._words(4).tobytes().hex()
+
+    def _words(self, n: int) -> NDArray[np.uint64]:
+        """Return `n` random words of 64 bits."""
+        if self.seed is None:
+            return np.frombuffer(os.urandom(8 * n), np.uint64)
+        key = keyed_hash(self.seed, Purpose.NOISE, self.n_draws)
+        self.n_draws += 1
+        return mix64(key, np.arange(n, dtype=np.uint64))
+
+    def __repr__(self) -> str:
+        return f"<noise from {'the operating system' if self.seed is None else 'a seed'}>"
+
+    def _to_state(self) -> dict[str, Any]:
+        return {"seed": self.seed, "n_draws": self.n_draws}
+
+    @classmethod
+    def _from_state(cls, state: dict[str, Any]) -> Self:
+        source, n_draws = cls(state["seed"]), state["n_draws"]
+        if type(n_draws) is not int or n_draws < 0:
+            raise ValueError("n_draws must be an int that is not negative")
+        source.n_draws = n_draws
+        return source
+
+
+class Sealed:
+    """Holds one array that nobody should see: secret noise, or a state without its noise.
+
+    However it is printed it reads ``<sealed>``. It compares by identity, is no array, no sequence
+    and no JSON. Files and pickles carry the value, as a model that goes on needs it: they are as
+    private as the rows.
+
+    Parameters
+    ----------
+    value : ndarray of float64
+        Becomes the seal's own: do not keep it.
+
+    Examples
+    --------
+    >>> secret = Sealed(np.array([0.25, -3.0]))
+    >>> secret
+    <sealed>
+    >>> float(secret.open().sum())
+    -2.75
+    """
+
+    # No __dict__: `vars` and generic serialisers find nothing.
+    __slots__ = ("__weakref__", "_value")
+
+    def __init__(self, value: Floats) -> None:
+        if not isinstance(value, np.ndarray) or value.dtype != np.float64:
+            raise TypeError("a sealed value must be an array of float64")
+        owned = value.flags.owndata and value.flags.writeable and value.flags.c_contiguous
+        self._value: Floats | None = value if owned else np.array(value, order="C")
+
+    def open(self) -> Floats:
+        """Return the value, read-only.
+
+        Raises
+        ------
+        ValueError
+            It was wiped: zeros in place of noise would protect nobody.
+        """
+        if self._value is None:
+            raise ValueError("this sealed value was wiped")
+        view = self._value.view()
+        view.flags.writeable = False
+        return view
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return self.open().size
+
+    def wipe(self) -> None:
+        """Fill the memory with zeros, also for whoever still holds an opened view."""
+        if self._value is not None:
+            self._value.fill(0.0)
+            self._value = None
+
+    def __repr__(self) -> str:
+        return "<sealed>"
+
+    def __format__(self, spec: str) -> str:
+        return repr(self)
+
+    def __copy__(self) -> Self:
+        return type(self)(self.open().copy())
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self.__copy__()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        return type(self), (self.open(),)
+
+    def _to_state(self) -> dict[str, Any]:
+        return {"value": self.open()}
+
+    @classmethod
+    def _from_state(cls, state: dict[str, Any]) -> Self:
+        return cls(state["value"])
+
+
+def _verified(seed: Any) -> int:
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
+        raise TypeError(f"noise_seed must be None or an int, got {type(seed).__name__}")
+    if not 0 <= seed < 2**128:
+        raise ValueError(f"noise_seed must be in 0 .. 2**128 - 1, got {seed}")
+    return int(seed)
+
+
+def _size(shape: Shape) -> int:
+    return shape if isinstance(shape, int) else prod(shape)

@@ -1,0 +1,310 @@
+"""What the linear models and the nets share to remove rows.
+
+- `TrainingRows`: rows with their classes, and the same without some of them.
+- `RowsMixin`: a model that holds such rows.
+- `Change`: what a request will change, decided before anything is changed.
+- `Cache`: what can be computed again. `Opaque`: what a traceback must not spell out.
+- `RecordedPath` and `descend`: a descent that keeps every step, on arrays or tensors.
+- `Exactness` and `secant_matrix`: its replay, where L-BFGS stands in for the Hessian.
+- `allocate_file`: memory that lies in a temporary file without a name.
+"""
+
+import copy
+import mmap
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from letheon.base import (
+    ForgetMixin,
+    InPlaceMixin,
+    Outcome,
+    Removal,
+    require_fitted,
+    require_known,
+)
+from letheon.data import Ids, SlotRows, hold_target
+from letheon.exceptions import EmptyModelError
+
+__all__ = [
+    "Cache",
+    "Change",
+    "Counts",
+    "Exactness",
+    "Opaque",
+    "ProbabilitiesMixin",
+    "RecordedPath",
+    "RowsMixin",
+    "TrainingRows",
+    "allocate_file",
+    "descend",
+    "opaque_repr",
+    "secant_matrix",
+]
+
+Content = TypeVar("Content")
+Numbers = TypeVar("Numbers", bound=Any)  # an array of NumPy, or a tensor
+Counts = NDArray[np.int64] | None
+Floats = NDArray[np.float64]
+
+
+class Opaque:
+    """Shows its class and nothing else: it holds secrets."""
+
+    def __repr__(self) -> str:
+        return opaque_repr(self)
+
+
+def opaque_repr(value: object) -> str:
+    """Return the name of the class, for named tuples too."""
+    return f"<{type(value).__name__}>"
+
+
+class Cache(Generic[Content]):
+    """Holds one thing that can be computed again, or nothing.
+
+    To every file, digest, pickle and copy it is empty.
+    """
+
+    def __init__(self, content: Content | None = None) -> None:
+        self.content = content
+
+    def _to_state(self) -> dict[str, Any]:
+        return {}
+
+    @classmethod
+    def _from_state(cls, state: dict[str, Any]) -> Self:  # noqa: ARG003
+        return cls()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave the content behind."""
+        return type(self), ()
+
+    def __copy__(self) -> Self:
+        """Return an empty one: contents change in place."""
+        return type(self)()
+
+    def __deepcopy__(self, _: Any) -> Self:
+        """Return an empty one."""
+        return type(self)()
+
+
+@dataclass(frozen=True, repr=False)
+class Change(Opaque):
+    """Attributes to replace at once, and writes into memory that already exists.
+
+    Readers look at attributes only, so they see the model before or after.
+    """
+
+    attributes: dict[str, Any]
+    outcome: Outcome
+    writes: tuple[Callable[[], None], ...] = field(default=())
+
+    def commit(self, model: Any) -> Outcome:
+        """Make the change. Cannot fail."""
+        vars(model).update(self.attributes)
+        for write in self.writes:
+            write()
+        return self.outcome
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TrainingRows(Opaque):
+    """Rows to train on. `counts` has the number of rows per class; both are None for regression."""
+
+    rows: SlotRows
+    classes: NDArray[Any] | None = None
+    counts: Counts = None
+
+    def without(self, positions: NDArray[np.int64]) -> "TrainingRows":
+        """Return the other rows in fresh memory; classes without rows are dropped."""
+        rows = copy.copy(self.rows)
+        rows.wipe(positions)
+        rows = rows.compacted()
+        if self.classes is None or self.counts is None:
+            return TrainingRows(rows)
+        counts = np.bincount(rows.y, minlength=len(self.classes))
+        kept = np.flatnonzero(counts)
+        rows.y[:] = np.searchsorted(kept, rows.y)
+        # Of the narrowest text dtype: a wide one would still show the length of an absent label.
+        return TrainingRows(rows, hold_target(self.classes[kept]), counts[kept])
+
+
+class RowsMixin(InPlaceMixin, ForgetMixin):
+    """Mixin of models that hold their rows, and the number of rows of every class."""
+
+    rows_: SlotRows
+    counts_: Counts
+
+    @property
+    def n_rows_(self) -> int:
+        """Number of rows still held."""
+        require_fitted(self)
+        return len(self.rows_)
+
+    def _held_ids(self) -> Ids:
+        return self.rows_.ids
+
+    def _locate(self, wanted: Ids) -> Removal:
+        found = self.rows_.find(wanted)
+        if len(found.missing):
+            require_known(found.missing, self.rows_.ids)
+        return Removal(len(wanted), len(found.positions), found.positions)
+
+    def _commit(self, plan: Any) -> Outcome:
+        outcome: Outcome = plan.commit(self)
+        return outcome
+
+    def _counts_without(self, positions: NDArray[np.int64]) -> Counts:
+        return None if self.counts_ is None else self._counts_after(self.rows_.y[positions])
+
+    def _counts_after(self, leaving: NDArray[Any]) -> Counts:
+        """Return the rows left per class when targets leave; raise if fewer than two stay."""
+        if self.counts_ is None:
+            return None
+        counts = self.counts_ - np.bincount(leaving, minlength=len(self.counts_))
+        if np.count_nonzero(counts) < 2:
+            raise EmptyModelError(
+                "only one class would be left, and fit needs two; nothing was changed. Delete the "
+                "model and its files instead, or keep somebody of another class."
+            )
+        return counts
+
+
+class ProbabilitiesMixin:
+    """Mixin of classifiers with `predict_proba`."""
+
+    def predict_log_proba(self, X: Any) -> Floats:
+        """Return the logarithm of `predict_proba`."""
+        with np.errstate(divide="ignore"):
+            logarithms: Floats = np.log(self.predict_proba(X))  # type: ignore[attr-defined]
+        return logarithms
+
+
+class RecordedPath(Generic[Numbers]):
+    """Points w_t, mean gradients g_t and numbers of rows of T steps, w_(t+1) = w_t - rate_t g_t.
+
+    Written once, by the code that allocated it; a request makes another one. With few bytes at hand
+    the numbers lie in a private temporary file that has no name.
+
+    Attributes
+    ----------
+    points, gradients : array or tensor of shape (T, N)
+        N parameters.
+    sizes : array or tensor of int64, shape (T,)
+        Rows whose mean each gradient is; 0 for a step that was skipped.
+    """
+
+    def __init__(self, points: Numbers, gradients: Numbers, sizes: Any) -> None:
+        if points.shape != gradients.shape or sizes.shape != points.shape[:1]:
+            raise ValueError(
+                f"points {tuple(points.shape)}, gradients {tuple(gradients.shape)} and sizes "
+                f"{tuple(sizes.shape)} do not belong together"
+            )
+        self.points = points
+        self.gradients = gradients
+        self.sizes = sizes
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __repr__(self) -> str:
+        """Tell the size only: the last point is the model without its noise."""
+        name, width = type(self).__name__.lower(), self.points.shape[1]
+        return f"<{name} of {len(self)} steps, {width} parameters>"
+
+    def write(self, step: int, point: Numbers, gradient: Numbers, size: int) -> None:
+        """Keep a step."""
+        self.points[step], self.gradients[step], self.sizes[step] = point, gradient, size
+
+
+def descend(
+    path: RecordedPath[Numbers],
+    w: Numbers,
+    rates: Sequence[float],
+    gradient: Callable[[int, Numbers], tuple[Numbers, int]],
+    *,
+    first: int = 0,
+    after: Callable[[int, Numbers], object] | None = None,
+) -> Numbers:
+    """Descend from w and record every step; return where the path ends.
+
+    Parameters
+    ----------
+    path : RecordedPath
+        Room for the steps.
+    w : array or tensor
+        Parameters before step `first`.
+    rates : sequence of float
+        Step sizes.
+    gradient : callable
+        Returns the mean gradient of a step at some parameters, and the number of its rows.
+    first : int
+        Number of the first step.
+    after : callable, optional
+        Called with the number of every step and the parameters after it.
+    """
+    for t in range(first, len(path)):
+        g, size = gradient(t, w)
+        path.write(t, w, g, size)
+        w = w - rates[t] * g
+        if after is not None:
+            after(t, w)
+    return w
+
+
+@dataclass(frozen=True)
+class Exactness:
+    """Which steps of a replay are computed from all rows, and how many pairs are kept between."""
+
+    burn_in: int
+    period: int
+    history: int
+
+    def is_exact(self, step: int) -> bool:
+        """Whether a step is computed from all rows."""
+        return step <= self.burn_in or (step - self.burn_in) % self.period == 0
+
+
+def secant_matrix(inner: Floats, gram: Floats, ages: NDArray[np.int64], scale: float) -> Floats:
+    """Return the middle matrix of L-BFGS in compact form.
+
+    From pairs s_j (a change of the parameters) and y_j (the change of the gradient that came with
+    it) L-BFGS makes a symmetric matrix B with B s = y for the newest pair (Byrd, Nocedal and
+    Schnabel 1994, Theorem 2.3)::
+
+        B v = c v - [Y, c S] [[-D, L'], [L, c S'S]]^(-1) [Y'v; c S'v]
+
+    D is the diagonal and L the strictly lower part of S'Y, oldest pair first, and c = y.s / s.s of
+    the newest pair. B is positive definite if every s.y is above 0.
+
+    Parameters
+    ----------
+    inner, gram : ndarray of shape (k, k)
+        S'Y and S'S, the pairs in any order.
+    ages : ndarray of shape (k,)
+        When each pair was kept: larger is newer.
+    scale : float
+        c.
+    """
+    lower = np.where(ages[:, None] > ages, inner, 0.0)
+    return np.block([[np.diag(-np.diag(inner)), lower.T], [lower, scale * gram]])
+
+
+def allocate_file(n_bytes: int) -> mmap.mmap:
+    """Return zeros in a file without a name, which only this user reads and ends with the process.
+
+    Its blocks are given back to the system then, and are not overwritten.
+    """
+    with tempfile.TemporaryFile(prefix="letheon-") as file:
+        if hasattr(os, "posix_fallocate"):
+            # A full disk is an error now, and not a crash when a page is written.
+            os.posix_fallocate(file.fileno(), 0, n_bytes)
+        else:
+            file.truncate(n_bytes)
+        return mmap.mmap(file.fileno(), n_bytes)

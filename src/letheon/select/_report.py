@@ -1,0 +1,236 @@
+"""A comparison as a table, and the reason for the choice in words and numbers."""
+
+import math
+from typing import TYPE_CHECKING
+
+from letheon.evaluation import ORDINARY
+from letheon.evaluation.report import Table
+from letheon.measures import Measure
+from letheon.select._comparison import LOST, Cost, Tried, bad_end, good_end
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from letheon.select._comparison import Comparison
+
+
+def reason(comparison: "Comparison") -> str:
+    """Return why the best one is, or why nobody is; then the others, one sentence each."""
+    best = comparison.best
+    lines = _praised(comparison, best) if best else _nobody(comparison)
+    lines.append(f"Scored by {comparison.scored_by}.")
+    for each in comparison.tried:
+        lines += [f"{each.name}: {warning}" for warning in each.evaluation.warnings]
+    lines += [f"{name} was left out: {why}." for name, why in comparison.excluded.items()]
+    if comparison.is_subsample:
+        lines.append(
+            f"Times are those of a subsample of {comparison.n_people:,} people; speed-ups tend to "
+            "grow with the number of rows."
+        )
+    return "\n".join(lines)
+
+
+def _praised(comparison: "Comparison", best: Tried) -> list[str]:
+    """Say why it was chosen, what is wrong with it, and how the others were."""
+    others = _closest(comparison.tried, besides=best.candidate)
+    pace, kind = _pace(best, comparison.ordinary), best.evaluation.guarantee.kind
+    lines = [
+        f"{best.name}: {pace}{_quality(comparison, best)}, {kind}.",
+        best.evaluation.tested,
+        _nobody_is_faster(comparison, best),
+        _total(comparison, best),
+    ]
+    if best.estimator.facts.strength == "weak":
+        lines.append(f"{best.name} is weak: removals can take longer along a sequence.")
+    lines += [_other(each, best) for each in others]
+    lines += [_close_race(best, others), _many_looks(comparison)]
+    return [line for line in lines if line]
+
+
+def _pace(each: Tried, ordinary: str) -> str:
+    """Say how a request compares with a retrain: on average, and at least."""
+    value, sure = _times(each.efficiency.value), f"(at least {_times(each.speed)})"
+    if each.speed >= 1:
+        return f"{value} faster than retraining {ordinary} {sure}"
+    if each.efficiency.value >= 1:
+        return f"{value} faster than retraining {ordinary} on average, perhaps slower {sure}"
+    return f"slower than retraining {ordinary}, at {value} of its speed {sure}"
+
+
+def _nobody_is_faster(comparison: "Comparison", best: Tried) -> str:
+    """Say so when the best of those within the tolerances is no gain."""
+    if best.speed > 1:
+        return ""
+    within = [each for each in comparison.tried if each.verdict == "within"]
+    sure = "surely " if any(each.efficiency.value > 1 for each in within) else ""
+    return (
+        f"Nobody within the tolerances is {sure}faster than plain retraining of "
+        f"{comparison.ordinary}."
+    )
+
+
+def _close_race(best: Tried, others: list[Tried]) -> str:
+    """Say so when another run may well rank the others differently."""
+    rivals = [
+        each.name
+        for each in others
+        if each.verdict == "within" and good_end(each.efficiency) > best.speed
+    ]
+    if not rivals:
+        return ""
+    return (
+        f"By speed the choice is not sure: the intervals of {' and '.join([best.name, *rivals])} "
+        "overlap, and another run may choose another one. More seeds or requests would tell."
+    )
+
+
+def _many_looks(comparison: "Comparison") -> str:
+    """Say how likely somebody is to pass by luck, where many were judged by the same rows."""
+    # the probability that the bad end of an interval is too good
+    risks = [
+        max(0.0 if m.low == m.high else (1 - m.confidence) / 2 for m in measures)
+        for measures in ([check.measure for check in each.checks] for each in comparison.tried)
+        if measures
+    ]
+    n = sum(risk > 0 for risk in risks)
+    if n < 2:
+        return ""
+    return (
+        f"{n} settings were judged by the same {comparison.n_test_rows:,} test rows: "
+        f"the probability that one of them passes by luck is up to {min(sum(risks), 1):.0%}. "
+        "Judge the chosen one again on other rows."
+    )
+
+
+def _quality(comparison: "Comparison", best: Tried) -> str:
+    """Say how the metric compares with the ordinary model's."""
+    measures, limit = best.evaluation.measures[ORDINARY], comparison.tolerances.effectiveness
+    if LOST not in measures:
+        return ""
+    lost = measures[LOST]
+    text = f", {best.evaluation.metric} {_side(lost.value)} it"
+    if limit is not None:
+        text += f" (at worst {_side(bad_end(lost))}, tolerance {limit:g})"
+    return text
+
+
+def _side(lost: float) -> str:
+    return f"{abs(lost):.3g} {'below' if lost >= 0 else 'above'}"
+
+
+def _total(comparison: "Comparison", best: Tried) -> str:
+    """Say what all requests cost, and when plain retraining is cheaper."""
+    cost, k = best.cost, f"{comparison.expected_requests:,} request(s)"
+    if comparison.expected_requests > comparison.n_people and not comparison.is_subsample:
+        k += f", more than the {comparison.n_people:,} people of this training set"
+    sums = f"{_seconds(cost.method)} against {_seconds(cost.plain)}"
+    if cost.retraining_is_cheaper:
+        return (
+            f"For {k}, plain retraining of {comparison.ordinary} is cheaper, first training "
+            f"included: {_seconds(cost.plain)} against {_seconds(cost.method)}; {_pays(cost)}."
+        )
+    return f"For {k}, first training included: {sums} of plain retraining; {_pays(cost)}."
+
+
+def _pays(cost: Cost) -> str:
+    if cost.pays_from > cost.pays_to or cost.pays_to < 1:
+        return "the method never pays"
+    if math.isfinite(cost.pays_to):
+        return f"the method pays up to {cost.pays_to:,} call(s) of forget only"
+    if cost.pays_from <= 1:
+        return "the method pays from the first request on"
+    return f"the method pays from {cost.pays_from:,} calls of forget on"
+
+
+def _other(each: Tried, best: Tried | None = None) -> str:
+    if best is not None and each.verdict == "within":
+        value, sure = _times(each.efficiency.value), _times(each.speed)
+        if each.efficiency.value > best.efficiency.value:
+            return f"{each.name} is less sure to be fast: {value} on average, surely {sure} only."
+        return f"{each.name} was slower: {value} (at least {sure})."
+    word = "is undecided" if each.verdict == "undecided" else "is not within the tolerances"
+    return f"{each.name} {word}: {each.failures}."
+
+
+def _nobody(comparison: "Comparison") -> list[str]:
+    if not comparison.tried:
+        return ["Nobody could be tried."]
+    found = _closest(comparison.tried)
+    lines = ["Nobody is within all tolerances; nothing was chosen.", *map(_other, found)]
+    if any(each.verdict == "undecided" for each in found):
+        lines.append("More seeds, test rows or requests would decide what is undecided.")
+    return lines
+
+
+def _closest(tried: tuple[Tried, ...], besides: str | None = None) -> list[Tried]:
+    """Return for each candidate the setting that came closest to being chosen."""
+    order = ("within", "undecided", "beyond")
+    by_candidate: dict[str, list[Tried]] = {}
+    for each in tried:
+        if each.candidate != besides:
+            by_candidate.setdefault(each.candidate, []).append(each)
+    return [
+        min(several, key=lambda each: (order.index(each.verdict), *_distance(each), each.name))
+        for _, several in sorted(by_candidate.items())
+    ]
+
+
+def _distance(each: Tried) -> tuple[float, float]:
+    """How far a setting is from its tolerances, relatively, and then how slow it is."""
+    excesses = [max(check.excess, 0) / (check.limit or 1) for check in each.checks]
+    return max(excesses, default=0.0), -each.speed
+
+
+def _times(factor: float) -> str:
+    return f"{factor:,.3g}x" if factor < 1000 else f"{factor:,.0f}x"
+
+
+def _seconds(seconds: float) -> str:
+    if seconds < 1:
+        return f"{1000 * seconds:.3g} ms"
+    return f"{seconds:,.3g} s" if seconds < 1000 else f"{seconds:,.0f} s"
+
+
+_COLUMNS = {"efficiency": "faster", "score lost": "score lost", "certifiability": "cert."}
+_METHOD_WIDTH = 24
+
+
+def as_table(comparison: "Comparison") -> "RenderableType":
+    """Return the settings as a table of rich, the chosen one marked, and the reason below it.
+
+    Below each value stands the bad end of its interval, by which it is judged; "?" where
+    its error is not known.
+    """
+    from rich.console import Group
+    from rich.text import Text
+
+    title = f"Held against {comparison.ordinary} on {comparison.n_rows:,} training rows"
+    rows = [
+        (
+            "*" if each is comparison.best else "",
+            f"{each.name}, {each.evaluation.guarantee.kind}",
+            *(_figures(each.points.get(name)) for name in _COLUMNS),
+            f"{each.cost.method:.3g} s",
+            each.verdict,
+        )
+        for each in comparison.tried
+    ]
+    right = (*_COLUMNS.values(), "total")
+    table = Table(title, ("", "method", *right, "verdict"), rows)
+    look = {"title_justify": "left", "padding": (0, 1, 0, 0)}
+    shown = table.to_rich(right=right, no_wrap=(*right, "verdict"), **look)
+    shown.columns[1].min_width = _METHOD_WIDTH
+    return Group(shown, Text(comparison.reason))
+
+
+def _figures(measure: Measure | None) -> str:
+    if measure is None:
+        return "-"
+    unit = measure.unit if measure.unit in ("x", "%") else ""
+    end = bad_end(measure)
+    if end == measure.value:
+        return f"{measure.value:.3g}{unit}"
+    if math.isinf(end):
+        return f"{measure.value:.3g}{unit}\n?"
+    sign = "<=" if measure.better == "lower" else ">="
+    return f"{measure.value:.3g}{unit}\n{sign} {end:.3g}"

@@ -1,0 +1,100 @@
+"""What commands print to a terminal or a pipe: no trailing blanks, no truncated number."""
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+__all__ = ["PlainConsole", "factor_text", "make_table", "print_table", "size_text", "time_text"]
+
+# Wider than any table of numbers.
+_UNBOUNDED = 10_000
+
+
+class PlainConsole(Console):
+    """A console without automatic highlighting whose lines end with their last word on a pipe."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"highlight": False, **options})
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print as `Console` does; strip what only fills up a line unless a terminal shows it."""
+        if self.is_terminal:
+            super().print(*objects, **options)
+            return
+        with self.capture() as said:
+            super().print(*objects, **options)
+        self.file.write(re.sub(r" +$", "", said.get(), flags=re.MULTILINE))
+
+
+def make_table(
+    columns: Sequence[str],
+    rows: Iterable[Iterable[Any]],
+    *,
+    right: Collection[str] = (),
+    no_wrap: Collection[str] = (),
+    **look: Any,
+) -> Table:
+    """Return a table whose cells are text, never markup; None is an empty cell.
+
+    Parameters
+    ----------
+    columns : sequence of str
+        Their names.
+    rows : iterable
+        Cells: values, or `rich.text.Text`.
+    right, no_wrap : collection of str
+        Names of columns that are aligned to the right, and of those that are never wrapped.
+    **look
+        Options of `rich.table.Table`.
+    """
+    table = Table(**{"box": SIMPLE_HEAD, **look})
+    for name in columns:
+        justify: Any = "right" if name in right else "left"
+        table.add_column(name, justify=justify, no_wrap=name in no_wrap, overflow="fold")
+    for row in rows:
+        cells = ("" if cell is None else cell for cell in row)
+        table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in cells))
+    return table
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Print a table in its own width, whatever that of the terminal.
+
+    A terminal that is too narrow wraps the lines; rich alone would cut digits off.
+    """
+    width = console.width
+    unbounded = console.options.update(width=_UNBOUNDED)
+    needed = Measurement.get(console, unbounded, table).maximum
+    if needed <= width:
+        console.print(table)
+        return
+    console.width = needed
+    try:
+        console.print(table)
+    finally:
+        console.width = width
+
+
+def size_text(n_bytes: float) -> str:
+    """Return a number of bytes in a unit that is read at once."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if n_bytes < 1024:
+            return f"{n_bytes:.4g} {unit}"
+        n_bytes /= 1024
+    return f"{n_bytes:.4g} TiB"
+
+
+def factor_text(factor: float) -> str:
+    """Return a factor with at most one decimal and no exponent: ``27.5x``, ``10,010x``."""
+    return f"{factor:,.1f}".removesuffix(".0") + "x"
+
+
+def time_text(seconds: float) -> str:
+    """Return a time in seconds or milliseconds, three digits."""
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"

@@ -1,0 +1,261 @@
+"""Parameter rules as data: what each parameter may be, and one error that says so.
+
+A class declares ``_parameter_rules``, a mapping from the name of a parameter to a rule, and calls
+`validate_parameters` where it uses them; rules of base classes count too. `check_parameter` checks
+an argument of a function by the same rules.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, Literal
+
+import numpy as np
+
+from letheon.exceptions import InvalidParameterError
+
+__all__ = [
+    "JOBS",
+    "POSITIVE",
+    "AnyCallable",
+    "Boolean",
+    "Either",
+    "Interval",
+    "OneOf",
+    "OrNone",
+    "Rule",
+    "Rules",
+    "TupleOf",
+    "Whole",
+    "check_parameter",
+    "is_number",
+    "is_whole",
+    "require_target",
+    "rules_of",
+    "validate_parameters",
+]
+
+
+class Rule(ABC):
+    """What a parameter may be."""
+
+    @abstractmethod
+    def accepts(self, value: Any) -> bool:
+        """Whether a value is allowed."""
+
+    @property
+    @abstractmethod
+    def text(self) -> str:
+        """What is expected, for the error."""
+
+
+Rules = Mapping[str, Rule]
+
+
+@dataclass(frozen=True)
+class Interval(Rule):
+    """A finite number between two ends.
+
+    Parameters
+    ----------
+    low, high : float or None
+        The ends; None for no end.
+    closed : {"both", "left", "right", "neither"}
+        Which ends are allowed themselves.
+    expected : str
+        Text of the error; by default it says the ends.
+    why : str
+        Reason for the rule, appended to the text.
+    """
+
+    low: float | None = None
+    high: float | None = None
+    closed: Literal["both", "left", "right", "neither"] = "both"
+    expected: str = ""
+    why: str = ""
+
+    def accepts(self, value: Any) -> bool:
+        """Whether a value is a number between the ends."""
+        return self._is_of_kind(value) and self._is_above(value) and self._is_below(value)
+
+    @property
+    def text(self) -> str:
+        """What is expected: the ends, unless a text was given."""
+        return (self.expected or self._ends()) + (f": {self.why}" if self.why else "")
+
+    def _is_of_kind(self, value: Any) -> bool:
+        return is_number(value)
+
+    def _is_above(self, value: Any) -> bool:
+        if self.low is None:
+            return True
+        return bool(value >= self.low if self.closed in ("both", "left") else value > self.low)
+
+    def _is_below(self, value: Any) -> bool:
+        if self.high is None:
+            return True
+        return bool(value <= self.high if self.closed in ("both", "right") else value < self.high)
+
+    def _ends(self) -> str:
+        parts = []
+        if self.low is not None:
+            word = "of at least" if self.closed in ("both", "left") else "above"
+            parts.append(f"{word} {self.low:g}")
+        if self.high is not None:
+            word = "up to" if self.closed in ("both", "right") else "below"
+            parts.append(f"{word} {self.high:g}")
+        return " ".join(["a number", " and ".join(parts)]).rstrip()
+
+
+POSITIVE = Interval(0, closed="neither")
+
+
+@dataclass(frozen=True)
+class Whole(Interval):
+    """A whole number, `low` or more and at most `high`."""
+
+    def _is_of_kind(self, value: Any) -> bool:
+        return is_whole(value)
+
+    def _ends(self) -> str:
+        if self.high is not None:
+            return f"a whole number from {self.low} to {self.high}"
+        return "a whole number" if self.low is None else f"a whole number, {self.low} or more"
+
+
+@dataclass(frozen=True)
+class OneOf(Rule):
+    """One of a few words or numbers."""
+
+    options: tuple[str | float, ...]
+    expected: str = ""
+
+    def accepts(self, value: Any) -> bool:
+        """Whether a value is one of the options."""
+        return isinstance(value, str | int | float) and value in self.options
+
+    @property
+    def text(self) -> str:
+        """What is expected: the options, unless a text was given."""
+        return self.expected or f"one of {self.options}"
+
+
+class Boolean(Rule):
+    """True or False."""
+
+    text = "True or False"
+
+    def accepts(self, value: Any) -> bool:
+        """Whether a value is one of the two, also NumPy's."""
+        return isinstance(value, bool | np.bool)
+
+
+class AnyCallable(Rule):
+    """Anything that can be called."""
+
+    text = "a callable"
+
+    def accepts(self, value: Any) -> bool:
+        """Whether a value can be called."""
+        return callable(value)
+
+
+class Either(Rule):
+    """What any of several rules allows."""
+
+    def __init__(self, *rules: Rule) -> None:
+        self.rules = rules
+
+    def accepts(self, value: Any) -> bool:
+        """Whether one of the rules allows a value."""
+        return any(rule.accepts(value) for rule in self.rules)
+
+    @property
+    def text(self) -> str:
+        """What is expected: the texts of all rules."""
+        *first, last = (rule.text for rule in self.rules)
+        return f"{', '.join(first)} or {last}"
+
+
+@dataclass(frozen=True)
+class OrNone(Rule):
+    """What another rule allows, or None, which means something of its own."""
+
+    rule: Rule
+    meaning: str = ""
+
+    def accepts(self, value: Any) -> bool:
+        """Whether a value is None, or allowed by the rule."""
+        return value is None or self.rule.accepts(value)
+
+    @property
+    def text(self) -> str:
+        """What is expected: the text of the rule, and what None means."""
+        return f"{self.rule.text}, or None{self.meaning and f' ({self.meaning})'}"
+
+
+@dataclass(frozen=True)
+class TupleOf(Rule):
+    """A tuple whose entries all follow one rule."""
+
+    rule: Rule
+    is_empty_allowed: bool = True
+
+    def accepts(self, value: Any) -> bool:
+        """Whether a value is a tuple of allowed entries."""
+        has_length = isinstance(value, tuple) and (self.is_empty_allowed or len(value) > 0)
+        return has_length and all(map(self.rule.accepts, value))
+
+    @property
+    def text(self) -> str:
+        """What is expected: a tuple, and the text of its entries."""
+        many = "" if self.is_empty_allowed else " of one or more entries"
+        return f"a tuple{many}, each {self.rule.text}"
+
+
+JOBS = OrNone(Either(Whole(1), Whole(high=-1, expected="a negative one as in joblib")))
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a finite real number, and no bool."""
+    if is_whole(value):
+        return True
+    return isinstance(value, float | np.floating) and isfinite(value)
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a value is an int of Python or NumPy, and no bool."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def rules_of(cls: type) -> Rules:
+    """Return the rules of a class and its bases; those of a subclass replace its bases'."""
+    rules: dict[str, Rule] = {}
+    for base in reversed(cls.__mro__):
+        rules |= vars(base).get("_parameter_rules", {})
+    return rules
+
+
+def validate_parameters(model: Any) -> None:
+    """Raise `InvalidParameterError` for the first parameter that breaks its rule.
+
+    A rule of a base class for a parameter that this model does not have is left out.
+    """
+    for name, rule in rules_of(type(model)).items():
+        if hasattr(model, name):
+            check_parameter(name, getattr(model, name), rule)
+
+
+def check_parameter(name: str, value: Any, rule: Rule) -> None:
+    """Raise `InvalidParameterError` unless a value is what the rule allows."""
+    if not rule.accepts(value):
+        raise InvalidParameterError(f"{name}={value!r}; expected {rule.text}")
+
+
+def require_target(model: Any, y: Any) -> None:
+    """Raise ValueError if the target is missing, in the words that scikit-learn's checks expect."""
+    if y is None:
+        raise ValueError(
+            f"{type(model).__name__} requires y to be passed, but the target y is None"
+        )
