@@ -276,8 +276,6 @@ def estimators(module: ModuleType) -> list[type[letheon.ForgetMixin]]:
     # Base classes have no facts.
     forgetting = [each for each in classes if issubclass(each, letheon.ForgetMixin)]
     return [each for each in forgetting if hasattr(each, "facts")]
-        each for each in classes if issubclass(each, letheon.ForgetMixin) and hasattr(each, "facts")
-    ]
 
 
 NAMED = {
