@@ -46,7 +46,6 @@ def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few people and few passes: the same acts in a second or two."""
     monkeypatch.setattr(_scene, "N_TRAIN", 200)
     monkeypatch.setattr(_scene, "PASSES", 9)
-    monkeypatch.setattr(_judging, "TREES", 10)
 
 
 @pytest.fixture(scope="module")

@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 from letheon.exceptions import UnknownIdError
 from letheon.ledger import REQUEST_STATES, LogEntry
 from letheon.ledger.db.tokens import SCOPES
-from letheon.ledger.requests.grounds import (
+from letheon.ledger.requests.states import (
+    ALLOWED,
     HOLD_GROUNDS,
     NO_DATA_HELD,
     REJECT_GROUNDS,
     REQUEST_GROUNDS,
+    STATES,
 )
-from letheon.ledger.requests.states import ALLOWED, STATES
 from letheon.service.request_views import ACTIONS, ActionName, RequestOut
 from letheon.service.request_words import GROUND_WORDS, sentence
 from letheon.service.routes import filing

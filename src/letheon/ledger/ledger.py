@@ -12,9 +12,9 @@ from sqlalchemy import text
 
 from letheon.ledger.certificates.certificates import Certificates
 from letheon.ledger.core import Core
-from letheon.ledger.db.actor import acting
 from letheon.ledger.db.database import Database
 from letheon.ledger.db.elapsed import accept_clock
+from letheon.ledger.db.events import acting
 from letheon.ledger.db.log import Log
 from letheon.ledger.doctor import Finding, examine
 from letheon.ledger.home import create_home, database_url, open_home
@@ -32,8 +32,6 @@ from letheon.ledger.worker.compute import computing
 from letheon.ledger.worker.plan import BatchPlan, plan_all
 from letheon.ledger.worker.policy import Policy
 from letheon.ledger.worker.worker import Step, run_once
-
-__all__ = ["Ledger"]
 
 
 class Ledger:

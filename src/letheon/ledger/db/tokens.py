@@ -21,17 +21,6 @@ from letheon.ledger.tables import actions, sessions, tokens
 if TYPE_CHECKING:
     from letheon.ledger import Ledger
 
-__all__ = [
-    "PREFIX",
-    "ROLES",
-    "SCOPES",
-    "Session",
-    "Sessions",
-    "Token",
-    "Tokens",
-    "note_action",
-    "require_scopes",
-]
 
 PREFIX = "lth_"
 _DAY = 86_400
