@@ -66,7 +66,7 @@ def influence(sigma: float, **settings: Any) -> Method:
 
 def fisher(sigma: float = 0.01, **settings: Any) -> Method:
     """Newton step on the remaining rows, then noise shaped by the Fisher matrix."""
-    from letheon.linear._fisher import FisherClassifier
+    from letheon.linear import FisherClassifier
 
     shown = _words(sigma=sigma, **settings)
     make = partial(_make, FisherClassifier, sigma=sigma, **_CERTIFIED, **settings)
@@ -75,7 +75,7 @@ def fisher(sigma: float = 0.01, **settings: Any) -> Method:
 
 def descent(sigma: float | None = 0.01, **settings: Any) -> Method:
     """Further training, then noise."""
-    from letheon.linear._descent import DescentToDeleteClassifier
+    from letheon.linear import DescentToDeleteClassifier
 
     shown = _words(**({} if sigma is None else {"sigma": sigma}), **settings)
     make = partial(_make, DescentToDeleteClassifier, sigma=sigma, **_CERTIFIED, **settings)
@@ -84,7 +84,7 @@ def descent(sigma: float | None = 0.01, **settings: Any) -> Method:
 
 def deltagrad(n_steps: int = DELTAGRAD_STEPS, sigma: float = 0.0, **settings: Any) -> Method:
     """A replay of gradient descent."""
-    from letheon.linear._deltagrad import DeltaGradClassifier
+    from letheon.linear import DeltaGradClassifier
 
     shown = _words(**({"sigma": sigma} if sigma else {}), **settings)
     make = partial(

@@ -29,7 +29,7 @@ from benchmarks._report import Report, Table, Verdict
 from letheon import NaiveUnlearner, save, state
 from letheon.ledger import Ledger
 from letheon.ledger.db.tokens import Tokens
-from letheon.ledger.models.training import held_rows
+from letheon.ledger.models.examine import held_rows
 from letheon.ledger.worker.compute import Job, compute, compute_apart
 from letheon.sandbox import protection
 from tests.service.servers import serving

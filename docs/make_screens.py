@@ -22,9 +22,9 @@ import uvicorn
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
+from letheon.demo.desk import DemoInfo, make_demo
 from letheon.ledger import Ledger
 from letheon.service import create_app
-from letheon.service.demo import DemoInfo, make_demo
 
 IMAGES = Path(__file__).resolve().parent / "images"
 THEMES = ("light", "dark")

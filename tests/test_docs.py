@@ -272,9 +272,10 @@ def parameters(estimator: type) -> list[str]:
 
 def estimators(module: ModuleType) -> list[type[letheon.ForgetMixin]]:
     found = [getattr(module, name) for name in public_names(module)]
-    return [
-        each for each in found if inspect.isclass(each) and issubclass(each, letheon.ForgetMixin)
-    ]
+    classes = [each for each in found if inspect.isclass(each)]
+    # Base classes have no facts.
+    forgetting = [each for each in classes if issubclass(each, letheon.ForgetMixin)]
+    return [each for each in forgetting if hasattr(each, "facts")]
 
 
 NAMED = {

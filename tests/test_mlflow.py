@@ -182,7 +182,7 @@ def test_interrupted_calls_purges_and_models(
     forget(ledger, 1)
     given = {"registered_model": "interrupted", "client": client}
     with monkeypatch.context() as early_on:
-        early_on.setattr(ledger, "purge_attestation", _no_purge)
+        early_on.setattr(ledger.certificates, "purge_attestation", _no_purge)
         with monkeypatch.context() as cut_off:
             cut_off.setattr(type(client), "create_model_version", _cut)
             with pytest.raises(OSError, match="cut"):

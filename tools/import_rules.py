@@ -31,7 +31,8 @@ class PublicImports(Contract):
     """No package imports a private module of another.
 
     The public modules of ``letheon.x`` are ``letheon.x`` itself and those listed in
-    `public_modules`; all others are private, whatever their names.
+    `public_modules`; all others are private, whatever their names. A name with an underscore
+    cannot be listed.
     """
 
     type_name = "public"
@@ -56,7 +57,7 @@ class PublicImports(Contract):
 
     def _is_private(self, module: str) -> bool:
         public: Any = self.public_modules
-        return module.count(".") > 1 and module not in public
+        return "._" in module or (module.count(".") > 1 and module not in public)
 
 
 def _package(module: str) -> str:

@@ -122,7 +122,7 @@ def log_version(
     UnknownModelError, LedgerMissingError
         There is no such model or version, or its certificate is still to come.
     """
-    head = _head(ledger, model, tenant)
+    head = ledger.models.get(model, tenant=tenant).head
     number = head.number if version is None else version
     found = ledger.models.versions(model, tenant=tenant, after=number - 1, limit=1)
     if not found or found[0].number != number:
@@ -193,7 +193,8 @@ def verify_logged(run_id: str, key: str, *, client: MlflowClient | None = None) 
     run = client.get_run(run_id)
     with tempfile.TemporaryDirectory(prefix="letheon-mlflow-") as place:
         folder = Path(client.download_artifacts(run_id, _FOLDER, place))
-        files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in _files(folder)}
+        paths = [path for path in folder.rglob("*") if path.is_file()]
+        files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
     require(_CERTIFICATE in files, "the run holds no certificate")
     statements = [files[name] for name in sorted(files) if name.startswith(f"{_STATEMENTS}/")]
     trust = Trust.from_pinned(key, statements)
@@ -315,7 +316,7 @@ def _fill(shelf: _Shelf, run_id: str, version: Version, opened: Opened | None) -
     """Write measures and files into the run of a version."""
     client, ledger = shelf.client, shelf.ledger
     _add_text(client, run_id, ledger.public_key + "\n", _KEY)
-    for number, statement in enumerate(ledger._core.keys.statements(), 1):
+    for number, statement in enumerate(ledger.keys.statements(), 1):
         _add_text(client, run_id, statement.decode(), f"{_STATEMENTS}/{number:04d}.json")
     figures = {"letheon.rows": float(version.live)}
     if opened is not None:
@@ -441,7 +442,7 @@ def _require_proof(opened: Opened, proof: bytes | None) -> None:
 def _opened(ledger: Ledger, version: Version) -> Opened | None:
     if version.sequence is None:
         return None
-    return open_envelope(ledger.certificates.envelope(version.sequence), ledger._core.keys.trust())
+    return open_envelope(ledger.certificates.envelope(version.sequence), ledger.keys.trust())
 
 
 def _is_certified(ledger: Ledger, version: Version) -> bool:
@@ -457,16 +458,6 @@ def _is_complete(entry: ModelVersion | None) -> bool:
     if entry is None or entry.tags.get(_DONE) != "true":
         return False
     return "letheon.certificate" not in entry.tags or entry.tags.get(_PURGED) == "true"
-
-
-def _head(ledger: Ledger, model: str, tenant: str) -> Version:
-    """Return the version that is served."""
-    ledger.models.versions(model, tenant=tenant, limit=1)  # names the model if there is none
-    return next(one.head for one in ledger.models.list(tenant=tenant) if one.name == model)
-
-
-def _files(folder: Path) -> list[Path]:
-    return [path for path in sorted(folder.rglob("*")) if path.is_file()]
 
 
 def _add_text(client: MlflowClient, run_id: str, text: str, name: str) -> None:

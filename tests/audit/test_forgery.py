@@ -26,7 +26,7 @@ from letheon.exceptions import LedgerError
 from letheon.ledger import Ledger
 from letheon.ledger.certificates import bundle as _bundle
 from letheon.ledger.certificates import certify
-from letheon.ledger.models.training import fresh_fit
+from letheon.ledger.models.examine import fresh_fit
 from letheon.ledger.worker import compute, worker
 from tests.audit.bundles import (
     KINDS,

@@ -18,7 +18,7 @@ from letheon.ledger import Ledger
 from letheon.ledger.certificates import certify
 from letheon.ledger.db.events import record
 from letheon.ledger.keys.keyring import KeyRing
-from letheon.ledger.models.training import fresh_fit
+from letheon.ledger.models.examine import fresh_fit
 from letheon.ledger.models.versions import find_model, head_of
 from letheon.ledger.worker import apply
 from letheon.verifier import canonical

@@ -25,6 +25,7 @@ from letheon.cli._command import report_errors, status_of, to_plain
 from letheon.cli._requests import parse_numbers
 from letheon.ledger import Ledger, Step
 from letheon.ledger.leases import release, take
+from letheon.ledger.models.models import Models
 from tests.cli.ledgers import LEAVING, PEOPLE, call, done, files_in, table
 from tests.ledger.old_copies import copy_database, inventory
 
@@ -87,7 +88,7 @@ def test_a_mistake_in_the_program_is_no_wrong_usage(
     def fail(*_: Any, **__: Any) -> None:
         raise mistake
 
-    monkeypatch.setattr(Ledger, "models", fail)
+    monkeypatch.setattr(Models, "list", fail)
     words = ("model", "list", "--ledger", home.folder)
     result = call(*words)
     assert (result.exit_code, result.stdout) == (70, "")

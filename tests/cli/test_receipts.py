@@ -13,8 +13,8 @@ from urllib.error import HTTPError, URLError
 import pytest
 
 from letheon.ledger import Ledger
-from letheon.ledger.models.row_bytes import row_bytes
-from letheon.ledger.models.training import held_rows
+from letheon.ledger.models.commitment import row_bytes
+from letheon.ledger.models.examine import held_rows
 from letheon.verifier import Trust as Pinned
 from letheon.verifier import check_receipt, open_envelope
 from tests.cli.ledgers import call, done

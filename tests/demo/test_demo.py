@@ -25,7 +25,7 @@ from letheon import (
     persist,
 )
 from letheon.cli import app
-from letheon.demo import _judging, _models, _scene
+from letheon.demo import _judging, _models, _scene, _trust
 from letheon.exceptions import UnknownIdError
 from letheon.measures.attacks import RMIA
 from letheon.noise import Sealed
@@ -38,13 +38,14 @@ JUDGING = (
     _judging.report,
 )
 
+# Acts with models of their own.
+ALONE = (_models.regrow, _models.step, _models.deepen, _trust.erase, *JUDGING)
+
 
 def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few people and few passes: the same acts in a second or two."""
     monkeypatch.setattr(_scene, "N_TRAIN", 200)
     monkeypatch.setattr(_scene, "PASSES", 9)
-    monkeypatch.setattr(_judging, "TREES", 10)
-    monkeypatch.setattr(_judging, "SEEDS", 2)
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +139,7 @@ def test_a_model_that_cheats_fails_the_demo(
     cheater = type("SISAClassifier", (SISAClassifier,), {"__init__": SISAClassifier.__init__})
     cheater.forget = cheat  # type: ignore[attr-defined]
     monkeypatch.setattr(_scene, "SISAClassifier", cheater)
-    others = (_models.keep, _models.deepen, *JUDGING)
+    others = (_models.keep, *ALONE)
     monkeypatch.setattr(demo, "ACTS", [act for act in demo.ACTS if act.play not in others])
     fine, said = play_small(monkeypatch)
     assert not fine
@@ -305,8 +306,7 @@ def test_a_file_that_loses_something_fails_the_demo(monkeypatch: pytest.MonkeyPa
         return model
 
     monkeypatch.setattr(_models, "load", careless)
-    others = (_models.deepen, *JUDGING)
-    monkeypatch.setattr(demo, "ACTS", [act for act in demo.ACTS if act.play not in others])
+    monkeypatch.setattr(demo, "ACTS", [act for act in demo.ACTS if act.play not in ALONE])
     assert "a loaded model forgets alike" in play_small(monkeypatch)[1].partition("NOT TRUE")[2]
 
 

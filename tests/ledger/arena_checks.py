@@ -17,7 +17,7 @@ from sqlalchemy import Connection, text
 
 from letheon import verifier
 from letheon.ledger import Ledger
-from letheon.ledger.models.training import fresh_fit, held_rows
+from letheon.ledger.models.examine import fresh_fit, held_rows
 from letheon.ledger.models.versions import find_model, head_of, read_rows
 
 DONE = {"purged", "closed", "duplicate"}

@@ -30,7 +30,7 @@ from letheon import (
 from letheon.data import Rows
 from letheon.guarantee import Guarantee
 from letheon.ledger.certificates.facts import facts_of
-from letheon.ledger.models.training import held_rows
+from letheon.ledger.models.examine import held_rows
 from letheon.receipt import Receipt
 
 SEED = 20_261_115

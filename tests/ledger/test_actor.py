@@ -12,7 +12,7 @@ from letheon.audit import audit
 from letheon.exceptions import RequestStateError
 from letheon.ledger import Ledger
 from letheon.ledger.db import group
-from letheon.ledger.db.actor import acting, actor
+from letheon.ledger.db.events import acting, actor
 from letheon.ledger.schemas import CODE
 from tests.ledger.homes import make, person
 from tests.sharded.people import examples

@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from letheon.audit._ledger_levels import _Course
 from letheon.exceptions import RequestStateError, UnknownRequestError
 from letheon.ledger import Ledger, Policy, Settings
-from letheon.ledger.db.actor import acting
+from letheon.ledger.db.events import acting
 from letheon.ledger.requests import owners
 from letheon.ledger.requests.listing import timeline
 from letheon.ledger.tables import blocked

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event, select
 
-from letheon.ledger.keys.key_files import KeyFiles
+from letheon.ledger.keys.keyring import KeyFiles
 from letheon.ledger.requests import encrypted_ids
 from letheon.ledger.tables import requests
 from tests.ledger.residue import NAME, Marked, make_marked, quick_folder

@@ -11,8 +11,14 @@ from hypothesis import strategies as st
 
 from letheon.data import Rows, as_ids, hold_table
 from letheon.exceptions import CorruptFileError
-from letheon.ledger.models.commitment import SALT_BYTES, new_vault, require_root, tree_of
-from letheon.ledger.models.row_bytes import ordered_codes, row_bytes
+from letheon.ledger.models.commitment import (
+    SALT_BYTES,
+    new_vault,
+    ordered_codes,
+    require_root,
+    row_bytes,
+    tree_of,
+)
 from letheon.ledger.models.versions import Vault
 from letheon.verifier import slot_leaf
 from tests.sharded.people import examples

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import letheon
-from letheon.ledger.certificates.execution import describe, folder_digest, kernel_code, replay_of
+from letheon.ledger.certificates.facts import describe, folder_digest, kernel_code, replay_of
 from tests.ledger.forgetters import MAKERS, NETS, erased, needs_torch
 
 HEX = re.compile("[0-9a-f]{64}")

@@ -17,11 +17,10 @@ from sklearn.neural_network import MLPClassifier
 from letheon import InfluenceClassifier, NaiveUnlearner, SISAClassifier
 from letheon.exceptions import CertificateError
 from letheon.ledger.certificates.claims import certificate_account
-from letheon.ledger.certificates.decimals import decimal, figure
 from letheon.ledger.certificates.facts import NO_MONITOR, facts_of
 from letheon.ledger.certificates.measures import TestFigures, test_metric, without_times
-from letheon.ledger.certificates.parameters import code_of, parameters_of
-from letheon.ledger.models.training import held_rows
+from letheon.ledger.certificates.parameters import code_of, decimal, figure, parameters_of
+from letheon.ledger.models.examine import held_rows
 from letheon.monitor import Reading
 from letheon.verifier import SCHEMAS, UNLEARNING, canonical, check_schema, parse_strict
 from tests.ledger.forgetters import (

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.naive_bayes import GaussianNB
 from sqlalchemy import event, update
 
+from letheon import NaiveUnlearner
 from letheon.data import as_ids
 from letheon.exceptions import (
     ClockError,
@@ -23,7 +25,7 @@ from letheon.exceptions import (
     UnknownModelError,
     UnknownRequestError,
 )
-from letheon.ledger import faults
+from letheon.ledger import Ledger, faults
 from letheon.ledger.db.group import GroupCommit
 from letheon.ledger.requests import encrypted_ids, intake, owners
 from letheon.ledger.requests import requests as _requests
@@ -129,14 +131,18 @@ def test_two_tenants_may_use_one_key(sqlite_desk: Desk) -> None:
     assert mine.id != other.id
 
 
-def test_another_tenants_model_is_as_unknown_as_none(sqlite_desk: Desk) -> None:
-    with sqlite_desk.database.transaction() as connection:
-        theirs = add_model(connection, "secret", "acme")
-    before = sqlite_desk.snapshot()
-    with pytest.raises(UnknownModelError) as caught:
-        sqlite_desk.submit(1, model=theirs)
-    assert "acme" not in str(caught.value)
-    assert sqlite_desk.snapshot() == before
+def test_another_tenants_model_is_as_unknown_as_none(tmp_path: Path) -> None:
+    X, y = [[0.0], [1.0], [2.0], [3.0]], [0, 0, 1, 1]
+    model = NaiveUnlearner(GaussianNB(), random_state=0).fit(X, y)
+    with Ledger.create(tmp_path / "home", name="test") as ledger:
+        ledger.models.register(model, X, y, name="secret", tenant="acme")
+        with pytest.raises(UnknownModelError) as theirs:
+            ledger.requests.submit([1], model="secret")
+        with pytest.raises(UnknownModelError) as none:
+            ledger.requests.submit([1], model="nothing")
+        assert "acme" not in str(theirs.value)
+        assert str(theirs.value).replace("secret", "nothing") == str(none.value)
+        assert ledger.requests.list() == ()
 
 
 @pytest.mark.parametrize("call", ["found", "verify", "cancel"])

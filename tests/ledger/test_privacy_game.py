@@ -37,8 +37,7 @@ from letheon.ledger.db.log_tree import root_of
 from letheon.ledger.keys import blobs as _blobs
 from letheon.ledger.keys.blobs import Blobs
 from letheon.ledger.models import commitment, slot_tree
-from letheon.ledger.models.commitment import new_vault, tree_of
-from letheon.ledger.models.row_bytes import row_bytes
+from letheon.ledger.models.commitment import new_vault, row_bytes, tree_of
 from letheon.ledger.models.slot_tree import slots_for
 from letheon.ledger.models.versions import Judged
 from letheon.ledger.worker.compute import Job, compute

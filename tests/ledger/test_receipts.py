@@ -21,9 +21,9 @@ from letheon.exceptions import CorruptFileError, IdempotencyError, RequestStateE
 from letheon.ledger import Ledger, Policy, faults
 from letheon.ledger.certificates import receipts
 from letheon.ledger.certificates.receipt_codes import ReceiptCode, open_sealed
-from letheon.ledger.models.row_bytes import row_bytes
+from letheon.ledger.models.commitment import row_bytes
+from letheon.ledger.models.examine import held_rows
 from letheon.ledger.models.slot_tree import SlotTree
-from letheon.ledger.models.training import held_rows
 from letheon.ledger.models.versions import read_vault
 from letheon.ledger.requests.transitions import move
 from letheon.ledger.tables import certificates, events, requests

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from letheon import state
 from letheon.data import Rows, as_ids, hold_table, hold_target
 from letheon.exceptions import UnsupportedStateError
-from letheon.ledger.models import row_bytes as _row_bytes
-from letheon.ledger.models.row_bytes import row_bytes
+from letheon.ledger.models import commitment as _row_bytes
+from letheon.ledger.models.commitment import row_bytes
 
 DAYS = pd.to_datetime(["2026-01-01", "2026-02-28", None, "2024-02-29"])
 QUIET, OTHER_NAN = (

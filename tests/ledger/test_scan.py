@@ -21,9 +21,8 @@ from hypothesis import strategies as st
 
 from letheon.data import Rows, as_ids
 from letheon.ledger.purge import scan as _scan
-from letheon.ledger.purge.markers import Markers, markers_of
+from letheon.ledger.purge.markers import Markers, Searcher, markers_of
 from letheon.ledger.purge.scan import Place, scan
-from letheon.ledger.purge.search import Searcher
 from tests.sharded.people import examples
 
 SALT = bytes(range(7, 39))

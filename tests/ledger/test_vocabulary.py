@@ -16,8 +16,7 @@ from letheon.ledger import Ledger
 from letheon.ledger.db.events import record
 from letheon.ledger.purge import purge, vocabulary
 from letheon.ledger.purge.vocabulary import own_words
-from letheon.ledger.requests.grounds import HOLD_GROUNDS, REJECT_GROUNDS
-from letheon.ledger.requests.states import STATES
+from letheon.ledger.requests.states import HOLD_GROUNDS, REJECT_GROUNDS, STATES
 from letheon.ledger.tables import (
     actions,
     blocked,

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from letheon.demo.desk import DemoInfo, make_demo
 from letheon.exceptions import LedgerError
 from letheon.ledger import Ledger
 from letheon.ledger.db.jobs import Jobs
 from letheon.service import ROLES, ServiceSettings, Tokens, create_app
-from letheon.service.demo import DemoInfo, make_demo
 
 STATES = {
     "received",

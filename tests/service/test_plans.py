@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from letheon import DaREForestClassifier, InfluenceClassifier, SISARegressor, state
 from letheon.ledger.db.jobs import Jobs
-from letheon.ledger.models.training import held_rows
+from letheon.ledger.models.examine import held_rows
 from letheon.ledger.tables import events
 from letheon.methods import METHODS as REGISTERED
 from letheon.sandbox import TimeLimitError

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -16,14 +16,15 @@ from hypothesis import strategies as st
 from letheon.exceptions import UnknownIdError
 from letheon.ledger import REQUEST_STATES, LogEntry
 from letheon.ledger.db.tokens import SCOPES
-from letheon.ledger.requests.grounds import (
+from letheon.ledger.requests.states import (
+    ALLOWED,
     HOLD_GROUNDS,
     NO_DATA_HELD,
     REJECT_GROUNDS,
     REQUEST_GROUNDS,
+    STATES,
 )
-from letheon.ledger.requests.states import ALLOWED, STATES
-from letheon.service.request_views import ACTIONS, ActionName, State
+from letheon.service.request_views import ACTIONS, ActionName, RequestOut
 from letheon.service.request_words import GROUND_WORDS, sentence
 from letheon.service.routes import filing
 from letheon.service.routes.requests import export_cell
@@ -537,8 +538,9 @@ def test_no_exported_cell_begins_a_formula(text: str) -> None:
 
 
 def test_states_and_grounds_are_the_ledgers() -> None:
-    assert get_args(State) == STATES
-    assert get_args(ActionName) == tuple(ACTIONS)
+    schema = RequestOut.model_json_schema()["properties"]
+    assert schema["state"]["enum"] == list(STATES)
+    assert schema["actions"]["items"]["enum"] == list(ACTIONS)
     codes = {
         *REJECT_GROUNDS,
         *HOLD_GROUNDS,

@@ -205,7 +205,7 @@ def test_a_tenants_admin_stays_within_the_tenant(desk: Desk) -> None:
 
 
 def test_a_session_ends_by_time_by_idleness_and_with_its_token(desk: Desk) -> None:
-    held = Sessions(desk.ledger, desk.clock, 2 * 3600, 30 * 60)
+    held = Sessions(desk.ledger, 2 * 3600, 30 * 60)
     token_id = desk.tokens["operator"].id
     cookie, session = held.start(token_id)
     assert held.find(cookie) == session
@@ -223,7 +223,7 @@ def test_a_session_ends_by_time_by_idleness_and_with_its_token(desk: Desk) -> No
 
 
 def test_a_page_that_is_read_does_not_wait_for_who_writes(desk: Desk) -> None:
-    held = Sessions(desk.ledger, desk.clock, DAY, 3600)
+    held = Sessions(desk.ledger, DAY, 3600)
     cookie, _ = held.start(desk.tokens["operator"].id)
     desk.clock.now += 600
     done = threading.Event()
@@ -240,7 +240,7 @@ def test_a_page_that_is_read_does_not_wait_for_who_writes(desk: Desk) -> None:
 
 
 def test_csrf_tokens_belong_to_one_session(desk: Desk) -> None:
-    held = Sessions(desk.ledger, desk.clock, DAY, 3600)
+    held = Sessions(desk.ledger, DAY, 3600)
     _, one = held.start(desk.tokens["operator"].id)
     _, other = held.start(desk.tokens["operator"].id)
     assert one.accepts(one.csrf)
@@ -250,7 +250,7 @@ def test_csrf_tokens_belong_to_one_session(desk: Desk) -> None:
 
 
 def test_cookies_are_kept_as_hashes(desk: Desk) -> None:
-    cookie, _ = Sessions(desk.ledger, desk.clock, DAY, 3600).start(desk.tokens["operator"].id)
+    cookie, _ = Sessions(desk.ledger, DAY, 3600).start(desk.tokens["operator"].id)
     with desk.ledger._core.database.reading() as conn:
         rows = [tuple(row) for row in conn.execute(select(sessions))]
         rows += [tuple(row) for row in conn.execute(select(tokens))]

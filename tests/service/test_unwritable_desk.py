@@ -62,7 +62,7 @@ def test_a_file_that_cannot_be_written_says_the_same(
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(desk.folder))
 
-    monkeypatch.setattr(type(desk.ledger), "request", full)
+    monkeypatch.setattr(type(desk.ledger.requests), "submit", full)
     answer = desk.client("operator").post(
         "/api/v1/requests", json={"model": "risk", "ids": [person(2)]}
     )

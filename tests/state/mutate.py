@@ -33,7 +33,7 @@ from letheon.state._nodes import (
     names_of,
 )
 from letheon.state._parse import from_bytes
-from letheon.state._registry import _built_in
+from letheon.state._plans import _built_in
 from tests.state.forge import VERSIONS
 
 HEAD = b"letheon-state-v1\0"

@@ -42,7 +42,7 @@ from letheon.state._nodes import (
     Scalar,
     Triple,
 )
-from letheon.state._registry import codec_of
+from letheon.state._plans import codec_of
 from tests.state.forge import blob_of
 
 X, Y = make_classification(60, 5, n_informative=4, n_redundant=0, n_classes=3, random_state=0)
@@ -65,8 +65,8 @@ NAMES = [
     "sklearn.model_selection._search.GridSearchCV",
     "sklearn.tree._tree.TreeBuilder",
     "letheon.cli.app",
-    "letheon.state._registry.register_codec",
-    "letheon.state._atomic.os",
+    "letheon.state._plans.register_codec",
+    "letheon.state._stores.os",
     "letheon.base.__builtins__",
     "letheon.stated.Evil",
     "letheon.sharded.__main__.Evil",

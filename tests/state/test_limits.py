@@ -40,7 +40,7 @@ from letheon.state._nodes import (
     Strings,
     Triple,
 )
-from letheon.state._registry import codec_of
+from letheon.state._plans import codec_of
 from tests.state.forge import blob_of, file_of
 
 

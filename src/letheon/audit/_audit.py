@@ -19,7 +19,6 @@ from letheon.measures import Measure
 from letheon.verifier import SMALL, Refused, Verdict, is_in_scope, read_capped, verify_bundle
 
 Measures = Mapping[str, Callable[[Any, Any, Any], Any]]
-_PAPER = ("V0", "V1", "V2", "V3")
 # Which of the two looks at a model, unless the auditor names levels.
 _LEVEL_OF = {"exact": "V4", "certified": "V5"}
 _MODEL = ("V2", "V4", "V5", "V6", "own")

@@ -29,7 +29,7 @@ from letheon.data import Rows
 from letheon.exceptions import LetheonError
 from letheon.inner import parts_of
 from letheon.ledger.certificates.claims import counted_part
-from letheon.ledger.certificates.execution import replay_of
+from letheon.ledger.certificates.facts import replay_of
 from letheon.linear import fingerprint_rows
 from letheon.parallel import one_thread
 from letheon.state import Instance, Items, Record, to_bytes

@@ -150,7 +150,7 @@ def _demo_home(folder: Path | None, stack: contextlib.ExitStack) -> Path:
 
 def _example(home: Path, *, quiet: bool) -> _Opening:
     import letheon
-    from letheon.service.demo import make_demo
+    from letheon.demo.desk import make_demo
 
     disable_core_dump()
     if not quiet:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from letheon.demo import _erasure, _judging, _models, _stranger
+from letheon.demo import _judging, _models, _trust
 from letheon.demo._scene import Scene, set_scene
 from letheon.terminal import PlainConsole
 
@@ -66,7 +66,7 @@ ACTS: tuple[Act, ...] = (
     Act("Watch it", _judging.watch),
     Act("A report", _judging.report),
     Act("What this means", _models.explain),
-    Act("The whole story: asked, erased, certified, purged, audited", _erasure.erase),
+    Act("The whole story: asked, erased, certified, purged, audited", _trust.erase),
     Act("The same with pages and an API", _models.open_desk),
-    Act("A file from a stranger", _stranger.distrust),
+    Act("A file from a stranger", _trust.distrust),
 )

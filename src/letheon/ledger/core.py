@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from letheon.ledger.keys.keyring import KeyRing
     from letheon.ledger.settings import Settings
 
-__all__ = ["Core"]
-
 
 @dataclass(frozen=True)
 class Core:

@@ -6,8 +6,6 @@ nothing. The tests kill a process at each of `POINTS`; one that is never passed 
 
 from collections.abc import Callable
 
-__all__ = ["POINTS", "point"]
-
 POINTS = (
     "submit.before-commit",
     "submit.after-commit",

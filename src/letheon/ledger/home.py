@@ -18,8 +18,6 @@ from letheon.ledger.tables import events, meta
 from letheon.ledger.worker.agreement import HIGH_WATER, require_mark
 from letheon.verifier import REVOCATION, ROTATION, certificate_id, from_base64, parse_strict
 
-__all__ = ["create_home", "database_url", "open_home", "record_statements"]
-
 _STATEMENTS = {ROTATION: "key-rotation", REVOCATION: "key-revocation"}
 _PLACES = ("blobs", "proofs", "certificates", "purges", "checkpoints")
 

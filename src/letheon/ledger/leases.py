@@ -21,8 +21,6 @@ from letheon.ledger.core import Core
 from letheon.ledger.faults import point
 from letheon.ledger.tables import heads
 
-__all__ = ["Lease", "is_current", "keep_renewed", "owner_name", "release", "require_fence", "take"]
-
 
 @dataclass(frozen=True)
 class Lease:

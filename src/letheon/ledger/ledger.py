@@ -12,9 +12,9 @@ from sqlalchemy import text
 
 from letheon.ledger.certificates.certificates import Certificates
 from letheon.ledger.core import Core
-from letheon.ledger.db.actor import acting
 from letheon.ledger.db.database import Database
 from letheon.ledger.db.elapsed import accept_clock
+from letheon.ledger.db.events import acting
 from letheon.ledger.db.log import Log
 from letheon.ledger.doctor import Finding, examine
 from letheon.ledger.home import create_home, database_url, open_home
@@ -26,14 +26,12 @@ from letheon.ledger.requests.calendar import Calendar
 from letheon.ledger.requests.requests import Requests
 from letheon.ledger.settings import Settings
 from letheon.ledger.worker.adopt import Adoption, adopt
-from letheon.ledger.worker.agreement import differences
+from letheon.ledger.worker.agreement import differences, require_mark
 from letheon.ledger.worker.batches import Batches
 from letheon.ledger.worker.compute import computing
 from letheon.ledger.worker.plan import BatchPlan, plan_all
 from letheon.ledger.worker.policy import Policy
 from letheon.ledger.worker.worker import Step, run_once
-
-__all__ = ["Ledger"]
 
 
 class Ledger:
@@ -304,6 +302,16 @@ class Ledger:
         requests remember who filed and who verified them, so that no one approves their own.
         """
         return acting(by)
+
+    @property
+    def clock(self) -> Callable[[], int]:
+        """The clock of the ledger: seconds since 1970."""
+        return self._core.clock
+
+    def require_current_database(self) -> None:
+        """Raise `OldDatabaseError` if the log lacks what the files rest on; one short reading."""
+        with self._core.database.reading() as conn:
+            require_mark(self._core.folder, conn)
 
     def database_differences(self) -> tuple[str, ...]:
         """Return in what the files are newer than the database; nothing if they agree.

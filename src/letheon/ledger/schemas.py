@@ -19,31 +19,6 @@ from letheon.verifier import note_digest
 if TYPE_CHECKING:
     from letheon.ledger.requests.calendar import Calendar
 
-__all__ = [
-    "CODE",
-    "NAME",
-    "Batch",
-    "Certificate",
-    "CertificateLine",
-    "Checkpoint",
-    "Coverage",
-    "Key",
-    "LogConsistency",
-    "LogEntry",
-    "LogInclusion",
-    "Model",
-    "Page",
-    "Purge",
-    "Request",
-    "RequestCounts",
-    "Storage",
-    "Store",
-    "Version",
-    "Watch",
-    "is_code",
-    "moment",
-    "require_name",
-]
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._:-]{0,62}")
 """What somebody may choose."""

@@ -16,8 +16,6 @@ from letheon.ledger.schemas import require_name
 from letheon.ledger.worker.policy import Policy
 from letheon.state import write_atomically
 
-__all__ = ["FILE", "Settings"]
-
 FILE = "letheon.toml"
 FORMAT = 1
 

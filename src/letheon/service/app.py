@@ -78,14 +78,13 @@ def create_app(
     """
     settings = ServiceSettings.read(ledger.folder) if settings is None else settings
     secure = settings.is_https if is_secure is None else is_secure
-    clock = ledger._core.clock
+    lengths = settings.session_hours * 3600, settings.idle_minutes * 60
     app = FastAPI(title="letheon desk", version=__version__, docs_url=None, redoc_url=None)
     app.state.context = Context(
         ledger=ledger,
         settings=settings,
-        clock=clock,
-        tokens=Tokens(ledger, clock),
-        sessions=Sessions(ledger, clock, settings.session_hours * 3600, settings.idle_minutes * 60),
+        tokens=Tokens(ledger),
+        sessions=Sessions(ledger, *lengths),
         limiter=Limiter(settings),
         templates=make_templates(),
         is_secure=secure,

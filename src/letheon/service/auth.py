@@ -17,7 +17,6 @@ from pydantic import BaseModel
 from letheon.ledger import Ledger
 from letheon.ledger.db.tokens import Session, Sessions, Token, Tokens
 from letheon.ledger.schemas import require_name
-from letheon.ledger.worker.agreement import require_mark
 from letheon.service.errors import Problem
 from letheon.service.guards import Limiter, network_of
 from letheon.service.settings import ServiceSettings
@@ -58,8 +57,6 @@ class Context:
         What it is about.
     settings : ServiceSettings
         What its operator decided.
-    clock : callable
-        Seconds since 1970.
     tokens, sessions, limiter
         Who may come in, and how often.
     templates : Jinja2Templates
@@ -76,7 +73,6 @@ class Context:
 
     ledger: Ledger
     settings: ServiceSettings
-    clock: Callable[[], int]
     tokens: Tokens
     sessions: Sessions
     limiter: Limiter
@@ -85,6 +81,11 @@ class Context:
     is_demo: bool = False
     has_worker: Callable[[], bool] | None = None
     stopping: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def clock(self) -> Callable[[], int]:
+        """The clock of the ledger: seconds since 1970."""
+        return self.ledger.clock
 
 
 def context(request: Request) -> Context:
@@ -168,9 +169,7 @@ def _require_current_database(desk: Context, request: Request) -> None:
     """Refuse changes where files are newer than the database: they would be lost with it."""
     if request.method in ("GET", "HEAD") or request.url.path == "/logout":
         return
-    core = desk.ledger._core
-    with core.database.reading() as conn:
-        require_mark(core.folder, conn)
+    desk.ledger.require_current_database()
 
 
 @dataclass(frozen=True)

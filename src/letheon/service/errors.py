@@ -10,6 +10,7 @@ from typing import Any
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
 
 from letheon import exceptions as errors
@@ -77,8 +78,18 @@ OLD_DATABASE = Problem(
     "Nothing is recorded until an operator puts the newer database back.",
 )
 
-# The first that fits decides, so special cases stand above what they are cases of.
-_KNOWN: tuple[tuple[type[BaseException], int, str, str], ...] = (
+_LOOK = "Look at the ids that you sent."
+# Status, code, title, and a detail where the text of the error could name people. The first that
+# fits decides, so special cases stand above what they are cases of.
+_KNOWN: tuple[tuple[Any, ...], ...] = (
+    (
+        *(errors.UnknownIdError, 422, "unknown-ids"),
+        *("at least one id is not in the model; none was taken", _LOOK),
+    ),
+    (
+        *(errors.IdsTypeError, 422, "ids"),
+        *("the ids are not of the kind that the model has: texts or numbers", _LOOK),
+    ),
     (errors.UnknownModelError, 404, "unknown-model", "no such model"),
     (errors.UnknownRequestError, 404, "unknown-request", "no such request"),
     (errors.LedgerMissingError, 404, "not-there", "not there"),
@@ -95,15 +106,6 @@ _KNOWN: tuple[tuple[type[BaseException], int, str, str], ...] = (
     (errors.StateError, 422, "model-file", "this is no model file that can be used"),
     (errors.ForgetError, 422, "cannot-forget", "the model cannot forget that"),
     (Refused, 409, "not-verified", "it does not verify"),
-)
-# Texts that could name people.
-_ABOUT_PEOPLE: tuple[tuple[type[BaseException], str, str], ...] = (
-    (errors.UnknownIdError, "unknown-ids", "at least one id is not in the model; none was taken"),
-    (
-        errors.IdsTypeError,
-        "ids",
-        "the ids are not of the kind that the model has: texts or numbers",
-    ),
 )
 
 
@@ -132,18 +134,15 @@ def problem_of(error: BaseException) -> Problem | None:
 
 
 def _of_library(error: BaseException) -> Problem | None:
-    for kind, code, text in _ABOUT_PEOPLE:
-        if isinstance(error, kind):
-            return Problem(422, code, text, "Look at the ids that you sent.")
-    for kind, status, code, title in _KNOWN:
+    for kind, status, code, title, *detail in _KNOWN:
         if isinstance(error, kind):
             headers = {"Retry-After": _RETRY_SECONDS} if status == 503 else None
-            return Problem(status, code, title, str(error), headers=headers)
+            return Problem(status, code, title, *(detail or [str(error)]), headers=headers)
     if isinstance(error, errors.LetheonError):  # its text may quote what was given
         return Problem(422, "refused", "letheon refused", f"It is a {type(error).__name__}.")
     if isinstance(error, OSError) and error.errno in UNWRITABLE:
         return _of_library(errors.LedgerUnwritableError(CANNOT_WRITE))
-    if _is_of_database(error):
+    if isinstance(error, SQLAlchemyError):
         headers = {"Retry-After": _RETRY_SECONDS}
         return Problem(503, "database", "the database failed", "Try again.", headers=headers)
     return None
@@ -159,20 +158,12 @@ _ADVICE = {
 def _invalid(error: RequestValidationError) -> Problem:
     """Say which values were refused and why, without the values."""
     fields = [
-        {
-            "at": "/".join(_place(one))[:_LONGEST_PLACE],
-            "why": _reason(one),
-        }
+        {"at": "/".join(_place(one))[:_LONGEST_PLACE], "why": _reason(one)}
         for one in error.errors()
     ]
     where = ", ".join(dict.fromkeys(field["at"] for field in fields))
-    return Problem(
-        422,
-        "invalid",
-        "some values cannot be used",
-        f"Look at: {where[:1000]}.",
-        fields=fields,
-    )
+    detail = f"Look at: {where[:1000]}."
+    return Problem(422, "invalid", "some values cannot be used", detail, fields=fields)
 
 
 def _place(found: Any) -> list[str]:
@@ -186,12 +177,6 @@ def _reason(found: Any) -> str:
     known = found["type"] not in ("value_error", "assertion_error", "json_invalid")
     message = str(found["msg"]) if known or found.get("ctx", {}).get("safe") else "not usable"
     return message[:_LONGEST_PLACE]
-
-
-def _is_of_database(error: BaseException) -> bool:
-    from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-
-    return isinstance(error, DBAPIError | SQLAlchemyError)
 
 
 def respond(request: Request, problem: Problem) -> Response:

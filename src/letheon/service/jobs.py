@@ -336,16 +336,7 @@ class JobRunner:
         levels = tuple(sorted({*asked, *_NOTICED_BY[job.asked["drill"]]})) if asked else None
 
         def for_tenant(result: LevelResult) -> dict[str, Any] | None:
-            if job.tenant is None or result.model:
-                return _plain_level(result) if is_visible(job.tenant, result.model) else None
-            if "requests" in result.details:
-                checked = check_requests(
-                    Bundle(bundle, key_text(key)), tuple(model.id for model in own)
-                )
-                return None if checked is None else _plain_level(checked)
-            words = _OF_THE_WHOLE[result.verdict]
-            whole = LevelResult(result.level, "", result.verdict, words, promised=result.promised)
-            return _plain_level(whole)
+            return _for_tenant(result, job.tenant, bundle, key, tuple(one.id for one in own))
 
         def receive(result: LevelResult) -> None:
             level = for_tenant(result)
@@ -409,6 +400,23 @@ def _row_of_ended(trying: dict[str, Any], error: SandboxError, seconds: float) -
         raise EndedError("process-ended") from error
     words = f"it took more than {seconds:g} s" if isinstance(error, TimeLimitError) else str(error)
     return row_not_run(trying["method"], trying["begin"], words, is_current=trying["is_current"])
+
+
+def _for_tenant(
+    result: LevelResult, tenant: str | None, bundle: Path, key: str, models: tuple[int, ...]
+) -> dict[str, Any] | None:
+    """Return a result as a tenant may see it; None if it is about others only.
+
+    `models` are the numbers of the tenant's models in the events of requests.
+    """
+    if tenant is None or result.model:
+        return _plain_level(result) if is_visible(tenant, result.model) else None
+    if "requests" in result.details:
+        checked = check_requests(Bundle(bundle, key_text(key)), models)
+        return None if checked is None else _plain_level(checked)
+    words = _OF_THE_WHOLE[result.verdict]
+    whole = LevelResult(result.level, "", result.verdict, words, promised=result.promised)
+    return _plain_level(whole)
 
 
 def _certified_name(job: JobRecord) -> str | None:

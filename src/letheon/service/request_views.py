@@ -1,14 +1,16 @@
 """A request as the desk shows it: to whom, with which actions; no field holds an id of a person."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 from fastapi import Path
 from pydantic import BeforeValidator, Field, StrictStr
+from pydantic_core import CoreSchema
+from pydantic_core.core_schema import literal_schema
 
 from letheon.exceptions import LetheonError, UnknownRequestError
 from letheon.ledger import REQUEST_STATES, Request
@@ -21,36 +23,64 @@ MOST_ITEMS = 1000
 NAME = "[a-z0-9][a-z0-9._:-]{0,62}"
 _DAY = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
-State = Literal[
-    "received",
-    "verified",
-    "queued",
-    "applying",
-    "retry_wait",
-    "applied",
-    "certified",
-    "purging",
-    "purged",
-    "duplicate",
-    "on_hold",
-    "stuck",
-    "rejected",
-    "cancelled",
-    "closed",
-]
-ActionName = Literal[
-    "verify",
-    "await-identity",
-    "approve",
-    "hold",
-    "release",
-    "extend",
-    "retry",
-    "tell",
-    "answer",
-    "reject",
-    "cancel",
-]
+
+@dataclass(frozen=True)
+class Action:
+    """One thing that can be done about a request.
+
+    Attributes
+    ----------
+    words : str
+        As a button says it.
+    scopes : tuple of str
+        A token with one of these may do it.
+    takes : tuple of str
+        The details that are given to the method; all are needed unless `is_optional`.
+    """
+
+    words: str
+    scopes: tuple[str, ...]
+    takes: tuple[str, ...] = ()
+    is_optional: bool = False
+
+
+_HANDLE = ("requests:handle",)
+
+ACTIONS: dict[str, Action] = {
+    "verify": Action("Identity verified", _HANDLE),
+    "await-identity": Action("Ask for proof of identity", _HANDLE),
+    "approve": Action("Approve", ("requests:approve",)),
+    "hold": Action("Put on hold", _HANDLE, ("ground", "until")),
+    "release": Action("End the hold", _HANDLE),
+    "extend": Action("Extend the time", _HANDLE),
+    "retry": Action("Try again", _HANDLE),
+    "tell": Action("Recipients were told", _HANDLE, ("recipients",)),
+    "answer": Action("The person was answered", _HANDLE, ("recipients",), True),
+    "reject": Action("Reject", ("requests:handle", "requests:approve"), ("ground",)),
+    "cancel": Action("Withdraw", _HANDLE),
+}
+"""Every action, in the order in which a page offers them."""
+
+
+class OneOf:
+    """Lets a text be one of some names; the API document lists them.
+
+    Parameters
+    ----------
+    names : iterable of str
+        Those of a table.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = list(names)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
+        """Return the schema, which is that of a `Literal`."""
+        return literal_schema(self.names)
+
+
+State = Annotated[str, OneOf(REQUEST_STATES)]
+ActionName = Annotated[str, OneOf(ACTIONS)]
 
 
 def _require_text(value: object) -> object:
@@ -122,44 +152,6 @@ class BulkOut(Out):
     items: list[Outcome]
     n_done: int
     n_refused: int
-
-
-@dataclass(frozen=True)
-class Action:
-    """One thing that can be done about a request.
-
-    Attributes
-    ----------
-    words : str
-        As a button says it.
-    scopes : tuple of str
-        A token with one of these may do it.
-    takes : tuple of str
-        The details that are given to the method; all are needed unless `is_optional`.
-    """
-
-    words: str
-    scopes: tuple[str, ...]
-    takes: tuple[str, ...] = ()
-    is_optional: bool = False
-
-
-_HANDLE = ("requests:handle",)
-
-ACTIONS: dict[ActionName, Action] = {
-    "verify": Action("Identity verified", _HANDLE),
-    "await-identity": Action("Ask for proof of identity", _HANDLE),
-    "approve": Action("Approve", ("requests:approve",)),
-    "hold": Action("Put on hold", _HANDLE, ("ground", "until")),
-    "release": Action("End the hold", _HANDLE),
-    "extend": Action("Extend the time", _HANDLE),
-    "retry": Action("Try again", _HANDLE),
-    "tell": Action("Recipients were told", _HANDLE, ("recipients",)),
-    "answer": Action("The person was answered", _HANDLE, ("recipients",), True),
-    "reject": Action("Reject", ("requests:handle", "requests:approve"), ("ground",)),
-    "cancel": Action("Withdraw", _HANDLE),
-}
-"""Every action, in the order in which a page offers them."""
 
 
 def find_visible(who: Principal, request_id: str) -> Request:

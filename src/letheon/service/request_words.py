@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from letheon.ledger import LogEntry
-from letheon.ledger.requests.grounds import NO_DATA_HELD, NOT_FULLY_SEARCHED
+from letheon.ledger.requests.states import NO_DATA_HELD, NOT_FULLY_SEARCHED
 
 GROUND_WORDS = {
     "gdpr.art17.1.a": "the data are no longer needed",

@@ -347,7 +347,7 @@ def open_or_create(folder: Path, *, database: str | None = None, name: str | Non
 
 def admin_token(ledger: Ledger, *, days: int) -> str | None:
     """Return the text of a new admin's token on the very first start; None later."""
-    tokens = Tokens(ledger, ledger._core.clock)
+    tokens = Tokens(ledger)
     if tokens.was_ever():
         return None
     text, _ = tokens.mint("first-admin", "admin", days=days)

@@ -228,7 +228,7 @@ def deliver_due(
     int
         How many messages were tried.
     """
-    hooks, clock = Webhooks(ledger), ledger._core.clock
+    hooks, clock = Webhooks(ledger), ledger.clock
     allowed = parse_hosts(settings.webhook_hosts)
     hooks.feed(overdue=overdue)
     claimed = hooks.claim(_CLAIM_SECONDS, most=_ROUND, most_each=_PER_WEBHOOK)
@@ -311,7 +311,7 @@ class Courier:
         minute = 0
         while not self._is_leaving:
             self._awake.clear()
-            now = self._ledger._core.clock() // 60
+            now = self._ledger.clock() // 60
             is_new_minute, minute = now != minute, now
             if not self._round(is_new_minute=is_new_minute):
                 self._awake.wait(self._pause)

@@ -24,7 +24,7 @@ from letheon.data import Rows
 from letheon.guarantee import Task
 from letheon.ledger.certificates.claims import published_account
 from letheon.ledger.certificates.explanations import guarantee_words
-from letheon.ledger.models.training import fresh_fit
+from letheon.ledger.models.examine import fresh_fit
 from letheon.ledger.worker.compute import ComputationFailed, Job, compute
 
 __all__ = ["RETRAIN", "SAMPLE_ROWS", "WhatIfOrder", "measure", "row_not_run"]

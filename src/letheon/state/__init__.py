@@ -16,13 +16,11 @@ Examples
 """
 
 from letheon.state._arrays import plain_descr
-from letheon.state._atomic import sync_directory, write_atomically
-from letheon.state._blob import decode, decode_plain, digest, encode
+from letheon.state._blob import FORMAT, decode, decode_plain, digest, encode, environment
 from letheon.state._budget import UNLIMITED, MemoryBudget
 from letheon.state._canonical import to_bytes
 from letheon.state._decode import has_listed_classes, require_trust, trust_of
 from letheon.state._encode import classes_of, ensure_supported, to_tree
-from letheon.state._environment import FORMAT, environment
 from letheon.state._file import (
     Contents,
     build,
@@ -44,9 +42,8 @@ from letheon.state._nodes import (
     Scalar,
     names_of,
 )
-from letheon.state._plans import NEUTRAL_PARAMETERS
-from letheon.state._registry import codec_of, register_codec
-from letheon.state._stores import Checkpoint, DirectoryStore
+from letheon.state._plans import NEUTRAL_PARAMETERS, codec_of, register_codec
+from letheon.state._stores import Checkpoint, DirectoryStore, sync_directory, write_atomically
 from letheon.state._tags import import_path, tag_of
 
 __all__ = [

@@ -6,7 +6,12 @@ the canonical bytes of the tree in the file view.
 
 import hashlib
 import re
+import sys
+from functools import cache
+from importlib.metadata import version
 from typing import Any
+
+from threadpoolctl import threadpool_info
 
 from letheon.exceptions import CorruptFileError, NewerFormatError
 from letheon.state._budget import MemoryBudget
@@ -15,6 +20,56 @@ from letheon.state._decode import Trusted, audit, construct, trusted_names
 from letheon.state._encode import to_tree
 from letheon.state._nodes import Buffer, Node, names_of
 from letheon.state._parse import from_bytes
+
+FORMAT = "letheon-v1"
+
+
+@cache
+def _versions() -> tuple[tuple[str, str], ...]:
+    return (
+        ("python", f"{sys.version_info.major}.{sys.version_info.minor}"),
+        ("numpy", version("numpy")),
+        ("scipy", version("scipy")),
+        ("scikit-learn", version("scikit-learn")),
+        ("letheon", FORMAT),
+        ("blas", _blas()),
+    )
+
+
+def _blas() -> str:
+    """Name the BLAS builds of NumPy and SciPy and the kernel each chose for this processor.
+
+    Three kernels of one OpenBLAS give three digests of one ridge regression.
+    """
+    import scipy.linalg  # noqa: F401  (loads SciPy's own BLAS)
+
+    found = [library for library in threadpool_info() if library["user_api"] == "blas"]
+    # Another package may bring a BLAS of its own into the process; it does not train our models.
+    own = [lib for lib in found if "numpy" in lib["filepath"] or "scipy" in lib["filepath"]]
+    names = {
+        f"{lib['internal_api']} {lib['version']} {lib.get('architecture', '')}".strip()
+        for lib in own or found
+    }
+    return ", ".join(sorted(names)) or "none found"
+
+
+def environment() -> dict[str, str]:
+    """Return what affects results besides data, settings and seed.
+
+    Returns
+    -------
+    dict
+        Python (major.minor), numpy, scipy, scikit-learn, under ``"letheon"`` the format, and under
+        ``"blas"`` the builds of BLAS with the kernel each runs on this processor.
+
+    Examples
+    --------
+    >>> from letheon.state import environment
+    >>> environment()["letheon"]
+    'letheon-v1'
+    """
+    return dict(_versions())
+
 
 DIGEST_PREFIX = b"letheon-v1\0"
 MAGIC = b"letheon-state-v1\0"

@@ -41,11 +41,12 @@ from letheon.state._nodes import (
     names_in,
 )
 from letheon.state._plans import (
+    codec_named,
+    codec_of,
     dataclass_fields,
     importable_name,
     require_plain_attributes,
 )
-from letheon.state._registry import codec_named, codec_of
 from letheon.state._settings_rules import find_refusals, require_no_shadows
 from letheon.state._sklearn_checks import check_estimator_arrays
 from letheon.state._tags import import_path, is_model_class, is_ours, tag_of

@@ -22,8 +22,7 @@ from letheon.state._nodes import (
     Ref,
     Triple,
 )
-from letheon.state._plans import Plan, importable_name, plan_of, without_neutral
-from letheon.state._registry import codec_of
+from letheon.state._plans import Plan, codec_of, importable_name, plan_of, without_neutral
 from letheon.state._tags import tag_of
 
 View = Literal["file", "digest"]

@@ -23,13 +23,13 @@ from letheon.exceptions import (
     NewerFormatError,
     UnsupportedStateError,
 )
-from letheon.state._atomic import write_atomically
+from letheon.state._blob import FORMAT, environment
 from letheon.state._budget import MemoryBudget, check_shape
 from letheon.state._decode import Trusted, audit, construct, trusted_names
 from letheon.state._encode import to_tree
-from letheon.state._environment import FORMAT, environment
 from letheon.state._manifest import Tensors, from_json, json_memory, to_json
 from letheon.state._nodes import Node
+from letheon.state._stores import write_atomically
 
 _ZEROS = "0" * 64
 _START = re.compile(

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from letheon.exceptions import CorruptFileError, UnsupportedStateError
 from letheon.state._budget import require_distinct_hashes
-from letheon.state._registry import Codec
+from letheon.state._plans import Codec
 
 _MASKED = re.compile("U?Int(8|16|32|64)|Float(32|64)|boolean")
 # A name in the database of time zones, never a path; or a fixed offset.

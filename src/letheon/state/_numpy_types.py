@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from letheon.exceptions import CorruptFileError, UnsupportedStateError
 from letheon.state._budget import MAX_DIMENSIONS, array_bytes
-from letheon.state._registry import Codec
+from letheon.state._plans import Codec
 
 _BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 # Where a generator stands in its own buffer: an index into memory that nobody checks later.

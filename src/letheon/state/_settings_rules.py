@@ -25,8 +25,7 @@ from letheon.state._nodes import (
     Strings,
     Triple,
 )
-from letheon.state._plans import dataclass_fields
-from letheon.state._registry import codec_named
+from letheon.state._plans import codec_named, dataclass_fields
 from letheon.state._settings_table import KINDS, OUR_RULES, PATTERNS, RULES
 from letheon.state._tags import is_ours, tag_of
 

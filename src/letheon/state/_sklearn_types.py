@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from letheon.exceptions import CorruptFileError, UnsupportedStateError
 from letheon.state._budget import array_bytes
-from letheon.state._registry import Codec
+from letheon.state._plans import Codec
 
 
 def _copy_cost(_: type, plain: Any) -> int:

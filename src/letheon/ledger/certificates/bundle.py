@@ -31,7 +31,7 @@ from letheon.ledger.db.log_tree import LogTree
 from letheon.ledger.keys.blobs import NONCE_BYTES
 from letheon.ledger.keys.signing import sign
 from letheon.ledger.leases import owner_name
-from letheon.ledger.models.pins import Pins
+from letheon.ledger.models.reader import Pins
 from letheon.ledger.models.versions import (
     ModelRow,
     VersionRow,
@@ -56,8 +56,6 @@ from letheon.verifier import (
     list_files,
     parse_strict,
 )
-
-__all__ = ["BUNDLE", "KEPT_DAYS", "Tier", "export"]
 
 Tier = Literal["public", "auditor"]
 

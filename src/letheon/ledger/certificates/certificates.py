@@ -21,8 +21,6 @@ from letheon.ledger.tables import (
 )
 from letheon.verifier import parse_strict
 
-__all__ = ["Certificates", "is_of", "list_sequences"]
-
 _LIST = "certificates"
 _UNREADABLE = "unreadable"
 _MISSING = "there is no {} {} in this ledger yet"

@@ -45,14 +45,6 @@ from letheon.verifier import (
     transition_roots,
 )
 
-__all__ = [
-    "certificate_path",
-    "certify_next",
-    "sign_checkpoint",
-    "take_beacon",
-    "take_checkpoint",
-]
-
 _ED25519 = 1
 
 

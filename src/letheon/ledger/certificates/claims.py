@@ -14,23 +14,9 @@ from typing import Any, NamedTuple
 
 from letheon.exceptions import SignerRefusedError
 from letheon.guarantee import DECLARED, KINDS, REQUESTS, Guarantee, MethodFacts
-from letheon.ledger.certificates.decimals import decimal, figure
-from letheon.ledger.certificates.parameters import class_code, code_of
+from letheon.ledger.certificates.parameters import class_code, code_of, decimal, figure
 from letheon.methods import METHODS
 from letheon.naive import NaiveUnlearner
-
-__all__ = [
-    "Claim",
-    "adds_up",
-    "certificate_account",
-    "claim_of",
-    "guarantee_section",
-    "is_of_letheon",
-    "published_account",
-    "refuse_beyond_method",
-    "refuse_stronger",
-    "weaker_releases",
-]
 
 # From the weakest to the strongest.
 _KINDS = tuple(reversed(KINDS))

@@ -3,8 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["ASSUMPTIONS", "NOT_CLAIMED", "PURGE_NOT_CLAIMED", "guarantee_words", "words_of"]
-
 _KINDS = {
     "exact": (
         "Exact: the model is what a fresh training on the rows left gives, so nothing of the "

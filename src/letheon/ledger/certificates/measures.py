@@ -12,22 +12,11 @@ import numpy as np
 from letheon.data import Rows, hold_table, hold_target, row_ids, table_length
 from letheon.exceptions import SignerRefusedError
 from letheon.guarantee import Guarantee
-from letheon.ledger.certificates.decimals import decimal, figure
+from letheon.ledger.certificates.parameters import decimal, figure
 
 if TYPE_CHECKING:
     from letheon.monitor import Reading
 
-__all__ = [
-    "METRIC_CODES",
-    "PROPERTIES",
-    "TestFigures",
-    "Timing",
-    "measurements",
-    "refuse_unproved",
-    "test_metric",
-    "unmeasured",
-    "without_times",
-]
 
 PROPERTIES = ("efficiency", "effectiveness", "consistency", "certifiability")
 NOT_MEASURED = "not-measured"

@@ -23,16 +23,6 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from letheon.ledger.keys.encryption import derive
 from letheon.verifier import Refused, canonical, from_hex, parse_strict, require
 
-__all__ = [
-    "OpenedReceipt",
-    "ReceiptCode",
-    "checked_public_key",
-    "new_private_key",
-    "open_sealed",
-    "public_of",
-    "seal_receipt",
-]
-
 PREFIX = "lethe-"
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _READ = {letter: value for value, letter in enumerate(_ALPHABET)} | {"O": 0, "I": 1, "L": 1}

@@ -33,7 +33,7 @@ from letheon.ledger.certificates.receipt_codes import (
 )
 from letheon.ledger.core import Core
 from letheon.ledger.db.events import record
-from letheon.ledger.models.row_bytes import row_bytes
+from letheon.ledger.models.commitment import row_bytes
 from letheon.ledger.models.versions import (
     ModelRow,
     Vault,
@@ -69,17 +69,6 @@ from letheon.verifier import (
     search_gaps,
     slot_commitment,
 )
-
-__all__ = [
-    "Receipts",
-    "SealedReceipt",
-    "gaps_in",
-    "keep_receipts",
-    "make_receipts",
-    "may_come",
-    "predicate_of",
-    "receipt_key_of",
-]
 
 # Until then no receipt was made, nor is one being made.
 _UNAPPLIED = ("received", "verified", "queued", "applying", "retry_wait", "on_hold")

@@ -22,8 +22,6 @@ from letheon.ledger.tables import batches, blocked, certificates, meta, requests
 from letheon.state import FORMAT
 from letheon.verifier import STATEMENT_TYPE, UNLEARNING, leaf_hash
 
-__all__ = ["DEFAULT_TENANT", "Covered", "covered_by", "ledger_id", "model_id", "unlearning"]
-
 _FACTS = ("method", "execution")
 DEFAULT_TENANT = "default"
 

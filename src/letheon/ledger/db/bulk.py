@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Table
 
-__all__ = ["RowsIn", "chunked"]
-
 T = TypeVar("T")
 
 _MOST_PARAMETERS = 5000

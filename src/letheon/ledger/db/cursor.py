@@ -8,8 +8,6 @@ from typing import Any
 
 from letheon.ledger.core import Core
 
-__all__ = ["LARGEST_PAGE", "Key", "cursor", "place_of", "require_limit"]
-
 Key = tuple[str | int, ...]
 """Values of the columns that a list is ordered by."""
 

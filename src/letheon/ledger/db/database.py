@@ -29,8 +29,6 @@ from letheon.exceptions import (
 from letheon.ledger.db import postgresql, sqlite
 from letheon.ledger.tables import KNOWN_REVISIONS, REVISION
 
-__all__ = ["Database"]
-
 _T = TypeVar("_T")
 _WAIT_SECONDS = 30
 _TRIES = 8

@@ -22,16 +22,6 @@ from letheon.ledger.db import events as _events
 from letheon.ledger.requests.deadlines import due_on, extended
 from letheon.ledger.tables import events, log, meta, requests
 
-__all__ = [
-    "ProvenTime",
-    "accept_clock",
-    "begin",
-    "proven_now",
-    "proven_time",
-    "read_uptime",
-    "seconds_ahead",
-]
-
 _KEY = "proven_time"
 # Boots that are remembered: one for each machine that is at work, and some more.
 _MOST_BOOTS = 32

@@ -6,35 +6,48 @@ other. Bodies hold opaque ids, codes, counts and digests: never an id of a perso
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, bindparam, select, update
 
 from letheon.exceptions import ClockError
-from letheon.ledger.db.actor import actor
 from letheon.ledger.db.bulk import RowsIn
 from letheon.ledger.db.log_tree import Frontier
 from letheon.ledger.schemas import is_code
 from letheon.ledger.tables import events, log
 from letheon.verifier import MAX_INT, canonical, leaf_hash
 
-__all__ = [
-    "TOLERATED_SECONDS",
-    "Event",
-    "Head",
-    "accept_clock",
-    "bodies",
-    "head",
-    "integrate",
-    "leaves",
-    "record",
-    "record_all",
-    "record_many",
-    "require_clock",
-    "require_own_log",
-    "seconds_behind",
-]
+_by: ContextVar[str | None] = ContextVar("letheon_actor", default=None)
+
+
+def actor() -> str | None:
+    """Return who acts in this thread or task; None where nobody was named."""
+    return _by.get()
+
+
+@contextmanager
+def acting(by: str) -> Iterator[None]:
+    """Name who acts until the context is left: an opaque id, such as that of a token.
+
+    Raises
+    ------
+    ValueError
+        It could be a name, an address or a sentence, which no event may hold.
+    """
+    if not isinstance(by, str) or not is_code(by):
+        raise ValueError(
+            "`by` cannot stand in an event: give the opaque id of whoever acts, of up to 128 "
+            "letters, digits and ._:/+-"
+        )
+    token = _by.set(by)
+    try:
+        yield
+    finally:
+        _by.reset(token)
+
 
 TOLERATED_SECONDS = 300
 # Statements of every request are built once: building one takes as long as running it.

@@ -10,8 +10,6 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-__all__ = ["GroupCommit"]
-
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 

@@ -28,24 +28,6 @@ from letheon.ledger.tables import events, jobs, log
 if TYPE_CHECKING:
     from letheon.ledger import Ledger
 
-__all__ = [
-    "CURSOR",
-    "JOB_ID",
-    "KINDS",
-    "LEASE_SECONDS",
-    "LONG",
-    "MOST_STARTS",
-    "SHORT",
-    "Job",
-    "JobProblem",
-    "JobRecord",
-    "Jobs",
-    "JobsFullError",
-    "Kind",
-    "Line",
-    "State",
-    "Task",
-]
 
 Kind = Literal["apply", "retrain", "what-if", "audit"]
 State = Literal["queued", "running", "done", "failed"]
@@ -462,6 +444,6 @@ def _to_record(row: Row[Any]) -> JobRecord:
         result=outcome if row.state == "done" else None,
         problem=JobProblem(**outcome) if row.state == "failed" else None,
         asked=json.loads(row.asked),
-        findings=tuple(one["found"] for one in lines if one["found"] is not None),
+        findings=tuple(one["found"] for one in lines if one.get("found") is not None),
         owner=row.owner,
     )

@@ -15,8 +15,6 @@ from letheon.ledger.schemas import Checkpoint, LogConsistency, LogEntry, LogIncl
 from letheon.ledger.tables import checkpoints, events
 from letheon.verifier import node_hash
 
-__all__ = ["Log", "log_entry"]
-
 _LIST = "log"
 # Leaves whose root is remembered. A power of two: such a block is a full subtree.
 BLOCK = 1024

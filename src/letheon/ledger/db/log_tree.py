@@ -12,16 +12,6 @@ from typing import Self
 
 from letheon.verifier import node_hash
 
-__all__ = [
-    "Frontier",
-    "LogTree",
-    "Proofs",
-    "consistency_proof",
-    "inclusion_proof",
-    "root_of",
-    "split",
-]
-
 _EMPTY = hashlib.sha256(b"").digest()
 _HASH_BYTES = 32
 

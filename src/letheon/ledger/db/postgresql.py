@@ -8,8 +8,6 @@ from sqlalchemy.engine import URL
 from letheon.exceptions import LedgerError
 from letheon.ledger.tables import SCHEMA
 
-__all__ = ["engine_for"]
-
 _WAIT_SECONDS = 30
 _IDLE_SECONDS = 60
 

@@ -25,8 +25,6 @@ from sqlalchemy.pool import QueuePool
 
 from letheon.exceptions import LedgerBusyError, LedgerError
 
-__all__ = ["CANNOT_WRITE", "UNWRITABLE", "engine_for", "has_safe_wal", "is_writable", "library"]
-
 CANNOT_WRITE = (
     "the disk of the ledger is full or read-only, so nothing was recorded; free space on it, or "
     "mount it for writing, then try again. Reading works meanwhile"

@@ -21,17 +21,6 @@ from letheon.ledger.tables import actions, sessions, tokens
 if TYPE_CHECKING:
     from letheon.ledger import Ledger
 
-__all__ = [
-    "PREFIX",
-    "ROLES",
-    "SCOPES",
-    "Session",
-    "Sessions",
-    "Token",
-    "Tokens",
-    "note_action",
-    "require_scopes",
-]
 
 PREFIX = "lth_"
 _DAY = 86_400
@@ -140,13 +129,13 @@ class Tokens:
     ----------
     ledger : Ledger
         Whose service it is.
-    clock : callable
-        Seconds since 1970.
+    clock : callable, optional
+        Seconds since 1970; the ledger's by default.
     """
 
-    def __init__(self, ledger: "Ledger", clock: Callable[[], int]) -> None:
+    def __init__(self, ledger: "Ledger", clock: Callable[[], int] | None = None) -> None:
         self._database = ledger._core.database
-        self._clock = clock
+        self._clock = clock or ledger._core.clock
 
     def mint(
         self,
@@ -362,18 +351,14 @@ class Sessions:
     Parameters
     ----------
     ledger : Ledger
-        Whose service it is.
-    clock : callable
-        Seconds since 1970.
+        Whose service it is; its clock is used.
     session_seconds, idle_seconds : int
         How long a session lasts, in all and without a visit.
     """
 
-    def __init__(
-        self, ledger: "Ledger", clock: Callable[[], int], session_seconds: int, idle_seconds: int
-    ) -> None:
+    def __init__(self, ledger: "Ledger", session_seconds: int, idle_seconds: int) -> None:
         self._database = ledger._core.database
-        self._clock = clock
+        self._clock = ledger._core.clock
         self._longest = session_seconds
         self._idle = idle_seconds
         self._seen: dict[str, int] = {}

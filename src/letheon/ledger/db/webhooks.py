@@ -26,7 +26,7 @@ from letheon.ledger.db.bulk import RowsIn
 from letheon.ledger.db.elapsed import proven_now
 from letheon.ledger.db.events import head, integrate
 from letheon.ledger.db.tokens import note_action
-from letheon.ledger.keys.key_files import KeyFiles
+from letheon.ledger.keys.keyring import KeyFiles
 from letheon.ledger.requests.listing import find_requests
 from letheon.ledger.requests.states import FINAL
 from letheon.ledger.schemas import Request, moment
@@ -44,16 +44,6 @@ from letheon.ledger.tables import (
 if TYPE_CHECKING:
     from letheon.ledger import Ledger
 
-__all__ = [
-    "EVENTS",
-    "Delivery",
-    "EventName",
-    "Message",
-    "Webhook",
-    "Webhooks",
-    "read_service_key",
-    "write_body",
-]
 
 EventName = Literal["received", "certified", "overdue", "retrained"]
 EVENTS: tuple[EventName, ...] = get_args(EventName)

@@ -23,8 +23,6 @@ from letheon.exceptions import CorruptFileError, KeyFileError, LedgerMissingErro
 from letheon.ledger.faults import point
 from letheon.state import sync_directory
 
-__all__ = ["NONCE_BYTES", "Blobs", "Sealer", "destroy_file"]
-
 NONCE_BYTES = 32
 _ADDRESS = re.compile("[0-9a-f]{64}")
 _PARTIAL = ".partial"

@@ -20,8 +20,6 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from letheon.exceptions import CorruptFileError
 
-__all__ = ["KEY_BYTES", "commitment", "derive", "seal", "tag", "training_seed", "unseal"]
-
 KEY_BYTES = 32
 CHUNK = 64 << 20
 _MAGIC = b"letheon-seal-v1\n"

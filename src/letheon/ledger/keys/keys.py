@@ -15,8 +15,6 @@ from letheon.ledger.worker.agreement import advance_mark
 from letheon.ledger.worker.apply import last_sequence
 from letheon.verifier import MAX_INT, Trust
 
-__all__ = ["Keys"]
-
 
 class Keys:
     """The signing keys of a ledger.

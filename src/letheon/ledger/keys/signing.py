@@ -9,8 +9,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from letheon.verifier import PAYLOAD_TYPE, canonical, check_schema, keyid_of, pae
 
-__all__ = ["Signer", "new_seed", "sign"]
-
 SEED_BYTES = 32
 
 

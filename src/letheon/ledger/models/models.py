@@ -11,22 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, Row, Select, func, select
 
-from letheon import state
 from letheon.data import IdIndex, Ids, as_ids
 from letheon.exceptions import LedgerMissingError
 from letheon.ledger.certificates.claims import claim_of, guarantee_section, published_account
 from letheon.ledger.core import Core
 from letheon.ledger.leases import owner_name
-from letheon.ledger.models.examine import ModelFiles, examine_files, examine_model
+from letheon.ledger.models.examine import ModelFiles, examine_files, examine_model, held_rows
 from letheon.ledger.models.reader import Reader
-from letheon.ledger.models.register import Registration
-from letheon.ledger.models.registration import (
+from letheon.ledger.models.register import (
+    Registration,
     class_names,
     judged_by,
     register_fitted,
     register_trained,
 )
-from letheon.ledger.models.training import held_rows
 from letheon.ledger.models.versions import (
     ModelRow,
     VersionRow,
@@ -46,8 +44,6 @@ from letheon.ledger.tables import batches, blocked, certificates, heads, models,
 from letheon.ledger.worker.compute import computing
 from letheon.ledger.worker.worker import Step, retrain
 from letheon.verifier import parse_strict
-
-__all__ = ["Models"]
 
 _MOST_KNOWN = 256
 # Seconds for which the people of a model are remembered.
@@ -304,17 +300,7 @@ class Models:
         after: int | None = None,
         limit: int | None = None,
     ) -> tuple[Version, ...]:
-        """Return the versions of a model, oldest first.
-
-        Parameters
-        ----------
-        model, tenant : str
-            The model.
-        after : int, optional
-            Versions with a higher number only.
-        limit : int, optional
-            So many at most.
-        """
+        """Return the versions of a model after a number, oldest first, at most `limit`."""
         with self._core.database.reading() as conn:
             row = find_model(conn, model, tenant)
             query = select(*_VERSION).where(versions.c.model_id == row.id)
@@ -334,16 +320,7 @@ class Models:
     ) -> tuple[Version, ...]:
         """Return versions of a model with what was found out about them, newest first.
 
-        Parameters
-        ----------
-        model, tenant : str
-            The model.
-        before : int, optional
-            Only versions with a lower number.
-        numbers : sequence of int, optional
-            Only these.
-        limit : int, default=50
-            At most so many.
+        Only those below the number `before`, or only these `numbers`; at most `limit`.
         """
         with self._core.database.reading() as conn:
             row = find_model(conn, model, tenant)
@@ -583,9 +560,11 @@ def _head_watch(core: Core, row: ModelRow, head: VersionRow) -> Watch | None:
     known = _watches.get(address, _UNKNOWN)
     if not isinstance(known, str):
         return known
+    from letheon.ledger.models.monitoring import unpack_watch
+
     judged = read_judged(core, row, head)
     packed = None if judged is None else judged.monitor
-    watch = None if packed is None else _unpack_watch(row, packed)
+    watch = None if packed is None else unpack_watch(packed, row.trusted)
     _remember(_watches, address, watch)
     return watch
 
@@ -594,24 +573,6 @@ def _remember(known: dict[str, Any], key: str, value: Any) -> None:
     if len(known) >= _MOST_KNOWN:
         known.clear()
     known[key] = value
-
-
-def _unpack_watch(row: ModelRow, packed: bytes) -> Watch:
-    from letheon.monitor import assumptions, read_calibration
-
-    record = state.decode(packed, trusted=row.trusted, max_memory=state.UNLIMITED)["record"]
-    limits = {
-        name: {key: limit[key] for key in ("score", "factor", "floor", "miss")}
-        for name, limit in record["limits"].items()
-    }
-    tolerances = {
-        name: float(value) for name, value in record["tolerances"].items() if value is not None
-    }
-    metric = record["metric"] or (
-        "mean probability of the true label" if record["uses_probability"] else "performance"
-    )
-    taken = assumptions(read_calibration(record["calibration"])) if limits else ()
-    return Watch(metric, tolerances, limits, "; ".join(taken))
 
 
 def _spent(facts: dict[str, Any] | None) -> float:

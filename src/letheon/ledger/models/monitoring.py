@@ -14,10 +14,18 @@ import numpy as np
 from letheon import state
 from letheon.data import Ids, Rows, as_ids
 from letheon.exceptions import CorruptFileError, NewerFormatError
-from letheon.monitor import Monitor, Reading, judge_for, record_of, restore, same_people
+from letheon.ledger.schemas import Watch
+from letheon.monitor import (
+    Monitor,
+    Reading,
+    assumptions,
+    judge_for,
+    read_calibration,
+    record_of,
+    restore,
+    same_people,
+)
 from letheon.receipt import Receipt
-
-__all__ = ["after_retrain", "forget_watched", "pack", "policy_digest", "unpack"]
 
 FORMAT = 1
 _PARTS = {"format", "record", "rows", "metric"}
@@ -155,3 +163,20 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     raise TypeError(f"{value!r} in the calibration's requests cannot be part of a policy")
+
+
+def unpack_watch(packed: bytes, trusted: Iterable[str]) -> Watch:
+    """Return what a packed monitor tolerates."""
+    record = state.decode(packed, trusted=trusted, max_memory=state.UNLIMITED)["record"]
+    limits = {
+        name: {key: limit[key] for key in ("score", "factor", "floor", "miss")}
+        for name, limit in record["limits"].items()
+    }
+    tolerances = {
+        name: float(value) for name, value in record["tolerances"].items() if value is not None
+    }
+    metric = record["metric"] or (
+        "mean probability of the true label" if record["uses_probability"] else "performance"
+    )
+    taken = assumptions(read_calibration(record["calibration"])) if limits else ()
+    return Watch(metric, tolerances, limits, "; ".join(taken))

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from letheon.verifier import TOMBSTONE, canonical, node_hash
 
-__all__ = ["SCHEME", "SlotTree", "draw_slots", "slots_for", "transition_between"]
-
 SCHEME = "salted-slot-merkle-v1"
 _FEWEST = 8
 _SIZE = 32

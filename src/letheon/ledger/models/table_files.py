@@ -12,14 +12,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-__all__ = [
-    "Columns",
-    "NoTableReaderError",
-    "TableFileError",
-    "check_parquet",
-    "read_table_file",
-]
-
 Source: TypeAlias = Path | io.BytesIO
 _MOST_UNPACKED = 256 << 20
 _MOST_PER_BYTE = 32

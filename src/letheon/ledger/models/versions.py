@@ -23,32 +23,6 @@ from letheon.ledger.tables import heads, models, versions
 from letheon.ledger.worker.agreement import require_agreement
 from letheon.verifier import parse_strict
 
-__all__ = [
-    "Judged",
-    "ModelRow",
-    "Vault",
-    "VersionRow",
-    "content_of",
-    "find_model",
-    "head_of",
-    "list_models",
-    "memory_limit",
-    "model_of",
-    "model_row",
-    "new_key_of",
-    "proof_path",
-    "raw_model",
-    "read_head",
-    "read_ids",
-    "read_judged",
-    "read_model",
-    "read_rows",
-    "read_vault",
-    "sealer",
-    "version_of",
-    "versions_of",
-]
-
 _T = TypeVar("_T")
 
 

@@ -21,8 +21,6 @@ from letheon.verifier import (
     parse_strict,
 )
 
-__all__ = ["attestation"]
-
 # What a step did, as a store of the attestation.
 _SCOPES = {
     "blobs": "version-before",

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 
 from letheon.ledger.purge.values import FREE_SPACE, Chunk, UnsearchableError
 
-__all__ = ["IdValues", "ValueResult"]
-
 Key = int | str
 AMBIGUOUS = "ambiguous-value"
 

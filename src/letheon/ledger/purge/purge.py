@@ -30,7 +30,7 @@ from letheon.ledger.faults import point
 from letheon.ledger.keys.blobs import destroy_file
 from letheon.ledger.keys.signing import sign
 from letheon.ledger.leases import owner_name, release, take
-from letheon.ledger.models.pins import DRAINED, count_pins
+from letheon.ledger.models.reader import DRAINED, count_pins
 from letheon.ledger.models.versions import (
     ModelRow,
     VersionRow,
@@ -43,13 +43,18 @@ from letheon.ledger.models.versions import (
 )
 from letheon.ledger.purge.attest import attestation
 from letheon.ledger.purge.markers import Markers, markers_of
-from letheon.ledger.purge.residue import look_at_home
+from letheon.ledger.purge.residue import (
+    ROOMS,
+    is_in_use,
+    look_at_home,
+    purging_alone,
+    sweep_partials,
+)
 from letheon.ledger.purge.scan import ScanResult
 from letheon.ledger.purge.stores import expires_on, list_stores, look_through
-from letheon.ledger.purge.temporary_files import ROOMS, is_in_use, purging_alone, sweep_partials
 from letheon.ledger.purge.vocabulary import own_words
 from letheon.ledger.requests.encrypted_ids import reseal, unsealed_ids
-from letheon.ledger.requests.grounds import NOT_FULLY_SEARCHED
+from letheon.ledger.requests.states import NOT_FULLY_SEARCHED
 from letheon.ledger.requests.transitions import move
 from letheon.ledger.schemas import Store
 from letheon.ledger.tables import batches, purge_steps, purges, requests, versions
@@ -58,8 +63,6 @@ from letheon.ledger.worker.policy import backoff
 from letheon.ledger.worker.recover import sweep_model
 from letheon.state import write_atomically
 from letheon.verifier import canonical, certificate_id, parse_strict, search_gaps
-
-__all__ = ["STEPS", "Problem", "problems", "purge_next", "purge_path"]
 
 _DONE, _FAILED = "done", "failed"
 _RESIDUE = "residue-found"

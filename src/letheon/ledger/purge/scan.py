@@ -21,8 +21,6 @@ from typing import IO, Any, NamedTuple
 from letheon.ledger.purge.markers import Found, Markers
 from letheon.ledger.purge.values import find_reader, is_text, read_values
 
-__all__ = ["SCANNER", "Hit", "Markers", "Place", "ScanResult", "Unread", "scan"]
-
 SCANNER = "letheon-scan:2"
 _CHUNK = 1 << 20
 _MOST_HITS = 1_000

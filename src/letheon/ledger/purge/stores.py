@@ -33,8 +33,6 @@ from letheon.ledger.schemas import Store, require_name
 from letheon.ledger.tables import models as models_table
 from letheon.ledger.tables import stores as table
 
-__all__ = ["Stores", "expires_on", "list_stores", "look_through", "warn_of_gaps"]
-
 _SECONDS_OF_DAY = 86_400
 _SHOWN = 3
 

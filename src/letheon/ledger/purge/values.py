@@ -22,16 +22,6 @@ from numpy.typing import NDArray
 
 from letheon.ledger.models.table_files import TableFileError, check_parquet
 
-__all__ = [
-    "FREE_SPACE",
-    "Chunk",
-    "Reader",
-    "UnsearchableError",
-    "find_reader",
-    "is_text",
-    "read_values",
-]
-
 Chunk: TypeAlias = tuple[str, Sequence[Any] | NDArray[Any]]
 """Some values of one column."""
 Reader: TypeAlias = Callable[[IO[bytes], Path | None], Iterator[Chunk]]

@@ -19,17 +19,15 @@ from sqlalchemy import BigInteger, Column, ColumnElement, Connection, Text, or_,
 
 from letheon.ledger import tables as _tables
 from letheon.ledger.core import Core
-from letheon.ledger.requests.grounds import (
+from letheon.ledger.requests.states import (
     HOLD_GROUNDS,
     NO_DATA_HELD,
     REJECT_GROUNDS,
     REQUEST_GROUNDS,
+    STATES,
 )
-from letheon.ledger.requests.states import STATES
 from letheon.ledger.settings import FILE
 from letheon.verifier import PAYLOAD_TYPE, SCHEMAS, STATEMENT_TYPE, from_base64, parse_strict
-
-__all__ = ["own_words"]
 
 _DESK_FILE = "service.toml"
 _MOST_WORDS = 200

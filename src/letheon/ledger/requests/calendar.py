@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Self
 from zoneinfo import ZoneInfo
 
-__all__ = ["SEATS", "Calendar", "easter", "tz_version"]
-
 _DAY = timedelta(days=1)
 
 # Fixed days as (month, day), moving ones as days after Easter Sunday. A holiday that is missing

@@ -11,19 +11,6 @@ from typing import Any, Literal, Protocol
 from letheon.exceptions import RequestStateError
 from letheon.ledger.requests.calendar import Calendar
 
-__all__ = [
-    "REGIMES",
-    "Clocked",
-    "Regime",
-    "alarm",
-    "confirm_by",
-    "due_on",
-    "end_of_hold",
-    "extended",
-    "may_pause",
-    "paused_seconds",
-]
-
 Regime = Literal["gdpr", "ccpa"]
 REGIMES: tuple[Regime, ...] = ("gdpr", "ccpa")
 

@@ -31,24 +31,6 @@ from letheon.ledger.keys.encryption import seal, unseal
 from letheon.ledger.requests.states import FINISHED
 from letheon.ledger.tables import blocked, intake_keys, meta, requests
 
-__all__ = [
-    "body_sealer",
-    "hold_current_key",
-    "id_bytes",
-    "is_covered",
-    "lost_keys",
-    "name_tags",
-    "person_tags",
-    "read_body",
-    "remembered_key",
-    "replace_lost_key",
-    "reseal",
-    "seal_body",
-    "uncovered_people",
-    "unreadable_requests",
-    "unsealed_ids",
-]
-
 _CURRENT = "intake_key"
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _INT64 = struct.Struct(">q")

@@ -25,9 +25,8 @@ from letheon.exceptions import (
 from letheon.ledger.certificates.receipt_codes import checked_public_key
 from letheon.ledger.core import Core
 from letheon.ledger.db import events
-from letheon.ledger.db.actor import actor
 from letheon.ledger.db.bulk import RowsIn
-from letheon.ledger.db.events import Event
+from letheon.ledger.db.events import Event, actor
 from letheon.ledger.db.group import GroupCommit
 from letheon.ledger.faults import point
 from letheon.ledger.models.versions import ModelRow
@@ -41,13 +40,11 @@ from letheon.ledger.requests.encrypted_ids import (
     name_tags,
     remembered_key,
 )
-from letheon.ledger.requests.grounds import REQUEST_GROUNDS, require_ground
 from letheon.ledger.requests.listing import find_requests
 from letheon.ledger.requests.owners import NEEDS_APPROVAL, Claimant, claim, known_tags
+from letheon.ledger.requests.states import REQUEST_GROUNDS, require_ground
 from letheon.ledger.schemas import Request
 from letheon.ledger.tables import requests
-
-__all__ = ["Prepared", "intake_group", "prepare", "record_all"]
 
 LONGEST_ID = 10_000
 MOST_IDS = 100_000

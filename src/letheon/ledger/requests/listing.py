@@ -37,25 +37,6 @@ from letheon.ledger.requests.states import FINAL, STATES
 from letheon.ledger.schemas import LogEntry, Request, RequestCounts, moment
 from letheon.ledger.tables import certificates, events, models, requests, versions
 
-__all__ = [
-    "Order",
-    "RequestFilter",
-    "count",
-    "count_by_day",
-    "count_by_model",
-    "count_by_state",
-    "find_request",
-    "find_requests",
-    "ids_by_key_tag",
-    "keys_after",
-    "list_name",
-    "list_requests",
-    "requests_in_order",
-    "timeline",
-    "unconfirmed",
-    "version_numbers",
-]
-
 Order = Literal["due", "newest"]
 
 # Digits from which on a search finds few requests, so that batches are looked at too.

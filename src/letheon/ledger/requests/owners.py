@@ -30,23 +30,8 @@ from letheon.ledger.db import events as _events
 from letheon.ledger.db.bulk import RowsIn, chunked
 from letheon.ledger.requests.encrypted_ids import is_covered, uncovered_people
 from letheon.ledger.requests.transitions import has_erased, move
-from letheon.ledger.tables import blocked, events, models, requests
+from letheon.ledger.tables import batches, blocked, events, models, requests
 from letheon.ledger.worker.policy import Policy
-
-__all__ = [
-    "NEEDS_APPROVAL",
-    "Claimant",
-    "claim",
-    "hold_model",
-    "known_people",
-    "known_tags",
-    "lead_on",
-    "needing_approval",
-    "pass_on",
-    "require_none_leaving",
-    "settle_queue",
-    "wait_behind",
-]
 
 # The event of a request that waits for an approval however few rows it has.
 NEEDS_APPROVAL = "approval-needed"
@@ -73,6 +58,26 @@ def hold_model(connection: Connection, model_id: int, *, alone: bool) -> None:
     """Keep claims on a model from changing owners: `alone` to pass on, shared to claim."""
     query = select(models.c.id).where(models.c.id == model_id)
     connection.execute(query.with_for_update(read=not alone, key_share=not alone))
+
+
+def share_model(connection: Connection, request_id: str, *, alone: bool = False) -> None:
+    """Keep claims on the model of a request from changing owners."""
+    mine = select(requests.c.model_id).where(requests.c.id == request_id)
+    model_id = connection.scalar(mine)
+    if model_id is not None:
+        hold_model(connection, model_id, alone=alone)
+
+
+def lock_model(connection: Connection, request_id: str) -> None:
+    """Let no other transaction claim or pass on people of the model of a request."""
+    share_model(connection, request_id, alone=True)
+
+
+def lock_batch(connection: Connection, request_id: str) -> None:
+    """Lock the batch of a request."""
+    mine = select(requests.c.batch_id).where(requests.c.id == request_id)
+    query = select(batches.c.id).where(batches.c.id == mine.scalar_subquery())
+    connection.execute(query.with_for_update())
 
 
 def claim(connection: Connection, claimants: Sequence[Claimant]) -> dict[str, str]:

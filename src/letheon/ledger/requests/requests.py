@@ -19,8 +19,8 @@ from letheon.ledger.certificates.receipt_codes import ReceiptCode, new_private_k
 from letheon.ledger.certificates.receipts import may_come, receipt_key_of
 from letheon.ledger.core import Core
 from letheon.ledger.db import events
-from letheon.ledger.db.actor import actor
 from letheon.ledger.db.cursor import cursor, place_of, require_limit
+from letheon.ledger.db.events import actor
 from letheon.ledger.requests import listing
 from letheon.ledger.requests.deadlines import (
     due_on,
@@ -34,26 +34,29 @@ from letheon.ledger.requests.encrypted_ids import (
     person_tags,
     read_body,
 )
-from letheon.ledger.requests.grounds import (
-    HOLD_GROUNDS,
-    NO_DATA_HELD,
-    REJECT_GROUNDS,
-    require_ground,
-)
 from letheon.ledger.requests.intake import intake_group, prepare
 from letheon.ledger.requests.listing import Order, RequestFilter, find_request, list_requests
 from letheon.ledger.requests.owners import (
     NEEDS_APPROVAL,
     Claimant,
     claim,
-    hold_model,
     known_people,
+    lock_batch,
+    lock_model,
     needing_approval,
     pass_on,
     require_none_leaving,
+    share_model,
     wait_behind,
 )
-from letheon.ledger.requests.states import FINAL, FINISHED
+from letheon.ledger.requests.states import (
+    FINAL,
+    FINISHED,
+    HOLD_GROUNDS,
+    NO_DATA_HELD,
+    REJECT_GROUNDS,
+    require_ground,
+)
 from letheon.ledger.requests.transitions import move
 from letheon.ledger.schemas import LogEntry, Page, Request, RequestCounts
 from letheon.ledger.tables import batches, requests
@@ -61,7 +64,6 @@ from letheon.ledger.tables import batches, requests
 if TYPE_CHECKING:
     from letheon.ledger.models.models import Models
 
-__all__ = ["Requests"]
 
 _ID = re.compile(r"[0-9a-f]{32}")
 _NO_BODY: dict[str, Any] = {"sealed": None, "intake_key": None}
@@ -233,7 +235,7 @@ class Requests:
             elif not is_large:
                 move(connection, row.id, "queued", at=now)
 
-        return self._change(request_id, tenant, work, first=_share_model)
+        return self._change(request_id, tenant, work, first=share_model)
 
     def approve(self, request_id: str, *, tenant: str | None = None) -> Request:
         """Queue a verified request of many rows, as somebody else than who filed or verified it.
@@ -283,7 +285,7 @@ class Requests:
             move(connection, row.id, "cancelled", at=now, closed_at=now, **_NO_BODY)
             pass_on(connection, row.id, row.model_id, at=now, policy=self._core.settings.policy)
 
-        return self._change(request_id, tenant, work, first=_lock_model)
+        return self._change(request_id, tenant, work, first=lock_model)
 
     def reject(self, request_id: str, ground: str, *, tenant: str | None = None) -> Request:
         """Refuse a request on a ground of law, a registered code."""
@@ -294,7 +296,7 @@ class Requests:
             _reject(connection, row.id, ground, now)
             pass_on(connection, row.id, row.model_id, at=now, policy=self._core.settings.policy)
 
-        return self._change(request_id, tenant, work, first=_lock_model)
+        return self._change(request_id, tenant, work, first=lock_model)
 
     def hold(
         self,
@@ -322,7 +324,7 @@ class Requests:
             fields: dict[str, str | int] = {"ground": ground, "until": moment}
             move(connection, row.id, "on_hold", at=now, fields=fields, **columns)
 
-        return self._change(request_id, tenant, work, first=_lock_model)
+        return self._change(request_id, tenant, work, first=lock_model)
 
     def release(self, request_id: str, *, tenant: str | None = None) -> Request:
         """End a hold."""
@@ -357,7 +359,7 @@ class Requests:
             if batch == "purged":  # another one's retry has finished it
                 move(connection, movers, "purged", at=now)
 
-        return self._change(request_id, tenant, work, first=_lock_batch)
+        return self._change(request_id, tenant, work, first=lock_batch)
 
     def extend(self, request_id: str, *, tenant: str | None = None) -> Request:
         """Record an extension, of which the person was told: two months (GDPR), 45 days (CCPA)."""
@@ -475,23 +477,10 @@ class Requests:
         """Return one page of requests; quick however many there are.
 
         Requests that are there while all pages are read come once each, whatever is filed
-        meanwhile. One whose last day is put off meanwhile may come again.
-
-        Parameters
-        ----------
-        order : {"due", "newest"}, default="due"
-            Earliest last day first, or latest receipt first.
-        after : str, optional
-            `next` of the page before.
-        limit : int, default=50
-            Requests of a page, up to 500.
-        **wanted
-            Which requests: the attributes of `RequestFilter`.
-
-        Raises
-        ------
-        ValueError
-            `after` is not a cursor of this list, or another value is not valid.
+        meanwhile. One whose last day is put off meanwhile may come again. `order` is the earliest
+        last day ("due") or the latest receipt ("newest") first, `after` the `next` of the page
+        before, `limit` at most 500, `wanted` the attributes of `RequestFilter`. A value that is
+        not valid, or a cursor of another list, raises `ValueError`.
         """
         require_limit(limit)
         name, chosen = listing.list_name(order), RequestFilter(**wanted)
@@ -570,23 +559,6 @@ def _locked(connection: Connection, request_id: str, tenant: str | None) -> Row[
     if row is None or tenant not in (None, row.tenant):
         raise UnknownRequestError("no request of that id; `letheon request list` shows all")
     return row
-
-
-def _share_model(connection: Connection, request_id: str, *, alone: bool = False) -> None:
-    mine = select(requests.c.model_id).where(requests.c.id == request_id)
-    model_id = connection.scalar(mine)
-    if model_id is not None:
-        hold_model(connection, model_id, alone=alone)
-
-
-def _lock_model(connection: Connection, request_id: str) -> None:
-    _share_model(connection, request_id, alone=True)
-
-
-def _lock_batch(connection: Connection, request_id: str) -> None:
-    mine = select(requests.c.batch_id).where(requests.c.id == request_id)
-    query = select(batches.c.id).where(batches.c.id == mine.scalar_subquery())
-    connection.execute(query.with_for_update())
 
 
 def _clock_started(core: Core, row: Row[Any], now: int) -> dict[str, Any]:

@@ -11,8 +11,6 @@ from letheon.ledger.db.bulk import chunked
 from letheon.ledger.requests.states import PUBLISHED, is_allowed
 from letheon.ledger.tables import requests
 
-__all__ = ["has_erased", "move"]
-
 
 def has_erased(table: FromClause) -> ColumnElement[bool]:
     """Whether a request's people have left the model; `table` is `requests` or an alias."""

@@ -21,8 +21,6 @@ from letheon.ledger.worker.agreement import differences, mark_at, numbers_in, re
 from letheon.ledger.worker.recover import unnamed_files
 from letheon.state import sync_directory, write_atomically
 
-__all__ = ["Adoption", "adopt"]
-
 SUPERSEDED = "superseded"
 
 

@@ -28,20 +28,6 @@ from letheon.ledger.tables import checkpoints, events, meta
 from letheon.state import write_atomically
 from letheon.verifier import Refused, read_note
 
-__all__ = [
-    "HIGH_WATER",
-    "Mark",
-    "advance_mark",
-    "differences",
-    "mark_at",
-    "numbers_in",
-    "read_mark",
-    "require_agreement",
-    "require_mark",
-    "settle_mark",
-    "write_mark",
-]
-
 HIGH_WATER = "high-water.txt"
 # Built once: it is asked for before every request.
 _LEAF = select(events.c.leaf).where(events.c.log_index == bindparam("place"))

@@ -49,15 +49,6 @@ from letheon.ledger.worker.plan import beside_a_hold
 from letheon.state import write_atomically
 from letheon.verifier import canonical, parse_strict
 
-__all__ = [
-    "Batch",
-    "Compute",
-    "apply",
-    "last_sequence",
-    "open_batch",
-    "seal",
-]
-
 Compute = Callable[[Job], Product]
 
 

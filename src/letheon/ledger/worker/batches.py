@@ -11,8 +11,6 @@ from letheon.ledger.db.cursor import cursor, place_of, require_limit
 from letheon.ledger.schemas import Batch, Page, moment
 from letheon.ledger.tables import batches, certificates, models, requests, versions
 
-__all__ = ["Batches"]
-
 _LIST = "batches"
 
 

@@ -24,29 +24,13 @@ from letheon.exceptions import (
     LetheonWarning,
 )
 from letheon.guarantee import Guarantee
-from letheon.ledger.certificates.facts import TestFigures, facts_of, method_parameters, test_metric
-from letheon.ledger.certificates.measures import METRIC_CODES
+from letheon.ledger.certificates.facts import facts_of, method_parameters
+from letheon.ledger.certificates.measures import METRIC_CODES, TestFigures, test_metric
 from letheon.ledger.faults import point
-from letheon.ledger.models.training import fresh_fit
+from letheon.ledger.models.examine import fresh_fit
 from letheon.ledger.models.versions import Judged, memory_limit
 from letheon.parallel import one_thread
 from letheon.receipt import Receipt
-
-__all__ = [
-    "BUDGET_SPENT",
-    "FORGED",
-    "MEMORY_LIMIT",
-    "NOBODY_HELD",
-    "NO_MODEL",
-    "TIME_LIMIT",
-    "ComputationFailed",
-    "Job",
-    "Product",
-    "code_of",
-    "compute",
-    "compute_apart",
-    "computing",
-]
 
 # What a computation may take. Of a model from outside it is known how long it trains.
 _GRACE_SECONDS = 4.0

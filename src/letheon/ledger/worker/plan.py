@@ -21,8 +21,6 @@ from letheon.ledger.worker.policy import (
     should_seal,
 )
 
-__all__ = ["BatchPlan", "beside_a_hold", "plan", "plan_all"]
-
 _RECENT_VERSIONS = 100
 _COLUMNS = ("received_at", "last_day", "n_rows", "id", "tries", "n_ids")
 _QUEUED = tuple(requests.c[name] for name in _COLUMNS)

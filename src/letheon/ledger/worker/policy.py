@@ -6,17 +6,6 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Literal, Protocol, TypeVar
 
-__all__ = [
-    "Decision",
-    "Policy",
-    "Queued",
-    "Waiting",
-    "backoff",
-    "describe_wait",
-    "earliest_first",
-    "should_seal",
-]
-
 # Least values. A lease is renewed every third of it, and each second at most.
 _WHOLE = {
     "k_min": 1,

@@ -15,8 +15,6 @@ from letheon.ledger.leases import Lease, require_fence
 from letheon.ledger.models.versions import ModelRow, VersionRow, head_of, sealer, versions_of
 from letheon.ledger.tables import batches, versions
 
-__all__ = ["Unnamed", "is_first_look", "require_sound", "sweep_model", "unnamed_files"]
-
 # Models that this process has looked at.
 _seen: set[tuple[int, str]] = set()
 

@@ -32,7 +32,7 @@ from letheon.ledger.leases import Lease, release, require_fence, take
 from letheon.ledger.models.register import sweep_registrations
 from letheon.ledger.models.versions import ModelRow, head_of, list_models
 from letheon.ledger.purge.purge import problems, purge_next, purge_path
-from letheon.ledger.purge.temporary_files import sweep_partials
+from letheon.ledger.purge.residue import sweep_partials
 from letheon.ledger.requests.deadlines import months_later
 from letheon.ledger.requests.owners import settle_queue
 from letheon.ledger.requests.transitions import move
@@ -53,8 +53,6 @@ from letheon.ledger.worker.plan import plan
 from letheon.ledger.worker.policy import backoff
 from letheon.ledger.worker.recover import is_first_look, require_sound, sweep_model
 from letheon.sandbox import StoppedError
-
-__all__ = ["Step", "forget_closed", "retrain", "run_once"]
 
 _CHUNK = 400
 _FORGOTTEN = ""

@@ -1,21 +1,16 @@
 """Tokens and webhooks: who and what may come in, and where messages go."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, Response
+from starlette.datastructures import FormData
 
 from letheon.ledger.db.tokens import ROLES, SCOPES
-from letheon.service.auth import Principal, context
+from letheon.service.auth import Principal
 from letheon.service.errors import Problem
 from letheon.service.forms import check_form, text_of
-from letheon.service.pages._shared import (
-    SentForm,
-    done,
-    page,
-    page_allows,
-    tenant_choices,
-)
+from letheon.service.pages._shared import SentForm, done, page, page_allows, tenant_choices
 from letheon.service.routes import tokens, webhooks
 from letheon.service.routes.tokens import TokenIn
 from letheon.service.routes.webhooks import WebhookIn
@@ -40,25 +35,29 @@ _EVENT_WORDS = {
 }
 
 
+# What the form of a page makes, the fields of the form, the one of several values, and routes.
+_SUBJECTS: dict[str, tuple[Any, ...]] = {
+    "tokens": (
+        *(TokenIn, ("name", "role", "tenant", "days"), "scopes"),
+        *(tokens.make_token, tokens.list_tokens),
+    ),
+    "webhooks": (
+        *(WebhookIn, ("url", "tenant"), "events"),
+        *(webhooks.make_webhook, webhooks.list_webhooks),
+    ),
+}
+
+
 @router.get("/tokens")
 def show_tokens(request: Request, who: TokenKeeper, after: str | None = None) -> HTMLResponse:
     """Show the tokens, and a form for a new one."""
-    return _tokens(request, who, after=after)
+    return _show(request, who, "tokens", after=after)
 
 
 @router.post("/tokens")
 def make_token(request: Request, who: TokenKeeper, form: SentForm) -> HTMLResponse:
     """Make a token, and show it once."""
-    scopes = [one for one in form.getlist("scopes") if isinstance(one, str)]
-    typed = {name: text_of(form, name) for name in ("name", "role", "tenant", "days")}
-    try:
-        wanted = check_form(TokenIn, typed | {"scopes": scopes})
-        made = tokens.make_token(who, wanted)
-    except Problem as problem:
-        if problem.status_code == 404:
-            raise
-        return _tokens(request, who, problem=problem, typed=typed)
-    return _tokens(request, who, made=made)
+    return _make(request, who, "tokens", form)
 
 
 @router.post("/tokens/{token_id}/revoke")
@@ -68,57 +67,16 @@ def revoke(request: Request, who: TokenKeeper, token_id: str, form: SentForm) ->
     return done(request, "/tokens", "token-revoked")
 
 
-def _tokens(
-    request: Request,
-    who: Principal,
-    *,
-    after: str | None = None,
-    made: tokens.TokenMade | None = None,
-    problem: Problem | None = None,
-    typed: dict[str, str] | None = None,
-) -> HTMLResponse:
-    desk = context(request)
-    roles = [(role, role, _ROLE_WORDS[role]) for role in ROLES if ROLES[role] <= who.scopes]
-    return page(
-        request,
-        "tokens.html",
-        who,
-        json="/api/v1/tokens",
-        status=200 if problem is None else problem.status_code,
-        found=tokens.list_tokens(who, after=after or None),
-        after=after,
-        made=made,
-        problem=problem,
-        typed=typed or {"name": "", "role": "requester", "tenant": who.tenant or "", "days": ""},
-        roles=roles,
-        scopes={scope: words for scope, words in SCOPES.items() if who.may(scope)},
-        days=desk.settings.token_days,
-        tenants=tenant_choices(who),
-        has_model=made is None
-        or made.tenant is None
-        or bool(who.ledger.models.list(tenant=made.tenant)),
-    )
-
-
 @router.get("/webhooks")
 def show_webhooks(request: Request, who: HookKeeper, after: str | None = None) -> HTMLResponse:
     """Show the webhooks, and a form for a new one."""
-    return _webhooks(request, who, after=after)
+    return _show(request, who, "webhooks", after=after)
 
 
 @router.post("/webhooks")
 def make_webhook(request: Request, who: HookKeeper, form: SentForm) -> HTMLResponse:
     """Make a webhook, and show its secret once."""
-    events = [one for one in form.getlist("events") if isinstance(one, str)]
-    typed = {name: text_of(form, name) for name in ("url", "tenant")}
-    try:
-        wanted = check_form(WebhookIn, typed | {"events": events})
-        made = webhooks.make_webhook(who, wanted)
-    except Problem as problem:
-        if problem.status_code == 404:
-            raise
-        return _webhooks(request, who, problem=problem, typed=typed)
-    return _webhooks(request, who, made=made)
+    return _make(request, who, "webhooks", form)
 
 
 @router.get("/webhooks/{webhook_id}")
@@ -153,28 +111,48 @@ def delete_webhook(request: Request, who: HookKeeper, webhook_id: str) -> Respon
     return done(request, "/webhooks", "webhook-removed")
 
 
-def _webhooks(
+def _make(request: Request, who: Principal, subject: str, form: FormData) -> HTMLResponse:
+    kind, names, several, make, _ = _SUBJECTS[subject]
+    chosen = [one for one in form.getlist(several) if isinstance(one, str)]
+    typed = {name: text_of(form, name) for name in names}
+    try:
+        made = make(who, check_form(kind, typed | {several: chosen}))
+    except Problem as problem:
+        if problem.status_code == 404:
+            raise
+        return _show(request, who, subject, problem=problem, typed=typed)
+    return _show(request, who, subject, made=made)
+
+
+def _show(
     request: Request,
     who: Principal,
+    subject: str,
     *,
     after: str | None = None,
-    made: webhooks.WebhookMade | None = None,
+    made: Any = None,
     problem: Problem | None = None,
     typed: dict[str, str] | None = None,
 ) -> HTMLResponse:
-    desk = context(request)
+    _, names, _, _, list_all = _SUBJECTS[subject]
+    settings = who.desk.settings
+    is_for_tenant = made is not None and made.tenant is not None
     return page(
         request,
-        "webhooks.html",
+        f"{subject}.html",
         who,
-        json="/api/v1/webhooks",
+        json=f"/api/v1/{subject}",
         status=200 if problem is None else problem.status_code,
-        found=webhooks.list_webhooks(who, after=after or None),
+        found=list_all(who, after=after or None),
         after=after,
         made=made,
         problem=problem,
-        typed=typed or {"url": "", "tenant": who.tenant or ""},
-        event_words=_EVENT_WORDS,
+        typed=typed or dict.fromkeys(names, "") | {"role": "requester", "tenant": who.tenant or ""},
+        roles=[(role, role, _ROLE_WORDS[role]) for role in ROLES if ROLES[role] <= who.scopes],
+        scopes={scope: words for scope, words in SCOPES.items() if who.may(scope)},
+        days=settings.token_days,
         tenants=tenant_choices(who),
-        has_hosts=bool(desk.settings.webhook_hosts),
+        has_model=not is_for_tenant or bool(who.ledger.models.list(tenant=made.tenant)),
+        event_words=_EVENT_WORDS,
+        has_hosts=bool(settings.webhook_hosts),
     )

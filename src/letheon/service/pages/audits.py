@@ -18,6 +18,7 @@ from letheon.service.pages._shared import (
     done,
     page,
     page_allows,
+    page_links,
 )
 from letheon.service.routes import audits
 from letheon.service.routes.models import list_models
@@ -47,8 +48,7 @@ def show_audits(
         who,
         json=address("/api/v1/audits", tenant=tenant, after=after),
         page=found,
-        first=address("/audits", tenant=tenant) if after else None,
-        next=address("/audits", tenant=tenant, after=found.next) if found.next else None,
+        **page_links("/audits", after, found.next, {"tenant": tenant}),
         models=_models(who, tenant),
         chosen=model or "",
         levels=_LEVELS,

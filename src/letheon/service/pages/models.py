@@ -18,6 +18,7 @@ from letheon.service.pages._shared import (
     done,
     page,
     page_allows,
+    page_links,
 )
 from letheon.service.routes import batches, models, versions
 from letheon.service.routes.jobs import show_job
@@ -51,8 +52,7 @@ def show_models(
         json=address("/api/v1/models", tenant=tenant, after=after),
         found=found,
         sees_details=all(one.guarantee is not None for one in found.items),
-        first=address("/models", tenant=tenant) if after else None,
-        next=address("/models", tenant=tenant, after=found.next) if found.next else None,
+        **page_links("/models", after, found.next, {"tenant": tenant}),
     )
 
 

@@ -17,8 +17,13 @@ from pydantic import Field, StrictInt, StrictStr
 from letheon.exceptions import RequestStateError, UnknownRequestError
 from letheon.ledger import LogEntry, Request
 from letheon.ledger.requests.deadlines import Regime
-from letheon.ledger.requests.grounds import HOLD_GROUNDS, REJECT_GROUNDS, REQUEST_GROUNDS
-from letheon.ledger.requests.states import FINAL, STATES
+from letheon.ledger.requests.states import (
+    FINAL,
+    HOLD_GROUNDS,
+    REJECT_GROUNDS,
+    REQUEST_GROUNDS,
+    STATES,
+)
 from letheon.service.auth import Gate, Principal, allows, allows_any
 from letheon.service.errors import Problem
 from letheon.service.numbers import Numbers

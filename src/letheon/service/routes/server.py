@@ -8,7 +8,6 @@ from pydantic import Field
 
 from letheon.exceptions import OldDatabaseError
 from letheon.ledger import Key
-from letheon.ledger.worker.agreement import require_mark
 from letheon.sandbox import protection
 from letheon.service.auth import Principal, allows, anybody, context, public, require_unbound
 from letheon.service.errors import OLD_DATABASE, Problem
@@ -72,7 +71,7 @@ def list_keys(who: Annotated[Principal, Depends(allows("certificates:read"))]) -
     keys = list(ledger.keys.list())
     if who.tenant is not None:  # what they may sign counts the certificates of all tenants
         keys = [replace(key, first=None, last=None) for key in keys]
-    statements = [one.decode() for one in ledger._core.keys.statements()]
+    statements = [one.decode() for one in ledger.keys.statements()]
     return KeysOut(ledger=ledger.name, pinned=ledger.public_key, keys=keys, statements=statements)
 
 
@@ -94,10 +93,8 @@ def show_readiness(request: Request) -> ReadyOut:
     """
     desk = context(request)
     desk.tokens.has_admin()
-    core = desk.ledger._core
     try:
-        with core.database.reading() as conn:
-            require_mark(core.folder, conn)
+        desk.ledger.require_current_database()
     except OldDatabaseError:
         raise OLD_DATABASE from None
     if desk.has_worker is not None and not desk.has_worker():

@@ -233,8 +233,8 @@ def show_history(
 
 
 def _to_point(version: VersionOut) -> PointOut:
-    return PointOut(
-        **{name: getattr(version, name) for name in VersionFigures.model_fields},
+    return PointOut.of(
+        version,
         version=version.number,
         at=version.published_at,
         guarantee=None if version.guarantee is None else version.guarantee.kind,
@@ -259,43 +259,32 @@ def _read(
 
 
 def _describe(record: Version, numbers: Numbers) -> VersionOut:
-    facts = record.facts
-    state: Any = "purged" if record.purged_at is not None else "certified"
+    state = "purged" if record.purged_at is not None else "certified"
     if record.purged_at is None and record.certificate_id is None:
         state = "registered" if record.kind == "registration" else "published"
-    certified: dict[str, Any] = {
-        "method": None,
-        "parameters": {},
-        "guarantee": None,
-        "budget": None,
-        "measures": None,
-        "monitor": None,
-    }
-    if facts is not None:
-        certified = {
-            "method": facts["method"]["name"],
-            "parameters": facts["method"]["parameters"],
-            "guarantee": guarantee_out(facts["guarantee"]),
-            "budget": budget_out(facts["guarantee"]["accounting"]),
-            "measures": measures_out(facts["measurements"]),
-            "monitor": facts["monitor"]["decision"],
-        }
-    return VersionOut(
-        number=record.number,
-        kind=record.kind or "registration",
+    return VersionOut.of(
+        record,
         state=state,
-        batch=record.batch,
         certificate=numbers.shown(record.sequence),
-        certificate_id=record.certificate_id,
-        address=record.address,
         live_rows=record.live,
         rows_erased=record.n_erased,
-        seconds=record.seconds,
-        published_at=record.published_at,
-        certified_at=record.certified_at,
-        purged_at=record.purged_at,
-        **certified,
+        **_certified(record.facts),
     )
+
+
+def _certified(facts: dict[str, Any] | None) -> dict[str, Any]:
+    """Return what a certificate says about a version; nothing for the registration."""
+    if facts is None:
+        empty = ("method", "guarantee", "budget", "measures", "monitor")
+        return dict.fromkeys(empty) | {"parameters": {}}
+    return {
+        "method": facts["method"]["name"],
+        "parameters": facts["method"]["parameters"],
+        "guarantee": guarantee_out(facts["guarantee"]),
+        "budget": budget_out(facts["guarantee"]["accounting"]),
+        "measures": measures_out(facts["measurements"]),
+        "monitor": facts["monitor"]["decision"],
+    }
 
 
 def _settings(version: VersionOut) -> dict[str, str | bool]:

@@ -1,8 +1,9 @@
-"""An act of the demo: a request from its receipt to an audit by a stranger."""
+"""Acts of the demo about trust: a request up to its audit, and a model file from a stranger."""
 
 import base64
 import json
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,14 +13,18 @@ import numpy as np
 from rich.table import Table
 
 from letheon.demo._scene import Scene
+from letheon.exceptions import UntrustedClassError
 from letheon.forest import DaREForestClassifier
+from letheon.naive import NaiveUnlearner
+from letheon.persist import load, save
+from letheon.sandbox import Limits, call, protection
 from letheon.terminal import make_table, size_text
 
 if TYPE_CHECKING:
     from letheon.audit import AuditReport
     from letheon.ledger import Ledger, Request
 
-__all__ = ["erase"]
+__all__ = ["distrust", "erase"]
 
 TREES = 20
 MODEL = "digits"
@@ -202,3 +207,47 @@ def _forge(scene: Scene, evidence: Evidence) -> None:
 def _change_a_byte(path: Path, honest: bytes) -> None:
     middle = len(honest) // 2
     path.write_bytes(honest[:middle] + bytes([honest[middle] ^ 1]) + honest[middle + 1 :])
+
+
+def distrust(scene: Scene) -> None:
+    """Load a file whose settings read files; then try to read one in a sandboxed process."""
+    with tempfile.TemporaryDirectory() as folder:
+        key = Path(folder) / "signing.key"
+        key.write_text("secret words")
+        path = Path(folder) / "stranger.letheon"
+        _save_reader(path, key)
+        scene.say("A stranger sends a model whose vectoriser opens every file that a row names:")
+        refused = False
+        try:
+            load(path)
+        except UntrustedClassError as error:
+            refused = True
+            scene.quote(f"UntrustedClassError: {error}", "yellow")
+        scene.check(refused, "a setting that reads files is refused")
+        _try_sandbox(scene, key)
+
+
+def _save_reader(path: Path, key: Path) -> None:
+    from sklearn.feature_extraction.text import CountVectorizer
+    from sklearn.naive_bayes import MultinomialNB
+    from sklearn.pipeline import make_pipeline
+
+    reader = make_pipeline(CountVectorizer(input="filename"), MultinomialNB())
+    save(NaiveUnlearner(reader, random_state=0).fit([str(key)] * 2, [0, 1]), path)
+
+
+def _try_sandbox(scene: Scene, key: Path) -> None:
+    """Let a sandboxed process read the file itself: the kernel refuses."""
+    answer = call(read_text, str(key), limits=Limits(memory=1 << 30, seconds=60))
+    scene.say("Had it found another way: models from outside are fitted in a process of their own.")
+    scene.say(f"It tried to open the key, and got: {answer}. Active here: {protection()}.")
+    if protection().files == "landlock":
+        scene.check(answer == "PermissionError", "a sandboxed process reads no file")
+
+
+def read_text(path: str, _: Callable[[Any], None]) -> str:
+    """Return what is in a file, or the kind of the refusal; run in the sandbox."""
+    try:
+        return Path(path).read_text()
+    except OSError as error:
+        return type(error).__name__

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from letheon.demo import _erasure, _scene
+from letheon.demo import _scene, _trust
 from letheon.ledger.models.models import Models
 
 pytest.importorskip("sqlalchemy")
@@ -21,10 +21,10 @@ from letheon.ledger.worker import worker
 def play(monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], str]:
     """Play the act with few people; return what was not true, and what was said."""
     monkeypatch.setattr(_scene, "N_TRAIN", 120)
-    monkeypatch.setattr(_erasure, "TREES", 3)
+    monkeypatch.setattr(_trust, "TREES", 3)
     said = io.StringIO()
     scene = _scene.set_scene(Console(file=said, width=80), 3)
-    _erasure.erase(scene)
+    _trust.erase(scene)
     return scene.failures, said.getvalue()
 
 
@@ -93,7 +93,7 @@ def test_a_served_model_that_kept_somebody_is_noticed(monkeypatch: pytest.Monkey
 
 
 def test_the_act_is_skipped_where_the_extra_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_erasure, "find_spec", lambda _: None)
+    monkeypatch.setattr(_trust, "find_spec", lambda _: None)
     failures, said = play(monkeypatch)
     assert failures == []
     assert "pip install 'letheon[ledger]'" in said
