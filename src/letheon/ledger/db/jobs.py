@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from sqlalchemy import Connection, Row, Select, delete, func, insert, select, true, tuple_
 from sqlalchemy import update as change
@@ -21,13 +21,9 @@ from sqlalchemy import update as change
 from letheon.exceptions import LedgerBusyError, StaleWorkerError
 from letheon.ledger import leases
 from letheon.ledger.db.elapsed import proven_now
-from letheon.ledger.db.tokens import note_action
-from letheon.ledger.schemas import Page, moment
+from letheon.ledger.db.tokens import DeskTable, note_action
+from letheon.ledger.schemas import Page, moment, record_from
 from letheon.ledger.tables import events, jobs, log
-
-if TYPE_CHECKING:
-    from letheon.ledger import Ledger
-
 
 Kind = Literal["apply", "retrain", "what-if", "audit"]
 State = Literal["queued", "running", "done", "failed"]
@@ -146,13 +142,15 @@ class JobRecord(Job):
         return _count_starts(self.owner)
 
 
-class Jobs:
+class Jobs(DeskTable):
     """The jobs of a service.
 
     Parameters
     ----------
     ledger : Ledger
-        Whose service it is; its clock is used.
+        Whose service it is.
+    clock : callable, optional
+        Seconds since 1970; the ledger's by default.
 
     Guarantee
     ---------
@@ -160,11 +158,6 @@ class Jobs:
     workers that did not come to an end with it, and is never lost: it is queued, running under a
     lease, done, or failed.
     """
-
-    def __init__(self, ledger: "Ledger") -> None:
-        self._core = ledger._core
-        self._database = ledger._core.database
-        self._clock = ledger._core.clock
 
     def add(
         self,
@@ -212,8 +205,7 @@ class Jobs:
         return self._first(_open_jobs(list(kinds)).where(mine))
 
     def _first(self, query: Select[Any]) -> JobRecord | None:
-        with self._database.reading() as conn:
-            row = conn.execute(query.limit(1)).first()
+        row = self._read_first(query)
         return None if row is None else _to_record(row)
 
     def page(
@@ -240,22 +232,19 @@ class Jobs:
             wanted &= jobs.c.state == state
         query = select(jobs).where(wanted, _older(after))
         query = query.order_by(jobs.c.created_at.desc(), jobs.c.id.desc()).limit(limit + 1)
-        with self._database.reading() as conn:
-            total = conn.scalar(select(func.count()).select_from(jobs).where(wanted)) or 0
-            rows = conn.execute(query).all()
+        total, rows = self._count(wanted), self._read(query)
         last = rows[limit - 1] if len(rows) > limit else None
         following = None if last is None else f"{last.created_at}-{last.id}"
         return Page(tuple(map(_to_record, rows[:limit])), following, total)
 
     def count_open(self) -> int:
         """Return how many jobs are queued or running."""
-        with self._database.reading() as conn:
-            return conn.scalar(select(func.count()).where(_IS_OPEN)) or 0
+        return self._count(_IS_OPEN)
 
     def read_newest_event(self) -> int | None:
         """Return the number of the newest event: where it changed, there may be work to do."""
-        with self._database.reading() as conn:
-            newest: int | None = conn.scalar(select(func.max(events.c.id)))
+        [row] = self._read(select(func.max(events.c.id).label("newest")))
+        newest: int | None = row.newest
         return newest
 
     def claim(
@@ -348,9 +337,8 @@ class Jobs:
     def forget_old(self) -> int:
         """Drop jobs that ended 90 days ago; return how many."""
         old = jobs.c.finished_at < proven_now(self._core) - _KEPT_SECONDS
-        with self._database.reading() as conn:
-            if conn.scalar(select(func.count()).select_from(jobs).where(old)) == 0:
-                return 0
+        if self._count(old) == 0:
+            return 0
         with self._database.transaction() as conn:
             return int(conn.execute(delete(jobs).where(old)).rowcount)
 
@@ -429,21 +417,13 @@ def _holder(owner: str | None) -> str:
 def _to_record(row: Row[Any]) -> JobRecord:
     lines = json.loads(row.progress)
     outcome: Any = None if row.result is None else json.loads(row.result)
-    return JobRecord(
-        id=row.id,
-        kind=row.kind,
-        tenant=row.tenant,
-        model=row.model,
-        state=row.state,
+    return record_from(
+        JobRecord,
+        row._mapping,
         is_over=row.state in ("done", "failed"),
-        created_at=moment(row.created_at),
-        created_by=row.created_by,
-        started_at=moment(row.started_at),
-        finished_at=moment(row.finished_at),
         progress=tuple(Line(moment(one["at"]), one["words"]) for one in lines),
         result=outcome if row.state == "done" else None,
         problem=JobProblem(**outcome) if row.state == "failed" else None,
         asked=json.loads(row.asked),
         findings=tuple(one["found"] for one in lines if one.get("found") is not None),
-        owner=row.owner,
     )

@@ -11,24 +11,24 @@ import contextlib
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
-from sqlalchemy import Connection, Row, Select, delete, exists, func, insert, select, true, tuple_
+from sqlalchemy import Connection, Row, Select, delete, exists, func, insert, select, true
 from sqlalchemy import update as change
 
 from letheon.exceptions import KeyFileError
 from letheon.ledger.certificates.certificates import list_sequences
 from letheon.ledger.db.elapsed import proven_now
 from letheon.ledger.db.events import RowsIn, head, integrate
-from letheon.ledger.db.tokens import note_action
+from letheon.ledger.db.tokens import DeskTable, note_action
 from letheon.ledger.keys.keyring import KeyFiles
 from letheon.ledger.requests.listing import find_requests
 from letheon.ledger.requests.states import FINAL
-from letheon.ledger.schemas import Request, moment
+from letheon.ledger.schemas import Request, moment, record_from
 from letheon.ledger.tables import (
     batches,
     certificates,
@@ -39,10 +39,6 @@ from letheon.ledger.tables import (
     versions,
     webhooks,
 )
-
-if TYPE_CHECKING:
-    from letheon.ledger import Ledger
-
 
 EventName = Literal["received", "certified", "overdue", "retrained"]
 EVENTS: tuple[EventName, ...] = get_args(EventName)
@@ -161,7 +157,7 @@ class Message(NamedTuple):
     tries: int
 
 
-class Webhooks:
+class Webhooks(DeskTable):
     """The webhooks of a service.
 
     Parameters
@@ -171,11 +167,6 @@ class Webhooks:
     clock : callable, optional
         Seconds since 1970; the ledger's by default.
     """
-
-    def __init__(self, ledger: "Ledger", clock: Callable[[], int] | None = None) -> None:
-        self._core = ledger._core
-        self._database = ledger._core.database
-        self._clock = clock or ledger._core.clock
 
     def add(
         self, url: str, events: Iterable[str], *, tenant: str | None = None, by: str | None = None
@@ -201,8 +192,7 @@ class Webhooks:
 
     def find(self, webhook_id: str) -> Webhook | None:
         """Return a webhook, if there is one of that id."""
-        with self._database.reading() as conn:
-            row = conn.execute(_hooks_query(webhooks.c.id == webhook_id)).first()
+        row = self._read_first(_hooks_query(webhooks.c.id == webhook_id))
         return None if row is None else _webhook(row)
 
     def listed(
@@ -212,15 +202,13 @@ class Webhooks:
         wanted = true() if tenant is None else webhooks.c.tenant == tenant
         if after is not None:
             wanted &= webhooks.c.id > after
-        with self._database.reading() as conn:
-            return [_webhook(row) for row in conn.execute(_hooks_query(wanted).limit(limit))]
+        return [_webhook(row) for row in self._read(_hooks_query(wanted).limit(limit))]
 
     def addresses(self, tenant: str) -> set[str]:
         """Return the addresses that a tenant's events go to."""
         mine = webhooks.c.tenant.is_(None) | (webhooks.c.tenant == tenant)
         query = select(webhooks.c.url).where(mine, webhooks.c.disabled_at.is_(None))
-        with self._database.reading() as conn:
-            return set(conn.scalars(query))
+        return {row.url for row in self._read(query)}
 
     def remove(self, webhook_id: str, *, by: str | None = None) -> None:
         """Remove a webhook with everything that waits for it."""
@@ -237,8 +225,7 @@ class Webhooks:
 
     def count_waiting(self) -> int:
         """Return how many messages are still to be delivered."""
-        with self._database.reading() as conn:
-            return conn.scalar(select(func.count()).where(_WAITING)) or 0
+        return self._count(_WAITING)
 
     def deliveries(
         self, webhook_id: str, *, after: str | None = None, limit: int = 50
@@ -251,15 +238,7 @@ class Webhooks:
             `after` names no message to it.
         """
         mine = select(deliveries).where(deliveries.c.webhook_id == webhook_id)
-        place = tuple_(deliveries.c.created_at, deliveries.c.id)
-        query = mine.order_by(deliveries.c.created_at.desc(), deliveries.c.id.desc()).limit(limit)
-        with self._database.reading() as conn:
-            if after is not None:
-                mark = conn.execute(mine.where(deliveries.c.id == after)).first()
-                if mark is None:
-                    raise ValueError("after names no message; use what the last part gave as next")
-                query = query.where(place < (mark.created_at, mark.id))
-            return [_delivery(row) for row in conn.execute(query)]
+        return [_delivery(row) for row in self._newest(mine, deliveries, after, limit)]
 
     def claim(self, seconds: int, *, most: int, most_each: int) -> list[Message]:
         """Take messages whose time has come; no other process sends them for so many seconds.
@@ -279,8 +258,7 @@ class Webhooks:
         )
         query = select(deliveries, due.c.url).join(due, due.c.id == deliveries.c.id)
         query = query.where(due.c.place <= most_each).order_by(due.c.place).limit(most)
-        with self._database.reading() as conn:
-            rows = conn.execute(query).all()
+        rows = self._read(query)
         waiting = [Message(row.id, row.webhook_id, row.url, row.body, row.tries) for row in rows]
 
         def is_mine(conn: Connection, one: Message) -> bool:
@@ -367,32 +345,16 @@ def _hooks_query(wanted: Any) -> Select[Any]:
 
 
 def _webhook(row: Row[Any]) -> Webhook:
-    return Webhook(
-        id=row.id,
-        url=row.url,
-        events=tuple(json.loads(row.events)),
-        tenant=row.tenant,
-        created_at=moment(row.created_at),
-        created_by=row.created_by,
-        disabled_at=moment(row.disabled_at),
-        waiting=row.waiting,
-        given_up=row.given_up,
-    )
+    return record_from(Webhook, row._mapping, events=tuple(json.loads(row.events)))
 
 
 def _delivery(row: Row[Any]) -> Delivery:
     is_open = row.delivered_at is None and row.given_up_at is None
-    return Delivery(
-        id=row.id,
-        kind=row.kind,
-        about=row.about,
+    return record_from(
+        Delivery,
+        row._mapping,
         state="waiting" if is_open else "given-up" if row.delivered_at is None else "delivered",
-        created_at=moment(row.created_at),
-        tries=row.tries,
         next_try_at=moment(row.not_before) if is_open else None,
-        delivered_at=moment(row.delivered_at),
-        given_up_at=moment(row.given_up_at),
-        last_status=row.last_status,
     )
 
 

@@ -88,7 +88,15 @@ def unseal(key: bytes, sealed: Buffer, context: bytes) -> bytes:
         If a byte was altered, or the key or the context is another one.
     """
     text = memoryview(sealed).cast("B")
-    header, chunk, length = _read_header(text)
+    if len(text) < _HEADER.size or text[: len(_MAGIC)] != _MAGIC:
+        raise CorruptFileError("this is no sealed text of letheon, or it is truncated")
+    header = bytes(text[: _HEADER.size])
+    _, _, chunk, length = _HEADER.unpack(header)
+    if not 0 < chunk <= _MOST_CHUNK or length > len(text):
+        raise CorruptFileError("the header of a sealed text was altered")
+    n_chunks = max(1, -(-length // chunk))
+    if len(text) != _HEADER.size + length + n_chunks * (_NONCE + _TAG):
+        raise CorruptFileError("a sealed text is truncated, or something was added to it")
     cipher, pieces, at = AESGCM(key), [], _HEADER.size
     for index, (begin, end) in enumerate(_spans(length, chunk)):
         body = at + _NONCE
@@ -102,20 +110,6 @@ def unseal(key: bytes, sealed: Buffer, context: bytes) -> bytes:
             ) from None
         at = after
     return b"".join(pieces)
-
-
-def _read_header(text: memoryview) -> tuple[bytes, int, int]:
-    """Return header, size of a chunk, and length; what does not fit the text is refused."""
-    if len(text) < _HEADER.size or text[: len(_MAGIC)] != _MAGIC:
-        raise CorruptFileError("this is no sealed text of letheon, or it is truncated")
-    header = bytes(text[: _HEADER.size])
-    _, _, chunk, length = _HEADER.unpack(header)
-    if not 0 < chunk <= _MOST_CHUNK or length > len(text):
-        raise CorruptFileError("the header of a sealed text was altered")
-    n_chunks = max(1, -(-length // chunk))
-    if len(text) != _HEADER.size + length + n_chunks * (_NONCE + _TAG):
-        raise CorruptFileError("a sealed text is truncated, or something was added to it")
-    return header, chunk, length
 
 
 def _spans(length: int, chunk: int) -> Iterator[tuple[int, int]]:
@@ -285,12 +279,6 @@ class _Chain(NamedTuple):
     statements: tuple[bytes, ...]
     trust: Trust
 
-    def keyid_at(self, sequence: int) -> str:
-        """Return the key whose signature counts for this sequence; the current one if none does."""
-        keys = self.trust.keys.items()
-        counts = [keyid for keyid, key in keys if key.first <= sequence <= key.last]
-        return counts[-1] if counts else self.trust.current
-
 
 class KeyRing:
     """The keys in the home of a ledger.
@@ -367,7 +355,9 @@ class KeyRing:
         If that key was revoked before the sequence, no key can sign the certificate any more, and
         the current one is returned: it can still speak of the certificate, as a purge does.
         """
-        return self.signer_for(self._chain().keyid_at(sequence))
+        trust = self._chain().trust
+        counts = [keyid for keyid, key in trust.keys.items() if key.first <= sequence <= key.last]
+        return self.signer_for(counts[-1] if counts else trust.current)
 
     def signer_for(self, keyid: str) -> Signer:
         """Return the signing key of this name.
@@ -378,14 +368,8 @@ class KeyRing:
             If it is missing or damaged.
         """
         if keyid not in self._signers:
-            if not re.fullmatch("[0-9a-f]{64}", keyid):
-                raise KeyFileError(f"{keyid!r} names no signing key")
             self._signers[keyid] = _read_signer(self._files, keyid)
         return self._signers[keyid]
-
-    def public_keys(self) -> dict[str, bytes]:
-        """Return all published public keys by keyid, in order of their introduction."""
-        return {keyid: key.public for keyid, key in self._chain().trust.keys.items()}
 
     def statements(self) -> list[bytes]:
         """Return the envelopes of rotations and revocations, in order."""
@@ -492,7 +476,9 @@ class KeyRing:
         with self._files.locked():
             chain = self._chain()
             old = self.signer_for(chain.trust.current)
-            self._erase_unpublished(chain)
+            for name in self._files.names("sign-"):  # that no statement came to name
+                if name.removeprefix("sign-") not in chain.trust.keys:
+                    destroy_file(self._files.path(name))
             new = _make_signer(self._files)
             predicate = {
                 "oldKey": old.keyid,
@@ -570,11 +556,6 @@ class KeyRing:
         Trust.from_pinned(chain.root, [*chain.statements, envelope])
         write_atomically(self._public / f"{number:04d}.json", [envelope])
         return envelope
-
-    def _erase_unpublished(self, chain: _Chain) -> None:
-        for name in self._files.names("sign-"):
-            if name.removeprefix("sign-") not in chain.trust.keys:
-                destroy_file(self._files.path(name))
 
 
 def _first_key(files: KeyFiles, public: Path) -> str:

@@ -381,7 +381,7 @@ def _named(connection: Connection, search: str, *, own_only: bool) -> ColumnElem
         # Those of the batch, and their duplicates.
         mine, behind = requests.alias("mine"), requests.alias("behind")
         waits = select(behind.c.id).join(mine, mine.c.id == behind.c.duplicate_of)
-        is_in = mine.c.batch_id == connection.scalar(batch)
+        is_in = mine.c.batch_id == (connection.scalar(batch) or "")
         return requests.c.id.in_(union_all(select(mine.c.id).where(is_in), waits.where(is_in)))
     prefix = search.lower()
     if not _PREFIX.fullmatch(prefix):
