@@ -5,22 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from letheon.cli._command import (
-    Answer,
-    Listing,
-    UsageError,
-    argument,
-    disable_core_dump,
-    flag,
-    ledger_command,
-    make_group,
-    read_lines,
-    read_public_key,
-    require_file,
-    require_folder,
-    usage_errors,
-    value,
-)
+from letheon.cli import _command
+from letheon.cli._command import Answer, Listing, UsageError, argument, flag, ledger_command, value
 from letheon.verifier import EXIT_CODES, SMALL, read_capped
 
 if TYPE_CHECKING:
@@ -28,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["audits"]
 
-audits = make_group("audit", "Check what a ledger exported; needs no ledger.")
+audits = _command.make_group("audit", "Check what a ledger exported; needs no ledger.")
 
 Bundle = Annotated[Path, argument("BUNDLE", "Folder that `letheon ledger export` wrote.")]
 Key = Annotated[
@@ -39,10 +25,11 @@ Key = Annotated[
 ]
 Model = Annotated[str | None, value("NAME", "This model only.")]
 Trust = Annotated[
-    list[str] | None, value("CLASS", "A class that a model may use, with any settings.", "--trust")
+    list[str] | None,
+    value("CLASS", "A class that a model may use, with any settings.", name="--trust"),
 ]
 Stores = Annotated[
-    list[str] | None, value("[NAME=]DIR", "A folder to be searched; repeatable.", "--store")
+    list[str] | None, value("[NAME=]DIR", "A folder to be searched; repeatable.", name="--store")
 ]
 Markers = Annotated[
     str | None,
@@ -141,7 +128,7 @@ def report(
         bundle,
         key,
         model=model,
-        seen=None if seen is None else require_file(seen),
+        seen=None if seen is None else _command.require_file(seen),
         witnesses=tuple(witness or ()),
         trusted=trusted or (),
         **_search_options(store, markers),
@@ -152,9 +139,7 @@ def report(
 
 
 @ledger_command(audits, "verifier", opens=False)
-def verifier(
-    file: Annotated[Path, argument("FILE", "Where to write it.")],
-) -> Answer:
+def verifier(file: Annotated[Path, argument("FILE", "Where to write it.")]) -> Answer:
     """Write the stand-alone verifier: one file that needs Python and `cryptography` only.
 
     Example: letheon audit verifier verifier.py
@@ -174,12 +159,12 @@ def _audit(bundle: Path, key: str, **options: Any) -> "AuditReport":
     # Through the package: it says what to install if the extra is missing.
     import letheon
 
-    disable_core_dump()
+    _command.disable_core_dump()
     if (bundle / "letheon.toml").is_file():
         raise UsageError(f"{bundle} is a ledger, no bundle; `letheon ledger export DIR` writes one")
-    pinned = read_public_key(key)
-    _reject_key_id(pinned, require_folder(bundle) / "keys" / "root.pub")
-    with usage_errors():
+    pinned = _command.read_public_key(key)
+    _reject_key_id(pinned, _command.require_folder(bundle) / "keys" / "root.pub")
+    with _command.usage_errors():
         return letheon.audit.audit(bundle, key=pinned, **options)
 
 
@@ -204,7 +189,7 @@ def _search_options(stores: list[str] | None, markers: str | None) -> dict[str, 
         raise UsageError("a search needs both: --store DIR and --markers FILE")
     if not stores or markers is None:
         return {}
-    wanted = set(read_lines(markers))
+    wanted = set(_command.read_lines(markers))
     if not wanted:
         raise UsageError(f"{markers} has no marker; give one id or text per line")
     return {"stores": [_store(word) for word in stores], "markers": sorted(wanted)}
@@ -212,7 +197,7 @@ def _search_options(stores: list[str] | None, markers: str | None) -> dict[str, 
 
 def _store(word: str) -> tuple[str, Path]:
     name, is_named, folder = word.partition("=")
-    path = require_folder(Path(folder if is_named else word))
+    path = _command.require_folder(Path(folder if is_named else word))
     return (name if is_named else path.name), path
 
 

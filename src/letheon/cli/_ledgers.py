@@ -6,23 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from letheon.cli import _command
 from letheon.cli._certificates import read_statements
 from letheon.cli._command import (
-    FAILED,
-    REFUSED,
     Answer,
-    Home,
     Listing,
     argument,
-    find_home,
     flag,
     ledger_command,
-    make_group,
-    open_ledger,
-    print_warnings,
-    read_public_key,
-    require_folder,
-    status_of,
     usage_errors,
     value,
 )
@@ -34,9 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["doctor", "init", "keys", "ledgers", "stores"]
 
-ledgers = make_group("ledger", "The ledger as a whole.")
-keys = make_group("key", "Keys that certificates are signed with.")
-stores = make_group("store", "Folders outside the ledger that may hold people.")
+ledgers = _command.make_group("ledger", "The ledger as a whole.")
+keys = _command.make_group("key", "Keys that certificates are signed with.")
+stores = _command.make_group("store", "Folders outside the ledger that may hold people.")
 
 # What doctor looks at and a signature covers.
 _SIGNED = ("keys", "certificates", "log")
@@ -48,10 +39,7 @@ def init(
     folder: Annotated[Path, argument("DIR", "Folder to make it in.")],
     name: Annotated[str, value("NAME", "Name of the ledger, as certificates carry it.")],
     database: Annotated[
-        str | None,
-        value(
-            "URL", "PostgreSQL: postgresql://user@host/name.", show_default="a SQLite file in DIR"
-        ),
+        str | None, value("URL", "PostgreSQL: postgresql://user@host/name.", "a SQLite file in DIR")
     ] = None,
     timezone: Annotated[
         str, value("ZONE", "Time zone of the controller's seat.")
@@ -90,7 +78,7 @@ def doctor(
     accept_clock: Annotated[
         bool, flag("--accept-clock", "First confirm that this machine's clock is right now.")
     ] = False,
-    ledger: Home = None,
+    ledger: _command.Home = None,
 ) -> Answer:
     """Look the ledger over: files, keys, certificates, log, due days, leftovers, clock.
 
@@ -108,7 +96,7 @@ def doctor(
 
 def _findings_answer(found: "Sequence[Finding]", *, empty: str) -> Answer:
     rows = [(one.level, one.check, one.text) for one in found]
-    status = FAILED if any(one.level == "error" for one in found) else 0
+    status = _command.FAILED if any(one.level == "error" for one in found) else 0
     shown = Listing(("", "check", "found"), rows, empty=empty, folds="found")
     return Answer(found, shown, status=status)
 
@@ -117,7 +105,7 @@ def _accept_clock(folder: Path | None, wanted: bool) -> "tuple[Finding, ...]":
     """Go on from the clock as it is now, and say so."""
     if not wanted:
         return ()
-    with open_ledger(folder) as opened:
+    with _command.open_ledger(folder) as opened:
         was_ahead = opened.accept_clock()
     from letheon.ledger import Finding
 
@@ -128,10 +116,10 @@ def _accept_clock(folder: Path | None, wanted: bool) -> "tuple[Finding, ...]":
 def _look_over(folder: Path | None) -> "tuple[Finding, ...]":
     """Return what was found; what keeps the ledger from being opened is a finding as well."""
     try:
-        with open_ledger(folder) as opened:
+        with _command.open_ledger(folder) as opened:
             return opened.doctor()
     except LedgerError as error:
-        if status_of(error) != REFUSED:
+        if _command.status_of(error) != _command.REFUSED:
             raise
         from letheon.ledger import Finding
 
@@ -146,7 +134,7 @@ def verify(
         value(
             "KEY",
             "First public key: 64 hexadecimal digits, or a file of them.",
-            show_default="that of the ledger",
+            "that of the ledger",
         ),
     ] = None,
 ) -> Answer:
@@ -157,7 +145,7 @@ def verify(
     Example: letheon ledger verify --key ledger.pub
     """
     found = [one for one in opened.doctor() if one.check in _SIGNED]
-    pinned = opened.public_key if key is None else read_public_key(key)
+    pinned = opened.public_key if key is None else _command.read_public_key(key)
     return _findings_answer([*found, _check_signed(opened, pinned)], empty="nothing is signed")
 
 
@@ -194,7 +182,7 @@ def export(
     ] = "public",
     model: Annotated[str | None, value("NAME", "This model only, in the auditor's part.")] = None,
     tenant: Annotated[
-        str | None, value("NAME", "Of this tenant only.", show_default="all; default with --model")
+        str | None, value("NAME", "Of this tenant only.", "all; default with --model")
     ] = None,
 ) -> Answer:
     """Write a bundle that a stranger can verify with the public key.
@@ -219,14 +207,14 @@ def export(
 
 
 @ledger_command(ledgers, "upgrade", opens=False)
-def upgrade(ledger: Home = None) -> Answer:
+def upgrade(ledger: _command.Home = None) -> Answer:
     """Bring the database of an older letheon to this one's form; back it up first.
 
     Example: letheon ledger upgrade --ledger erasures
     """
     import letheon
 
-    home = find_home(ledger)
+    home = _command.find_home(ledger)
     letheon.Ledger.upgrade(home)
     return Answer({"folder": home.resolve()}, "the database has this version's form")
 
@@ -245,7 +233,7 @@ def adopt(
     Example: letheon ledger adopt --yes
     """
     found = opened.adopt_database(yes=yes)
-    status = REFUSED if found.differences and not found.is_done else 0
+    status = _command.REFUSED if found.differences and not found.is_done else 0
     return Answer(found, "\n".join(_describe_adoption(found)), status=status)
 
 
@@ -357,8 +345,8 @@ def add_store(
 
     Example: letheon store add features /srv/features --owner data-team
     """
-    path = require_folder(folder)
-    with usage_errors(), print_warnings():
+    path = _command.require_folder(folder)
+    with usage_errors(), _command.print_warnings():
         opened.stores.add(name, path, owner=owner, scope=scope, days=days)
     return Answer({"store": name}, f"every purge looks through {folder} from now on")
 
@@ -377,8 +365,7 @@ def list_stores(opened: "Ledger") -> Answer:
 
 @ledger_command(stores, "remove")
 def remove_store(
-    opened: "Ledger",
-    name: Annotated[str, argument("NAME", "Name of the store.")],
+    opened: "Ledger", name: Annotated[str, argument("NAME", "Name of the store.")]
 ) -> Answer:
     """Take a folder off the registry; later purges do not speak of it.
 
