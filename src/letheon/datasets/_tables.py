@@ -8,7 +8,7 @@ A missing number becomes -1, because a mean would depend on people who may leave
 import csv
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
 from itertools import chain, islice
 from operator import add
@@ -185,7 +185,43 @@ def word(text: str) -> str:
     return "missing" if text in MISSING else text
 
 
+# First and last ICD-9 code of the groups of Strack et al. (2014), Table 2.
+_DIAGNOSES = (
+    (140, 239, "neoplasms"), (250, 250, "diabetes"), (390, 459, "circulatory"),
+    (785, 785, "circulatory"), (460, 519, "respiratory"), (786, 786, "respiratory"),
+    (520, 579, "digestive"), (787, 787, "digestive"), (580, 629, "genitourinary"),
+    (788, 788, "genitourinary"), (710, 739, "musculoskeletal"), (800, 999, "injury"),
+)  # fmt: skip
+# Places of year, month, day and hour in "2016-04-29T18:38:08Z".
+_TIME_PARTS = {"year": slice(4), "month": slice(5, 7), "day": slice(8, 10), "hour": slice(11, 13)}
 Cells = Mapping[str, tuple[str, Callable[[str], Any]]]
+
+
+def diagnosis_group(code: str) -> str:
+    """Return the group of an ICD-9 code, one of nine (Strack et al. 2014, Table 2), or missing.
+
+    Examples
+    --------
+    >>> [diagnosis_group(code) for code in ("250.83", "428", "V57", "?")]
+    ['diabetes', 'circulatory', 'other', 'missing']
+    """
+    code = word(code)
+    if code == "missing" or not code[:1].isdigit():
+        return "missing" if code == "missing" else "other"
+    value = int(float(code))
+    return next((group for first, last, group in _DIAGNOSES if first <= value <= last), "other")
+
+
+def _cut_number(part: slice) -> Callable[[str], float]:
+    return lambda text: float(text[part])
+
+
+# Features that are not the plain value of the column of their name.
+_CELLS: Cells = {name: (name, diagnosis_group) for name in ("diag_1", "diag_2", "diag_3")} | {
+    f"{column} {part}": (column, _cut_number(place))
+    for column in ("ScheduledDay", "AppointmentDay")
+    for part, place in _TIME_PARTS.items()
+}
 
 
 def encode(
@@ -193,7 +229,7 @@ def encode(
     numbers: Collection[str],
     words: Iterable[str],
     how: Encoding,
-    cells: Cells | None = None,
+    cells: Cells = _CELLS,
 ) -> tuple[NDArray[np.float32], tuple[str, ...]]:
     """Return features and their names: numbers first, then words.
 
@@ -201,7 +237,6 @@ def encode(
     place of the word in the alphabetical list. `cells` names the column a feature is made of and
     the function of a cell's text, where these are not the column of its name and its plain value.
     """
-    cells = cells or {}
     coded = []
     for name in words:
         column, function = cells.get(name, (name, word))
@@ -224,75 +259,84 @@ def encode(
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableReader:
-    """How a table of numbers and words becomes features, labels and ids.
+class TableSpec:
+    """How a table of numbers and words becomes features, labels and ids; see `catalogue.toml`.
 
     Attributes
     ----------
-    numbers : tuple of str
+    numbers : list of str
         Features that are numbers.
-    words : tuple of str or None
+    words : list of str or None
         Features that are words; None: every column that is nothing else.
-    cells : mapping of str to (str, callable)
-        Column and function of a cell for features that are not the plain value of a column.
     target : str
         Column of the label.
-    is_positive : callable
-        Says of a cell of that column whether the label is 1.
+    positive : str or int
+        Its content where the label is 1; a number, or a text that a dot may follow.
+    negative : str
+        Its content where the label is 0 instead.
     ids : str
         Column of the person; empty: every row is a person of its own.
-    ids_type : type
-        ``int``, or ``str`` where not all ids are whole numbers.
-    dropped : tuple of str
+    ids_are_texts : bool
+        Whether some ids are no whole numbers.
+    dropped : list of str
         Columns that are not used.
-    measured : tuple of str
+    measured : list of str
         Columns that must not be missing in rows of the variant "measured".
-    files : tuple of int
+    files : list of int
         Places of the training file and, if any, of the test file. They are read as one table, so
         that both have the same list of words.
     names, delimiter, skip
         As in `read_columns`.
     """
 
-    numbers: tuple[str, ...]
-    words: tuple[str, ...] | None = None
-    cells: Cells = field(default_factory=dict)
+    numbers: Sequence[str]
+    words: Sequence[str] | None = None
     target: str
-    is_positive: Callable[[str], bool]
+    positive: str | int = ""
+    negative: str = ""
     ids: str = ""
-    ids_type: type[int] | type[str] = int
-    dropped: tuple[str, ...] = ()
-    measured: tuple[str, ...] = ()
-    files: tuple[int, ...] = (0,)
-    names: tuple[str, ...] | None = None
+    ids_are_texts: bool = False
+    dropped: Sequence[str] = ()
+    measured: Sequence[str] = ()
+    files: Sequence[int] = (0,)
+    names: Sequence[str] | None = None
     delimiter: str = ","
     skip: str | None = None
 
-    def __call__(self, job: Job) -> Loaded:
-        """Read the files of a job."""
-        parts = [self._read(job, file) for file in self.files]
-        table = reduce(add, parts)
-        if job.variant == "measured":
-            known = [table[name].map(is_known, np.bool_) for name in self.measured]
-            table = table.where(np.logical_and.reduce(known))
-        words = self.words
-        if words is None:
-            others = {*self.numbers, *self.dropped, self.target, self.ids}
-            words = tuple(name for name in table.columns if name not in others)
-        X, features = encode(table, self.numbers, words, job.encode, self.cells)
-        y = table[self.target].map(self.is_positive, np.int64)
-        if len(parts) == 2:
-            n = len(parts[0])
-            return Loaded(X[:n], y[:n], None, X[n:], y[n:], feature_names=features)
-        dtype = np.int64 if self.ids_type is int else np.str_
-        ids = table[self.ids].map(self.ids_type, dtype) if self.ids else None
-        return Loaded(X, y, ids, feature_names=features)
+    def is_positive(self, text: str) -> bool:
+        """Say of a cell of the target whether the label is 1."""
+        if self.negative:
+            return word(text) != self.negative
+        if isinstance(self.positive, int):
+            return float(text) == self.positive
+        # Test files of UCI write a dot after the label.
+        return text.strip().rstrip(".") == self.positive
 
-    def _read(self, job: Job, file: int) -> Columns:
+
+def read_table(job: Job, specs: Mapping[str, TableSpec]) -> Loaded:
+    """Read the files of a table by its specification, which may be that of the variant."""
+    spec = specs[job.variant if job.variant in specs else ""]
+    parts = []
+    for file in spec.files:
         with job.text(file) as lines:
-            table = read_columns(lines, names=self.names, delimiter=self.delimiter, skip=self.skip)
-        job.check_rows(file, len(table))
-        return table
+            names, delimiter = spec.names, spec.delimiter
+            parts.append(read_columns(lines, names=names, delimiter=delimiter, skip=spec.skip))
+        job.check_rows(file, len(parts[-1]))
+    table = reduce(add, parts)
+    if job.variant == "measured":
+        known = [table[name].map(is_known, np.bool_) for name in spec.measured]
+        table = table.where(np.logical_and.reduce(known))
+    others = {*spec.numbers, *spec.dropped, spec.target, spec.ids}
+    words = spec.words or [name for name in table.columns if name not in others]
+    X, features = encode(table, spec.numbers, words, job.encode)
+    y = table[spec.target].map(spec.is_positive, np.int64)
+    if len(parts) == 2:
+        n = len(parts[0])
+        return Loaded(X[:n], y[:n], None, X[n:], y[n:], feature_names=features)
+    ids = None
+    if spec.ids:
+        ids = table[spec.ids].map(*((str, np.str_) if spec.ids_are_texts else (int, np.int64)))
+    return Loaded(X, y, ids, feature_names=features)
 
 
 def is_known(text: str) -> bool:
