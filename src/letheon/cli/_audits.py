@@ -1,6 +1,7 @@
 """`letheon audit`: check an exported bundle with its files and the public key alone."""
 
 import hashlib
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -163,24 +164,16 @@ def _audit(bundle: Path, key: str, **options: Any) -> "AuditReport":
     if (bundle / "letheon.toml").is_file():
         raise UsageError(f"{bundle} is a ledger, no bundle; `letheon ledger export DIR` writes one")
     pinned = _command.read_public_key(key)
-    _reject_key_id(pinned, _command.require_folder(bundle) / "keys" / "root.pub")
+    root = _command.require_folder(bundle) / "keys" / "root.pub"
+    content = b""
+    if root.is_file() and not root.is_symlink():
+        # What is wrong with the file is for the audit to say.
+        with suppress(ValueError):
+            content = bytes.fromhex(read_capped(root, SMALL).strip().decode("ascii"))
+    if len(content) == 32 and hashlib.sha256(content).hexdigest() == pinned:
+        raise UsageError(f"{pinned[:16]}… is the id of a key; give the public key itself")
     with _command.usage_errors():
         return letheon.audit.audit(bundle, key=pinned, **options)
-
-
-def _reject_key_id(pinned: str, root: Path) -> None:
-    """Say so if the id of the bundle's key was given, which looks like a public key."""
-    is_plain = root.is_file() and not root.is_symlink()
-    content = read_capped(root, SMALL).strip() if is_plain else b""
-    if len(content) == 64 and hashlib.sha256(_from_hex(content)).hexdigest() == pinned:
-        raise UsageError(f"{pinned[:16]}… is the id of a key; give the public key itself")
-
-
-def _from_hex(content: bytes) -> bytes:
-    try:
-        return bytes.fromhex(content.decode("ascii"))
-    except ValueError:  # what is wrong with the file is for the audit to say
-        return b""
 
 
 def _search_options(stores: list[str] | None, markers: str | None) -> dict[str, Any]:
@@ -192,13 +185,12 @@ def _search_options(stores: list[str] | None, markers: str | None) -> dict[str, 
     wanted = set(_command.read_lines(markers))
     if not wanted:
         raise UsageError(f"{markers} has no marker; give one id or text per line")
-    return {"stores": [_store(word) for word in stores], "markers": sorted(wanted)}
-
-
-def _store(word: str) -> tuple[str, Path]:
-    name, is_named, folder = word.partition("=")
-    path = _command.require_folder(Path(folder if is_named else word))
-    return (name if is_named else path.name), path
+    folders = []
+    for word in stores:
+        name, is_named, folder = word.partition("=")
+        path = _command.require_folder(Path(folder if is_named else word))
+        folders.append((name if is_named else path.name, path))
+    return {"stores": folders, "markers": sorted(wanted)}
 
 
 def _verdict_on(report: "AuditReport", level: str) -> str:

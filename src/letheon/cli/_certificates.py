@@ -107,7 +107,13 @@ def show_certificate(
     statement, identity = _statement(found.data), verifier.certificate_id(found.data)
     purged = None if found.purge is None else found.purge != _NOT_YET
     document = {"id": identity, "purged": purged, "purge": found.purge, "statement": statement}
-    return Answer(document, _command.list_facts(list(_describe(statement, identity, found.purge))))
+    if statement["predicateType"] == UNLEARNING:
+        lines = _certificate_facts(statement, identity, found.purge)
+    elif statement["predicateType"] == verifier.PURGE:
+        lines = _attestation_facts(statement["predicate"], identity)
+    else:
+        raise Refused("it is neither a certificate nor the attestation of a purge")
+    return Answer(document, _command.list_facts(list(lines)))
 
 
 @ledger_command(certs, "verify", opens=False)
@@ -222,28 +228,6 @@ def _guarantee_text(guarantee: dict[str, Any]) -> str:
     if "epsilon" not in guarantee:
         return str(guarantee["kind"])
     return f"{guarantee['kind']} ({guarantee['epsilon']}, {guarantee['delta']})"
-
-
-def _describe(
-    statement: dict[str, Any], identity: str, purge: str | None
-) -> Iterator[tuple[str, str]]:
-    """Return the lines of a certificate or of the attestation of a purge.
-
-    Parameters
-    ----------
-    statement : dict
-        As the schema asks for.
-    identity : str
-        SHA-256 of what was signed.
-    purge : str or None
-        What became of the purge, in words; None if that is not known.
-    """
-    kind = statement["predicateType"]
-    if kind == UNLEARNING:
-        return _certificate_facts(statement, identity, purge)
-    if kind == verifier.PURGE:
-        return _attestation_facts(statement["predicate"], identity)
-    raise Refused("it is neither a certificate nor the attestation of a purge")
 
 
 def _certificate_facts(

@@ -90,8 +90,27 @@ def doctor(
 
     Example: letheon doctor --ledger erasures
     """
-    found = (*_accept_clock(ledger, accept_clock), *_look_over(ledger))
-    return _findings_answer(found, empty="nothing to look at")
+    findings: list[Finding] = []
+    if accept_clock:
+        with _command.open_ledger(ledger) as opened:
+            was_ahead = opened.accept_clock()
+        text = "the log goes on from this machine's clock" if was_ahead else "nothing to correct"
+        findings.append(_finding("accept-clock", "ok", text))
+    try:
+        with _command.open_ledger(ledger) as opened:
+            findings += opened.doctor()
+    except LedgerError as error:
+        # What keeps the ledger from being opened is a finding as well.
+        if _command.status_of(error) != _command.REFUSED:
+            raise
+        findings.append(_finding("ledger", "error", str(error)))
+    return _findings_answer(findings, empty="nothing to look at")
+
+
+def _finding(check: str, level: Any, text: str) -> "Finding":
+    from letheon.ledger import Finding
+
+    return Finding(check, level, text)
 
 
 def _findings_answer(found: "Sequence[Finding]", *, empty: str) -> Answer:
@@ -99,31 +118,6 @@ def _findings_answer(found: "Sequence[Finding]", *, empty: str) -> Answer:
     status = _command.FAILED if any(one.level == "error" for one in found) else 0
     shown = Listing(("", "check", "found"), rows, empty=empty, folds="found")
     return Answer(found, shown, status=status)
-
-
-def _accept_clock(folder: Path | None, wanted: bool) -> "tuple[Finding, ...]":
-    """Go on from the clock as it is now, and say so."""
-    if not wanted:
-        return ()
-    with _command.open_ledger(folder) as opened:
-        was_ahead = opened.accept_clock()
-    from letheon.ledger import Finding
-
-    text = "the log goes on from this machine's clock" if was_ahead else "nothing to correct"
-    return (Finding("accept-clock", "ok", text),)
-
-
-def _look_over(folder: Path | None) -> "tuple[Finding, ...]":
-    """Return what was found; what keeps the ledger from being opened is a finding as well."""
-    try:
-        with _command.open_ledger(folder) as opened:
-            return opened.doctor()
-    except LedgerError as error:
-        if _command.status_of(error) != _command.REFUSED:
-            raise
-        from letheon.ledger import Finding
-
-        return (Finding("ledger", "error", str(error)),)
 
 
 @ledger_command(ledgers, "verify")
@@ -151,8 +145,6 @@ def verify(
 
 def _check_signed(opened: "Ledger", pinned: str) -> "Finding":
     """Follow the pinned key to every certificate, and from there to its purge."""
-    from letheon.ledger import Finding
-
     envelopes = [opened.certificates.envelope(number) for number in opened.certificates.sequences()]
     attested = in_part = 0
     try:
@@ -165,11 +157,11 @@ def _check_signed(opened: "Ledger", pinned: str) -> "Finding":
             in_part += bool(search_gaps(check_purge(purge, certificate, trust).predicate))
             attested += 1
     except Refused as error:
-        return Finding("signatures", "error", str(error))
+        return _finding("signatures", "error", str(error))
     text = f"{len(envelopes)} certificates and {attested} purges follow from key {pinned[:16]}…"
     if in_part:
         text += f"; {in_part} of them not fully searched, see `letheon cert chain`"
-    return Finding("signatures", "warning" if in_part else "ok", text)
+    return _finding("signatures", "warning" if in_part else "ok", text)
 
 
 @ledger_command(ledgers, "export")
@@ -288,15 +280,15 @@ def list_keys(opened: "Ledger") -> Answer:
 
     Example: letheon key list
     """
-    found = opened.keys.list()
-    return Answer(found, "\n".join(_describe_key(one) for one in found))
-
-
-def _describe_key(key: Any) -> str:
-    signs = f"from {key.first} on" if key.last is None else f"{key.first} to {key.last}"
-    if key.last is not None and key.last < key.first:
-        signs = "none"
-    return f"{key.state}: certificates {signs}\n  public  {key.public}\n  id      {key.keyid}"
+    known: Sequence[Any] = opened.keys.list()
+    texts = []
+    for key in known:
+        signs = f"from {key.first} on" if key.last is None else f"{key.first} to {key.last}"
+        if key.last is not None and key.last < key.first:
+            signs = "none"
+        texts.append(f"{key.state}: certificates {signs}")
+        texts += [f"  public  {key.public}", f"  id      {key.keyid}"]
+    return Answer(known, *texts)
 
 
 @ledger_command(keys, "rotate")

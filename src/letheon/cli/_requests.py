@@ -249,15 +249,14 @@ def show_request(opened: "Ledger", request_id: RequestId, tenant: OfTenant = Non
         about.append(f"certificate {request.certificate}")
     if request.reason:
         about.append(f"reason {request.reason}, tries {request.tries}")
-    rows = [(f"{one.at:%Y-%m-%d %H:%M:%S}", one.kind, _details(one.details)) for one in entries]
+    rows = []
+    for entry in entries:
+        facts = {name: fact for name, fact in entry.details.items() if name != "request"}
+        details = ", ".join(f"{name} {str(fact)[:24]}" for name, fact in facts.items())
+        rows.append((f"{entry.at:%Y-%m-%d %H:%M:%S}", entry.kind, details))
     columns = ("when (UTC)", "what", "details")
     document = vars(request) | {"timeline": entries}
     return Answer(document, "\n".join(about), Listing(columns, rows, empty="", folds="details"))
-
-
-def _details(details: dict[str, Any]) -> str:
-    shown = {name: value for name, value in details.items() if name != "request"}
-    return ", ".join(f"{name} {str(value)[:24]}" for name, value in shown.items())
 
 
 def _change(method: Callable[..., "Request"], request_id: str, **options: Any) -> Answer:

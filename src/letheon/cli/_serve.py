@@ -17,7 +17,7 @@ from letheon.cli._command import Answer, Listing, UsageError, argument, flag, le
 from letheon.exceptions import LedgerMissingError, OldDatabaseError
 
 if TYPE_CHECKING:
-    from letheon.ledger import BatchPlan, Ledger, Step
+    from letheon.ledger import Ledger, Step
     from letheon.service import Tokens
 
 __all__ = ["batches", "serve", "tokens", "worker"]
@@ -192,21 +192,18 @@ def find_waiting(opened: "Ledger") -> "list[Step]":
     """Return a step for each model with requests that wait, with until when and what for."""
     from letheon.ledger import Step
 
-    return [
-        Step("waits", one.model, None, _describe_waiting(one))
-        for one in opened.plan()
-        if one.decision.when_next is not None
-    ]
-
-
-def _describe_waiting(plan: "BatchPlan") -> str:
-    is_one = plan.n_requests == 1
-    requests = "1 request waits" if is_one else f"{plan.n_requests} requests wait"
-    them = "it" if is_one else "them"
-    return (
-        f"{requests} until {plan.decision.when_next:%-d %b %H:%M} UTC ({plan.waits_for}); "
-        f"`letheon batch apply --force` runs {them} now"
-    )
+    steps = []
+    for plan in opened.plan():
+        when, n = plan.decision.when_next, plan.n_requests
+        if when is None:
+            continue
+        requests, them = ("1 request waits", "it") if n == 1 else (f"{n} requests wait", "them")
+        detail = (
+            f"{requests} until {when:%-d %b %H:%M} UTC ({plan.waits_for}); "
+            f"`letheon batch apply --force` runs {them} now"
+        )
+        steps.append(Step("waits", plan.model, None, detail))
+    return steps
 
 
 def _log(step: "Step", as_json: bool) -> None:
@@ -256,7 +253,11 @@ def serve(
         import letheon
 
         desk = letheon.service  # by the package: it says what to install if the extra is missing
-        home = _demo_home(ledger, stack) if demo else _home(ledger)
+        if demo and ledger is None:  # an example that is gone at the end
+            place = stack.enter_context(tempfile.TemporaryDirectory(prefix="letheon-desk-"))
+            ledger = Path(place) / "ledger"
+        home = _find_home(ledger)
+        _command.disable_core_dump()
         settings = desk.ServiceSettings.read(home)
         binding = desk.Binding(host, port, certfile, keyfile)
         with _command.usage_errors():
@@ -264,7 +265,7 @@ def serve(
             binding.require_certificate()
         # Before anything is made: what is printed once must not be lost to an address in use.
         listening = stack.enter_context(binding.listen())
-        opening = _example(home, quiet=as_json) if demo else _opened(home, database)
+        opening = _fill_example(home, quiet=as_json) if demo else _open(home, database)
         opened = stack.enter_context(opening.ledger)
 
         def said(url: str) -> None:
@@ -308,9 +309,8 @@ def _greeting(opening: _Opening, url: str) -> Iterator[str]:
     yield f"The desk is open at {url} (Ctrl-C closes it)"
 
 
-def _opened(home: Path, database: str | None) -> _Opening:
+def _open(home: Path, database: str | None) -> _Opening:
     """Open the ledger, or make it with a token of an admin."""
-    _command.disable_core_dump()
     from letheon.service.server import admin_token, open_or_create
 
     with _command.usage_errors():
@@ -319,26 +319,17 @@ def _opened(home: Path, database: str | None) -> _Opening:
     return _Opening(opened, {} if token is None else {"admin": token})
 
 
-def _demo_home(folder: Path | None, stack: contextlib.ExitStack) -> Path:
-    """Return the folder of the example: as given, or one that is gone at the end."""
-    if folder is not None:
-        return folder
-    place = stack.enter_context(tempfile.TemporaryDirectory(prefix="letheon-desk-"))
-    return Path(place) / "ledger"
-
-
-def _example(home: Path, *, quiet: bool) -> _Opening:
+def _fill_example(home: Path, *, quiet: bool) -> _Opening:
     import letheon
     from letheon.demo.desk import make_demo
 
-    _command.disable_core_dump()
     if not quiet:
         typer.echo("Filling an example ledger; this takes some seconds.")
     made = make_demo(home)
     return _Opening(letheon.Ledger.open(home), dict(made.tokens), made.receipt_code)
 
 
-def _home(folder: Path | None) -> Path:
+def _find_home(folder: Path | None) -> Path:
     try:
         return _command.find_home(folder)
     except LedgerMissingError:
