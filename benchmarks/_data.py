@@ -181,7 +181,7 @@ def _split_census(folder: Path) -> Split:
     )
     table = train + test
     X = _encoded(table, spec.numbers, [*spec.numbers, *spec.dropped, spec.target])
-    y, n = _is(table, "income", "50000+."), len(train)
+    y, n = _is(table, "income", "50000+."), train.n_rows
     return Split("census", X[:n], y[:n], X[n:], y[n:])
 
 
@@ -189,7 +189,7 @@ def _split_diabetes(folder: Path) -> Split:
     table = _table(folder / "diabetic_data.csv.gz")
     skipped = ["encounter_id", "patient_nbr", "readmitted", *_DIABETES_NUMBERS]
     X = _encoded(table, _DIABETES_NUMBERS, skipped)
-    y, people = 1 - _is(table, "readmitted", "NO"), table["patient_nbr"].map(int, np.int64)
+    y, people = 1 - _is(table, "readmitted", "NO"), table.map("patient_nbr", int, np.int64)
     order = np.random.default_rng(0).permutation(np.unique(people))
     train = np.isin(people, order[: int(0.8 * len(order))])
     return Split("diabetes", X[train], y[train], X[~train], y[~train], people[train])
@@ -201,13 +201,13 @@ def _table(file: Path, names: Sequence[str] | None = None) -> Columns:
 
 
 def _is(table: Columns, column: str, text: str) -> NDArray[np.int64]:
-    found: NDArray[np.int64] = table[column].map(text.__eq__, np.int64)
+    found: NDArray[np.int64] = table.map(column, text.__eq__, np.int64)
     return found
 
 
 def _encoded(table: Columns, numeric: Sequence[str], skipped: Iterable[str]) -> NDArray[np.float32]:
     """Return numbers as they are (NaN where there is none), and one column per word."""
-    words = [name for name in table.columns if name not in set(skipped)]
+    words = [name for name in table if name not in set(skipped)]
     cells = {name: (name, _number if name in numeric else str) for name in (*numeric, *words)}
     return encode(table, numeric, words, "one-hot", cells)[0]
 

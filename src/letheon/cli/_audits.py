@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from letheon.cli import _command
-from letheon.cli._command import Answer, Listing, UsageError, argument, flag, ledger_command, value
+from letheon.cli._command import Answer, Listing, UsageError, argument, ledger_command, value
 from letheon.verifier import EXIT_CODES, SMALL, read_capped
 
 if TYPE_CHECKING:
@@ -72,12 +72,9 @@ def _audit_level(
 
 @ledger_command(audits, "residue", opens=False)
 def residue(
-    bundle: Annotated[
-        Path | None, argument("BUNDLE", "A bundle, for the purges that were attested.")
-    ] = None,
-    key: Annotated[
-        str | None, value("KEY", "First public key of the ledger; needed with BUNDLE.")
-    ] = None,
+    bundle: Path | None = None,
+    *,
+    key: str | None = None,
     store: Stores = None,
     markers: Markers = None,
 ) -> Answer:
@@ -88,6 +85,13 @@ def residue(
     files; a file of another kind is then not searched, and named.
 
     Example: letheon audit residue --store backups=/mnt/backups --markers - < ids.txt
+
+    Parameters
+    ----------
+    bundle : BUNDLE
+        A bundle, for the purges that were attested.
+    key : KEY
+        First public key of the ledger; needed with BUNDLE.
     """
     from letheon.audit import AuditReport, check_residue
 
@@ -106,17 +110,16 @@ def residue(
 @ledger_command(audits, "report", opens=False)
 def report(
     bundle: Bundle,
+    *,
     key: Key,
     model: Model = None,
-    seen: Annotated[Path | None, value("FILE", "Checkpoint kept from an earlier audit.")] = None,
-    witness: Annotated[
-        list[str] | None, value("KEY", "Verifier key of a witness; repeatable.")
-    ] = None,
+    seen: Path | None = None,
+    witness: list[str] | None = None,
     store: Stores = None,
     markers: Markers = None,
     trusted: Trust = None,
-    html: Annotated[Path | None, value("FILE", "Write the report as a page, too.")] = None,
-    strict: Annotated[bool, flag("--strict", "What was skipped counts as failed.")] = False,
+    html: Path | None = None,
+    strict: bool = False,
 ) -> Answer:
     """Check everything that the files permit, V0 to V5.
 
@@ -124,6 +127,17 @@ def report(
     incomplete: a level was skipped that the tier of the bundle promises.
 
     Example: letheon audit report bundle --key ledger.pub --html report.html
+
+    Parameters
+    ----------
+    seen : FILE
+        Checkpoint kept from an earlier audit.
+    witness : KEY
+        Verifier key of a witness; repeatable.
+    html : FILE
+        Write the report as a page, too.
+    strict : bool
+        What was skipped counts as failed.
     """
     found = _audit(
         bundle,
@@ -140,10 +154,15 @@ def report(
 
 
 @ledger_command(audits, "verifier", opens=False)
-def verifier(file: Annotated[Path, argument("FILE", "Where to write it.")]) -> Answer:
+def verifier(file: Path) -> Answer:
     """Write the stand-alone verifier: one file that needs Python and `cryptography` only.
 
     Example: letheon audit verifier verifier.py
+
+    Parameters
+    ----------
+    file : FILE
+        Where to write it.
     """
     from letheon import verifier as module
 

@@ -119,15 +119,9 @@ def show_certificate(
 @ledger_command(certs, "verify", opens=False)
 def verify_certificate(
     certificate: Certificate,
+    *,
     key: Key = None,
-    keys: Annotated[
-        Path | None,
-        value(
-            "DIR",
-            "Folder with the ledger's key rotations and revocations.",
-            "beside the file's folder",
-        ),
-    ] = None,
+    keys: Path | None = None,
     purge: Purge = False,
     ledger: _command.Home = None,
 ) -> Answer:
@@ -136,6 +130,11 @@ def verify_certificate(
     Its place in the chain, and whether the work was done: letheon audit report.
 
     Example: letheon cert verify bundle/certificates/000003.json --key ledger.pub
+
+    Parameters
+    ----------
+    keys : DIR, by default beside the file's folder
+        Folder with the ledger's key rotations and revocations.
     """
     found = _find(certificate, ledger, purge=purge)
     pinned = found.pinned if key is None else _command.read_public_key(key)
@@ -318,12 +317,15 @@ def new_code(opened: "Ledger", request: RequestId) -> Answer:
 
 
 @ledger_command(receipts, "export")
-def export(
-    opened: "Ledger", request: RequestId, out: Annotated[Path, value("FILE", "File to be written.")]
-) -> Answer:
+def export(opened: "Ledger", request: RequestId, *, out: Path) -> Answer:
     """Write the sealed receipt of a request, for the person: only their code opens it.
 
     Example: letheon receipt export 0b5d4b1e6a7f4c0e9d2f3a4b5c6d7e8f --out receipt.sealed
+
+    Parameters
+    ----------
+    out : FILE
+        File to be written.
     """
     kept = opened.certificates.receipts
     sealed = kept.sealed(request, kept.key(request) or "")
@@ -335,20 +337,12 @@ def export(
 
 @ledger_command(receipts, "open", opens=False)
 def open_receipt(
-    code: Annotated[
-        str,
-        argument(
-            "CODE", "The receipt code; - reads it from standard input, and no history keeps it."
-        ),
-    ],
-    sealed: Annotated[Path | None, value("FILE", "The sealed receipt.")] = None,
+    code: str,
+    *,
+    sealed: Path | None = None,
     desk: Desk = None,
-    out: Annotated[
-        Path | None, value("FILE", "File for the receipt.", "printed on the terminal")
-    ] = None,
-    salts: Annotated[
-        Path | None, value("FILE", "File for its salts too; they are secrets of yours.")
-    ] = None,
+    out: Path | None = None,
+    salts: Path | None = None,
     bundle: Bundle = None,
     key: BundleKey = None,
 ) -> Answer:
@@ -357,6 +351,17 @@ def open_receipt(
     The receipt holds no secret: it can be checked by `letheon receipt check`, or by others.
 
     Example: letheon receipt open - --desk https://desk.example.org --out receipt.json
+
+    Parameters
+    ----------
+    code : CODE
+        The receipt code; - reads it from standard input, and no history keeps it.
+    sealed : FILE
+        The sealed receipt.
+    out : FILE, by default printed on the terminal
+        File for the receipt.
+    salts : FILE
+        File for its salts too; they are secrets of yours.
     """
     _command.disable_core_dump()
     opened = _open(code, sealed, desk)
@@ -381,18 +386,18 @@ def open_receipt(
 
 
 @ledger_command(receipts, "check", opens=False)
-def check(
-    file: Annotated[Path, argument("FILE", "An opened receipt.")],
-    bundle: Bundle = None,
-    key: BundleKey = None,
-    desk: Desk = None,
-) -> Answer:
+def check(file: Path, *, bundle: Bundle = None, key: BundleKey = None, desk: Desk = None) -> Answer:
     """Check a receipt against a bundle, or ask the desk; exit status 1 if nothing covers it.
 
     With a bundle nobody has to be believed but the public key: the rows stood in the data set
     before, and their places are empty after.
 
     Example: letheon receipt check receipt.json --bundle bundle --key ledger.pub
+
+    Parameters
+    ----------
+    file : FILE
+        An opened receipt.
     """
     receipt = read_capped(_command.require_file(file), SMALL)
     if (bundle is None) == (desk is None):

@@ -231,6 +231,33 @@ class Answer:
                 part.print()
 
 
+_ENTRY = re.compile(r"^(\w+) : (.+)\n((?: {4}.+\n?)+)", re.MULTILINE)
+
+
+def document_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the help that the section Parameters of its docstring holds.
+
+    Parameters that are given by position are arguments of the command line, others are options. The
+    type is shown as the placeholder; ``by default`` says in words what is taken without the option.
+    """
+    about, _, section = (inspect.getdoc(function) or "").partition("\n\nParameters\n----------\n")
+    parameters = inspect.signature(function).parameters
+    for name, kind, text in _ENTRY.findall(section):
+        metavar, _, default = kind.partition(", by default ")
+        options: dict[str, Any] = {"help": " ".join(text.split()), "show_default": default or True}
+        names: tuple[str, ...] = ()
+        if not metavar.startswith("{"):
+            options["metavar"] = metavar
+        if metavar == "bool":
+            options["metavar"] = ""
+            names = () if parameters[name].default else (f"--{name.replace('_', '-')}",)
+        is_option = parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
+        info = typer.Option(*names, **options) if is_option else typer.Argument(**options)
+        function.__annotations__[name] = Annotated[function.__annotations__[name], info]
+    function.__doc__ = about
+    return function
+
+
 def ledger_command(
     group: typer.Typer, name: str | None = None, *, opens: bool = True, **options: Any
 ) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
@@ -252,6 +279,7 @@ def ledger_command(
             if answer.status:
                 raise typer.Exit(answer.status)
 
+        document_options(function)
         own = [
             _as_option(own.name, own.annotation, own.default)
             for own in [*inspect.signature(function).parameters.values()][opens:]

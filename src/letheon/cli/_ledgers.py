@@ -4,15 +4,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
 from letheon.cli import _command
 from letheon.cli._certificates import read_statements
 from letheon.cli._command import (
     Answer,
     Listing,
-    argument,
-    flag,
     ledger_command,
     usage_errors,
     value,
@@ -36,21 +32,29 @@ _LISTED = 20
 
 
 def init(
-    folder: Annotated[Path, argument("DIR", "Folder to make it in.")],
-    name: Annotated[str, value("NAME", "Name of the ledger, as certificates carry it.")],
-    database: Annotated[
-        str | None, value("URL", "PostgreSQL: postgresql://user@host/name.", "a SQLite file in DIR")
-    ] = None,
-    timezone: Annotated[
-        str, value("ZONE", "Time zone of the controller's seat.")
-    ] = "Europe/Brussels",
-    seat: Annotated[
-        str, value("CODE", "Whose public holidays count: EU, none, BE, DE, FR, ...")
-    ] = "EU",
+    folder: Path,
+    *,
+    name: str,
+    database: str | None = None,
+    timezone: str = "Europe/Brussels",
+    seat: str = "EU",
 ) -> Answer:
     """Make a ledger: settings, signing key, database.
 
     Example: letheon init erasures --name prod-eu-1
+
+    Parameters
+    ----------
+    folder : DIR
+        Folder to make it in.
+    name : NAME
+        Name of the ledger, as certificates carry it.
+    database : URL, by default a SQLite file in DIR
+        PostgreSQL: postgresql://user@host/name.
+    timezone : ZONE
+        Time zone of the controller's seat.
+    seat : CODE
+        Whose public holidays count: EU, none, BE, DE, FR, ...
     """
     import letheon
 
@@ -74,12 +78,7 @@ def init(
     return Answer(document, text)
 
 
-def doctor(
-    accept_clock: Annotated[
-        bool, flag("--accept-clock", "First confirm that this machine's clock is right now.")
-    ] = False,
-    ledger: _command.Home = None,
-) -> Answer:
+def doctor(*, accept_clock: bool = False, ledger: _command.Home = None) -> Answer:
     """Look the ledger over: files, keys, certificates, log, due days, leftovers, clock.
 
     The exit status is 1 if something is wrong. A clock that was ahead has left times in the log
@@ -89,6 +88,11 @@ def doctor(
     tells of it.
 
     Example: letheon doctor --ledger erasures
+
+    Parameters
+    ----------
+    accept_clock : bool
+        First confirm that this machine's clock is right now.
     """
     findings: list[Finding] = []
     if accept_clock:
@@ -121,22 +125,17 @@ def _findings_answer(found: "Sequence[Finding]", *, empty: str) -> Answer:
 
 
 @ledger_command(ledgers, "verify")
-def verify(
-    opened: "Ledger",
-    key: Annotated[
-        str | None,
-        value(
-            "KEY",
-            "First public key: 64 hexadecimal digits, or a file of them.",
-            "that of the ledger",
-        ),
-    ] = None,
-) -> Answer:
+def verify(opened: "Ledger", *, key: str | None = None) -> Answer:
     """Verify what is signed: certificates, their chain and files, purges, log and checkpoints.
 
     The exit status is 1 if something does not hold.
 
     Example: letheon ledger verify --key ledger.pub
+
+    Parameters
+    ----------
+    key : KEY, by default that of the ledger
+        First public key: 64 hexadecimal digits, or a file of them.
     """
     found = [one for one in opened.doctor() if one.check in _SIGNED]
     pinned = opened.public_key if key is None else _command.read_public_key(key)
@@ -167,15 +166,11 @@ def _check_signed(opened: "Ledger", pinned: str) -> "Finding":
 @ledger_command(ledgers, "export")
 def export(
     opened: "Ledger",
-    folder: Annotated[Path, argument("DIR", "A new folder.")],
-    tier: Annotated[
-        Literal["public", "auditor"],
-        typer.Option(help="The auditor's holds rows, salts and models: personal data."),
-    ] = "public",
-    model: Annotated[str | None, value("NAME", "This model only, in the auditor's part.")] = None,
-    tenant: Annotated[
-        str | None, value("NAME", "Of this tenant only.", "all; default with --model")
-    ] = None,
+    folder: Path,
+    *,
+    tier: Literal["public", "auditor"] = "public",
+    model: str | None = None,
+    tenant: str | None = None,
 ) -> Answer:
     """Write a bundle that a stranger can verify with the public key.
 
@@ -183,6 +178,17 @@ def export(
     when it may be kept.
 
     Example: letheon ledger export bundle --tier auditor
+
+    Parameters
+    ----------
+    folder : DIR
+        A new folder.
+    tier : {"public", "auditor"}
+        The auditor's holds rows, salts and models: personal data.
+    model : NAME
+        This model only, in the auditor's part.
+    tenant : NAME, by default all; default with --model
+        Of this tenant only.
     """
     if model is not None:
         # Another tenant may have a model of that name.
@@ -212,10 +218,7 @@ def upgrade(ledger: _command.Home = None) -> Answer:
 
 
 @ledger_command(ledgers, "adopt")
-def adopt(
-    opened: "Ledger",
-    yes: Annotated[bool, flag("--yes", "Do it; otherwise only say what is lost.")] = False,
-) -> Answer:
+def adopt(opened: "Ledger", *, yes: bool = False) -> Answer:
     """Go on from a database that is older than the files, because the newer one is lost.
 
     Models, certificates and checkpoints that this database does not hold are given up: signed files
@@ -223,6 +226,11 @@ def adopt(
     nothing is changed, and the exit status is 4 if there is something to adopt.
 
     Example: letheon ledger adopt --yes
+
+    Parameters
+    ----------
+    yes : bool
+        Do it; otherwise only say what is lost.
     """
     found = opened.adopt_database(yes=yes)
     status = _command.REFUSED if found.differences and not found.is_done else 0
@@ -258,13 +266,15 @@ def _describe_adoption(found: "Adoption") -> Iterator[str]:
 
 
 @ledger_command(ledgers, "checkpoint")
-def checkpoint(
-    opened: "Ledger",
-    out: Annotated[Path | None, value("FILE", "Write it to a file, for a witness.")] = None,
-) -> Answer:
+def checkpoint(opened: "Ledger", *, out: Path | None = None) -> Answer:
     """Sign a checkpoint of the log and print it; whoever keeps it sees a later roll-back.
 
     Example: letheon ledger checkpoint --out checkpoint.txt
+
+    Parameters
+    ----------
+    out : FILE
+        Write it to a file, for a witness.
     """
     taken = opened.log.checkpoint()
     if out is not None:
@@ -308,13 +318,19 @@ def rotate(opened: "Ledger") -> Answer:
 @ledger_command(keys, "revoke")
 def revoke(
     opened: "Ledger",
-    keyid: Annotated[str, argument("KEY", "Id of the key, in full.")],
+    keyid: str,
+    *,
     after: Annotated[int, value("N", "Certificates up to this number stay trusted.", min=0)],
 ) -> Answer:
     """State that a key is not to be trusted after a certificate; rotate first.
 
     Example: letheon key revoke
     9b241b61c3c1262035366773f02a8643883e04ddc8d123c8b5876423598f7ba9 --after 41
+
+    Parameters
+    ----------
+    keyid : KEY
+        Id of the key, in full.
     """
     with usage_errors():
         opened.keys.revoke(keyid, after=after)
@@ -325,10 +341,11 @@ def revoke(
 @ledger_command(stores, "add")
 def add_store(
     opened: "Ledger",
-    name: Annotated[str, argument("NAME", "A code, for attestations.")],
-    folder: Annotated[Path, argument("DIR", "The folder.")],
-    owner: Annotated[str, value("CODE", "Who keeps it clean.")] = "operator",
-    scope: Annotated[str, value("CODE", "What lies in it.")] = "copies",
+    name: str,
+    folder: Path,
+    *,
+    owner: str = "operator",
+    scope: str = "copies",
     days: Annotated[
         int | None, value("N", "A backup that expires by itself after so many days.", min=1)
     ] = None,
@@ -336,6 +353,17 @@ def add_store(
     """Register a folder that every purge looks through.
 
     Example: letheon store add features /srv/features --owner data-team
+
+    Parameters
+    ----------
+    name : NAME
+        A code, for attestations.
+    folder : DIR
+        The folder.
+    owner : CODE
+        Who keeps it clean.
+    scope : CODE
+        What lies in it.
     """
     path = _command.require_folder(folder)
     with usage_errors(), _command.print_warnings():
@@ -356,12 +384,15 @@ def list_stores(opened: "Ledger") -> Answer:
 
 
 @ledger_command(stores, "remove")
-def remove_store(
-    opened: "Ledger", name: Annotated[str, argument("NAME", "Name of the store.")]
-) -> Answer:
+def remove_store(opened: "Ledger", name: str) -> Answer:
     """Take a folder off the registry; later purges do not speak of it.
 
     Example: letheon store remove features
+
+    Parameters
+    ----------
+    name : NAME
+        Name of the store.
     """
     if name not in {one.name for one in opened.stores.list()}:
         raise LedgerMissingError(f"there is no store {name!r}; `letheon store list` shows all")

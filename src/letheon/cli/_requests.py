@@ -5,10 +5,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
 from letheon.cli import _command
-from letheon.cli._command import Answer, Listing, UsageError, argument, flag, ledger_command, value
+from letheon.cli._command import Answer, Listing, UsageError, argument, ledger_command, value
 
 if TYPE_CHECKING:
     from letheon.ledger import Ledger, Model, ModelFiles, Request
@@ -26,28 +24,20 @@ Ground = Annotated[str, value("CODE", "Legal ground.")]
 @ledger_command(models, "add")
 def add_model(
     opened: "Ledger",
-    file: Annotated[Path, argument("FILE", "A model that letheon.save wrote.")],
-    rows: Annotated[
-        Path, value("FILE", "Its training rows: .npz with X, y and ids, .csv or .parquet.")
-    ],
-    name: Annotated[str, value("NAME", "Name of the model in the ledger.")],
-    target: Annotated[str | None, value("COLUMN", "Column of the target, in a table.")] = None,
-    ids: Annotated[str | None, value("COLUMN", "Column of the ids, in a table.")] = None,
+    file: Path,
+    *,
+    rows: Path,
+    name: str,
+    target: str | None = None,
+    ids: str | None = None,
     tenant: _command.Tenant = "default",
-    dataset: Annotated[str | None, value("NAME", "Name of the data.", "NAME")] = None,
+    dataset: str | None = None,
     trusted: Annotated[
         list[str] | None,
         value("CLASS", "A class that the file may use, with any settings.", name="--trust"),
     ] = None,
-    test: Annotated[
-        Path | None, value("FILE", "Rows by which effectiveness is estimated, in the same form.")
-    ] = None,
-    releases: Annotated[
-        Literal["labels-only", "latest-only", "every-version"] | None,
-        typer.Option(
-            help="What of the model leaves the house.", show_default="what its guarantee covers"
-        ),
-    ] = None,
+    test: Path | None = None,
+    releases: Literal["labels-only", "latest-only", "every-version"] | None = None,
     max_memory: Annotated[
         int | None,
         value("BYTES", "Memory that loading the model may take.", "64 MiB + 4 x FILE", min=1),
@@ -59,6 +49,25 @@ def add_model(
 
     Example: letheon model add churn.letheon --name churn --rows train.csv --target churned
     --ids customer
+
+    Parameters
+    ----------
+    file : FILE
+        A model that letheon.save wrote.
+    rows : FILE
+        Its training rows: .npz with X, y and ids, .csv or .parquet.
+    name : NAME
+        Name of the model in the ledger.
+    target : COLUMN
+        Column of the target, in a table.
+    ids : COLUMN
+        Column of the ids, in a table.
+    dataset : NAME, by default NAME
+        Name of the data.
+    test : FILE
+        Rows by which effectiveness is estimated, in the same form.
+    releases : {"labels-only", "latest-only", "every-version"}, by default what its guarantee covers
+        What of the model leaves the house.
     """
     from letheon.ledger import ModelFiles
 
@@ -113,14 +122,15 @@ def list_models(opened: "Ledger", tenant: OfTenant = None) -> Answer:
 
 
 @ledger_command(models, "show")
-def show_model(
-    opened: "Ledger",
-    name: Annotated[str, argument("NAME", "Name of the model.")],
-    tenant: _command.Tenant = "default",
-) -> Answer:
+def show_model(opened: "Ledger", name: str, *, tenant: _command.Tenant = "default") -> Answer:
     """Show the versions of a model, and what became of each.
 
     Example: letheon model show churn
+
+    Parameters
+    ----------
+    name : NAME
+        Name of the model.
     """
     found = opened.models.versions(name, tenant=tenant)
     rows = [
@@ -149,19 +159,14 @@ def _state_of(version: Any) -> str:
 @ledger_command(requests, "add")
 def add_request(
     opened: "Ledger",
-    model: Annotated[str, value("NAME", "Name of the model.")],
-    people: Annotated[list[str] | None, argument("ID", "Ids of the people.")] = None,
-    ids_file: Annotated[
-        str | None, value("FILE", "File with one id per line; - for standard input.")
-    ] = None,
-    key: Annotated[
-        str | None, value("KEY", "Idempotency key: the same key gives the same request again.")
-    ] = None,
-    verified: Annotated[bool, flag("--verified", "You vouch for the identity.")] = False,
-    regime: Annotated[str, value("CODE", "gdpr or ccpa.")] = "gdpr",
-    ground: Annotated[
-        str | None, value("CODE", "Legal ground.", "gdpr.art17.1.b or ccpa.1798.105")
-    ] = None,
+    people: list[str] | None = None,
+    *,
+    model: str,
+    ids_file: str | None = None,
+    key: str | None = None,
+    verified: bool = False,
+    regime: str = "gdpr",
+    ground: str | None = None,
     tenant: _command.Tenant = "default",
 ) -> Answer:
     """Record that people are to be erased; it is on the disk when the command returns.
@@ -170,6 +175,23 @@ def add_request(
     numbers as ids, they are read as numbers.
 
     Example: letheon request add --model churn --verified --key case-4711 --ids-file - < ids.txt
+
+    Parameters
+    ----------
+    model : NAME
+        Name of the model.
+    people : ID
+        Ids of the people.
+    ids_file : FILE
+        File with one id per line; - for standard input.
+    key : KEY
+        Idempotency key: the same key gives the same request again.
+    verified : bool
+        You vouch for the identity.
+    regime : CODE
+        gdpr or ccpa.
+    ground : CODE, by default gdpr.art17.1.b or ccpa.1798.105
+        Legal ground.
     """
     if bool(people) == (ids_file is not None):
         given = "both are" if people else "nobody is"
@@ -204,14 +226,18 @@ def parse_numbers(words: list[str]) -> list[int]:
 
 @ledger_command(requests, "list")
 def list_requests(
-    opened: "Ledger",
-    model: Annotated[str | None, value("NAME", "For this model only.")] = None,
-    state: Annotated[str | None, value("STATE", "In this state only.")] = None,
-    tenant: OfTenant = None,
+    opened: "Ledger", *, model: str | None = None, state: str | None = None, tenant: OfTenant = None
 ) -> Answer:
     """List requests, earliest due first.
 
     Example: letheon request list --state queued
+
+    Parameters
+    ----------
+    model : NAME
+        For this model only.
+    state : STATE
+        In this state only.
     """
     with _command.usage_errors():
         found = opened.requests.list(model=model, state=state, tenant=tenant)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 import typer
 
 from letheon.cli import _command
-from letheon.cli._command import Answer, Listing, UsageError, argument, flag, ledger_command, value
+from letheon.cli._command import Answer, Listing, UsageError, flag, ledger_command, value
 from letheon.exceptions import LedgerMissingError, OldDatabaseError
 
 if TYPE_CHECKING:
@@ -59,18 +59,24 @@ def _when(decision: Any) -> str:
 @ledger_command(batches, "apply")
 def apply(
     opened: "Ledger",
+    *,
     model: Model = None,
     tenant: _command.Tenant = "default",
-    force: Annotated[bool, flag("--force", "Now, however few requests there are.")] = False,
-    retrain: Annotated[
-        str | None, value("NAME", "Train this model afresh, with all that is queued.")
-    ] = None,
+    force: bool = False,
+    retrain: str | None = None,
 ) -> Answer:
     """Apply, certify and purge what is due.
 
     The exit status is 1 if a step failed, and 5 if another worker is at it.
 
     Example: letheon batch apply --force
+
+    Parameters
+    ----------
+    force : bool
+        Now, however few requests there are.
+    retrain : NAME
+        Train this model afresh, with all that is queued.
     """
     if retrain is not None and (force or model is not None):
         raise UsageError("--retrain NAME goes without --force and --model")
@@ -87,9 +93,11 @@ def apply(
     return Answer(steps, Listing(columns, rows, empty=empty, folds="detail"), status=status)
 
 
+@_command.document_options
 def worker(
+    *,
     interval: Annotated[float, value("SECONDS", "Pause between two looks.", min=0.1)] = 10.0,
-    once: Annotated[bool, flag("--once", "Look once, then stop.")] = False,
+    once: bool = False,
     ledger: _command.Home = None,
     as_json: Annotated[bool, flag("--json", "Print one JSON document per line and step.")] = False,
 ) -> None:
@@ -106,6 +114,11 @@ def worker(
     each change; `letheon batch apply --force` applies them now.
 
     Example: letheon worker --ledger erasures
+
+    Parameters
+    ----------
+    once : bool
+        Look once, then stop.
     """
     with (
         _command.report_errors(as_json),
@@ -215,26 +228,17 @@ def _log(step: "Step", as_json: bool) -> None:
     typer.echo(" ".join(filter(None, (now, step.what, number, step.model, step.detail))))
 
 
+@_command.document_options
 def serve(
-    host: Annotated[
-        str, value("ADDRESS", "Where to listen; others than loopback need HTTPS.")
-    ] = "127.0.0.1",
+    *,
+    host: str = "127.0.0.1",
     port: Annotated[int, value("N", "Port; 0 for any that is free.", min=0, max=65535)] = 8311,
-    database: Annotated[
-        str | None,
-        value("URL", "PostgreSQL database of a new ledger.", "a SQLite file in the folder"),
-    ] = None,
-    worker: Annotated[
-        bool, flag("--worker/--no-worker", "Whether a worker runs beside the server.")
-    ] = True,
-    certfile: Annotated[Path | None, value("FILE", "Certificate of the server, for HTTPS.")] = None,
-    keyfile: Annotated[Path | None, value("FILE", "Private key of the certificate.")] = None,
-    insecure: Annotated[
-        bool, flag("--insecure", "Serve others without HTTPS all the same.")
-    ] = False,
-    demo: Annotated[
-        bool, flag("--demo", "Show a filled example, in a folder that is new.")
-    ] = False,
+    database: str | None = None,
+    worker: bool = True,
+    certfile: Path | None = None,
+    keyfile: Path | None = None,
+    insecure: bool = False,
+    demo: bool = False,
     ledger: _command.Home = None,
     as_json: Annotated[
         bool, flag("--json", "Print address and new tokens as one JSON document.")
@@ -248,6 +252,23 @@ def serve(
     any moment loses nothing. More is set in service.toml in the folder of the ledger.
 
     Example: letheon serve --ledger erasures
+
+    Parameters
+    ----------
+    host : ADDRESS
+        Where to listen; others than loopback need HTTPS.
+    database : URL, by default a SQLite file in the folder
+        PostgreSQL database of a new ledger.
+    worker : bool
+        Whether a worker runs beside the server.
+    certfile : FILE
+        Certificate of the server, for HTTPS.
+    keyfile : FILE
+        Private key of the certificate.
+    insecure : bool
+        Serve others without HTTPS all the same.
+    demo : bool
+        Show a filled example, in a folder that is new.
     """
     with _command.report_errors(as_json), contextlib.ExitStack() as stack:
         import letheon
@@ -348,17 +369,27 @@ def _tokens_of(opened: "Ledger") -> "Tokens":
 @ledger_command(tokens, "add")
 def add_token(
     opened: "Ledger",
-    name: Annotated[str, argument("NAME", "What it is called in lists.")],
-    role: Annotated[str, value("ROLE", "requester, operator, approver, auditor or admin.")],
-    scopes: Annotated[
-        str | None, value("A,B", "Fewer scopes than the role has.", "all of the role")
-    ] = None,
-    tenant: Annotated[str | None, value("NAME", "Whose things it sees.", "everybody's")] = None,
+    name: str,
+    *,
+    role: str,
+    scopes: str | None = None,
+    tenant: str | None = None,
     days: Annotated[int, value("N", "How long it is valid.", min=1)] = 90,
 ) -> Answer:
     """Make a token and print it; it is shown this once.
 
     Example: letheon token add reviewer --role auditor --days 30
+
+    Parameters
+    ----------
+    name : NAME
+        What it is called in lists.
+    role : ROLE
+        requester, operator, approver, auditor or admin.
+    scopes : A,B, by default all of the role
+        Fewer scopes than the role has.
+    tenant : NAME, by default everybody's
+        Whose things it sees.
     """
     wanted = None if scopes is None else [one.strip() for one in scopes.split(",")]
     with _command.usage_errors():
@@ -390,18 +421,19 @@ def list_tokens(opened: "Ledger") -> Answer:
 
 
 @ledger_command(tokens, "revoke")
-def revoke_token(
-    opened: "Ledger",
-    token: Annotated[str, argument("ID", "Id of the token, from the list.")],
-    descendants: Annotated[
-        bool, flag("--descendants", "Those too that were made with it.")
-    ] = False,
-) -> Answer:
+def revoke_token(opened: "Ledger", token: str, *, descendants: bool = False) -> Answer:
     """Take a token back at once, with the browsers that were logged in with it.
 
     Of a token that was stolen, take back what was made with it as well.
 
     Example: letheon token revoke 0123456789abcdef --descendants
+
+    Parameters
+    ----------
+    token : ID
+        Id of the token, from the list.
+    descendants : bool
+        Those too that were made with it.
     """
     done = _tokens_of(opened).revoke(token, descendants=descendants)
     if not done:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from letheon.cli import _command
-from letheon.cli._command import argument, count, flag, refuse, value, whole_number, whole_numbers
+from letheon.cli._command import argument, count, refuse, value, whole_number, whole_numbers
 
 if TYPE_CHECKING:
     import rich.table
@@ -35,28 +35,18 @@ def demo(seed: Annotated[int, count(0, "Seed of the models.")] = 0) -> None:
         raise typer.Exit(1)
 
 
+@_command.document_options
 def plan(
     rows: Annotated[int, argument("ROWS", "Rows to be trained on.", parser=whole_number(2))],
-    requests: Annotated[
-        str | None,
-        value(
-            "N,N",
-            "People who leave; several numbers with commas are compared.",
-            "1,30 where possible",
-        ),
-    ] = None,
-    shards: Annotated[str, value("N,N", "Numbers of shards to compare.")] = "1,5,20",
-    slices: Annotated[str, value("N,N", "Numbers of slices per shard to compare.")] = "1,10",
+    *,
+    requests: str | None = None,
+    shards: str = "1,5,20",
+    slices: str = "1,10",
     epochs: Annotated[
         int | None, count(1, "Passes of a model without slices.", "as slices need")
     ] = None,
-    stage_data: Annotated[
-        Literal["cumulative", "new"],
-        typer.Option(help="A stage trains on all slices so far, or on its new one only."),
-    ] = "cumulative",
-    one_by_one: Annotated[
-        bool, flag("--one-by-one", "Serve requests singly, not in one batch.")
-    ] = False,
+    stage_data: Literal["cumulative", "new"] = "cumulative",
+    one_by_one: bool = False,
     rows_per_person: Annotated[float, value("X", "Mean rows of one person.", min=1)] = 1.0,
     state_bytes: Annotated[
         int | None, count(0, "Size of one saved state; adds a storage column.")
@@ -66,6 +56,19 @@ def plan(
 
     Numbers are expectations for people who leave whatever shard or slice they are in. Example:
     letheon plan 100000 --shards 5,20 --slices 1,50 --requests 1,8,39
+
+    Parameters
+    ----------
+    requests : N,N, by default 1,30 where possible
+        People who leave; several numbers with commas are compared.
+    shards : N,N
+        Numbers of shards to compare.
+    slices : N,N
+        Numbers of slices per shard to compare.
+    stage_data : {"cumulative", "new"}
+        A stage trains on all slices so far, or on its new one only.
+    one_by_one : bool
+        Serve requests singly, not in one batch.
     """
     from letheon.sharded import compare_plans
     from letheon.terminal import PlainConsole, print_table
@@ -178,15 +181,17 @@ def inspect(
     _command.list_facts(lines, soft_wrap=True).print()
 
 
-def datasets(
-    name: Annotated[
-        str | None, argument("[NAME]", "One of them, with everything known about it.")
-    ] = None,
-    folder: Annotated[
-        Path | None, value("DIR", "Where the files are.", "$LETHEON_DATA or ~/.cache/letheon")
-    ] = None,
-) -> None:
-    """List the survey's data sets: which are here, their terms, and how to get the others."""
+@_command.document_options
+def datasets(name: str | None = None, *, folder: Path | None = None) -> None:
+    """List the survey's data sets: which are here, their terms, and how to get the others.
+
+    Parameters
+    ----------
+    name : [NAME]
+        One of them, with everything known about it.
+    folder : DIR, by default $LETHEON_DATA or ~/.cache/letheon
+        Where the files are.
+    """
     from letheon.datasets import data_home, info, names, present
 
     if name is None:
@@ -238,37 +243,22 @@ def _dataset_facts(about: "DatasetInfo", home: Path) -> list[tuple[str, str]]:
 _FAMILIES = {"linear": "linear", "forest": "forest", "deep": "net"}
 
 
+@_command.document_options
 def bench(
-    quick: Annotated[
-        bool, flag("--quick", "Small models on data that ship with scikit-learn.")
-    ] = False,
-    data: Annotated[
-        str | None,
-        value("NAME,NAME", "Data sets, in LETHEON_DATA.", "those of the survey's that are there"),
-    ] = None,
-    methods: Annotated[
-        str | None,
-        value(
-            "NAME,NAME",
-            "Methods: Naive, SISA, DaRE, Fisher, Influence, DeltaGrad, Descent-to-Delete, "
-            "DeepObliviate.",
-            default="all",
-        ),
-    ] = None,
-    removed: Annotated[
-        str | None, value("N,N%", "People who leave: numbers, or shares of all.", "1,100,1%,10%")
-    ] = None,
+    *,
+    quick: bool = False,
+    data: str | None = None,
+    methods: str | None = None,
+    removed: str | None = None,
     seeds: Annotated[
         int | None, count(1, "Repetitions of every experiment.", "5, quick: 2")
     ] = None,
     rows: Annotated[
         int | None, count(200, "Training rows at most; nets get two fifths of them.", "5000")
     ] = None,
-    attacks: Annotated[bool, flag("--attacks/--no-attacks", "Run attackers on models too.")] = True,
-    only: Annotated[
-        Literal["all", "linear", "forest", "deep"], typer.Option(help="One family of models.")
-    ] = "all",
-    device: Annotated[str, value("DEVICE", "Where nets are trained, such as cuda.")] = "cpu",
+    attacks: bool = True,
+    only: Literal["all", "linear", "forest", "deep"] = "all",
+    device: str = "cpu",
     jobs: Annotated[
         int | None,
         count(1, "Experiments at once, each on one core.", "2 where there are two cores"),
@@ -276,13 +266,32 @@ def bench(
     out: Annotated[Path, value("DIR", "Where results are written.", file_okay=False)] = Path(
         "letheon-bench"
     ),
-    resume: Annotated[bool, flag("--resume", "Go on where a run was stopped.")] = False,
+    resume: bool = False,
 ) -> None:
     """Measure all methods as the survey's Tables 2 and 3 do, with its numbers beside.
 
     Every experiment is a file in DIR/cells; the report is DIR/report.html, .md and .json. Nets may
     be run elsewhere (--only deep --device cuda) and their cells put into the same folder; a run
     with --resume then counts them. The exit status is 1 if an experiment failed.
+
+    Parameters
+    ----------
+    quick : bool
+        Small models on data that ship with scikit-learn.
+    data : NAME,NAME, by default those of the survey's that are there
+        Data sets, in LETHEON_DATA.
+    methods : NAME,NAME, by default all
+        Methods: Naive, SISA, DaRE, Fisher, Influence, DeltaGrad, Descent-to-Delete, DeepObliviate.
+    removed : N,N%, by default 1,100,1%,10%
+        People who leave: numbers, or shares of all.
+    attacks : bool
+        Run attackers on models too.
+    only : {"all", "linear", "forest", "deep"}
+        One family of models.
+    device : DEVICE
+        Where nets are trained, such as cuda.
+    resume : bool
+        Go on where a run was stopped.
     """
     from letheon.bench import METHODS, Options
 

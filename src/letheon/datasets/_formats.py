@@ -84,7 +84,7 @@ def read_ctr(job: Job) -> Loaded:
         first = ("\t".join(line.rstrip("\n").split("\t", 14)[:14]) for line in lines)
         table = read_columns(first, names=("label", *_CTR_NUMBERS), delimiter="\t", limit=FIRST)
     X, features = encode(table, _CTR_NUMBERS, (), job.encode)
-    return Loaded(X, table["label"].map(int, np.int64), feature_names=features)
+    return Loaded(X, table.map("label", int, np.int64), feature_names=features)
 
 
 def read_twitter(job: Job) -> Loaded:
@@ -144,8 +144,8 @@ def read_purchase(job: Job) -> Loaded:
     """
     with job.text(1) as lines:
         history = read_columns(lines)
-    customers = history["id"].map(int, np.int64)
-    y = history["repeater"].map(lambda text: text.strip().lower() in ("t", "true", "1"), np.int64)
+    customers = history.map("id", int, np.int64)
+    y = history.map("repeater", lambda t: t.strip().lower() in ("t", "true", "1"), np.int64)
     with job.text(0) as lines:
         bought, n_sold = _read_baskets(lines, customers.tolist())
     categories = list(n_sold)
