@@ -4,31 +4,41 @@ The header's ``__metadata__`` has the single key ``letheon``. Its value is a JSO
 order, ``format``, ``sha256``, ``kind``, ``versions`` and ``tree``. The SHA-256 is taken over the
 whole file with 64 zeros in its own place, so no byte can change unseen: not of the header, not of
 the padding, not of the tensors. The same value gives the same bytes.
+
+In the tree null, true, false, strings and integers below 2**53 stand for themselves; everything
+else is an object with one key that says what it is. Bytes and arrays lie in tensors: those of
+4,096 bytes and more in one of their own (``"t0"``, ``"t1"``, ...), smaller ones one after the other
+in the tensor ``small`` (``[begin, size]``). A float is its 8 bytes, little-endian, in hexadecimal.
 """
 
 import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator
+import struct
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
+from sys import intern
 from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
 
 from letheon.exceptions import (
     CorruptFileError,
     MemoryLimitError,
     NewerFormatError,
+    StateError,
     UnsupportedStateError,
 )
-from letheon.state._blob import FORMAT, environment
-from letheon.state._budget import MemoryBudget, check_shape
+from letheon.state import _bytes as canonical
+from letheon.state import _nodes as nodes
 from letheon.state._decode import Trusted, audit, construct, trusted_names
-from letheon.state._encode import to_tree
-from letheon.state._manifest import Tensors, from_json, json_memory, to_json
-from letheon.state._nodes import Node
+from letheon.state._encode import FORMAT, environment, to_tree
+from letheon.state._nodes import Buffer, MemoryBudget, Node, check_shape
 from letheon.state._stores import write_atomically
 
 _ZEROS = "0" * 64
@@ -44,6 +54,15 @@ _ITEMSIZES = {
     "F64": 8, "F32": 4, "F16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1,
     "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
 }  # fmt: skip
+SMALL = "small"
+_SMALL_BELOW = 4096
+_EXACT_INT = 1 << 53
+_PACK_ABOVE = 256
+# dtypes that a safetensors file knows by name; others are stored as bytes.
+_NATIVE = {
+    "<f8", "<f4", "<f2", "<i8", "<i4", "<i2", "|i1", "<u8", "<u4", "<u2", "|u1", "|b1",
+}  # fmt: skip
+_ATOMS = frozenset({type(None), bool, int, float, str})
 
 
 @dataclass(frozen=True)
@@ -271,18 +290,18 @@ def _parse(raw: bytes, budget: MemoryBudget) -> Contents:
             format=manifest["format"],
             kind=manifest["kind"],
             versions={str(k): str(v) for k, v in manifest["versions"].items()},
-            tree=from_json(manifest["tree"], _tensors(header, memoryview(raw)[begin:]), budget),
+            tree=_Reader(_tensors(header, memoryview(raw)[begin:]), budget).node(manifest["tree"]),
             size=len(raw),
             budget=budget,
         )
         budget.give_back(passing)
         return contents
-    except CorruptFileError:
+    except StateError:
         raise
     except RecursionError:
         raise CorruptFileError("the manifest is nested too deeply") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptFileError(f"the header makes no sense: {error!r}") from error
+    except (ValueError, LookupError, TypeError, AttributeError, struct.error) as error:
+        raise CorruptFileError(f"the manifest makes no sense: {error!r}") from error
 
 
 def _tensors(header: dict[str, Any], data: memoryview) -> dict[str, memoryview]:
@@ -302,11 +321,220 @@ def _tensors(header: dict[str, Any], data: memoryview) -> dict[str, memoryview]:
 
 def _require(condition: bool, what: str) -> None:
     if not condition:
-        raise CorruptFileError(f"the header is wrong about {what}")
+        raise CorruptFileError(f"the manifest is wrong about {what}")
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    values = dict(pairs)
+    if len(values) != len(pairs):
         raise CorruptFileError("the manifest has a key twice")
-    return found
+    return values
+
+
+class Tensors:
+    """Collects the bytes of a tree as tensors."""
+
+    def __init__(self) -> None:
+        self.small = bytearray()
+        self.big: dict[str, NDArray[Any]] = {}
+
+    def add(self, data: Buffer, dtype: str = "|u1", shape: tuple[int, ...] = (-1,)) -> Any:
+        """Store bytes and return where they are."""
+        if len(data) < _SMALL_BELOW:
+            begin = len(self.small)
+            self.small += data
+            return [begin, len(data)]
+        name = f"t{len(self.big)}"
+        array = np.frombuffer(data, dtype if dtype in _NATIVE else "|u1")
+        self.big[name] = array.reshape(shape) if dtype in _NATIVE else array
+        return name
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return all tensors by name."""
+        return {SMALL: np.frombuffer(self.small, np.uint8), **self.big}
+
+
+def to_json(node: Any, tensors: Tensors) -> Any:
+    """Return a tree as values that JSON can hold; bytes go to `tensors`."""
+    if node is None or type(node) in {bool, str}:
+        return node
+    write = _ATOM_WRITERS.get(type(node))
+    if write is not None:
+        return write(node, tensors)
+    if _is_long_run(node):
+        return {"packed": tensors.add(canonical.to_bytes(node))}
+    layout = nodes.layout_of(node)
+    if type(node) is nodes.Array:
+        return {layout.key: [node.dtype, list(node.shape), tensors.add(node.data, *node[:2])]}
+    values = [_PART_WRITERS[kind](value, tensors) for kind, value in layout.values(node)]
+    return {layout.key: values[0] if len(values) == 1 else values}
+
+
+def _is_long_run(node: Any) -> bool:
+    """Say whether a node is written as canonical bytes: headers of files have a limit.
+
+    A vocabulary, for one, takes half the memory to read.
+    """
+    if type(node) not in {nodes.Items, nodes.Objects, nodes.Record}:
+        return False
+    is_long = len(node.items) > _PACK_ABOVE
+    return is_long and all(type(value) in _ATOMS for value in nodes.children(node))
+
+
+def _all_json(values: tuple[Any, ...], tensors: Tensors) -> list[Any]:
+    return [to_json(value, tensors) for value in values]
+
+
+Writer = Callable[[Any, Tensors], Any]
+_ATOM_WRITERS: dict[type, Writer] = {
+    int: lambda value, _: value if abs(value) < _EXACT_INT else {"int": hex(value)},
+    float: lambda value, _: {"float": struct.pack("<d", value).hex()},
+    complex: lambda value, _: {"complex": struct.pack("<dd", value.real, value.imag).hex()},
+    bytes: lambda value, tensors: {"bytes": tensors.add(value)},
+}
+_PART_WRITERS: dict[str, Writer] = {
+    **dict.fromkeys(("number", "text", "class_name"), lambda value, _: value),
+    **dict.fromkeys(("node", "lengths", "state"), to_json),
+    **dict.fromkeys(("items", "keys"), _all_json),
+    "shape": lambda shape, _: list(shape),
+    "own_bytes": lambda data, tensors: tensors.add(data),
+    "record": lambda items, tensors: {key: to_json(value, tensors) for key, value in items},
+    "pairs": lambda items, tensors: [_all_json(pair, tensors) for pair in items],
+}
+
+
+def json_memory(text: bytes) -> int:
+    """Return a bound of what parsing a JSON text takes: the text again, and all values in it."""
+    wide = 4 if b"\\u" in text else 1
+    names = text.count(b":")
+    values = names + text.count(b",") + text.count(b"[")
+    strings = text.count(b'"') // 2
+    containers = 96 * text.count(b"[") + 240 * text.count(b"{")
+    return (2 + wide) * len(text) + containers + 128 * names + 40 * values + 56 * strings
+
+
+class _Reader:
+    """Reads nodes from parsed JSON; counts what they take.
+
+    The methods without an underscore read the parts that `nodes.LAYOUTS` names.
+    """
+
+    def __init__(self, tensors: Mapping[str, memoryview], budget: MemoryBudget) -> None:
+        self.tensors = tensors
+        self.budget = budget
+        self.depth = 0
+
+    def node(self, value: Any) -> Any:
+        if value is None or type(value) in {bool, str}:
+            return value
+        if type(value) is int:
+            _require(abs(value) < _EXACT_INT, "an int")
+            return value
+        _require(type(value) is dict and len(value) == 1, "a value")
+        key, content = next(iter(value.items()))
+        self.depth += 1
+        _require(self.depth <= 3 * nodes.MAX_DEPTH, "nesting")
+        self.budget.take(nodes.CONTAINER, "its values")
+        layout = nodes.LAYOUT_OF_KEY.get(key)
+        if layout is None:
+            node = _READERS[key](self, content)
+        else:
+            values = [content] if len(layout.parts) == 1 else content
+            _require(type(values) is list and len(values) == len(layout.parts), f"the {key}")
+            parts = zip(layout.parts, values, strict=True)
+            node = layout.make(*[getattr(self, part)(value) for part, value in parts])
+        self.depth -= 1
+        return node
+
+    def buffer(self, where: Any) -> Buffer:
+        return canonical.take_buffer(self._view(where), self.budget)
+
+    def own_bytes(self, where: Any) -> bytes:
+        return canonical.take_bytes(self._view(where), self.budget)
+
+    def _view(self, where: Any) -> memoryview:
+        if type(where) is str:
+            return self.tensors[where]
+        begin, size = where
+        small = self.tensors[SMALL]
+        _require(_is_count(begin) and _is_count(size) and begin + size <= len(small), "a place")
+        return small[begin : begin + size]
+
+    def number(self, value: Any) -> int:
+        _require(_is_count(value), "a number")
+        return value  # type: ignore[no-any-return]
+
+    def text(self, value: Any) -> str:
+        _require(type(value) is str, "a name")
+        return value  # type: ignore[no-any-return]
+
+    def dtype(self, value: Any) -> str:
+        return intern(self.text(value))
+
+    def class_name(self, value: Any) -> str:
+        self.budget.take(nodes.INSTANCE, "an object")
+        return self.text(value)
+
+    def shape(self, value: Any) -> tuple[int, ...]:
+        _require(type(value) is list and len(value) <= nodes.MAX_DIMENSIONS, "a shape")
+        _require(all(_is_count(n) for n in value), "a shape")
+        return tuple(value)
+
+    def lengths(self, value: Any) -> nodes.Array:
+        node = self.node(value)
+        _require(type(node) is nodes.Array, "Array")
+        return node  # type: ignore[no-any-return]
+
+    def state(self, value: Any) -> nodes.Record:
+        node = self.node(value)
+        _require(type(node) is nodes.Record, "Record")
+        return canonical.take_state(node, self.budget)
+
+    def items(self, values: Any, cost: int = nodes.ITEM) -> tuple[Any, ...]:
+        _require(type(values) is list, "a list")
+        self.budget.take(nodes.CONTAINER + cost * len(values), "its values")
+        return tuple([self.node(value) for value in values])
+
+    def keys(self, values: Any) -> tuple[Any, ...]:
+        items = self.items(values, nodes.SET_ITEM)
+        canonical.require_increasing([self._key(item) for item in items])
+        return items
+
+    def _key(self, node: Any) -> bytes:
+        """Return the canonical bytes of a key; sets inside sets are written again and again."""
+        parts = canonical.to_parts(node)
+        self.budget.take(nodes.ATOM + sum(map(len, parts)), "keys")
+        return b"".join(parts)
+
+    def record(self, value: Any) -> tuple[tuple[str, Any], ...]:
+        _require(type(value) is dict, "a dict")
+        self.budget.take(nodes.RECORD_ITEM * len(value), "a dict")
+        canonical.require_increasing(list(value))
+        return tuple([(key, self.node(item)) for key, item in value.items()])
+
+    def pairs(self, values: Any) -> tuple[tuple[Any, Any], ...]:
+        _require(type(values) is list, "a dict")
+        self.budget.take(nodes.PAIRS_ITEM * len(values), "a dict")
+        pairs = [self.items(pair) for pair in values]
+        _require(all(len(pair) == 2 for pair in pairs), "a pair")
+        canonical.require_increasing([self._key(pair[0]) for pair in pairs])
+        return tuple([(key, value) for key, value in pairs])
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _read_int(_: _Reader, value: str) -> int:
+    number = int(value, 16)
+    _require(abs(number) >= _EXACT_INT and hex(number) == value, "an int")
+    return number
+
+
+_READERS: dict[str, Callable[[_Reader, Any], Any]] = {
+    "int": _read_int,
+    "float": lambda _, value: struct.unpack("<d", bytes.fromhex(value))[0],
+    "complex": lambda _, value: complex(*struct.unpack("<dd", bytes.fromhex(value))),
+    "bytes": _Reader.own_bytes,
+    "packed": lambda reader, where: canonical.from_bytes(reader._view(where), reader.budget),
+}
