@@ -32,7 +32,7 @@ _PUBLIC = tuple(f"letheon.{name}." for name in _PACKAGES.split())
 _TABLE: dict[str, tuple[str, str]] = {
     "letheon.rows._ids": ("letheon.data._ids", "IntIds TextIds"),
     "letheon.rows._rows": ("letheon.data._rows", "Rows"),
-    "letheon.rows._slots": ("letheon.data._slots", "SlotRows"),
+    "letheon.rows._slots": ("letheon.data._rows", "SlotRows"),
     "letheon.sharded._assign": ("letheon.sharded._shards", "Assignment"),
     "letheon.sharded._shards": ("letheon.sharded._shards", "Ensemble Shard"),
     "letheon.sharded._sisa": ("letheon.sharded._sisa", "SISAClassifier SISARegressor"),
