@@ -109,7 +109,7 @@ class Reading:
         return state.read_file(path)
 
     def _bundle(self, data: bytes) -> Any:
-        from letheon.audit._reading import AuditedModel
+        from letheon.audit._bundle import AuditedModel
 
         part = ("model", "rows", "vault")[len(data) % 3]
         self._write(f"{part}.blob", bytes(32) + data)
