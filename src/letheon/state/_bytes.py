@@ -189,34 +189,92 @@ def from_bytes(data: Buffer, budget: MemoryBudget) -> Node:
     return node
 
 
-class _Reader:
-    """Reads nodes; knows where it is and how deep, and counts what they take.
+class TreeReader:
+    """Parts of nodes that bytes and manifests share, and what they take in memory.
 
     The methods without an underscore read the parts that `nodes.LAYOUTS` names.
     """
 
-    def __init__(self, data: Buffer, budget: MemoryBudget) -> None:
-        self.data = memoryview(data)
+    def __init__(self, budget: MemoryBudget) -> None:
         self.budget = budget
-        self.at = 0
         self.depth = 0
+
+    def node(self) -> Any:
+        """Read a node."""
+        raise NotImplementedError
+
+    def text(self) -> str:
+        """Read a text."""
+        raise NotImplementedError
+
+    def _data(self) -> memoryview:
+        raise NotImplementedError
+
+    def _read_parts(self, layout: nodes.Layout) -> Any:
+        self.depth += 1
+        if self.depth > 3 * nodes.MAX_DEPTH:
+            raise CorruptFileError("not canonical: the tree is nested too deeply")
+        node = layout.make(*[getattr(self, part)() for part in layout.parts])
+        self.depth -= 1
+        return node
+
+    def _read_kind(self, kind: type) -> Any:
+        node = self.node()
+        if type(node) is not kind:
+            raise CorruptFileError(f"not canonical: a node is no {kind.__name__}")
+        return node
+
+    def dtype(self) -> str:
+        """Read the name of a dtype."""
+        return intern(self.text())
+
+    def class_name(self) -> str:
+        """Read the name of an object's class."""
+        self.budget.take(nodes.INSTANCE, "an object")
+        return self.text()
+
+    def buffer(self) -> Buffer:
+        """Read the bytes of an array; few are copied, since a view of them takes more."""
+        data = self._data()
+        is_small = len(data) < _COPY_BELOW
+        self.budget.take(nodes.ARRAY + (len(data) if is_small else _VIEW), "an array")
+        return bytes(data) if is_small else data
+
+    def own_bytes(self) -> bytes:
+        """Read bytes as a copy."""
+        data = self._data()
+        self.budget.take(nodes.ATOM + len(data), "bytes")
+        return bytes(data)
+
+    def lengths(self) -> nodes.Array:
+        """Read an array."""
+        return self._read_kind(nodes.Array)  # type: ignore[no-any-return]
+
+    def state(self) -> nodes.Record:
+        """Read the attributes of an object, which are a dict of their own."""
+        record: nodes.Record = self._read_kind(nodes.Record)
+        self.budget.take(nodes.RECORD_ITEM * len(record.items) // 2, "an object")
+        return record
+
+
+class _Reader(TreeReader):
+    """Reads nodes from bytes; knows where it is."""
+
+    def __init__(self, data: Buffer, budget: MemoryBudget) -> None:
+        super().__init__(budget)
+        self.data = memoryview(data)
+        self.at = 0
 
     def node(self) -> Any:
         tag = self.data[self.at]
         self.at += 1
-        layout, read = nodes.LAYOUT_OF_TAG.get(tag), _ATOM_READERS.get(tag)
-        if layout is None and read is None:
-            raise CorruptFileError(f"not canonical bytes: unknown tag {tag}")
-        self.depth += 1
-        if self.depth > 3 * nodes.MAX_DEPTH:
-            raise CorruptFileError("not canonical bytes: nested too deeply")
-        if layout is None:
-            node = read(self)  # type: ignore[misc]
-        else:
+        layout = nodes.LAYOUT_OF_TAG.get(tag)
+        if layout is not None:
             self.budget.take(layout.cost, "its values")
-            node = layout.make(*[getattr(self, part)() for part in layout.parts])
-        self.depth -= 1
-        return node
+            return self._read_parts(layout)
+        if tag not in _ATOM_READERS:
+            raise CorruptFileError(f"not canonical bytes: unknown tag {tag}")
+        return _ATOM_READERS[tag](self)
 
     def _take(self, size: int) -> memoryview:
         end = self.at + size
@@ -225,6 +283,9 @@ class _Reader:
         part = self.data[self.at : end]
         self.at = end
         return part
+
+    def _data(self) -> memoryview:
+        return self._take(self.number())
 
     def _count(self, cost: int) -> int:
         """Read a number of things to come: each takes at least a byte here and `cost` in memory."""
@@ -252,20 +313,13 @@ class _Reader:
         return value
 
     def text(self) -> str:
-        """Return UTF-8 as a str; one wide character makes all others as wide."""
-        data = self._take(self.number())
+        # One wide character makes all others as wide.
+        data = self._data()
         most = nodes.TEXT + 4 * len(data)
         self.budget.take(most, "a text")
         text = str(data, "utf-8", "surrogatepass")
         self.budget.give_back(most - (getsizeof(text) + 15) // 16 * 16)
         return text
-
-    def dtype(self) -> str:
-        return intern(self.text())
-
-    def class_name(self) -> str:
-        self.budget.take(nodes.INSTANCE, "an object")
-        return self.text()
 
     def shape(self) -> tuple[int, ...]:
         n = self.number()
@@ -273,24 +327,6 @@ class _Reader:
             raise CorruptFileError(f"not canonical bytes: {n} dimensions")
         self.budget.take(nodes.ATOM * n, "a shape")
         return struct.unpack(f"<{n}Q", self._take(8 * n))
-
-    def buffer(self) -> Buffer:
-        return take_buffer(self._take(self.number()), self.budget)
-
-    def own_bytes(self) -> bytes:
-        return take_bytes(self._take(self.number()), self.budget)
-
-    def lengths(self) -> nodes.Array:
-        node = self.node()
-        if type(node) is not nodes.Array:
-            raise CorruptFileError("not canonical bytes: expected Array")
-        return node
-
-    def state(self) -> nodes.Record:
-        node = self.node()
-        if type(node) is not nodes.Record:
-            raise CorruptFileError("not canonical bytes: expected Record")
-        return take_state(node, self.budget)
 
     def items(self) -> tuple[Any, ...]:
         self.budget.take(nodes.CONTAINER, "its values")
@@ -325,27 +361,8 @@ def require_increasing(keys: list[Any]) -> None:
         raise CorruptFileError(_OUT_OF_ORDER)
 
 
-def take_buffer(data: memoryview, budget: MemoryBudget) -> Buffer:
-    """Return the bytes of an array; few are copied, since a view of them takes more."""
-    is_small = len(data) < _COPY_BELOW
-    budget.take(nodes.ARRAY + (len(data) if is_small else _VIEW), "an array")
-    return bytes(data) if is_small else data
-
-
-def take_bytes(data: memoryview, budget: MemoryBudget) -> bytes:
-    """Return a copy of bytes."""
-    budget.take(nodes.ATOM + len(data), "bytes")
-    return bytes(data)
-
-
-def take_state(state: nodes.Record, budget: MemoryBudget) -> nodes.Record:
-    """Return the attributes of an object, which are a dict of their own."""
-    budget.take(nodes.RECORD_ITEM * len(state.items) // 2, "an object")
-    return state
-
-
 def _read_int(reader: _Reader) -> int:
-    data = reader._take(reader.number())
+    data = reader._data()
     # Digits of 30 bits, in steps of 16 bytes.
     reader.budget.take((39 + 4 * (8 * len(data) // 30 + 1)) // 16 * 16, "an int")
     value = int.from_bytes(data, "little", signed=True)

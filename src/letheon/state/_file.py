@@ -20,8 +20,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
+from io import BytesIO
 from pathlib import Path
-from sys import intern
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -34,8 +35,8 @@ from letheon.exceptions import (
     StateError,
     UnsupportedStateError,
 )
-from letheon.state import _bytes as canonical
 from letheon.state import _nodes as nodes
+from letheon.state._bytes import TreeReader, from_bytes, require_increasing, to_bytes, to_parts
 from letheon.state._decode import Trusted, audit, construct, trusted_names
 from letheon.state._encode import FORMAT, environment, to_tree
 from letheon.state._nodes import Buffer, MemoryBudget, Node, check_shape
@@ -120,15 +121,10 @@ def write_file(path: str | os.PathLike[str], value: Any, *, kind: str = "value")
     try:
         write_atomically(Path(path), [view[: place.end()], digest, view[place.end() + 64 :]])
     except OSError as error:
-        raise _about_the_target(error, path) from None
-
-
-def _about_the_target(error: OSError, path: str | os.PathLike[str]) -> OSError:
-    """Return the error with the path that the caller gave: the temporary file is our business."""
-    missing = isinstance(error, FileNotFoundError)
-    reason = "the directory to write into does not exist" if missing else error.strerror
-    # OSError itself chooses the subclass that belongs to the number.
-    return OSError(error.errno, reason, os.fspath(path))
+        is_missing = isinstance(error, FileNotFoundError)
+        reason = "the directory to write into does not exist" if is_missing else error.strerror
+        # With the path that the caller gave; OSError itself chooses the subclass of the number.
+        raise OSError(error.errno, reason, os.fspath(path)) from None
 
 
 def _serialised(tree: Node, kind: str) -> bytes:
@@ -136,18 +132,9 @@ def _serialised(tree: Node, kind: str) -> bytes:
     from safetensors.numpy import save
 
     tensors = Tensors()
-    content = to_json(tree, tensors)
-    manifest = json.dumps(
-        {
-            "format": FORMAT,
-            "sha256": _ZEROS,
-            "kind": kind,
-            "versions": environment(),
-            "tree": content,
-        },
-        separators=(",", ":"),
-        allow_nan=False,
-    )
+    content: dict[str, Any] = {"format": FORMAT, "sha256": _ZEROS, "kind": kind}
+    content |= {"versions": environment(), "tree": to_json(tree, tensors)}
+    manifest = json.dumps(content, separators=(",", ":"), allow_nan=False)
     if len(manifest) > _MAX_HEADER:
         raise UnsupportedStateError(
             "the value has too many small parts for one file; keep them in arrays"
@@ -216,33 +203,24 @@ def read_contents(
     """
     name = name_of(path)
     with naming(name):
-        if isinstance(path, str | os.PathLike):
-            size = Path(path).stat().st_size
-            budget = MemoryBudget(size, max_memory)
-            budget.take(size, "the file")
-            raw = Path(path).read_bytes()
-        else:
-            raw = path.read()
-            budget = MemoryBudget(len(raw), max_memory)
-            budget.take(len(raw), "the file")
+        file = Path(path) if isinstance(path, str | os.PathLike) else BytesIO(path.read())
+        size = file.stat().st_size if isinstance(file, Path) else len(file.getvalue())
+        budget = MemoryBudget(size, max_memory)
+        budget.take(size, "the file")
+        raw = file.read_bytes() if isinstance(file, Path) else file.getvalue()
         place = _START.match(raw, 8)
         if place is None:
             raise CorruptFileError(f"{name}: {_what_else(raw)}")
-        return _read(raw, place, budget, name)
-
-
-def _read(raw: bytes, place: re.Match[bytes], budget: MemoryBudget, name: str) -> Contents:
-    try:
-        _verify(raw, place)
-        return _parse(raw, budget)
-    except MemoryLimitError:
-        raise
-    except CorruptFileError as error:
-        raise CorruptFileError(
-            f"{name}: {error}; restore the file from a copy"
-        ) from error.__cause__
-    except NewerFormatError as error:
-        raise NewerFormatError(f"{name}: {error}") from None
+        try:
+            _verify(raw, place)
+            return _parse(raw, budget)
+        except MemoryLimitError:
+            raise
+        except CorruptFileError as error:
+            reason = f"{name}: {error}; restore the file from a copy"
+            raise CorruptFileError(reason) from error.__cause__
+        except NewerFormatError as error:
+            raise NewerFormatError(f"{name}: {error}") from None
 
 
 def _verify(raw: bytes, place: re.Match[bytes]) -> None:
@@ -282,15 +260,14 @@ def _parse(raw: bytes, budget: MemoryBudget) -> Contents:
         text = raw[8:begin]
         passing = json_memory(text)
         budget.take(passing, "the header")
-        header = json.loads(text, object_pairs_hook=_without_duplicates)
-        manifest = json.loads(
-            header.pop("__metadata__")["letheon"], object_pairs_hook=_without_duplicates
-        )
+        load = partial(json.loads, object_pairs_hook=_without_duplicates)
+        header = load(text)
+        manifest = load(header.pop("__metadata__")["letheon"])
         contents = Contents(
             format=manifest["format"],
             kind=manifest["kind"],
             versions={str(k): str(v) for k, v in manifest["versions"].items()},
-            tree=_Reader(_tensors(header, memoryview(raw)[begin:]), budget).node(manifest["tree"]),
+            tree=_Reader(_tensors(header, memoryview(raw)[begin:]), budget).read(manifest["tree"]),
             size=len(raw),
             budget=budget,
         )
@@ -362,7 +339,7 @@ def to_json(node: Any, tensors: Tensors) -> Any:
     if write is not None:
         return write(node, tensors)
     if _is_long_run(node):
-        return {"packed": tensors.add(canonical.to_bytes(node))}
+        return {"packed": tensors.add(to_bytes(node))}
     layout = nodes.layout_of(node)
     if type(node) is nodes.Array:
         return {layout.key: [node.dtype, list(node.shape), tensors.add(node.data, *node[:2])]}
@@ -413,18 +390,21 @@ def json_memory(text: bytes) -> int:
     return (2 + wide) * len(text) + containers + 128 * names + 40 * values + 56 * strings
 
 
-class _Reader:
-    """Reads nodes from parsed JSON; counts what they take.
-
-    The methods without an underscore read the parts that `nodes.LAYOUTS` names.
-    """
+class _Reader(TreeReader):
+    """Reads nodes from parsed JSON: each part is the next value of `pending`."""
 
     def __init__(self, tensors: Mapping[str, memoryview], budget: MemoryBudget) -> None:
+        super().__init__(budget)
         self.tensors = tensors
-        self.budget = budget
-        self.depth = 0
+        self.pending: list[Any] = []
 
-    def node(self, value: Any) -> Any:
+    def read(self, value: Any) -> Any:
+        """Return the node of a value."""
+        self.pending.append(value)
+        return self.node()
+
+    def node(self) -> Any:
+        value = self.pending.pop()
         if value is None or type(value) in {bool, str}:
             return value
         if type(value) is int:
@@ -432,27 +412,18 @@ class _Reader:
             return value
         _require(type(value) is dict and len(value) == 1, "a value")
         key, content = next(iter(value.items()))
-        self.depth += 1
-        _require(self.depth <= 3 * nodes.MAX_DEPTH, "nesting")
         self.budget.take(nodes.CONTAINER, "its values")
         layout = nodes.LAYOUT_OF_KEY.get(key)
         if layout is None:
-            node = _READERS[key](self, content)
-        else:
-            values = [content] if len(layout.parts) == 1 else content
-            _require(type(values) is list and len(values) == len(layout.parts), f"the {key}")
-            parts = zip(layout.parts, values, strict=True)
-            node = layout.make(*[getattr(self, part)(value) for part, value in parts])
-        self.depth -= 1
-        return node
+            self.pending.append(content)
+            return _ATOM_READERS[key](self)
+        values = [content] if len(layout.parts) == 1 else content
+        _require(type(values) is list and len(values) == len(layout.parts), f"the {key}")
+        self.pending.extend(reversed(values))
+        return self._read_parts(layout)
 
-    def buffer(self, where: Any) -> Buffer:
-        return canonical.take_buffer(self._view(where), self.budget)
-
-    def own_bytes(self, where: Any) -> bytes:
-        return canonical.take_bytes(self._view(where), self.budget)
-
-    def _view(self, where: Any) -> memoryview:
+    def _data(self) -> memoryview:
+        where = self.pending.pop()
         if type(where) is str:
             return self.tensors[where]
         begin, size = where
@@ -460,64 +431,55 @@ class _Reader:
         _require(_is_count(begin) and _is_count(size) and begin + size <= len(small), "a place")
         return small[begin : begin + size]
 
-    def number(self, value: Any) -> int:
-        _require(_is_count(value), "a number")
+    def _pop(self, kind: type, what: str) -> Any:
+        value = self.pending.pop()
+        _require(type(value) is kind, what)
+        return value
+
+    def number(self) -> int:
+        value = self._pop(int, "a number")
+        _require(value >= 0, "a number")
         return value  # type: ignore[no-any-return]
 
-    def text(self, value: Any) -> str:
-        _require(type(value) is str, "a name")
-        return value  # type: ignore[no-any-return]
+    def text(self) -> str:
+        return self._pop(str, "a name")  # type: ignore[no-any-return]
 
-    def dtype(self, value: Any) -> str:
-        return intern(self.text(value))
+    def shape(self) -> tuple[int, ...]:
+        shape = self._pop(list, "a shape")
+        _require(len(shape) <= nodes.MAX_DIMENSIONS and all(map(_is_count, shape)), "a shape")
+        return tuple(shape)
 
-    def class_name(self, value: Any) -> str:
-        self.budget.take(nodes.INSTANCE, "an object")
-        return self.text(value)
-
-    def shape(self, value: Any) -> tuple[int, ...]:
-        _require(type(value) is list and len(value) <= nodes.MAX_DIMENSIONS, "a shape")
-        _require(all(_is_count(n) for n in value), "a shape")
-        return tuple(value)
-
-    def lengths(self, value: Any) -> nodes.Array:
-        node = self.node(value)
-        _require(type(node) is nodes.Array, "Array")
-        return node  # type: ignore[no-any-return]
-
-    def state(self, value: Any) -> nodes.Record:
-        node = self.node(value)
-        _require(type(node) is nodes.Record, "Record")
-        return canonical.take_state(node, self.budget)
-
-    def items(self, values: Any, cost: int = nodes.ITEM) -> tuple[Any, ...]:
-        _require(type(values) is list, "a list")
+    def items(self, cost: int = nodes.ITEM) -> tuple[Any, ...]:
+        values = self._pop(list, "a list")
         self.budget.take(nodes.CONTAINER + cost * len(values), "its values")
-        return tuple([self.node(value) for value in values])
+        return tuple([self.read(value) for value in values])
 
-    def keys(self, values: Any) -> tuple[Any, ...]:
-        items = self.items(values, nodes.SET_ITEM)
-        canonical.require_increasing([self._key(item) for item in items])
+    def keys(self) -> tuple[Any, ...]:
+        items = self.items(nodes.SET_ITEM)
+        require_increasing([self._key(item) for item in items])
         return items
 
     def _key(self, node: Any) -> bytes:
         """Return the canonical bytes of a key; sets inside sets are written again and again."""
-        parts = canonical.to_parts(node)
+        parts = to_parts(node)
         self.budget.take(nodes.ATOM + sum(map(len, parts)), "keys")
         return b"".join(parts)
 
-    def record(self, value: Any) -> tuple[tuple[str, Any], ...]:
-        _require(type(value) is dict, "a dict")
-        self.budget.take(nodes.RECORD_ITEM * len(value), "a dict")
-        canonical.require_increasing(list(value))
-        return tuple([(key, self.node(item)) for key, item in value.items()])
+    def record(self) -> tuple[tuple[str, Any], ...]:
+        values = self._pop(dict, "a dict")
+        self.budget.take(nodes.RECORD_ITEM * len(values), "a dict")
+        require_increasing(list(values))
+        return tuple([(key, self.read(value)) for key, value in values.items()])
 
-    def pairs(self, values: Any) -> tuple[tuple[Any, Any], ...]:
-        _require(type(values) is list, "a dict")
+    def pairs(self) -> tuple[tuple[Any, Any], ...]:
+        values = self._pop(list, "a dict")
         self.budget.take(nodes.PAIRS_ITEM * len(values), "a dict")
-        pairs = [self.items(pair) for pair in values]
+        pairs = []
+        for value in values:
+            self.pending.append(value)
+            pairs.append(self.items())
         _require(all(len(pair) == 2 for pair in pairs), "a pair")
-        canonical.require_increasing([self._key(pair[0]) for pair in pairs])
+        require_increasing([self._key(key) for key, _ in pairs])
         return tuple([(key, value) for key, value in pairs])
 
 
@@ -525,16 +487,17 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 0
 
 
-def _read_int(_: _Reader, value: str) -> int:
-    number = int(value, 16)
-    _require(abs(number) >= _EXACT_INT and hex(number) == value, "an int")
+def _read_int(reader: _Reader) -> int:
+    text = reader.text()
+    number = int(text, 16)
+    _require(abs(number) >= _EXACT_INT and hex(number) == text, "an int")
     return number
 
 
-_READERS: dict[str, Callable[[_Reader, Any], Any]] = {
+_ATOM_READERS: dict[str, Callable[[_Reader], Any]] = {
     "int": _read_int,
-    "float": lambda _, value: struct.unpack("<d", bytes.fromhex(value))[0],
-    "complex": lambda _, value: complex(*struct.unpack("<dd", bytes.fromhex(value))),
+    "float": lambda reader: struct.unpack("<d", bytes.fromhex(reader.text()))[0],
+    "complex": lambda reader: complex(*struct.unpack("<dd", bytes.fromhex(reader.text()))),
     "bytes": _Reader.own_bytes,
-    "packed": lambda reader, where: canonical.from_bytes(reader._view(where), reader.budget),
+    "packed": lambda reader: from_bytes(reader._data(), reader.budget),
 }
