@@ -120,8 +120,8 @@ def test_starting_after_the_slice_is_caught(monkeypatch: pytest.MonkeyPatch) -> 
     person = int(people.ids[model.rows_.extra["slice"] == 1][0])
     original = SISANetClassifier._job
 
-    def late(self: Any, workshop: Any, vault: Any, shard: int, first: int, notes: Any) -> Any:
-        return original(self, workshop, vault, shard, first + 1, notes)
+    def late(self: Any, workshop: Any, shard: int, first: int, messages: list[str]) -> Any:
+        return original(self, workshop, shard, first + 1, messages)
 
     with monkeypatch.context() as patch:
         patch.setattr(SISANetClassifier, "_job", late)

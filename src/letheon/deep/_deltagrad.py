@@ -1,6 +1,7 @@
 """DeltaGrad for nets: removal by replaying stochastic gradient descent (Wu et al. 2020)."""
 
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from letheon.deep._loop import EMPTY, Callback, Slots
 from letheon.deep._replay import Descent, LocalChecks, Path, Plan, Replay, Run
 from letheon.exceptions import TrainingError
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
-from letheon.removal import Cache, Change, Exactness, TrainingRows
+from letheon.removal import Change, Exactness, TrainingRows
 from letheon.validation import POSITIVE, OrNone, Rules, Whole
 
 FACTS = MethodFacts(
@@ -61,6 +62,7 @@ _PROBED_ROWS = 16
 _ROUNDING = 1e-3
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class DeltaGradNetClassifier(NetBase):
     """Any torch module that forgets by replaying its gradient descent.
 
@@ -181,54 +183,24 @@ class DeltaGradNetClassifier(NetBase):
         "max_smoothness": OrNone(POSITIVE),
     }
     # Settings of the loop that this method does not leave open.
-    optimizer = "sgd"
-    momentum = 0.0
-    precision = "float32"
-    calibration_rows = 2
+    optimizer: ClassVar[str] = "sgd"  # type: ignore[misc]
+    momentum: ClassVar[float] = 0.0  # type: ignore[misc]
+    precision: ClassVar[str] = "float32"  # type: ignore[misc]
+    calibration_rows: ClassVar[int] = 2  # type: ignore[misc]
 
-    path_: Path
-    n_slots_: int
+    batch_size: int = 256
+    learning_rate: float = 0.1
+    burn_in: int = 10
+    period: int = 5
+    history: int = 2
+    min_curvature: float = 1e-3
+    max_smoothness: float | None = None
+    max_error: float = 1.0
+    max_distance: float = 0.1
+    max_memory: int = 2**30
 
-    def __init__(
-        self,
-        *,
-        module: Any = None,
-        epochs: int = 20,
-        batch_size: int = 256,
-        learning_rate: float = 0.1,
-        weight_decay: float = 0.0,
-        schedule: str = "constant",
-        loss: Any = "cross_entropy",
-        burn_in: int = 10,
-        period: int = 5,
-        history: int = 2,
-        min_curvature: float = 1e-3,
-        max_smoothness: float | None = None,
-        max_error: float = 1.0,
-        max_distance: float = 0.1,
-        max_memory: int = 2**30,
-        device: str = "auto",
-        deterministic: bool = True,
-        random_state: Any = None,
-    ) -> None:
-        self.module = module
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.schedule = schedule
-        self.loss = loss
-        self.burn_in = burn_in
-        self.period = period
-        self.history = history
-        self.min_curvature = min_curvature
-        self.max_smoothness = max_smoothness
-        self.max_error = max_error
-        self.max_distance = max_distance
-        self.max_memory = max_memory
-        self.device = device
-        self.deterministic = deterministic
-        self.random_state = random_state
+    path_: Path = field(init=False)
+    n_slots_: int = field(init=False)
 
     def _train(self, held: TrainingRows, seed: int, callback: Callback | None) -> Change:
         rows, n_slots = held.rows, len(held.rows)
@@ -239,16 +211,7 @@ class DeltaGradNetClassifier(NetBase):
         start = workshop.template.initial(0).to(workshop.device)
         run = self._descent(workshop).recorded(start, plan, callback)
         nets = self._nets(workshop, run.end[None], [np.flatnonzero(rows.alive)], held.classes)
-        attributes = {
-            "rows_": rows,
-            "counts_": held.counts,
-            "shape_": rows.X.shape[1:],
-            "nets_": nets,
-            "cache_": Cache(workshop),
-            "path_": run.path,
-            "n_slots_": n_slots,
-        }
-        return Change(attributes, Outcome(1.0))
+        return self._trained(held, workshop, nets, path_=run.path, n_slots_=n_slots)
 
     def _plan(self, slots: Slots, workshop: Workshop) -> Plan:
         return Plan.make(slots, workshop.settings, int(self.epochs), workshop.seed)
@@ -306,14 +269,7 @@ class DeltaGradNetClassifier(NetBase):
         return (run.n_visits + rows_per_product * run.n_approximate) / max(sum(plan.sizes), 1)
 
     def _claim(self) -> Guarantee:
-        return Guarantee(
-            kind="empirical",
-            reference=_REFERENCE,
-            requests=FACTS.requests,
-            releases=FACTS.releases,
-            assumptions=_ASSUMPTIONS,
-            residual_state=_RESIDUAL_STATE,
-        )
+        return self._state_claim("empirical", _REFERENCE, _ASSUMPTIONS, _RESIDUAL_STATE)
 
 
 def _slots(rows: SlotRows, n_slots: int) -> Slots:

@@ -2,7 +2,8 @@
 
 import copy
 from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from letheon.deep._stitch import numbered_slots
 from letheon.exceptions import TrainingError
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
 from letheon.noise import NoiseSource
-from letheon.removal import Cache, Change, TrainingRows, opaque_repr
+from letheon.removal import Change, TrainingRows, opaque_repr
 from letheon.seeds import Purpose, mix64
 from letheon.validation import POSITIVE, Interval, OneOf, OrNone, Rules, Whole
 
@@ -94,6 +95,7 @@ class _Objective(NamedTuple):
             yield losses.sum() / len(self.positions)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class FisherNetClassifier(NetBase):
     """A net that hides people who leave under noise, most where the other rows decide least.
 
@@ -216,60 +218,18 @@ class FisherNetClassifier(NetBase):
         "clamp": OrNone(POSITIVE),
     }
 
-    source_: NoiseSource
+    sigma: float = 1e-3
+    exponent: float = 0.25
+    fisher: str = "diagonal"
+    labels: str = "all"
+    fisher_rows: int | None = None
+    damping: float = 1e-8
+    clamp: float | None = None
+    newton_step: bool = False
+    step_damping: float = 1e-2
+    noise_seed: int | None = None
 
-    def __init__(
-        self,
-        *,
-        module: Any = None,
-        sigma: float = 1e-3,
-        exponent: float = 0.25,
-        fisher: str = "diagonal",
-        labels: str = "all",
-        fisher_rows: int | None = None,
-        damping: float = 1e-8,
-        clamp: float | None = None,
-        newton_step: bool = False,
-        step_damping: float = 1e-2,
-        epochs: int = 20,
-        optimizer: Any = "adam",
-        learning_rate: float = 0.005,
-        momentum: float = 0.9,
-        weight_decay: float = 0.0,
-        schedule: str = "constant",
-        loss: Any = "cross_entropy",
-        batch_size: int = 64,
-        precision: str = "float32",
-        calibration_rows: int = 4096,
-        device: str = "auto",
-        deterministic: bool = True,
-        noise_seed: int | None = None,
-        random_state: Any = None,
-    ) -> None:
-        self.module = module
-        self.sigma = sigma
-        self.exponent = exponent
-        self.fisher = fisher
-        self.labels = labels
-        self.fisher_rows = fisher_rows
-        self.damping = damping
-        self.clamp = clamp
-        self.newton_step = newton_step
-        self.step_damping = step_damping
-        self.epochs = epochs
-        self.optimizer = optimizer
-        self.learning_rate = learning_rate
-        self.momentum = momentum
-        self.weight_decay = weight_decay
-        self.schedule = schedule
-        self.loss = loss
-        self.batch_size = batch_size
-        self.precision = precision
-        self.calibration_rows = calibration_rows
-        self.device = device
-        self.deterministic = deterministic
-        self.noise_seed = noise_seed
-        self.random_state = random_state
+    source_: NoiseSource = field(init=False)
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -286,15 +246,8 @@ class FisherNetClassifier(NetBase):
         slots = np.flatnonzero(rows.alive)
         loop = workshop.loop()
         flat = loop.train(loop.initial(), Stretch(0, (slots,), int(self.epochs)), callback)
-        attributes = {
-            "rows_": rows,
-            "counts_": held.counts,
-            "nets_": self._nets(workshop, flat, [slots], held.classes),
-            "shape_": rows.X.shape[1:],
-            "cache_": Cache(workshop),
-            "source_": NoiseSource(self.noise_seed),
-        }
-        return Change(attributes, Outcome(1.0))
+        nets = self._nets(workshop, flat, [slots], held.classes)
+        return self._trained(held, workshop, nets, source_=NoiseSource(self.noise_seed))
 
     def _remove(self, removal: Removal, callback: Callback | None) -> Change:  # noqa: ARG002
         alive = self.rows_.alive.copy()
@@ -408,14 +361,8 @@ class FisherNetClassifier(NetBase):
             assumptions = (_QUADRATIC,)
             reference += "; repeatable noise" if self.sigma else "; without noise"
             noise = _REPEATABLE if self.sigma else _BARE
-        return Guarantee(
-            kind="empirical",
-            reference=reference,
-            requests=FACTS.requests,
-            releases=FACTS.releases,
-            assumptions=assumptions,
-            residual_state=(f"{_DESCENT}{_STEP if self.newton_step else ''}{noise}",),
-        )
+        residue = f"{_DESCENT}{_STEP if self.newton_step else ''}{noise}"
+        return self._state_claim("empirical", reference, assumptions, (residue,))
 
     def _changed_in_place(self) -> tuple[str, ...]:
         return (*super()._changed_in_place(), "source_")

@@ -23,8 +23,8 @@ from letheon.deep._device import (
     ask_rows,
     describe_device,
     hold_rows,
-    remember_shape,
     resolve_device,
+    shape_attributes,
 )
 from letheon.exceptions import IdsTypeError
 from letheon.guarantee import Guarantee, MethodFacts
@@ -204,13 +204,14 @@ class CertifiedHeadClassifier(
             backbone.require_row_by_row(rows, batch_size=self.batch_size, device=self.device)
             features = backbone.of_single_rows(rows, device=self.device)
             head.fit(features, y, ids=ids)
-            remember_shape(self, X, rows.shape[1:])
-            vars(self).pop("tuning_", None)
+            for stale in ("tuning_", "feature_names_in_"):
+                vars(self).pop(stale, None)
             # One call, so that a concurrent predict never sees half of it.
             vars(self).update(
                 backbone_=backbone,
                 head_=head,
                 shape_=rows.shape[1:],
+                **shape_attributes(X, rows.shape[1:]),
                 seed_=head.seed_,
                 **self._remember_settings(),
             )

@@ -1,5 +1,6 @@
 """Removal by retraining blocks until their residual memory fades (He et al. 2021)."""
 
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,14 +27,13 @@ from letheon.deep._stitch import (
     stitch,
     train_blocks,
 )
-from letheon.deep._vault import CheckpointedNet, Prepared, Vault
+from letheon.deep._vault import CheckpointedNet, Vault, VaultChange, with_reason
 from letheon.exceptions import (
-    CheckpointWarning,
     CorruptFileError,
     EnvironmentWarning,
 )
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
-from letheon.removal import Cache, Change, TrainingRows
+from letheon.removal import Change, TrainingRows
 from letheon.sharded import warn_if_crowded
 from letheon.validation import Interval, OneOf, Rules, Whole
 
@@ -79,6 +79,7 @@ _RESIDUAL_INFLUENCES = (
 _RESIDUAL_TAIL = "tail_: a sum of estimates that were made from the movement of forgotten rows"
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class DeepObliviateClassifier(CheckpointedNet):
     """Any torch module, trained block by block so that forgetting retrains few of them.
 
@@ -254,60 +255,22 @@ class DeepObliviateClassifier(CheckpointedNet):
         ),
     }
 
-    block_slots_: Integers
-    exact_blocks_: int
-    tail_: float
-    influences_: Floats
-    null_floor_: float | None
+    n_blocks: int = 10
+    epochs: int = 10
+    stop: str = "robust"
+    epsilon: float = 0.1
+    stop_origin: str = "block"
+    patience: int = 2
+    anneal: str = "none"
+    optimizer: Any = "sgd"
+    learning_rate: float = 0.05
+    momentum: float = 0.0
 
-    def __init__(
-        self,
-        *,
-        module: Any = None,
-        n_blocks: int = 10,
-        epochs: int = 10,
-        stop: str = "robust",
-        epsilon: float = 0.1,
-        stop_origin: str = "block",
-        patience: int = 2,
-        anneal: str = "none",
-        optimizer: Any = "sgd",
-        learning_rate: float = 0.05,
-        momentum: float = 0.0,
-        weight_decay: float = 0.0,
-        schedule: str = "constant",
-        loss: Any = "cross_entropy",
-        batch_size: int = 64,
-        precision: str = "float32",
-        calibration_rows: int = 4096,
-        checkpoint_dir: Any = None,
-        max_memory: int | None = None,
-        device: str = "auto",
-        deterministic: bool = True,
-        random_state: Any = None,
-    ) -> None:
-        self.module = module
-        self.n_blocks = n_blocks
-        self.epochs = epochs
-        self.stop = stop
-        self.epsilon = epsilon
-        self.stop_origin = stop_origin
-        self.patience = patience
-        self.anneal = anneal
-        self.optimizer = optimizer
-        self.learning_rate = learning_rate
-        self.momentum = momentum
-        self.weight_decay = weight_decay
-        self.schedule = schedule
-        self.loss = loss
-        self.batch_size = batch_size
-        self.precision = precision
-        self.calibration_rows = calibration_rows
-        self.checkpoint_dir = checkpoint_dir
-        self.max_memory = max_memory
-        self.device = device
-        self.deterministic = deterministic
-        self.random_state = random_state
+    block_slots_: Integers = field(init=False)
+    exact_blocks_: int = field(init=False)
+    tail_: float = field(init=False)
+    influences_: Floats = field(init=False)
+    null_floor_: float | None = field(init=False)
 
     @property
     def block_sizes_(self) -> Integers:
@@ -353,18 +316,13 @@ class DeepObliviateClassifier(CheckpointedNet):
             floor = self._null_floor(loop, blocks, vault) if self.stop == "robust" else None
             nets = self._nets(workshop, end[None], [blocks.positions], held.classes)
         attributes |= {
-            "rows_": rows,
-            "counts_": held.counts,
-            "nets_": nets,
-            "shape_": rows.X.shape[1:],
-            "cache_": Cache(workshop),
             "block_slots_": n_slots,
             "exact_blocks_": n_blocks,
             "tail_": 0.0,
             "influences_": influences,
             "null_floor_": floor,
         }
-        return Change(attributes, Outcome(1.0, {"blocks": n_blocks}))
+        return self._trained(held, workshop, nets, {"blocks": n_blocks}, **attributes)
 
     def _pace(self) -> Pace:
         return Pace(int(self.epochs), int(self.n_blocks), self.anneal)
@@ -376,30 +334,27 @@ class DeepObliviateClassifier(CheckpointedNet):
         again = next(train_blocks(loop, blocks, start, last, self._pace()))[1]
         return ratio(distance(again, end), distance(end, start))
 
-    def _remove(self, removal: Removal, callback: Callback | None) -> Change | Prepared:
+    def _remove(self, removal: Removal, callback: Callback | None) -> Any:
         try:
             return self._stitched(removal, callback)
         except CorruptFileError as error:
             change = self._retrain(removal.where, callback)
-            lost = CheckpointWarning(f"{error}; all blocks were trained again")
-            outcome = change.outcome._replace(warnings=(lost,))
-            return Change(change.attributes, outcome, change.writes)
+            return with_reason(change, str(error), "all blocks were trained again")
 
-    def _stitched(self, removal: Removal, callback: Callback | None) -> Prepared:
+    def _stitched(self, removal: Removal, callback: Callback | None) -> tuple[Change, VaultChange]:
         workshop, vault = self._workshop(), self._vault()
         blocks = Blocks(self.rows_, self.block_slots_, removal.where)
         touched = self.rows_.extra[BLOCK][removal.where]
-        first, last_affected = int(touched.min()), int(touched.max())
+        affected = first, last_affected = int(touched.min()), int(touched.max())
         watch = Watch(self, last_affected, self.null_floor_ or 0.0)
         with vault.begin() as aside:
             start = entry(vault, first)
             run = train_blocks(workshop.loop(), blocks, start, first, self._pace(), callback)
-            affected = first, last_affected
-            found = stitch(run, blocks, vault, aside, watch, affected, self.influences_)
-            nets = self._nets(workshop, found.end[None], [blocks.positions], self.nets_.classes)
-            attributes = {"nets_": nets, **self._accuracy(found)}
-            change = self._without(removal, attributes, self._outcome(found, blocks))
-        return Prepared(change, aside)
+            stitched = stitch(run, blocks, vault, aside, watch, affected, self.influences_)
+            nets = self._nets(workshop, stitched.end[None], [blocks.positions], self.nets_.classes)
+            attributes = {"nets_": nets, **self._accuracy(stitched)}
+            change = self._without(removal, attributes, self._outcome(stitched, blocks))
+        return change, aside
 
     def _accuracy(self, found: Stitched) -> dict[str, Any]:
         """Return what is known afterwards about the distance to training from scratch."""
@@ -431,11 +386,9 @@ class DeepObliviateClassifier(CheckpointedNet):
         if self.exact_blocks_ < self.n_blocks:
             measured = f"estimated, not bounded: {self.tail_:.3g} in L1 from retraining the blocks"
             residue = (*residue, _RESIDUAL_STATES, _RESIDUAL_INFLUENCES, _RESIDUAL_TAIL)
-        return Guarantee(
-            kind="empirical",
-            reference=f"{_REFERENCE}; {measured}",
-            requests=FACTS.requests,
-            releases=FACTS.releases,
-            assumptions=_ASSUMPTIONS,
-            residual_state=(*residue, *self._residue()),
+        return self._state_claim(
+            "empirical",
+            f"{_REFERENCE}; {measured}",
+            _ASSUMPTIONS,
+            (*residue, *self._residue()),
         )

@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from letheon.deep._device import paused
+from letheon.deep._device import mapped_zeros, paused
 from letheon.deep._loop import (
     Callback,
     DeviceData,
@@ -38,7 +38,6 @@ from letheon.deep._loop import (
 )
 from letheon.deep._module import Template
 from letheon.deep._optim import learning_rates
-from letheon.deep._rooms import mapped_zeros
 from letheon.exceptions import TrainingError
 from letheon.removal import Exactness, Opaque, RecordedPath, descend, secant_matrix
 from letheon.seeds import Purpose, keyed_hash

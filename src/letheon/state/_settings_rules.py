@@ -385,7 +385,9 @@ def require_no_shadows(cls: type, node: Instance) -> None:
 
 def _require_setting(cls: type, name: str, default: Any) -> None:
     is_plain = not (callable(default) or hasattr(default, "__get__"))
-    if not is_plain or name not in RULES:
+    # An estimator that is a dataclass has its parameters' defaults under their names.
+    is_parameter = name in RULES or name in getattr(cls, "__dataclass_fields__", {})
+    if not is_plain or not is_parameter:
         raise UntrustedClassError(
             f"the file gives an object of {cls.__qualname__} an attribute {name!r}, which would "
             f"replace what the class has under that name; if you know where the file comes from, "
