@@ -138,8 +138,8 @@ def test_a_lane_that_looks_at_its_neighbours_is_caught(monkeypatch: pytest.Monke
         loop = original(self, lanes, group)
         step = loop._optimizer.step
 
-        def mixed(given: Any) -> None:
-            step(given._replace(gradient=given.gradient + 1e-3 * given.gradient.mean(dim=0)))
+        def mixed(gradient: Tensor, rate: Tensor, active: Tensor) -> None:
+            step(gradient + 1e-3 * gradient.mean(dim=0), rate, active)
 
         if "mixed" not in vars(loop):
             vars(loop)["mixed"] = True

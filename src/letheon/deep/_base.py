@@ -35,10 +35,17 @@ from letheon.deep._device import (
     resolve_device,
     shape_attributes,
 )
-from letheon.deep._loop import PRECISIONS, Callback, DeviceData, Loop, LoopSettings
+from letheon.deep._loop import (
+    OPTIMIZERS,
+    PRECISIONS,
+    SCHEDULES,
+    Callback,
+    DeviceData,
+    Loop,
+    LoopSettings,
+)
 from letheon.deep._module import Nets, Statistics, Template
 from letheon.deep._nets import MLP
-from letheon.deep._optim import OPTIMIZERS, SCHEDULES
 from letheon.exceptions import LetheonWarning, warn_caller
 from letheon.guarantee import Guarantee, Kind
 from letheon.receipt import Receipt
@@ -170,6 +177,15 @@ def calibration_sample(rows: SlotRows, positions: Positions, seed: int, limit: i
         return positions
     hashes = rows.ids_at(positions).hashes(seed, Purpose.CALIBRATION)
     return positions[np.sort(np.argsort(hashes, kind="stable")[:limit])]
+
+
+def numbered_slots(groups: Positions) -> Positions:
+    """Return the slot of every row: how many rows of its group stand before it."""
+    order = np.argsort(groups, kind="stable")
+    ranked = groups[order]
+    slots = np.empty_like(groups)
+    slots[order] = np.arange(len(groups)) - np.searchsorted(ranked, ranked)
+    return slots
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

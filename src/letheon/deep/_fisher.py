@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from letheon.base import Outcome, Removal
-from letheon.deep._base import NetBase, Positions, Workshop, calibration_sample
+from letheon.deep._base import NetBase, Positions, Workshop, calibration_sample, numbered_slots
 from letheon.deep._information import Batch, Batches, Information, Power, diagonal, kronecker
 from letheon.deep._loop import Callback, Stretch
-from letheon.deep._stitch import numbered_slots
 from letheon.exceptions import TrainingError
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
 from letheon.noise import NoiseSource
@@ -241,10 +240,9 @@ class FisherNetClassifier(NetBase):
         NoiseSource(self.noise_seed)
 
     def _train(self, held: TrainingRows, seed: int, callback: Callback | None) -> Change:
-        workshop, rows = self._new_workshop(held, seed), held.rows
+        workshop = self._new_workshop(held, seed)
         self._require_information(workshop)
-        slots = np.flatnonzero(rows.alive)
-        loop = workshop.loop()
+        slots, loop = np.flatnonzero(held.rows.alive), workshop.loop()
         flat = loop.train(loop.initial(), Stretch(0, (slots,), int(self.epochs)), callback)
         nets = self._nets(workshop, flat, [slots], held.classes)
         return self._trained(held, workshop, nets, source_=NoiseSource(self.noise_seed))
@@ -260,7 +258,9 @@ class FisherNetClassifier(NetBase):
         information, n_backward = self._information(workshop, module, staying)
         new = old.double()
         if self.newton_step:
-            objective = _Objective(workshop, module, staying, self._decay)
+            # The regulariser that training has in its loss.
+            decay = float(self.weight_decay) if self.optimizer in ("sgd", "adam") else 0.0
+            objective = _Objective(workshop, module, staying, decay)
             new, n_steps = self._stepped(objective, new, information)
             n_backward += len(staying)
         new = (new + self._noise(information, source, len(new))).float()
@@ -277,11 +277,8 @@ class FisherNetClassifier(NetBase):
     def _noise(self, information: Information, source: NoiseSource, n: int) -> Tensor | float:
         if not self.sigma:
             return 0.0
-        power = Power(
-            float(self.exponent),
-            float(self.damping),
-            None if self.clamp is None else float(self.clamp),
-        )
+        clamp = None if self.clamp is None else float(self.clamp)
+        power = Power(float(self.exponent), float(self.damping), clamp)
         normals = torch.from_numpy(source.normals(n)).to(self._device())
         return float(self.sigma) * information.applied(power, normals)
 
@@ -289,7 +286,7 @@ class FisherNetClassifier(NetBase):
         self, workshop: Workshop, module: nn.Module, staying: Positions
     ) -> tuple[Information, int]:
         """Return F of the rows that stay, and how many backward passes of rows it took."""
-        limit = len(staying) if self.fisher_rows is None else int(self.fisher_rows)
+        limit = int(self.fisher_rows or len(staying))
         chosen = calibration_sample(self.rows_, staying, self.seed_, limit)
         per_row = len(self.nets_.classes) if self.labels == "all" else 1
         n_rows = min(_ROWS, max(1, _GRADIENTS // workshop.template.n_parameters))
@@ -318,10 +315,8 @@ class FisherNetClassifier(NetBase):
         """Yield rows as the net takes them, with the numbers that their labels are drawn by."""
         draws = self._draws(positions)
         for begin in range(0, len(positions), size):
-            where = torch.from_numpy(positions[begin : begin + size]).to(workshop.device)
-            rows = workshop.data.X.index_select(0, where).to(torch.float32)
             part = None if draws is None else draws[begin : begin + size].to(workshop.device)
-            yield Batch(rows, part)
+            yield Batch(workshop.rows_at(positions[begin : begin + size]), part)
 
     def _draws(self, positions: Positions) -> Tensor | None:
         """Return a uniform number per row: of the seed, its id, and how many of these are before.
@@ -348,11 +343,6 @@ class FisherNetClassifier(NetBase):
             if objective.value(new) < before:
                 return new, 1
         return old, 0
-
-    @property
-    def _decay(self) -> float:
-        """Strength of the regulariser that training has in its loss."""
-        return float(self.weight_decay) if self.optimizer in ("sgd", "adam") else 0.0
 
     def _claim(self) -> Guarantee:
         reference, noise = _REFERENCES[float(self.exponent)], _HIDDEN

@@ -258,9 +258,9 @@ def _place(i: int, n: int) -> int:
 
 
 class VaultChange:
-    """Entries written aside for one request: `Vault.commit` puts them in place, or `abandon`.
+    """Entries written aside for one request, to be committed or abandoned; each named once.
 
-    As a context it abandons itself when the block fails. An entry can be named once.
+    As a context it abandons itself when the block fails.
     """
 
     def __init__(self, room: Room) -> None:
@@ -356,15 +356,6 @@ def _checked(flat: Tensor, p: int) -> Tensor:
 class Vault:
     """n flat vectors of p float32: entry i holds the parameters after block or stage i.
 
-    Attributes
-    ----------
-    n, p : int
-        Places, and numbers per entry.
-    device : torch.device
-        Where `get` returns entries.
-
-    Notes
-    -----
     Equal entries have equal digests wherever they lie. A copy has rows of its own, but shares the
     files of a directory: what one copy destroys the other misses, and says so. A nameless file
     ends with the process, however that ends; its blocks are given back and not overwritten then.
@@ -386,23 +377,10 @@ class Vault:
         home: str | None = None,
         max_memory: int | None = None,
     ) -> Self:
-        """Return an empty vault.
+        """Return an empty vault for n entries of p numbers.
 
-        Parameters
-        ----------
-        n, p : int
-            Places, and numbers per entry.
-        device : torch.device or str
-            Where `get` returns entries, and where they lie unless one of the next two is given.
-        home : str, optional
-            The model's own directory: entries are files there.
-        max_memory : int, optional
-            Bytes above which entries lie in a nameless temporary file.
-
-        Raises
-        ------
-        CheckpointError
-            If there is no room for the temporary file.
+        They are files in the model's own directory `home`, or lie in a nameless file above
+        `max_memory` bytes, or on the device. Raises `CheckpointError` if there is no room.
         """
         if n < 1 or p < 1:
             raise ValueError(f"a vault of {n} entries of {p} parameters; expected at least 1 of 1")
@@ -439,12 +417,7 @@ class Vault:
     def get(self, i: int) -> Tensor | None:
         """Return a copy of entry i on the device, or None if there is none.
 
-        Raises
-        ------
-        CorruptFileError
-            If the file is missing or altered, or belongs to another process.
-        IndexError
-            If there is no such place; nothing is counted from the end.
+        Raises `CorruptFileError` if it is missing or altered, or belongs to another process.
         """
         i = _place(i, self.n)
         return self._room.read(i).to(self.device, copy=True) if self._room.has(i) else None
@@ -473,10 +446,7 @@ class Vault:
     def commit(self, change: VaultChange) -> Purge:
         """Put a change in place and destroy the originals; cannot fail.
 
-        Returns
-        -------
-        Purge
-            Files of originals that were not found or could not be destroyed.
+        Returns files of originals that were not found or could not be destroyed.
         """
         if change is not self._change or not change.is_open:
             raise ValueError("only the last change that was begun, and still open, is committed")
@@ -491,7 +461,7 @@ class Vault:
         return self._room.shelf.purge(before, frozenset())
 
     def to(self, device: torch.device | str, *, max_memory: int | None = None) -> Self:
-        """Move to a device, or to a nameless file above `max_memory` bytes; return self.
+        """Move to a device, or to a nameless file above `max_memory` bytes.
 
         A vault that was loaded lies in the host's memory. Only a move abandons an open change.
         """
@@ -506,10 +476,7 @@ class Vault:
         return self
 
     def settle(self, home: str | None) -> Self:
-        """Look for files in this directory: that of a loaded model, or moved by the caller.
-
-        Only another directory abandons an open change.
-        """
+        """Look for files in this directory; only another one abandons an open change."""
         if isinstance(self._room, Files) and self._room.shelf.home != home:
             self._abandon()
             self._room.shelf = Shelf(home)
