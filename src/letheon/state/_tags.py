@@ -257,8 +257,9 @@ def plan_of(cls: type, codec: Codec | None) -> Plan:
 
 
 def dataclass_fields(cls: type) -> tuple[str, ...] | None:
-    """Return the fields of a dataclass of this package, None for any other class."""
-    if not (dataclasses.is_dataclass(cls) and is_ours(tag_of(cls))):
+    """Return the fields of a dataclass of this package, None for estimators and other classes."""
+    is_estimator = hasattr(cls, "get_params")
+    if is_estimator or not (dataclasses.is_dataclass(cls) and is_ours(tag_of(cls))):
         return None
     return tuple(field.name for field in dataclasses.fields(cls))
 
