@@ -26,11 +26,17 @@ from letheon.base import (
 )
 from letheon.data import SlotRows, hold_labels, hold_target, row_ids
 from letheon.exceptions import AssumptionError, GuaranteeWarning
-from letheon.guarantee import Guarantee
+from letheon.guarantee import Guarantee, MethodFacts
 from letheon.inner import remember_features, require_features
 from letheon.linear._calibrate import Grid
-from letheon.linear._model import Design, Linear, PublishedModel, classification_loss
-from letheon.linear._problem import Floats, Loss, Positions, Problem, row_norms
+from letheon.linear._model import (
+    NORM_ROUNDING,
+    Design,
+    Linear,
+    PublishedModel,
+    classification_loss,
+)
+from letheon.linear._problem import NOBODY, Floats, Loss, Positions, Problem, row_norms
 from letheon.linear._solve import Solution
 from letheon.noise import NoiseSource, Sealed
 from letheon.parallel import one_thread
@@ -87,6 +93,11 @@ class Doubts:
         return (GuaranteeWarning(text),) if self.reasons else ()
 
 
+# What the methods of this package have in common.
+linear_facts = partial(
+    MethodFacts, exact=False, strength="strong", families=("linear",), batches=True
+)
+REGULARISERS = {"per_sample": "regulariser-per-sample", "total": "regulariser-in-total"}
 NOISE_SCALE = Interval(0, expected="the scale of the noise, 0 (none) or a positive number")
 
 
@@ -272,6 +283,11 @@ class LinearBase(RowsMixin, BaseEstimator):
     def _design(self) -> Design:
         return Design(bool(self.fit_intercept), self.rows, self.row_norm)
 
+    @property
+    def _declared_radius(self) -> float | None:
+        """The declared bound of the rows' norms as they are computed, if there is one."""
+        return None if self.row_norm is None else self.row_norm * (1 + NORM_ROUNDING)
+
     def _hold(self, X: Any, y: Any, ids: Any) -> TrainingRows:
         require_target(self, y)
         design, (target, classes) = self._design(), self._hold_target(y)
@@ -315,27 +331,28 @@ class LinearBase(RowsMixin, BaseEstimator):
 
     def _retrain(self, positions: Positions) -> Change:
         """Prepare a fit from scratch on the remaining rows, with fresh noise."""
-        held, source = self._held().without(positions), copy.copy(self.source_)
+        wipe = partial(self.rows_.wipe, positions)
+        return self._train_again(self._held().without(positions), wipe)
+
+    def _train_again(self, held: TrainingRows, *writes: Callable[[], None]) -> Change:
+        """Prepare a fit from scratch on these rows, and the end of what is sealed now."""
+        source = copy.copy(self.source_)
         trained = self._train(held, source, self.seed_)
         outcome = Outcome(1.0, {"retrains": 1}, trained.warnings)
-        writes: list[Callable[[], None]] = [partial(self.rows_.wipe, positions)]
-        writes += [value.wipe for value in vars(self).values() if isinstance(value, Sealed)]
-        return Change(holdings(held, source, trained), outcome, tuple(writes))
+        return Change(holdings(held, source, trained), outcome, (*writes, *self._wipes()))
 
-    def _settle(self, *, is_bare: bool) -> Self:
-        """Template of `settle` for methods that keep parameters under a seal, or nothing."""
+    def _wipes(self) -> tuple[Callable[[], None], ...]:
+        """Writes that destroy what is sealed, as it was before a request."""
+        return tuple(value.wipe for value in vars(self).values() if isinstance(value, Sealed))
+
+    def _settle(self) -> Self:
+        """Template of `settle`: train on the rows held, to replace what is sealed."""
         with exclusive(self), one_thread():
             self._require_same_parameters()
-            if is_bare:
-                return self
-            change = self._settled()
+            change = LinearBase._retrain(self, NOBODY)
             change.commit(self)
         warn_all(change.outcome.warnings)
         return self
-
-    def _settled(self) -> Change:
-        """Train on the rows held, to replace what is sealed. May fail; changes nothing."""
-        raise NotImplementedError(f"{type(self).__name__} keeps nothing under a seal")
 
     def _work(self, flops: float) -> float:
         """Return work as a share of a retrain, by counted operations."""
@@ -456,8 +473,3 @@ def unconverged(solution: Solution, tolerance: float) -> tuple[Warning, ...]:
         "max_iter, scale the columns or use a larger l2"
     )
     return (ConvergenceWarning(text),)
-
-
-def with_outcome(change: Change, **changes: Any) -> Change:
-    """Return the change with other words in its outcome."""
-    return replace(change, outcome=change.outcome._replace(**changes))

@@ -1,23 +1,23 @@
 """Scrubbing with Fisher noise (Golatkar et al. 2020; survey section 5.1)."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from letheon.base import Outcome, Removal, require_fitted
+from letheon.base import Outcome, Removal, require_fitted, set_parameters
 from letheon.data import SlotRows
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.linear._account import batches_and_noise, release_code, rounded_up
 from letheon.linear._base import (
-    Doubts,
+    REGULARISERS,
     LinearClassifier,
     Trained,
+    linear_facts,
     require_batch_size,
     unconverged,
-    with_outcome,
 )
 from letheon.linear._calibrate import Grid
 from letheon.linear._fisher_law import Law, Root, are_accurate, draw_noise
@@ -33,8 +33,7 @@ from letheon.linear._fisher_walk import (
     hessian_flops,
     look,
 )
-from letheon.linear._model import NORM_ROUNDING
-from letheon.linear._problem import NOBODY, Floats, Positions, Problem
+from letheon.linear._problem import Floats, Positions, Problem
 from letheon.linear._solve import finished, is_dense, minimise
 from letheon.noise import NoiseSource, Sealed
 from letheon.receipt import Receipt
@@ -42,35 +41,25 @@ from letheon.removal import Cache, Change, Counts, TrainingRows
 from letheon.seeds import Purpose, library_seed
 from letheon.validation import Interval, OneOf, Rules
 
-
-def _noise_code(model: Any) -> str:
-    return "grid-release-fisher-gaussian" if model.covariance == "fisher" else release_code(model)
-
-
-FACTS = MethodFacts(
+FACTS = linear_facts(
     method="fisher",
     applicability="linear classifiers with the logistic or softmax loss and L2 regulariser",
-    exact=False,
-    strength="strong",
     efficiency_parameters=("batch_size", "state", "sigma"),
     certifiability_parameters=("epsilon", "delta", "sigma", "covariance"),
     requests="adaptive",
-    releases="latest-only",
-    state_holds_rows=True,
     definition_name="fisher",
-    families=("linear",),
     tasks=("classification",),
     needs=("strongly-convex", "smooth"),
     certificate="certified",
-    batches=True,
     accounting="golatkar2020-closeness-per-request",
     adds_up=False,
-    noise=_noise_code,
+    noise=lambda model: (
+        "grid-release-fisher-gaussian" if model.covariance == "fisher" else release_code(model)
+    ),
     search_ranges=batches_and_noise,
 )
 
 _AS_FITTED = "as fitted"
-_REGS = {"per_sample": "regulariser-per-sample", "total": "regulariser-in-total"}
 _SHARED = (
     "strongly-convex",
     "intercept-regularised",
@@ -225,6 +214,13 @@ class FisherClassifier(LinearClassifier):
         "state": OneOf(("published", "secret")),
     }
 
+    epsilon: float
+    delta: float
+    sigma: float
+    covariance: str
+    state: str
+    batch_size: int | None
+
     optimum_: Sealed | None
     account_: FisherAccount
     cache_: Cache[Expansion]
@@ -250,23 +246,7 @@ class FisherClassifier(LinearClassifier):
         noise_seed: int | None = None,
         random_state: Any = None,
     ) -> None:
-        self.l2 = l2
-        self.reg = reg
-        self.multi_class = multi_class
-        self.fit_intercept = fit_intercept
-        self.rows = rows
-        self.row_norm = row_norm
-        self.epsilon = epsilon
-        self.delta = delta
-        self.sigma = sigma
-        self.covariance = covariance
-        self.state = state
-        self.batch_size = batch_size
-        self.tol = tol
-        self.max_iter = max_iter
-        self.if_unproved = if_unproved
-        self.noise_seed = noise_seed
-        self.random_state = random_state
+        set_parameters(self, locals())
 
     def forget(
         self, ids: Any, *, digest: bool = False, batch_size: int | str | None = _AS_FITTED
@@ -310,7 +290,7 @@ class FisherClassifier(LinearClassifier):
             Training does not arrive on these rows; nothing was changed.
         """
         require_fitted(self)
-        return self._settle(is_bare=False)
+        return self._settle()
 
     @property
     def epsilon_(self) -> float:
@@ -357,8 +337,9 @@ class FisherClassifier(LinearClassifier):
             left = max(left, solution.residual + problem.gradient_error(solution.W))
             flops += hessian_flops(problem)
         roots = self._roots(fisher, solution.W)
-        self._note_doubts(doubts, left, tolerance, roots)
-        self._note_cut(doubts, solution.W)
+        if self._wants_certificate:
+            for reason in self._find_doubts(solution.W, left, tolerance, roots):
+                doubts.note(reason)
         attributes = {
             "model_": self._linear(self._release(solution.W, roots, source), held.classes),
             "release_salt_": source.salt(),
@@ -370,29 +351,22 @@ class FisherClassifier(LinearClassifier):
         flops += solution.flops
         return Trained(attributes, flops, (*warnings, *doubts.warnings), solution.n_iter)
 
-    def _note_doubts(
-        self, doubts: Doubts, left: float, tolerance: float, roots: list[Root] | None
-    ) -> None:
-        """Note what the proof needs of a training and this one has not; before noise is drawn."""
-        if not self._wants_certificate:
-            return
+    def _find_doubts(
+        self, W: Floats, left: float, tolerance: float, roots: list[Root] | None
+    ) -> Iterator[str]:
+        """Yield what the proof needs of a training and this one has not; before noise is drawn."""
         if not left <= tolerance:
-            doubts.note(
+            yield (
                 f"training left a gradient of {left:.3g}, rounding included, above the stop rule's "
                 f"{tolerance:.3g}; raise max_iter or tol, scale the columns or use a larger l2"
             )
         if not are_accurate(roots):
-            doubts.note(
+            yield (
                 "rounding leaves the covariance of the noise unknown; scale the columns, use a "
                 "larger l2 or covariance='isotropic'"
             )
-
-    def _note_cut(self, doubts: Doubts, W: Floats) -> None:
-        """Note parameters that do not fit on the grid of so small a sigma."""
-        if not self._wants_certificate:
-            return
         if Grid.of_sigma(self.sigma).cut(float(np.abs(W).max(initial=0.0))) > 0.0:
-            doubts.note(
+            yield (
                 f"sigma={self.sigma:.3g} is too small for parameters of this size: releases end at "
                 "2**31 sigma; raise sigma"
             )
@@ -413,7 +387,7 @@ class FisherClassifier(LinearClassifier):
 
     def _fisher_at(self, problem: Problem, W: Floats, seed: int | None = None) -> Fisher:
         """Return the Fisher matrix of the problem's rows, taken at W."""
-        radius = None if self.row_norm is None else self.row_norm * (1 + NORM_ROUNDING)
+        radius = self._declared_radius
         if not is_dense(problem):
             return Products(problem, radius, is_shaped=self._is_shaped)
         start = library_seed(self.seed_ if seed is None else seed, Purpose.EIGENVALUE)
@@ -543,20 +517,13 @@ class FisherClassifier(LinearClassifier):
         writes: tuple[Callable[[], None], ...] = (walk.fisher.apply, wipe, *self._wipes())
         return Change(attributes, Outcome(work, walk.rebuilt), writes)
 
-    def _wipes(self) -> tuple[Callable[[], None], ...]:
-        """Writes that destroy the parameters without noise as they were before a request."""
-        return () if self.optimum_ is None else (self.optimum_.wipe,)
-
-    def _settled(self) -> Change:
-        return LinearClassifier._retrain(self, NOBODY)
-
     def _changed_in_place(self) -> tuple[str, ...]:
         return (*super()._changed_in_place(), "optimum_")
 
     def _retrain(self, positions: Positions, walk: Walk | None = None) -> Change:
         """Retrain with fresh noise; `walk` is what was tried before."""
         rebuilt = {**(walk.rebuilt if walk else {}), "retrains": 1}
-        return with_outcome(super()._retrain(positions), rebuilt=rebuilt)
+        return super()._retrain(positions).with_rebuilt(rebuilt)
 
     def _claim(self) -> Guarantee:
         # What is not known, or read from a file of an earlier version, is not at most 1.
@@ -566,8 +533,7 @@ class FisherClassifier(LinearClassifier):
             kind="certified" if certified else "empirical",
             reference="Golatkar et al. 2020, with a proved bound of means and covariances",
             requests=FACTS.requests if certified else "oblivious",
-            releases=FACTS.releases,
-            assumptions=(_REGS[self.reg], *_SHARED),
+            assumptions=(REGULARISERS[self.reg], *_SHARED),
             epsilon=float(self.epsilon) if certified else None,
             delta=float(self.delta) if certified else None,
             spent=self.account_.used if certified else None,

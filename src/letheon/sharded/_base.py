@@ -166,14 +166,9 @@ _FACTS = MethodFacts(
     exact=True,
     strength="weak",
     efficiency_parameters=("n_shards", "n_slices"),
-    certifiability_parameters=(),
-    requests="oblivious",
-    releases="latest-only",
-    state_holds_rows=True,
     definition_name="sisa",
     families=("any",),
     tasks=("classification", "regression"),
-    certificate="exact",
     batches=True,
     search_ranges=shard_counts,
 )
@@ -289,8 +284,6 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         return Guarantee(
             kind="exact",
             reference="Bourtoule et al. 2021, section V; oblivious by Gupta et al. 2021",
-            requests=self.facts.requests,
-            releases=self.facts.releases,
             assumptions=("seed-independent-of-requests", "same-libraries-and-cpu-kernel"),
             residual_state=self._residue(),
         )

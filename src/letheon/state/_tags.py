@@ -54,7 +54,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     "letheon.convex._linear": ("letheon.linear._model", "Linear"),
     "letheon.convex._noise": ("letheon.noise", "NoiseSource Sealed"),
     "letheon.convex._published": ("letheon.linear._model", "PublishedModel"),
-    "letheon.convex._trajectory": ("letheon.linear._path", "Trajectory"),
+    "letheon.convex._trajectory": ("letheon.linear._replay", "Trajectory"),
     "letheon.measures.attacks._controls": (
         "letheon.measures.attacks._controls",
         "FineTuneOnly KeepsEverything",
