@@ -1,7 +1,7 @@
 """Scrubbing with Fisher noise (Golatkar et al. 2020; survey section 5.1)."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -23,11 +23,9 @@ from letheon.linear._calibrate import Grid
 from letheon.linear._fisher_law import Law, Root, are_accurate, draw_noise
 from letheon.linear._fisher_walk import (
     JUST_TRAINED,
-    Expanded,
     Expansion,
     Fisher,
     FisherAccount,
-    Products,
     View,
     Walk,
     hessian_flops,
@@ -296,9 +294,7 @@ class FisherClassifier(LinearClassifier):
     def epsilon_(self) -> float:
         """Smallest epsilon that is proved for the model as it is, at this delta."""
         require_fitted(self)
-        if self.sigma == 0.0:
-            return float("inf")
-        return self.account_.closeness.epsilon(self.delta)
+        return self.account_.closeness.epsilon(self.delta) if self.sigma else float("inf")
 
     @property
     def kl_bound_(self) -> float:
@@ -309,9 +305,7 @@ class FisherClassifier(LinearClassifier):
         bounds the information that the model has of them (Golatkar et al. 2020, Proposition 1).
         """
         require_fitted(self)
-        if self.sigma == 0.0:
-            return float("inf")
-        return self.account_.closeness.kl
+        return self.account_.closeness.kl if self.sigma else float("inf")
 
     def _grid(self) -> Grid | None:
         return Grid.of_sigma(self.sigma) if self.sigma > 0.0 else None
@@ -321,12 +315,11 @@ class FisherClassifier(LinearClassifier):
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        if self.sigma > 0.0:
-            Grid.of_sigma(self.sigma)  # Raises where sigma gives no grid.
+        self._grid()  # Raises where sigma gives none.
 
     def _train(self, held: TrainingRows, source: NoiseSource, seed: int) -> Trained:
         problem = self._problem(held)
-        tolerance = self._tolerance(problem)
+        tolerance = self.tol * problem.n_held
         solution = minimise(problem, tolerance=tolerance / 2, max_iter=self.max_iter)
         warnings, doubts = unconverged(solution, tolerance), self._doubts()
         left = solution.residual + problem.gradient_error(solution.W)
@@ -371,9 +364,6 @@ class FisherClassifier(LinearClassifier):
                 "2**31 sigma; raise sigma"
             )
 
-    def _tolerance(self, problem: Problem) -> float:
-        return self.tol * problem.n_held
-
     @property
     def _wants_certificate(self) -> bool:
         return self.sigma > 0.0 and self.noise_seed is None
@@ -387,12 +377,11 @@ class FisherClassifier(LinearClassifier):
 
     def _fisher_at(self, problem: Problem, W: Floats, seed: int | None = None) -> Fisher:
         """Return the Fisher matrix of the problem's rows, taken at W."""
-        radius = self._declared_radius
-        if not is_dense(problem):
-            return Products(problem, radius, is_shaped=self._is_shaped)
-        start = library_seed(self.seed_ if seed is None else seed, Purpose.EIGENVALUE)
-        expansion = Expansion.at(problem, W, radius, start, is_shaped=self._is_shaped)
-        return Expanded(expansion, problem, None, is_shaped=self._is_shaped)
+        radius, is_shaped, expansion = self._declared_radius, self._is_shaped, None
+        if is_dense(problem):
+            start = library_seed(self.seed_ if seed is None else seed, Purpose.EIGENVALUE)
+            expansion = Expansion.at(problem, W, radius, start, is_shaped=is_shaped)
+        return Fisher(expansion, problem, radius=radius, is_shaped=is_shaped)
 
     def _roots(self, fisher: Fisher, W: Floats) -> list[Root] | None:
         """Return what shapes the noise, computed before any noise is drawn."""
@@ -402,9 +391,9 @@ class FisherClassifier(LinearClassifier):
 
     def _release(self, W: Floats, roots: list[Root] | None, source: NoiseSource) -> Floats:
         """Return the parameters on the grid, with fresh noise."""
-        if self.sigma == 0.0:
+        grid = self._grid()
+        if grid is None:
             return W
-        grid = Grid.of_sigma(self.sigma)
         if roots is None:
             return grid.release(W, source)
         return grid.release_with(W, draw_noise(roots, source).reshape(W.shape, order="F"))
@@ -421,28 +410,30 @@ class FisherClassifier(LinearClassifier):
             walk = self._step_at_once(problem, positions)
         else:
             walk = self._step_in_batches(problem, positions, batch_size)
-        if not walk.settle():
-            return self._retrain(positions, walk)
-        roots = self._roots(walk.fisher, walk.W)
-        if not are_accurate(roots):
+        is_settled = walk.settle()
+        roots = self._roots(walk.fisher, walk.W) if is_settled else None
+        if not is_settled or not are_accurate(roots):
             return self._retrain(positions, walk)
         return self._publish(positions, counts, walk, roots)
 
     def _step_at_once(self, problem: Problem, positions: Positions) -> Walk:
         """Make one Newton step on the remaining rows, with the Hessian that is there."""
-        after = problem.without(positions)
-        W, view = self._start(problem, positions)
-        expansion, hessians = self.cache_.content, 0
-        fisher: Fisher
+        after, expansion = problem.without(positions), self.cache_.content
+        if self.optimum_ is None:
+            W = self.model_.weights
+            gradient = look(after, W).gradient
+        else:
+            W, gradient = self.optimum_.open()
+            left = problem.data_gradient(W, positions) + (problem.ridge - after.ridge) * W
+            gradient = gradient - left
         if expansion is not None:
-            fisher = Expanded(expansion, after, positions, is_shaped=self._is_shaped)
+            fisher = Fisher(expansion, after, positions, is_shaped=self._is_shaped)
         else:
             fisher = self._fisher_at(after, W)
-            hessians = int(fisher.expansion is not None)
-        W = W - fisher.step(W, view.gradient)
+        W = W - fisher.step(W, gradient)
         walk = self._walk(after, fisher, W, look(after, W))
-        walk.hessians = hessians
-        walk.flops = 2 * after.pass_flops + hessians * hessian_flops(after)
+        walk.hessians = int(fisher.expansion is not expansion)
+        walk.flops = 2 * after.pass_flops + walk.hessians * hessian_flops(after)
         return walk
 
     def _step_in_batches(self, problem: Problem, positions: Positions, size: int) -> Walk:
@@ -466,30 +457,18 @@ class FisherClassifier(LinearClassifier):
         walk.flops = passes + products + walk.hessians * hessian_flops(after)
         return walk
 
-    def _start(self, problem: Problem, positions: Positions) -> tuple[Floats, View]:
-        """Return where the step starts, and the gradient on the remaining rows there."""
-        after = problem.without(positions)
-        if self.optimum_ is None:
-            W = self.model_.weights
-            return W, look(after, W)
-        W, gradient = self.optimum_.open()
-        left = problem.data_gradient(W, positions) + (problem.ridge - after.ridge) * W
-        return W, View(gradient - left, np.empty((0, 0)))
-
     def _walk(self, after: Problem, fisher: Fisher, W: Floats, view: View) -> Walk:
         law = Law(
-            grid=Grid.of_sigma(self.sigma) if self.sigma > 0.0 else None,
+            grid=self._grid(),
             isotropic=self.covariance == "isotropic",
             epsilon=self.epsilon,
             delta=self.delta,
-            tolerance=self._tolerance(after),
+            tolerance=self.tol * after.n_held,
             ridge=after.ridge,
             n_rows=after.n_held,
             size=W.size,
         )
-        fresh: Callable[[Floats], Fisher] | None = None
-        if fisher.expansion is not None:
-            fresh = partial(self._fisher_at, after)
+        fresh = None if fisher.expansion is None else partial(self._fisher_at, after)
         return Walk(after, law, fisher, fresh, W, view)
 
     def _publish(
@@ -512,10 +491,9 @@ class FisherClassifier(LinearClassifier):
         }
         if expansion is not self.cache_.content:
             attributes["cache_"] = Cache(expansion)
-        work = self._work(walk.flops + walk.fisher.flops)
+        outcome = Outcome(self._work(walk.flops + walk.fisher.flops), walk.rebuilt)
         wipe = partial(_wipe, self.rows_, positions, expansion)
-        writes: tuple[Callable[[], None], ...] = (walk.fisher.apply, wipe, *self._wipes())
-        return Change(attributes, Outcome(work, walk.rebuilt), writes)
+        return Change(attributes, outcome, (walk.fisher.apply, wipe, *self._wipes()))
 
     def _changed_in_place(self) -> tuple[str, ...]:
         return (*super()._changed_in_place(), "optimum_")
