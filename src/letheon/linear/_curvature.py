@@ -88,9 +88,9 @@ class Block:
 
     def __copy__(self) -> "Block":
         """Return a block with matrices of its own."""
-        twin = Block(self.hessian.copy("F"), self.hessian)
-        twin._factor = None if self._factor is None else self._factor.copy("F")
-        twin._inverse = None if self._inverse is None else self._inverse.copy("F")
+        twin = Block.__new__(Block)
+        for name, matrix in vars(self).items():
+            setattr(twin, name, None if matrix is None else matrix.copy("F"))
         return twin
 
 
@@ -188,10 +188,8 @@ class Curvature:
 
     def __copy__(self) -> "Curvature":
         """Return a copy with matrices of its own: they change in place."""
-        blocks = [copy.copy(block) for block in self.blocks]
-        twin = Curvature(self.point, blocks, self.tops, self.radius, self.error)
-        twin.n_downdates, twin.n_measured = self.n_downdates, self.n_measured
-        twin._anchor, twin._reach = self._anchor, self._reach
+        twin = Curvature.__new__(Curvature)
+        vars(twin).update(vars(self), blocks=[copy.copy(block) for block in self.blocks])
         return twin
 
 
@@ -488,8 +486,10 @@ class Products(Opaque):
         scores = np.asarray(problem.X @ W, np.float64)
         weights = problem.loss.curvature(scores, problem.y)
         weights[problem.gone] = 0.0
-        diagonal = problem.hessian_diagonal(weights) - problem.ridge
-        return cls(weights, diagonal, scores, spectral_bound_of(problem))
+        diagonal, sizes = problem.hessian_diagonal(weights) - problem.ridge, abs(problem.X)
+        by_column, by_row = np.asarray(sizes.sum(axis=0)), np.asarray(sizes.sum(axis=1))
+        spectral = sqrt(float(by_column.max()) * float(by_row.max()))
+        return cls(weights, diagonal, scores, spectral)
 
     def fits(self, problem: Problem) -> bool:
         """Whether slots are still those of the problem; rows move when many have left."""
@@ -520,15 +520,12 @@ class Products(Opaque):
             scaled = inverse * left
             before, energy = energy, float((left * scaled).sum())
             direction = scaled + (energy / before) * direction
-        added = norm(left) + self.spectral * norm(self._bend(after, weights, moved))
-        return ProductStep(x, moved, added, (n_products + 0.5) * after.pass_flops)
-
-    def _bend(self, after: Problem, weights: Floats, moved: Floats) -> Floats:
         slope = after.loss.slope
         bend = slope(self.scores + moved, after.y) - slope(self.scores, after.y)
         bend -= curved(after, weights, moved)
         bend[after.gone] = 0.0
-        return bend
+        added = norm(left) + self.spectral * norm(bend)
+        return ProductStep(x, moved, added, (n_products + 0.5) * after.pass_flops)
 
     def forget(self, problem: Problem, positions: Positions, moved: Floats | None) -> None:
         """Take rows out, which are still in the problem, and move the scores."""
@@ -551,10 +548,3 @@ def curved(problem: Problem, weights: Floats, scores: Floats) -> Floats:
     if problem.loss.is_joint:
         change -= weights * change.sum(axis=1, keepdims=True)
     return change
-
-
-def spectral_bound_of(problem: Problem) -> float:
-    """Upper bound of the spectral norm of X: sqrt(|X|_1 |X|_inf)."""
-    sizes = abs(problem.X)
-    by_column, by_row = np.asarray(sizes.sum(axis=0)), np.asarray(sizes.sum(axis=1))
-    return sqrt(float(by_column.max()) * float(by_row.max()))

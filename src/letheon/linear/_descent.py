@@ -1,7 +1,7 @@
 """Descent-to-Delete: go on training, then add noise (Neel et al. 2021; survey section 5.4)."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from math import inf, nan, prod
@@ -335,8 +335,7 @@ class DescentToDeleteClassifier(LinearClassifier):
         problem = _regularised(problem, plan)
         engine = self._engine(plan, limit, theory.parts_of(self, problem.n_held))
         found = engine.train(problem, source)
-        doubts = self._doubts()
-        self._note_distance(doubts, found.distance, limit)
+        downgraded, warnings = self._weigh(self._find_doubts(found.distance, limit))
         weights = self._published(found, problem, sigma, source)
         attributes = {
             "unperturbed_": None,
@@ -352,9 +351,9 @@ class DescentToDeleteClassifier(LinearClassifier):
             "limit_": limit,
             "distance_": self._told(found.distance, limit),
             "passes_": Cache(found.flops / problem.pass_flops),
-            "downgraded_": doubts.text,
+            "downgraded_": downgraded,
         }
-        return Trained(attributes, found.flops, doubts.warnings, found.n_iter)
+        return Trained(attributes, found.flops, warnings, found.n_iter)
 
     def _remove(self, removal: Removal, counts: Counts, **_: Any) -> Change:
         positions = removal.where
@@ -398,8 +397,7 @@ class DescentToDeleteClassifier(LinearClassifier):
             top=inf if top is None else top,
         )
         found = self._engine(self.plan_, self.limit_, size).update(move, kept, source)
-        doubts = self._doubts()
-        self._note_distance(doubts, found.distance, self.limit_)
+        downgraded, warnings = self._weigh(self._find_doubts(found.distance, self.limit_))
         weights = self._published(found, move.after, self.sigma_, source)
         attributes |= {
             **found.kept,
@@ -409,11 +407,11 @@ class DescentToDeleteClassifier(LinearClassifier):
             "distance_": self._told(found.distance, self.limit_),
             "passes_": Cache(found.flops / move.after.pass_flops),
             # The claim compares with what `fit` publishes: arriving here does not help it there.
-            "downgraded_": self.downgraded_ or doubts.text,
+            "downgraded_": self.downgraded_ or downgraded,
         }
         if self.state == "published":
             attributes |= self._usual_counts(move)
-        outcome = Outcome(self._work(found.flops), {}, doubts.warnings)
+        outcome = Outcome(self._work(found.flops), {}, warnings)
         return Change(attributes, outcome, (*found.writes, *self._wipes(), *writes))
 
     def _usual_counts(self, move: Move) -> dict[str, Any]:
@@ -449,7 +447,8 @@ class DescentToDeleteClassifier(LinearClassifier):
             noisy = [grid.release(W, source, is_pure=is_pure) for W in found.optima]
         return noisy[0] if len(noisy) == 1 else min(noisy, key=problem.value)
 
-    def _note_distance(self, doubts: Any, distance: float, limit: float) -> None:
+    def _find_doubts(self, distance: float, limit: float) -> Iterator[str]:
+        """Yield what the proof needs of a training or request and this one has not."""
         if not self._wants_certificate or distance <= limit:
             return
         what = "raise iterations or sigma"
@@ -457,7 +456,7 @@ class DescentToDeleteClassifier(LinearClassifier):
             what = "raise max_iter, sigma or l2, or scale the columns"
         what = what if limit > 0.0 else "raise epsilon or delta"
         # The distance itself stays unsaid: it is measured on rows that may leave.
-        doubts.note(
+        yield (
             f"the parameters may be farther from the optimum than the {limit:.3g} that the noise "
             f"hides; {what}"
         )

@@ -321,7 +321,7 @@ class FisherClassifier(LinearClassifier):
         problem = self._problem(held)
         tolerance = self.tol * problem.n_held
         solution = minimise(problem, tolerance=tolerance / 2, max_iter=self.max_iter)
-        warnings, doubts = unconverged(solution, tolerance), self._doubts()
+        warnings = unconverged(solution, tolerance)
         left = solution.residual + problem.gradient_error(solution.W)
         fisher = self._fisher_at(problem, solution.W, seed)
         flops = fisher.flops
@@ -330,19 +330,18 @@ class FisherClassifier(LinearClassifier):
             left = max(left, solution.residual + problem.gradient_error(solution.W))
             flops += hessian_flops(problem)
         roots = self._roots(fisher, solution.W)
-        if self._wants_certificate:
-            for reason in self._find_doubts(solution.W, left, tolerance, roots):
-                doubts.note(reason)
+        doubts = self._find_doubts(solution.W, left, tolerance, roots)
+        downgraded, more = self._weigh(doubts if self._wants_certificate else ())
         attributes = {
             "model_": self._linear(self._release(solution.W, roots, source), held.classes),
             "release_salt_": source.salt(),
             "optimum_": self._sealed(solution.W, solution.gradient),
             "account_": JUST_TRAINED,
             "cache_": Cache(fisher.expansion),
-            "downgraded_": doubts.text,
+            "downgraded_": downgraded,
         }
         flops += solution.flops
-        return Trained(attributes, flops, (*warnings, *doubts.warnings), solution.n_iter)
+        return Trained(attributes, flops, (*warnings, *more), solution.n_iter)
 
     def _find_doubts(
         self, W: Floats, left: float, tolerance: float, roots: list[Root] | None

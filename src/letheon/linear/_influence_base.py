@@ -19,9 +19,9 @@ from letheon.linear._account import (
     MECHANISMS,
     Account,
     Mechanism,
+    ObjectiveNoise,
     OutputNoise,
     batches_and_noise,
-    mechanism_of,
     norm,
     release_code,
 )
@@ -211,17 +211,16 @@ class InfluenceBase(LinearBase):
             curvature = self._curvature_at(problem, solution.W, seed).warm()
             solution = finished(problem, solution, curvature.solve)
         left = solution.residual + problem.gradient_error(solution.W)
-        account = Account(left, limits.removal)
-        doubts = self._doubts()
-        if warnings and self._wants_certificate:
-            doubts.note(str(warnings[0]))
-            warnings = ()
-        if self._wants_certificate and not account.spent <= limits.fit:
-            doubts.note(
-                f"training left a gradient of {account.spent:.3g}, rounding included, above the "
-                f"{limits.fit:.3g} that the noise hides; scale columns of large numbers, raise "
-                "sigma, l2 or max_iter, or lower tol"
-            )
+        account, doubts = Account(left, limits.removal), []
+        if self._wants_certificate:
+            doubts, warnings = [str(warning) for warning in warnings], ()
+            if not account.spent <= limits.fit:
+                doubts.append(
+                    f"training left a gradient of {account.spent:.3g}, rounding included, above "
+                    f"the {limits.fit:.3g} that the noise hides; scale columns of large numbers, "
+                    "raise sigma, l2 or max_iter, or lower tol"
+                )
+        downgraded, more = self._weigh(doubts)
         attributes = {
             "model_": self._linear(mechanism.release(solution.W, source), held.classes),
             "weights_": Sealed(solution.W.copy()),
@@ -229,13 +228,12 @@ class InfluenceBase(LinearBase):
             "noise_": None if tilt is None else Sealed(tilt),
             "account_": account,
             "cache_": Cache(curvature),
-            "downgraded_": doubts.text,
+            "downgraded_": downgraded,
             "fingerprint_key_": None,
         }
         if self.data_free:
             attributes |= without_rows(held.rows, curvature, problem.ridge)
-        found = (*warnings, *doubts.warnings)
-        return Trained(attributes, solution.flops, found, solution.n_iter)
+        return Trained(attributes, solution.flops, (*warnings, *more), solution.n_iter)
 
     def _require_rows(self, what: str) -> None:
         require_fitted(self)
@@ -281,7 +279,10 @@ class InfluenceBase(LinearBase):
 
     def _mechanism(self) -> Mechanism:
         """Return how this model hides what a removal leaves."""
-        return mechanism_of(self.mechanism, self.sigma, self.epsilon, self.delta)
+        if self.sigma == 0.0:
+            return Mechanism()
+        kind = OutputNoise if self.mechanism == "output" else ObjectiveNoise
+        return kind(self.sigma, self.epsilon, self.delta)
 
     def _grid(self) -> Grid | None:
         mechanism = self._mechanism()

@@ -33,7 +33,7 @@ from letheon.linear._curvature import Block, Curvature, Downdate, Step
 from letheon.linear._problem import Floats, Loss, Problem, n_stored, roots_of, slope_sum
 from letheon.linear._solve import DENSE_LIMIT, minimise
 from letheon.parallel import one_thread
-from letheon.removal import Cache, Opaque, opaque_repr
+from letheon.removal import Cache, Opaque
 
 Fingerprints = NDArray[np.uint64]
 
@@ -138,14 +138,12 @@ _ROUNDING = 1e-13
 _MOST_REFINEMENTS = 4
 
 
-class Leaving(NamedTuple):
+@dataclass(frozen=True, eq=False, repr=False)
+class Leaving(Opaque):
     """Rows that leave, in float64 and in memory that may be spoilt, and their targets."""
 
     rows: Any
     y: NDArray[Any]
-
-    def __repr__(self) -> str:
-        return opaque_repr(self)
 
 
 class Setting(NamedTuple):
