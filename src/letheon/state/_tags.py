@@ -27,7 +27,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     "letheon.sharded._assign": ("letheon.sharded._shards", "Assignment"),
     "letheon.sharded._shards": ("letheon.sharded._shards", "Ensemble Shard"),
     "letheon.sharded._sisa": ("letheon.sharded._sisa", "SISAClassifier SISARegressor"),
-    "letheon.sharded._stages": ("letheon.sharded._stages", "ConstantModel"),
+    "letheon.sharded._stages": ("letheon.sharded._shards", "ConstantModel"),
     "letheon.sharded._states": ("letheon.sharded._shards", "SavedState"),
     "letheon.forest._classifier": ("letheon.forest._estimators", "DaREForestClassifier"),
     "letheon.forest._model": ("letheon.forest._model", "ForestModel"),
