@@ -234,6 +234,9 @@ class DescentToDeleteClassifier(LinearClassifier):
     delta: float
     sigma: float | None
     iterations: int
+    regulariser: float | None
+    radius: float | None
+    xi: float
     n_copies: int
 
     sigma_: float
