@@ -36,7 +36,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     "letheon.sharded._assign": ("letheon.sharded._shards", "Assignment"),
     "letheon.sharded._shards": ("letheon.sharded._shards", "Ensemble Shard"),
     "letheon.sharded._sisa": ("letheon.sharded._sisa", "SISAClassifier SISARegressor"),
-    "letheon.sharded._stages": ("letheon.sharded._stages", "ConstantModel"),
+    "letheon.sharded._stages": ("letheon.sharded._shards", "ConstantModel"),
     "letheon.sharded._states": ("letheon.sharded._shards", "SavedState"),
     "letheon.forest._classifier": ("letheon.forest._estimators", "DaREForestClassifier"),
     "letheon.forest._model": ("letheon.forest._model", "ForestModel"),
@@ -63,7 +63,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     "letheon.convex._linear": ("letheon.linear._model", "Linear"),
     "letheon.convex._noise": ("letheon.noise", "NoiseSource Sealed"),
     "letheon.convex._published": ("letheon.linear._model", "PublishedModel"),
-    "letheon.convex._trajectory": ("letheon.linear._path", "Trajectory"),
+    "letheon.convex._trajectory": ("letheon.linear._replay", "Trajectory"),
     "letheon.measures.attacks._controls": (
         "letheon.measures.attacks._controls",
         "FineTuneOnly KeepsEverything",
