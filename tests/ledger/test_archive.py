@@ -13,8 +13,7 @@ from letheon.exceptions import LedgerMissingError, UnknownModelError
 from letheon.ledger import Ledger
 from letheon.ledger.certificates import certificates
 from letheon.ledger.db import events, log
-from letheon.ledger.db.log import Log
-from letheon.ledger.db.log_tree import LogTree
+from letheon.ledger.db.log import Log, LogTree
 from letheon.ledger.worker.batches import Batches
 from letheon.verifier import (
     Refused,
