@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from letheon.audit._ledger_levels import _Course
+from letheon.audit._levels import _Course
 from letheon.exceptions import RequestStateError, UnknownRequestError
 from letheon.ledger import Ledger, Policy, Settings
 from letheon.ledger.db.events import acting

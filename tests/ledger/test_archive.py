@@ -173,6 +173,7 @@ def test_the_log_is_told_in_its_order(story: Ledger) -> None:
 
 def test_proofs_about_the_log_convince_the_verifier(story: Ledger) -> None:
     total = story.log.entries().total
+    assert total is not None
     for index in range(0, total, 3):
         proof = story.log.inclusion(index)
         path = [bytes.fromhex(one) for one in proof.path]

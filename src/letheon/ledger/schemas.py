@@ -48,14 +48,14 @@ class Page(Generic[T]):
     items : tuple
         The items, in the order of the list.
     next : str or None
-        The cursor of the page after; None if this is the last one.
-    total : int
-        How many items the whole list has.
+        The cursor of the page after: give it as `after`; None if this is the last one.
+    total : int or None
+        How many items the whole list has, where known.
     """
 
     items: tuple[T, ...]
-    next: str | None
-    total: int
+    next: str | None = None
+    total: int | None = None
 
 
 @overload
@@ -613,7 +613,7 @@ class Store:
     days: int | None = None
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> Literal["folder", "backup"]:
         """``folder``, which must be clean, or ``backup``, which forgets by itself."""
         return "folder" if self.days is None else "backup"
 
