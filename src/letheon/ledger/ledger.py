@@ -4,7 +4,6 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, Self
 
 from sqlalchemy import func, select, text
@@ -261,12 +260,7 @@ class Ledger:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def plan(self, model: str | None = None, *, tenant: str = "default") -> tuple[BatchPlan, ...]:

@@ -13,9 +13,7 @@ blocks nothing; nothing was acknowledged or signed on top of that commit, since 
 the file up to the database first.
 """
 
-import fcntl
 import hashlib
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,7 +27,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 from sqlalchemy import ColumnElement, Connection, Row, Select, Table, bindparam, select, update
 
 from letheon.exceptions import ClockError, OldDatabaseError
-from letheon.ledger.core import Core, point
+from letheon.ledger.core import Core, lock_file, point
 from letheon.ledger.tables import checkpoints, events, log, meta
 from letheon.state import write_atomically
 from letheon.verifier import (
@@ -279,7 +277,7 @@ def record_all(connection: Connection, items: Sequence[Event]) -> None:
 
 
 def require_own_log(connection: Connection) -> None:
-    """Raise `OldDatabaseError` where entries would fork the log; see `_agreement`."""
+    """Raise `OldDatabaseError` where entries would fork the log; see `require_mark`."""
     guard = connection.get_execution_options().get("letheon_guard")
     if guard is not None:
         guard(connection)
@@ -527,22 +525,12 @@ def write_mark(core: Core, mark: Mark | None, *, adopted: bool = False) -> None:
     """Write the file unless it is further already; `adopted` writes in any case."""
     if mark is None:
         return
-    with _locked(core.folder):
+    # One process at a time compares and writes, so that the file never goes back.
+    with lock_file(core.folder / ".high-water.lock"):
         known = None if adopted else read_mark(core.folder)
         if known is None or known.size < mark.size:
             line = f"{mark.size} {mark.leaf}\n".encode()
             write_atomically(core.folder / HIGH_WATER, [line])
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Let one process at a time compare and write, so that the file never goes back."""
-    descriptor = os.open(folder / ".high-water.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def mark_at(connection: Connection, size: int) -> Mark | None:

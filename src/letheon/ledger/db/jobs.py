@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal, get_args
 
 from sqlalchemy import Connection, Row, Select, delete, func, insert, select, true, tuple_
@@ -288,20 +289,20 @@ class Jobs(DeskTable):
     def _start(self, conn: Connection, row: Row[Any], owner: str, seconds: int) -> JobRecord | None:
         """Begin a job; None if it was begun too often and has failed by that."""
         now, starts = self._clock(), _count_starts(row.owner) + 1
+        mine = change(jobs).where(jobs.c.id == row.id)
         if starts > MOST_STARTS:
             words = f"its worker ended {MOST_STARTS} times before it was done"
-            _end(conn, row.id, "failed", {"code": "worker-ended", "words": words}, now)
+            ended = _ended("failed", {"code": "worker-ended", "words": words}, now)
+            conn.execute(mine.values(ended))
             return None
         name = f"{starts} {secrets.token_hex(8)} {owner}"
         values = {"state": "running", "started_at": now, "owner": name}
-        mine = change(jobs).where(jobs.c.id == row.id)
         conn.execute(mine.values(**values, lease_until=now + seconds))
         return _read_one(conn, row.id)
 
     def renew(self, job: JobRecord, seconds: int = LEASE_SECONDS) -> None:
         """Put the end of the lease off, or raise `StaleWorkerError`."""
-        with self._database.transaction() as conn:
-            _change_own(conn, job, lease_until=self._clock() + seconds)
+        self._database.run(partial(_change_own, job, lease_until=self._clock() + seconds))
 
     def progress(self, job: JobRecord, words: str, found: Mapping[str, Any] | None = None) -> None:
         """Add a line of progress, or raise `StaleWorkerError`; of too many the last are left out.
@@ -314,25 +315,22 @@ class Jobs(DeskTable):
             lines = json.loads(conn.execute(query).scalar_one())
             if len(lines) < _MOST_LINES:
                 lines.append(line)
-            _change_own(conn, job, progress=json.dumps(lines))
+            _change_own(job, conn, progress=json.dumps(lines))
 
     def finish(self, job: JobRecord, result: Mapping[str, Any]) -> None:
         """Record that a job is done and what came out, or raise `StaleWorkerError`."""
-        self._end_own(job, "done", result)
+        self._database.run(partial(_change_own, job, **_ended("done", result, self._clock())))
 
     def fail(self, job: JobRecord, code: str, words: str) -> None:
         """Record that a job could not be done, or raise `StaleWorkerError`."""
-        self._end_own(job, "failed", {"code": code, "words": words})
-
-    def _end_own(self, job: JobRecord, state: State, result: Mapping[str, Any]) -> None:
-        with self._database.transaction() as conn:
-            _change_own(conn, job, state="running")
-            _end(conn, job.id, state, result, self._clock())
+        ended = _ended("failed", {"code": code, "words": words}, self._clock())
+        self._database.run(partial(_change_own, job, **ended))
 
     def release(self, job: JobRecord) -> None:
         """Give a job back undone: this start does not count. `StaleWorkerError` if it is lost."""
-        with self._database.transaction() as conn:
-            _change_own(conn, job, state="queued", owner=f"{job.starts - 1} - -", lease_until=0)
+        undone: dict[str, Any] = {"state": "queued", "lease_until": 0}
+        undone["owner"] = f"{job.starts - 1} - -"
+        self._database.run(partial(_change_own, job, **undone))
 
     def forget_old(self) -> int:
         """Drop jobs that ended 90 days ago; return how many."""
@@ -351,16 +349,15 @@ def _open_jobs(kinds: list[Kind]) -> Select[Any]:
     return select(jobs).where(wanted).order_by(jobs.c.created_at, jobs.c.id)
 
 
-def _change_own(conn: Connection, job: JobRecord, **values: Any) -> None:
+def _change_own(job: JobRecord, conn: Connection, **values: Any) -> None:
     """Change a job that is still the caller's; else raise, and leave it alone."""
     mine = (jobs.c.id == job.id) & (jobs.c.owner == job.owner) & (jobs.c.state == "running")
     if conn.execute(change(jobs).where(mine).values(**values)).rowcount != 1:
         raise StaleWorkerError("another worker took this job over, or it has ended")
 
 
-def _end(conn: Connection, job_id: str, state: State, result: Mapping[str, Any], now: int) -> None:
-    values = {"state": state, "result": json.dumps(result), "finished_at": now, "lease_until": 0}
-    conn.execute(change(jobs).where(jobs.c.id == job_id).values(values))
+def _ended(state: State, result: Mapping[str, Any], now: int) -> dict[str, Any]:
+    return {"state": state, "result": json.dumps(result), "finished_at": now, "lease_until": 0}
 
 
 def _of(tenant: str | None) -> Any:

@@ -11,7 +11,6 @@ context. So a chunk that was altered, moved, dropped, or taken from another text
 """
 
 import contextlib
-import fcntl
 import hashlib
 import hmac
 import os
@@ -29,6 +28,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from letheon.exceptions import CorruptFileError, KeyFileError
+from letheon.ledger.core import lock_file
 from letheon.ledger.keys.blobs import destroy_file
 from letheon.ledger.keys.signing import Signer, new_seed, sign
 from letheon.state import sync_directory, write_atomically
@@ -242,15 +242,11 @@ class KeyFiles:
     @contextlib.contextmanager
     def locked(self) -> Iterator[int]:
         """Keep other writers out, and destroy what writers left that died; give how many files."""
-        descriptor = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with lock_file(self.folder / ".lock"):
             left = list(self.folder.glob(".*.partial"))
             for partial in left:
                 destroy_file(partial)
             yield len(left)
-        finally:
-            os.close(descriptor)
 
 
 def _require_private(path: Path, status: os.stat_result, mode: str) -> None:
@@ -295,8 +291,8 @@ class KeyRing:
 
     Notes
     -----
-    Keys that will be destroyed are read anew at every use: none stays in this object. What stays
-    is the key of tags and the signing keys.
+    Keys that will be destroyed are read anew at every use. What stays in this object is the key of
+    tags and the signing keys.
     """
 
     def __init__(self, home: Path) -> None:
@@ -312,13 +308,7 @@ class KeyRing:
 
     @classmethod
     def create(cls, home: Path) -> Self:
-        """Make a new ring; one whose making was interrupted is completed.
-
-        Raises
-        ------
-        KeyFileError
-            If there is a complete ring.
-        """
+        """Make a new ring, or complete one whose making was interrupted; not a second one."""
         files, public = KeyFiles(home / "keys"), home / "public" / "keys"
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         files.create()
@@ -360,13 +350,7 @@ class KeyRing:
         return self.signer_for(counts[-1] if counts else trust.current)
 
     def signer_for(self, keyid: str) -> Signer:
-        """Return the signing key of this name.
-
-        Raises
-        ------
-        KeyFileError
-            If it is missing or damaged.
-        """
+        """Return the signing key of this name, or raise `KeyFileError`."""
         if keyid not in self._signers:
             self._signers[keyid] = _read_signer(self._files, keyid)
         return self._signers[keyid]
