@@ -30,14 +30,7 @@ from letheon.exceptions import ClockError, OldDatabaseError
 from letheon.ledger.core import Core, lock_file, point
 from letheon.ledger.tables import checkpoints, events, log, meta
 from letheon.state import write_atomically
-from letheon.verifier import (
-    MAX_INT,
-    Refused,
-    canonical,
-    leaf_hash,
-    node_hash,
-    read_note,
-)
+from letheon.verifier import MAX_INT, Refused, canonical, leaf_hash, node_hash, read_note
 
 _T = TypeVar("_T")
 _MOST_PARAMETERS = 5000
@@ -268,31 +261,13 @@ def record_many(
 def record_all(connection: Connection, items: Sequence[Event]) -> None:
     """Append any events in one statement, as they are; see `record`.
 
-    They may be of several threads, whose actors differ.
+    They may be of several threads, whose actors differ. A clock that is far behind what was
+    recorded before is refused; of the eras that `accept_clock` begins only the newest one counts.
     """
-    if items:
-        require_own_log(connection)
-        era = require_clock(connection, min(item.at for item in items))
-        _append(connection, [_row(item, era) for item in items])
-
-
-def require_own_log(connection: Connection) -> None:
-    """Raise `OldDatabaseError` where entries would fork the log; see `require_mark`."""
-    guard = connection.get_execution_options().get("letheon_guard")
-    if guard is not None:
-        guard(connection)
-
-
-def require_clock(connection: Connection, at: int) -> int:
-    """Refuse a clock that is far behind what was recorded before; return the era of the clock.
-
-    Eras are what corrections of the clock (`accept_clock`) begin. Only the newest one counts.
-
-    Raises
-    ------
-    ClockError
-        It is more than 300 seconds behind the latest event.
-    """
+    if not items:
+        return
+    require_own_log(connection)
+    at = min(item.at for item in items)
     era, latest = _latest(connection, at)
     if at < latest - TOLERATED_SECONDS:
         raise ClockError(
@@ -300,7 +275,14 @@ def require_clock(connection: Connection, at: int) -> int:
             "right and try again. If it is right, and an event was written while it was ahead, "
             "`letheon doctor --accept-clock` goes on from it. Nothing was recorded"
         )
-    return era
+    _append(connection, [_row(item, era) for item in items])
+
+
+def require_own_log(connection: Connection) -> None:
+    """Raise `OldDatabaseError` where entries would fork the log; see `require_mark`."""
+    guard = connection.get_execution_options().get("letheon_guard")
+    if guard is not None:
+        guard(connection)
 
 
 def accept_clock(connection: Connection, at: int) -> bool:

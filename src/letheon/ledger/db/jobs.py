@@ -206,7 +206,7 @@ class Jobs(DeskTable):
         return self._first(_open_jobs(list(kinds)).where(mine))
 
     def _first(self, query: Select[Any]) -> JobRecord | None:
-        row = self._read_first(query)
+        row = self._database.read_first(query)
         return None if row is None else _to_record(row)
 
     def page(
@@ -233,7 +233,7 @@ class Jobs(DeskTable):
             wanted &= jobs.c.state == state
         query = select(jobs).where(wanted, _older(after))
         query = query.order_by(jobs.c.created_at.desc(), jobs.c.id.desc()).limit(limit + 1)
-        total, rows = self._count(wanted), self._read(query)
+        total, rows = self._count(wanted), self._database.read(query)
         last = rows[limit - 1] if len(rows) > limit else None
         following = None if last is None else f"{last.created_at}-{last.id}"
         return Page(tuple(map(_to_record, rows[:limit])), following, total)
@@ -244,8 +244,7 @@ class Jobs(DeskTable):
 
     def read_newest_event(self) -> int | None:
         """Return the number of the newest event: where it changed, there may be work to do."""
-        [row] = self._read(select(func.max(events.c.id).label("newest")))
-        newest: int | None = row.newest
+        newest: int | None = self._database.read_value(select(func.max(events.c.id)))
         return newest
 
     def claim(

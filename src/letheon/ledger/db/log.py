@@ -194,14 +194,13 @@ class Log:
     def latest_checkpoint(self) -> Checkpoint | None:
         """Return the newest checkpoint; None before the first."""
         query = select(checkpoints).order_by(checkpoints.c.size.desc()).limit(1)
-        with self._core.database.reading() as conn:
-            row = conn.execute(query).mappings().one_or_none()
-        return None if row is None else Checkpoint(**row)
+        row = self._core.database.read_first(query)
+        return None if row is None else Checkpoint(**row._mapping)
 
     def event(self, index: int) -> bytes | None:
         """Return the event in a place of the log, as its leaf hashes it; None if there is none."""
-        with self._core.database.reading() as conn:
-            body = conn.scalar(select(events.c.body).where(events.c.log_index == index))
+        query = select(events.c.body).where(events.c.log_index == index)
+        body = self._core.database.read_value(query)
         return None if body is None else str(body).encode()
 
     def _tree(self, conn: Connection) -> LogTree:

@@ -150,27 +150,19 @@ class DeskTable:
         self._database = ledger._core.database
         self._clock = clock or ledger._core.clock
 
-    def _read(self, query: Select[Any]) -> list[Row[Any]]:
-        with self._database.reading() as conn:
-            return list(conn.execute(query))
-
-    def _read_first(self, query: Select[Any]) -> Row[Any] | None:
-        return next(iter(self._read(query.limit(1))), None)
-
     def _count(self, *wanted: Any) -> int:
-        with self._database.reading() as conn:
-            return conn.scalar(select(func.count()).where(*wanted)) or 0
+        return self._database.read_value(select(func.count()).where(*wanted)) or 0
 
     def _newest(self, query: Select[Any], table: Table, after: str | None, limit: int) -> Any:
         """Return rows, newest first; those after the row of an id."""
         if after is not None:
-            mark = self._read_first(query.where(table.c.id == after))
+            mark = self._database.read_first(query.where(table.c.id == after))
             if mark is None:
                 raise ValueError("after names nothing here; use what the last part gave as next")
             place = tuple_(table.c.created_at, table.c.id)
             query = query.where(place < (mark.created_at, mark.id))
         order = table.c.created_at.desc(), table.c.id.desc()
-        return self._read(query.order_by(*order).limit(limit))
+        return self._database.read(query.order_by(*order).limit(limit))
 
 
 class Tokens(DeskTable):
@@ -242,7 +234,7 @@ class Tokens(DeskTable):
         return self._find(_is(token_id) & (tenant is None or tokens.c.tenant == tenant))
 
     def _find(self, wanted: Any, *, valid: bool = False) -> Token | None:
-        row = self._read_first(select(tokens).where(wanted))
+        row = self._database.read_first(select(tokens).where(wanted))
         token = None if row is None else self._token(row)
         return token if token is None or token.is_valid or not valid else None
 
@@ -298,7 +290,7 @@ class Tokens(DeskTable):
     def names(self, ids: Iterable[str]) -> dict[str, str]:
         """Return what tokens are called, by their ids."""
         query = select(tokens.c.id, tokens.c.name).where(tokens.c.id.in_(list(ids)))
-        return {row.id: row.name for row in self._read(query)}
+        return {row.id: row.name for row in self._database.read(query)}
 
     def note(self, token_id: str, action: str, about: str | None = None) -> None:
         """Note which token did what, where nothing else is recorded with it."""
@@ -399,7 +391,7 @@ class Sessions(DeskTable):
     def find(self, cookie: str) -> Session | None:
         """Return the session of a cookie if it lasts."""
         session_id = _hash(cookie)
-        row: Any = self._read_first(select(sessions).where(sessions.c.id == session_id))
+        row: Any = self._database.read_first(select(sessions).where(sessions.c.id == session_id))
         row = row or self._unsaved.get(session_id)
         if row is None:
             return None

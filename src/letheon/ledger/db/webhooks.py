@@ -192,7 +192,7 @@ class Webhooks(DeskTable):
 
     def find(self, webhook_id: str) -> Webhook | None:
         """Return a webhook, if there is one of that id."""
-        row = self._read_first(_hooks_query(webhooks.c.id == webhook_id))
+        row = self._database.read_first(_hooks_query(webhooks.c.id == webhook_id))
         return None if row is None else _webhook(row)
 
     def listed(
@@ -202,13 +202,13 @@ class Webhooks(DeskTable):
         wanted = true() if tenant is None else webhooks.c.tenant == tenant
         if after is not None:
             wanted &= webhooks.c.id > after
-        return [_webhook(row) for row in self._read(_hooks_query(wanted).limit(limit))]
+        return [_webhook(row) for row in self._database.read(_hooks_query(wanted).limit(limit))]
 
     def addresses(self, tenant: str) -> set[str]:
         """Return the addresses that a tenant's events go to."""
         mine = webhooks.c.tenant.is_(None) | (webhooks.c.tenant == tenant)
         query = select(webhooks.c.url).where(mine, webhooks.c.disabled_at.is_(None))
-        return {row.url for row in self._read(query)}
+        return {row.url for row in self._database.read(query)}
 
     def remove(self, webhook_id: str, *, by: str | None = None) -> None:
         """Remove a webhook with everything that waits for it."""
@@ -258,7 +258,7 @@ class Webhooks(DeskTable):
         )
         query = select(deliveries, due.c.url).join(due, due.c.id == deliveries.c.id)
         query = query.where(due.c.place <= most_each).order_by(due.c.place).limit(most)
-        rows = self._read(query)
+        rows = self._database.read(query)
         waiting = [Message(row.id, row.webhook_id, row.url, row.body, row.tries) for row in rows]
 
         def is_mine(conn: Connection, one: Message) -> bool:

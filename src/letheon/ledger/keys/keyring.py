@@ -32,14 +32,7 @@ from letheon.ledger.core import lock_file
 from letheon.ledger.keys.blobs import destroy_file
 from letheon.ledger.keys.signing import Signer, new_seed, sign
 from letheon.state import sync_directory, write_atomically
-from letheon.verifier import (
-    REVOCATION,
-    ROTATION,
-    STATEMENT_TYPE,
-    Trust,
-    from_hex,
-    keyid_of,
-)
+from letheon.verifier import REVOCATION, ROTATION, STATEMENT_TYPE, Trust, from_hex, keyid_of
 
 KEY_BYTES = 32
 CHUNK = 64 << 20

@@ -120,11 +120,6 @@ class RequestLists:
         with self._core.database.reading() as conn:
             return find_request(conn, request_id, tenant=tenant)
 
-    def get_many(self, request_ids: Collection[str]) -> dict[str, Request]:
-        """Return requests by their ids; ids that no request has are left out."""
-        with self._core.database.reading() as conn:
-            return find_requests(conn, request_ids)
-
     def by_key(self, keys: Collection[str], *, tenant: str) -> dict[str, Request]:
         """Return the requests of a tenant that were filed with these idempotency keys."""
         tag = self._core.keys.tag
@@ -249,9 +244,8 @@ class RequestLists:
         if tenant is not None:
             query = query.where(models.c.tenant == tenant)
         counts: dict[tuple[str, str], dict[str, int]] = {}
-        with self._core.database.reading() as conn:
-            for row in conn.execute(query):
-                counts.setdefault((row.tenant, row.name), {})[row.state] = row.n
+        for row in self._core.database.read(query):
+            counts.setdefault((row.tenant, row.name), {})[row.state] = row.n
         return counts
 
     def timeline(self, request_id: str, *, tenant: str | None = None) -> tuple[LogEntry, ...]:
