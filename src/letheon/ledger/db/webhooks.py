@@ -13,7 +13,7 @@ import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -26,9 +26,8 @@ from letheon.ledger.db.elapsed import proven_now
 from letheon.ledger.db.events import RowsIn, head, integrate
 from letheon.ledger.db.tokens import DeskTable, note_action
 from letheon.ledger.keys.keyring import KeyFiles
-from letheon.ledger.requests.listing import find_requests
-from letheon.ledger.requests.states import FINAL
-from letheon.ledger.schemas import Request, moment, record_from
+from letheon.ledger.requests.listing import find_requests, is_late
+from letheon.ledger.schemas import moment, record_from
 from letheon.ledger.tables import (
     batches,
     certificates,
@@ -319,7 +318,7 @@ class Webhooks(DeskTable):
             if not _has_work(conn, overdue=overdue):
                 return 0
         now = self._clock()
-        today = self._core.settings.calendar.day_of(moment(now)).isoformat()
+        today = self._core.settings.calendar.day_of(moment(now))
 
         def work(conn: Connection) -> int:
             # In one order, so that two who feed at once wait for each other and do not cross.
@@ -395,60 +394,47 @@ def _feed_log(conn: Connection, hook: Row[Any], size: int, now: int) -> int:
 
 def _write(conn: Connection, hook: Row[Any], happened: Sequence[_Event], now: int) -> int:
     """Write what the webhook asked for and may see; a message that exists stays as it is."""
-    rows, kinds = [], json.loads(hook.events)
-    wanted = [one for one in happened if one.kind in kinds]
-    for event in _numbered(conn, hook.tenant, wanted):
-        if hook.tenant in (None, event.data["tenant"]):
-            key = f"msg_{secrets.token_hex(16)}"
-            body = write_body(key, event.kind, event.at, event.data)
-            about = {"kind": event.kind, "about": event.about, "body": body}
-            times = {"created_at": now, "tries": 0, "not_before": now}
-            rows.append({"id": key, "webhook_id": hook.id} | about | times)
+    kinds = json.loads(hook.events)
+    wanted = [event for event in happened if event.kind in kinds]
+    places: dict[int, int] | None = None
+    if hook.tenant is not None:  # its certificates are counted for itself
+        wanted = [event for event in wanted if event.data["tenant"] == hook.tenant]
+        if any(event.data["certificate"] is not None for event in wanted):
+            own = list_sequences(conn, hook.tenant)
+            places = {sequence: number for number, sequence in enumerate(own, start=1)}
+    rows = []
+    for kind, about, at, data in wanted:
+        number = {} if places is None else {"certificate": places.get(data["certificate"])}
+        key = f"msg_{secrets.token_hex(16)}"
+        what = {"kind": kind, "about": about, "body": write_body(key, kind, at, data | number)}
+        times = {"created_at": now, "tries": 0, "not_before": now}
+        rows.append({"id": key, "webhook_id": hook.id} | what | times)
     return len(_insert(conn, rows)) if rows else 0
-
-
-def _numbered(conn: Connection, tenant: str | None, happened: Sequence[_Event]) -> Sequence[_Event]:
-    """Return events in which the certificates of a tenant's webhook are counted for itself."""
-    if tenant is None or all(one.data.get("certificate") is None for one in happened):
-        return happened
-    own = list_sequences(conn, tenant)
-    places = {sequence: number for number, sequence in enumerate(own, start=1)}
-    return [
-        one._replace(data=one.data | {"certificate": places.get(one.data["certificate"])})
-        for one in happened
-    ]
 
 
 def _about_requests(conn: Connection, rows: Sequence[Row[Any]]) -> Iterator[_Event]:
     """Yield what is reported of requests: received, and certified with all that waited for them."""
     times = {row.about: int(row.at) for row in rows if row.kind == "received"}
-    for request in _read(conn, times):
-        yield _Event("received", request.id, times[request.id], _facts(request))
+    yield from _request_events(conn, "received", times)
     times = {row.about: int(row.at) for row in rows if row.kind in ("certified", *_FOLLOWS)}
     behind = select(requests.c.id, requests.c.duplicate_of).where(
         requests.c.duplicate_of.in_([row.about for row in rows if row.kind == "certified"])
     )
     times |= {row.id: times[row.duplicate_of] for row in conn.execute(behind)}
-    for request in _read(conn, times):
-        if request.certificate is not None:  # what it waits behind may not be certified yet
-            yield _Event("certified", request.id, times[request.id], _facts(request))
+    for event in _request_events(conn, "certified", times):
+        if event.data["certificate"] is not None:  # what it waits behind may not be certified yet
+            yield event
 
 
-def _read(conn: Connection, times: dict[str, int]) -> list[Request]:
-    """Return requests in the order in which they are named."""
-    known = find_requests(conn, list(times))
-    return [known[key] for key in times if key in known]
-
-
-def _facts(request: Request) -> dict[str, Any]:
-    return {
-        "request": request.id,
-        "model": request.model,
-        "tenant": request.tenant,
-        "state": request.state,
-        "due_on": request.due_on.isoformat(),
-        "certificate": request.certificate,
-    }
+def _request_events(conn: Connection, kind: str, times: dict[str, int]) -> list[_Event]:
+    """Return events about requests, in the order in which these are named."""
+    names = ("model", "tenant", "state", "due_on", "certificate")
+    known, happened = find_requests(conn, list(times)), []
+    for request in (known[key] for key in times if key in known):
+        facts = {"request": request.id} | {name: getattr(request, name) for name in names}
+        facts["due_on"] = request.due_on.isoformat()
+        happened.append(_Event(kind, request.id, times[request.id], facts))
+    return happened
 
 
 def _about_versions(conn: Connection, rows: Sequence[Row[Any]]) -> Iterator[_Event]:
@@ -469,7 +455,7 @@ def _about_versions(conn: Connection, rows: Sequence[Row[Any]]) -> Iterator[_Eve
         yield _Event("retrained", row.batch_id, times[row.batch_id], data)
 
 
-def _feed_overdue(conn: Connection, hook: Row[Any], today: str, now: int) -> int:
+def _feed_overdue(conn: Connection, hook: Row[Any], today: date, now: int) -> int:
     """Write what is past its last day and still open, once."""
     if "overdue" not in json.loads(hook.events):
         return 0
@@ -478,12 +464,9 @@ def _feed_overdue(conn: Connection, hook: Row[Any], today: str, now: int) -> int
         deliveries.c.kind == "overdue",
         deliveries.c.about == requests.c.id,
     )
-    # What is closed is in no index of open requests; most of an old ledger is.
-    is_open = requests.c.closed_at.is_(None) & requests.c.state.not_in(FINAL)
-    query = select(requests.c.id).where(requests.c.last_day < today, is_open, ~was_reported)
+    query = select(requests.c.id).where(is_late(today), ~was_reported)
     if hook.tenant is not None:
         query = query.where(requests.c.tenant == hook.tenant)
     order = (requests.c.last_day, requests.c.received_at, requests.c.id)  # as an index has them
     ids = list(conn.scalars(query.order_by(*order).limit(_MOST)))
-    late = _read(conn, dict.fromkeys(ids, now))
-    return _write(conn, hook, [_Event("overdue", one.id, now, _facts(one)) for one in late], now)
+    return _write(conn, hook, _request_events(conn, "overdue", dict.fromkeys(ids, now)), now)

@@ -219,7 +219,7 @@ class RequestLists:
                 closed = _hinted(select(func.count()), "due")
                 n_closed = conn.scalar(closed.where(condition & _is_shown_closed(today))) or 0
                 counts = {"received": sum(counts.values()) - n_closed, "closed": n_closed}
-            late = _hinted(select(func.count()), "open").where(condition & _is_late(today))
+            late = _hinted(select(func.count()), "open").where(condition & is_late(today))
             overdue = conn.scalar(late) or 0
         return RequestCounts({state: counts.get(state, 0) for state in STATES}, overdue)
 
@@ -340,7 +340,7 @@ def _condition(core: Core, connection: Connection, wanted: RequestFilter) -> Col
     elif wanted.states:
         parts.append(requests.c.state.in_(list(dict.fromkeys(wanted.states))))
     if wanted.overdue:
-        parts.append(_is_late(_today(core)))
+        parts.append(is_late(_today(core)))
     if wanted.due_before is not None:
         parts.append(requests.c.last_day < wanted.due_before.isoformat())
     if wanted.search:
@@ -392,7 +392,8 @@ def _is_open() -> ColumnElement[bool]:
     return requests.c.closed_at.is_(None) & requests.c.state.not_in(FINAL)
 
 
-def _is_late(today: date) -> ColumnElement[bool]:
+def is_late(today: date) -> ColumnElement[bool]:
+    """Whether the last day of an open request has passed."""
     return (requests.c.last_day < today.isoformat()) & _is_open()
 
 
