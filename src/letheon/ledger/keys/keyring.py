@@ -45,64 +45,66 @@ _MOST_CHUNK = 1 << 30
 Buffer = bytes | bytearray | memoryview
 
 
-def seal(key: bytes, data: Buffer, context: bytes) -> bytes:
-    """Return the data encrypted and authenticated.
+class Cipher(NamedTuple):
+    """A key of 32 bytes that was read, for many texts."""
 
-    Parameters
-    ----------
-    key : bytes
-        32 bytes.
-    data : bytes, bytearray or memoryview
-        The text, of any length.
-    context : bytes
-        What the text is, and of what; `unseal` refuses any other.
+    secret: bytes
 
-    Guarantee
-    ---------
-    Confidential and authentic under AES-256-GCM for up to 2**32 chunks per key: nonces are random.
-    Who destroys the key destroys the text.
-    """
-    cipher, text = AESGCM(key), memoryview(data).cast("B")
-    header = _HEADER.pack(_MAGIC, os.urandom(16), CHUNK, len(text))
-    pieces = [header]
-    for index, (begin, end) in enumerate(_spans(len(text), CHUNK)):
-        nonce = os.urandom(_NONCE)
-        sealed = cipher.encrypt(nonce, text[begin:end], _bound(header, index, context))
-        pieces += [nonce, sealed]
-    return b"".join(pieces)
+    def seal(self, data: Buffer, context: bytes) -> bytes:
+        """Return the data encrypted and authenticated.
 
+        Parameters
+        ----------
+        data : bytes, bytearray or memoryview
+            The text, of any length.
+        context : bytes
+            What the text is, and of what; `unseal` refuses any other.
 
-def unseal(key: bytes, sealed: Buffer, context: bytes) -> bytes:
-    """Return the data that was sealed under this key and in this context.
+        Guarantee
+        ---------
+        Confidential and authentic under AES-256-GCM for up to 2**32 chunks per key: nonces are
+        random. Who destroys the key destroys the text.
+        """
+        cipher, text = AESGCM(self.secret), memoryview(data).cast("B")
+        header = _HEADER.pack(_MAGIC, os.urandom(16), CHUNK, len(text))
+        pieces = [header]
+        for index, (begin, end) in enumerate(_spans(len(text), CHUNK)):
+            nonce = os.urandom(_NONCE)
+            sealed = cipher.encrypt(nonce, text[begin:end], _bound(header, index, context))
+            pieces += [nonce, sealed]
+        return b"".join(pieces)
 
-    Raises
-    ------
-    CorruptFileError
-        If a byte was altered, or the key or the context is another one.
-    """
-    text = memoryview(sealed).cast("B")
-    if len(text) < _HEADER.size or text[: len(_MAGIC)] != _MAGIC:
-        raise CorruptFileError("this is no sealed text of letheon, or it is truncated")
-    header = bytes(text[: _HEADER.size])
-    _, _, chunk, length = _HEADER.unpack(header)
-    if not 0 < chunk <= _MOST_CHUNK or length > len(text):
-        raise CorruptFileError("the header of a sealed text was altered")
-    n_chunks = max(1, -(-length // chunk))
-    if len(text) != _HEADER.size + length + n_chunks * (_NONCE + _TAG):
-        raise CorruptFileError("a sealed text is truncated, or something was added to it")
-    cipher, pieces, at = AESGCM(key), [], _HEADER.size
-    for index, (begin, end) in enumerate(_spans(length, chunk)):
-        body = at + _NONCE
-        after = body + end - begin + _TAG
-        bound = _bound(header, index, context)
-        try:
-            pieces.append(cipher.decrypt(text[at:body], text[body:after], bound))
-        except InvalidTag:
-            raise CorruptFileError(
-                "a sealed text was altered, or its key or its context is another one"
-            ) from None
-        at = after
-    return b"".join(pieces)
+    def unseal(self, sealed: Buffer, context: bytes) -> bytes:
+        """Return the data that was sealed under this key and in this context.
+
+        Raises
+        ------
+        CorruptFileError
+            If a byte was altered, or the key or the context is another one.
+        """
+        text = memoryview(sealed).cast("B")
+        if len(text) < _HEADER.size or text[: len(_MAGIC)] != _MAGIC:
+            raise CorruptFileError("this is no sealed text of letheon, or it is truncated")
+        header = bytes(text[: _HEADER.size])
+        _, _, chunk, length = _HEADER.unpack(header)
+        if not 0 < chunk <= _MOST_CHUNK or length > len(text):
+            raise CorruptFileError("the header of a sealed text was altered")
+        n_chunks = max(1, -(-length // chunk))
+        if len(text) != _HEADER.size + length + n_chunks * (_NONCE + _TAG):
+            raise CorruptFileError("a sealed text is truncated, or something was added to it")
+        cipher, pieces, at = AESGCM(self.secret), [], _HEADER.size
+        for index, (begin, end) in enumerate(_spans(length, chunk)):
+            body = at + _NONCE
+            after = body + end - begin + _TAG
+            bound = _bound(header, index, context)
+            try:
+                pieces.append(cipher.decrypt(text[at:body], text[body:after], bound))
+            except InvalidTag:
+                raise CorruptFileError(
+                    "a sealed text was altered, or its key or its context is another one"
+                ) from None
+            at = after
+        return b"".join(pieces)
 
 
 def _spans(length: int, chunk: int) -> Iterator[tuple[int, int]]:
@@ -140,20 +142,6 @@ def training_seed(secret: bytes, beacon: bytes) -> int:
 def commitment(secret: bytes) -> str:
     """Return ``SHA-256("letheon/key-commitment/v1" || key)``: it tells nothing of a random key."""
     return hashlib.sha256(b"letheon/key-commitment/v1" + secret).hexdigest()
-
-
-class Cipher(NamedTuple):
-    """A key that was read, for many texts."""
-
-    secret: bytes
-
-    def seal(self, data: Buffer, context: bytes) -> bytes:
-        """Return the data sealed under the key."""
-        return seal(self.secret, data, context)
-
-    def unseal(self, sealed: Buffer, context: bytes) -> bytes:
-        """Return data that were sealed under the key."""
-        return unseal(self.secret, sealed, context)
 
 
 _LINE = re.compile(r"([0-9a-f]{64}) ([0-9a-f]{16})\n")
@@ -393,7 +381,7 @@ class KeyRing:
         """Return a key itself, for whoever may recompute what it gave."""
         return self._files.read(_required_id(key_id))
 
-    def cipher(self, key_id: str) -> "Cipher":
+    def cipher(self, key_id: str) -> Cipher:
         """Return what seals and unseals under a key, which is read once; keep it for a moment."""
         return Cipher(self.secret(key_id))
 
@@ -493,7 +481,15 @@ class KeyRing:
         paths = sorted(self._public.glob("[0-9][0-9][0-9][0-9].json"))
         with self._guard:
             if self._known is None or len(self._known.statements) != len(paths):
-                self._known = _read_chain(self._public, paths)
+                root = _read_root(self._public / "root.pub").hex()
+                statements = tuple(path.read_bytes() for path in paths)
+                try:
+                    trust = Trust.from_pinned(root, list(statements))
+                except ValueError as error:
+                    raise KeyFileError(
+                        f"the statements in {self._public} do not hold: {error}"
+                    ) from error
+                self._known = _Chain(root, statements, trust)
             return self._known
 
     def _settle(self) -> None:
@@ -559,16 +555,6 @@ def _read_signer(files: KeyFiles, keyid: str) -> Signer:
     if signer.keyid != keyid:
         raise KeyFileError(f"the key {files.path(f'sign-{keyid}')} is another one than its name")
     return signer
-
-
-def _read_chain(public: Path, paths: list[Path]) -> _Chain:
-    root = _read_root(public / "root.pub").hex()
-    statements = tuple(path.read_bytes() for path in paths)
-    try:
-        trust = Trust.from_pinned(root, list(statements))
-    except ValueError as error:
-        raise KeyFileError(f"the statements in {public} do not hold: {error}") from error
-    return _Chain(root, statements, trust)
 
 
 def _read_root(path: Path) -> bytes:
