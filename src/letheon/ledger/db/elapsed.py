@@ -20,7 +20,7 @@ from letheon.ledger.core import Core
 from letheon.ledger.db import events as _events
 from letheon.ledger.requests.deadlines import due_on, extended
 from letheon.ledger.schemas import moment
-from letheon.ledger.tables import events, log, meta, requests
+from letheon.ledger.tables import log, meta, requests
 
 _KEY = "proven_time"
 # Boots that are remembered: one for each machine that is at work, and some more.
@@ -112,8 +112,7 @@ def accept_clock(core: Core, connection: Connection) -> bool:
 
 def begin(core: Core, connection: Connection) -> None:
     """Start counting from the clock, in a new ledger."""
-    now = core.clock()
-    _write(connection, ProvenTime(now, {}).after(*_uptime(core)))
+    _write(connection, ProvenTime(core.clock(), {}).after(*_uptime(core)))
 
 
 def _uptime(core: Core) -> tuple[str, int]:
@@ -126,9 +125,7 @@ def _begun(connection: Connection, now: int) -> ProvenTime:
 
     A clock that a caller gave is its own uptime, from 1970 on.
     """
-    newest = select(events.c.at).order_by(events.c.era.desc(), events.c.at.desc()).limit(1)
-    latest = connection.scalar(newest)
-    return ProvenTime(now if latest is None else min(now, latest), {_GIVEN: 0})
+    return ProvenTime(now + min(0, _events.seconds_behind(connection, now)), {_GIVEN: 0})
 
 
 def _read(connection: Connection, *, lock: bool = False) -> ProvenTime | None:
