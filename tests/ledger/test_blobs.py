@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from letheon.exceptions import CorruptFileError, LedgerMissingError
+from letheon.ledger.core import Blobs, destroy_file
 from letheon.ledger.keys import keyring
-from letheon.ledger.keys.blobs import Blobs, destroy_file
 from tests.sharded.people import examples
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from letheon.ledger.keys import blobs, keyring
-from letheon.ledger.keys.blobs import destroy_file
+from letheon.ledger import core
+from letheon.ledger.core import destroy_file
+from letheon.ledger.keys import keyring
 
 
 def folder_syncs(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> int:
@@ -94,4 +95,4 @@ def test_folder_that_is_gone_is_no_error(tmp_path: Path) -> None:
 
 
 def test_keys_and_blobs_are_destroyed_by_one_function() -> None:
-    assert vars(keyring)["destroy_file"] is blobs.destroy_file
+    assert vars(keyring)["destroy_file"] is core.destroy_file

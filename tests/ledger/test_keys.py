@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from letheon.exceptions import CorruptFileError, KeyFileError
-from letheon.ledger.keys import blobs
+from letheon.ledger import core
 from letheon.ledger.keys.keyring import KINDS, KeyRing, commitment, training_seed
 from letheon.verifier import Refused, Trust
 from tests.ledger.key_kills import ACTIONS, LEDGER
@@ -216,7 +216,7 @@ def test_destruction_overwrites_before_it_unlinks(ring: KeyRing, tmp_path: Path)
 def test_the_look_at_the_second_name_catches_a_mere_unlink(
     ring: KeyRing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blobs, "_overwrite", lambda path: None)
+    monkeypatch.setattr(core, "_overwrite", lambda path: None)
     secret, left = linked_copy_after_destruction(ring, tmp_path)
     assert secret.hex().encode() in left
 

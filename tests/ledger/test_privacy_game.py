@@ -32,10 +32,10 @@ from sklearn.naive_bayes import GaussianNB
 from letheon import DaREForestClassifier, NaiveUnlearner, SISAClassifier, state
 from letheon.data import Rows, as_ids
 from letheon.ledger import Ledger
+from letheon.ledger import core as _blobs
 from letheon.ledger.certificates.statement import requests_root
+from letheon.ledger.core import Blobs
 from letheon.ledger.db.log import root_of
-from letheon.ledger.keys import blobs as _blobs
-from letheon.ledger.keys.blobs import Blobs
 from letheon.ledger.models import commitment, slot_tree
 from letheon.ledger.models.commitment import new_vault, row_bytes, tree_of
 from letheon.ledger.models.slot_tree import slots_for

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from letheon.ledger import Ledger
-from letheon.ledger.keys.blobs import destroy_file
+from letheon.ledger.core import destroy_file
 from letheon.ledger.purge.residue import ROOM_LOCK as _LOCK
 from letheon.ledger.purge.residue import ROOMS as _FOLDER
 

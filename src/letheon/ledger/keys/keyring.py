@@ -28,8 +28,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from letheon.exceptions import CorruptFileError, KeyFileError
-from letheon.ledger.core import lock_file
-from letheon.ledger.keys.blobs import destroy_file
+from letheon.ledger.core import destroy_file, lock_file
 from letheon.ledger.keys.signing import Signer, new_seed, sign
 from letheon.state import sync_directory, write_atomically
 from letheon.verifier import REVOCATION, ROTATION, STATEMENT_TYPE, Trust, from_hex, keyid_of

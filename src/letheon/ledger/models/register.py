@@ -18,9 +18,8 @@ from letheon.exceptions import BlockedIdsError, LedgerError, OldDatabaseError
 from letheon.guarantee import RELEASES
 from letheon.ledger.certificates.certify import take_beacon
 from letheon.ledger.certificates.claims import weaker_releases
-from letheon.ledger.core import Core, point
+from letheon.ledger.core import Core, destroy_file, point
 from letheon.ledger.db.events import advance_mark, record, require_agreement, require_own_log
-from letheon.ledger.keys.blobs import destroy_file
 from letheon.ledger.keys.keyring import commitment
 from letheon.ledger.models.commitment import new_vault, ordered_codes, tree_of
 from letheon.ledger.models.examine import (

@@ -24,9 +24,8 @@ from letheon.exceptions import (
     SignerRefusedError,
     StaleWorkerError,
 )
-from letheon.ledger.core import Core, point
+from letheon.ledger.core import Core, destroy_file, point
 from letheon.ledger.db.events import TOLERATED_SECONDS, advance_mark, record, require_agreement
-from letheon.ledger.keys.blobs import destroy_file
 from letheon.ledger.keys.signing import sign
 from letheon.ledger.leases import owner_name, release, take
 from letheon.ledger.models.reader import DRAINED, count_pins

@@ -11,9 +11,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Table, select, tuple_
 
-from letheon.ledger.core import Core
+from letheon.ledger.core import Core, destroy_file
 from letheon.ledger.db.events import HIGH_WATER
-from letheon.ledger.keys.blobs import destroy_file
 from letheon.ledger.purge.markers import Markers
 from letheon.ledger.purge.scan import Hit, Place, ScanResult, scan
 from letheon.ledger.settings import FILE
