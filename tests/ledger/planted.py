@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import select, text
 
-from letheon.ledger.certificates.certify import certificate_path
 from letheon.ledger.db.database import Database
 from letheon.ledger.keys.keyring import KeyRing
 from letheon.ledger.models.versions import head_of
 from letheon.ledger.purge import purge
 from letheon.ledger.tables import heads
 from letheon.ledger.worker import apply, worker
+from letheon.ledger.worker.agreement import signed_path
 from letheon.verifier import canonical
 
 applying: Any = apply
@@ -85,7 +85,7 @@ def _certificate_first() -> None:
         written = rest[5]
         with core.database.reading() as conn:
             row = conn.execute(text("SELECT value FROM meta WHERE key = 'sequence'"))
-            path = certificate_path(core, int(row.scalar_one()) + 1)
+            path = signed_path(core, "certificates", int(row.scalar_one()) + 1)
         path.write_bytes(canonical({"subject": written.model_blob}))
         return publish(core, *rest)
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from letheon.audit._reading import Bundle
 from letheon.audit._result import LevelResult
-from letheon.ledger.purge.markers import Markers
-from letheon.ledger.purge.scan import scan
+from letheon.ledger.purge.scan import Markers, scan
 from letheon.ledger.requests.states import STATES
 
 # Verified, and the people are still in the model.

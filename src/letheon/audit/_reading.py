@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from letheon import state
 from letheon.data import Rows
 from letheon.exceptions import StateError
-from letheon.ledger.models.versions import Vault
+from letheon.ledger.models.commitment import Vault
 from letheon.verifier import (
     INDEX_FILES,
     LARGEST,

@@ -19,13 +19,13 @@ from letheon.ledger.db.log_tree import LogTree
 from letheon.ledger.db.sqlite import is_writable
 from letheon.ledger.models.versions import head_of, list_models, sealer
 from letheon.ledger.purge.purge import problems
-from letheon.ledger.purge.residue import leftovers
 from letheon.ledger.requests.deadlines import alarm
 from letheon.ledger.requests.encrypted_ids import unreadable_requests
 from letheon.ledger.requests.listing import list_requests, unconfirmed
 from letheon.ledger.settings import FILE as SETTINGS_FILE
 from letheon.ledger.tables import certificates, checkpoints
 from letheon.ledger.worker.agreement import require_agreement
+from letheon.ledger.worker.recover import leftovers
 from letheon.sandbox import protection
 from letheon.verifier import Refused, check_chain, check_note, read_note
 

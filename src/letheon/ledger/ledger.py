@@ -10,7 +10,7 @@ from typing import Literal, Self
 
 from sqlalchemy import text
 
-from letheon.ledger.certificates.certificates import Certificates
+from letheon.ledger.certificates.certificates import Batches, Certificates
 from letheon.ledger.core import Core
 from letheon.ledger.db.database import Database
 from letheon.ledger.db.elapsed import accept_clock
@@ -25,13 +25,11 @@ from letheon.ledger.purge.stores import Stores
 from letheon.ledger.requests.calendar import Calendar
 from letheon.ledger.requests.requests import Requests
 from letheon.ledger.settings import Settings
-from letheon.ledger.worker.adopt import Adoption, adopt
 from letheon.ledger.worker.agreement import differences, require_mark
-from letheon.ledger.worker.batches import Batches
 from letheon.ledger.worker.compute import computing
-from letheon.ledger.worker.plan import BatchPlan, plan_all
 from letheon.ledger.worker.policy import Policy
-from letheon.ledger.worker.worker import Step, run_once
+from letheon.ledger.worker.recover import Adoption, adopt
+from letheon.ledger.worker.worker import BatchPlan, Step, plan_all, run_once
 
 
 class Ledger:

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from letheon.ledger import Ledger
 from letheon.ledger.keys.blobs import destroy_file
-from letheon.ledger.purge.residue import ROOM_LOCK as _LOCK
-from letheon.ledger.purge.residue import ROOMS as _FOLDER
+from letheon.ledger.purge.stores import ROOM_LOCK as _LOCK
+from letheon.ledger.purge.stores import ROOMS as _FOLDER
 
 __all__ = ["TempFolder", "sweep_temp_folders", "temp_folder"]
 

@@ -24,16 +24,15 @@ from sqlalchemy import Connection, select
 from letheon import state
 from letheon.exceptions import LedgerError, LedgerMissingError, LedgerUnwritableError
 from letheon.ledger.certificates.certify import take_checkpoint
-from letheon.ledger.certificates.statement import DEFAULT_TENANT
 from letheon.ledger.core import Core
 from letheon.ledger.db.events import bodies, leaves, record
 from letheon.ledger.db.log_tree import LogTree
 from letheon.ledger.keys.blobs import NONCE_BYTES
 from letheon.ledger.keys.signing import sign
 from letheon.ledger.leases import owner_name
-from letheon.ledger.models.reader import Pins
 from letheon.ledger.models.versions import (
     ModelRow,
+    Pins,
     VersionRow,
     list_models,
     model_of,
@@ -49,6 +48,7 @@ from letheon.ledger.schemas import Checkpoint
 from letheon.ledger.tables import certificates, checkpoints, events, purges, versions
 from letheon.state import sync_directory
 from letheon.verifier import (
+    DEFAULT_TENANT,
     INDEX,
     INDEX_FILES,
     STATEMENT_TYPE,

@@ -30,10 +30,11 @@ from letheon.ledger.faults import point
 from letheon.ledger.keys.blobs import destroy_file
 from letheon.ledger.keys.signing import sign
 from letheon.ledger.leases import owner_name, release, take
-from letheon.ledger.models.reader import DRAINED, count_pins
 from letheon.ledger.models.versions import (
+    DRAINED,
     ModelRow,
     VersionRow,
+    count_pins,
     head_of,
     model_of,
     read_ids,
@@ -41,26 +42,25 @@ from letheon.ledger.models.versions import (
     read_vault,
     version_of,
 )
-from letheon.ledger.purge.attest import attestation
-from letheon.ledger.purge.markers import Markers, markers_of
-from letheon.ledger.purge.residue import (
+from letheon.ledger.purge.scan import Markers, ScanResult, markers_of
+from letheon.ledger.purge.stores import (
     ROOMS,
+    attestation,
+    expires_on,
     is_in_use,
+    list_stores,
     look_at_home,
-    purging_alone,
-    sweep_partials,
+    look_through,
 )
-from letheon.ledger.purge.scan import ScanResult
-from letheon.ledger.purge.stores import expires_on, list_stores, look_through
 from letheon.ledger.purge.vocabulary import own_words
 from letheon.ledger.requests.encrypted_ids import reseal, unsealed_ids
 from letheon.ledger.requests.states import NOT_FULLY_SEARCHED
 from letheon.ledger.requests.transitions import move
 from letheon.ledger.schemas import Store
 from letheon.ledger.tables import batches, purge_steps, purges, requests, versions
-from letheon.ledger.worker.agreement import advance_mark, require_agreement
+from letheon.ledger.worker.agreement import advance_mark, require_agreement, signed_path
 from letheon.ledger.worker.policy import backoff
-from letheon.ledger.worker.recover import sweep_model
+from letheon.ledger.worker.recover import lock_purges, sweep_model, sweep_partials
 from letheon.state import write_atomically
 from letheon.verifier import canonical, certificate_id, parse_strict, search_gaps
 
@@ -117,11 +117,6 @@ Evidence = dict[str, Any]
 Work = Callable[[Purge], Evidence | None]
 
 
-def purge_path(core: Core, sequence: int) -> Path:
-    """Return where the attestation of the purge after this certificate lies."""
-    return core.place("purges") / f"{sequence:06d}.json"
-
-
 def purge_next(core: Core, batch_id: str) -> bool:
     """Do what is left of the purge of a certified batch; return whether it is finished by that.
 
@@ -137,7 +132,7 @@ def purge_next(core: Core, batch_id: str) -> bool:
     are counted in the attestation, which then does not say that their store is purged. A kill at
     any moment leaves a purge that goes on.
     """
-    with purging_alone(core) as is_alone:
+    with lock_purges(core) as is_alone:
         if not is_alone:
             return False
         require_agreement(core)
@@ -547,7 +542,7 @@ def _finish(purge: Purge) -> None:
         statement = attestation(core, conn, purge.batch)
     envelope = sign(statement, core.keys.signer_at(sequence))
     purge_id = certificate_id(envelope)
-    path = purge_path(core, sequence)
+    path = signed_path(core, "purges", sequence)
     if path.exists() and path.read_bytes() != envelope:
         raise SignerRefusedError(
             f"{path} holds another attestation than the one that is to be signed; two of one "

@@ -31,7 +31,6 @@ from letheon.verifier import Refused, read_note
 HIGH_WATER = "high-water.txt"
 # Built once: it is asked for before every request.
 _LEAF = select(events.c.leaf).where(events.c.log_index == bindparam("place"))
-_ENDS = {"certificates": ".json", "checkpoints": ".txt"}
 _LINE = re.compile(r"([1-9][0-9]{0,17}) ([0-9a-f]{64})\n")
 _WAY_OUT = (
     "Nothing was changed. Put the newer database back: the newest copy, or the primary that this "
@@ -85,21 +84,31 @@ def differences(core: Core) -> list[str]:
     The files are looked at first: whatever they say then, the right database holds by now.
     """
     mark = read_mark(core.folder)
-    newest = {kind: max(numbers_in(core.place(kind)), default=0) for kind in _ENDS}
+    certificate, checkpoint = (
+        max(signed_numbers(core, kind), default=0) for kind in ("certificates", "checkpoints")
+    )
     with core.database.reading() as conn:
-        found = [
-            _compare_mark(mark, conn),
-            _compare_certificate(newest["certificates"], conn),
-            _compare_checkpoint(core, newest["checkpoints"], conn),
-        ]
-    return [text for text in found if text is not None]
+        texts = [_compare_mark(mark, conn), _compare_checkpoint(core, checkpoint, conn)]
+        known = int(conn.scalar(select(meta.c.value).where(meta.c.key == "sequence")) or 0)
+    if certificate > known:
+        texts.insert(
+            1, f"certificates/ goes up to number {certificate}, and it has given out {known}"
+        )
+    return [text for text in texts if text is not None]
 
 
-def numbers_in(folder: Path) -> list[int]:
-    """Return the numbers of the signed files in a folder."""
-    end = _ENDS.get(folder.name, ".json")
-    paths = folder.iterdir() if folder.is_dir() else ()
-    stems = [path.stem for path in paths if path.suffix == end]
+def signed_path(core: Core, kind: str, number: int) -> Path:
+    """Return where one of the "certificates", "purges" or "checkpoints" lies."""
+    name = f"{number:012d}.txt" if kind == "checkpoints" else f"{number:06d}.json"
+    return core.place(kind) / name
+
+
+def signed_numbers(core: Core, kind: str) -> list[int]:
+    """Return the numbers of the signed files of a kind; see `signed_path`."""
+    end, folder = signed_path(core, kind, 0).suffix, core.place(kind)
+    stems = [
+        path.stem for path in (folder.iterdir() if folder.is_dir() else ()) if path.suffix == end
+    ]
     return sorted(int(stem) for stem in stems if stem.isascii() and stem.isdigit())
 
 
@@ -128,7 +137,8 @@ def write_mark(core: Core, mark: Mark | None, *, adopted: bool = False) -> None:
     """Write the file unless it is further already; `adopted` writes in any case."""
     if mark is None:
         return
-    with _locked(core.folder):
+    # One process at a time compares and writes, so that the file never goes back.
+    with lock_file(core.folder / ".high-water.lock", wait=True):
         known = None if adopted else read_mark(core.folder)
         if known is None or known.size < mark.size:
             line = f"{mark.size} {mark.leaf}\n".encode()
@@ -136,12 +146,19 @@ def write_mark(core: Core, mark: Mark | None, *, adopted: bool = False) -> None:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Let one process at a time compare and write, so that the file never goes back."""
-    descriptor = os.open(folder / ".high-water.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def lock_file(path: Path, *, wait: bool) -> Iterator[bool]:
+    """Hold the lock of a file, which is made if need be; the lock of a dead process is free.
+
+    Yields False where another process has it, unless this one is to wait.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
     finally:
         os.close(descriptor)
 
@@ -161,18 +178,10 @@ def _compare_mark(mark: Mark | None, connection: Connection) -> str | None:
     return f"its log has {size} entries, and the files were written with {mark.size}"
 
 
-def _compare_certificate(number: int, connection: Connection) -> str | None:
-    query = select(meta.c.value).where(meta.c.key == "sequence")
-    known = int(connection.scalar(query) or 0)
-    if number <= known:
-        return None
-    return f"certificates/ goes up to number {number}, and it has given out {known}"
-
-
 def _compare_checkpoint(core: Core, size: int, connection: Connection) -> str | None:
     if not size:
         return None
-    path = core.place("checkpoints") / f"{size:012d}.txt"
+    path = signed_path(core, "checkpoints", size)
     root = connection.scalar(select(checkpoints.c.root).where(checkpoints.c.size == size))
     if root is None:
         return f"it does not hold the checkpoint of {size} entries, {path.name}"

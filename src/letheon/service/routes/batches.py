@@ -11,8 +11,7 @@ from pydantic import Field
 
 from letheon.exceptions import LedgerMissingError
 from letheon.ledger import Batch, BatchPlan, Ledger, Model
-from letheon.ledger.certificates.claims import adds_up, published_account
-from letheon.ledger.certificates.parameters import figure
+from letheon.ledger.certificates.claims import adds_up, figure, published_account
 from letheon.ledger.db.jobs import Job, Jobs
 from letheon.service.auth import Principal, allows
 from letheon.service.errors import Problem, cursor_problem
