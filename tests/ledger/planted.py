@@ -82,11 +82,11 @@ def _certificate_first() -> None:
     publish = applying._publish
 
     def publish_late(core: Any, *rest: Any) -> Any:
-        written = rest[5]
+        values = rest[4]
         with core.database.reading() as conn:
             row = conn.execute(text("SELECT value FROM meta WHERE key = 'sequence'"))
             path = signed_path(core, "certificates", int(row.scalar_one()) + 1)
-        path.write_bytes(canonical({"subject": written.model_blob}))
+        path.write_bytes(canonical({"subject": values["model_blob"]}))
         return publish(core, *rest)
 
     swap(applying, _publish=publish_late)

@@ -104,7 +104,7 @@ class Certificates:
             (certificates.c.sequence,),
             _certificates_query().where(wanted),
             total.where(wanted),
-            lambda _, row: _certificate(row),
+            _certificate,
             after,
             limit,
         )
@@ -172,17 +172,13 @@ class Certificates:
             query = query.where(certificates.c.sequence < before)
         with self._core.database.reading() as conn:
             rows = conn.execute(query.order_by(certificates.c.sequence.desc()).limit(limit)).all()
-            noted = _evidence(conn, [row.batch_id for row in rows if row.purge is not None])
-        return tuple(
-            Purge(
-                row.sequence,
-                row.tenant,
-                row.name,
-                None if row.purge is None else bytes(row.purge),
-                noted.get(row.batch_id, {}),
-            )
-            for row in rows
-        )
+            noted = _evidence(conn, [row.batch for row in rows if row.purge is not None])
+        shown = []
+        for row in rows:
+            envelope = None if row.purge is None else bytes(row.purge)
+            evidence = noted.get(row.batch, {})
+            shown.append(Purge(row.sequence, row.tenant, row.model, envelope, evidence))
+        return tuple(shown)
 
     def _envelope(self, table: Table, sequence: int, what: str) -> bytes:
         query = select(table.c.envelope).where(table.c.sequence == sequence)
@@ -310,7 +306,7 @@ class Receipts:
             return None
         return Coverage(
             certificate=row.sequence,
-            certified_at=moment(row.at),
+            certified_at=moment(row.certified_at),
             purged_at=moment(row.purged_at),
             purge_gaps=None if row.purge is None else gaps_in(bytes(row.purge)),
             guarantee=certificate.predicate["guarantee"]["kind"],
@@ -358,7 +354,7 @@ class Batches:
             row = conn.execute(query).first()
             if row is None:
                 raise LedgerMissingError("there is no batch of that id in this ledger")
-            return _batch(conn, row)
+            return _batch(row)
 
 
 def _read_page(
@@ -367,7 +363,7 @@ def _read_page(
     key: tuple[ColumnElement[Any], ...],
     query: Select[Any],
     total: Select[Any],
-    convert: Callable[[Connection, Row[Any]], _T],
+    convert: Callable[[Row[Any]], _T],
     after: str | None,
     limit: int,
 ) -> Page[_T]:
@@ -378,7 +374,7 @@ def _read_page(
     with core.database.reading() as conn:
         query = query.order_by(*(column.desc() for column in key)).limit(limit + 1)
         rows = conn.execute(query).all()
-        items = tuple(convert(conn, row) for row in rows[:limit])
+        items = tuple(convert(row) for row in rows[:limit])
         n_items = conn.scalar(total) or 0
     last = rows[limit - 1]._mapping if len(rows) > limit else None
     more = None if last is None else cursor(core, name, tuple(last[column] for column in key))
@@ -410,14 +406,17 @@ def _certificates_query() -> Select[Any]:
     place = select(events.c.log_index).where(is_mine).limit(1).scalar_subquery()
     return (
         select(
-            certificates,
-            models.c.name,
+            certificates.c.sequence,
+            certificates.c.id,
+            models.c.name.label("model"),
             models.c.tenant,
-            versions.c.number,
-            versions.c.batch_id,
+            versions.c.number.label("version"),
+            versions.c.batch_id.label("batch"),
+            certificates.c.at.label("certified_at"),
             purges.c.at.label("purged_at"),
-            purges.c.envelope.label("purge"),
             place.label("log_index"),
+            certificates.c.envelope,
+            purges.c.envelope.label("purge"),
         )
         .join(versions, versions.c.id == certificates.c.version_id)
         .join(models, models.c.id == versions.c.model_id)
@@ -427,14 +426,23 @@ def _certificates_query() -> Select[Any]:
 
 def _batches_query() -> Select[Any]:
     parent = versions.alias("parent")
+    members = select(requests).where(requests.c.batch_id == batches.c.id)
+    asked = members.with_only_columns(func.sum(requests.c.n_rows)).scalar_subquery()
+    n_erased = parent.c.live - versions.c.live
     return (
         select(
-            batches,
-            models.c.name,
+            batches.c.id,
+            models.c.name.label("model"),
             models.c.tenant,
-            versions.c.number,
-            certificates.c.sequence,
-            (parent.c.live - versions.c.live).label("n_erased"),
+            batches.c.kind,
+            batches.c.state,
+            batches.c.reason,
+            batches.c.created_at,
+            members.with_only_columns(func.count()).scalar_subquery().label("n_requests"),
+            # Of a published batch many requests need not be added up.
+            func.coalesce(n_erased, asked, 0).label("n_rows"),
+            versions.c.number.label("version"),
+            certificates.c.sequence.label("certificate"),
         )
         .join(models, models.c.id == batches.c.model_id)
         .outerjoin(versions, versions.c.batch_id == batches.c.id)
@@ -456,22 +464,13 @@ def _evidence(conn: Connection, wanted: Sequence[str]) -> dict[str, dict[str, di
 
 
 def _certificate(row: Row[Any]) -> Certificate:
-    method, guarantee, n_rows = _summary(bytes(row.envelope))
-    return Certificate(
-        sequence=row.sequence,
-        id=row.id,
-        model=row.name,
-        tenant=row.tenant,
-        version=row.number,
-        batch=row.batch_id,
-        method=method,
-        guarantee=guarantee,
-        n_rows=n_rows,
-        certified_at=moment(row.at),
-        purged_at=moment(row.purged_at),
-        purge_gaps=None if row.purge is None else gaps_in(bytes(row.purge)),
-        log_index=row.log_index,
-    )
+    values = dict(row._mapping)
+    method, guarantee, n_rows = _summary(bytes(values.pop("envelope")))
+    purge = values.pop("purge")
+    times = {name: moment(values[name]) for name in ("certified_at", "purged_at")}
+    gaps = None if purge is None else gaps_in(bytes(purge))
+    summary = {"method": method, "guarantee": guarantee, "n_rows": n_rows, "purge_gaps": gaps}
+    return Certificate(**values | times | summary)
 
 
 def _summary(envelope: bytes) -> tuple[str, str, int]:
@@ -485,21 +484,5 @@ def _summary(envelope: bytes) -> tuple[str, str, int]:
     return summary if is_sound else (_UNREADABLE, _UNREADABLE, 0)
 
 
-def _batch(conn: Connection, row: Row[Any]) -> Batch:
-    mine = requests.c.batch_id == row.id
-    n_rows = row.n_erased
-    if n_rows is None:  # not published; otherwise many requests need not be added up
-        n_rows = int(conn.scalar(select(func.sum(requests.c.n_rows)).where(mine)) or 0)
-    return Batch(
-        id=row.id,
-        model=row.name,
-        tenant=row.tenant,
-        kind=row.kind,
-        state=row.state,
-        reason=row.reason,
-        created_at=moment(row.created_at),
-        n_requests=conn.scalar(select(func.count()).where(mine)) or 0,
-        n_rows=n_rows,
-        version=row.number,
-        certificate=row.sequence,
-    )
+def _batch(row: Row[Any]) -> Batch:
+    return Batch(**{**row._mapping, "created_at": moment(row.created_at)})

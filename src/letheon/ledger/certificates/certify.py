@@ -25,6 +25,7 @@ from sqlalchemy import Connection, func, insert, select, tuple_, update
 
 from letheon.data import IdIndex, Ids, Rows
 from letheon.exceptions import (
+    CertificateError,
     CorruptFileError,
     KeyFileError,
     LedgerMissingError,
@@ -34,7 +35,7 @@ from letheon.exceptions import (
 from letheon.ledger.certificates.claims import RETRAIN
 from letheon.ledger.certificates.facts import method_parameters, refuse_boasts
 from letheon.ledger.certificates.receipt_codes import OpenedReceipt, seal_receipt
-from letheon.ledger.certificates.statement import covered_by, ledger_id, unlearning
+from letheon.ledger.certificates.statement import Covered, ledger_id, unlearning
 from letheon.ledger.core import Core
 from letheon.ledger.db.events import integrate, record
 from letheon.ledger.faults import point
@@ -43,6 +44,7 @@ from letheon.ledger.models.commitment import Vault, row_bytes
 from letheon.ledger.models.versions import (
     ModelRow,
     VersionRow,
+    model_of,
     proof_path,
     read_model,
     read_rows,
@@ -151,6 +153,25 @@ def _write_checkpoints(core: Core) -> None:
             _write(path, note.encode())
 
 
+def covered_by(conn: Connection, version: VersionRow) -> Covered:
+    """Return what the certificate of this version covers."""
+    if version.parent_id is None:
+        raise CertificateError("a registration has no certificate: nothing was erased")
+    kind = conn.scalars(select(batches.c.kind).where(batches.c.id == version.batch_id)).one()
+    parent, last = version_of(conn, version.parent_id), _last_retrain(conn, version)
+    base = last if kind == "retrain" else parent
+    return Covered(model_of(conn, version.model_id), kind, parent, base, last)
+
+
+def _last_retrain(conn: Connection, version: VersionRow) -> VersionRow:
+    """Return the newest retrain before a version, or the registration."""
+    trained = select(versions.c.id).outerjoin(batches, batches.c.id == versions.c.batch_id)
+    earlier = (versions.c.model_id == version.model_id) & (versions.c.number < version.number)
+    is_fresh = (batches.c.kind == "retrain") | (versions.c.number == 0)
+    newest = trained.where(earlier & is_fresh).order_by(versions.c.number.desc()).limit(1)
+    return version_of(conn, conn.scalars(newest).one())
+
+
 def certify_next(core: Core) -> int | None:
     """Certify the published version that comes next in the chain.
 
@@ -174,10 +195,10 @@ def certify_next(core: Core) -> int | None:
     version, sequence = _claimed(core, version), version.sequence or 0
     point("certify.claimed")
     with core.database.reading() as conn:
-        statement = unlearning(conn, version)
         covered = covered_by(conn, version)
+        statement = unlearning(conn, version, covered)
         _require_line(core, conn, version, statement)
-    _inspect(core, covered.model, covered.kind, version, statement["predicate"])
+    _inspect(core, covered, version, statement["predicate"])
     certificate_id = hashlib.sha256(pae(PAYLOAD_TYPE, canonical(statement))).hexdigest()
     claimed = Opened(statement, (), certificate_id)
     receipts = make_receipts(core, covered.model, covered.parent, version, claimed)
@@ -192,15 +213,16 @@ def certify_next(core: Core) -> int | None:
     return sequence
 
 
-def rehearse(core: Core, conn: Connection, model: ModelRow, kind: str, version: VersionRow) -> None:
+def rehearse(core: Core, conn: Connection, version: VersionRow) -> None:
     """Raise as `certify_next` would if no certificate can be made of a version.
 
     Certificates are signed in the order of their numbers, so one that cannot be signed holds up
     those of everybody. What a sandboxed process computed is tried before it is published.
     """
     claimed = replace(version, certified_at=version.published_at, checkpoint_before="0" * 64)
-    statement = unlearning(conn, claimed, is_rehearsal=True)
-    _inspect(core, model, kind, version, statement["predicate"])
+    covered = covered_by(conn, version)
+    statement = unlearning(conn, claimed, covered, is_rehearsal=True)
+    _inspect(core, covered, version, statement["predicate"])
     try:
         check_schema(statement)
     except Refused as error:
@@ -257,23 +279,21 @@ def _claimed(core: Core, version: VersionRow) -> VersionRow:
         return version_of(conn, version.id)
 
 
-def _inspect(
-    core: Core, model: ModelRow, kind: str, version: VersionRow, claims: dict[str, Any]
-) -> None:
+def _inspect(core: Core, covered: Covered, version: VersionRow, claims: dict[str, Any]) -> None:
     """Compare a statement with the model's file and with the proof, before anything is signed."""
     try:
-        built = read_model(core, model, version)
+        built = read_model(core, covered.model, version)
     except (StateError, LedgerMissingError) as error:
         raise SignerRefusedError(f"the published model cannot be certified: {error}") from error
     method, data = claims["method"], claims["dataset"]
-    if (kind == RETRAIN) != (method["name"] == RETRAIN):
-        raise SignerRefusedError(f"a batch of kind {kind} is certified as another")
+    if (covered.kind == RETRAIN) != (method["name"] == RETRAIN):
+        raise SignerRefusedError(f"a batch of kind {covered.kind} is certified as another")
     refuse_boasts(built, claims)
     if method["parameters"] != method_parameters(built, method["name"]):
         raise SignerRefusedError("the parameters in the statement are not those of the model")
     digest = data["transitionProof"]["sha256"]
     try:
-        proof = proof_path(core, model, digest).read_bytes()
+        proof = proof_path(core, covered.model, digest).read_bytes()
         before, after, erased = transition_roots(proof)
     except (OSError, Refused) as error:
         raise SignerRefusedError(f"the transition proof cannot be used: {error}") from error

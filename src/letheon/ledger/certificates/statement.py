@@ -9,8 +9,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import Connection, func, select
 
@@ -19,10 +18,13 @@ from letheon.ledger.certificates.claims import certificate_account
 from letheon.ledger.certificates.facts import ONE_PERSON, unmeasured, without_times
 from letheon.ledger.db.log_tree import root_of
 from letheon.ledger.models.commitment import SCHEME
-from letheon.ledger.models.versions import ModelRow, VersionRow, model_of, version_of
-from letheon.ledger.tables import batches, blocked, certificates, meta, requests, versions
+from letheon.ledger.schemas import moment
+from letheon.ledger.tables import blocked, certificates, meta, requests, versions
 from letheon.state import FORMAT
 from letheon.verifier import STATEMENT_TYPE, UNLEARNING, leaf_hash, model_id, search_gaps
+
+if TYPE_CHECKING:
+    from letheon.ledger.models.versions import ModelRow, VersionRow
 
 
 class Covered(NamedTuple):
@@ -32,34 +34,15 @@ class Covered(NamedTuple):
     registration: all that was erased since then leaves the model with it.
     """
 
-    model: ModelRow
+    model: "ModelRow"
     kind: str
-    parent: VersionRow
-    base: VersionRow
-    last_retrain: VersionRow
-
-
-def covered_by(conn: Connection, version: VersionRow) -> Covered:
-    """Return what the certificate of this version covers."""
-    if version.parent_id is None:
-        raise CertificateError("a registration has no certificate: nothing was erased")
-    kind = conn.scalars(select(batches.c.kind).where(batches.c.id == version.batch_id)).one()
-    parent, last = version_of(conn, version.parent_id), _last_retrain(conn, version)
-    base = last if kind == "retrain" else parent
-    return Covered(model_of(conn, version.model_id), kind, parent, base, last)
-
-
-def _last_retrain(conn: Connection, version: VersionRow) -> VersionRow:
-    """Return the newest retrain before a version, or the registration."""
-    trained = select(versions.c.id).outerjoin(batches, batches.c.id == versions.c.batch_id)
-    earlier = (versions.c.model_id == version.model_id) & (versions.c.number < version.number)
-    is_fresh = (batches.c.kind == "retrain") | (versions.c.number == 0)
-    newest = trained.where(earlier & is_fresh).order_by(versions.c.number.desc()).limit(1)
-    return version_of(conn, conn.scalars(newest).one())
+    parent: "VersionRow"
+    base: "VersionRow"
+    last_retrain: "VersionRow"
 
 
 def unlearning(
-    conn: Connection, version: VersionRow, *, is_rehearsal: bool = False
+    conn: Connection, version: "VersionRow", covered: Covered, *, is_rehearsal: bool = False
 ) -> dict[str, Any]:
     """Return the statement about a version whose certification was claimed.
 
@@ -70,7 +53,6 @@ def unlearning(
     CertificateError
         The rows of the database contradict each other, or nothing was erased.
     """
-    covered = covered_by(conn, version)
     model, base, facts = covered.model, covered.base, version.facts["certificate"]
     _require_agreement(version, covered, facts)
     sequence, at, checkpoint = version.sequence, version.certified_at, version.checkpoint_before
@@ -131,7 +113,7 @@ def unlearning(
     }
 
 
-def released(model: ModelRow, kind: str, claimed: str) -> str:
+def released(model: "ModelRow", kind: str, claimed: str) -> str:
     """Return what a certificate says about releases: what the operator published.
 
     A retrain keeps its own claim, which the method's may exceed.
@@ -145,7 +127,7 @@ def ledger_id(conn: Connection) -> str:
     return str(conn.execute(select(meta.c.value).where(meta.c.key == "ledger_id")).scalar_one())
 
 
-def _require_agreement(version: VersionRow, covered: Covered, facts: dict[str, Any]) -> None:
+def _require_agreement(version: "VersionRow", covered: Covered, facts: dict[str, Any]) -> None:
     """Compare what was computed beside the model with what the database counted."""
     since = 0 if covered.kind == "retrain" else covered.last_retrain.live - version.live
     accounting = facts["guarantee"]["accounting"]
@@ -169,7 +151,7 @@ def _previous(conn: Connection, sequence: int) -> Any:
     return _sha256(identity)
 
 
-def _requests(conn: Connection, version: VersionRow, base: VersionRow) -> list[Any]:
+def _requests(conn: Connection, version: "VersionRow", base: "VersionRow") -> list[Any]:
     """Return the requests of all batches after the base, up to this version."""
     mine = (versions.c.model_id == version.model_id) & (versions.c.number > base.number)
     applied = select(versions.c.batch_id).where(mine & (versions.c.number <= version.number))
@@ -190,7 +172,7 @@ def requests_root(members: Iterable[tuple[str, str]]) -> str:
 
 
 def _is_about_one(
-    conn: Connection, version: VersionRow, covered: Covered, members: Sequence[Any]
+    conn: Connection, version: "VersionRow", covered: Covered, members: Sequence[Any]
 ) -> bool:
     """Whether a certificate is about one person or row, on its own or beside those before."""
 
@@ -233,7 +215,7 @@ def predicate_of(envelope: bytes) -> Any:
 
 def utc_text(seconds: int) -> str:
     """Return a stored time as statements have it, in UTC."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return f"{moment(seconds):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _sha256(digest: str) -> dict[str, str]:

@@ -458,30 +458,15 @@ def _get_model(conn: Connection, model_id: int) -> Model:
 
 
 def _model(row: Row[Any]) -> Model:
-    return Model(
-        name=row.name,
-        tenant=row.tenant,
-        dataset=row.dataset,
-        method=row.method,
-        releases=row.releases,
-        n_rows=row.live,
-        slots=row.slots,
-        head=_version(row),
-        registered_at=moment(row.created_at),
-    )
+    values = {name: getattr(row, name) for name in _MODEL_COLUMNS[:-1]}
+    registered_at = moment(row.created_at)
+    return Model(**values, n_rows=row.live, head=_version(row), registered_at=registered_at)
 
 
 def _version(row: Row[Any], **more: Any) -> Version:
-    return Version(
-        number=row.number,
-        sequence=row.sequence,
-        address=row.model_blob,
-        live=row.live,
-        published_at=moment(row.published_at),
-        certified_at=moment(row.certified_at),
-        purged_at=moment(row.purged_at),
-        **more,
-    )
+    values = {name: getattr(row, name) for name in ("number", "sequence", "live")}
+    times = {name: moment(getattr(row, name)) for name in _TIMES}
+    return Version(address=row.model_blob, **values, **times, **more)
 
 
 def _full_version(model: ModelRow, row: Row[Any]) -> Version:

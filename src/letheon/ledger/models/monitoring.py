@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from letheon import state
-from letheon.data import Ids, Rows, as_ids
+from letheon.data import Rows, as_ids
 from letheon.exceptions import CorruptFileError, NewerFormatError
 from letheon.ledger.schemas import Watch
 from letheon.monitor import (
@@ -125,7 +125,9 @@ def after_retrain(
     Whoever is among the monitor's people and not in the rows leaves it with this retrain.
     """
     held = as_ids(monitor.model.ids_) if monitor._rows is None else monitor._rows.ids
-    return monitor.adopt(model, _missing(held, rows.ids), seconds=seconds)
+    people = held.distinct()
+    gone = people.take(np.flatnonzero(~rows.index.find(people).found))
+    return monitor.adopt(model, gone.to_array(), seconds=seconds)
 
 
 def policy_digest(monitor: Monitor) -> str:
@@ -148,14 +150,6 @@ def _own_metric(monitor: Monitor) -> Any:
     """Return the metric that the caller gave, None for those of the house."""
     judge = monitor._judge
     return None if judge == judge_for(monitor.model, None) else judge.metric
-
-
-def _missing(held: Ids, left: Ids) -> Any:
-    """Return the ids of people who are held and not left."""
-    people = held.distinct()
-    stay = {*left.to_list()}
-    places = [place for place, who in enumerate(people.to_list()) if who not in stay]
-    return people.take(np.asarray(places, np.int64)).to_array()
 
 
 def _plain(value: Any) -> Any:

@@ -166,7 +166,7 @@ def _apply(
     else:
         running |= {
             "retrain_rows": len(product.rows),
-            "retrain_seconds": f"{product.retrain_seconds:.6g}",
+            "retrain_seconds": running["seconds"],
             "rows_since_retrain": 0,
             "training": job.training,
         }
@@ -304,7 +304,7 @@ def _publish(
         record(conn, "published", body, at=now)
         version = version_of(conn, version_id)
         if model.is_outside:
-            rehearse(core, conn, model, batch.kind, version)
+            rehearse(core, conn, version)
         point("publish.before-commit")
     point("publish.after-commit")
     return version
