@@ -38,7 +38,7 @@ from letheon.ledger.keys import blobs as _blobs
 from letheon.ledger.keys.blobs import Blobs
 from letheon.ledger.models import commitment
 from letheon.ledger.models.commitment import new_vault, row_bytes, slots_for, tree_of
-from letheon.ledger.models.versions import Judged
+from letheon.ledger.models.examine import Judged
 from letheon.ledger.worker.compute import Job, compute
 from letheon.verifier import leaf_hash, parse_strict, slot_leaf
 from tests.ledger.residue import quick_folder

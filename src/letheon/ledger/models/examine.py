@@ -31,7 +31,6 @@ from letheon.ledger.models.table_files import (
     TableFileError,
     read_table_file,
 )
-from letheon.ledger.models.versions import Judged, memory_limit
 from letheon.parallel import one_thread
 
 
@@ -40,6 +39,19 @@ class Fitted(NamedTuple):
 
     model: Any
     seconds: float
+
+
+class Judged(NamedTuple):
+    """What a version is judged by: a packed monitor, or test rows and the last retrained figure."""
+
+    monitor: bytes | None
+    test: Rows | None
+    then: float
+
+
+def memory_limit(n_bytes: int) -> int:
+    """Return the memory that bytes from a sandboxed process may take where keys are at hand."""
+    return (256 << 20) + 32 * n_bytes
 
 
 def held_rows(X: Any, y: Any, ids: Any, extra: dict[str, Any] | None = None) -> Rows:

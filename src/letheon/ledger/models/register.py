@@ -20,6 +20,7 @@ from letheon.ledger.keys.encryption import commitment
 from letheon.ledger.models.commitment import new_vault, ordered_codes, slots_for, tree_of
 from letheon.ledger.models.examine import (
     Examined,
+    Judged,
     examine_model,
     fresh_fit,
     held_rows,
@@ -27,7 +28,7 @@ from letheon.ledger.models.examine import (
     require_kind,
     stranger_ids,
 )
-from letheon.ledger.models.versions import Judged, ModelRow, new_key_of, write_blobs
+from letheon.ledger.models.versions import ModelRow, new_key_of, write_blobs
 from letheon.ledger.requests.encrypted_ids import person_tags
 from letheon.ledger.schemas import require_name
 from letheon.ledger.tables import blocked, heads, models, versions

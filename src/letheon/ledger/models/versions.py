@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from sqlalchemy import (
     Connection,
@@ -34,6 +34,7 @@ from letheon.exceptions import (
 from letheon.ledger.core import Core
 from letheon.ledger.faults import point
 from letheon.ledger.models.commitment import Vault
+from letheon.ledger.models.examine import Judged, memory_limit
 from letheon.ledger.tables import heads, models, pins, purge_steps, versions
 from letheon.verifier import parse_strict
 
@@ -110,14 +111,6 @@ class VersionRow:
     def blobs(self) -> tuple[str, ...]:
         """Addresses of all blobs of this version."""
         return tuple(address for name in _BLOBS if (address := getattr(self, name)) is not None)
-
-
-class Judged(NamedTuple):
-    """What a version is judged by: a packed monitor, or test rows and the last retrained figure."""
-
-    monitor: bytes | None
-    test: Rows | None
-    then: float
 
 
 def _model_row(row: Mapping[Any, Any]) -> ModelRow:
@@ -278,11 +271,6 @@ def read_model(core: Core, model: ModelRow, version: VersionRow, *, trusted: Any
     content = content_of(core, model, version, "model")
     limit = memory_limit(len(content)) if model.is_outside else state.UNLIMITED
     return state.decode(content, trusted=(*model.trusted, *trusted), max_memory=limit)
-
-
-def memory_limit(n_bytes: int) -> int:
-    """Return the memory that bytes from a sandboxed process may take where keys are at hand."""
-    return (256 << 20) + 32 * n_bytes
 
 
 def read_head(core: Core, model: ModelRow, read: Callable[[VersionRow], _T]) -> _T:

@@ -32,8 +32,7 @@ from letheon.ledger.certificates.facts import (
     test_metric,
 )
 from letheon.ledger.faults import point
-from letheon.ledger.models.examine import fresh_fit
-from letheon.ledger.models.versions import Judged, memory_limit
+from letheon.ledger.models.examine import Judged, fresh_fit, memory_limit
 from letheon.parallel import one_thread
 from letheon.receipt import Receipt
 
