@@ -18,7 +18,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from letheon.data import Ids, IntIds, Rows
+from letheon.data import IntIds, Rows
 from letheon.exceptions import CorruptFileError, UnsupportedStateError
 from letheon.state import codec_of, plain_descr, to_bytes, to_tree
 from letheon.verifier import TOMBSTONE, canonical, node_hash, slot_leaf
@@ -244,7 +244,11 @@ def row_bytes(rows: Rows) -> Iterator[bytes]:
     UnsupportedStateError
         If a value has no canonical bytes.
     """
-    parts = [_ids_part(rows.ids), _labels_part(rows.y, len(rows)), _table_part(rows.X)]
+    if isinstance(rows.ids, IntIds):
+        people = _Part("int", _fixed(np.asarray(rows.ids.values, "<i8")))
+    else:
+        people = _Part("str", map(_text, rows.ids.to_array()))
+    parts = [people, _labels_part(rows.y, len(rows)), _table_part(rows.X)]
     parts += [_labels_part(rows.extra[name], len(rows)) for name in sorted(rows.extra)]
     form = [*(part.form for part in parts), sorted(rows.extra)]
     head = _MAGIC + hashlib.sha256(to_bytes(to_tree(form))).digest()
@@ -275,12 +279,6 @@ def _ordered(column: dict[str, Any]) -> NDArray[np.int64] | None:
     return np.array([-1 if each is None else places[each] for each in values], np.int64)
 
 
-def _ids_part(ids: Ids) -> _Part:
-    if isinstance(ids, IntIds):
-        return _Part("int", _fixed(np.asarray(ids.values, "<i8")))
-    return _Part("str", (_text(one) for one in ids.to_array()))
-
-
 def _labels_part(y: NDArray[Any] | None, length: int) -> _Part:
     """Return labels by value: their dtype may depend on rows that are gone, such as its width."""
     if y is None:
@@ -289,18 +287,14 @@ def _labels_part(y: NDArray[Any] | None, length: int) -> _Part:
 
 
 def _table_part(X: Any) -> _Part:
-    if isinstance(X, np.ndarray):
-        return _array_part(X)
     if sp.issparse(X):
         return _sparse_part(X)
-    return _frame_part(X)
-
-
-def _array_part(array: NDArray[Any]) -> _Part:
-    shape = list(array.shape[1:])
-    if array.dtype.kind in "OU":
-        return _Part(["objects", shape], map(_objects, array.astype(object)))
-    numbers = _plain(array)
+    if not isinstance(X, np.ndarray):
+        return _frame_part(X)
+    shape = list(X.shape[1:])
+    if X.dtype.kind in "OU":
+        return _Part(["objects", shape], map(_objects, X.astype(object)))
+    numbers = _plain(X)
     return _Part(["array", numbers.dtype.str, shape], _fixed(numbers))
 
 
@@ -311,12 +305,14 @@ def _sparse_part(matrix: Any) -> _Part:
         csr.sum_duplicates()
     places, data = csr.indices.astype("<i8"), _plain(csr.data)
     form = ["sparse", data.dtype.str, int(csr.shape[1])]
-    return _Part(form, _spans(csr.indptr.tolist(), places, data))
-
-
-def _spans(ends: list[int], places: NDArray[Any], data: NDArray[Any]) -> Iterator[bytes]:
-    for begin, end in pairwise(ends):
-        yield _LENGTH.pack(end - begin) + places[begin:end].tobytes() + data[begin:end].tobytes()
+    spans = (slice(begin, end) for begin, end in pairwise(csr.indptr.tolist()))
+    return _Part(
+        form,
+        (
+            _LENGTH.pack(span.stop - span.start) + places[span].tobytes() + data[span].tobytes()
+            for span in spans
+        ),
+    )
 
 
 def _frame_part(frame: Any) -> _Part:

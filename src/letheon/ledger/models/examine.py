@@ -194,19 +194,13 @@ def _plain(model: Any) -> Any:
     chosen = vars(twin).get("random_state")
     if chosen is not None and not isinstance(chosen, int):
         twin.random_state = model.seed_
-    inner = [
-        name for name, value in twin.get_params(deep=True).items() if _is_generator(name, value)
-    ]
-    if inner:
-        raise LedgerError(
-            f"{inner[0]} is a generator, whose state nobody can re-derive; fit with a whole number"
-        )
+    for name, value in twin.get_params(deep=True).items():
+        is_seed = name.rpartition("__")[2] == "random_state"
+        if is_seed and value is not None and not isinstance(value, int | np.integer):
+            raise LedgerError(
+                f"{name} is a generator, whose state nobody can re-derive; fit with a whole number"
+            )
     return twin
-
-
-def _is_generator(name: str, value: Any) -> bool:
-    is_seed = name.rpartition("__")[2] == "random_state"
-    return is_seed and value is not None and not isinstance(value, int | np.integer)
 
 
 def _require_rows(model: Any, rows: Rows) -> None:

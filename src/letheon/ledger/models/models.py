@@ -3,8 +3,9 @@
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +61,15 @@ _MODEL_COLUMNS = ("name", "tenant", "dataset", "method", "releases", "slots", "c
 _MODEL = [models.c[name] for name in _MODEL_COLUMNS]
 
 
+class _People(NamedTuple):
+    """Whose rows are in a version, by the address of its ids, and until when that is believed."""
+
+    address: str
+    ids: Ids
+    places: IdIndex
+    until: float = 0.0
+
+
 class Models:
     """The registered models of a ledger.
 
@@ -72,8 +82,7 @@ class Models:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._rows: dict[tuple[str, str], ModelRow] = {}
-        self._people: dict[int, tuple[float, IdIndex]] = {}
-        self._read: dict[int, tuple[str, IdIndex, Ids]] = {}
+        self._people: dict[int, _People] = {}
 
     def register(
         self,
@@ -393,7 +402,7 @@ class Models:
         """Return whose rows are in the version that is served, one id per row."""
         row = self.row(model, tenant)
         self.ids_index(row)
-        return self._read[row.id][2]
+        return self._people[row.id].ids
 
     def count_rows(self, ids: Iterable[int | str], model: str, *, tenant: str = "default") -> int:
         """Return how many rows people own in the version that is served; ids may repeat."""
@@ -418,20 +427,18 @@ class Models:
         People only leave. Of a person who left since, the ledger knows that they had asked, so a
         look that is a little old accepts no request wrongly.
         """
-        now = time.monotonic()
-        known = self._people.get(row.id)
-        if known is not None and now < known[0]:
-            return known[1]
-        people = read_head(self._core, row, lambda head: self._index_of(row, head))
-        self._people[row.id] = now + _LOOK_AGAIN, people
-        return people
+        now, known = time.monotonic(), self._people.get(row.id)
+        if known is None or now >= known.until:
+            head_people = partial(self._read_people, row, known)
+            known = read_head(self._core, row, head_people)._replace(until=now + _LOOK_AGAIN)
+            self._people[row.id] = known
+        return known.places
 
-    def _index_of(self, row: ModelRow, head: VersionRow) -> IdIndex:
-        known = self._read.get(row.id)
-        if known is None or known[0] != head.ids_blob:
-            ids = read_ids(self._core, row, head)
-            known = self._read[row.id] = head.ids_blob, IdIndex(ids), ids
-        return known[1]
+    def _read_people(self, row: ModelRow, known: _People | None, head: VersionRow) -> _People:
+        if known is not None and known.address == head.ids_blob:
+            return known
+        ids = read_ids(self._core, row, head)
+        return _People(head.ids_blob, ids, IdIndex(ids))
 
     def _registered(self, model_id: int) -> Model:
         """Return a model just registered; warn of stores that cannot be searched for its ids."""

@@ -58,9 +58,10 @@ def pack(monitor: Monitor) -> bytes:
         )
     rows = {"test": monitor._panel.rows, "training": monitor._rows, "forgotten": None}
     record = record_of(monitor) | {"on_breach": "advise"}
-    return state.encode(
-        {"format": FORMAT, "record": record, "rows": rows, "metric": _own_metric(monitor)}
-    )
+    judge = monitor._judge
+    # Only a metric of the caller's own is kept.
+    metric = None if judge == judge_for(monitor.model, None) else judge.metric
+    return state.encode({"format": FORMAT, "record": record, "rows": rows, "metric": metric})
 
 
 def unpack(data: bytes, model: Any, *, trusted: Iterable[Any] = ()) -> Monitor:
@@ -144,12 +145,6 @@ def policy_digest(monitor: Monitor) -> str:
     }
     text = json.dumps(policy, sort_keys=True, separators=(",", ":"), default=_plain)
     return hashlib.sha256(_DOMAIN + text.encode()).hexdigest()
-
-
-def _own_metric(monitor: Monitor) -> Any:
-    """Return the metric that the caller gave, None for those of the house."""
-    judge = monitor._judge
-    return None if judge == judge_for(monitor.model, None) else judge.metric
 
 
 def _plain(value: Any) -> Any:

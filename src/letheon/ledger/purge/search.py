@@ -214,7 +214,11 @@ def row_pieces(erased: Any, left: Any) -> list[bytes]:
         pieces = [str(value).encode()[:_LONGEST_ROW] for value in np.ravel(erased)]
         stays = memoryview("\n".join(str(value) for value in np.ravel(left)).encode())
     else:
-        pieces = [_most_telling(row.tobytes()) for row in erased]
+        places = range(0, max(1, erased[0].nbytes - _LONGEST_ROW + 1), 8)
+        pieces = [
+            max((row[place : place + _LONGEST_ROW] for place in places), key=lambda p: len(set(p)))
+            for row in (row.tobytes() for row in erased)
+        ]
         stays = np.ascontiguousarray(left).view(np.uint8).data.cast("B")
     telling = list(dict.fromkeys(piece for piece in pieces if is_distinctive_row(piece)))
     shared = _found_in(stays, telling)
@@ -229,12 +233,6 @@ def _found_in(data: memoryview, pieces: Sequence[bytes]) -> set[bytes]:
         for start in range(0, len(data), _BLOCK)
         for _, number in searcher.find(data[start : start + _BLOCK + searcher.longest])
     }
-
-
-def _most_telling(row: bytes) -> bytes:
-    places = range(0, max(1, len(row) - _LONGEST_ROW + 1), 8)
-    pieces = (row[place : place + _LONGEST_ROW] for place in places)
-    return max(pieces, key=lambda piece: len(set(piece)))
 
 
 def is_distinctive_row(row: bytes) -> bool:
@@ -376,7 +374,11 @@ class IdValues:
                 column.n_known += count
                 column.ids.add(key)
                 if self._known[key] and key not in column.erased:
-                    column.erased[key] = start + _place_of(original, values)
+                    if isinstance(values, np.ndarray):
+                        place = int(np.argmax(values == original))
+                    else:
+                        place = values.index(original)
+                    column.erased[key] = start + place
             elif isinstance(value, str) and self._may_hold(value):
                 yield AMBIGUOUS
 
@@ -507,15 +509,11 @@ def _as_value(value: Any) -> Any:
     """Return bytes, dates and UUIDs as texts, and any other value as it is."""
     if value is None or isinstance(value, str | int | float | Decimal):
         return value
-    return _decode(value) if isinstance(value, bytes) else str(value)
-
-
-def _decode(data: bytes) -> str:
     try:
-        text = data.decode().rstrip("\0")
+        text = value.decode().rstrip("\0") if isinstance(value, bytes) else str(value)
     except UnicodeDecodeError as error:
         raise UnsearchableError("binary-values") from error
-    if _CONTROL.search(text):
+    if isinstance(value, bytes) and _CONTROL.search(text):
         raise UnsearchableError("binary-values")
     return text
 
@@ -536,12 +534,6 @@ def _count_whole_numbers(values: NDArray[Any], numbers: Sequence[int]) -> dict[i
 def _exact_up_to(values: NDArray[Any]) -> int:
     """Return the number up to which floats of this width hold every whole number."""
     return int(2 ** (np.finfo(values.dtype).nmant + 1))
-
-
-def _place_of(value: Any, values: Sequence[Any] | NDArray[Any]) -> int:
-    if isinstance(values, np.ndarray):
-        return int(np.argmax(values == value))
-    return values.index(value)
 
 
 def _record_forms(value: int | str) -> Iterator[bytes]:

@@ -98,10 +98,10 @@ class Policy:
         if type(self.settle) is not bool:
             raise ValueError(f"settle={self.settle!r} must be true or false")
         for name in _SPANS:
-            if not _is_span(getattr(self, name)):
+            span = getattr(self, name)
+            if not isinstance(span, timedelta) or span < timedelta(0) or span.microseconds:
                 raise ValueError(
-                    f"{name}={getattr(self, name)!r} must be a timedelta of whole seconds, "
-                    "not negative"
+                    f"{name}={span!r} must be a timedelta of whole seconds, not negative"
                 )
         if self.backoff_longest < self.backoff_first:
             raise ValueError(
@@ -116,10 +116,6 @@ class Policy:
     def needs_approval(self, n_rows: int) -> bool:
         """Return whether a request of so many rows has to be approved."""
         return self.approve_above is not None and n_rows > self.approve_above
-
-
-def _is_span(value: object) -> bool:
-    return isinstance(value, timedelta) and value >= timedelta(0) and not value.microseconds
 
 
 class Queued(NamedTuple):

@@ -26,7 +26,6 @@ from letheon.ledger.keys.blobs import destroy_file
 from letheon.ledger.leases import Lease, require_fence
 from letheon.ledger.models.versions import (
     ModelRow,
-    VersionRow,
     head_of,
     list_models,
     sealer,
@@ -385,7 +384,12 @@ def _lost(
 ) -> Adoption:
     known = list_models(conn)
     folders = [folder.name for folder in unregistered_folders(core, conn)]
-    gone = [model for model in known if not _has_files(core, model, head_of(conn, model.id))]
+    gone = []
+    for model in known:
+        head = head_of(conn, model.id)
+        has_blobs = set(head.blobs) <= core.blobs(model.folder).addresses()
+        if not has_blobs or not core.keys.has(head.epoch_key):
+            gone.append(model)
     # Of a model whose served files are gone nothing is destroyed: it may be all that is left.
     unnamed = [unnamed_files(core, conn, model) for model in known if model not in gone]
     blobs = [len(files.blobs) for files in unnamed]
@@ -401,11 +405,6 @@ def _lost(
         requests=tuple(unreadable_requests(core, conn)),
         is_done=is_done,
     )
-
-
-def _has_files(core: Core, model: ModelRow, head: VersionRow) -> bool:
-    has_blobs = set(head.blobs) <= core.blobs(model.folder).addresses()
-    return has_blobs and core.keys.has(head.epoch_key)
 
 
 def _body(core: Core, lost: Adoption) -> dict[str, int]:
