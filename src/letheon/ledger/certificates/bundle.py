@@ -31,15 +31,16 @@ from letheon.ledger.keys.signing import sign
 from letheon.ledger.leases import owner_name
 from letheon.ledger.models.versions import (
     ModelRow,
-    Pins,
     VersionRow,
     list_models,
     model_of,
+    pin_version,
     proof_path,
     raw_model,
     read_model,
     read_rows,
     read_vault,
+    release_pin,
     version_of,
     versions_of,
 )
@@ -298,8 +299,7 @@ def _write_model(core: Core, folder: Path, row: ModelRow, version: VersionRow) -
     place = folder / "models" / row.tenant / row.name
     for each in (place.parent.parent, place.parent, place):
         each.mkdir(mode=0o700, exist_ok=True)
-    pins = Pins(core, owner_name())
-    pin = pins.pin(version.id, _PIN_SECONDS)
+    pin = pin_version(core, owner_name(), version.id, _PIN_SECONDS)
     try:
         blob = raw_model(core, row, version)
         rows = read_rows(core, row, version)
@@ -309,7 +309,7 @@ def _write_model(core: Core, folder: Path, row: ModelRow, version: VersionRow) -
         training = dict(version.run["training"])
         training["key"] = core.keys.secret(training["key"]).hex() if training["key"] else ""
     finally:
-        pins.release(pin)
+        release_pin(core, pin)
     _write(place / "model.blob", [blob])
     _write(place / "rows.blob", [_UNBLINDED, state.encode(rows)])
     _write(place / "vault.blob", [_UNBLINDED, state.encode(vault._asdict())])

@@ -17,7 +17,7 @@ from sqlalchemy import (
 )
 
 from letheon.exceptions import LedgerMissingError, RequestStateError
-from letheon.ledger.certificates.certify import is_receipt_open, receipt_key_of
+from letheon.ledger.certificates.certify import is_receipt_open, line_before, receipt_key_of
 from letheon.ledger.certificates.receipt_codes import (
     ReceiptCode,
     checked_public_key,
@@ -121,15 +121,8 @@ class Certificates:
     def line(self, sequence: int) -> CertificateLine:
         """Return the certificates of the same model that a certificate continues."""
         with self._core.database.reading() as conn:
-            mine = versions.c.model_id == self._version(conn, sequence).model_id
-            earlier = mine & (versions.c.sequence < sequence)
-            newest = select(func.max(versions.c.sequence)).where(earlier)
-            retrains = newest.join(batches, batches.c.id == versions.c.batch_id)
-            return CertificateLine(
-                conn.execute(select(func.min(versions.c.sequence)).where(mine)).scalar_one(),
-                conn.scalar(retrains.where(batches.c.kind == "retrain")),
-                conn.scalar(newest),
-            )
+            line = line_before(conn, self._version(conn, sequence).model_id, sequence)
+        return line if line.before is not None else line._replace(first=sequence)
 
     def envelope(self, sequence: int) -> bytes:
         """Return a certificate: a DSSE envelope in canonical JSON."""

@@ -53,7 +53,7 @@ from letheon.ledger.models.versions import (
 )
 from letheon.ledger.requests.encrypted_ids import hold_current_key, read_body
 from letheon.ledger.requests.transitions import move
-from letheon.ledger.schemas import Checkpoint
+from letheon.ledger.schemas import CertificateLine, Checkpoint
 from letheon.ledger.tables import (
     batches,
     blocked,
@@ -233,29 +233,26 @@ def _require_line(
     core: Core, conn: Connection, version: VersionRow, statement: dict[str, Any]
 ) -> None:
     """Refuse a statement that does not continue the model's line: no verifier would accept it."""
-    query = select(certificates.c.sequence, certificates.c.envelope).join(
-        versions, versions.c.id == certificates.c.version_id
-    )
-    earlier = (versions.c.model_id == version.model_id) & (versions.c.number < version.number)
-
-    def opened(sequence: int) -> Opened:
-        row = conn.execute(query.where(earlier & (certificates.c.sequence == sequence))).one()
-        return open_envelope(bytes(row.envelope), core.keys.trust())
-
-    numbers = query.with_only_columns(
-        func.min(certificates.c.sequence), func.max(certificates.c.sequence)
-    )
-    first, last = conn.execute(numbers.where(earlier)).one()
-    if first is None:
+    line = line_before(conn, version.model_id, version.sequence or 0)
+    if line.before is None:
         return
-    newest = opened(last)
-    is_retrain = newest.predicate["method"]["name"] == RETRAIN
-    trained = last if is_retrain else newest.predicate["monitor"]["lastRetrainSequence"]
-    retrain = opened(trained) if trained else None
+    wanted = certificates.c.sequence.in_([number for number in line if number is not None])
+    rows = conn.execute(select(certificates.c.sequence, certificates.c.envelope).where(wanted))
+    opened = {number: open_envelope(bytes(data), core.keys.trust()) for number, data in rows}
+    retrain = None if line.retrain is None else opened[line.retrain]
     try:
-        check_next(Opened(statement, (), ""), opened(first), retrain, newest)
+        check_next(Opened(statement, (), ""), opened[line.first], retrain, opened[line.before])
     except Refused as error:
         raise SignerRefusedError(f"the statement breaks the chain: {error}") from error
+
+
+def line_before(conn: Connection, model_id: int, sequence: int) -> CertificateLine:
+    """Return the certificates of a model before this number; 0, None, None if there is none."""
+    earlier = (versions.c.model_id == model_id) & (versions.c.sequence < sequence)
+    query = select(func.max(versions.c.sequence)).join(batches, batches.c.id == versions.c.batch_id)
+    first = conn.scalar(select(func.min(versions.c.sequence)).where(earlier))
+    retrain = conn.scalar(query.where(earlier, batches.c.kind == RETRAIN))
+    return CertificateLine(first or 0, retrain, conn.scalar(query.where(earlier)))
 
 
 def _next_version(core: Core) -> VersionRow | None:

@@ -114,17 +114,16 @@ def _from_arrays(path: Path, source: Source) -> tuple[Any, Any, Any]:
 
 def _table(path: Path, source: Source, columns: Columns) -> Any:
     texts = {columns.ids} if columns.ids is not None and columns.has_text_ids else set()
+    if path.suffix == ".parquet":
+        check_parquet(path, source)
     try:
         import pandas as pd
     except ModuleNotFoundError:
-        return _polars_table(path, source, texts)
-    if path.suffix == ".parquet":
-        check_parquet(path, source)
-        return pd.read_parquet(source)
-    return pd.read_csv(source, dtype=dict.fromkeys(texts, str))
-
-
-def _polars_table(path: Path, source: Source, texts: set[str]) -> Any:
+        pass
+    else:
+        if path.suffix == ".parquet":
+            return pd.read_parquet(source)
+        return pd.read_csv(source, dtype=dict.fromkeys(texts, str))
     try:
         import polars as pl
     except ModuleNotFoundError as error:
@@ -133,7 +132,6 @@ def _polars_table(path: Path, source: Source, texts: set[str]) -> Any:
             "the arrays X, y and ids"
         ) from error
     if path.suffix == ".parquet":
-        check_parquet(path, source)
         return pl.read_parquet(source)
     return pl.read_csv(source, schema_overrides=dict.fromkeys(texts, pl.String))
 

@@ -326,63 +326,51 @@ def proof_path(core: Core, model: ModelRow, digest: str) -> Path:
     return core.place("proofs") / model.folder / f"{digest}.json"
 
 
-class Pins:
-    """The pins of one process: what it reads is not purged meanwhile.
+def pin_version(core: Core, owner: str, version_id: int, seconds: int) -> str:
+    """Keep a version from being purged for some seconds and return the name of the pin.
 
-    Parameters
-    ----------
-    core : Core
-        The ledger.
-    owner : str
-        Name of the process.
+    Raises
+    ------
+    LedgerMissingError
+        The version is being purged, or was; load the head instead.
     """
+    pin_id = secrets.token_hex(16)
+    values = {"id": pin_id, "version_id": version_id, "owner": owner}
 
-    def __init__(self, core: Core, owner: str) -> None:
-        self._core = core
-        self._owner = owner
+    def work(conn: Connection) -> None:
+        if _is_leaving(conn, version_id):
+            raise LedgerMissingError(
+                "this version of the model is being purged; load the head of the model again"
+            )
+        conn.execute(insert(pins).values(values | {"until": _pinned_until(core, seconds)}))
 
-    def pin(self, version_id: int, seconds: int) -> str:
-        """Hold a version for some seconds and return the name of the pin.
+    core.database.run(work)
+    return pin_id
 
-        Raises
-        ------
-        LedgerMissingError
-            The version is being purged, or was; load the head instead.
-        """
-        pin_id, until = secrets.token_hex(16), self._until(seconds)
-        values = {"id": pin_id, "version_id": version_id, "owner": self._owner, "until": until}
 
-        def work(conn: Connection) -> None:
-            if _is_leaving(conn, version_id):
-                raise LedgerMissingError(
-                    "this version of the model is being purged; load the head of the model again"
-                )
-            conn.execute(insert(pins).values(values))
+def renew_pin(core: Core, pin_id: str, seconds: int) -> None:
+    """Hold the same version for some seconds from now, even if the pin had run out.
 
-        self._core.database.run(work)
-        return pin_id
+    Raises
+    ------
+    LedgerMissingError
+        The pin had run out and its version was purged since; load the head instead.
+    """
+    change = update(pins).where(pins.c.id == pin_id).values(until=_pinned_until(core, seconds))
+    if core.database.run(lambda conn: conn.execute(change).rowcount) == 0:
+        raise LedgerMissingError("this pin ran out; load the head of the model again")
 
-    def renew(self, pin_id: str, seconds: int) -> None:
-        """Hold the same version for some seconds from now, even if the pin had run out.
 
-        Raises
-        ------
-        LedgerMissingError
-            The pin had run out and its version was purged since; load the head instead.
-        """
-        change = update(pins).where(pins.c.id == pin_id).values(until=self._until(seconds))
-        if self._core.database.run(lambda conn: conn.execute(change).rowcount) == 0:
-            raise LedgerMissingError("this pin ran out; load the head of the model again")
+def release_pin(core: Core, pin_id: str) -> None:
+    """Let a version go; a pin that ran out is no error."""
+    core.database.run(lambda conn: conn.execute(delete(pins).where(pins.c.id == pin_id)))
 
-    def release(self, pin_id: str) -> None:
-        """Let a version go; a pin that ran out is no error."""
-        self._core.database.run(lambda conn: conn.execute(delete(pins).where(pins.c.id == pin_id)))
 
-    def _until(self, seconds: int) -> int:
-        longest = _longest_pin(self._core)
-        if seconds > longest:
-            raise ValueError(f"seconds={seconds} is more than {longest}; renew the pin instead")
-        return self._core.clock() + seconds
+def _pinned_until(core: Core, seconds: int) -> int:
+    longest = _longest_pin(core)
+    if seconds > longest:
+        raise ValueError(f"seconds={seconds} is more than {longest}; renew the pin instead")
+    return core.clock() + seconds
 
 
 def _longest_pin(core: Core) -> int:
@@ -438,7 +426,7 @@ class Reader:
     def __init__(self, core: Core, model: ModelRow, owner: str) -> None:
         self._core = core
         self._model = model
-        self._pins = Pins(core, owner)
+        self._owner = owner
         self._lock = threading.Lock()
         self._version: VersionRow | None = None
         self._pin = ""
@@ -480,7 +468,7 @@ class Reader:
         with self._lock:
             self._is_closed = True
             if self._pin:
-                self._pins.release(self._pin)
+                release_pin(self._core, self._pin)
             self._version, self._pin, self._loaded = None, "", None
 
     def __enter__(self) -> Self:
@@ -503,13 +491,13 @@ class Reader:
             is_same = self._version is not None and self._version.id == head_id
             version = None if is_same else version_of(conn, head_id)
         if version is not None:
-            pin = self._pins.pin(version.id, seconds)
+            pin = pin_version(core, self._owner, version.id, seconds)
             loaded = read_model(core, self._model, version)
             old, self._pin, self._version, self._loaded = self._pin, pin, version, loaded
             self._pinned_at = core.clock()
             if old:
-                self._pins.release(old)
+                release_pin(core, old)
         elif 2 * (core.clock() - self._pinned_at) >= seconds:
-            self._pins.renew(self._pin, seconds)
+            renew_pin(core, self._pin, seconds)
             self._pinned_at = core.clock()
         return self._loaded
