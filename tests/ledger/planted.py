@@ -8,11 +8,10 @@ from sqlalchemy import select, text
 
 from letheon.ledger.db.database import Database
 from letheon.ledger.keys.keyring import KeyRing
-from letheon.ledger.models.versions import head_of
+from letheon.ledger.models.versions import head_of, signed_path
 from letheon.ledger.purge import purge
 from letheon.ledger.tables import heads
 from letheon.ledger.worker import apply, worker
-from letheon.ledger.worker.agreement import signed_path
 from letheon.verifier import canonical
 
 applying: Any = apply

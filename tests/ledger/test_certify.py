@@ -13,7 +13,8 @@ from sqlalchemy import func, select, update
 
 from letheon import verifier
 from letheon.exceptions import CertificateError, SignerRefusedError
-from letheon.ledger import Ledger, faults
+from letheon.ledger import Ledger
+from letheon.ledger import core as faults
 from letheon.ledger.certificates.certify import (
     _claimed,
     _next_version,
@@ -22,7 +23,7 @@ from letheon.ledger.certificates.certify import (
 )
 from letheon.ledger.certificates.claims import certificate_account
 from letheon.ledger.db.events import record
-from letheon.ledger.models.versions import VersionRow, model_of, proof_path, version_of
+from letheon.ledger.models.versions import VersionRow, model_of, proof_path, signed_path, version_of
 from letheon.ledger.tables import (
     batches,
     certificates,
@@ -32,7 +33,6 @@ from letheon.ledger.tables import (
     requests,
     versions,
 )
-from letheon.ledger.worker.agreement import signed_path
 from letheon.verifier import canonical, check_chain, check_note, read_note
 from tests.ledger.forgetters import MAKERS
 from tests.ledger.published import NOW, all_envelopes, copied, core_of, published

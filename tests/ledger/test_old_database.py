@@ -11,9 +11,10 @@ from sqlalchemy import text
 
 from letheon.audit import audit
 from letheon.exceptions import LedgerError, OldDatabaseError
-from letheon.ledger import Ledger, faults
+from letheon.ledger import Ledger
+from letheon.ledger import core as faults
+from letheon.ledger.db.events import HIGH_WATER, Mark, read_mark, settle_mark, write_mark
 from letheon.ledger.worker import recover as _adopt
-from letheon.ledger.worker.agreement import HIGH_WATER, Mark, read_mark, settle_mark, write_mark
 from letheon.ledger.worker.recover import new_folder, sweep_registrations
 from tests.ledger.databases import die, in_processes
 from tests.ledger.homes import IDS, X, Y, person

@@ -30,7 +30,7 @@ from letheon.ledger.db.cursor import cursor, place_of, require_limit
 from letheon.ledger.db.events import record
 from letheon.ledger.models.versions import VersionRow, model_of, proof_path, version_of
 from letheon.ledger.requests.listing import find_request
-from letheon.ledger.requests.owners import hold_model
+from letheon.ledger.requests.people import hold_model
 from letheon.ledger.schemas import (
     Batch,
     Certificate,

@@ -36,9 +36,8 @@ from letheon.ledger.certificates.claims import RETRAIN
 from letheon.ledger.certificates.facts import method_parameters, refuse_boasts
 from letheon.ledger.certificates.receipt_codes import OpenedReceipt, seal_receipt
 from letheon.ledger.certificates.statement import Covered, ledger_id, unlearning
-from letheon.ledger.core import Core
-from letheon.ledger.db.events import integrate, record
-from letheon.ledger.faults import point
+from letheon.ledger.core import Core, point
+from letheon.ledger.db.events import advance_mark, integrate, mark_at, record, write_mark
 from letheon.ledger.keys.signing import Signer, sign
 from letheon.ledger.models.commitment import Vault, row_bytes
 from letheon.ledger.models.versions import (
@@ -49,10 +48,10 @@ from letheon.ledger.models.versions import (
     read_model,
     read_rows,
     read_vault,
+    signed_path,
     version_of,
 )
-from letheon.ledger.requests.encrypted_ids import hold_current_key, read_body
-from letheon.ledger.requests.transitions import move
+from letheon.ledger.requests.people import hold_current_key, move, read_body
 from letheon.ledger.schemas import CertificateLine, Checkpoint
 from letheon.ledger.tables import (
     batches,
@@ -63,7 +62,6 @@ from letheon.ledger.tables import (
     requests,
     versions,
 )
-from letheon.ledger.worker.agreement import advance_mark, mark_at, signed_path, write_mark
 from letheon.state import write_atomically
 from letheon.verifier import (
     MOST_RECEIPT_ROWS,

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, func, select
 from letheon.exceptions import CertificateError
 from letheon.ledger.certificates.claims import certificate_account
 from letheon.ledger.certificates.facts import ONE_PERSON, unmeasured, without_times
-from letheon.ledger.db.log_tree import root_of
+from letheon.ledger.db.log import root_of
 from letheon.ledger.models.commitment import SCHEME
 from letheon.ledger.schemas import moment
 from letheon.ledger.tables import blocked, certificates, meta, requests, versions

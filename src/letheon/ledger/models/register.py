@@ -13,10 +13,9 @@ from letheon.exceptions import BlockedIdsError, LedgerError
 from letheon.ledger.certificates.certify import take_beacon
 from letheon.ledger.certificates.claims import weaker_releases
 from letheon.ledger.certificates.facts import CALLER_SEED
-from letheon.ledger.core import Core
+from letheon.ledger.core import Core, point
 from letheon.ledger.db.events import record
-from letheon.ledger.faults import point
-from letheon.ledger.keys.encryption import commitment
+from letheon.ledger.keys.keyring import commitment
 from letheon.ledger.models.commitment import new_vault, ordered_codes, slots_for, tree_of
 from letheon.ledger.models.examine import (
     Examined,
@@ -29,7 +28,7 @@ from letheon.ledger.models.examine import (
     stranger_ids,
 )
 from letheon.ledger.models.versions import ModelRow, new_key_of, write_blobs
-from letheon.ledger.requests.encrypted_ids import person_tags
+from letheon.ledger.requests.people import person_tags
 from letheon.ledger.schemas import require_name
 from letheon.ledger.tables import blocked, heads, models, versions
 from letheon.ledger.worker.recover import hold_registrations, new_folder

@@ -31,8 +31,8 @@ from letheon.exceptions import (
     LedgerMissingError,
     UnknownModelError,
 )
-from letheon.ledger.core import Core
-from letheon.ledger.faults import point
+from letheon.ledger.core import Core, point
+from letheon.ledger.db.events import require_agreement
 from letheon.ledger.models.commitment import Vault
 from letheon.ledger.models.examine import Judged, memory_limit
 from letheon.ledger.tables import heads, models, pins, purge_steps, versions
@@ -287,8 +287,6 @@ def read_head(core: Core, model: ModelRow, read: Callable[[VersionRow], _T]) -> 
             with core.database.reading() as conn:
                 is_same = head_of(conn, model.id).id == head.id
             if is_same:
-                from letheon.ledger.worker.agreement import require_agreement
-
                 require_agreement(core)
                 raise
 
@@ -319,6 +317,12 @@ def read_judged(core: Core, model: ModelRow, version: VersionRow) -> Judged | No
     if version.monitor_blob is None:
         return None
     return Judged(**_decode_own(core, model, version, "monitor"))
+
+
+def signed_path(core: Core, kind: str, number: int) -> Path:
+    """Return where one of the "certificates", "purges" or "checkpoints" lies."""
+    name = f"{number:012d}.txt" if kind == "checkpoints" else f"{number:06d}.json"
+    return core.place(kind) / name
 
 
 def proof_path(core: Core, model: ModelRow, digest: str) -> Path:

@@ -25,9 +25,8 @@ from letheon.exceptions import (
     SignerRefusedError,
     StaleWorkerError,
 )
-from letheon.ledger.core import Core
-from letheon.ledger.db.events import TOLERATED_SECONDS, record
-from letheon.ledger.faults import point
+from letheon.ledger.core import Core, point
+from letheon.ledger.db.events import TOLERATED_SECONDS, advance_mark, record, require_agreement
 from letheon.ledger.keys.blobs import destroy_file
 from letheon.ledger.keys.signing import sign
 from letheon.ledger.leases import owner_name, release, take
@@ -41,6 +40,7 @@ from letheon.ledger.models.versions import (
     read_ids,
     read_rows,
     read_vault,
+    signed_path,
     version_of,
 )
 from letheon.ledger.purge.scan import Markers, ScanResult, markers_of
@@ -54,11 +54,9 @@ from letheon.ledger.purge.stores import (
     look_through,
 )
 from letheon.ledger.purge.vocabulary import own_words
-from letheon.ledger.requests.encrypted_ids import reseal, unsealed_ids
+from letheon.ledger.requests.people import move, reseal, unsealed_ids
 from letheon.ledger.requests.states import NOT_FULLY_SEARCHED
-from letheon.ledger.requests.transitions import move
 from letheon.ledger.tables import batches, purge_steps, purges, requests, versions
-from letheon.ledger.worker.agreement import advance_mark, require_agreement, signed_path
 from letheon.ledger.worker.policy import backoff
 from letheon.ledger.worker.recover import lock_purges, sweep_model, sweep_partials
 from letheon.state import write_atomically

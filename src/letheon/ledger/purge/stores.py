@@ -32,7 +32,7 @@ from letheon.exceptions import (
     warn_caller,
 )
 from letheon.ledger.core import Core
-from letheon.ledger.db.events import record
+from letheon.ledger.db.events import HIGH_WATER, record
 from letheon.ledger.models.versions import head_of, list_models, read_ids
 from letheon.ledger.purge.scan import (
     SCANNER,
@@ -48,7 +48,6 @@ from letheon.ledger.schemas import Store, moment, require_name
 from letheon.ledger.settings import FILE
 from letheon.ledger.tables import certificates, metadata, purge_steps, versions
 from letheon.ledger.tables import stores as table
-from letheon.ledger.worker.agreement import HIGH_WATER
 from letheon.verifier import (
     FILES_NOT_SEARCHED,
     PURGE,

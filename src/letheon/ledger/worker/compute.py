@@ -31,7 +31,7 @@ from letheon.ledger.certificates.facts import (
     method_parameters,
     test_metric,
 )
-from letheon.ledger.faults import point
+from letheon.ledger.core import point
 from letheon.ledger.models.examine import Judged, fresh_fit, memory_limit
 from letheon.parallel import one_thread
 from letheon.receipt import Receipt

@@ -6,6 +6,7 @@ one is lost.
 """
 
 import contextlib
+import fcntl
 import os
 import secrets
 import time
@@ -19,9 +20,19 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, func, select, update
 
 from letheon.exceptions import CorruptFileError, OldDatabaseError
-from letheon.ledger.core import Core
-from letheon.ledger.db.events import integrate, record, require_own_log
-from letheon.ledger.faults import point
+from letheon.ledger.core import Core, point
+from letheon.ledger.db.events import (
+    advance_mark,
+    differences,
+    integrate,
+    mark_at,
+    numbers_in,
+    read_mark,
+    record,
+    require_agreement,
+    require_own_log,
+    write_mark,
+)
 from letheon.ledger.keys.blobs import destroy_file
 from letheon.ledger.leases import Lease, require_fence
 from letheon.ledger.models.versions import (
@@ -29,10 +40,10 @@ from letheon.ledger.models.versions import (
     head_of,
     list_models,
     sealer,
+    signed_path,
     versions_of,
 )
-from letheon.ledger.requests.encrypted_ids import lost_keys, replace_lost_key, unreadable_requests
-from letheon.ledger.requests.transitions import move
+from letheon.ledger.requests.people import lost_keys, move, replace_lost_key, unreadable_requests
 from letheon.ledger.tables import (
     batches,
     certificates,
@@ -42,17 +53,6 @@ from letheon.ledger.tables import (
     purges,
     requests,
     versions,
-)
-from letheon.ledger.worker.agreement import (
-    advance_mark,
-    differences,
-    lock_file,
-    mark_at,
-    read_mark,
-    require_agreement,
-    signed_numbers,
-    signed_path,
-    write_mark,
 )
 from letheon.state import sync_directory, write_atomically
 
@@ -81,6 +81,24 @@ def sweep_partials(core: Core, *, purges_too: bool = False) -> int:
     n_swept = _destroy(swept) + core.keys.sweep()
     with contextlib.nullcontext(True) if purges_too else lock_purges(core) as is_alone:
         return n_swept + (_destroy([*core.place("purges").glob(PARTIAL)]) if is_alone else 0)
+
+
+@contextmanager
+def lock_file(path: Path, *, wait: bool) -> Iterator[bool]:
+    """Hold the lock of a file, which is made if need be; the lock of a dead process is free.
+
+    Yields False where another process has it, unless this one is to wait.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)
 
 
 def lock_purges(core: Core) -> AbstractContextManager[bool]:
@@ -334,7 +352,7 @@ def adopt(core: Core, *, yes: bool) -> Adoption:
         unknown = {
             kind: tuple(
                 number
-                for number in signed_numbers(core, kind)
+                for number in numbers_in(core.place(kind))
                 if signed_path(core, kind, number).read_bytes() != rows.get(number)
             )
             for kind, rows in signed.items()

@@ -28,21 +28,26 @@ from letheon.ledger.certificates.claims import adds_up
 from letheon.ledger.certificates.statement import gaps_in
 from letheon.ledger.core import Core
 from letheon.ledger.db.elapsed import proven_now, proven_time, seconds_ahead
-from letheon.ledger.db.events import TOLERATED_SECONDS, record
-from letheon.ledger.leases import Lease, release, require_fence, take
-from letheon.ledger.models.versions import ModelRow, VersionRow, head_of, list_models, versions_of
-from letheon.ledger.purge.purge import problems, purge_next
-from letheon.ledger.requests.deadlines import months_later
-from letheon.ledger.requests.encrypted_ids import lost_keys
-from letheon.ledger.requests.owners import settle_queue
-from letheon.ledger.requests.transitions import move
-from letheon.ledger.tables import batches, blocked, models, requests, versions
-from letheon.ledger.worker.agreement import (
+from letheon.ledger.db.events import (
+    TOLERATED_SECONDS,
     advance_mark,
+    record,
     require_agreement,
     settle_mark,
-    signed_path,
 )
+from letheon.ledger.leases import Lease, release, require_fence, take
+from letheon.ledger.models.versions import (
+    ModelRow,
+    VersionRow,
+    head_of,
+    list_models,
+    signed_path,
+    versions_of,
+)
+from letheon.ledger.purge.purge import problems, purge_next
+from letheon.ledger.requests.deadlines import months_later
+from letheon.ledger.requests.people import lost_keys, move, settle_queue
+from letheon.ledger.tables import batches, blocked, models, requests, versions
 from letheon.ledger.worker.apply import BatchRow, Compute, apply, beside_a_hold, open_batch, seal
 from letheon.ledger.worker.compute import (
     BUDGET_SPENT,
