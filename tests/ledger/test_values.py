@@ -306,7 +306,7 @@ def test_without_pyarrow_parquet_is_not_searched(
     pq.write_table(pa.table({"id": PEOPLE}), tmp_path / "a.parquet")
 
     def missing() -> Any:
-        raise values.UnsearchableError("needs-pyarrow")
+        raise id_values.UnsearchableError("needs-pyarrow")
 
     monkeypatch.setattr(values, "_arrow", missing)
     assert reasons(search(tmp_path, "P0003", PEOPLE)) == ["needs-pyarrow"]

@@ -79,6 +79,14 @@ _NEVER_CLAIMED = (
 ONE_PERSON = "batch-of-one"
 
 
+class Judged(NamedTuple):
+    """What a version is judged by: a packed monitor, or test rows and the last retrained figure."""
+
+    monitor: bytes | None
+    test: Rows | None
+    then: float
+
+
 class TestFigures(NamedTuple):
     """Performance on a test set: of the model now, and of the last retrained one."""
 

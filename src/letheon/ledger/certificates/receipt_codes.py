@@ -20,8 +20,9 @@ from typing import Any, Self
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from letheon.ledger.keys.keyring import derive
 from letheon.verifier import Refused, canonical, from_hex, parse_strict, require
 
 PREFIX = "lethe-"
@@ -143,8 +144,10 @@ def open_sealed(code: ReceiptCode, sealed: bytes) -> "OpenedReceipt":
 
 
 def _derived(secret: bytes, header: bytes, receiver: bytes, request: str) -> tuple[bytes, bytes]:
-    found = derive(secret, header[-_KEY:] + receiver, _info(request), _KEY + _NONCE)
-    return found[:_KEY], found[_KEY:]
+    salt, length = header[-_KEY:] + receiver, _KEY + _NONCE
+    kdf: Any = HKDF(algorithm=SHA256(), length=length, salt=salt, info=_info(request))
+    derived: bytes = kdf.derive(secret)
+    return derived[:_KEY], derived[_KEY:]
 
 
 def _info(request_id: str) -> bytes:

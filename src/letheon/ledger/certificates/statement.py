@@ -16,7 +16,7 @@ from sqlalchemy import Connection, func, select
 from letheon.exceptions import CertificateError
 from letheon.ledger.certificates.claims import certificate_account
 from letheon.ledger.certificates.facts import ONE_PERSON, unmeasured, without_times
-from letheon.ledger.db.log import root_of
+from letheon.ledger.db.events import Frontier
 from letheon.ledger.models.commitment import SCHEME
 from letheon.ledger.schemas import moment
 from letheon.ledger.tables import blocked, certificates, meta, requests, versions
@@ -164,11 +164,13 @@ def requests_root(members: Iterable[tuple[str, str]]) -> str:
 
     Without its nonce nobody can tell from the root whether a request is under it.
     """
-    hidden = sorted(
+    frontier = Frontier()
+    for hidden in sorted(
         hashlib.sha256(bytes.fromhex(nonce) + request.encode()).digest()
         for nonce, request in members
-    )
-    return root_of([leaf_hash(each) for each in hidden]).hex()
+    ):
+        frontier = frontier.append(leaf_hash(hidden))
+    return frontier.root().hex()
 
 
 def _is_about_one(

@@ -24,11 +24,12 @@ from letheon.data import Ids, Rows, hold_table, hold_target, row_ids, table_leng
 from letheon.exceptions import CannotForgetError, LedgerError, LetheonError, NotFittedError
 from letheon.guarantee import MethodFacts
 from letheon.inner import fresh_copy
-from letheon.ledger.certificates.facts import test_metric
+from letheon.ledger.certificates.facts import Judged, test_metric
 from letheon.ledger.models.table_files import (
     Columns,
     NoTableReaderError,
     TableFileError,
+    memory_limit,
     read_table_file,
 )
 from letheon.parallel import one_thread
@@ -39,19 +40,6 @@ class Fitted(NamedTuple):
 
     model: Any
     seconds: float
-
-
-class Judged(NamedTuple):
-    """What a version is judged by: a packed monitor, or test rows and the last retrained figure."""
-
-    monitor: bytes | None
-    test: Rows | None
-    then: float
-
-
-def memory_limit(n_bytes: int) -> int:
-    """Return the memory that bytes from a sandboxed process may take where keys are at hand."""
-    return (256 << 20) + 32 * n_bytes
 
 
 def held_rows(X: Any, y: Any, ids: Any, extra: dict[str, Any] | None = None) -> Rows:

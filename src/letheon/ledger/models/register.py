@@ -12,14 +12,13 @@ from letheon.data import Rows
 from letheon.exceptions import BlockedIdsError, LedgerError
 from letheon.ledger.certificates.certify import take_beacon
 from letheon.ledger.certificates.claims import weaker_releases
-from letheon.ledger.certificates.facts import CALLER_SEED
+from letheon.ledger.certificates.facts import CALLER_SEED, Judged
 from letheon.ledger.core import Core, point
 from letheon.ledger.db.events import record
 from letheon.ledger.keys.keyring import commitment
 from letheon.ledger.models.commitment import new_vault, ordered_codes, slots_for, tree_of
 from letheon.ledger.models.examine import (
     Examined,
-    Judged,
     examine_model,
     fresh_fit,
     held_rows,

@@ -91,10 +91,15 @@ def _read_from(path: Path) -> Iterator[None]:
         raise TableFileError(text) from error
 
 
+def memory_limit(n_bytes: int) -> int:
+    """Return the memory that bytes from elsewhere may take when they are unpacked."""
+    return _MOST_UNPACKED + _MOST_PER_BYTE * n_bytes
+
+
 def _require_moderate(path: Path, source: Source, n_bytes: int, instead: str) -> None:
     """Refuse a file that unpacks to far more than its size: a few bytes may stand for gigabytes."""
     size = source.getbuffer().nbytes if isinstance(source, io.BytesIO) else source.stat().st_size
-    limit = _MOST_UNPACKED + _MOST_PER_BYTE * size
+    limit = memory_limit(size)
     if n_bytes > limit:
         raise TableFileError(
             f"{path.name} unpacks to {n_bytes:,} bytes, more than the limit of {limit:,}; {instead}"

@@ -31,10 +31,11 @@ from letheon.exceptions import (
     LedgerMissingError,
     UnknownModelError,
 )
+from letheon.ledger.certificates.facts import Judged
 from letheon.ledger.core import Core, point
 from letheon.ledger.db.events import require_agreement
 from letheon.ledger.models.commitment import Vault
-from letheon.ledger.models.examine import Judged, memory_limit
+from letheon.ledger.models.table_files import memory_limit
 from letheon.ledger.tables import heads, models, pins, purge_steps, versions
 from letheon.verifier import parse_strict
 

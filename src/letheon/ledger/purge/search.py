@@ -16,13 +16,11 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
-
-from letheon.ledger.purge.values import FREE_SPACE, Chunk, UnsearchableError
 
 SHORTEST = 6
 _MIX = np.uint64(0x9E37_79B9_7F4A_7C15)
@@ -37,6 +35,9 @@ _DIGITS = b"0123456789"
 _LETTERS = frozenset(_DIGITS + b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 Key = int | str
+Chunk: TypeAlias = tuple[str, Sequence[Any] | NDArray[Any]]
+"""Some values of one column."""
+FREE_SPACE = "\0free-space"
 AMBIGUOUS = "ambiguous-value"
 
 _NUMBER = re.compile(r"[+-]?[0-9]{1,40}(\.[0-9]{0,40})?([eE][+-]?[0-9]{1,2})?")
@@ -65,6 +66,14 @@ _SHORTEST_CODE = 4
 # Ids up to this many times their number look like numbers of rows, which any file may have.
 _NUMBERING = 4
 _MOST_PATTERNS = 200
+
+
+class UnsearchableError(Exception):
+    """A file, or a part of it, cannot be searched; `reason` is a code."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class _Shape(NamedTuple):

@@ -12,7 +12,7 @@ import re
 import sqlite3
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePath
 from typing import IO, Any, TypeAlias
 from urllib.parse import quote
@@ -21,13 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from letheon.ledger.models.table_files import TableFileError, check_parquet
+from letheon.ledger.purge.search import FREE_SPACE, Chunk, UnsearchableError
 
-Chunk: TypeAlias = tuple[str, Sequence[Any] | NDArray[Any]]
-"""Some values of one column."""
 Reader: TypeAlias = Callable[[IO[bytes], Path | None], Iterator[Chunk]]
 
 NAMES = "names"
-FREE_SPACE = "\0free-space"
 _ROWS = 20_000
 _MOST_COLUMNS = 256
 _LONGEST_LINE = 1 << 24
@@ -42,14 +40,6 @@ _CONTROL = re.compile(r"[\x00-\x08\x0e-\x19\x1b-\x1f]")
 _INNER_PAGES = (2, 5)
 _TABLE_LEAF = 13
 _BTREE_PAGES = (*_INNER_PAGES, 10, _TABLE_LEAF)
-
-
-class UnsearchableError(Exception):
-    """A file, or a part of it, cannot be searched; `reason` is a code."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
 
 def find_reader(name: str, head: bytes) -> Reader | None:

@@ -26,13 +26,15 @@ from letheon.exceptions import (
 from letheon.guarantee import Guarantee
 from letheon.ledger.certificates.facts import (
     METRIC_CODES,
+    Judged,
     TestFigures,
     facts_of,
     method_parameters,
     test_metric,
 )
 from letheon.ledger.core import point
-from letheon.ledger.models.examine import Judged, fresh_fit, memory_limit
+from letheon.ledger.models.examine import fresh_fit
+from letheon.ledger.models.table_files import memory_limit
 from letheon.parallel import one_thread
 from letheon.receipt import Receipt
 
