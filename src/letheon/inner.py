@@ -32,14 +32,31 @@ from letheon.seeds import Purpose, library_seed
 
 # Rows of a trial fit: enough for most estimators, too few to take long.
 _FEW_ROWS = 32
+_turn = threading.RLock()
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def seeded_clone(estimator: Any, seed: int, purpose: Purpose, *parts: int) -> Any:
-    """Return an unfitted clone whose every `random_state` is derived from the keyed hash."""
+    """Return an unfitted clone whose every `random_state` is derived from the keyed hash.
+
+    Raises
+    ------
+    CannotForgetError
+        A part stays fitted in a clone, so that a retrain would keep what it learned before, or has
+        noise that nobody can repeat, so that a retrain could not be compared.
+    """
     fresh = clone(estimator)
-    _refuse_frozen(fresh)
-    _refuse_secret_noise(fresh)
+    for _, part, params in parts_of(fresh):
+        if isinstance(part, FrozenEstimator):
+            raise CannotForgetError(
+                f"{type(fresh).__name__} holds a FrozenEstimator, which keeps what it learned "
+                "before and cannot forget it; give the estimator inside it, unfitted"
+            )
+        if params.get("noise_seed", 0) is None:
+            raise CannotForgetError(
+                f"{type(part).__name__} draws secret noise, so no two fits are equal and an exact "
+                "method cannot hold it. It forgets by itself: use it without a wrapper"
+            )
     SeedSlots(fresh).fill(seed, purpose, *parts)
     return fresh
 
@@ -71,25 +88,6 @@ def _parts_inside(value: Any, path: str) -> Iterator[Part]:
     elif isinstance(value, dict):
         for key, part in value.items():
             yield from _parts_inside(part, f"{path}{key}__")
-
-
-def _refuse_frozen(estimator: Any) -> None:
-    """Raise for a part that `clone` leaves fitted: a retrain would keep what it learned before."""
-    if any(isinstance(part.estimator, FrozenEstimator) for part in parts_of(estimator)):
-        raise CannotForgetError(
-            f"{type(estimator).__name__} holds a FrozenEstimator, which keeps what it learned "
-            "before and cannot forget it; give the estimator inside it, unfitted"
-        )
-
-
-def _refuse_secret_noise(estimator: Any) -> None:
-    """Raise for a part with noise that nobody can repeat: a retrain could not be compared."""
-    for part in parts_of(estimator):
-        if "noise_seed" in part.params and part.params["noise_seed"] is None:
-            raise CannotForgetError(
-                f"{type(part.estimator).__name__} draws secret noise, so no two fits are equal and "
-                "an exact method cannot hold it. It forgets by itself: use it without a wrapper"
-            )
 
 
 class SeedSlots:
@@ -137,12 +135,9 @@ def refuse_unencodable(estimator: Any, rows: Rows, seed: int, config: dict[str, 
         return
     few = rows.take(np.linspace(0, len(rows) - 1, _FEW_ROWS).astype(np.int64))
     try:
-        trial = _fit_trial(estimator, few, seed, config)
-        again = (
-            trial
-            if state.has_listed_classes(estimator)
-            else _fit_trial(estimator, few, seed, config)
-        )
+        trial = again = _fit_trial(estimator, few, seed, config)
+        if not state.has_listed_classes(estimator):
+            again = _fit_trial(estimator, few, seed, config)
     except Exception:  # noqa: BLE001 - of the trial only; training says what is wrong
         return
     require_encodable(trial, estimator, rows)
@@ -200,35 +195,26 @@ def controlled(config: dict[str, Any], seed: int) -> Iterator[None]:
     back afterwards. The generators belong to the whole process, so models that train in threads
     of one process take turns.
     """
+    shared = check_random_state(None)
     with (
         one_thread(),
         joblib.parallel_config(backend="sequential"),
         config_context(**config),
-        _global_generators(),
+        _turn,
     ):
-        seed_globally(seed)
-        yield
+        before = shared.get_state(), random.getstate()
+        try:
+            seed_globally(seed)
+            yield
+        finally:
+            shared.set_state(before[0])
+            random.setstate(before[1])
 
 
 def seed_globally(seed: int) -> None:
     """Seed Python's and NumPy's global generators; inside `controlled` only."""
     check_random_state(None).seed(seed)  # what np.random.rand and its like draw from
     random.seed(seed)
-
-
-_turn = threading.RLock()
-
-
-@contextmanager
-def _global_generators() -> Iterator[None]:
-    shared = check_random_state(None)
-    with _turn:
-        before = shared.get_state(), random.getstate()
-        try:
-            yield
-        finally:
-            shared.set_state(before[0])
-            random.setstate(before[1])
 
 
 _REFUSAL = "raised by the estimator inside"
