@@ -160,9 +160,8 @@ class RowsMixin(InPlaceMixin, ForgetMixin):
             require_known(found.missing, self.rows_.ids)
         return Removal(len(wanted), len(found.positions), found.positions)
 
-    def _commit(self, plan: Any) -> Outcome:
-        outcome: Outcome = plan.commit(self)
-        return outcome
+    def _commit(self, plan: Change) -> Outcome:
+        return plan.commit(self)
 
     def _counts_without(self, positions: NDArray[np.int64]) -> Counts:
         return None if self.counts_ is None else self._counts_after(self.rows_.y[positions])

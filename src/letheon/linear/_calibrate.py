@@ -25,8 +25,7 @@ from typing import Self
 import numpy as np
 from scipy.special import erfcx, ndtr
 
-from letheon.linear._problem import Floats
-from letheon.noise import NoiseSource
+from letheon.noise import Floats, NoiseSource
 
 # More than the rounding errors of the closed forms (below 5e-12 where delta > 1e-300).
 _UP = 1 + 1e-11

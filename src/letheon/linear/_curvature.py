@@ -23,9 +23,8 @@ import scipy.linalg
 import scipy.sparse as sp
 from scipy.linalg import blas, lapack
 
-from letheon.linear._account import block_norms, norm
 from letheon.linear._problem import EPSILON, Floats, Positions, Problem, row_norms
-from letheon.linear._solve import join, split
+from letheon.linear._solve import block_norms, join, norm, split
 from letheon.parallel import one_thread
 from letheon.removal import Opaque
 

@@ -17,7 +17,13 @@ from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
 from letheon.inner import require_features
 from letheon.linear import _descent_theory as theory
 from letheon.linear._account import release_code, rounded_up
-from letheon.linear._base import REGULARISERS, LinearClassifier, Trained, linear_facts
+from letheon.linear._base import (
+    NOISE_SCALE,
+    REGULARISERS,
+    LinearClassifier,
+    Trained,
+    linear_facts,
+)
 from letheon.linear._calibrate import Grid
 from letheon.linear._descent_steps import (
     ByResidual,
@@ -33,7 +39,7 @@ from letheon.linear._descent_steps import (
 from letheon.linear._problem import Floats, Problem
 from letheon.noise import NoiseSource, Sealed
 from letheon.removal import Cache, Change, Counts, TrainingRows
-from letheon.validation import Rules
+from letheon.validation import POSITIVE, Either, Interval, OneOf, OrNone, Rules, Whole
 
 _THEOREMS = {
     ("basic", "secret"): "neel2020-theorem-3.1",
@@ -225,7 +231,17 @@ class DescentToDeleteClassifier(LinearClassifier):
     """
 
     facts: ClassVar[MethodFacts] = FACTS
-    _parameter_rules: ClassVar[Rules] = theory.PARAMETER_RULES
+    _parameter_rules: ClassVar[Rules] = {
+        "sigma": OrNone(NOISE_SCALE),
+        # Parts of a smaller delta might not be above 0, and 0 stands for another law of the noise.
+        "delta": Either(OneOf((0,), "0"), Interval(1e-300, 1, closed="left")),
+        "variant": OneOf(("basic", "regularized-strong", "regularized-weak", "distributed")),
+        "state": OneOf(("secret", "published")),
+        "stop": OneOf(("residual", "theorem")),
+        "xi": Interval(1, 4 / 3, expected="a number from 1 to 4/3"),
+        **dict.fromkeys(("iterations", "n_copies"), Whole(1)),
+        **dict.fromkeys(("regulariser", "radius"), OrNone(POSITIVE)),
+    }
 
     variant: str
     state: str

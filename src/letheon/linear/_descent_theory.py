@@ -20,11 +20,9 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
 
-from letheon.linear._base import NOISE_SCALE
 from letheon.linear._calibrate import Grid, zcdp_gap
 from letheon.linear._model import NORM_ROUNDING
 from letheon.linear._problem import EPSILON, Loss, Problem, row_norms
-from letheon.validation import POSITIVE, Either, Interval, OneOf, OrNone, Rules, Whole
 
 # Rounding of a ratio of logarithms must not cost a step.
 _WHOLE = 1e-9
@@ -451,17 +449,6 @@ REGULARIZED = ("regularized-strong", "regularized-weak")
 
 # Noise of the residual stop where nobody says: one step per request is then usually enough.
 _SIGMA = 0.01
-PARAMETER_RULES: Rules = {
-    "sigma": OrNone(NOISE_SCALE),
-    # Parts of a smaller delta might not be above 0, and 0 stands for another law of the noise.
-    "delta": Either(OneOf((0,), "0"), Interval(1e-300, 1, closed="left")),
-    "variant": OneOf(("basic", "regularized-strong", "regularized-weak", "distributed")),
-    "state": OneOf(("secret", "published")),
-    "stop": OneOf(("residual", "theorem")),
-    "xi": Interval(1, 4 / 3, expected="a number from 1 to 4/3"),
-    **dict.fromkeys(("iterations", "n_copies"), Whole(1)),
-    **dict.fromkeys(("regulariser", "radius"), OrNone(POSITIVE)),
-}
 
 
 def check_combination(model: Any) -> None:

@@ -22,7 +22,6 @@ from letheon.linear._account import (
     ObjectiveNoise,
     OutputNoise,
     batches_and_noise,
-    norm,
     release_code,
 )
 from letheon.linear._base import (
@@ -47,7 +46,7 @@ from letheon.linear._newton import (
     without_rows,
 )
 from letheon.linear._problem import Floats, Positions, Problem, ridge_of, rows_in_double
-from letheon.linear._solve import DENSE_LIMIT, block_size, finished, is_dense, minimise
+from letheon.linear._solve import DENSE_LIMIT, block_size, finished, is_dense, minimise, norm
 from letheon.noise import NoiseSource, Sealed
 from letheon.receipt import Receipt
 from letheon.removal import Cache, Change, Counts, TrainingRows

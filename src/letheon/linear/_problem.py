@@ -34,7 +34,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.special import expit, logsumexp, softmax
 
-from letheon.removal import Opaque, opaque_repr
+from letheon.removal import Opaque
 
 Floats = NDArray[np.float64]
 
@@ -489,7 +489,8 @@ class Problem(Opaque):
                     blocks[0][j * d : (j + 1) * d, k * d : (k + 1) * d] += part.T
 
 
-class GradientErrors(NamedTuple):
+@dataclass(frozen=True, eq=False, repr=False)
+class GradientErrors(Opaque):
     """Bounds of what rounding hides of a gradient: `fixed`, and more per unit of |W|."""
 
     fixed: float
@@ -498,9 +499,6 @@ class GradientErrors(NamedTuple):
     def at(self, W: Floats) -> float:
         """Return the bound at W."""
         return self.fixed + self.per_size * float(np.linalg.norm(W))
-
-    def __repr__(self) -> str:
-        return opaque_repr(self)
 
 
 class _Block(NamedTuple):
