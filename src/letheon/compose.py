@@ -33,14 +33,16 @@ from letheon.data import (
 )
 from letheon.exceptions import CannotForgetError, CheckpointWarning, warn_caller
 from letheon.guarantee import KINDS, Guarantee, Kind, MethodFacts
-from letheon.independence import refuse_learner, require_independence, transform_alone
 from letheon.inner import (
     controlled,
     inherit_tags,
     inner_training,
     offered_by,
+    refuse_learner,
     remember_features,
+    require_independence,
     retraining,
+    transform_alone,
     versions_of,
 )
 from letheon.receipt import Receipt

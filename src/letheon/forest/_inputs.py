@@ -231,7 +231,8 @@ def _frame_matrix(frame: "nw.DataFrame[Any]") -> Any:
         advice = "encode them, for instance with OneHotEncoder"
         if dates:
             other, advice = dates, "turn dates and times into numbers, such as days since a day"
-        raise ValueError(f"columns {_listed(other)} hold no numbers; {advice}")
+        named = ", ".join(map(repr, other[:5])) + (" and others" if len(other) > 5 else "")
+        raise ValueError(f"columns {named} hold no numbers; {advice}")
     columns = [_column(frame.get_column(name)) for name in frame.columns]
     return np.column_stack(columns) if columns else np.empty(frame.shape)
 
@@ -241,10 +242,6 @@ def _may_be_numbers(series: "nw.Series[Any]") -> bool:
     # Without a value a column often has no type of its own.
     is_blank = len(series) > 0 and bool(series.is_null().all())
     return is_blank or kind.is_numeric() or kind in (nw.Boolean, nw.Object)
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(map(repr, names[:5])) + (" and others" if len(names) > 5 else "")
 
 
 def _column(series: "nw.Series[Any]") -> NDArray[np.float64]:
@@ -273,23 +270,18 @@ def as_weights(sample_weight: Any, n_rows: int) -> NDArray[np.uint32] | None:
         raise ValueError(
             f"sample_weight has shape {values.shape}; expected one weight per row ({n_rows})"
         )
-    _require_whole(values)
-    if values.sum(dtype=np.float64) > _MOST_WEIGHT:
-        raise ValueError(f"the weights add up to more than {_MOST_WEIGHT}; scale them down")
-    return values.astype(np.uint32)
-
-
-def _require_whole(weights: NDArray[Any]) -> None:
-    """Raise for weights that are not 0, 1, 2, ..."""
-    wrong = weights
-    if weights.dtype.kind in "biuf":
-        wrong = weights[(weights < 0) | (weights != np.floor(weights))]
+    wrong = values
+    if values.dtype.kind in "biuf":
+        wrong = values[(values < 0) | (values != np.floor(values))]
     if len(wrong):
         raise ValueError(
             f"sample_weight holds {wrong.tolist()[0]!r}; expected non-negative whole numbers: a "
             "weight w means w copies of the row, so scale and round shares. Ids go by keyword "
             "(ids=...)"
         )
+    if values.sum(dtype=np.float64) > _MOST_WEIGHT:
+        raise ValueError(f"the weights add up to more than {_MOST_WEIGHT}; scale them down")
+    return values.astype(np.uint32)
 
 
 Codes = NDArray[np.uint32]
@@ -335,11 +327,6 @@ class LabelTable:
         return classes
 
     @cached_property
-    def n_held(self) -> int:
-        """Number of labels that are held."""
-        return int(np.count_nonzero(self.held))
-
-    @cached_property
     def is_plain(self) -> bool:
         """Whether codes are places in `classes`."""
         return np.array_equal(self.order, np.arange(len(self)))
@@ -359,7 +346,9 @@ class LabelTable:
 
     def without_empty(self, counts: NDArray[np.int64]) -> Self:
         """Return the table without the labels that no row has any more."""
-        if np.count_nonzero(counts) == self.n_held:  # codes that are free have no rows either
+        if np.count_nonzero(counts) == np.count_nonzero(
+            self.held
+        ):  # codes that are free have no rows either
             return self
         kept = enumerate(self.labels.tolist())
         codes = {label: code for code, label in kept if self.held[code] and counts[code]}
