@@ -15,27 +15,6 @@ import numpy as np
 
 from letheon.exceptions import InvalidParameterError
 
-__all__ = [
-    "JOBS",
-    "POSITIVE",
-    "AnyCallable",
-    "Boolean",
-    "Either",
-    "Interval",
-    "OneOf",
-    "OrNone",
-    "Rule",
-    "Rules",
-    "TupleOf",
-    "Whole",
-    "check_parameter",
-    "is_number",
-    "is_whole",
-    "require_target",
-    "rules_of",
-    "validate_parameters",
-]
-
 
 class Rule(ABC):
     """What a parameter may be."""
