@@ -141,8 +141,9 @@ class RowsMixin(InPlaceMixin, ForgetMixin):
     def _locate(self, wanted: Ids) -> Removal:
         return locate_in(self.rows_, wanted)
 
-    def _commit(self, plan: Change) -> Outcome:
-        return plan.commit(self)
+    def _commit(self, plan: Any) -> Outcome:
+        outcome: Outcome = plan.commit(self)
+        return outcome
 
     def _counts_without(self, positions: NDArray[np.int64]) -> Counts:
         return None if self.counts_ is None else self._counts_after(self.rows_.y[positions])
