@@ -47,7 +47,7 @@ from letheon.deep._loop import (
 from letheon.deep._module import Nets, Statistics, Template
 from letheon.deep._nets import MLP
 from letheon.exceptions import LetheonWarning, warn_caller
-from letheon.guarantee import Guarantee, Kind
+from letheon.guarantee import MethodFacts
 from letheon.receipt import Receipt
 from letheon.removal import Cache, Change, ProbabilitiesMixin, RowsMixin, TrainingRows
 from letheon.seeds import Purpose, seed_from
@@ -141,9 +141,9 @@ class Workshop:
             )
         return self._loops[key]
 
-    def serves(self, rows: SlotRows) -> bool:
-        """Whether the slots of these rows are still those of the device."""
-        return rows.X is self._X and rows.y is self._y
+    def serves(self, rows: SlotRows, device: torch.device) -> bool:
+        """Whether the slots of these rows are still those of this device."""
+        return rows.X is self._X and rows.y is self._y and device == self.device
 
     def wipe(self, positions: Positions) -> None:
         """Remove people from the device's own copy of the rows, if it has one."""
@@ -186,6 +186,22 @@ def numbered_slots(groups: Positions) -> Positions:
     slots = np.empty_like(groups)
     slots[order] = np.arange(len(groups)) - np.searchsorted(ranked, ranked)
     return slots
+
+
+def net_facts(method: str, **own: Any) -> MethodFacts:
+    """Return the facts of a method for nets; `own` are those that differ from most others."""
+    facts: dict[str, Any] = {
+        "applicability": "any torch module that classifies",
+        "exact": False,
+        "strength": "strong",
+        "requests": "oblivious",
+        "releases": "latest-only",
+        "state_holds_rows": True,
+        "families": ("net",),
+        "tasks": ("classification",),
+        "batches": True,
+    }
+    return MethodFacts(method=method, definition_name=method, **(facts | own))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -421,12 +437,11 @@ class NetBase(
     def _workshop(self) -> Workshop:
         """Return the workshop of the rows held, made again after a load or a compaction."""
         workshop = self.cache_.content
-        if workshop is None or not (
-            workshop.serves(self.rows_) and workshop.device == self._device()
-        ):
-            workshop = self._furnished(self.rows_, self._template_of(self.nets_), self.seed_)
-            self.cache_.content = workshop
-        return workshop
+        if workshop is not None and workshop.serves(self.rows_, self._device()):
+            return workshop
+        template = self._template_of(self.nets_)
+        self.cache_.content = self._furnished(self.rows_, template, self.seed_)
+        return self.cache_.content
 
     @property
     def _factory(self) -> Any:
@@ -498,23 +513,6 @@ class NetBase(
         attributes = {"counts_": self._counts_without(positions), **attributes}
         writes = partial(self._workshop().wipe, positions), partial(self.rows_.wipe, positions)
         return Change(attributes, outcome, writes)
-
-    def _state_claim(
-        self,
-        kind: Kind,
-        reference: str,
-        assumptions: tuple[str, ...],
-        residual_state: tuple[str, ...],
-    ) -> Guarantee:
-        """Return a claim for the requests and releases that the method declares."""
-        return Guarantee(
-            kind=kind,
-            reference=reference,
-            requests=self.facts.requests,
-            releases=self.facts.releases,
-            assumptions=assumptions,
-            residual_state=residual_state,
-        )
 
     def _answer(self, X: Any) -> tuple[Nets, Floats]:
         require_fitted(self)

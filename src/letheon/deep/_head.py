@@ -19,6 +19,7 @@ from letheon.base import (
 )
 from letheon.data import Ids
 from letheon.deep._backbone import Backbone
+from letheon.deep._base import net_facts
 from letheon.deep._device import (
     ask_rows,
     describe_device,
@@ -50,8 +51,8 @@ def _head(model: "CertifiedHeadClassifier") -> Any:
 class _HeadFacts:
     """Facts of the route in general; of one model, limited by those of its head."""
 
-    def __init__(self, **facts: Any) -> None:
-        self._general = MethodFacts(**facts)
+    def __init__(self, general: MethodFacts) -> None:
+        self._general = general
 
     def __get__(self, model: Any, owner: type) -> MethodFacts:
         facts = None if model is None else getattr(_head(model), "facts", None)
@@ -134,21 +135,15 @@ class CertifiedHeadClassifier(
     """
 
     facts: ClassVar[Any] = _HeadFacts(
-        method="certified-head",
-        applicability="any torch module as a frozen backbone, with a convex head",
-        exact=False,
-        strength="strong",
-        efficiency_parameters=("head",),
-        certifiability_parameters=("head",),
-        requests="adaptive",
-        releases="latest-only",
-        state_holds_rows=True,
-        definition_name="certified-head",
-        families=("net",),
-        tasks=("classification",),
-        needs=("frozen-backbone", "strongly-convex", "smooth"),
-        certificate="certified",
-        batches=True,
+        net_facts(
+            "certified-head",
+            applicability="any torch module as a frozen backbone, with a convex head",
+            efficiency_parameters=("head",),
+            certifiability_parameters=("head",),
+            requests="adaptive",
+            needs=("frozen-backbone", "strongly-convex", "smooth"),
+            certificate="certified",
+        )
     )
     _parameter_rules: ClassVar[Rules] = {"batch_size": Whole(1)}
     # The size of batches matters to answers only. Features are held as they came out, so that

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from letheon.base import Outcome, Removal
 from letheon.data import Ids, SlotRows, hold_labels, join_target, row_ids
-from letheon.deep._base import Floats, Positions, Workshop
+from letheon.deep._base import Floats, Positions, Workshop, net_facts
 from letheon.deep._device import ask_rows
 from letheon.deep._loop import Callback, Stretch
 from letheon.deep._vault import CheckpointedNet, VaultChange, with_reason
@@ -21,25 +21,6 @@ from letheon.guarantee import Guarantee, MethodFacts
 from letheon.removal import Cache, Change, TrainingRows, opaque_repr
 from letheon.sharded import Assignment, epochs_per_stage, shard_counts, warn_if_crowded
 from letheon.validation import OneOf, OrNone, Rules, Whole
-
-FACTS = MethodFacts(
-    method="sisa-net",
-    applicability="any torch module that classifies",
-    exact=True,
-    strength="weak",
-    efficiency_parameters=("n_shards", "n_slices"),
-    certifiability_parameters=(),
-    requests="oblivious",
-    releases="latest-only",
-    state_holds_rows=True,
-    definition_name="sisa-net",
-    families=("net",),
-    tasks=("classification",),
-    needs=("incremental-training",),
-    certificate="exact",
-    batches=True,
-    search_ranges=shard_counts,
-)
 
 # Shards to train: from which stage on, and the parameters before it.
 Jobs = dict[int, tuple[int, Tensor]]
@@ -168,7 +149,15 @@ class SISANetClassifier(CheckpointedNet):
     True
     """
 
-    facts: ClassVar[MethodFacts] = FACTS
+    facts: ClassVar[MethodFacts] = net_facts(
+        "sisa-net",
+        exact=True,
+        strength="weak",
+        efficiency_parameters=("n_shards", "n_slices"),
+        certifiability_parameters=(),
+        needs=("incremental-training",),
+        search_ranges=shard_counts,
+    )
     _parameter_rules: ClassVar[Rules] = {
         "n_shards": Whole(1),
         "n_slices": Whole(1),
@@ -370,9 +359,9 @@ class SISANetClassifier(CheckpointedNet):
     def _claim(self) -> Guarantee:
         is_fixed = self.environment_["kernels"] == "fixed"
         kernels = "same-libraries-and-device" if is_fixed else "equal-but-for-rounding"
-        return self._state_claim(
-            "exact",
-            "Bourtoule et al. 2021, section V; oblivious by Gupta et al. 2021",
-            ("seed-independent-of-requests", kernels),
-            self._residue(),
+        return Guarantee(
+            kind="exact",
+            reference="Bourtoule et al. 2021, section V; oblivious by Gupta et al. 2021",
+            assumptions=("seed-independent-of-requests", kernels),
+            residual_state=self._residue(),
         )
