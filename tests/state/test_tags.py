@@ -25,13 +25,16 @@ from letheon.state import (
 from letheon.state import _tags as tags
 from letheon.state._decode import construct
 from letheon.state._nodes import Instance, Record
-from letheon.state._plans import plan_of
+from letheon.state._tags import plan_of
 
 # Made by commit 6763b0c, before there were tags; fisher by 1943680, which changed its state.
 MODELS = Path(__file__).parents[1] / "data" / "models"
 DIGESTS: dict[str, str] = json.loads((MODELS / "digests.json").read_text())
+# The files were written on one kind of processor; they load, with a warning, on every other.
+any_processor = pytest.mark.filterwarnings("ignore::letheon.exceptions.EnvironmentWarning")
 
 
+@any_processor
 @pytest.mark.parametrize("name", sorted(DIGESTS))
 def test_an_old_file_loads_and_has_its_digest(name: str) -> None:
     if "net" in name or name == "obliviate":
@@ -40,6 +43,7 @@ def test_an_old_file_loads_and_has_its_digest(name: str) -> None:
     assert model.digest() == DIGESTS[name]
 
 
+@any_processor
 @pytest.mark.parametrize("name", sorted(DIGESTS))
 def test_a_model_is_written_with_the_names_of_the_old_file(name: str, tmp_path: Path) -> None:
     if "net" in name or name == "obliviate":
