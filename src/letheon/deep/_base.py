@@ -49,7 +49,14 @@ from letheon.deep._nets import MLP
 from letheon.exceptions import LetheonWarning, warn_caller
 from letheon.guarantee import MethodFacts
 from letheon.receipt import Receipt
-from letheon.removal import Cache, Change, ProbabilitiesMixin, RowsMixin, TrainingRows
+from letheon.removal import (
+    Cache,
+    Change,
+    Opaque,
+    ProbabilitiesMixin,
+    RowsMixin,
+    TrainingRows,
+)
 from letheon.seeds import Purpose, seed_from
 from letheon.validation import (
     POSITIVE,
@@ -93,7 +100,8 @@ def loop_settings(model: Any) -> LoopSettings:
     )
 
 
-class Workshop:
+@dataclass(eq=False, repr=False)
+class Workshop(Opaque):
     """Rows on the device, the template, and loops with their captured steps.
 
     On a CPU the rows are those of `SlotRows`, in the same memory. On a GPU they are a copy, from
@@ -115,20 +123,17 @@ class Workshop:
         Rows, at most, that BatchNorm's running statistics are taken from.
     """
 
-    def __init__(
-        self,
-        rows: SlotRows,
-        template: Template,
-        settings: LoopSettings,
-        seed: int,
-        device: torch.device,
-        calibration_rows: int = _CALIBRATION_ROWS,
-    ) -> None:
-        self._rows, self._calibration_rows = rows, calibration_rows
-        self.template, self.settings, self.seed, self.device = template, settings, seed, device
-        self._X, self._y = rows.X, rows.y
+    rows: SlotRows
+    template: Template
+    settings: LoopSettings
+    seed: int
+    device: torch.device
+    calibration_rows: int = _CALIBRATION_ROWS
+
+    def __post_init__(self) -> None:
+        self._X, self._y = self.rows.X, self.rows.y
         self.data = DeviceData(
-            torch.from_numpy(rows.X).to(device), torch.from_numpy(rows.y).to(device)
+            torch.from_numpy(self._X).to(self.device), torch.from_numpy(self._y).to(self.device)
         )
         self._loops: dict[tuple[tuple[int, ...], int], Loop] = {}
 
@@ -156,7 +161,7 @@ class Workshop:
         """Return BatchNorm's running statistics of one net, from a sample of its rows."""
         if not self.template.has_batch_norm or not len(positions):
             return {}
-        sample = calibration_sample(self._rows, positions, self.seed, self._calibration_rows)
+        sample = calibration_sample(self.rows, positions, self.seed, self.calibration_rows)
         if len(sample) == 1:
             sample = np.repeat(sample, 2)  # BatchNorm refuses one row; in training too
         parts = np.array_split(sample, -(-len(sample) // _CALIBRATION_BATCH))
@@ -177,6 +182,14 @@ def calibration_sample(rows: SlotRows, positions: Positions, seed: int, limit: i
         return positions
     hashes = rows.ids_at(positions).hashes(seed, Purpose.CALIBRATION)
     return positions[np.sort(np.argsort(hashes, kind="stable")[:limit])]
+
+
+def alive_without(rows: SlotRows, leaving: Positions | None) -> NDArray[np.bool_]:
+    """Return which slots hold rows that stay."""
+    alive = rows.alive.copy()
+    if leaving is not None:
+        alive[leaving] = False
+    return alive
 
 
 def numbered_slots(groups: Positions) -> Positions:
@@ -398,17 +411,19 @@ class NetBase(
         require_target(self, y)
         rows = hold_rows(self, X)
         self._warn_if_scaled_twice(rows)
-        labels = hold_labels(y, name=type(self).__name__, regressor="a regressor of scikit-learn")
-        check_consistent_length(rows, labels)
+        labels = self._hold_labels(y, rows)
         classes, codes = np.unique(labels, return_inverse=True)
         if len(classes) < 2:
             raise ValueError(
                 f"y holds one class only ({classes[0]!r}); a classifier needs at least two classes"
             )
-        counts = np.bincount(codes)
-        return TrainingRows(
-            SlotRows(rows, codes.astype(np.int64), row_ids(ids, len(rows))), classes, counts
-        )
+        slots = SlotRows(rows, codes.astype(np.int64), row_ids(ids, len(rows)))
+        return TrainingRows(slots, classes, np.bincount(codes))
+
+    def _hold_labels(self, y: Any, rows: NDArray[Any]) -> NDArray[Any]:
+        labels = hold_labels(y, name=type(self).__name__, regressor="a regressor of scikit-learn")
+        check_consistent_length(rows, labels)
+        return labels
 
     def _warn_if_scaled_twice(self, rows: NDArray[Any]) -> None:
         scale = getattr(self._factory, "scale", None)

@@ -11,7 +11,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from letheon.base import Outcome, Removal
 from letheon.data import SlotRows
-from letheon.deep._base import NetBase, Positions, Workshop, net_facts
+from letheon.deep._base import NetBase, Positions, Workshop, alive_without, net_facts
 from letheon.deep._loop import EMPTY, Callback, Slots
 from letheon.deep._replay import Descent, LocalChecks, Path, Plan, Replay
 from letheon.exceptions import TrainingError
@@ -211,7 +211,7 @@ class DeltaGradNetClassifier(NetBase):
         run = self._replayed(workshop, removal.where, callback)
         if not bool(torch.isfinite(run.end).all()):
             return self._retrain(removal.where, callback)
-        staying = np.setdiff1d(np.flatnonzero(self.rows_.alive), removal.where)
+        staying = np.flatnonzero(alive_without(self.rows_, removal.where))
         attributes = {
             "nets_": self._nets(workshop, run.end[None], [staying], self.nets_.classes),
             "path_": run.path,

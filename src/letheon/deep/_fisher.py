@@ -15,6 +15,7 @@ from letheon.deep._base import (
     NetBase,
     Positions,
     Workshop,
+    alive_without,
     calibration_sample,
     net_facts,
     numbered_slots,
@@ -241,9 +242,7 @@ class FisherNetClassifier(NetBase):
         return self._trained(held, workshop, nets, source_=NoiseSource(self.noise_seed))
 
     def _remove(self, removal: Removal, callback: Callback | None) -> Change:  # noqa: ARG002
-        alive = self.rows_.alive.copy()
-        alive[removal.where] = False
-        staying = np.flatnonzero(alive)
+        staying = np.flatnonzero(alive_without(self.rows_, removal.where))
         workshop, source = self._workshop(), copy.copy(self.source_)
         old, n_steps = self.nets_.flat[0].to(workshop.device), 0
         # Statistics of the old net are those of who leaves, too.

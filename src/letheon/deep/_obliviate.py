@@ -22,7 +22,7 @@ from torch import Tensor
 
 from letheon.base import Outcome, Removal, require_fitted
 from letheon.data import Ids, SlotRows
-from letheon.deep._base import Floats, net_facts, numbered_slots
+from letheon.deep._base import Floats, alive_without, net_facts, numbered_slots
 from letheon.deep._loop import EMPTY, Callback, Loop, Stretch
 from letheon.deep._residual import PaperRule, RobustRule, StopRule, ratio
 from letheon.deep._vault import CheckpointedNet, Vault, VaultChange, with_reason
@@ -103,9 +103,7 @@ class Blocks:
 
     def __init__(self, rows: SlotRows, n_slots: Integers, leaving: Integers | None = None) -> None:
         self._block, self._slot, self._n_slots = rows.extra[BLOCK], rows.extra[SLOT], n_slots
-        self._alive = rows.alive.copy()
-        if leaving is not None:
-            self._alive[leaving] = False
+        self._alive = alive_without(rows, leaving)
         self.sizes: Integers = np.bincount(self._block[self._alive], minlength=len(n_slots))
 
     def __len__(self) -> int:

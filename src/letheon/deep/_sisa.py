@@ -7,12 +7,11 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_consistent_length
 from torch import Tensor
 
 from letheon.base import Outcome, Removal
-from letheon.data import Ids, SlotRows, hold_labels, join_target, row_ids
-from letheon.deep._base import Floats, Positions, Workshop, net_facts
+from letheon.data import Ids, SlotRows, join_target, row_ids
+from letheon.deep._base import Floats, Positions, Workshop, alive_without, net_facts
 from letheon.deep._device import ask_rows
 from letheon.deep._loop import Callback, Stretch
 from letheon.deep._vault import CheckpointedNet, VaultChange, with_reason
@@ -207,10 +206,8 @@ class SISANetClassifier(CheckpointedNet):
         return {"shard": assignment.shards(ids, tiers), "slice": assignment.slices(ids, tiers)}
 
     def _grid(self, rows: SlotRows, leaving: Positions | None = None) -> Grid:
-        alive = rows.alive.copy()
-        if leaving is not None:
-            alive[leaving] = False
-        return Grid(rows, alive, epochs_per_stage(int(self.epochs), int(self.n_slices)))
+        epochs = epochs_per_stage(int(self.epochs), int(self.n_slices))
+        return Grid(rows, alive_without(rows, leaving), epochs)
 
     def _train(self, held: TrainingRows, seed: int, callback: Callback | None) -> Change:
         held.rows.extra.update(self._placed(held.rows.ids, seed))
@@ -328,8 +325,7 @@ class SISANetClassifier(CheckpointedNet):
         self, X: Any, y: Any, ids: Any, callback: Callback | None
     ) -> tuple[Change, VaultChange | None]:
         new_X = ask_rows(self, X, self.shape_)
-        new_y = hold_labels(y, name=type(self).__name__, regressor="a regressor of scikit-learn")
-        check_consistent_length(new_X, new_y)
+        new_y = self._hold_labels(y, new_X)
         rows = self.rows_.compacted()
         labels = join_target(self.nets_.classes[rows.y], new_y)
         assert labels is not None
