@@ -472,14 +472,13 @@ class NetBase(
 
         A net without any rows does not answer.
         """
-        statistics, answers = list[Statistics](), list[bool]()
+        parts = list[tuple[Statistics, bool]]()
         for number, (line, rows) in enumerate(zip(flat, owned, strict=True)):
             if rows is None:
-                statistics.append(self.nets_.statistics[number])
-                answers.append(self.nets_.answers[number])
+                parts.append((self.nets_.statistics[number], self.nets_.answers[number]))
             else:
-                statistics.append(workshop.statistics(line, rows))
-                answers.append(len(rows) > 0)
+                parts.append((workshop.statistics(line, rows), len(rows) > 0))
+        statistics, answers = zip(*parts, strict=True)
         constants = {name: part.clone() for name, part in workshop.template.constants.items()}
         return Nets(flat, statistics, answers, classes, constants, workshop.template)
 

@@ -9,7 +9,7 @@ afterwards, from rows that are still held. Any other buffer must be a constant.
 
 import copy
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import eq
 from types import MethodType
@@ -347,9 +347,9 @@ class Nets(Opaque):
     ----------
     flat : Tensor of shape (W, p)
         Parameters.
-    statistics : sequence of dict
+    statistics : tuple of dict
         BatchNorm's running statistics of every net.
-    answers : sequence of bool
+    answers : tuple of bool
         Which nets answer: one that never saw a row does not.
     classes : ndarray
         Labels, in the order of the logits.
@@ -360,8 +360,8 @@ class Nets(Opaque):
     """
 
     flat: Tensor
-    statistics: Sequence[Statistics]
-    answers: Sequence[bool]
+    statistics: tuple[Statistics, ...]
+    answers: tuple[bool, ...]
     classes: NDArray[Any]
     constants: dict[str, Tensor]
     template: Template | None = None
@@ -401,8 +401,8 @@ class Nets(Opaque):
     def _from_state(cls, state: dict[str, Any]) -> Self:
         return cls(
             torch.from_numpy(np.array(state["flat"], np.float32)),
-            [_as_tensors(each) for each in state["statistics"]],
-            state["answers"],
+            tuple(map(_as_tensors, state["statistics"])),
+            tuple(state["answers"]),
             state["classes"],
             _as_tensors(state["constants"]),
         )
