@@ -454,9 +454,9 @@ class NetBase(
         workshop = self.cache_.content
         if workshop is not None and workshop.serves(self.rows_, self._device()):
             return workshop
-        template = self._template_of(self.nets_)
-        self.cache_.content = self._furnished(self.rows_, template, self.seed_)
-        return self.cache_.content
+        workshop = self._furnished(self.rows_, self._template_of(self.nets_), self.seed_)
+        self.cache_.content = workshop
+        return workshop
 
     @property
     def _factory(self) -> Any:
