@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from sklearn.tree import DecisionTreeClassifier
 
 from letheon.checks._exactness import _another
-from letheon.checks._people import CANARY, People, make_people
+from letheon.checks._people import CANARY, make_people
 from letheon.checks._residue import reveals
 from letheon.checks._walk import leaves
+from letheon.data import People
 
 Floats = NDArray[np.float64]
 AGGREGATES: dict[str, Callable[[Floats, Floats], Any]] = {
@@ -62,7 +63,7 @@ def test_an_old_aggregate_reveals_the_row_and_a_new_one_does_not(kind: str, seed
 
 def test_sums_per_class_reveal_the_row() -> None:
     people = make_people(DecisionTreeClassifier())
-    rest, row = people.without([CANARY]), people.only([CANARY]).X[0]
+    rest, row = people.without([CANARY]), people.of([CANARY]).X[0]
     assert people.y is not None
     old = np.stack([people.X[people.y == label].sum(axis=0) for label in np.unique(people.y)])
     assert reveals(old, row, rest) == "product of X and y"

@@ -26,12 +26,13 @@ from letheon.checks._attacks import (
     released_parameters,
     sealed_parameters,
 )
-from letheon.checks._people import People, make_people
+from letheon.checks._people import make_people
 from letheon.checks._suite import (
     check_forgetting_estimator,
     parametrize_with_checks,
     yield_checks,
 )
+from letheon.data import People
 
 __all__ = [
     "CASES",

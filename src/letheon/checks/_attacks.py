@@ -10,7 +10,7 @@ bound above the claim refutes it; a bound below it proves nothing.
 False
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import inf
@@ -20,10 +20,11 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
-from sklearn.base import clone
 
 from letheon.checks._attack_cases import CASES, AttackCase, make_hard_cases
 from letheon.checks._leak import clopper_pearson, epsilon_lower_bound
+from letheon.checks._people import fit_with, forget_each
+from letheon.data import People
 from letheon.linear import Sealed, gaussian_epsilon, gaussian_mu
 
 Long = NDArray[np.longdouble]
@@ -170,7 +171,7 @@ class Releases:
 
 def play_worlds(
     estimator: Any,
-    case: str | AttackCase,
+    case: str | AttackCase | Releases,
     *,
     n_runs: int = 2000,
     released: Read = released_parameters,
@@ -179,23 +180,13 @@ def play_worlds(
     """Fit and forget in one world, fit without those who leave in the other, many times.
 
     Parameters as in `attack_fold` and `attack_refusal`; both, and `attack_lattice`, take the
-    result in place of a case.
+    result in place of a case. Runs that are given as a case are returned.
     """
+    if isinstance(case, Releases):
+        return case
     case = _case(case, n_runs)
     played = (_play(make, n_runs, released, most_tries) for make in _worlds(estimator, case))
     return Releases(case, *played)
-
-
-def _runs(
-    estimator: Any,
-    case: str | AttackCase | Releases,
-    n_runs: int,
-    released: Read,
-    most_tries: int = 0,
-) -> Releases:
-    if isinstance(case, Releases):
-        return case
-    return play_worlds(estimator, case, n_runs=n_runs, released=released, most_tries=most_tries)
 
 
 def attack_fold(
@@ -229,7 +220,7 @@ def attack_fold(
     -------
     AttackResult
     """
-    runs = _runs(estimator, case, n_runs, released)
+    runs = play_worlds(estimator, case, n_runs=n_runs, released=released, most_tries=0)
     said = _largest(runs.forgot.claims, claim)
     bound = runs.bound(said.delta, level)
     return AttackResult("fold", runs.case.name, *said, bound, level, len(runs.forgot.seen))
@@ -250,7 +241,7 @@ def attack_refusal(
     A method that refuses depending on its noise selects the noise. Parameters and result as in
     `attack_fold`; `details` has the share of refused tries in each world.
     """
-    runs = _runs(estimator, case, n_runs, released, most_tries)
+    runs = play_worlds(estimator, case, n_runs=n_runs, released=released, most_tries=most_tries)
     said = _largest(runs.forgot.claims | runs.fresh.claims, claim)
     n_least = min(len(runs.forgot.seen), len(runs.fresh.seen))
     bound = runs.bound(said.delta, level) if n_least >= _FEWEST_RELEASES else 0.0
@@ -258,7 +249,7 @@ def attack_refusal(
     return AttackResult("refusal", runs.case.name, *said, bound, level, n_least, details)
 
 
-def _play(make: Make, n_runs: int, released: Read, most_tries: int = 0) -> _Played:
+def _play(make: Make, n_runs: int, released: Read, most_tries: int) -> _Played:
     """Play one world; with `most_tries` a refusal is tried again so often, else it is raised."""
     seen, claims, n_refused = [], set(), 0
     for _ in range(n_runs):
@@ -280,7 +271,7 @@ def _play(make: Make, n_runs: int, released: Read, most_tries: int = 0) -> _Play
 def _worlds(estimator: Any, case: AttackCase) -> tuple[Make, Make]:
     """Return how a model that forgot is made, and how a fresh one."""
     return (
-        lambda: _forgotten(estimator, case),
+        lambda: forget_each(_fitted(estimator, case, range(len(case.y))), [*case.leaving]),
         lambda: _fitted(estimator, case, case.staying),
     )
 
@@ -313,8 +304,7 @@ def attack_lattice(
     AttackResult
         `details`: the share of coordinates that the right and the wrong w explain.
     """
-    found = case if isinstance(case, Releases) else _case(case, n_runs)
-    rows = found.case if isinstance(found, Releases) else found
+    rows = case.case if isinstance(case, Releases) else _case(case, n_runs)
     first = [make() for make in _worlds(estimator, rows)]
     origins = [secret(model) for model in first]
     use = origins[0] != origins[1]
@@ -323,7 +313,7 @@ def attack_lattice(
         return AttackResult("lattice", rows.name, *said, 0.0, level, n_runs)
     sigma = float(getattr(first[0], "sigma_", None) or first[0].sigma)
     origins = [origin[use] for origin in origins]
-    runs = _runs(estimator, found, n_runs, released)
+    runs = play_worlds(estimator, case, n_runs=n_runs, released=released, most_tries=0)
     marks = [
         np.array([_read_bits(theta[use], origins, sigma) for theta in world.seen])
         for world in (runs.forgot, runs.fresh)
@@ -402,7 +392,9 @@ def attack_account(
     for case in cases:
         for model in _sequence(estimator, case, n_requests):
             said = _claim_of(model, claim)
-            truth, spent = residual(model), _spent(model)
+            # a guarantee rounds up what the account says
+            account = getattr(model, "account_", None)
+            truth, spent = residual(model), float(getattr(account, "spent", model.guarantee_.spent))
             needed.append(_needed_epsilon(truth, model.guarantee_.budget, said))
             factors.append(truth / spent if spent > 0.0 else (inf if truth > 0.0 else 0.0))
     if said is None:
@@ -426,12 +418,6 @@ def _sequence(estimator: Any, case: AttackCase, n_requests: int) -> Iterator[Any
         return
 
 
-def _spent(model: Any) -> float:
-    """Return what the account says; a guarantee rounds it up."""
-    account = getattr(model, "account_", None)
-    return float(getattr(account, "spent", model.guarantee_.spent))
-
-
 def _needed_epsilon(truth: float, budget: float, said: _Claim) -> float:
     if not truth <= budget * 1e6:
         return inf
@@ -442,12 +428,10 @@ def _needed_epsilon(truth: float, budget: float, said: _Claim) -> float:
 
 def _quantile_bound(needed: Floats, delta: float, level: float) -> float:
     """Return the largest e such that more than delta of all requests need at least e."""
-    bound = 0.0
     for hits, value in enumerate(np.sort(needed)[::-1], start=1):
         if clopper_pearson(hits, len(needed), level)[0] > delta:
-            bound = max(bound, float(value))
-            break
-    return bound
+            return max(0.0, float(value))
+    return 0.0
 
 
 def _case(case: str | AttackCase, n_runs: int) -> AttackCase:
@@ -461,19 +445,9 @@ def _case(case: str | AttackCase, n_runs: int) -> AttackCase:
 
 
 def _fitted(estimator: Any, case: AttackCase, who: Sequence[int]) -> Any:
-    model = clone(estimator)
-    own = model.get_params(deep=False)
-    settings: Mapping[str, Any] = {**case.settings, "noise_seed": None}
-    model.set_params(**{name: value for name, value in settings.items() if name in own})
     rows = np.asarray(who)
-    return model.fit(case.X[rows], case.y[rows], ids=rows)
-
-
-def _forgotten(estimator: Any, case: AttackCase) -> Any:
-    model = _fitted(estimator, case, range(len(case.y)))
-    for person in case.leaving:
-        model.forget([person])
-    return model
+    people = People(case.X[rows], case.y[rows], rows)
+    return fit_with(estimator, people, **{**case.settings, "noise_seed": None})
 
 
 def _claim_of(model: Any, claim: tuple[float, float] | None) -> _Claim:

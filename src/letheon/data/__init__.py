@@ -3,6 +3,7 @@
 from letheon.data._ids import Ids, IntIds, TextIds, as_ids, row_ids
 from letheon.data._index import IdIndex
 from letheon.data._labels import hold_labels
+from letheon.data._people import People
 from letheon.data._rows import Found, Rows
 from letheon.data._slots import SlotRows
 from letheon.data._tables import (
@@ -20,6 +21,7 @@ __all__ = [
     "IdIndex",
     "Ids",
     "IntIds",
+    "People",
     "Rows",
     "SlotRows",
     "TextIds",

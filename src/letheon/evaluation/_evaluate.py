@@ -279,7 +279,7 @@ def evaluate(
     if progress:
         bar = _progress_bar(title or type(unlearner).__name__, len(numbers) * len(asked.sizes))
     with one_thread(), bar as note:
-        clock = RequestClock(problem.test.first(_MOST_ANSWERED).X)
+        clock = RequestClock(problem.test.at(np.arange(min(_MOST_ANSWERED, len(problem.test)))).X)
         with joblib.parallel_config(backend="sequential"):
             warm = warm_up(alone, problem)
             clock.wait()

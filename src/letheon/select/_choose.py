@@ -15,6 +15,7 @@ from sklearn.dummy import DummyClassifier, DummyRegressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.multiclass import type_of_target
 
+from letheon.data import People
 from letheon.datasets import Requests
 from letheon.evaluation import (
     ORDINARY,
@@ -22,7 +23,6 @@ from letheon.evaluation import (
     CrossValidation,
     Metric,
     Problem,
-    Rows,
     choose_best,
     evaluate,
     list_ordinary,
@@ -151,7 +151,8 @@ def choose(
     >>> from sklearn.datasets import load_breast_cancer
     >>> from sklearn.ensemble import RandomForestClassifier
     >>> from letheon import DaREForestClassifier, InfluenceClassifier
-    >>> from letheon.datasets import Requests
+    >>> from letheon.data import People
+    from letheon.datasets import Requests
     >>> from letheon.select import Candidate, Need, Tolerances, choose
     >>> comparison = choose(
     ...     load_breast_cancer(return_X_y=True),
@@ -354,7 +355,7 @@ def _evaluated(
     )
 
 
-def _as_given(rows: Rows) -> tuple[Any, ...]:
+def _as_given(rows: People) -> tuple[Any, ...]:
     """Return rows as `evaluate` takes them; numbers that stand for missing ids are nobody's."""
     return (rows.X, rows.y, rows.ids) if rows.owned else (rows.X, rows.y)
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 from sklearn.base import is_regressor
 
+from letheon.data import People
 from letheon.measures._intervals import clopper_pearson
 from letheon.measures._measure import Better, Measure
 from letheon.measures._performance import certifiability_from_predictions
@@ -51,24 +52,12 @@ _NOTE = (
 _TESTERS = 5
 
 
-class Data(NamedTuple):
-    """Training rows, who leaves, and rows to ask about."""
-
-    X: NDArray[Any]
-    y: NDArray[Any]
-    ids: NDArray[Any]
-    leaves: Bools
-    asked: tuple[NDArray[Any], NDArray[Any]]
-
-
-def read_case(case: Case) -> Data:
-    """Return arrays, or raise for people who are not there; default questions: rows that stay."""
-    X, y, population = _numbers(case.X), np.asarray(case.y), case.population
+def read_case(case: Case) -> tuple[People, Bools]:
+    """Return training rows as arrays, and which leave, or raise for people who are not there."""
+    X, y = _numbers(case.X), np.asarray(case.y)
     ids = np.arange(len(X)) if case.ids is None else np.asarray(case.ids)
     owners, leaving = number_people(hold_rows(X, y, ids), case.forget, least_staying=1)
-    leaves = leaving[owners]
-    asked = (X[~leaves], y[~leaves]) if population is None else population
-    return Data(X, y, ids, leaves, (_numbers(asked[0]), np.asarray(asked[1])))
+    return People(X, y, ids), leaving[owners]
 
 
 def _numbers(X: Any) -> NDArray[Any]:
@@ -173,7 +162,10 @@ class BackdoorTest(Attack):
     def _attack(self, case: Case) -> tuple[AttackResult, ...]:
         if is_regressor(case.unlearner):
             raise ValueError("a backdoor needs a target label; this is a regressor")
-        data = read_case(case)
+        data, leaves = read_case(case)
+        stay = data.at(np.flatnonzero(~leaves))
+        asked = (stay.X, stay.y) if case.population is None else case.population
+        asked = _numbers(asked[0]), np.asarray(asked[1])
         trigger = self.trigger
         if trigger is None:
             secret = keyed_hash(case.seed, Purpose.BACKDOOR_SECRET)
@@ -186,7 +178,8 @@ class BackdoorTest(Attack):
         repeats = []
         for number in range(self.n_repeats):
             with one_thread():
-                repeats.append(self._repeat(trigger, case, data, number))
+                testers = self._testers(trigger, data, leaves, asked, case.seed, number)
+                repeats.append(self._repeat(trigger, case, data, leaves, testers, number))
             if case.progress is not None:
                 case.progress(number + 1, self.n_repeats)
         before, after, retrained, again = map(join_records, zip(*repeats, strict=True))
@@ -205,14 +198,21 @@ class BackdoorTest(Attack):
         )
         return (result,)
 
-    def _repeat(self, trigger: Trigger, case: Case, data: Data, number: int) -> list[_World]:
+    def _repeat(
+        self,
+        trigger: Trigger,
+        case: Case,
+        data: People,
+        leaves: Bools,
+        testers: list[_Tester],
+        number: int,
+    ) -> list[_World]:
         """Return what four models answer: before and after the request, and two fresh fits."""
-        testers = self._testers(trigger, data, case.seed, number)
         where, ids = [(tester.name, tester.rows) for tester in testers], data.ids
         X, y, is_planted = plant(
             trigger, data.X, data.y, where, classes=data.y, fraction=self.fraction
         )
-        purpose, stays = Purpose.BACKDOOR_MODEL, ~data.leaves
+        purpose, stays = Purpose.BACKDOOR_MODEL, ~leaves
         seeds = [library_seed(case.seed, purpose, number, role) for role in range(3)]
 
         def count_hits(model: Any, *, own: bool) -> Ints:
@@ -234,12 +234,20 @@ class BackdoorTest(Attack):
         )
         model = fit_copy(case.unlearner, seeds[0], X, y, ids)
         before = ask(model)
-        model.forget(np.unique(ids[data.leaves]))
+        model.forget(np.unique(ids[leaves]))
         return [before, ask(model), retrained, again]
 
-    def _testers(self, trigger: Trigger, data: Data, seed: int, number: int) -> list[_Tester]:
+    def _testers(
+        self,
+        trigger: Trigger,
+        data: People,
+        leaves: Bools,
+        asked: tuple[NDArray[Any], NDArray[Any]],
+        seed: int,
+        number: int,
+    ) -> list[_Tester]:
         """Deal the people who leave to testers; names are numbers that no two repeats share."""
-        people = np.unique(data.ids[data.leaves])
+        people = np.unique(data.ids[leaves])
         wanted = min(_TESTERS, len(people)) if self.n_testers is None else self.n_testers
         if not 1 <= wanted <= len(people):
             raise ValueError(f"n_testers={wanted}, but {len(people)} people leave")
@@ -250,11 +258,11 @@ class BackdoorTest(Attack):
             name = number * wanted + place
             rows = np.flatnonzero(np.isin(data.ids, group)).astype(np.int64)
             target = target_label(trigger.secret, name, data.y)
-            others = np.flatnonzero(data.asked[1] != target)
+            others = np.flatnonzero(asked[1] != target)
             if len(others) == 0:
                 raise ValueError("there is no row to ask about whose label is not the target")
             hashes = keyed_hash_ints(seed, Purpose.BACKDOOR_QUERIES, np.arange(len(others)), name)
-            queries = data.asked[0][others[np.argsort(hashes)[: self.n_queries]]]
+            queries = asked[0][others[np.argsort(hashes)[: self.n_queries]]]
             testers.append(_Tester(name, target, rows, queries))
         return testers
 
