@@ -14,14 +14,16 @@ In a test file, one test per check::
 scikit-learn's own `check_estimator` covers the ordinary conventions; these cover forgetting.
 """
 
-from letheon.checks._attack_cases import CASES, AttackCase, make_hard_cases
 from letheon.checks._attacks import (
+    CASES,
+    AttackCase,
     AttackResult,
     Releases,
     attack_account,
     attack_fold,
     attack_lattice,
     attack_refusal,
+    make_hard_cases,
     play_worlds,
     released_parameters,
     sealed_parameters,

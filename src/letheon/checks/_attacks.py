@@ -10,10 +10,11 @@ bound above the claim refutes it; a bound below it proves nothing.
 False
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import inf
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +22,6 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from letheon.checks._attack_cases import CASES, AttackCase, make_hard_cases
 from letheon.checks._leak import clopper_pearson, epsilon_lower_bound
 from letheon.checks._people import fit_with, forget_each
 from letheon.data import People
@@ -79,6 +79,116 @@ def _slopes(kind: str, Z: Long, y: NDArray[Any], loss: Any) -> Long:
     shares = np.exp(Z - Z.max(axis=1, keepdims=True))
     total, others = shares.sum(axis=1, keepdims=True), np.where(own, 0, shares)
     return np.asarray(np.where(own, -others.sum(axis=1, keepdims=True), others) / total)
+
+
+Draw = Callable[[np.random.Generator, int, int], Floats]
+
+
+@dataclass(frozen=True)
+class AttackCase:
+    """A problem, and who leaves.
+
+    Attributes
+    ----------
+    name : str
+    X, y : ndarray
+        Rows and targets. The id of a row is its position.
+    leaving : tuple of int
+        Who leaves, one request each.
+    settings : mapping
+        Parameters of the estimator, where it has them.
+    """
+
+    name: str
+    X: Floats
+    y: NDArray[Any]
+    leaving: tuple[int, ...] = (0,)
+    settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def staying(self) -> list[int]:
+        """Who does not leave."""
+        return [row for row in range(len(self.y)) if row not in self.leaving]
+
+
+def _named(name: str, X: Any, y: Any, **settings: Any) -> AttackCase:
+    return AttackCase(name, np.array(X, float), np.array(y), (0,), MappingProxyType(settings))
+
+
+def _three_classes() -> AttackCase:
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(12, 2)) * 3.0, np.arange(12) % 3
+    settings = {"reg": "total", "l2": 1e-3, "sigma": 10.0, "batch_size": 1}
+    return _named("three-classes", X, y, **settings)
+
+
+_FLAT = {"fit_intercept": False}
+
+CASES: Mapping[str, AttackCase] = MappingProxyType(
+    {
+        case.name: case
+        for case in (
+            # The curvature of the rows that stay underflows, and with it a bound that is false.
+            _named(
+                "zero-energy",
+                [[5.0, 0.0], *[[-4.5, 2.18]] * 3],
+                [0, 0, 1, 0],
+                sigma=10.0,
+                **_FLAT,
+            ),
+            # Infinity times zero in an account.
+            _three_classes(),
+            # What a removal leaves depends on noise in the objective, so that laws fold.
+            _named("one-column-4", [[-4.38], [1.17], [18.5], [-1.32]], [0, 1, 0, 1], **_FLAT),
+            _named(
+                "one-column-5", [[-6.87], [1.03], [1.34], [1.95], [0.87]], [1, 1, 0, 1, 1], **_FLAT
+            ),
+            _named(
+                "one-column-8",
+                [[-4.22], [0.98], [-2.12], [3.09], [-0.92], [-0.5], [-0.31], [-9.02]],
+                [0, 0, 1, 0, 1, 0, 1, 1],
+                **_FLAT,
+            ),
+            # One row is far from all others.
+            _named(
+                "outlier",
+                [[40.0], *[[x] for x in np.linspace(-1.0, 1.0, 12)]],
+                [0, *[0] * 6, *[1] * 6],
+            ),
+        )
+    }
+)
+"""Named cases: those of the audit that refuted earlier versions of letheon."""
+
+_HARD: Mapping[str, Draw] = {
+    "plain": lambda rng, n, d: rng.normal(size=(n, d)),
+    "saturated": lambda rng, n, d: rng.normal(size=(n, d)) * 30.0,
+    "equal": lambda rng, n, d: np.repeat(rng.normal(size=(1, d)), n, axis=0) * 5.0,
+    "collinear": lambda rng, n, d: (
+        rng.normal(size=(n, 1)) * np.ones(d) + 1e-7 * rng.normal(size=(n, d))
+    ),
+    "long": lambda rng, n, d: rng.normal(size=(n, d)) * np.exp(rng.normal(size=(n, 1)) * 4.0),
+    "tiny": lambda rng, n, d: rng.normal(size=(n, d)) * 1e-6,
+}
+
+
+def make_hard_cases(n: int, seed: int = 0) -> list[AttackCase]:
+    """Return small problems with two or three classes whose accounts are hard to keep."""
+    rng = np.random.default_rng(seed)
+    cases = []
+    for number in range(n):
+        kind = list(_HARD)[number % len(_HARD)]
+        n_rows, n_columns = int(rng.integers(6, 30)), int(rng.integers(1, 5))
+        y = rng.integers(0, int(rng.integers(2, 4)), n_rows)
+        y[:6] = [0, 1, 0, 1, 0, 1]
+        settings = {
+            "l2": float(10.0 ** rng.uniform(-6, 0)),
+            "reg": str(rng.choice(["per_sample", "total"])),
+            "fit_intercept": bool(rng.integers(2)),
+        }
+        X = _HARD[kind](rng, n_rows, n_columns)
+        cases.append(AttackCase(f"{kind}-{number}", X, y, (0, 1), MappingProxyType(settings)))
+    return cases
 
 
 class _Claim(NamedTuple):

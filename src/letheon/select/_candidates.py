@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 from sklearn.base import BaseEstimator, clone, is_classifier, is_regressor
 
+from letheon.evaluation import name_model
 from letheon.guarantee import (
     FAMILIES,
     KINDS,
@@ -228,11 +229,7 @@ Named = dict[str, Candidate]
 def short_name(estimator: Any) -> str:
     """Return the name of a class, and of the estimator inside."""
     inner = estimator.get_params(deep=False).get("estimator")
-    return type(estimator).__name__ + (f" of {_last_name(inner)}" if inner is not None else "")
-
-
-def _last_name(estimator: Any) -> str:
-    return type(estimator[-1] if hasattr(estimator, "steps") else estimator).__name__
+    return type(estimator).__name__ + (f" of {name_model(inner)}" if inner is not None else "")
 
 
 def named(candidates: Iterable[Any]) -> Named:
@@ -290,7 +287,7 @@ def _registered(task: Task, *, nets: bool) -> Iterator[Any]:
 def _made(kind: Any, need: Need) -> Any:
     """Return an estimator of letheon, with the certificate that is asked for."""
     estimator = kind()
-    wanted: dict[str, Any] = {}
     if estimator.facts.certificate == "certified":
         wanted = {"epsilon": need.epsilon, "delta": need.delta}
-    return estimator.set_params(**{name: v for name, v in wanted.items() if v is not None})
+        estimator.set_params(**{name: v for name, v in wanted.items() if v is not None})
+    return estimator

@@ -189,8 +189,10 @@ def choose(
     if metric is balanced_accuracy:
         problem = replace(problem, metric=metric, metric_name="balanced accuracy")
     n_people = len(np.unique(problem.train.ids))
-    requests = asked or _usual_requests(n_people, need.immediate)
-    sizes = requests.sizes(n_people)
+    if asked is None:
+        n = min(20 if need.immediate else 100, max(1, n_people // 10))
+        asked = Requests(n=n, batch=1 if need.immediate else max(1, n // 5))
+    sizes = asked.sizes(n_people)
     # Threads of boosted trees and of BLAS would disturb each other, and what is timed.
     with one_thread():
         folds = CrossValidation(problem, cv=cv, seed=random_state)
@@ -206,7 +208,7 @@ def choose(
             tunings={},
             need=need,
             tolerances=tolerances,
-            requests=requests,
+            requests=asked,
             expected_requests=expected_requests,
             ordinary=name_model(rival.model),
             ordinary_chosen=how,
@@ -225,7 +227,7 @@ def choose(
             rival=rival,
             constant=_Constant(problem),
             people_per_call=max(sizes),
-            options={"requests": requests, "seeds": seeds, **options},
+            options={"requests": asked, "seeds": seeds, **options},
         )
         comparison = _compare(arena, listed)
         return _with_tested_best(arena, comparison) if canaries else comparison
@@ -391,11 +393,6 @@ def _requests(given: Any) -> Requests | None:
         "requests must be a number of people or a letheon.datasets.Requests, not a "
         f"{type(given).__name__}"
     )
-
-
-def _usual_requests(n_people: int, immediate: bool) -> Requests:
-    n = min(20 if immediate else 100, max(1, n_people // 10))
-    return Requests(n=n, batch=1 if immediate else max(1, n // 5))
 
 
 def _usual_metric(problem: Problem, given: Metric | None) -> tuple[Metric | None, str]:

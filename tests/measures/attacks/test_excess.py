@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from letheon.measures.attacks import KLOM, RMIA, AttackResult, BackdoorTest, _margins, auc
 from letheon.measures.attacks._backdoor import success_rate
 from letheon.measures.attacks._margins import Laws, _excess, _Part, _Scores
-from letheon.measures.attacks._result import beyond_floor_by_unit
+from letheon.measures.attacks._result import area_by_unit, beyond_floor_by_unit
 from letheon.measures.attacks._result import is_beyond as are_apart
-from letheon.measures.attacks._roc import area_by_unit
 from letheon.measures.attacks._shadows import Probe, halves
 from letheon.measures.attacks._verify import _World
 

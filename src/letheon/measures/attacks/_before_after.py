@@ -17,8 +17,13 @@ from sklearn.preprocessing import StandardScaler
 from letheon.data import People
 from letheon.measures._intervals import Floats, clopper_pearson
 from letheon.measures._measure import Measure, make_measure
-from letheon.measures.attacks._result import AttackResult, beyond_floor_by_unit
-from letheon.measures.attacks._roc import area_by_unit, auc, tpr_at_fpr
+from letheon.measures.attacks._result import (
+    AttackResult,
+    area_by_unit,
+    auc,
+    beyond_floor_by_unit,
+    tpr_at_fpr,
+)
 from letheon.measures.attacks._shadows import (
     Attack,
     Bools,

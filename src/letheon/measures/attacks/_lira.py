@@ -25,8 +25,8 @@ from letheon.measures.attacks._result import (
     AttackResult,
     beyond_floor_by_swaps,
     check_about,
+    tpr_at_fpr,
 )
-from letheon.measures.attacks._roc import tpr_at_fpr
 from letheon.measures.attacks._shadows import (
     LIMIT,
     Attack,

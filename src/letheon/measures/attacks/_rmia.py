@@ -11,8 +11,14 @@ from sklearn.base import is_regressor
 from letheon.measures._intervals import Floats
 from letheon.measures._measure import Measure
 from letheon.measures.attacks._lira import flat, pair_of_worlds, share_found
-from letheon.measures.attacks._result import About, AttackResult, beyond_floor_by_unit, check_about
-from letheon.measures.attacks._roc import area_by_unit, auc
+from letheon.measures.attacks._result import (
+    About,
+    AttackResult,
+    area_by_unit,
+    auc,
+    beyond_floor_by_unit,
+    check_about,
+)
 from letheon.measures.attacks._shadows import (
     Attack,
     Bools,

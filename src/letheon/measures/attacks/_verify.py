@@ -13,14 +13,18 @@ from letheon.measures._intervals import clopper_pearson
 from letheon.measures._measure import Better, Measure
 from letheon.measures._performance import certifiability_from_predictions
 from letheon.measures.attacks._backdoor import (
+    ImageTrigger,
+    TabularTrigger,
+    Trigger,
     deletion_confidence,
     errors,
     majority_errors,
+    plant,
     success_rate,
+    target_label,
     threshold,
 )
-from letheon.measures.attacks._result import AttackResult, beyond_floor_by_unit
-from letheon.measures.attacks._roc import auc
+from letheon.measures.attacks._result import AttackResult, auc, beyond_floor_by_unit
 from letheon.measures.attacks._shadows import (
     Attack,
     Bools,
@@ -30,13 +34,6 @@ from letheon.measures.attacks._shadows import (
     hold_rows,
     join_records,
     number_people,
-)
-from letheon.measures.attacks._triggers import (
-    ImageTrigger,
-    TabularTrigger,
-    Trigger,
-    plant,
-    target_label,
 )
 from letheon.parallel import one_thread
 from letheon.purposes import Purpose
