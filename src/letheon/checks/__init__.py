@@ -29,11 +29,7 @@ from letheon.checks._attacks import (
     sealed_parameters,
 )
 from letheon.checks._people import make_people
-from letheon.checks._suite import (
-    check_forgetting_estimator,
-    parametrize_with_checks,
-    yield_checks,
-)
+from letheon.checks._suite import check_forgetting_estimator, parametrize_with_checks, yield_checks
 from letheon.data import People
 
 __all__ = [

@@ -111,51 +111,40 @@ class AttackCase:
         return [row for row in range(len(self.y)) if row not in self.leaving]
 
 
-def _named(name: str, X: Any, y: Any, **settings: Any) -> AttackCase:
-    return AttackCase(name, np.array(X, float), np.array(y), (0,), MappingProxyType(settings))
-
-
-def _three_classes() -> AttackCase:
-    rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(12, 2)) * 3.0, np.arange(12) % 3
-    settings = {"reg": "total", "l2": 1e-3, "sigma": 10.0, "batch_size": 1}
-    return _named("three-classes", X, y, **settings)
-
-
 _FLAT = {"fit_intercept": False}
+# Name, rows, targets, settings.
+_REFUTED: list[tuple[str, Any, Any, dict[str, Any]]] = [
+    # The curvature of the rows that stay underflows, and with it a bound that is false.
+    (
+        "zero-energy",
+        [[5.0, 0.0], *[[-4.5, 2.18]] * 3],
+        [0, 0, 1, 0],
+        {"sigma": 10.0, **_FLAT},
+    ),
+    # Infinity times zero in an account.
+    (
+        "three-classes",
+        np.random.default_rng(0).normal(size=(12, 2)) * 3.0,
+        np.arange(12) % 3,
+        {"reg": "total", "l2": 1e-3, "sigma": 10.0, "batch_size": 1},
+    ),
+    # What a removal leaves depends on noise in the objective, so that laws fold.
+    ("one-column-4", [[-4.38], [1.17], [18.5], [-1.32]], [0, 1, 0, 1], _FLAT),
+    ("one-column-5", [[-6.87], [1.03], [1.34], [1.95], [0.87]], [1, 1, 0, 1, 1], _FLAT),
+    (
+        "one-column-8",
+        [[-4.22], [0.98], [-2.12], [3.09], [-0.92], [-0.5], [-0.31], [-9.02]],
+        [0, 0, 1, 0, 1, 0, 1, 1],
+        _FLAT,
+    ),
+    # One row is far from all others.
+    ("outlier", [[40.0], *[[x] for x in np.linspace(-1, 1, 12)]], [0, *[0] * 6, *[1] * 6], {}),
+]
 
 CASES: Mapping[str, AttackCase] = MappingProxyType(
     {
-        case.name: case
-        for case in (
-            # The curvature of the rows that stay underflows, and with it a bound that is false.
-            _named(
-                "zero-energy",
-                [[5.0, 0.0], *[[-4.5, 2.18]] * 3],
-                [0, 0, 1, 0],
-                sigma=10.0,
-                **_FLAT,
-            ),
-            # Infinity times zero in an account.
-            _three_classes(),
-            # What a removal leaves depends on noise in the objective, so that laws fold.
-            _named("one-column-4", [[-4.38], [1.17], [18.5], [-1.32]], [0, 1, 0, 1], **_FLAT),
-            _named(
-                "one-column-5", [[-6.87], [1.03], [1.34], [1.95], [0.87]], [1, 1, 0, 1, 1], **_FLAT
-            ),
-            _named(
-                "one-column-8",
-                [[-4.22], [0.98], [-2.12], [3.09], [-0.92], [-0.5], [-0.31], [-9.02]],
-                [0, 0, 1, 0, 1, 0, 1, 1],
-                **_FLAT,
-            ),
-            # One row is far from all others.
-            _named(
-                "outlier",
-                [[40.0], *[[x] for x in np.linspace(-1.0, 1.0, 12)]],
-                [0, *[0] * 6, *[1] * 6],
-            ),
-        )
+        name: AttackCase(name, np.array(X, float), np.array(y), (0,), MappingProxyType(settings))
+        for name, X, y, settings in _REFUTED
     }
 )
 """Named cases: those of the audit that refuted earlier versions of letheon."""
@@ -438,10 +427,7 @@ def attack_lattice(
 def _read_bits(theta: Floats, origins: Sequence[Floats], sigma: float) -> Floats:
     """Return for each origin how many coordinates it explains; then trailing zeros beyond it."""
     explained = [float(_is_explained(theta, origin, sigma).sum()) for origin in origins]
-    zeros = [
-        float(sum(_trailing_zeros(a, b) for a, b in zip(theta, origin, strict=True)))
-        for origin in origins
-    ]
+    zeros = [float(sum(map(_trailing_zeros, theta, origin))) for origin in origins]
     return np.array([*explained, explained[0] - explained[1], zeros[0] - zeros[1]])
 
 

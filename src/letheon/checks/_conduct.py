@@ -7,13 +7,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as StillWaiting
 from contextlib import contextmanager
 from functools import partial
-from math import isfinite
 from types import FrameType
 from typing import Any
 
 import numpy as np
 
 from letheon.base import neutral_parameters
+from letheon.checks._exactness import another_value
 from letheon.checks._people import (
     answers,
     fit,
@@ -175,7 +175,9 @@ def check_changed_parameters_are_noticed(estimator: Any) -> None:
     """Settings changed after fit are refused, whatever their kind, until they are set back."""
     people, model = fit_people(estimator)
     for name, value in _one_of_each_kind(model).items():
-        other = _another_setting(value)
+        # A nested estimator or another object gives way to None, and None to a number.
+        is_plain = isinstance(value, bool | int | float | str)
+        other = another_value(value) if is_plain else (1 if value is None else None)
         model.set_params(**{name: other})
         what = f"forget after fit with {name} changed from {value!r} to {other!r}"
         _require_refusal(ChangedParametersError, model, people.names[:1], what)
@@ -199,19 +201,6 @@ def _one_of_each_kind(model: Any) -> dict[str, Any]:
     plain = [first[kind] for kind in _KINDS if kind in first]
     unset = [first[type(None)]] if type(None) in first else list(settings)[:1]
     return {name: settings[name] for name in plain or unset}
-
-
-def _another_setting(value: Any) -> Any:
-    """Return something else; a nested estimator or another object gives way to None."""
-    if value is None:
-        return 1
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, str):
-        return f"{value}-changed"
-    if isinstance(value, int | float):
-        return value + 1 if value + 1 != value and isfinite(value) else 0
-    return None
 
 
 def check_predict_while_forgetting(estimator: Any) -> None:

@@ -121,7 +121,7 @@ def check_digest_depends_on_state(estimator: Any) -> None:
     digest = model.digest()
     assert copy.digest() == digest, "a pickled copy has another digest"
     for leaf in list(leaves(copy, attributes=_digested, brief=True)):
-        changed = _another(leaf.value)
+        changed = another_value(leaf.value)
         if leaf.put is not None and changed is not None:
             leaf.put(changed)
             assert _digest(copy) != digest, f"changing {leaf.path} does not change the digest"
@@ -159,14 +159,14 @@ def _digested(value: Any) -> dict[str, Any]:
     return {name: own[name] for name in sorted(names) if name in own}
 
 
-def _another(value: Any) -> Any:
+def another_value(value: Any) -> Any:
     """Return a different value of the same kind; None where there is no telling."""
     if isinstance(value, np.ndarray):
         if value.size == 0 or value.dtype.kind not in "fiubUS":
             return None
         changed, first = value.copy(), value.flat[0]
         # a longer text would be cut
-        changed.flat[0] = first[:-1] if value.dtype.kind in "US" and first else _another(first)
+        changed.flat[0] = first[:-1] if value.dtype.kind in "US" and first else another_value(first)
         return changed
     if isinstance(value, bool | np.bool):
         return type(value)(not value)

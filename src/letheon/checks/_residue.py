@@ -128,24 +128,21 @@ def reveals(array: NDArray[Any], row: Floats, rest: People) -> str | None:
 
 def _leftovers(array: NDArray[Any], rest: People) -> Iterator[tuple[str, Floats]]:
     """Yield what is left of an array when the remaining rows are taken out of it, and its kind."""
-    p = rest.X.shape[1]
-    for lines in _lines(array, p):
-        yield from _of_lines(lines[:_MOST_LINES], rest)
+    p, n_before = rest.X.shape[1], len(rest.X) + 1.0
+    # vectors of length p, along the last axis or the first, with an intercept or without
+    for side in [array, array.T] if array.ndim == 2 else [array]:
+        width = side.shape[-1] if side.ndim else 0
+        for first in range(width - p + 1 if width in (p, p + 1) else 0):
+            lines = side.reshape(-1, width)[:_MOST_LINES, first : first + p]
+            yield from _of_lines(lines, rest)
+    # second moments and covariances; a ridge on the diagonal hides no leading direction
+    centred = rest.X - rest.X.mean(axis=0)
     for matrix in _squares(array, p):
-        yield from _of_moments(matrix, rest.X)
+        for scale in (1.0, n_before, n_before - 1.0):
+            yield "second moment", _leading(matrix * scale - rest.X.T @ rest.X)
+            yield "covariance", _leading(matrix * scale - centred.T @ centred)
     if array.ndim == 2 and array.shape[0] == array.shape[1] == len(rest.X) + 1:
         yield "kernel matrix", array[-1]
-
-
-def _lines(array: NDArray[Any], p: int) -> Iterator[Floats]:
-    """The vectors of length p in an array: along the last axis or the first, with intercept."""
-    sides = [array, array.T] if array.ndim == 2 else [array]
-    for side in sides:
-        width = side.shape[-1] if side.ndim else 0
-        if width == p:
-            yield side.reshape(-1, p)
-        elif width == p + 1:
-            yield from (side.reshape(-1, width)[:, :p], side.reshape(-1, width)[:, 1:])
 
 
 def _of_lines(lines: Floats, rest: People) -> Iterator[tuple[str, Floats]]:
@@ -177,15 +174,6 @@ def _squares(array: NDArray[Any], p: int) -> Iterator[Floats]:
             yield from (block, block @ block.T, block.T @ block)
             if np.linalg.cond(block) < 1e12:
                 yield np.asarray(np.linalg.inv(block), np.float64)
-
-
-def _of_moments(matrix: Floats, X: Floats) -> Iterator[tuple[str, Floats]]:
-    """Leading directions of second moments and covariances; a ridge on the diagonal hides none."""
-    n_before = len(X) + 1.0
-    centred = X - X.mean(axis=0)
-    for scale in (1.0, n_before, n_before - 1.0):
-        yield "second moment", _leading(matrix * scale - X.T @ X)
-        yield "covariance", _leading(matrix * scale - centred.T @ centred)
 
 
 def _leading(matrix: Floats) -> Floats:

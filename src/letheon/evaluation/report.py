@@ -117,11 +117,7 @@ class Table:
         )
 
     def to_rich(
-        self,
-        *,
-        right: Collection[str] = (),
-        no_wrap: Collection[str] = (),
-        **look: Any,
+        self, *, right: Collection[str] = (), no_wrap: Collection[str] = (), **look: Any
     ) -> "rich.table.Table":
         """Return the table for a terminal; cells are text, never markup.
 

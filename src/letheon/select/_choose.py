@@ -36,14 +36,7 @@ from letheon.parallel import one_thread
 from letheon.scoring import balanced_accuracy, is_unbalanced, largest_class
 from letheon.select._candidates import Candidate, Named, Need, default_candidates, named
 from letheon.select._comparison import Comparison
-from letheon.select._tried import (
-    Cost,
-    Tolerances,
-    Tried,
-    Tuning,
-    name_setting,
-    tune_efficiency,
-)
+from letheon.select._tried import Cost, Tolerances, Tried, Tuning, name_setting, tune_efficiency
 
 Settings = dict[str, Any]
 _Given = TypeVar("_Given")

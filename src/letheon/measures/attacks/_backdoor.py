@@ -218,7 +218,6 @@ def success_rate(
     *,
     better: Better = "lower",
     confidence: float = 0.95,
-    note: str = "",
 ) -> Measure:
     """Return the share of successful queries.
 
@@ -234,8 +233,6 @@ def success_rate(
         Coverage of the interval: Clopper and Pearson's, made wider where testers differ from each
         other more than a binomial law allows (Korn and Graubard, 1998). With several testers of
         whom fewer than five have both answers, a tester counts as one query.
-    note : str, default=""
-        Note of the measure.
 
     Examples
     --------
@@ -244,8 +241,7 @@ def success_rate(
     """
     counts = Counts.of(successes, queries)
     interval, n = _interval(counts, confidence), int(counts.queries.sum())
-    options: Options = {"better": better, "confidence": confidence, "note": note}
-    return make_measure(name, counts.rate, interval, n, **options)
+    return make_measure(name, counts.rate, interval, n, better=better, confidence=confidence)
 
 
 def deletion_confidence(

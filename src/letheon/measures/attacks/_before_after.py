@@ -245,8 +245,7 @@ class BeforeAfter(Attack):
         for number, people in enumerate(plan):
             with one_thread():
                 worlds.append(self._cases(case, data, others, people, number))
-            if case.progress is not None:
-                case.progress(len(worlds), len(plan))
+            case.progress(len(worlds), len(plan))
         shadows = join_records(worlds[: self.n_shadows])
         targets = join_records(worlds[self.n_shadows :])
         lesson = shadows.of_kinds(_ABSENT, _LEFT)
@@ -254,33 +253,28 @@ class BeforeAfter(Attack):
         attackers = {view: self._learned(lesson, view, number) for view in _VIEWS}
         real, null = targets.of_kinds(_ABSENT, _LEFT), targets.of_kinds(_ABSENT, _ALSO_ABSENT)
         scores, nulls = self._scores(attackers, real), self._scores(attackers, null)
-        areas = [
-            area_by_unit(each["both"], cases.kind[first] != _ABSENT, cases.world[first])
-            for each, cases in ((scores, real), (nulls, null))
-            for first in (cases.groups()[0],)
-        ]
-        note, first = "AUC minus floor, world by world", real.groups()[0]
+        first, second = real.groups()[0], null.groups()[0]
+        labels = real.kind[first] == _LEFT
+        is_new = null.kind[second] == _ALSO_ABSENT
+        gaps = area_by_unit(scores["both"], labels, real.world[first])
+        gaps = gaps - area_by_unit(nulls["both"], is_new, null.world[second])
+        note = "AUC minus floor, world by world"
         result = AttackResult(
             attack=self.name,
             about="forgotten",
             measures=self._measures(scores, real),
             floor=self._measures(nulls, null),
-            excess=beyond_floor_by_unit(areas[0] - areas[1], confidence=self.confidence, note=note),
+            excess=beyond_floor_by_unit(gaps, confidence=self.confidence, note=note),
             n_models=len(plan),
             note=_NOTE,
             scores=scores["both"],
-            labels=(real.kind[first] == _LEFT).astype(np.int64),
+            labels=labels.astype(np.int64),
             owners=real.person[first],
         )
         return (result,)
 
     def _cases(
-        self,
-        case: Case,
-        data: People,
-        others: Bools,
-        people: NDArray[Any],
-        number: int,
+        self, case: Case, data: People, others: Bools, people: NDArray[Any], number: int
     ) -> _Cases:
         """Train on the others and on half of some people; remove batches of those.
 

@@ -353,7 +353,7 @@ class ULiRA(Attack):
         probe = study.probe(np.concatenate([people[each] for each in self.about]), 0)
         members = halves(study.n_people, study.candidates, self.n_shadows, case.seed)
         jobs = pair_of_worlds(study, case, members)
-        shadows = study.train(probe, jobs, progress=case.progress)
+        shadows = study.train(probe, jobs, case.progress)
         if not is_regressor(case.unlearner):
             shadows = shadows._replace(signal=_cut(shadows.signal), before=_cut(shadows.before))
         return tuple(_result(about, people[about], probe, members, shadows) for about in self.about)

@@ -144,7 +144,7 @@ class _LawAttack(Attack):
         ]
         for purpose in (Purpose.ATTACK_ORACLE, Purpose.ATTACK_SECOND_ORACLE):
             jobs += [Job(case.naive, others, None, purpose, k) for k in range(self.n_models)]
-        trained = study.train(probe, jobs, progress=case.progress)
+        trained = study.train(probe, jobs, case.progress)
         unlearned, oracle, second = np.split(trained.signal, 3)
         return Laws(unlearned, oracle, second, np.split(trained.correct, 3), probe, people)
 

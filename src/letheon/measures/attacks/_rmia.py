@@ -212,7 +212,7 @@ class RMIA(Attack):
         jobs = pair_of_worlds(study, case, members)
         purpose = Purpose.ATTACK_REFERENCE
         jobs += [Job(case.naive, each, None, purpose, k) for k, each in enumerate(known)]
-        signal = study.train(probe, jobs, progress=case.progress).signal
+        signal = study.train(probe, jobs, case.progress).signal
         if is_regressor(case.unlearner):
             square = float(-probe.of_unseen(signal[-self.n_references :]).mean())
             p = np.exp(signal / (2 * max(square, np.finfo(float).tiny)))

@@ -142,7 +142,7 @@ class Case(NamedTuple):
     forget: Any
     population: tuple[Any, Any] | None
     seed: int = 0
-    progress: Progress | None = None
+    progress: Progress = lambda _done, _total: None
 
 
 class Attack:
@@ -202,7 +202,8 @@ class Attack:
                 f"NaiveUnlearner({name}(...))"
             )
         fresh = unlearner if naive is None else naive
-        return self._attack(Case(unlearner, fresh, X, y, ids, forget, population, seed, progress))
+        case = Case(unlearner, fresh, X, y, ids, forget, population, seed)
+        return self._attack(case if progress is None else case._replace(progress=progress))
 
     def _attack(self, case: Case) -> tuple[AttackResult, ...]:
         raise NotImplementedError
@@ -320,18 +321,12 @@ class Study:
             chosen[rng.choice(np.flatnonzero(~self.forgotten))] = True
         return chosen
 
-    def retained(self, most: int) -> Ints:
-        """Return up to `most` people who are never forgotten, in ascending order."""
-        kept = np.flatnonzero(~self.candidates)
-        rng = np.random.default_rng([self.seed, _SAMPLE, most])
-        return np.sort(rng.permutation(kept)[:most])
-
     def people(self, most_retained: int) -> dict[str, Ints]:
-        """Return who is attacked: those who leave, and some who are never forgotten."""
-        return {
-            "forgotten": np.flatnonzero(self.forgotten),
-            "retained": self.retained(most_retained),
-        }
+        """Return who is attacked: those who leave, and some who are never forgotten, sorted."""
+        kept = np.flatnonzero(~self.candidates)
+        rng = np.random.default_rng([self.seed, _SAMPLE, most_retained])
+        retained = np.sort(rng.permutation(kept)[:most_retained])
+        return {"forgotten": np.flatnonzero(self.forgotten), "retained": retained}
 
     def probe(self, people: Ints, n_unseen: int) -> "Probe":
         """Return the rows of these people, followed by rows that nobody trained on."""
@@ -344,9 +339,7 @@ class Study:
             seen = seen.joined(Rows(others.X, others.y, row_ids(None, len(others))))
         return Probe(seen, self.owners[where])
 
-    def train(
-        self, probe: "Probe", jobs: "list[Job]", *, progress: Progress | None = None
-    ) -> Shadows:
+    def train(self, probe: "Probe", jobs: "list[Job]", progress: Progress) -> Shadows:
         """Train the models and return what each says about the probed rows."""
         shared = (self.rows, self.owners, probe.rows)
         payloads = [
@@ -357,8 +350,7 @@ class Study:
         for start in range(0, len(payloads), _BATCH):
             batch = payloads[start : start + _BATCH]
             observed += run_tasks(_train, batch, n_jobs=self.n_jobs, shared=shared)
-            if progress is not None:
-                progress(len(observed), len(payloads))
+            progress(len(observed), len(payloads))
         return Shadows(
             np.array([after.signal for after, _ in observed]),
             np.array([after.correct for after, _ in observed]),

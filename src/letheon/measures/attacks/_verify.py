@@ -177,8 +177,7 @@ class BackdoorTest(Attack):
             with one_thread():
                 testers = self._testers(trigger, data, leaves, asked, case.seed, number)
                 repeats.append(self._repeat(trigger, case, data, leaves, testers, number))
-            if case.progress is not None:
-                case.progress(number + 1, self.n_repeats)
+            case.progress(number + 1, self.n_repeats)
         before, after, retrained, again = map(join_records, zip(*repeats, strict=True))
         result = AttackResult(
             attack=self.name,
