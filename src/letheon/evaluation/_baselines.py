@@ -171,7 +171,7 @@ def choose_best(models: Sequence[Any], score: Callable[[Any], float], *, are_giv
     Raises
     ------
     ValueError
-        All of them fail. The first cause is name_model and chained.
+        All of them fail. The first cause is named and chained.
     """
     if not models:
         raise ValueError("ordinary is empty; give at least one model")

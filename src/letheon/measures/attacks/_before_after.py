@@ -32,8 +32,8 @@ from letheon.measures.attacks._shadows import (
     ask_model,
     fit_copy,
     join_records,
+    read_case,
 )
-from letheon.measures.attacks._verify import read_case
 from letheon.parallel import one_thread
 from letheon.purposes import Purpose
 from letheon.seeds import keyed_hash_ints, library_seed

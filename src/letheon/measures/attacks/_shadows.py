@@ -12,10 +12,11 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import issparse
 from scipy.special import logsumexp
 from sklearn.base import is_regressor
 
-from letheon.data import Rows, as_ids, hold_table, hold_target, row_ids, table_length
+from letheon.data import People, Rows, as_ids, hold_table, hold_target, row_ids, table_length
 from letheon.inner import fresh_copy
 from letheon.measures._intervals import Floats
 from letheon.measures.attacks._result import AttackResult
@@ -253,15 +254,10 @@ def fit_copy(prototype: Any, seed: int, X: Any, y: Any, ids: Any) -> Any:
 
 
 def _train(
-    rows: Rows,
-    owners: Ints,
-    probe: Rows,
-    prototype: Any,
-    people: Bools,
-    gone: Bools | None,
-    seed: int,
+    shared: tuple[Rows, Ints, Rows], prototype: Any, people: Bools, gone: Bools | None, seed: int
 ) -> tuple[Observed, Observed | None]:
     """Train one model, let it forget if asked; return what it says, and what it said before."""
+    rows, owners, probe = shared
     mine = rows.take(np.flatnonzero(people[owners]))
     model = fit_copy(prototype, seed, *mine.part(0, len(mine)), mine.ids.to_array())
     before = None
@@ -290,10 +286,10 @@ class Study:
     @classmethod
     def of(cls, case: Case, *, needs_unseen: bool = True, n_jobs: int | None = None) -> "Study":
         """Return the study; without a population a fifth of the retained people is set aside."""
-        rows, seed = hold_rows(case.X, case.y, case.ids), case.seed
-        owners, forgotten = number_people(rows, case.forget)
+        rows, seed = _hold_rows(case.X, case.y, case.ids), case.seed
+        owners, forgotten = _number_people(rows, case.forget)
         if case.population is not None:
-            unseen = hold_rows(*case.population, None)
+            unseen = _hold_rows(*case.population, None)
         elif not needs_unseen:
             unseen = rows.take(np.array([], np.int64))
         else:
@@ -349,7 +345,7 @@ class Study:
         observed: list[tuple[Observed, Observed | None]] = []
         for start in range(0, len(payloads), _BATCH):
             batch = payloads[start : start + _BATCH]
-            observed += run_tasks(_train, batch, n_jobs=self.n_jobs, shared=shared)
+            observed += run_tasks(_train, batch, n_jobs=self.n_jobs, shared=(shared,))
             progress(len(observed), len(payloads))
         return Shadows(
             np.array([after.signal for after, _ in observed]),
@@ -389,7 +385,7 @@ class Job(NamedTuple):
     number: int
 
 
-def hold_rows(X: Any, y: Any, ids: Any) -> Rows:
+def _hold_rows(X: Any, y: Any, ids: Any) -> Rows:
     """Return rows as models hold them."""
     if y is None:
         raise ValueError("an attack needs labels: y is None")
@@ -401,7 +397,7 @@ def hold_rows(X: Any, y: Any, ids: Any) -> Rows:
     return Rows(held, target, row_ids(ids, len(target)))
 
 
-def number_people(rows: Rows, forget: Any, *, least_staying: int = 3) -> tuple[Ints, Bools]:
+def _number_people(rows: Rows, forget: Any, *, least_staying: int = 3) -> tuple[Ints, Bools]:
     """Return the person of each row, and which people leave."""
     numbers: dict[Any, int] = {}
     listed = rows.ids.to_list()
@@ -420,3 +416,24 @@ def number_people(rows: Rows, forget: Any, *, least_staying: int = 3) -> tuple[I
             "who stay"
         )
     return owners, leaving
+
+
+def read_case(case: Case) -> tuple[People, Bools]:
+    """Return training rows as arrays, and which leave, or raise for people who are not there."""
+    X, y = as_array(case.X), np.asarray(case.y)
+    ids = np.arange(len(X)) if case.ids is None else np.asarray(case.ids)
+    owners, leaving = _number_people(_hold_rows(X, y, ids), case.forget, least_staying=1)
+    return People(X, y, ids), leaving[owners]
+
+
+def as_array(X: Any) -> NDArray[Any]:
+    """Return rows as an array of numbers, as patterns are stamped on; a frame loses its names."""
+    if issparse(X):
+        raise TypeError("this attack takes arrays, not sparse matrices: give X.toarray()")
+    rows = np.asarray(X)
+    if rows.dtype.kind not in "biuf" or rows.ndim < 2:
+        raise TypeError(
+            f"this attack takes tables and images of numbers, not dtype {rows.dtype} in "
+            f"{rows.ndim} dimension(s); encode texts and categories first"
+        )
+    return rows

@@ -5,7 +5,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import issparse
 from sklearn.base import is_regressor
 
 from letheon.data import People
@@ -30,10 +29,10 @@ from letheon.measures.attacks._shadows import (
     Bools,
     Case,
     Ints,
+    as_array,
     fit_copy,
-    hold_rows,
     join_records,
-    number_people,
+    read_case,
 )
 from letheon.parallel import one_thread
 from letheon.purposes import Purpose
@@ -49,27 +48,6 @@ _NOTE = (
 _TESTERS = 5
 
 
-def read_case(case: Case) -> tuple[People, Bools]:
-    """Return training rows as arrays, and which leave, or raise for people who are not there."""
-    X, y = _numbers(case.X), np.asarray(case.y)
-    ids = np.arange(len(X)) if case.ids is None else np.asarray(case.ids)
-    owners, leaving = number_people(hold_rows(X, y, ids), case.forget, least_staying=1)
-    return People(X, y, ids), leaving[owners]
-
-
-def _numbers(X: Any) -> NDArray[Any]:
-    """Return rows as an array of numbers, as patterns are stamped on; a frame loses its names."""
-    if issparse(X):
-        raise TypeError("this attack takes arrays, not sparse matrices: give X.toarray()")
-    rows = np.asarray(X)
-    if rows.dtype.kind not in "biuf" or rows.ndim < 2:
-        raise TypeError(
-            f"this attack takes tables and images of numbers, not dtype {rows.dtype} in "
-            f"{rows.ndim} dimension(s); encode texts and categories first"
-        )
-    return rows
-
-
 class _Tester(NamedTuple):
     """One pattern: its name, its target, the rows of the people who share it, and its queries."""
 
@@ -77,6 +55,15 @@ class _Tester(NamedTuple):
     target: Any
     rows: Ints
     queries: NDArray[Any]
+
+
+class _Scene(NamedTuple):
+    """What all repeats share: patterns, rows, who leaves, and labelled rows to ask about."""
+
+    trigger: Trigger
+    data: People
+    leaves: Bools
+    asked: tuple[NDArray[Any], NDArray[Any]]
 
 
 class _World(NamedTuple):
@@ -162,7 +149,7 @@ class BackdoorTest(Attack):
         data, leaves = read_case(case)
         stay = data.at(np.flatnonzero(~leaves))
         asked = (stay.X, stay.y) if case.population is None else case.population
-        asked = _numbers(asked[0]), np.asarray(asked[1])
+        asked = as_array(asked[0]), np.asarray(asked[1])
         trigger = self.trigger
         if trigger is None:
             secret = keyed_hash(case.seed, Purpose.BACKDOOR_SECRET)
@@ -175,8 +162,7 @@ class BackdoorTest(Attack):
         repeats = []
         for number in range(self.n_repeats):
             with one_thread():
-                testers = self._testers(trigger, data, leaves, asked, case.seed, number)
-                repeats.append(self._repeat(trigger, case, data, leaves, testers, number))
+                repeats.append(self._repeat(_Scene(trigger, data, leaves, asked), case, number))
             case.progress(number + 1, self.n_repeats)
         before, after, retrained, again = map(join_records, zip(*repeats, strict=True))
         result = AttackResult(
@@ -194,16 +180,10 @@ class BackdoorTest(Attack):
         )
         return (result,)
 
-    def _repeat(
-        self,
-        trigger: Trigger,
-        case: Case,
-        data: People,
-        leaves: Bools,
-        testers: list[_Tester],
-        number: int,
-    ) -> list[_World]:
+    def _repeat(self, scene: _Scene, case: Case, number: int) -> list[_World]:
         """Return what four models answer: before and after the request, and two fresh fits."""
+        trigger, data, leaves, _ = scene
+        testers = self._testers(scene, case.seed, number)
         where, ids = [(tester.name, tester.rows) for tester in testers], data.ids
         X, y, is_planted = plant(
             trigger, data.X, data.y, where, classes=data.y, fraction=self.fraction
@@ -233,16 +213,9 @@ class BackdoorTest(Attack):
         model.forget(np.unique(ids[leaves]))
         return [before, ask(model), retrained, again]
 
-    def _testers(
-        self,
-        trigger: Trigger,
-        data: People,
-        leaves: Bools,
-        asked: tuple[NDArray[Any], NDArray[Any]],
-        seed: int,
-        number: int,
-    ) -> list[_Tester]:
+    def _testers(self, scene: _Scene, seed: int, number: int) -> list[_Tester]:
         """Deal the people who leave to testers; names are numbers that no two repeats share."""
+        trigger, data, leaves, asked = scene
         people = np.unique(data.ids[leaves])
         wanted = min(_TESTERS, len(people)) if self.n_testers is None else self.n_testers
         if not 1 <= wanted <= len(people):
