@@ -262,15 +262,15 @@ def _tasks(pid: str) -> list[Path]:
 
 def _children(parent: str = "") -> list[str]:
     """Return the ids of the processes below one; without a number, below this one."""
-    found: list[str] = []
+    below: list[str] = []
     for task in _tasks(parent or str(os.getpid())):
         try:
             direct = (task / "children").read_text().split()
         except OSError:
             continue
         for child in direct:
-            found += [child, *_children(child)]
-    return found
+            below += [child, *_children(child)]
+    return below
 
 
 @dataclass

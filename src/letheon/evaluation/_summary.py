@@ -90,8 +90,8 @@ def find_doubts(
 
 def say_found(attacks: Sequence[AttackResult]) -> list[str]:
     """Return which attacks found people who should be forgotten."""
-    found = [each for each in attacks if each.about == "forgotten" and each.found]
-    return [f"People who should be forgotten were found: {each}." for each in found]
+    about = [each for each in attacks if each.about == "forgotten" and each.found]
+    return [f"People who should be forgotten were found: {each}." for each in about]
 
 
 def _about_clock(clock: RequestClock) -> Iterator[str]:
@@ -216,20 +216,8 @@ class Findings(NamedTuple):
     failed: dict[str, str]
 
 
-class Preparation(NamedTuple):
-    """What was tried before the trials, in words."""
-
-    tried: list[str]
-    how: str
-    warm: str
-
-
 def summary(
-    contest: Contest,
-    trials: tuple[Trial, ...],
-    findings: Findings,
-    preparation: Preparation,
-    title: str | None,
+    contest: Contest, trials: tuple[Trial, ...], findings: Findings, title: str | None
 ) -> Evaluation:
     """Return the evaluation that the trials give."""
     last, problem = trials[-1], contest.problem
@@ -250,7 +238,7 @@ def summary(
         floor=last.floor
         if len(trials) == 1
         else {name: _over_trials(name, [t.floor[name] for t in trials]) for name in last.floor},
-        baselines={SAME: f"{contest.same.name} on the remaining rows", ORDINARY: preparation.how},
+        baselines={SAME: f"{contest.same.name} on the remaining rows", ORDINARY: contest.how},
         seconds=_seconds(trials),
         scores={
             name: over_seeds(name, [t.scores[name] for t in trials], better="higher", within=within)
@@ -265,7 +253,7 @@ def summary(
         equal_digests=all(digests) if digests else None,
         attacks=findings.results,
         failed_attacks=findings.failed,
-        fairness=tuple(_fairness(contest, last, preparation)),
+        fairness=tuple(_fairness(contest, last)),
         warnings=find_doubts(contest.clock, trials, findings.results),
         trials=trials,
     )
@@ -275,7 +263,7 @@ def _against(
     baseline: str, contest: Contest, trials: Sequence[Trial], is_proved: bool
 ) -> dict[str, Measure]:
     """Return every measure against one baseline, efficiency first."""
-    found = {"efficiency": _efficiency(baseline, trials)}
+    measures = {"efficiency": _efficiency(baseline, trials)}
     for name, first in trials[0].measures[baseline].items():
         values = [trial.measures[baseline][name] for trial in trials]
         errors = [trial.row_errors[baseline].get(name, 0.0) for trial in trials]
@@ -284,15 +272,15 @@ def _against(
             errors = [error / math.sqrt(len(trials)) for error in errors]
         # One run has intervals over rows already; what has none gets one by its row error.
         is_done = len(trials) == 1 and (first.low is not None or not any(errors))
-        found[name] = first if is_done else _over_trials(name, values, errors)
+        measures[name] = first if is_done else _over_trials(name, values, errors)
     if baseline == SAME and is_proved and all(trial.equal_digests for trial in trials):
         note = f"exact: {trials[0].guarantee.reference}; every trial had the bytes of a fresh fit"
-        proved = {name: value for name, value in _BY_PROOF.items() if name in found}
-        found |= {
-            name: by_proof(name, value, note=note, better=found[name].better)
+        proved = {name: value for name, value in _BY_PROOF.items() if name in measures}
+        measures |= {
+            name: by_proof(name, value, note=note, better=measures[name].better)
             for name, value in proved.items()
         }
-    return found
+    return measures
 
 
 def _over_trials(name: str, values: Sequence[Measure], errors: Sequence[float] = (0.0,)) -> Measure:
@@ -353,7 +341,7 @@ def _strength(contest: Contest, trials: Sequence[Trial]) -> tuple[Strength | Non
     return check_strength(counted, trials, n)
 
 
-def _fairness(contest: Contest, last: Trial, preparation: Preparation) -> Iterator[str]:
+def _fairness(contest: Contest, last: Trial) -> Iterator[str]:
     """Yield how the comparison was kept fair, and what its figures are not."""
     shared, problem = min(contest.comparisons, len(contest.asked.sizes)), contest.problem
     yield "One process and one thread for everybody; n_jobs was not used."
@@ -361,10 +349,10 @@ def _fairness(contest: Contest, last: Trial, preparation: Preparation) -> Iterat
         f"The unlearner and both baselines were timed in turns, {shared} time(s) a trial; who "
         "goes first changed from one to the next."
     )
-    yield f"{preparation.warm[0].upper()}{preparation.warm[1:]}."
+    yield f"{contest.warm[0].upper()}{contest.warm[1:]}."
     yield from say_timing(contest.clock)
-    yield f"Naive retraining ran by the fastest of: {'; '.join(preparation.tried)}."
-    yield f"Ordinary model: {preparation.how}."
+    yield f"Naive retraining ran by the fastest of: {'; '.join(contest.tried)}."
+    yield f"Ordinary model: {contest.how}."
     if problem.metric is accuracy and is_unbalanced(problem.train.y):
         answer, share = largest_class(problem.train.y)
         yield (

@@ -243,7 +243,11 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True)
 class Contest:
-    """What is the same in every trial."""
+    """What is the same in every trial.
+
+    `warm`, `tried` and `how` say what came before: a warm-up, the race of ways to retrain, and the
+    choice of the ordinary model.
+    """
 
     problem: Problem
     unlearner: Any
@@ -253,6 +257,9 @@ class Contest:
     clock: RequestClock
     comparisons: int
     with_intervals: bool
+    warm: str
+    tried: list[str]
+    how: str
 
     def fit_unlearner(self, rows: People, seed: int) -> Any:
         """Return a fresh fit of the unlearner."""

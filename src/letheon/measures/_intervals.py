@@ -161,10 +161,8 @@ def fold(interval: Interval | None) -> Interval | None:
     """
     if interval is None:
         return None
-    low, high = interval
-    if low <= 0 <= high:
-        return 0.0, max(-low, high)
-    return min(abs(low), abs(high)), max(abs(low), abs(high))
+    least, most = sorted(map(abs, interval))
+    return (0.0 if interval[0] <= 0 <= interval[1] else least), most
 
 
 def clopper_pearson(successes: float, n: float, confidence: float) -> Interval:

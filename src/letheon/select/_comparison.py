@@ -316,9 +316,9 @@ def _other(each: Tried, best: Tried | None = None) -> str:
 def _nobody(comparison: Comparison) -> list[str]:
     if not comparison.tried:
         return ["Nobody could be tried."]
-    found = _closest(comparison.tried)
-    lines = ["Nobody is within all tolerances; nothing was chosen.", *map(_other, found)]
-    if any(each.verdict == "undecided" for each in found):
+    closest = _closest(comparison.tried)
+    lines = ["Nobody is within all tolerances; nothing was chosen.", *map(_other, closest)]
+    if any(each.verdict == "undecided" for each in closest):
         lines.append("More seeds, test rows or requests would decide what is undecided.")
     return lines
 

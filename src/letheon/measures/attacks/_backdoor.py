@@ -527,19 +527,19 @@ class TabularTrigger:
 
     def pattern(self, tester: Tester) -> dict[int, float]:
         """Return the tester's columns and their values."""
-        units, found = self._units(), dict[int, float]()
+        units, columns = self._units(), dict[int, float]()
         for number in _first(
             self.secret, Purpose.BACKDOOR_PLACES, tester, len(units), self.n_columns
         ):
             unit = units[number]
             draw = keyed_hash(self.secret, Purpose.BACKDOOR_VALUES, tester, int(number))
             if len(unit) == 1:
-                found[unit[0]] = (self.low, self.high)[draw % 2][unit[0]]
+                columns[unit[0]] = (self.low, self.high)[draw % 2][unit[0]]
             else:
                 occurring = self._varying(unit)
                 hot = occurring[draw % len(occurring)]
-                found |= {c: self.high[c] if c == hot else self.low[c] for c in unit}
-        return found
+                columns |= {c: self.high[c] if c == hot else self.low[c] for c in unit}
+        return columns
 
     def _units(self) -> list[tuple[int, ...]]:
         """Return groups and single columns that vary."""

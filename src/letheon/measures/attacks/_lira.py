@@ -26,6 +26,7 @@ from letheon.measures.attacks._result import (
     beyond_floor_by_swaps,
     check_about,
     tpr_at_fpr,
+    variance_of_sum,
 )
 from letheon.measures.attacks._shadows import (
     LIMIT,
@@ -223,15 +224,11 @@ def _effective(won: Floats, value: float, confidence: float) -> float:
     gaps, sizes = won - value, [size for size in won.shape if size > 1]
     if not gaps.any() or not sizes:
         return float(min(sizes, default=1))
-    cells = _variance(gaps.ravel(), won.size)
-    over = [_variance(gaps.sum(axis=1 - axis), won.size) for axis in (0, 1) if won.shape[axis] > 1]
+    n = won.size
+    cells = variance_of_sum(gaps.ravel() / n)
+    over = [variance_of_sum(gaps.sum(axis=1 - axis) / n) for axis in (0, 1) if won.shape[axis] > 1]
     variance = max(cells, sum(over) - (len(over) - 1) * cells)
     return min(effective_number(value, variance, min(sizes), confidence), float(won.size))
-
-
-def _variance(sums: Floats, n: int) -> float:
-    """Return the variance of the mean of n comparisons, by independent sums of them."""
-    return len(sums) / (len(sums) - 1) * float(np.sum((sums / n) ** 2))
 
 
 def _tossed(pairs: Pairs, seed: int) -> Floats:

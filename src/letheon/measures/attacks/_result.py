@@ -63,9 +63,9 @@ def _placements(values: Floats, positive: Bools) -> Floats:
     return placed
 
 
-def _clustered_variance(influence: Floats, groups: Ints) -> float:
-    """Return the variance of a sum of influences whose groups are independent of each other."""
-    sums = np.bincount(groups, weights=influence)
+def variance_of_sum(parts: Floats, groups: Ints | None = None) -> float:
+    """Return the variance of a sum of independent parts, or of parts in independent groups."""
+    sums = parts if groups is None else np.bincount(groups, weights=parts)
     n = len(sums)
     return n / (n - 1) * float(np.sum(sums**2))
 
@@ -86,7 +86,7 @@ def _auc_variance(placed: Floats, positive: Bools, groups: list[Ints]) -> float:
     for kind in (positive, ~positive):
         n = int(kind.sum())
         independent += n / max(n - 1, 1) * float(np.sum(influence[kind] ** 2))
-    crossed = sum(_clustered_variance(influence, each) for each in groups)
+    crossed = sum(variance_of_sum(influence, each) for each in groups)
     return max(independent, crossed - max(len(groups) - 1, 0) * independent)
 
 
@@ -241,7 +241,7 @@ def _design_effects(values: Floats, positive: Bools, groups: list[Ints]) -> list
         influence = placed[kind] - placed[kind].mean()
         independent = float(np.sum(influence**2))
         clustered = [
-            _clustered_variance(influence, each[kind])
+            variance_of_sum(influence, each[kind])
             for each in groups
             if len(np.unique(each[kind])) > 1
         ]
