@@ -348,7 +348,7 @@ class ULiRA(Attack):
         study = Study.of(case, needs_unseen=False, n_jobs=self.n_jobs)
         people = study.people(self.n_retained)
         probe = study.probe(np.concatenate([people[each] for each in self.about]), 0)
-        members = halves(study.n_people, study.candidates, self.n_shadows, case.seed)
+        members = halves(study.candidates, self.n_shadows, case.seed)
         jobs = pair_of_worlds(study, case, members)
         shadows = study.train(probe, jobs, case.progress)
         if not is_regressor(case.unlearner):

@@ -137,7 +137,7 @@ class _LawAttack(Attack):
         study = Study.of(case, n_jobs=self.n_jobs)
         people = study.people(self.n_retained)
         probe = study.probe(np.concatenate(list(people.values())), self.n_population)
-        everybody, others = np.ones(study.n_people, bool), ~study.forgotten
+        everybody, others = np.ones_like(study.forgotten), ~study.forgotten
         jobs = [
             Job(case.unlearner, everybody, study.forgotten, Purpose.ATTACK_LAW, k)
             for k in range(self.n_models)

@@ -206,8 +206,8 @@ class RMIA(Attack):
         study = Study.of(case, n_jobs=self.n_jobs)
         people = study.people(self.n_retained)
         probe = study.probe(np.concatenate(list(people.values())), self.n_population)
-        members = halves(study.n_people, study.candidates, self.n_targets, case.seed)
-        known = halves(study.n_people, study.candidates, self.n_references, case.seed + 1)
+        members = halves(study.candidates, self.n_targets, case.seed)
+        known = halves(study.candidates, self.n_references, case.seed + 1)
         known &= ~study.candidates
         jobs = pair_of_worlds(study, case, members)
         purpose = Purpose.ATTACK_REFERENCE

@@ -210,13 +210,11 @@ class Attack:
         raise NotImplementedError
 
 
-def halves(n_people: int, candidates: Bools, n_models: int, seed: int) -> Bools:
+def halves(candidates: Bools, n_models: int, seed: int) -> Bools:
     """Return who is in which model: complementary pairs, candidates split evenly.
 
     Parameters
     ----------
-    n_people : int
-        Number of people.
     candidates : ndarray of bool, shape (n_people,)
         People who will be forgotten where they are in; their number should be even.
     n_models : int
@@ -230,7 +228,7 @@ def halves(n_people: int, candidates: Bools, n_models: int, seed: int) -> Bools:
         Lines 2k and 2k + 1 are complements.
     """
     rng = np.random.default_rng([seed, _HALVES])
-    members = np.zeros((n_models, n_people), bool)
+    members = np.zeros((n_models, len(candidates)), bool)
     for first in range(0, n_models, 2):
         for group in (np.flatnonzero(candidates), np.flatnonzero(~candidates)):
             chosen = rng.permutation(group)[: (len(group) + int(rng.integers(2))) // 2]
@@ -302,11 +300,6 @@ class Study:
             owners = np.unique(owners[~aside[owners]], return_inverse=True)[1].astype(np.int64)
             forgotten = forgotten[~aside]
         return cls(rows, owners, forgotten, unseen, seed, n_jobs)
-
-    @property
-    def n_people(self) -> int:
-        """Number of people who may be trained on."""
-        return len(self.forgotten)
 
     @cached_property
     def candidates(self) -> Bools:
