@@ -80,17 +80,18 @@ class Need:
 
     def __post_init__(self) -> None:
         """Refuse words that no method declares."""
-        words: list[tuple[str, str | None, tuple[str, ...]]] = [
-            ("family", self.family, FAMILIES),
-            ("task", self.task, TASKS),
-            ("guarantee", self.guarantee, KINDS),
-            ("requests", self.requests, REQUESTS),
-            ("releases", self.releases, get_args(Releases)),
-            *(("properties", code, tuple(NEEDS)) for code in self.properties or ()),
-        ]
-        for name, word, allowed in words:
-            if word is not None and word not in allowed:
-                raise ValueError(f"{name}={word!r} is not one of {allowed}")
+        allowed = {
+            "family": FAMILIES,
+            "guarantee": KINDS,
+            "requests": REQUESTS,
+            "releases": get_args(Releases),
+        }
+        words = [(name, getattr(self, name), each) for name, each in allowed.items()]
+        words += [("task", self.task, TASKS)] * (self.task is not None)
+        words += [("properties", code, tuple(NEEDS)) for code in self.properties or ()]
+        for name, word, options in words:
+            if word not in options:
+                raise ValueError(f"{name}={word!r} is not one of {options}")
 
     def why_not(self, estimator: BaseEstimator, facts: MethodFacts) -> str:
         """Return in words why a method is not applicable, from its facts; empty if it is.
