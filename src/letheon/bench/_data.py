@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from letheon.bench._grid import Family
 from letheon.datasets import load
 
-__all__ = ["Prepared", "prepared"]
-
 _VARIANTS = {"mnist": "3-vs-8", "covtype": "binary"}
 _SHIPPED = ("breast-cancer", "digits")
 _ASIDE = 1_000

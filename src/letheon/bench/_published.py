@@ -10,8 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-__all__ = ["PUBLISHED", "Published", "Spread", "find_published"]
-
 
 class Spread(NamedTuple):
     """Least value, geometric mean and largest value over experiments."""

@@ -22,8 +22,6 @@ from letheon.evaluation.report import Picture, Report, write_page
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["draw_pictures", "write_results"]
-
 Record = dict[str, Any]
 _TITLE = "Benchmark of all methods: measured beside published"
 _ENDS = ("value", "low", "high")

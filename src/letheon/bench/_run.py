@@ -31,8 +31,6 @@ from letheon.bench._grid import (
 from letheon.datasets import Requests
 from letheon.parallel import one_thread
 
-__all__ = ["Progress", "describe_machine", "read_cells", "run", "run_cell"]
-
 Record = dict[str, Any]
 Progress = Callable[[int, int, Record], None]
 Runner = Callable[[Cell, Options], Record]

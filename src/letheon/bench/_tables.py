@@ -9,17 +9,6 @@ from letheon.bench._grid import RECIPES, Options
 from letheon.bench._published import PUBLISHED, Published, Spread, find_published
 from letheon.evaluation.report import Cell, Table
 
-__all__ = [
-    "BASELINES",
-    "Line",
-    "attack_value",
-    "brief_table",
-    "lines_of",
-    "main_table",
-    "report_tables",
-    "spread_of",
-]
-
 Record = dict[str, Any]
 BASELINES = ("same algorithm", "ordinary model")
 _ORDER: dict[tuple[str, ...], int] = {r[:3]: place for place, r in enumerate(RECIPES)}

@@ -13,8 +13,6 @@ from letheon.verifier import EXIT_CODES, SMALL, read_capped
 if TYPE_CHECKING:
     from letheon.audit import AuditReport
 
-__all__ = ["audits"]
-
 audits = _command.make_group("audit", "Check what a ledger exported; needs no ledger.")
 
 Bundle = Annotated[Path, argument("BUNDLE", "Folder that `letheon ledger export` wrote.")]

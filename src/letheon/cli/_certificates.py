@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from letheon.ledger import Ledger
     from letheon.ledger.certificates.receipt_codes import OpenedReceipt
 
-__all__ = ["certs", "read_statements", "receipts"]
-
 certs = _command.make_group("cert", "Certificates of unlearning.")
 receipts = _command.make_group("receipt", "Receipts of people who were erased.")
 

@@ -19,8 +19,6 @@ from letheon.verifier import Refused, Trust, check_chain, check_purge, search_ga
 if TYPE_CHECKING:
     from letheon.ledger import Adoption, Finding, Ledger
 
-__all__ = ["doctor", "init", "keys", "ledgers", "stores"]
-
 ledgers = _command.make_group("ledger", "The ledger as a whole.")
 keys = _command.make_group("key", "Keys that certificates are signed with.")
 stores = _command.make_group("store", "Folders outside the ledger that may hold people.")

@@ -11,8 +11,6 @@ from letheon.cli._command import Answer, Listing, UsageError, argument, ledger_c
 if TYPE_CHECKING:
     from letheon.ledger import Ledger, Model, ModelFiles, Request
 
-__all__ = ["models", "requests"]
-
 models = _command.make_group("model", "Models that people can be erased from.")
 requests = _command.make_group("request", "Requests of people to be erased.")
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from letheon.ledger import Ledger, Step
     from letheon.service import Tokens
 
-__all__ = ["batches", "serve", "tokens", "worker"]
-
 batches = _command.make_group("batch", "Requests that are applied together.")
 tokens = _command.make_group("token", "Tokens of the desk: who may come in, and what they may do.")
 

@@ -12,13 +12,9 @@ from letheon.cli import _command
 from letheon.cli._command import argument, count, refuse, value, whole_number, whole_numbers
 
 if TYPE_CHECKING:
-    import rich.table
-
-    from letheon.bench import Options, Table
+    from letheon.bench import Options
     from letheon.datasets import DatasetInfo
     from letheon.sharded import Plan
-
-__all__ = ["bench", "datasets", "demo", "inspect", "plan"]
 
 # Batches that are shown when the caller names none.
 _USUAL_REQUESTS = [1, 30]
@@ -353,7 +349,9 @@ def _run_bench(options: "Options", out: Path, *, resume: bool, jobs: int) -> boo
     seconds = time.perf_counter() - begin
     files = write_results(records, options, out / "report", seconds=seconds)
     console = PlainConsole()
-    print_table(console, _rich_table(brief_table(records)))
+    table = replace(brief_table(records), title="", note="")
+    shown = table.to_rich(no_wrap=table.names, pad_edge=False, collapse_padding=True)
+    print_table(console, shown)
     failed = sum(record["error"] is not None for record in records)
     console.print(f"{len(records):,} experiments in {seconds:,.0f} s, {failed:,} failed.")
     for file in files:
@@ -369,24 +367,3 @@ def _print_progress(done: int, total: int, record: dict[str, Any]) -> None:
     if error is not None:
         said += f"  FAILED {error['kind']}: {error['text']}"
     typer.echo(said, err=True)
-
-
-# Longer published values are formulas and sentences: they stand in the report only.
-_LONGEST_PUBLISHED = 16
-
-
-def _rich_table(table: "Table") -> "rich.table.Table":
-    """Return the table in short; brackets hold published numbers."""
-    from letheon.evaluation.report import Cell
-
-    rows = [
-        [
-            cell.value
-            if isinstance(cell, Cell) and len(str(cell.published)) > _LONGEST_PUBLISHED
-            else cell
-            for cell in row
-        ]
-        for row in table.rows
-    ]
-    short = replace(table, title="", rows=rows, note="")
-    return short.to_rich(no_wrap=table.names, pad_edge=False, collapse_padding=True)
