@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from letheon.bench._grid import DELTA, EPSILON, RECIPES, Options
-from letheon.bench._published import PUBLISHED, Spread
 from letheon.bench._run import describe_machine
 from letheon.bench._tables import (
+    PUBLISHED,
     Line,
+    Spread,
     attack_value,
     brief_table,
     lines_of,

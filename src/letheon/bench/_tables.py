@@ -1,13 +1,93 @@
-"""From cells to the survey's Tables 2 and 3, with the published numbers beside ours."""
+"""From cells to the survey's Tables 2 and 3, with the published numbers beside ours.
+
+Mercuri et al., "An Introduction to Machine Unlearning", arXiv:2209.00939 (2022), took the numbers
+from papers with different data, experiments and machines, and says that they must not be used to
+compare methods with each other. Where the print is wrong, `note` says so and the number stays as
+printed.
+"""
 
 import math
+import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from importlib.resources import files
+from typing import Any, NamedTuple
 
 from letheon.bench._grid import RECIPES, Options
-from letheon.bench._published import PUBLISHED, Published, Spread, find_published
 from letheon.evaluation.report import Cell, Table
+
+
+class Spread(NamedTuple):
+    """Least value, geometric mean and largest value over experiments."""
+
+    low: float
+    mean: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """One line of the survey's Table 3, with its line of Table 2.
+
+    Attributes
+    ----------
+    method : str
+        As in the benchmark's own lines.
+    settings : tuple of str
+        The benchmark's own settings that it stands beside; empty where there is none.
+    row : str
+        The line's second column in Table 3.
+    source : str
+        Whose experiments they are.
+    efficiency : Spread or str
+        Times faster than a retrain; or a formula, where nobody measured it.
+    effectiveness : str
+        As printed: a bound over experiments, in brackets one that stands out.
+    efficiency_against, effectiveness_against : str
+        Which of our baselines the number belongs to. Papers on exact methods compare accuracy
+        with an ordinary model, and SISA's compares times with one too.
+    consistency : Spread, str or None
+        None: not reported.
+    consistency_name : str
+        Which of the survey's consistencies it is.
+    certificate : str
+        Table 2's last column.
+    certifiability : float or None
+        Per cent, SAPE on deleted rows: Table 2, geometric mean over data sets.
+    note : str
+        What to know before comparing, and errors of the print.
+    """
+
+    method: str
+    settings: tuple[str, ...]
+    row: str
+    source: str
+    efficiency: Spread | str
+    effectiveness: str
+    efficiency_against: str = "same algorithm"
+    effectiveness_against: str = "same algorithm"
+    consistency: Spread | str | None = None
+    consistency_name: str = ""
+    certificate: str
+    certifiability: float | None = None
+    note: str = ""
+
+
+def _read_line(entry: dict[str, Any]) -> Published:
+    for name in ("efficiency", "consistency"):
+        if isinstance(entry.get(name), list):
+            entry[name] = Spread(*entry[name])
+    return Published(**entry | {"settings": tuple(entry["settings"])})
+
+
+_TABLES = tomllib.loads(files("letheon.bench").joinpath("published.toml").read_text("utf-8"))
+PUBLISHED: tuple[Published, ...] = tuple(map(_read_line, _TABLES["line"]))
+
+
+def find_published(method: str, setting: str) -> Published | None:
+    """Return the survey's line for one of the benchmark's own, or None."""
+    return next((p for p in PUBLISHED if p.method == method and setting in p.settings), None)
+
 
 Record = dict[str, Any]
 BASELINES = ("same algorithm", "ordinary model")

@@ -4,15 +4,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import typer
+
 from letheon.cli import _command
 from letheon.cli._certificates import read_statements
-from letheon.cli._command import (
-    Answer,
-    Listing,
-    ledger_command,
-    usage_errors,
-    value,
-)
+from letheon.cli._command import Answer, Listing, ledger_command, usage_errors
 from letheon.exceptions import LedgerError, LedgerMissingError
 from letheon.verifier import Refused, Trust, check_chain, check_purge, search_gaps
 
@@ -314,12 +310,7 @@ def rotate(opened: "Ledger") -> Answer:
 
 
 @ledger_command(keys, "revoke")
-def revoke(
-    opened: "Ledger",
-    keyid: str,
-    *,
-    after: Annotated[int, value("N", "Certificates up to this number stay trusted.", min=0)],
-) -> Answer:
+def revoke(opened: "Ledger", keyid: str, *, after: Annotated[int, typer.Option(min=0)]) -> Answer:
     """State that a key is not to be trusted after a certificate; rotate first.
 
     Example: letheon key revoke
@@ -329,6 +320,8 @@ def revoke(
     ----------
     keyid : KEY
         Id of the key, in full.
+    after : N
+        Certificates up to this number stay trusted.
     """
     with usage_errors():
         opened.keys.revoke(keyid, after=after)
@@ -344,9 +337,7 @@ def add_store(
     *,
     owner: str = "operator",
     scope: str = "copies",
-    days: Annotated[
-        int | None, value("N", "A backup that expires by itself after so many days.", min=1)
-    ] = None,
+    days: Annotated[int | None, typer.Option(min=1)] = None,
 ) -> Answer:
     """Register a folder that every purge looks through.
 
@@ -362,6 +353,8 @@ def add_store(
         Who keeps it clean.
     scope : CODE
         What lies in it.
+    days : N
+        A backup that expires by itself after so many days.
     """
     path = _command.require_folder(folder)
     with usage_errors(), _command.print_warnings():

@@ -5,6 +5,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import typer
+
 from letheon.cli import _command
 from letheon.cli._command import Answer, Listing, UsageError, argument, ledger_command, value
 
@@ -30,16 +32,10 @@ def add_model(
     ids: str | None = None,
     tenant: _command.Tenant = "default",
     dataset: str | None = None,
-    trusted: Annotated[
-        list[str] | None,
-        value("CLASS", "A class that the file may use, with any settings.", name="--trust"),
-    ] = None,
+    trusted: Annotated[list[str] | None, typer.Option("--trust")] = None,
     test: Path | None = None,
     releases: Literal["labels-only", "latest-only", "every-version"] | None = None,
-    max_memory: Annotated[
-        int | None,
-        value("BYTES", "Memory that loading the model may take.", "64 MiB + 4 x FILE", min=1),
-    ] = None,
+    max_memory: Annotated[int | None, typer.Option(min=1)] = None,
 ) -> Answer:
     """Register a saved model with the rows that it was fitted on.
 
@@ -62,10 +58,14 @@ def add_model(
         Column of the ids, in a table.
     dataset : NAME, by default NAME
         Name of the data.
+    trusted : CLASS
+        A class that the file may use, with any settings.
     test : FILE
         Rows by which effectiveness is estimated, in the same form.
     releases : {"labels-only", "latest-only", "every-version"}, by default what its guarantee covers
         What of the model leaves the house.
+    max_memory : BYTES, by default 64 MiB + 4 x FILE
+        Memory that loading the model may take.
     """
     from letheon.ledger import ModelFiles
 
@@ -344,7 +344,7 @@ def hold(
     opened: "Ledger",
     request_id: RequestId,
     ground: Ground,
-    until: Annotated[datetime, value("DAY", "Until this day.", formats=["%Y-%m-%d"])],
+    until: Annotated[datetime, typer.Option(formats=["%Y-%m-%d"])],
     tenant: OfTenant = None,
 ) -> Answer:
     """Put a request off on a legal ground; its clock goes on.
@@ -354,6 +354,11 @@ def hold(
 
     Example: letheon request hold 73fdb37cede78c1bdc82ac08614adaef --ground litigation-hold
     --until 2027-03-01
+
+    Parameters
+    ----------
+    until : DAY
+        Until this day.
     """
     return _change(
         opened.requests.hold, request_id, tenant=tenant, ground=ground, until=until.date()
@@ -393,7 +398,7 @@ def extend(opened: "Ledger", request_id: RequestId, tenant: OfTenant = None) -> 
 def tell(
     opened: "Ledger",
     request_id: RequestId,
-    recipients: Annotated[int, value("N", "So many more recipients were told.", min=1)],
+    recipients: Annotated[int, typer.Option(min=1)],
     tenant: OfTenant = None,
 ) -> Answer:
     """Record that recipients of the data were told of the erasure (GDPR, Article 19).
@@ -401,6 +406,11 @@ def tell(
     Those who were told before the purge are counted in its attestation.
 
     Example: letheon request tell 73fdb37cede78c1bdc82ac08614adaef --recipients 2
+
+    Parameters
+    ----------
+    recipients : N
+        So many more recipients were told.
     """
     return _change(
         opened.requests.record_recipients, request_id, tenant=tenant, recipients=recipients
@@ -411,11 +421,16 @@ def tell(
 def close(
     opened: "Ledger",
     request_id: RequestId,
-    recipients: Annotated[int, value("N", "So many more recipients were told.", min=0)] = 0,
+    recipients: Annotated[int, typer.Option(min=0)] = 0,
     tenant: OfTenant = None,
 ) -> Answer:
     """Close a purged request: the person was answered.
 
     Example: letheon request close 73fdb37cede78c1bdc82ac08614adaef --recipients 2
+
+    Parameters
+    ----------
+    recipients : N
+        So many more recipients were told.
     """
     return _change(opened.requests.answer, request_id, tenant=tenant, recipients=recipients)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 import typer
 
 from letheon.cli import _command
-from letheon.cli._command import Answer, Listing, UsageError, flag, ledger_command, value
+from letheon.cli._command import Answer, Listing, UsageError, ledger_command, value
 from letheon.exceptions import LedgerMissingError, OldDatabaseError
 
 if TYPE_CHECKING:
@@ -94,10 +94,10 @@ def apply(
 @_command.document_options
 def worker(
     *,
-    interval: Annotated[float, value("SECONDS", "Pause between two looks.", min=0.1)] = 10.0,
+    interval: Annotated[float, typer.Option(min=0.1)] = 10.0,
     once: bool = False,
     ledger: _command.Home = None,
-    as_json: Annotated[bool, flag("--json", "Print one JSON document per line and step.")] = False,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
     """Apply requests as they become due, until a signal says stop.
 
@@ -115,8 +115,12 @@ def worker(
 
     Parameters
     ----------
+    interval : SECONDS
+        Pause between two looks.
     once : bool
         Look once, then stop.
+    as_json : bool
+        Print one JSON document per line and step.
     """
     with (
         _command.report_errors(as_json),
@@ -230,7 +234,7 @@ def _log(step: "Step", as_json: bool) -> None:
 def serve(
     *,
     host: str = "127.0.0.1",
-    port: Annotated[int, value("N", "Port; 0 for any that is free.", min=0, max=65535)] = 8311,
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 8311,
     database: str | None = None,
     worker: bool = True,
     certfile: Path | None = None,
@@ -238,9 +242,7 @@ def serve(
     insecure: bool = False,
     demo: bool = False,
     ledger: _command.Home = None,
-    as_json: Annotated[
-        bool, flag("--json", "Print address and new tokens as one JSON document.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
     """Serve the desk: API, pages and a worker over one ledger.
 
@@ -255,6 +257,8 @@ def serve(
     ----------
     host : ADDRESS
         Where to listen; others than loopback need HTTPS.
+    port : N
+        Port; 0 for any that is free.
     database : URL, by default a SQLite file in the folder
         PostgreSQL database of a new ledger.
     worker : bool
@@ -267,6 +271,8 @@ def serve(
         Serve others without HTTPS all the same.
     demo : bool
         Show a filled example, in a folder that is new.
+    as_json : bool
+        Print address and new tokens as one JSON document.
     """
     with _command.report_errors(as_json), contextlib.ExitStack() as stack:
         import letheon
@@ -372,7 +378,7 @@ def add_token(
     role: str,
     scopes: str | None = None,
     tenant: str | None = None,
-    days: Annotated[int, value("N", "How long it is valid.", min=1)] = 90,
+    days: Annotated[int, typer.Option(min=1)] = 90,
 ) -> Answer:
     """Make a token and print it; it is shown this once.
 
@@ -388,6 +394,8 @@ def add_token(
         Fewer scopes than the role has.
     tenant : NAME, by default everybody's
         Whose things it sees.
+    days : N
+        How long it is valid.
     """
     wanted = None if scopes is None else [one.strip() for one in scopes.split(",")]
     with _command.usage_errors():

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from letheon.datasets import _formats, _pictures, _tables
+from letheon.datasets import _pictures, _tables
 from letheon.datasets._spec import (
     DataFile,
     DatasetInfo,
@@ -37,21 +37,21 @@ _READERS: dict[str, Callable[[Job], Loaded]] = {
     "mnist": _pictures.read_mnist,
     "covtype": _tables.read_covtype,
     "higgs": _tables.read_higgs,
-    "epsilon": partial(_formats.read_svm, width=2_000, is_dense=True),
+    "epsilon": partial(_tables.read_svm, width=2_000, is_dense=True),
     "cifar-2": partial(_pictures.read_cifar10, kinds=("cat", "ship")),
     "cifar-10": _pictures.read_cifar10,
     "cifar-100": _pictures.read_cifar100,
     "lsun": _pictures.read_lsun,
-    "sst": _formats.read_sst,
+    "sst": _tables.read_sst,
     "svhn": _pictures.read_svhn,
-    "rcv1": partial(_formats.read_svm, width=47_236, is_dense=False),
-    "purchase": _formats.read_purchase,
+    "rcv1": partial(_tables.read_svm, width=47_236, is_dense=False),
+    "purchase": _tables.read_purchase,
     "imagenet": _pictures.read_imagenet,
     "mini-imagenet": _pictures.read_imagenet,
     "vaccine": _tables.read_vaccine,
     "credit-card": _tables.read_credit_card,
-    "ctr": _formats.read_ctr,
-    "twitter": _formats.read_twitter,
+    "ctr": _tables.read_ctr,
+    "twitter": _tables.read_twitter,
     "lacuna-10": _pictures.read_lacuna,
     "lacuna-100": _pictures.read_lacuna,
 }
@@ -339,13 +339,7 @@ def load(
     if not is_there:
         raise DatasetMissingError(about.how_to_get(str(home), chosen))
     job = Job(
-        info=about,
-        home=home,
-        variant=chosen,
-        encode=encode,
-        n_rows=n_rows,
-        seed=seed,
-        check=check,
+        info=about, home=home, variant=chosen, encode=encode, n_rows=n_rows, seed=seed, check=check
     )
     data = _make_dataset(about, chosen, _read(job), real=True)
     return data if n_rows is None else data.sample(n_rows, seed)

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
 from letheon.demo._scene import Scene
 from letheon.exceptions import UntrustedClassError
 from letheon.forest import DaREForestClassifier
@@ -116,18 +114,16 @@ def _show_certificate(scene: Scene, envelope: bytes) -> None:
     statement = json.loads(base64.b64decode(json.loads(envelope)["payload"]))
     said: dict[str, Any] = statement["predicate"]
     claim, times = said["guarantee"], said["times"]
-    lines = Table.grid(padding=(0, 2))
-    for name, value in {
+    facts = {
         "subject": f"{statement['subject'][0]['name']}, the model after the erasure",
         "erased": f"{said['erasure']['rows']} rows; {said['dataset']['liveAfter']:,} are left",
         "guarantee": f"{claim['kind']}, {claim['requests']} requests, {claim['releases']}",
         "dates": f"asked {times['oldestReceivedOn']}, due {times['earliestDueOn']}, "
         f"applied {times['appliedAt'][:10]}",
         "not claimed": ", ".join(said["notClaimed"]),
-    }.items():
-        lines.add_row(f"  {name}", value)
+    }
     scene.say("The certificate, signed with Ed25519. It names nobody, and holds no free text:")
-    scene.console.print(lines)
+    scene.show_facts(facts, indent="  ")
 
 
 def _search(scene: Scene, evidence: Evidence) -> None:

@@ -257,12 +257,6 @@ def _by_kind(rehearsals: Sequence[Rehearsal]) -> list[list[Rehearsal]]:
     return [[each for each in rehearsals if each.kind == kind] for kind in kinds]
 
 
-def raise_peaks(peaks: dict[str, float], scores: Mapping[str, float]) -> None:
-    """Raise each peak to the score: a proxy never falls within a stretch."""
-    for score, value in scores.items():
-        peaks[score] = max(peaks.get(score, 0.0), value)
-
-
 @dataclass
 class Stretch:
     """What happened since the last retrain: numbers only."""
@@ -277,4 +271,5 @@ class Stretch:
     def note(self, scores: Mapping[str, Mapping[str, float]]) -> None:
         """Take the scores of one request: a proxy never falls within a stretch."""
         for name, values in scores.items():
-            raise_peaks(self.peaks.setdefault(name, {}), values)
+            peaks = self.peaks.setdefault(name, {})
+            peaks |= {score: max(peaks.get(score, 0.0), value) for score, value in values.items()}

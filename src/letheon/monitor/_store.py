@@ -85,12 +85,7 @@ class Folder:
                 if names[part] not in here:
                     self._store.put(blob)
             generation = self._generation + 1
-            content = {
-                "format": FORMAT,
-                "generation": generation,
-                "parts": names,
-                "record": record,
-            }
+            content = {"format": FORMAT, "generation": generation, "parts": names, "record": record}
             write_atomically(self.manifest, [json.dumps(content, indent=1).encode()])
             self._generation = generation
             return self._store.keep_only(frozenset(names.values()))
