@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -346,7 +346,7 @@ def watchers_of(world: World, n_streams: int, seed: int) -> Callable[[str, str],
 
     def ours(kinds: tuple[str, ...]) -> Ours:
         fresh = copy.deepcopy(monitor)
-        fresh.calibration = replace(settings, kinds=kinds)
+        fresh.calibration = calibration(kinds, n_streams)
         chosen = {name: [r for r in found if r.kind in kinds] for name, found in streams.items()}
         n_test, n_rows = len(world.y_test), len(world.y)
         fresh.limits = limits_from(chosen, limits, n_test=n_test, n_rows=n_rows, miss=settings.miss)
