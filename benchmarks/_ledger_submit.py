@@ -20,8 +20,9 @@ from sqlalchemy import text
 from benchmarks._report import Table, timed
 from letheon import DaREForestClassifier, NaiveUnlearner
 from letheon.ledger import Ledger
-from letheon.ledger.db.log_tree import Frontier, consistency_proof, inclusion_proof, root_of
-from letheon.ledger.db.sqlite import library
+from letheon.ledger.db.engines import library
+from letheon.ledger.db.events import Frontier
+from letheon.ledger.db.log import consistency_proof, inclusion_proof, root_of
 from letheon.ledger.leases import owner_name
 from letheon.ledger.models.slot_tree import SlotTree
 from letheon.ledger.settings import Settings
