@@ -390,9 +390,9 @@ def error_text(error: BaseException) -> str:
 
 def _is_missing_package(error: BaseException) -> bool:
     """Whether an extra is not installed; a module of letheon that is not there is another thing."""
-    for one in (error, error.__cause__):
-        if isinstance(one, ModuleNotFoundError):
-            return (one.name or "letheon").partition(".")[0] != "letheon"
+    for each in (error, error.__cause__):
+        if isinstance(each, ModuleNotFoundError):
+            return (each.name or "letheon").partition(".")[0] != "letheon"
     return False
 
 

@@ -109,14 +109,21 @@ def list_models(opened: "Ledger", tenant: OfTenant = None) -> Answer:
 
     Example: letheon model list --json
     """
-    found = opened.models.list(tenant=tenant)
+    entries = opened.models.list(tenant=tenant)
     rows = [
-        (one.name, one.tenant, one.method, f"{one.n_rows:,}", one.head.number, one.head.sequence)
-        for one in found
+        (
+            entry.name,
+            entry.tenant,
+            entry.method,
+            f"{entry.n_rows:,}",
+            entry.head.number,
+            entry.head.sequence,
+        )
+        for entry in entries
     ]
     columns = ("model", "tenant", "method", "rows", "version", "certificate")
     shown = Listing(columns, rows, empty="no model is registered yet", folds="model")
-    return Answer([one.to_dict() for one in found], shown)
+    return Answer([entry.to_dict() for entry in entries], shown)
 
 
 @ledger_command(models, "show")
@@ -130,20 +137,22 @@ def show_model(opened: "Ledger", name: str, *, tenant: _command.Tenant = "defaul
     name : NAME
         Name of the model.
     """
-    found = opened.models.versions(name, tenant=tenant)
+    versions = opened.models.versions(name, tenant=tenant)
     rows = [
         (
-            one.number,
-            one.sequence,
-            f"{one.live:,}",
-            f"{one.published_at:%Y-%m-%d %H:%M}",
-            _state_of(one),
-            f"{one.address[:16]}…",
+            version.number,
+            version.sequence,
+            f"{version.live:,}",
+            f"{version.published_at:%Y-%m-%d %H:%M}",
+            _state_of(version),
+            f"{version.address[:16]}…",
         )
-        for one in found
+        for version in versions
     ]
     columns = ("version", "certificate", "rows", "published", "is", "SHA-256")
-    return Answer([one.to_dict() for one in found], Listing(columns, rows, empty="no version"))
+    return Answer(
+        [version.to_dict() for version in versions], Listing(columns, rows, empty="no version")
+    )
 
 
 def _state_of(version: Any) -> str:
@@ -192,8 +201,8 @@ def add_request(
         Legal ground.
     """
     if bool(people) == (ids_file is not None):
-        given = "both are" if people else "nobody is"
-        raise UsageError(f"{given} named; give ids, or --ids-file FILE")
+        problem = "both are" if people else "nobody is"
+        raise UsageError(f"{problem} named; give ids, or --ids-file FILE")
     ids = people or _command.read_lines(str(ids_file))
     is_numeric = opened.models.has_integer_ids(model, tenant=tenant)
     with _command.usage_errors():
@@ -238,21 +247,21 @@ def list_requests(
         In this state only.
     """
     with _command.usage_errors():
-        found = opened.requests.list(model=model, state=state, tenant=tenant)
+        entries = opened.requests.list(model=model, state=state, tenant=tenant)
     now, calendar = datetime.now(UTC), opened.settings.calendar
     rows = [
         (
-            one.id,
-            one.model,
-            one.state,
-            one.due_on,
-            one.days_left(now, calendar) if one.is_open else None,
-            one.certificate,
+            entry.id,
+            entry.model,
+            entry.state,
+            entry.due_on,
+            entry.days_left(now, calendar) if entry.is_open else None,
+            entry.certificate,
         )
-        for one in found
+        for entry in entries
     ]
     columns = ("request", "model", "state", "due on", "days", "cert.")
-    return Answer(found, Listing(columns, rows, empty="no request", folds="model"))
+    return Answer(entries, Listing(columns, rows, empty="no request", folds="model"))
 
 
 @ledger_command(requests, "show")

@@ -333,15 +333,23 @@ def numbers_of(lines: Iterable[str]) -> NDArray[np.float32]:
         raise DatasetFormatError(f"not a table of numbers: {error}") from error
 
 
+def _read_numbers(job: Job) -> tuple[list[str], NDArray[np.float32]]:
+    """Return the names in the header, if there is one, and a table that has nothing but numbers."""
+    with job.text() as lines:
+        first = first_line(lines).replace('"', "")
+        names = first.strip().split(",") if first[:1].isalpha() else []
+        body = lines if names else chain([first], lines)
+        table = numbers_of(line.replace('"', "") for line in body)
+    job.check_rows(0, len(table))
+    return names, table
+
+
 def read_covtype(job: Job) -> Loaded:
     """Read Covertype: 10 numbers and 44 indicators; y is the cover type less 1.
 
     ``"binary"``: lodgepole pine (type 2) against the rest.
     """
-    with job.text() as lines:
-        _, body = _skip_header(lines)
-        table = numbers_of(body)
-    job.check_rows(0, len(table))
+    _, table = _read_numbers(job)
     cover = table[:, -1].astype(np.int64)
     y = (cover == 2).astype(np.int64) if job.variant == "binary" else cover - 1
     return Loaded(table[:, :-1], y, feature_names=COVTYPE)
@@ -352,27 +360,14 @@ def read_higgs(job: Job) -> Loaded:
 
     The provider's file has the label first and no header; a sample with a header has it last.
     """
-    with job.text() as lines:
-        has_header, body = _skip_header(lines)
-        table = numbers_of(body)
-    job.check_rows(0, len(table))
-    y, X = (table[:, -1], table[:, :-1]) if has_header else (table[:, 0], table[:, 1:])
+    names, table = _read_numbers(job)
+    y, X = (table[:, -1], table[:, :-1]) if names else (table[:, 0], table[:, 1:])
     return Loaded(X, y.astype(np.int64), feature_names=HIGGS)
-
-
-def _skip_header(lines: Iterator[str]) -> tuple[bool, Iterable[str]]:
-    """Say whether a table of numbers has a header, and return the lines of its rows."""
-    first = first_line(lines)
-    has_header = first[:1].isalpha()
-    return has_header, lines if has_header else chain([first], lines)
 
 
 def read_credit_card(job: Job) -> Loaded:
     """Read Credit Card Fraud: seconds, 28 principal components and the amount; y is fraud."""
-    with job.text() as lines:
-        names = [name.strip('"') for name in first_line(lines).strip().split(",")]
-        table = numbers_of(line.replace('"', "") for line in lines)
-    job.check_rows(0, len(table))
+    names, table = _read_numbers(job)
     return Loaded(table[:, :-1], table[:, -1].astype(np.int64), feature_names=tuple(names[:-1]))
 
 

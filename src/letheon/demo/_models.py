@@ -390,13 +390,13 @@ def choose_method(scene: Scene) -> None:
         "exact method, and tolerate at most 6 points of accuracy below the best ordinary model:"
     )
     scene.quote(comparison.reason)
-    scene.found["comparison"] = comparison
+    scene.results["comparison"] = comparison
     scene.check(comparison.best is not None, "a method is within the tolerances")
 
 
 def measure(scene: Scene) -> None:
     """Measure the four properties against both baselines."""
-    found = evaluate(
+    evaluation = evaluate(
         DaREForestClassifier(n_estimators=TREES),
         _patients(),
         Requests(kind="person", n=10),
@@ -408,10 +408,12 @@ def measure(scene: Scene) -> None:
         "Efficiency, effectiveness, consistency and certifiability of a forest, against the same "
         "forest and against the best ordinary model, both trained on the remaining rows:"
     )
-    scene.console.print(found)
-    scene.found["evaluation"] = found
-    equal = found.measures[SAME]["effectiveness"].basis == "by proof" and found.equal_digests
-    scene.check(bool(equal), "an exact method is equal to its own retrain")
+    scene.console.print(evaluation)
+    scene.results["evaluation"] = evaluation
+    is_proved = evaluation.measures[SAME]["effectiveness"].basis == "by proof"
+    scene.check(
+        is_proved and bool(evaluation.equal_digests), "an exact method is equal to its own retrain"
+    )
 
 
 def attack(scene: Scene) -> None:
@@ -442,7 +444,7 @@ def attack(scene: Scene) -> None:
             suspect, X, y, forget=leaving, population=population, seed=scene.seed
         )[0]
         scene.quote(f"{name}: {result}")
-        scene.found.setdefault("attacks", {})[name] = result
+        scene.results.setdefault("attacks", {})[name] = result
         verdict = "is found" if lies else "is not found"
         scene.check(result.found == lies, f"an attacker's victim, {name}, {verdict}")
     scene.say("Found means: it did not forget. Not found proves nothing.")
@@ -481,7 +483,7 @@ def watch(scene: Scene) -> None:
         "without one nobody sees it. A monitor rehearses removals on copies, estimates after each "
         "request how far the model may be, and retrains before a tolerance is passed:"
     )
-    scene.found["monitor"] = monitor
+    scene.results["monitor"] = monitor
     readings = [*monitor.history]
     for each in [*readings[:2], readings[-1]] if len(readings) > 2 else readings:
         scene.quote(str(each))
@@ -494,7 +496,7 @@ def watch(scene: Scene) -> None:
 
 def report(scene: Scene) -> None:
     """Write what was found into one page that opens without a network."""
-    comparison, evaluation = scene.found["comparison"], scene.found["evaluation"]
+    comparison, evaluation = scene.results["comparison"], scene.results["evaluation"]
     # A name of its own: others can write to the shared folder.
     page = Path(tempfile.mkdtemp(prefix="letheon-demo-")) / "report.html"
     both = [evaluation.measures[baseline] for baseline in (SAME, ORDINARY)]
@@ -508,7 +510,7 @@ def report(scene: Scene) -> None:
         ["model", "AUC of the attack", "floor: a retrain", "trace of who left"],
         [
             [name, result.measures["AUC"], result.floor["AUC"], result.verdict]
-            for name, result in scene.found["attacks"].items()
+            for name, result in scene.results["attacks"].items()
         ],
     )
     pictures = []
@@ -519,7 +521,7 @@ def report(scene: Scene) -> None:
         drawn = {
             "The four properties": evaluation.plot(),
             "Speed against accuracy": comparison.plot(),
-            "Requests until the retrain": scene.found["monitor"].plot(),
+            "Requests until the retrain": scene.results["monitor"].plot(),
         }
         pictures = [Picture(display.figure_, title) for title, display in drawn.items()]
     written = Report(

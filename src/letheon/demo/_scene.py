@@ -47,7 +47,7 @@ class Scene:
     receipts: dict[str, list[Receipt]] = field(default_factory=dict)
     gone: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
-    found: dict[str, Any] = field(default_factory=dict)
+    results: dict[str, Any] = field(default_factory=dict)
 
     def some_people(self, number: int) -> list[str]:
         """Return so many people, evenly spread over all of them."""

@@ -129,12 +129,12 @@ def _show_certificate(scene: Scene, envelope: bytes) -> None:
 def _search(scene: Scene, evidence: Evidence) -> None:
     """Look for the people who left in every file of the ledger."""
     files = [path for path in evidence.home.rglob("*") if path.is_file()]
-    found = [
+    named = [
         path
         for path in files
         if any(person.encode() in path.read_bytes() for person in evidence.gone)
     ]
-    clean = scene.check(not found, "no file of the ledger names a person who was erased")
+    clean = scene.check(not named, "no file of the ledger names a person who was erased")
     keys = [path for path in files if path.name.startswith("epoch-")]
     # One version is left, so one key is.
     gone = scene.check(len(keys) == 1, "the key of the version before is destroyed")
@@ -149,7 +149,7 @@ def _audit(scene: Scene, evidence: Evidence) -> bool:
     """Verify everything as a stranger would; return whether there is something to forge."""
     report = _look(evidence)
     scene.say("A stranger gets a folder and the public key, and trusts nothing else:")
-    rows = [(one.level, one.name, one.verdict, one.reason) for one in report]
+    rows = [(result.level, result.name, result.verdict, result.reason) for result in report]
     columns = ("level", "shows", "verdict", "because")
     scene.console.print(make_table(columns, rows, pad_edge=False))
     shown = {result.level for result in report if result.verdict == "pass"}
