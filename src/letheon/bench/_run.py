@@ -29,16 +29,8 @@ import scipy.special  # noqa: F401 - loads the BLAS that scipy brings, so that i
 import threadpoolctl
 from numpy.typing import NDArray
 
-from letheon.bench._grid import (
-    Cell,
-    Family,
-    Options,
-    Place,
-    cells_of,
-    find_recipe,
-    ordinary_model,
-    share_or_number,
-)
+from letheon.bench import _grid
+from letheon.bench._grid import Cell, Family, Options, Place
 from letheon.datasets import Requests, load
 from letheon.parallel import one_thread
 
@@ -351,13 +343,13 @@ def _run_experiment(cell: Cell, options: Options) -> dict[str, Any]:
     data = prepared(
         cell.dataset, cell.family, rows, options.test_rows, seed, synthetic=options.synthetic
     )
-    recipe, depths = find_recipe(cell.method, cell.family, cell.setting), (0, 0)
+    recipe, depths = _grid.find_recipe(cell.method, cell.family, cell.setting), (0, 0)
     words = [cell.setting]
     if cell.method == "DaRE":
         depths = random_depths(cell.dataset, options.test_rows, seed, options.synthetic)
         depth = depths[cell.setting.startswith("largest")]
         words.append(f"d_rmax = {depth} by cross-validation on {_TUNING_ROWS:,} training rows")
-    wanted = share_or_number(cell.removed)
+    wanted = _grid.share_or_number(cell.removed)
     place = Place(
         n_rows=len(data.y),
         n_columns=data.X.shape[1],
@@ -408,7 +400,7 @@ def _evaluate(
     """Measure a method; where the cell is about one person, one leaves after the other."""
     from letheon.evaluation import evaluate
 
-    n = batch = share_or_number(cell.removed)
+    n = batch = _grid.share_or_number(cell.removed)
     if n == 1:
         is_slow = cell.family == "net" or cell.method == "Naive" or options.small
         n = _FEW_SINGLES if is_slow else _SINGLES
@@ -417,7 +409,7 @@ def _evaluate(
         (data.X, data.y, data.ids),
         Requests(kind="uniform", n=n, batch=batch),
         test=(data.X_test, data.y_test),
-        ordinary=ordinary_model(cell.family, place),
+        ordinary=_grid.ordinary_model(cell.family, place),
         seeds=options.seeds,
         comparisons=1,
         # Attacks have cells of their own.
@@ -492,7 +484,7 @@ def run(
     list of dict
         One record per cell, in the order of the grid.
     """
-    cells, home = cells_of(options), Path(folder) / "cells"
+    cells, home = _grid.cells_of(options), Path(folder) / "cells"
     home.mkdir(parents=True, exist_ok=True)
     done: dict[Cell, Record] = {}
     for cell in cells if resume else ():

@@ -15,18 +15,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from letheon.datasets import _pictures, _tables
-from letheon.datasets._spec import (
-    DataFile,
-    DatasetInfo,
-    Encoding,
-    Job,
-    Loaded,
-    StandIn,
-    SurveyRow,
-    Task,
-    data_home,
-)
+from letheon.datasets import _pictures, _spec, _tables
+from letheon.datasets._spec import DatasetInfo, Encoding, Job, Loaded, Task, data_home
 from letheon.datasets._synthetic import make
 from letheon.exceptions import DatasetFormatError, DatasetMissingError
 
@@ -57,21 +47,21 @@ _READERS: dict[str, Callable[[Job], Loaded]] = {
 }
 
 
-def _make_file(entry: dict[str, Any]) -> DataFile:
+def _make_file(entry: dict[str, Any]) -> _spec.DataFile:
     """Return a file; one digest or number of rows is that of every spelling."""
     names = tuple(entry["names"])
     for key in ("sha256", "rows"):
         value = entry.get(key, {})
         entry[key] = value if isinstance(value, dict) else dict.fromkeys(names, value)
-    return DataFile(**{**entry, "names": names, "variants": tuple(entry.get("variants", ()))})
+    return _spec.DataFile(**{**entry, "names": names, "variants": tuple(entry.get("variants", ()))})
 
 
-def _make_stand_in(entry: dict[str, Any]) -> StandIn:
+def _make_stand_in(entry: dict[str, Any]) -> _spec.StandIn:
     """Return the shape of a made-up table; a number of classes stands for equal shares."""
     shares = entry.pop("shares", 2)
     shares = [1 / shares] * shares if isinstance(shares, int) else shares
     words = tuple(entry.pop("n_words", ()))
-    return StandIn(**entry, n_words=words, shares=tuple(shares))
+    return _spec.StandIn(**entry, n_words=words, shares=tuple(shares))
 
 
 def _by_variant(entry: dict[str, Any], name: str) -> dict[str, Any]:
@@ -89,7 +79,7 @@ def _make_spec(name: str, entry: dict[str, Any]) -> DatasetInfo:
     return DatasetInfo(
         name=name,
         files=tuple(map(_make_file, entry.pop("files"))),
-        survey=SurveyRow(**entry.pop("survey")),
+        survey=_spec.SurveyRow(**entry.pop("survey")),
         image_shape=shape and tuple(shape),
         reader=reader,
         stand_ins={key: _make_stand_in(values) for key, values in stand_ins.items()},

@@ -18,17 +18,8 @@ from sklearn.preprocessing import StandardScaler
 import letheon
 from letheon.bench import describe_machine
 from letheon.datasets import Requests
-from letheon.demo._scene import (
-    NAIVE,
-    PASSES,
-    ROWS_PER_PERSON,
-    SHARDED,
-    SHARDS,
-    SLICED,
-    Scene,
-    let_go,
-    measure_seconds,
-)
+from letheon.demo import _scene
+from letheon.demo._scene import Scene, let_go, measure_seconds
 from letheon.evaluation import ORDINARY, SAME, evaluate
 from letheon.evaluation.report import Picture, Report, Table, write_page
 from letheon.exceptions import UnknownIdError
@@ -53,8 +44,8 @@ def meet(scene: Scene) -> None:
     people = len(set(scene.ids.tolist()))
     scene.say(
         f"{len(scene.X):,} images of handwritten digits from scikit-learn, given to {people} "
-        f"made-up people with {ROWS_PER_PERSON} rows each; {len(scene.X_test)} more for testing. "
-        f"One small neural network, {PASSES} passes, made to forget in three ways."
+        f"made-up people with {_scene.ROWS_PER_PERSON} rows each; {len(scene.X_test)} more for "
+        f"testing. One small neural network, {_scene.PASSES} passes, made to forget in three ways."
     )
 
 
@@ -99,7 +90,7 @@ def forget(scene: Scene) -> None:
 
 
 def _costs(scene: Scene) -> Iterator[tuple[str, ...]]:
-    naive = [receipt.seconds for receipt in scene.receipts[NAIVE]]
+    naive = [receipt.seconds for receipt in scene.receipts[_scene.NAIVE]]
     for name, receipts in scene.receipts.items():
         model, expected = scene.models[name], 1.0
         if isinstance(model, SISAClassifier):
@@ -107,8 +98,8 @@ def _costs(scene: Scene) -> Iterator[tuple[str, ...]]:
                 len(scene.X),
                 n_shards=model.n_shards,
                 n_slices=model.n_slices,
-                epochs=PASSES,
-                rows_per_person=ROWS_PER_PERSON,
+                epochs=_scene.PASSES,
+                rows_per_person=_scene.ROWS_PER_PERSON,
             ).speed_up
         seconds = [receipt.seconds for receipt in receipts]
         work = sum(receipt.work for receipt in receipts) / len(receipts)
@@ -137,7 +128,7 @@ def compare(scene: Scene) -> None:
 
 def keep(scene: Scene) -> None:
     """Save and load a model; let one more person leave both the old and the loaded one."""
-    model, person = scene.models[SLICED], scene.somebody_else()
+    model, person = scene.models[_scene.SLICED], scene.somebody_else()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "digits.letheon"
         save(model, path)
@@ -145,7 +136,7 @@ def keep(scene: Scene) -> None:
     let_go(model, [person])
     receipt = let_go(loaded, [person])
     scene.gone.append(person)
-    fresh = scene.fresh_fit(SLICED).digest()
+    fresh = scene.fresh_fit(_scene.SLICED).digest()
     scene.say(
         f"Saved in the format {info.format}: {size_text(info.size)}, no pickle. The file holds "
         "rows, so it is personal data. Loaded again, and one more person left:"
@@ -159,7 +150,7 @@ def keep(scene: Scene) -> None:
 
 def refuse(scene: Scene) -> None:
     """Ask for somebody who is not there: the request is refused and nothing changes."""
-    model = scene.models[SHARDED]
+    model = scene.models[_scene.SHARDED]
     known, before, refused = scene.somebody_else(), model.digest(), False
     try:
         let_go(model, [known, "person-999"])
@@ -263,8 +254,8 @@ def _by_shards(scene: Scene) -> None:
     model.forget(leaving[1:])
     fresh = scene.fit(_sharded_net(model.seed_), leaving)
     scene.say(
-        f"A net of torch in each of {SHARDS} shards, {scene.accuracy(model)} right on the test "
-        "rows. One person leaves, then five more:"
+        f"A net of torch in each of {_scene.SHARDS} shards, {scene.accuracy(model)} right on the "
+        "test rows. One person leaves, then five more:"
     )
     scene.quote(str(receipt))
     exact = scene.check(fresh.digest() == model.digest(), "a sharded net forgets exactly")
@@ -297,7 +288,7 @@ def _by_blocks(scene: Scene) -> None:
 
 def _sharded_net(seed: int) -> "letheon.SISANetClassifier":
     return letheon.SISANetClassifier(
-        n_shards=SHARDS, n_slices=4, epochs=PASSES, device="cpu", random_state=seed
+        n_shards=_scene.SHARDS, n_slices=4, epochs=_scene.PASSES, device="cpu", random_state=seed
     )
 
 
@@ -323,7 +314,7 @@ def _distance(
 
 def explain(scene: Scene) -> None:
     """Say what was claimed and what was not."""
-    claim = scene.models[SLICED].guarantee_
+    claim = scene.models[_scene.SLICED].guarantee_
     words = {
         claim.kind: "The bytes of a fresh fit on the remaining rows, in their order, "
         "with the same seed, library versions and CPU kernel.",
