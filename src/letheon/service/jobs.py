@@ -16,25 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from letheon import exceptions
 from letheon.audit import AuditReport, Bundle, LevelResult, audit, check_requests, key_text
-from letheon.exceptions import (
-    KeyFileError,
-    LedgerBusyError,
-    LedgerError,
-    LedgerMissingError,
-    StaleWorkerError,
-    StateError,
-    UnknownModelError,
-)
 from letheon.ledger import Ledger, Step
 from letheon.ledger.db.jobs import LEASE_SECONDS, LONG, SHORT, JobRecord, Jobs, Kind
 from letheon.ledger.leases import owner_name
-from letheon.ledger.models.versions import (
-    VersionRow,
-    content_of,
-    find_model,
-    read_head,
-)
+from letheon.ledger.models import versions
 from letheon.ledger.worker.compute import code_of
 from letheon.sandbox import (
     EndedError,
@@ -127,7 +114,7 @@ class JobRunner:
         job = self.jobs.claim(owner_name(), kinds=kinds)
         if job is not None:
             # A worker that took it over, after a pause of this process, goes on with it.
-            with contextlib.suppress(StaleWorkerError), self._renewing(job):
+            with contextlib.suppress(exceptions.StaleWorkerError), self._renewing(job):
                 self._do(job)
         return job
 
@@ -140,7 +127,7 @@ class JobRunner:
         }
         try:
             self.jobs.finish(job, work[job.kind](job))
-        except StaleWorkerError:
+        except exceptions.StaleWorkerError:
             raise
         except StoppedError:
             self.jobs.release(job)
@@ -148,7 +135,7 @@ class JobRunner:
             self.jobs.fail(job, failure.code, str(failure))
         except EndedError as error:
             self.jobs.fail(job, str(error), "the process that did it ended without a result")
-        except UnknownModelError:
+        except exceptions.UnknownModelError:
             self.jobs.fail(job, "unknown-model", "there is no such model")
         except Exception as error:  # noqa: BLE001  (a job must come to an end; texts may name people)
             self.jobs.fail(job, code_of(error), "the worker met an error; its kind is the code")
@@ -206,11 +193,11 @@ class JobRunner:
                 steps = self._ledger.models.retrain(
                     own.model, tenant=str(job.tenant), apart=True, stop=self._stop
                 )
-            except LedgerBusyError:
+            except exceptions.LedgerBusyError:
                 continue
-            except UnknownModelError:
+            except exceptions.UnknownModelError:
                 raise
-            except LedgerError as error:
+            except exceptions.LedgerError as error:
                 raise _JobError("nothing-to-retrain", str(error)) from error
             self._follow(job, own, steps)
             break
@@ -259,12 +246,14 @@ class JobRunner:
         """Return a model and its rows as bytes: the process that measures has no keys."""
         core = self._ledger._core
         with core.database.reading() as conn:
-            model = find_model(conn, str(job.model), str(job.tenant))
+            model = versions.find_model(conn, str(job.model), str(job.tenant))
 
-        def read(head: VersionRow) -> tuple[bytes, bytes]:
-            return content_of(core, model, head, "model"), content_of(core, model, head, "rows")
+        def read(head: versions.VersionRow) -> tuple[bytes, bytes]:
+            return versions.content_of(core, model, head, "model"), versions.content_of(
+                core, model, head, "rows"
+            )
 
-        content, rows = read_head(core, model, read)
+        content, rows = versions.read_head(core, model, read)
         people, settle = int(job.asked["people"]), core.settings.policy.settle
         return WhatIfOrder(content, rows, model.trusted, people, settle)
 
@@ -301,9 +290,9 @@ class JobRunner:
                 return self._ledger.export(
                     folder, tier="auditor", model=job.model, tenant=job.tenant
                 )
-            except (StateError, LedgerMissingError, KeyFileError):
+            except (exceptions.StateError, exceptions.LedgerMissingError, exceptions.KeyFileError):
                 return None
-            except LedgerError:
+            except exceptions.LedgerError:
                 continue
         return None
 

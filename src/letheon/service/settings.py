@@ -10,8 +10,6 @@ from typing import Any
 from letheon.exceptions import LedgerError
 from letheon.service.addresses import parse_hosts
 
-__all__ = ["FILE", "ServiceSettings"]
-
 FILE = "service.toml"
 
 _MIB = 1 << 20

@@ -19,8 +19,6 @@ from letheon.ledger.keys.blobs import destroy_file
 from letheon.ledger.purge.residue import ROOM_LOCK as _LOCK
 from letheon.ledger.purge.residue import ROOMS as _FOLDER
 
-__all__ = ["TempFolder", "sweep_temp_folders", "temp_folder"]
-
 
 class TempFolder:
     """A private folder, locked while its maker lives.

@@ -26,15 +26,7 @@ from starlette.templating import Jinja2Templates
 from letheon.ledger import REQUEST_STATES
 from letheon.ledger.db.jobs import CURSOR, JOB_ID
 from letheon.ledger.schemas import NAME, moment
-from letheon.service.auth import (
-    SAFE,
-    Context,
-    Gate,
-    Principal,
-    context,
-    find_visitor,
-    require_csrf,
-)
+from letheon.service import auth
 from letheon.service.errors import Problem
 from letheon.service.forms import read_form
 from letheon.service.request_views import GROUND_WORDS, count_words, stuck_words
@@ -104,6 +96,7 @@ def make_templates() -> Jinja2Templates:
         ground_words=GROUND_WORDS,
         stuck_words=stuck_words,
         measures=MEASURES,
+        tenant_choices=tenant_choices,
     )
     env.globals["ui"] = env.get_template("macros.html").module
     return Jinja2Templates(env=env)
@@ -282,7 +275,7 @@ DRILLS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Visitor(Principal):
+class Visitor(auth.Principal):
     """Who is looking at a page, with a browser.
 
     Attributes
@@ -311,7 +304,7 @@ class Visitor(Principal):
 
 
 @dataclass(frozen=True)
-class PageGate(Gate):
+class PageGate(auth.Gate):
     """What a page demands: a session whose token has one of some scopes.
 
     Without a session it leads to the log-in. A change needs the CSRF token in its form as well.
@@ -325,15 +318,15 @@ class PageGate(Gate):
             await _close_form(request)
 
     async def _admitted(self, request: Request) -> Visitor:
-        who = await run_in_threadpool(find_visitor, request)
+        who = await run_in_threadpool(auth.find_visitor, request)
         if who is None or who.session is None:
             raise _to_login(request)
         self.admit(request, who, title="Your token may not do that")
         self.enter(request, who)
-        if request.method not in SAFE:  # last: what is sent may be large, and is read for this
+        if request.method not in auth.SAFE:  # last: what is sent may be large, and is read for this
             token: Any = request.headers.get("x-csrf-token")
             token = token if token is not None else (await _form_of(request)).get("csrf")
-            require_csrf(request, who.session, token if isinstance(token, str) else None)
+            auth.require_csrf(request, who.session, token if isinstance(token, str) else None)
         return Visitor(**vars(who), request=request)
 
 
@@ -356,7 +349,7 @@ SentForm = Annotated[FormData, Depends(csrf_protected)]
 def page(
     request: Request,
     name: str,
-    who: Principal | None = None,
+    who: auth.Principal | None = None,
     *,
     json: str | None = None,
     status: int = 200,
@@ -382,7 +375,11 @@ def page(
     **values
         What the template shows. It also has `csrf`, `theme`, `flash`, `tenant`, `now`.
     """
-    desk, code, theme = context(request), request.cookies.get(FLASH), request.cookies.get(THEME)
+    desk, code, theme = (
+        auth.context(request),
+        request.cookies.get(FLASH),
+        request.cookies.get(THEME),
+    )
     tenant, is_bound = (
         request.query_params.get("tenant"),
         who is not None and who.tenant is not None,
@@ -410,7 +407,7 @@ def page(
     return answer
 
 
-def set_cookie(answer: Response, desk: Context, name: str, value: str, seconds: int) -> None:
+def set_cookie(answer: Response, desk: auth.Context, name: str, value: str, seconds: int) -> None:
     """Give a browser a cookie that no script reads and no other site sends; 0 seconds end it."""
     is_secure = desk.is_secure and seconds > 0
     answer.set_cookie(
@@ -430,7 +427,7 @@ def problem_page(request: Request, problem: Problem) -> Response:
     headers = dict(problem.headers or {})
     if problem.status_code == 303:
         return redirect(request, headers["Location"])
-    who = find_visitor(request) if problem.status_code < 500 else None
+    who = auth.find_visitor(request) if problem.status_code < 500 else None
     answer = page(request, "problem.html", who, problem=_for_people(problem))
     answer.headers.update(headers)
     return answer
@@ -456,7 +453,7 @@ def safe_path(text: str | None) -> str:
 
 def _to_login(request: Request) -> HTTPException:
     path = request.url.path
-    if request.method not in SAFE:
+    if request.method not in auth.SAFE:
         path = "/"
     elif request.url.query:
         path = f"{path}?{request.url.query}"
@@ -486,7 +483,7 @@ def _flash(value: str | None) -> dict[str, str] | None:
     return {"tone": tone, "words": words.format(number=match[2] or "")}
 
 
-def tenant_choices(who: Principal) -> list[str]:
+def tenant_choices(who: auth.Principal) -> list[str]:
     """Return whose things a visitor may choose; nothing where there is nothing to choose."""
     tenants = set() if who.tenant is not None else {one.tenant for one in who.ledger.models.list()}
     return sorted(tenants) if len(tenants) > 1 else []

@@ -9,7 +9,7 @@ from starlette.datastructures import FormData, UploadFile
 from letheon.exceptions import LedgerError
 from letheon.ledger.schemas import NAME
 from letheon.service.errors import Problem, problem_of
-from letheon.service.forms import text_of
+from letheon.service.forms import check_form, text_of
 from letheon.service.pages._shared import (
     After,
     Job,
@@ -55,15 +55,11 @@ def register_model(who: Writer, form: SentForm) -> Response:
 @router.post("/models/example")
 def register_example(who: Writer, form: SentForm) -> Response:
     """Train and register a small example."""
-    kind: Any = form.get("kind")
     try:
-        if kind not in EXAMPLES:
-            raise Problem(422, "kind", "There is no such example", "Choose one from the list.")
-        name, tenant = text_of(form, "example_name") or None, text_of(form, "tenant") or None
-        if name is not None:
-            _require_name(name)
-        wanted = ExampleIn.model_construct(kind=kind, name=name, tenant=tenant)
-        model = registration.register_example(who, wanted)
+        name = text_of(form, "example_name")
+        _require_name(name or "example")
+        asked = {"kind": form.get("kind"), "name": name, "tenant": text_of(form, "tenant")}
+        model = registration.register_example(who, check_form(ExampleIn, asked))
     except (Problem, LedgerError) as error:
         return _show_problem(who, form, error)
     return _lead_to(who, model, "example-added")

@@ -31,16 +31,7 @@ from starlette.types import Receive, Scope, Send
 
 from letheon.ledger import Coverage, Ledger, Purge, Store
 from letheon.ledger.certificates.explanations import PURGE_NOT_CLAIMED
-from letheon.service.auth import (
-    Context,
-    Numbers,
-    Principal,
-    address_of,
-    allows,
-    context,
-    public,
-    require_unbound,
-)
+from letheon.service import auth
 from letheon.service.errors import Problem
 from letheon.service.guarantees import codes_out
 from letheon.service.request_views import RequestPath, find_visible
@@ -147,7 +138,9 @@ class SealedOut(Out):
     sealed: str | None
 
 
-@router.post("/api/v1/receipts/check", summary="Check a receipt", dependencies=[Depends(public())])
+@router.post(
+    "/api/v1/receipts/check", summary="Check a receipt", dependencies=[Depends(auth.public())]
+)
 def check_receipt(request: Request, body: CodeIn | ReceiptIn) -> ReceiptVerdict:
     """Say whether a certificate covers a receipt, and nothing else; everybody may ask.
 
@@ -165,9 +158,9 @@ def verify_receipt(request: Request, text: str) -> ReceiptVerdict:
     Problem
         The text is neither, or was mistyped: 422, code ``receipt-malformed``; or 429.
     """
-    desk, text = context(request), text.strip()
+    desk, text = auth.context(request), text.strip()
     receipts = desk.ledger.certificates.receipts
-    desk.limiter.count("receipt", address_of(request))
+    desk.limiter.count("receipt", auth.address_of(request))
     try:
         receipt = _parse_receipt(text) if text[:1] == "{" else receipts.open(text)
     except Refused as error:
@@ -189,10 +182,10 @@ def _parse_receipt(text: str) -> bytes:
     return data
 
 
-def _verdict(desk: Context, coverage: Coverage) -> ReceiptVerdict:
+def _verdict(desk: auth.Context, coverage: Coverage) -> ReceiptVerdict:
     # Its number among those of its tenant: all that the tenant's people see.
     tenant = desk.ledger.certificates.get(coverage.certificate).tenant
-    number = Numbers(desk.ledger, tenant).shown(coverage.certificate)
+    number = auth.Numbers(desk.ledger, tenant).shown(coverage.certificate)
     certified = coverage.certified_at.astimezone(UTC).date()
     purged = None if coverage.purged_at is None else coverage.purged_at.astimezone(UTC).date()
     words = (
@@ -219,12 +212,14 @@ def _verdict(desk: Context, coverage: Coverage) -> ReceiptVerdict:
 
 
 @router.post(
-    "/api/v1/receipts/sealed", summary="Fetch a sealed receipt", dependencies=[Depends(public())]
+    "/api/v1/receipts/sealed",
+    summary="Fetch a sealed receipt",
+    dependencies=[Depends(auth.public())],
 )
 def fetch_sealed_receipt(request: Request, body: SealedIn) -> SealedOut:
     """Return a sealed receipt, which only the holder of its private key can open."""
-    desk = context(request)
-    desk.limiter.count("receipt", address_of(request))
+    desk = auth.context(request)
+    desk.limiter.count("receipt", auth.address_of(request))
     sealed = desk.ledger.certificates.receipts.sealed(body.request, body.public_key)
     return SealedOut(sealed=None if sealed is None else base64.b64encode(sealed).decode())
 
@@ -233,7 +228,7 @@ def fetch_sealed_receipt(request: Request, body: SealedIn) -> SealedOut:
     "/api/v1/requests/{request_id}/receipt-code", summary="Make a new receipt code", status_code=201
 )
 def make_receipt_code(
-    who: Annotated[Principal, Depends(allows("requests:handle"))],
+    who: Annotated[auth.Principal, Depends(auth.allows("requests:handle"))],
     request_id: RequestPath,
 ) -> ReceiptCodeOut:
     """Make a new code for a request of one person, until it is applied; older ones end."""
@@ -264,7 +259,7 @@ _taken: weakref.WeakKeyDictionary[Ledger, list[str]] = weakref.WeakKeyDictionary
     "/api/v1/bundle", summary="Download a bundle", response_class=Response, responses=_ZIP
 )
 def download_bundle(
-    who: Annotated[Principal, Depends(allows("certificates:read", is_long=True))],
+    who: Annotated[auth.Principal, Depends(auth.allows("certificates:read", is_long=True))],
     tier: Annotated[
         Literal["public", "auditor"],
         Query(description="The auditor's holds rows of people, and needs the scope bundles:read."),
@@ -275,7 +270,7 @@ def download_bundle(
     The auditor's bundle is personal data, handed over in custody: its export is an event of the
     log, and it is to be destroyed within thirty days.
     """
-    require_unbound(who)
+    auth.require_unbound(who)
     if tier == "auditor":
         who.require("bundles:read")
     ledger = who.ledger
@@ -503,7 +498,7 @@ def show_residue(
     return ResidueOut(stores=_stores_out(registered, cells), purges=purges, next=more)
 
 
-def _purge_out(record: Purge, numbers: Numbers) -> PurgeOut:
+def _purge_out(record: Purge, numbers: auth.Numbers) -> PurgeOut:
     values: dict[str, Any] = {"state": "waiting", "cells": [], "not_searched": []}
     if record.envelope is not None:
         claims, sees_all = statement_in(record.envelope)["predicate"], numbers.tenant is None

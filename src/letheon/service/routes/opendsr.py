@@ -42,13 +42,7 @@ from letheon.ledger.schemas import moment
 from letheon.service.auth import Principal, allows, context
 from letheon.service.errors import Problem, problem_of
 from letheon.service.request_views import RequestOut, refusals, show_requests
-from letheon.service.routes.filing import (
-    DEFAULT_GROUNDS,
-    RequestInput,
-    derive_key,
-    file_everywhere,
-    parse_number,
-)
+from letheon.service.routes import filing
 from letheon.service.routes.requests import read_timeline
 from letheon.service.schemas import Out
 
@@ -369,7 +363,7 @@ def send_opendsr_request(
     _require_callbacks(who, tenant, body.status_callback_urls)
     person = _Person(who, tenant, body)
     inputs, stored = person.inputs() if who.sees_all_requests else (person.blind_inputs(), [])
-    filed = file_everywhere(who, inputs, stored=stored)
+    filed = filing.file_everywhere(who, inputs, stored=stored)
     answer = Received(
         controller_id=tenant,
         subject_request_id=body.subject_request_id,
@@ -445,7 +439,7 @@ class _Person(NamedTuple):
     tenant: str
     body: OpenDsrIn
 
-    def inputs(self) -> tuple[list[RequestInput], list[LedgerRequest]]:
+    def inputs(self) -> tuple[list[filing.RequestInput], list[LedgerRequest]]:
         """Return the requests to be filed, and those whose person was erased since."""
         ledger, keys = self.who.ledger, _keys_of(self.who, self.body.subject_request_id)
         stored = ledger.requests.by_key(keys.values(), tenant=self.tenant)
@@ -462,7 +456,7 @@ class _Person(NamedTuple):
             raise UnknownIdError("no model knows a person of these identities")
         return inputs, kept
 
-    def blind_inputs(self) -> list[RequestInput]:
+    def blind_inputs(self) -> list[filing.RequestInput]:
         """Return one request for every model: the sender may not know which one holds the person.
 
         A hash that no id of a model has stands in the request as it came; what counts as the same
@@ -480,10 +474,12 @@ class _Person(NamedTuple):
             raise UnknownIdError("this tenant has no model")
         return inputs
 
-    def _input(self, ids: Sequence[int | str], model: str, key: str) -> RequestInput:
+    def _input(self, ids: Sequence[int | str], model: str, key: str) -> filing.RequestInput:
         law = self.body.regulation
         is_verified = self.who.may("requests:vouch")
-        return RequestInput(ids, model, self.tenant, law, DEFAULT_GROUNDS[law], is_verified, key)
+        return filing.RequestInput(
+            ids, model, self.tenant, law, filing.DEFAULT_GROUNDS[law], is_verified, key
+        )
 
     def _require_erased(self, request: LedgerRequest) -> LedgerRequest:
         """Return a request whose person the model no longer knows by the identities that were sent.
@@ -512,7 +508,7 @@ class _Person(NamedTuple):
                 if any((name, _hash(name, text)) in hashed for name in formats)
             ]
         if ledger.models.has_integer_ids(model, tenant=self.tenant):
-            return [number for text in texts if (number := parse_number(text)) is not None]
+            return [number for text in texts if (number := filing.parse_number(text)) is not None]
         return texts
 
 
@@ -523,7 +519,7 @@ def _hash(name: str, text: str) -> str:
 def _keys_of(who: Principal, subject_request_id: str) -> dict[str, str]:
     """Return the idempotency keys of an erasure, by model."""
     names = [model.name for model in who.ledger.models.list(tenant=who.tenant_for(None))]
-    return {name: derive_key("opendsr", subject_request_id, name) for name in names}
+    return {name: filing.derive_key("opendsr", subject_request_id, name) for name in names}
 
 
 def _find_requests(who: Principal, subject_request_id: str) -> list[LedgerRequest]:
