@@ -21,7 +21,7 @@ from letheon.exceptions import LetheonError
 from letheon.ledger import Ledger
 from letheon.ledger.db.tokens import Sessions, Tokens
 from letheon.service import middleware
-from letheon.service.auth import Context, gates_of
+from letheon.service.auth import Context, Limiter, gates_of
 from letheon.service.errors import MEDIA_TYPE, Problem, problem_of, respond
 from letheon.service.pages import ROUTERS as PAGES
 from letheon.service.pages._shared import make_templates
@@ -82,7 +82,7 @@ def create_app(
         settings=settings,
         tokens=Tokens(ledger),
         sessions=Sessions(ledger, *lengths),
-        limiter=middleware.Limiter(settings),
+        limiter=Limiter(settings),
         templates=make_templates(),
         is_secure=secure,
         is_demo=is_demo,

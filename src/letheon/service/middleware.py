@@ -11,18 +11,12 @@ import secrets
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from functools import partial
-from ipaddress import IPv6Network
 from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
 import prometheus_client as prometheus
-from limits import parse
-from limits.storage import MemoryStorage
-from limits.strategies import FixedWindowRateLimiter, MovingWindowRateLimiter
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from starlette.datastructures import Headers, MutableHeaders
@@ -44,70 +38,6 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 
 SLOWEST = 10_000
 """Bytes a second below which a body or an answer is too slow, after the seconds that it has."""
-
-
-# Long calls hold a thread of the server each; it has 40, and short ones must always find one.
-_LONG_AT_ONCE = 16
-_LONG_PER_TOKEN = 4
-
-
-def network_of(host: str) -> str:
-    """Return what counts as one address: of IPv6 the network of a house."""
-    if ":" not in host:
-        return host
-    try:
-        return str(IPv6Network((host.partition("%")[0], 64), strict=False))
-    except ValueError:
-        return host
-
-
-class Limiter:
-    """Counts calls by token and by address, and long ones at a time.
-
-    Parameters
-    ----------
-    settings : ServiceSettings
-        The rates.
-    """
-
-    def __init__(self, settings: ServiceSettings) -> None:
-        storage = MemoryStorage()
-        by_address = MovingWindowRateLimiter(storage)
-        self._limits = {
-            "token": (FixedWindowRateLimiter(storage), parse(settings.rate_per_token)),
-            "login": (by_address, parse(settings.rate_login)),
-            "failed": (by_address, parse(settings.rate_failed)),
-            "receipt": (by_address, parse(settings.rate_receipt)),
-        }
-        self._lock = threading.Lock()
-        self._long: Counter[str] = Counter()
-
-    def begin_long(self, token_id: str) -> Callable[[], None]:
-        """Begin a long call; return what ends it. Or raise a problem: too many at a time."""
-        with self._lock:
-            if self._long[token_id] >= _LONG_PER_TOKEN or self._long.total() >= _LONG_AT_ONCE:
-                title, headers = "too many long calls at a time", {"Retry-After": "1"}
-                words = f"At most {_LONG_PER_TOKEN} of one token. Wait for the answers, then go on."
-                raise Problem(429, "too-many-long-calls", title, words, headers=headers)
-            self._long[token_id] += 1
-        return partial(self._end_long, token_id)
-
-    def _end_long(self, token_id: str) -> None:
-        with self._lock:
-            self._long[token_id] -= 1
-            if not self._long[token_id]:
-                del self._long[token_id]
-
-    def count(self, what: str, key: str) -> None:
-        """Count a call of a token, or from an address; or raise the problem 429.
-
-        From an address log-ins, wrong tokens and checks of receipts are counted.
-        """
-        limiter, rate = self._limits[what]
-        if not limiter.hit(rate, what, key):
-            headers = {"Retry-After": str(min(rate.get_expiry(), 60))}
-            words = f"At most {rate}. Wait and try again."
-            raise Problem(429, "too-many", "too many calls", words, headers=headers)
 
 
 CONTENT_POLICY = (

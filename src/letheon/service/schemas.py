@@ -1,9 +1,9 @@
 """What every call and every answer of the API has in common."""
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from fastapi import Query
+from fastapi import Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from letheon.ledger import Page
@@ -38,6 +38,12 @@ class CodeOut(Out):
 
     code: str
     words: str
+
+
+def describe_file(media_type: str, words: str, kind: str = "string") -> dict[str, Any]:
+    """Return what a route says about its answer that is a file."""
+    answer = {"description": words, "content": {media_type: {"schema": {"type": kind}}}}
+    return {"response_class": Response, "responses": {200: answer}}
 
 
 def cut_page(

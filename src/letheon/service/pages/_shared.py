@@ -29,8 +29,7 @@ from letheon.ledger.schemas import NAME, moment
 from letheon.service import auth
 from letheon.service.errors import Problem
 from letheon.service.forms import read_form
-from letheon.service.request_views import GROUND_WORDS, count_words, stuck_words
-from letheon.service.routes.requests import GROUNDS
+from letheon.service.request_views import GROUND_WORDS, GROUNDS, count_words, stuck_words
 
 _HERE = Path(__file__).parents[1]
 _SOON_DAYS = 7
@@ -290,6 +289,16 @@ class Visitor(auth.Principal):
         """Return a page for the visitor; see `page`."""
         return page(self.request, name, self, **values)
 
+    def list_page(self, name: str, found: Any, query: dict[str, Any], **more: Any) -> HTMLResponse:
+        """Return a page with a part of a list, and links to its first and next part."""
+        path, after = self.request.url.path, self.request.query_params.get("after")
+        links = {
+            "json": address(f"/api/v1{path}", query, after=after),
+            "first": address(path, query) if after else None,
+            "next": address(path, query, after=found.next) if found.next else None,
+        }
+        return self.page(name, found=found, query=query, **links | more)
+
     def done(self, path: str, code: str, number: int | None = None) -> Response:
         """Lead to another page that says, once, that something was done.
 
@@ -380,10 +389,7 @@ def page(
         request.cookies.get(FLASH),
         request.cookies.get(THEME),
     )
-    tenant, is_bound = (
-        request.query_params.get("tenant"),
-        who is not None and who.tenant is not None,
-    )
+    tenant, bound = request.query_params.get("tenant"), None if who is None else who.tenant
     if tenant is not None and not NAME.fullmatch(tenant):
         tenant = None
     frame = {
@@ -391,8 +397,8 @@ def page(
         "csrf": "" if who is None or who.session is None else who.session.csrf,
         "theme": theme if theme in ("light", "dark") else None,
         "flash": _flash(code),
-        "tenant": who.tenant if who is not None and is_bound else tenant,
-        "tenant_query": address("", tenant=tenant) if who is not None and not is_bound else "",
+        "tenant": bound or tenant,
+        "tenant_query": "" if who is None or bound else address("", tenant=tenant),
         "json": json,
         "now": desk.clock(),
         "is_demo": desk.is_demo,
@@ -487,13 +493,3 @@ def tenant_choices(who: auth.Principal) -> list[str]:
     """Return whose things a visitor may choose; nothing where there is nothing to choose."""
     tenants = set() if who.tenant is not None else {one.tenant for one in who.ledger.models.list()}
     return sorted(tenants) if len(tenants) > 1 else []
-
-
-def page_links(
-    path: str, after: str | None, following: str | None, query: dict[str, Any]
-) -> dict[str, Any]:
-    """Return the addresses of the first and of the next part of a list, where there are others."""
-    return {
-        "first": address(path, query) if after else None,
-        "next": address(path, query, after=following) if following else None,
-    }

@@ -189,14 +189,10 @@ def make_webhook(who: HookKeeper, form: _shared.SentForm) -> HTMLResponse:
 @router.get("/webhooks/{webhook_id}")
 def show_webhook(who: HookKeeper, webhook_id: str, after: str | None = None) -> HTMLResponse:
     """Show one webhook and its messages."""
-    return who.page(
-        "webhook.html",
-        json=f"/api/v1/webhooks/{webhook_id}",
-        hook=routes.show_webhook(who, webhook_id),
-        found=routes.list_deliveries(who, webhook_id, after=after or None),
-        after=after,
-        event_words=_EVENT_WORDS,
-    )
+    hook = routes.show_webhook(who, webhook_id)
+    found = routes.list_deliveries(who, webhook_id, after=after or None)
+    shown = {"hook": hook, "found": found, "after": after, "event_words": _EVENT_WORDS}
+    return who.page("webhook.html", json=f"/api/v1/webhooks/{webhook_id}", **shown)
 
 
 @router.post("/webhooks/{webhook_id}/test")
@@ -228,26 +224,20 @@ def _make(who: _shared.Visitor, subject: str, form: FormData) -> HTMLResponse:
 
 
 def _show(
-    who: _shared.Visitor,
-    subject: str,
-    *,
-    after: str | None = None,
-    made: Any = None,
-    problem: Problem | None = None,
-    typed: dict[str, str] | None = None,
+    who: _shared.Visitor, subject: str, *, after: str | None = None, made: Any = None, **more: Any
 ) -> HTMLResponse:
     _, names, _, _, list_all = _SUBJECTS[subject]
     is_for_tenant = made is not None and made.tenant is not None
-    return who.page(
-        f"{subject}.html",
-        json=f"/api/v1/{subject}",
-        found=list_all(who, after=after or None),
-        after=after,
-        made=made,
-        problem=problem,
-        typed=typed or dict.fromkeys(names, "") | {"role": "requester", "tenant": who.tenant or ""},
-        roles=[(role, role, _ROLE_WORDS[role]) for role in ROLES if ROLES[role] <= set(who.scopes)],
-        scopes={scope: words for scope, words in SCOPES.items() if who.may(scope)},
-        has_model=not is_for_tenant or bool(who.ledger.models.list(tenant=made.tenant)),
-        event_words=_EVENT_WORDS,
-    )
+    empty = dict.fromkeys(names, "") | {"role": "requester", "tenant": who.tenant or ""}
+    own = set(who.scopes)
+    shown = {
+        "found": list_all(who, after=after or None),
+        "after": after,
+        "made": made,
+        "typed": empty,
+        "roles": [(role, role, _ROLE_WORDS[role]) for role in ROLES if ROLES[role] <= own],
+        "scopes": {scope: words for scope, words in SCOPES.items() if who.may(scope)},
+        "has_model": not is_for_tenant or bool(who.ledger.models.list(tenant=made.tenant)),
+        "event_words": _EVENT_WORDS,
+    }
+    return who.page(f"{subject}.html", json=f"/api/v1/{subject}", **shown | more)

@@ -41,20 +41,13 @@ def show_certificates(
     query = {"tenant": tenant, "model": model or None}
     is_chain = who.tenant is None and not any(query.values())
     found: Any
+    links = {}
     if is_chain:
         found = routes.show_chain(who, after=after, limit=_PAGE)
+        links = {"json": _shared.address("/api/v1/chain", after=after)}
     else:
         found = routes.list_certificates(who, **query, after=after, limit=_PAGE)
-    return who.page(
-        "certificates.html",
-        json=_shared.address(
-            f"/api/v1/{'chain' if is_chain else 'certificates'}", after=after, **query
-        ),
-        found=found,
-        is_chain=is_chain,
-        query=query,
-        **_shared.page_links("/certificates", after, found.next, query),
-    )
+    return who.list_page("certificates.html", found, query, is_chain=is_chain, **links)
 
 
 @router.get("/certificates/{number}")
@@ -97,15 +90,8 @@ def show_residue(
     """Show what each purge found in each store, newest purge first."""
     query = {"tenant": tenant, "model": model or None}
     found = read_residue(who, **query, after=after, limit=_PURGES)
-    return who.page(
-        "residue.html",
-        json=_shared.address("/api/v1/residue", after=after, **query),
-        found=found,
-        cells={
-            (cell.store, purge.certificate): cell for purge in found.purges for cell in purge.cells
-        },
-        **_shared.page_links("/residue", after, found.next, query),
-    )
+    cells = {(cell.store, one.certificate): cell for one in found.purges for cell in one.cells}
+    return who.list_page("residue.html", found, query, cells=cells)
 
 
 @router.get("/receipt", dependencies=[Depends(public())])
@@ -159,11 +145,10 @@ def show_audits(
 ) -> Response:
     """Show the audits so far, newest first, and the form to start one."""
     found = jobs.list_audits(who, tenant, after, _AUDITS)
-    return who.page(
+    return who.list_page(
         "audits.html",
-        json=_shared.address("/api/v1/audits", tenant=tenant, after=after),
-        page=found,
-        **_shared.page_links("/audits", after, found.next, {"tenant": tenant}),
+        found,
+        {"tenant": tenant},
         models=_models(who, tenant),
         chosen=model or "",
         levels=_LEVELS,

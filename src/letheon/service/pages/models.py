@@ -19,7 +19,6 @@ from letheon.service.pages._shared import (
     Visitor,
     address,
     page_allows,
-    page_links,
 )
 from letheon.service.routes import jobs, models, registration
 from letheon.service.routes.models import ModelOut, Releases
@@ -133,13 +132,8 @@ _TITLES = {
 def show_models(who: ModelReader, tenant: Tenant = None, after: After = None) -> Response:
     """Show the models; a requester sees their names."""
     found = models.list_models(who, tenant, after, _PAGE)
-    return who.page(
-        "models.html",
-        json=address("/api/v1/models", tenant=tenant, after=after),
-        found=found,
-        sees_details=all(one.guarantee is not None for one in found.items),
-        **page_links("/models", after, found.next, {"tenant": tenant}),
-    )
+    sees_details = all(one.guarantee is not None for one in found.items)
+    return who.list_page("models.html", found, {"tenant": tenant}, sees_details=sees_details)
 
 
 @router.get("/models/{model}")

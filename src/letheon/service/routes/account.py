@@ -29,7 +29,7 @@ from letheon.service.auth import (
 )
 from letheon.service.errors import Problem, cursor_problems
 from letheon.service.middleware import CONTENT_TYPE, Metrics
-from letheon.service.schemas import In, Limit, Name, TenantFilter, cut_page
+from letheon.service.schemas import In, Limit, Name, TenantFilter, cut_page, describe_file
 from letheon.service.webhooks import Answer, derive_secret, send, sign_headers
 
 router = APIRouter(tags=["tokens"])
@@ -306,8 +306,7 @@ def show_readiness(request: Request) -> dict[str, str]:
     "/metrics",
     summary="Metrics for Prometheus",
     tags=["server"],
-    response_class=Response,
-    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+    **describe_file("text/plain", "Counts and times."),
 )
 def show_metrics(
     request: Request, who: Annotated[Principal, Depends(allows("metrics:read"))]

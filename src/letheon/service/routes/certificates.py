@@ -26,15 +26,9 @@ router = APIRouter(tags=["certificates"])
 Reader = Annotated[Principal, Depends(allows("certificates:read"))]
 Number = Annotated[int, Path(ge=1, le=verifier.MAX_INT, description="Number of the certificate.")]
 CheckName = Literal["schema", "signature", "chain", "line", "log", "proof", "purge"]
-_FILE: dict[str, Any] = {
-    "response_class": Response,
-    "responses": {
-        200: {
-            "description": "The file, byte for byte as it was signed.",
-            "content": {"application/json": {"schema": {"type": "object"}}},
-        }
-    },
-}
+_FILE = schemas.describe_file(
+    "application/json", "The file, byte for byte as it was signed.", "object"
+)
 
 
 @dataclass(frozen=True, kw_only=True)

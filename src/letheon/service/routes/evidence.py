@@ -11,11 +11,9 @@ one at a time, and all tokens together few.
 """
 
 import base64
-import threading
-import weakref
 import zipfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -29,14 +27,22 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
-from letheon.ledger import Coverage, Ledger, Purge, Store
+from letheon.ledger import Coverage, Purge, Store
 from letheon.ledger.certificates.explanations import PURGE_NOT_CLAIMED
 from letheon.service import auth
 from letheon.service.errors import Problem
 from letheon.service.guarantees import codes_out
 from letheon.service.request_views import RequestPath, find_visible
 from letheon.service.routes.certificates import Reader, statement_in
-from letheon.service.schemas import CodeOut, In, Limit, ModelFilter, Out, TenantFilter
+from letheon.service.schemas import (
+    CodeOut,
+    In,
+    Limit,
+    ModelFilter,
+    Out,
+    TenantFilter,
+    describe_file,
+)
 from letheon.service.temp_folders import temp_folder
 from letheon.verifier import SMALL, Refused, parse_strict, search_gaps
 
@@ -241,22 +247,13 @@ def make_receipt_code(
 
 _CHUNK = 1 << 18
 _LONGEST_SECONDS = 900.0
-_MOST_AT_ONCE = 2
 # Certificates have no time of a file; the same bundle gives the same names and times.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-_ZIP: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "A zip file with the folder that `letheon audit` and verifier.py check.",
-        "content": {"application/zip": {"schema": {"type": "string", "format": "binary"}}},
-    }
-}
-_lock = threading.Lock()
-# Tokens that are being sent a bundle of a ledger now.
-_taken: weakref.WeakKeyDictionary[Ledger, list[str]] = weakref.WeakKeyDictionary()
+_ZIP = "A zip file with the folder that `letheon audit` and verifier.py check."
 
 
 @verifiable.get(
-    "/api/v1/bundle", summary="Download a bundle", response_class=Response, responses=_ZIP
+    "/api/v1/bundle", summary="Download a bundle", **describe_file("application/zip", _ZIP)
 )
 def download_bundle(
     who: Annotated[auth.Principal, Depends(auth.allows("certificates:read", is_long=True))],
@@ -275,28 +272,11 @@ def download_bundle(
         who.require("bundles:read")
     ledger = who.ledger
     with ExitStack() as cleanup:
-        cleanup.enter_context(take_slot(ledger, who.id))
+        cleanup.enter_context(who.desk.limiter.bundles.take(who.id))
         room = cleanup.enter_context(temp_folder(ledger, "bundle"))
         who.desk.tokens.note(who.id, f"bundle-{tier}")
         folder = ledger.export(room / "bundle", tier=tier)
         return BundleResponse(folder, f"{ledger.name}-{tier}", cleanup.pop_all())
-
-
-@contextmanager
-def take_slot(ledger: Ledger, token_id: str) -> Iterator[None]:
-    """Count a bundle that is being sent, or raise the problem 429."""
-    with _lock:
-        taken = _taken.setdefault(ledger, [])
-        if token_id in taken or len(taken) >= _MOST_AT_ONCE:
-            title, headers = "bundles are being sent already", {"Retry-After": "30"}
-            words = f"One at a time for each token, {_MOST_AT_ONCE} in all; ask again later."
-            raise Problem(429, "too-many-bundles", title, words, headers=headers)
-        taken.append(token_id)
-    try:
-        yield
-    finally:
-        with _lock:
-            taken.remove(token_id)
 
 
 class BundleResponse(StreamingResponse):

@@ -257,7 +257,7 @@ def _split_by_model(who: Principal, one: RequestInput) -> list[RequestInput]:
     keys derived from it. A repeat finds those that were made before a crash, and makes the others.
     """
     key = one.key if one.key is not None else secrets.token_hex(16)
-    digest = _digest(sorted({json.dumps(each) for each in one.ids}))
+    content = digest(sorted({json.dumps(each) for each in one.ids}))
     names = [model.name for model in who.ledger.models.list(tenant=one.tenant)]
     used = who.ledger.requests.by_key([key], tenant=one.tenant).get(key)
     if used is not None:  # the model of the request that has the key comes first
@@ -267,7 +267,7 @@ def _split_by_model(who: Principal, one: RequestInput) -> list[RequestInput]:
         ids = _ids_for(who, one, model)
         if ids:
             own = derive_key("every-model", key, model) if inputs else key
-            inputs.append(one._replace(ids=ids, model=model, key=own, part_of=digest))
+            inputs.append(one._replace(ids=ids, model=model, key=own, part_of=content))
     if not inputs:
         raise UnknownIdError("no model of this tenant knows these people")
     return _with_approval(who, inputs)
@@ -286,11 +286,12 @@ def _ids_for(who: Principal, one: RequestInput, model: str) -> Sequence[int | st
 
 def derive_key(purpose: str, *parts: str) -> str:
     """Return an idempotency key that no caller can send: it begins with a control character."""
-    return f"\x1f{purpose}:{_digest([purpose, *parts])}"
+    return f"\x1f{purpose}:{digest([purpose, *parts])}"
 
 
-def _digest(texts: Iterable[str]) -> str:
-    return hashlib.sha256(json.dumps(list(texts)).encode()).hexdigest()
+def digest(values: Iterable[str | tuple[str, str]]) -> str:
+    """Return the SHA-256 of texts, as JSON."""
+    return hashlib.sha256(json.dumps(list(values)).encode()).hexdigest()
 
 
 def _with_approval(who: Principal, inputs: Sequence[RequestInput]) -> list[RequestInput]:
@@ -344,9 +345,9 @@ def file_many(
     whose = who.tenant_for(tenant)
     inputs = [RequestInput.of(item, whose, item.key) for item in items]
     if key is not None:
-        digest = _digest(item.model_dump_json() for item in items)
+        content = digest(item.model_dump_json() for item in items)
         inputs = [
-            one._replace(key=_place_key(key, place), part_of=digest) if one.key is None else one
+            one._replace(key=_place_key(key, place), part_of=content) if one.key is None else one
             for place, one in enumerate(inputs)
         ]
     inputs = _with_approval(who, inputs)
@@ -580,8 +581,5 @@ def _parse_header(cells: Sequence[str]) -> list[str]:
 
 
 def _unusable(why: str, line: int) -> Problem:
-    title, fields = (
-        "the file cannot be used; nothing was filed",
-        [{"at": f"line {line}", "why": why}],
-    )
-    return Problem(422, "csv", title, f"Line {line}: {why}.", fields=fields)
+    title, fault = "the file cannot be used; nothing was filed", {"at": f"line {line}", "why": why}
+    return Problem(422, "csv", title, f"Line {line}: {why}.", fields=[fault])

@@ -40,9 +40,6 @@ _TEST_SHARE = 5
 _COMPLAINTS = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError)
 # Filters of warnings are the whole process's. A call that waits for them keeps a thread.
 _quiet = threading.Lock()
-_uploading: set[str] = set()
-_uploads_lock = threading.Lock()
-_MOST_UPLOADS = 4
 _PATIENCE = 5.0
 
 
@@ -138,7 +135,7 @@ def register_model(who: Writer, upload: Annotated[ModelUpload, Depends(_read_upl
     _require_protection(desk)
     rows = ("rows.csv", upload.rows_file.read())
     files = ModelFiles(model=upload.model_file.read(), rows=rows, target=form.target, ids=form.ids)
-    with _one_upload_of(tenant), _as_problems(_FILE_PROBLEMS):
+    with desk.limiter.models.take(tenant), _as_problems(_FILE_PROBLEMS):
         desk.ledger.models.register_files(
             files,
             name=form.name,
@@ -164,7 +161,7 @@ def register_example(who: Writer, wanted: ExampleIn) -> ModelOut:
     stem = f"example-{wanted.kind}"
     free = (one for one in (stem, *(f"{stem}-{n}" for n in range(2, _MOST_EXAMPLES))))
     name = wanted.name or next(one for one in free if one not in taken)
-    with _as_problems(_MODEL_PROBLEMS), _without_warnings():
+    with _as_problems(_MODEL_PROBLEMS), _without_warnings(who.desk):
         rows, target, ids = ledger.models.without_blocked(X[kept], y[kept], people, tenant=tenant)
         ledger.models.train(
             estimator,
@@ -195,30 +192,11 @@ def _require_protection(desk: Context) -> None:
     raise Problem(503, "no-sandbox", "this server takes no models from outside", words)
 
 
-def _busy() -> Problem:
-    title, words = "another model is being registered", "Try again when it is done."
-    return Problem(503, "busy", title, words, headers={"Retry-After": "5"})
-
-
 @contextmanager
-def _one_upload_of(tenant: str) -> Iterator[None]:
-    """Let one upload of a tenant train at a time, and a few in all: each takes memory."""
-    with _uploads_lock:
-        if tenant in _uploading or len(_uploading) >= _MOST_UPLOADS:
-            raise _busy()
-        _uploading.add(tenant)
-    try:
-        yield
-    finally:
-        with _uploads_lock:
-            _uploading.discard(tenant)
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
+def _without_warnings(desk: Context) -> Iterator[None]:
     """What they say about the guarantee stands in the model's page; one thread at a time."""
     if not _quiet.acquire(timeout=_PATIENCE):
-        raise _busy()
+        raise desk.limiter.models.problem()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", exceptions.LetheonWarning)

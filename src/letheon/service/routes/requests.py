@@ -17,12 +17,12 @@ from pydantic import Field, StrictInt, StrictStr
 from letheon.exceptions import RequestStateError, UnknownRequestError
 from letheon.ledger import LogEntry, Page, Request
 from letheon.ledger.requests import states
-from letheon.ledger.requests.deadlines import REGIMES, Regime
+from letheon.ledger.requests.deadlines import Regime
 from letheon.ledger.schemas import moment
 from letheon.service import request_views as views
 from letheon.service.auth import Gate, Principal, allows
 from letheon.service.errors import Problem
-from letheon.service.schemas import CodeOut, In, Out
+from letheon.service.schemas import In, Out, describe_file
 
 router = APIRouter(tags=["requests"])
 
@@ -47,12 +47,6 @@ _BUCKETS = (
     ("15 to 30 days", 15, 31),
     ("more than 30 days", 31, math.inf),
 )
-_CSV: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "All these requests, as CSV.",
-        "content": {"text/csv": {"schema": {"type": "string"}}},
-    }
-}
 
 
 class ModelQuery(In):
@@ -142,20 +136,6 @@ class Summary(Out):
     oldest_received_at: datetime | None
 
 
-class Grounds(Out):
-    """All codes that a ground may be: there is no free text.
-
-    Attributes
-    ----------
-    request : dict of str to list of CodeOut
-        By law: why people may ask to be erased.
-    """
-
-    request: dict[Regime, list[CodeOut]]
-    reject: list[CodeOut]
-    hold: list[CodeOut]
-
-
 @router.get("/api/v1/requests", summary="List requests")
 def list_requests(
     who: Reader, query: Annotated[RequestPageQuery, Query()]
@@ -213,8 +193,7 @@ def _search_text(who: Principal, text: str | None) -> str | None:
 @router.get(
     "/api/v1/requests.csv",
     summary="Export requests",
-    response_class=StreamingResponse,
-    responses=_CSV,
+    **describe_file("text/csv", "All these requests, as CSV."),
 )
 def export_requests(who: Reader, query: Annotated[RequestQuery, Query()]) -> StreamingResponse:
     """Return all requests that the filters leave, as CSV; no id of a person is in it."""
@@ -273,21 +252,9 @@ def summarise_requests(who: Reader, query: Annotated[ModelQuery, Query()]) -> Su
 
 
 @router.get("/api/v1/grounds", summary="Legal grounds")
-def list_grounds(who: Reader) -> Grounds:  # noqa: ARG001  (the gate)
+def list_grounds(who: Reader) -> views.Grounds:  # noqa: ARG001  (the gate)
     """Return the codes of law that a request, a rejection or a hold may name."""
-    return GROUNDS
-
-
-def _in_words(codes: Sequence[str]) -> list[CodeOut]:
-    return [CodeOut(code=code, words=views.GROUND_WORDS[code]) for code in codes]
-
-
-GROUNDS = Grounds(
-    request={law: _in_words(states.REQUEST_GROUNDS[law]) for law in REGIMES},
-    reject=_in_words(states.REJECT_GROUNDS),
-    hold=_in_words(states.HOLD_GROUNDS),
-)
-"""Every code with its words."""
+    return views.GROUNDS
 
 
 @router.get("/api/v1/requests/{request_id}", summary="One request")
@@ -331,31 +298,30 @@ def _entry_out(who: Principal, entry: LogEntry) -> TimelineEntry:
     )
 
 
-class HoldIn(In):
-    """Why a request has to wait, and until when.
-
-    Attributes
-    ----------
-    ground : Code
-        See /api/v1/grounds, hold.
-    until : Day
-        The day on whose beginning the hold ends.
-    """
-
-    ground: views.Code
-    until: views.Day
-
-
 class RejectIn(In):
     """Why a request is refused.
 
     Attributes
     ----------
-    ground : Code
+    ground : str
         See /api/v1/grounds, reject.
     """
 
     ground: views.Code
+
+
+class HoldIn(RejectIn):
+    """Why a request has to wait, and until when.
+
+    Attributes
+    ----------
+    ground : str
+        See /api/v1/grounds, hold.
+    until : date
+        The day on whose beginning the hold ends.
+    """
+
+    until: views.Day
 
 
 class TellIn(In):
@@ -370,14 +336,14 @@ class AnswerIn(In):
     recipients: StrictInt = Field(default=0, ge=0, le=_MOST_RECIPIENTS)
 
 
-class Details(In):
-    """What some actions need: a ground, a day, a number of recipients.
+class ActionOnMany(In):
+    """One action on many requests; each stands for itself.
 
     Attributes
     ----------
-    ground : Code or None
+    ground : str or None
         For hold and reject.
-    until : Day or None
+    until : date or None
         For hold: the day on which it ends.
     recipients : int or None
         For tell and answer: how many were told.
@@ -386,11 +352,6 @@ class Details(In):
     ground: views.Code | None = None
     until: views.Day | None = None
     recipients: StrictInt | None = Field(default=None, ge=0, le=_MOST_RECIPIENTS)
-
-
-class ActionOnMany(Details):
-    """One action on many requests; each stands for itself."""
-
     action: views.ActionName
     requests: list[views.RequestId] = Field(min_length=1, max_length=views.MOST_ITEMS)
 
