@@ -264,8 +264,8 @@ def test_a_training_key_of_another_commitment_fails_v4(scene: Scene) -> None:
 
 
 def test_settings_that_changed_between_certificates_fail_v4(scene: Scene) -> None:
+    from letheon.audit._bundle import Bundle
     from letheon.audit._levels import unlike_certified
-    from letheon.audit._reading import Bundle
 
     audited = Bundle(scene.bundle, scene.ledger.public_key).models[0]
     model = audited.build()

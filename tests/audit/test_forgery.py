@@ -19,8 +19,8 @@ from letheon import (
     state,
 )
 from letheon.audit import Canaries, audit
+from letheon.audit._bundle import Bundle
 from letheon.audit._levels import check_data
-from letheon.audit._reading import Bundle
 from letheon.data import Rows
 from letheon.exceptions import LedgerError
 from letheon.ledger import Ledger

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from letheon.audit import LEVELS, AuditReport, LevelResult
-from letheon.audit._reading import key_text
+from letheon.audit._bundle import key_text
 
 NASTY = '<script>alert("x")</script> [bold]not markup[/bold]'
 

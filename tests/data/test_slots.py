@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from letheon import state
 from letheon.data import IdIndex, Ids, IntIds, SlotRows, TextIds, as_ids
-from letheon.data import _slots as module
-from letheon.data._index import _KEY, _MANY
+from letheon.data import _rows as module
+from letheon.data._ids import _KEY, _MANY
 from letheon.exceptions import IdsLengthError, IdsTypeError
 from letheon.seeds import Purpose, keyed_hash_texts
 from tests.data.buffers import owned_bytes
@@ -337,7 +337,7 @@ def test_erased_entries_have_the_hash_of_somebody_who_stays(
 ) -> None:
     index, left = IdIndex(as_ids(names)), set(range(len(names)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("letheon.data._index._MANY", many)
+        patch.setattr("letheon.data._ids._MANY", many)
         for batch in batches:
             leaving = np.array([row for row in batch if row < len(names)], np.int64)
             index.erase(leaving)

@@ -18,7 +18,7 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.testclient import TestClient
 
 from letheon.exceptions import LedgerError
-from letheon.ledger.worker.agreement import HIGH_WATER
+from letheon.ledger.db.events import HIGH_WATER
 from letheon.service import ServiceSettings, create_app
 from letheon.service.auth import address_of, allows
 from letheon.service.middleware import HEADERS

@@ -19,7 +19,7 @@ from sqlalchemy import select, update
 from letheon.ledger import Ledger, Policy
 from letheon.ledger.db.events import record
 from letheon.ledger.db.webhooks import EVENTS, Webhook, Webhooks, read_service_key
-from letheon.ledger.requests.transitions import move
+from letheon.ledger.requests.people import move
 from letheon.ledger.tables import deliveries, events, webhooks
 from letheon.service import webhooks as sending
 from letheon.service.settings import ServiceSettings

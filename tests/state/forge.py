@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from letheon.state._canonical import to_bytes
+from letheon.state._bytes import to_bytes
 
 VERSIONS = {"python": "3", "numpy": "2", "scipy": "1", "scikit-learn": "1", "letheon": "x"}
 

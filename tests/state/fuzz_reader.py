@@ -66,11 +66,11 @@ class Reading:
     """Gives inputs to their target and notes how far each one comes."""
 
     def __init__(self, folder: Path) -> None:
-        from letheon.state import _blob, _file
+        from letheon.state import _decode, _file
 
         self.folder = folder
         self.stage = "refused"
-        for module in (_blob, _file):
+        for module in (_decode, _file):
             module.audit = self._noting(module.audit)  # type: ignore[attr-defined]
 
     def _noting(self, audit: Callable[..., None]) -> Callable[..., None]:
@@ -109,7 +109,7 @@ class Reading:
         return state.read_file(path)
 
     def _bundle(self, data: bytes) -> Any:
-        from letheon.audit._reading import AuditedModel
+        from letheon.audit._bundle import AuditedModel
 
         part = ("model", "rows", "vault")[len(data) % 3]
         self._write(f"{part}.blob", bytes(32) + data)
@@ -311,7 +311,7 @@ class Worker:
         return self.reading.stage
 
     def _measure(self, number: int, size: int, seconds: float, before: int) -> None:
-        from letheon.state._budget import BASE, NATIVE_PER_BYTE, PER_BYTE
+        from letheon.state._nodes import BASE, NATIVE_PER_BYTE, PER_BYTE
 
         if seconds > SLOW_SECONDS:
             self.findings.append({"number": number, "what": "slow", "seconds": seconds})
@@ -337,14 +337,11 @@ def _environment(debug: bool) -> dict[str, str]:
 
 
 # What only writes: the rest of these modules reads, and is to be reached.
-DECODER = (
-    "_arrays _blob _budget _decode _file _frames _manifest _numpy_types _parse _sklearn_checks "
-    "_sklearn_types"
-)
+DECODER = "_arrays _bytes _decode _file _nodes _sklearn _types"
 WRITERS = re.compile(
-    r".*(_plain|_node|_json|_column|_state_state|_generator_state|_bytes_json)$"
+    r".*(_plain|_node|_json|_column|_generator_state)$|_write.*|to_(bytes|parts)|chunks|text_bytes"
     r"|(array|scalar|dtype)_node|plain_descr|_no_objects|_refusal|_temporal_name|_object_array"
-    r"|write_file|_serialised|_about_the_target|encode|digest|tree_digest|to_json|Tensors.*|_numbers_of"
+    r"|write_file|_serialised|_about_the_target|layout_of|values|_is_long_run|to_json|Tensors.*|_numbers_of"
     r"|trusted_names|_name_of|_about_main|_ways_to_trust|_listed|_all_json|add|arrays|_to_.*|_what_else"
 )
 

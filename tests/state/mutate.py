@@ -12,16 +12,17 @@ from typing import Any
 import numpy as np
 
 from letheon.state import _allowed
-from letheon.state._budget import UNLIMITED, MemoryBudget
-from letheon.state._canonical import to_bytes
-from letheon.state._manifest import Tensors, to_json
+from letheon.state._bytes import from_bytes, to_bytes
+from letheon.state._file import Tensors, to_json
 from letheon.state._nodes import (
+    UNLIMITED,
     Array,
     Coded,
     Dtype,
     Fields,
     Instance,
     Items,
+    MemoryBudget,
     Name,
     Objects,
     Pairs,
@@ -32,8 +33,7 @@ from letheon.state._nodes import (
     Triple,
     names_of,
 )
-from letheon.state._parse import from_bytes
-from letheon.state._plans import _built_in
+from letheon.state._tags import _built_in
 from tests.state.forge import VERSIONS
 
 HEAD = b"letheon-state-v1\0"
@@ -103,10 +103,7 @@ class Mutator:
             for name, data in seeds.items()
         }
         self.donors = [node for tree in self.trees.values() for node in _sample(tree)]
-        tables = (_allowed.CLASSES, _allowed.FUNCTIONS, _allowed.CLASS_VALUES)
-        listed = [
-            f"{module}.{name}" for table in tables for module in table for name in table[module]
-        ]
+        listed = _allowed.CLASSES | _allowed.FUNCTIONS | _allowed.CLASS_VALUES
         used = {name for tree in self.trees.values() for name in names_of(tree)}
         self.names = sorted(used) * 8 + sorted({*listed, *_allowed.TYPES, *_built_in()})
         if not any(name.startswith("deep") for name in seeds):

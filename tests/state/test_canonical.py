@@ -10,9 +10,8 @@ from hypothesis import given
 
 from letheon import state
 from letheon.exceptions import CorruptFileError
-from letheon.state._budget import MemoryBudget
-from letheon.state._canonical import chunks, to_bytes
-from letheon.state._parse import from_bytes
+from letheon.state._bytes import chunks, from_bytes, to_bytes
+from letheon.state._nodes import MemoryBudget
 from tests.state.values import same, twins, values
 
 GOLDEN: list[tuple[Any, str]] = [

@@ -28,8 +28,7 @@ from sklearn.tree import DecisionTreeClassifier
 from letheon import state
 from letheon.exceptions import CorruptFileError, StateError, UntrustedClassError
 from letheon.state import tag_of
-from letheon.state._canonical import to_bytes
-from letheon.state._decode import is_listed_class
+from letheon.state._bytes import to_bytes
 from letheon.state._nodes import (
     Coded,
     Dtype,
@@ -42,7 +41,7 @@ from letheon.state._nodes import (
     Scalar,
     Triple,
 )
-from letheon.state._plans import codec_of
+from letheon.state._tags import codec_of, is_listed_class
 from tests.state.forge import blob_of
 
 X, Y = make_classification(60, 5, n_informative=4, n_redundant=0, n_classes=3, random_state=0)
@@ -65,7 +64,7 @@ NAMES = [
     "sklearn.model_selection._search.GridSearchCV",
     "sklearn.tree._tree.TreeBuilder",
     "letheon.cli.app",
-    "letheon.state._plans.register_codec",
+    "letheon.state._tags.register_codec",
     "letheon.state._stores.os",
     "letheon.base.__builtins__",
     "letheon.stated.Evil",
@@ -392,7 +391,7 @@ def test_a_name_is_found_wherever_it_hides(hide: Any, node: Any) -> None:
 def test_nothing_is_imported_that_the_audit_has_missed(
     node: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("letheon.state._blob.audit", lambda *_: None)
+    monkeypatch.setattr("letheon.state._decode.audit", lambda *_: None)
     with pytest.raises(UntrustedClassError, match=f"{node.name}.*not on the allow-list"):
         state.decode(blob_of(node))
 

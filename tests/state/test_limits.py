@@ -21,16 +21,16 @@ import letheon
 from letheon import state
 from letheon.exceptions import CorruptFileError, MemoryLimitError
 from letheon.ledger.models import table_files
-from letheon.state import _budget, tag_of
+from letheon.state import _nodes, tag_of
 from letheon.state._arrays import dtype_descr, dtype_from
-from letheon.state._budget import MemoryBudget, check_shape
-from letheon.state._canonical import to_bytes
+from letheon.state._bytes import to_bytes
 from letheon.state._nodes import (
     Array,
     Coded,
     Fields,
     Instance,
     Items,
+    MemoryBudget,
     Name,
     Objects,
     Pairs,
@@ -39,8 +39,9 @@ from letheon.state._nodes import (
     Scalar,
     Strings,
     Triple,
+    check_shape,
 )
-from letheon.state._plans import codec_of
+from letheon.state._tags import codec_of
 from tests.state.forge import blob_of, file_of
 
 
@@ -197,10 +198,10 @@ def test_a_small_blob_that_wants_much_is_refused_or_stays_below_the_limit(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # With a smaller base the same shares are measured on smaller inputs.
-    monkeypatch.setattr(_budget, "BASE", 2 << 20)
+    monkeypatch.setattr(_nodes, "BASE", 2 << 20)
     blob = blob_of(BOMBS[name]())
     peak = _peak(lambda: _refused(blob))
-    assert peak <= _budget.BASE + _budget.PER_BYTE * len(blob)
+    assert peak <= _nodes.BASE + _nodes.PER_BYTE * len(blob)
 
 
 def _refused(blob: bytes) -> Any:
@@ -312,7 +313,7 @@ class Watched(MemoryBudget):
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> type[Watched]:
     monkeypatch.setattr(Watched, "most", 0)
-    monkeypatch.setattr("letheon.state._blob.MemoryBudget", Watched)
+    monkeypatch.setattr("letheon.state._decode.MemoryBudget", Watched)
     monkeypatch.setattr("letheon.state._file.MemoryBudget", Watched)
     return Watched
 
@@ -498,7 +499,7 @@ def test_the_count_of_a_forest_covers_what_the_core_holds(kind: str, n_columns: 
     n_bytes, n_steps = type(forest)._native_cost(forest._to_state())
     restored = state.decode(state.encode(forest))
     assert restored.core.n_bytes <= n_bytes
-    assert n_bytes <= 16 * len(state.encode(forest)) + _budget.BASE
+    assert n_bytes <= 16 * len(state.encode(forest)) + _nodes.BASE
     assert n_steps >= restored.core.n_nodes
 
 

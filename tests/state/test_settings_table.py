@@ -32,15 +32,15 @@ from tests.state.test_estimators import REFUSED, Y, estimators, fitted, made, ou
 
 def listed_classes() -> dict[str, Any]:
     """Return the listed classes of the installed scikit-learn by qualified name."""
-    found = {}
-    for module, names in CLASSES.items():
-        for name in names:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                cls = getattr(importlib.import_module(module), name, None)
-            if cls is not None:
-                found[f"{module}.{name}"] = cls
-    return found
+    classes = {}
+    for qualified in sorted(CLASSES):
+        module, _, name = qualified.rpartition(".")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            cls = getattr(importlib.import_module(module), name, None)
+        if cls is not None:
+            classes[qualified] = cls
+    return classes
 
 
 def parameters_of(cls: Any) -> list[str]:

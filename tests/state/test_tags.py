@@ -25,7 +25,7 @@ from letheon.state import (
 from letheon.state import _tags as tags
 from letheon.state._decode import construct
 from letheon.state._nodes import Instance, Record
-from letheon.state._plans import plan_of
+from letheon.state._tags import plan_of
 
 # Made by commit 6763b0c, before there were tags; fisher by 1943680, which changed its state.
 MODELS = Path(__file__).parents[1] / "data" / "models"

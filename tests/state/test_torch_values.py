@@ -16,13 +16,7 @@ torch = pytest.importorskip("torch")
 functional = torch.nn.functional
 
 TELL = "from letheon.state import environment; print(environment())"
-LISTED = [
-    f"{module}.{name}"
-    for table in (CLASS_VALUES, FUNCTIONS)
-    for module, names in table.items()
-    for name in sorted(names)
-    if module.startswith("torch.")
-]
+LISTED = sorted(name for name in CLASS_VALUES | FUNCTIONS if name.startswith("torch."))
 
 
 @pytest.mark.parametrize("name", LISTED)

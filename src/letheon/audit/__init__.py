@@ -19,11 +19,9 @@ skipped that the tier of the bundle promises.
 
 from letheon.audit._audit import audit
 from letheon.audit._bound import BOUNDS, bound
-from letheon.audit._canaries import Canaries, check_canaries
-from letheon.audit._ledger_levels import check_requests, check_residue
-from letheon.audit._reading import Bundle, key_text
+from letheon.audit._bundle import LEVELS, AuditReport, Bundle, LevelResult, key_text
+from letheon.audit._levels import Canaries, check_canaries, check_requests, check_residue
 from letheon.audit._rederive import CannotRederiveError, check_rederivation, compare, rederive
-from letheon.audit._result import LEVELS, AuditReport, LevelResult
 from letheon.checks import (
     AttackResult,
     attack_account,

@@ -10,11 +10,26 @@ import numpy as np
 
 from letheon import sandbox
 from letheon.audit._bound import check_bound, find_withdrawn
-from letheon.audit._canaries import Canaries, check_canaries
-from letheon.audit._ledger_levels import Stores, check_requests, check_residue
-from letheon.audit._levels import check_data, check_model, rebuilt
-from letheon.audit._reading import AuditedModel, Bundle, LogFacts, key_text, summary_of
-from letheon.audit._result import LEVELS, AuditReport, LevelResult
+from letheon.audit._bundle import (
+    LEVELS,
+    AuditedModel,
+    AuditReport,
+    Bundle,
+    LevelResult,
+    LogFacts,
+    key_text,
+    summary_of,
+)
+from letheon.audit._levels import (
+    Canaries,
+    Stores,
+    check_canaries,
+    check_data,
+    check_model,
+    check_requests,
+    check_residue,
+    rebuilt,
+)
 from letheon.measures import Measure
 from letheon.verifier import SMALL, Refused, Verdict, is_in_scope, read_capped, verify_bundle
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from letheon.audit._bundle import AuditedModel, LevelResult
 from letheon.audit._levels import is_made_here, unlike_certified
 from letheon.audit._objective import (
     Floats,
@@ -27,9 +28,7 @@ from letheon.audit._objective import (
     objective_of,
     optimum,
 )
-from letheon.audit._reading import AuditedModel
 from letheon.audit._rederive import FEATURES, beside_the_model, unwrapped
-from letheon.audit._result import LevelResult
 from letheon.data import Rows
 from letheon.linear import choose_noise_scale, plan_descent
 from letheon.methods import find_method

@@ -1,30 +1,44 @@
-"""The levels that look at one model of a bundle: V2 on its data, V4 on its bytes.
+"""The levels V1 on recorded requests, V2 on data, V3 on places to search, V4 on bytes, V6.
 
 V4 also asks whether the seed was settled before anybody knew who would leave:
 ``seed = HKDF-SHA256(key, beacon)``. The commitment to the key stands in the log, and the first
 checkpoint after it is the beacon, so that no seed could be chosen for the model it gives. The seed
 is settled when a model is registered or retrained, and is the same until the next retrain
 (`letheon.verifier.check_chain`). The log is believed where V1 holds.
+
+V6: the auditor draws people from one pool, splits them by lot, has one half trained on and then
+erased, and keeps the other half away. If the model forgot, the split is still a matter of chance,
+so that the ranks of the model's scores are exchangeable. The test says nothing against an operator
+who recognises the canaries.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
 from functools import partial
+from math import comb
+from numbers import Integral
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import rankdata
 
 from letheon import state
-from letheon.audit._reading import AuditedModel, LogFacts
+from letheon.audit._bundle import AuditedModel, Bundle, LevelResult, LogFacts
 from letheon.audit._rederive import beside_the_model, check_rederivation
-from letheon.audit._result import LevelResult
 from letheon.data import Rows
 from letheon.exceptions import SignerRefusedError, UntrustedClassError
 from letheon.inner import fresh_copy
 from letheon.ledger.certificates.claims import RETRAIN, claim_of, refuse_beyond_method
 from letheon.ledger.certificates.facts import describe, method_parameters, refuse_boasts, replay_of
-from letheon.ledger.keys.encryption import commitment, training_seed
+from letheon.ledger.keys.keyring import commitment, training_seed
 from letheon.ledger.models.commitment import tree_of
+from letheon.ledger.purge.markers import Markers
+from letheon.ledger.purge.scan import scan
+from letheon.ledger.requests.states import STATES
 from letheon.verifier import Opened
 
 _DERIVED = "hkdf-sha256-epoch-v1"
@@ -32,6 +46,164 @@ _CALLER = "caller-seed-v1"
 _BEACON = "checkpoint:"
 # What decides whether bytes must agree here.
 _PLACE = ("lockfile", "python", "kernel")
+# Verified, and the people are still in the model.
+_WAITING = frozenset({"verified", "queued", "applying", "retry_wait"})
+_DAY = 86_400
+Stores = Mapping[str, str | Path] | Iterable[tuple[str, str | Path]]
+_SHOWN = 3
+_PERMUTATIONS = 20_000
+_BLOCKS = 20
+_FEWEST = 5
+
+
+@dataclass
+class _Course:
+    """One request, as its events tell it."""
+
+    state: str = ""
+    due: date = date.max
+    paused_at: int | None = None
+    paused: int = 0
+    is_published: bool = False
+
+    def follow(self, event: dict[str, Any]) -> None:
+        kind, at = event["kind"], int(event["at"])
+        if "due" in event:
+            self.due = date.fromisoformat(event["due"])
+        if kind == "identity-asked":
+            self.paused_at = at
+        if kind == "verified" and self.paused_at is not None:
+            self.paused += at - self.paused_at
+            self.paused_at = None
+        if kind in STATES:
+            self.state = kind
+        self.is_published = self.is_published or kind == "applied"
+
+    def is_late(self, today: date) -> bool:
+        waits = self.state in _WAITING or (self.state == "stuck" and not self.is_published)
+        return waits and self._is_past(today)
+
+    def is_unverified(self, today: date) -> bool:
+        """Whether nobody verified it by its day, while its clock ran."""
+        return self.state == "received" and self.paused_at is None and self._is_past(today)
+
+    def _is_past(self, today: date) -> bool:
+        # A clock that stood gives its time back; a day more is a matter of time zones.
+        allowance = timedelta(days=1 + -(-self.paused // _DAY))
+        return today - allowance > self.due
+
+
+def check_requests(bundle: Bundle, models: Collection[int] | None = None) -> LevelResult | None:
+    """Say what became of the recorded requests; None where the bundle has no events of them.
+
+    With `models`, numbers of models as events give them, only requests to these are looked at.
+    "fail" if one was verified, is past its day and is neither erased nor rejected nor on hold.
+    Requests that nobody recorded do not show.
+    """
+    courses: dict[str, _Course] = {}
+    others: set[str] = set()
+    last = 0
+    for event in bundle.events():
+        last = max(last, int(event["at"]))
+        if "request" not in event:
+            continue
+        name = str(event["request"])
+        if models is not None and event["kind"] == "received" and event["model"] not in models:
+            others.add(name)
+        if name not in others:
+            courses.setdefault(name, _Course()).follow(event)
+    if not courses:
+        return None
+    today = datetime.fromtimestamp(last, UTC).date()
+    late = sum(course.is_late(today) for course in courses.values())
+    details = {"requests": dict(sorted(Counter(one.state for one in courses.values()).items()))}
+    if late:
+        reason = f"{late} recorded request(s) are past their day, and nobody was erased"
+        return LevelResult("V1", "", "fail", reason, details)
+    reason = f"{len(courses)} recorded request(s); none that was verified waited past its day"
+    unverified = sum(course.is_unverified(today) for course in courses.values())
+    if unverified:
+        reason += f" ({unverified} that nobody verified, past the day)"
+    return LevelResult("V1", "", "pass", reason, details)
+
+
+def check_residue(stores: Stores, markers: Any) -> LevelResult:
+    """Search places for markers.
+
+    Parameters
+    ----------
+    stores : mapping or pairs of name and path
+        Where to look; folders are searched whole, archives are opened.
+    markers : Markers, or iterable of bytes, str or int
+        What must not be found, raw or in any of the usual encodings.
+
+    Returns
+    -------
+    LevelResult
+        "fail" where something was found, with the store, the file and the place, never with what
+        was found; "skipped" where a file could not be read or not be searched: of a kind that
+        cannot be read, or with a value that may be a short id or not.
+    """
+    pairs = stores.items() if isinstance(stores, Mapping) else stores
+    places = [(name, Path(path)) for name, path in pairs]
+    if not places or markers is None:
+        return LevelResult("V3", "", "skipped", "stores and markers are both needed to search")
+    wanted = _as_markers(markers)
+    if len(wanted) == 0 and not wanted.ids:
+        reason = "no marker is long enough to mean something where it is found"
+        return LevelResult("V3", "", "skipped", reason)
+    result = scan(places, wanted)
+    details = {
+        "files": result.files,
+        "bytes": result.bytes,
+        "hits": [[hit.store, hit.file, hit.offset] for hit in result.hits],
+        "unread": [list(map(str, one)) for one in result.unread],
+        "not_searched": [list(map(str, one)) for one in result.not_searched],
+    }
+    if result.hits:
+        shown = ", ".join(f"{hit.store}: {hit.file!r}" for hit in result.hits[:_SHOWN])
+        reason = f"{len(result.hits)} finding(s) of what should be gone: {shown}"
+        return LevelResult("V3", "", "fail", reason, details)
+    missing = [name for name, path in places if not path.exists()]
+    if result.unread or missing:
+        reason = f"{len(result.unread) + len(missing)} place(s) or file(s) could not be read"
+        return LevelResult("V3", "", "skipped", reason, details)
+    if result.n_not_searched:
+        shown = ", ".join(f"{one.file!r} ({one.reason})" for one in result.not_searched[:_SHOWN])
+        reason = f"nothing found, but {result.n_not_searched} file(s) were not searched: {shown}"
+        return LevelResult("V3", "", "skipped", reason, details)
+    reason = f"nothing found in {result.files} files ({result.bytes} bytes) of {len(places)} places"
+    return LevelResult("V3", "", "pass", reason, details)
+
+
+def _as_markers(markers: Any) -> Markers:
+    if isinstance(markers, Markers):
+        return markers
+    given = [markers] if isinstance(markers, str | bytes) else list(markers)
+    ids: list[int | str] = []
+    rows: list[bytes] = []
+    for number, one in enumerate(given):
+        if isinstance(one, bytes) and Markers.of(rows=[one]).rows:
+            rows.append(one)
+        elif isinstance(one, bytes):
+            ids.append(_decode(number, one))
+        elif isinstance(one, str | Integral):
+            ids.append(one if isinstance(one, str) else int(one))
+        else:
+            kind = type(one).__name__
+            raise TypeError(f"markers[{number}] is a {kind}; expected ids (str, int) or bytes")
+    return Markers.of(ids=ids, rows=rows)
+
+
+def _decode(number: int, marker: bytes) -> str:
+    """Return bytes that are too short, or too uniform, for a search for bytes as a text."""
+    try:
+        return marker.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"markers[{number}] has {len(marker)} bytes that stand in many files by chance; give "
+            "at least 16 bytes, 8 of them different, or the id as a str or int"
+        ) from error
 
 
 def wrong_seed(log: LogFacts, audited: AuditedModel, model: Any) -> str | None:
@@ -243,3 +415,114 @@ def _weaker_than_model(model: Any, claims: Mapping[str, Any]) -> str | None:
         if said[name] != value:
             return f"the certificate says {name} {said[name]}, and the model gives {value}"
     return None
+
+
+@dataclass(frozen=True, eq=False)
+class Canaries:
+    """Rows of planted people: those trained on and erased, and those never shown.
+
+    Parameters
+    ----------
+    X_erased, y_erased : array-like
+        Rows and labels of the erased ones. Labels drawn by lot are remembered best.
+    X_unseen, y_unseen : array-like
+        Rows and labels of the others, from the same pool.
+    level : float, default=0.01
+        Probability of failing a model that forgot.
+    """
+
+    X_erased: Any
+    y_erased: Any
+    X_unseen: Any
+    y_unseen: Any
+    level: float = 0.01
+
+    def __post_init__(self) -> None:
+        """Refuse a level at which no model, or every model, would fail."""
+        if not 0 < self.level < 1:
+            raise ValueError(f"level={self.level!r} is no probability between 0 and 1")
+
+
+def check_canaries(model: Any, canaries: Canaries, name: str = "") -> LevelResult:
+    """Test whether erased canaries score like unseen ones.
+
+    Parameters
+    ----------
+    model : fitted estimator
+        The model under audit; only its predictions are used.
+    canaries : Canaries
+        Planted people.
+    name : str
+        Of the model, for the result.
+
+    Returns
+    -------
+    LevelResult
+        "fail" if the sum of ranks of the erased ones' scores is so high that chance alone gives
+        one like it with a probability below the level (one-sided permutation test, which is exact
+        for ties too); "skipped" if there are too few canaries for the level, or if the model
+        knows none of their labels.
+    """
+    unknown = _unknown_labels(model, canaries)
+    if unknown == 1.0:
+        reason = "the model knows none of the canaries' labels; give them as it was trained on them"
+        return LevelResult("V6", name, "skipped", reason)
+    erased = own_label_scores(model, canaries.X_erased, canaries.y_erased)
+    unseen = own_label_scores(model, canaries.X_unseen, canaries.y_unseen)
+    fewest = min(len(erased), len(unseen))
+    # No split is less likely than one of all; below that nothing could ever fail.
+    least = max(1 / comb(len(erased) + len(unseen), len(erased)), 1 / (1 + _PERMUTATIONS))
+    if fewest < _FEWEST or least >= canaries.level:
+        reason = f"{fewest} canaries are too few; plant {_FEWEST} or more of each kind"
+        return LevelResult("V6", name, "skipped", f"{reason}, more for a lower level")
+    p_value = rank_p_value(erased, unseen)
+    advantage = float((erased[:, None] > unseen).mean() + 0.5 * (erased[:, None] == unseen).mean())
+    details = {
+        "p": f"{p_value:.4g}",
+        "auc": f"{advantage:.3f}",
+        "level": canaries.level,
+        "erased": len(erased),
+        "unseen": len(unseen),
+        "unknownLabels": f"{unknown:.0%}",
+    }
+    if p_value < canaries.level:
+        reason = f"erased canaries score higher than unseen ones (p = {p_value:.2g})"
+        return LevelResult("V6", name, "fail", reason, details)
+    reason = f"erased canaries score like unseen ones (p = {p_value:.2g})"
+    return LevelResult("V6", name, "pass", reason, details)
+
+
+def _unknown_labels(model: Any, canaries: Canaries) -> float:
+    """Return the share of canaries whose label the model does not know, and so cannot score."""
+    if not hasattr(model, "predict_proba"):
+        return 0.0
+    known = set(np.asarray(model.classes_).tolist())
+    labels = [*np.asarray(canaries.y_erased).tolist(), *np.asarray(canaries.y_unseen).tolist()]
+    return sum(label not in known for label in labels) / max(len(labels), 1)
+
+
+def own_label_scores(model: Any, X: Any, y: Any) -> NDArray[np.float64]:
+    """Return how much a model favours the label that each row came with; higher is more."""
+    labels = np.asarray(y)
+    if hasattr(model, "predict_proba"):
+        shares = np.asarray(model.predict_proba(X), np.float64)
+        place = {label: number for number, label in enumerate(np.asarray(model.classes_).tolist())}
+        columns = [place.get(label, -1) for label in labels.tolist()]
+        found = shares[np.arange(len(labels)), columns]
+        return np.where(np.asarray(columns) < 0, 0.0, found)
+    predicted = np.asarray(model.predict(X))
+    if predicted.dtype.kind == "f" and labels.dtype.kind in "fiu":
+        return np.asarray(-np.abs(predicted - labels.astype(np.float64)), np.float64)
+    return np.asarray(predicted == labels, np.float64)
+
+
+def rank_p_value(high: NDArray[np.float64], low: NDArray[np.float64]) -> float:
+    """Return the probability of a rank sum as large as that of `high` if the split is by lot."""
+    ranks = rankdata(np.concatenate([high, low]))
+    observed = ranks[: len(high)].sum()
+    rng, reached = np.random.default_rng(0), 0
+    block = np.tile(ranks, (_PERMUTATIONS // _BLOCKS, 1))
+    for _ in range(_BLOCKS):
+        sums = rng.permuted(block, axis=1)[:, : len(high)].sum(axis=1)
+        reached += int((sums >= observed - 1e-9).sum())
+    return (1 + reached) / (1 + _PERMUTATIONS)

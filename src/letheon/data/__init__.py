@@ -1,11 +1,9 @@
 """The rows a model holds, and whose they are: ids, tables, labels, physical removal."""
 
-from letheon.data._ids import Ids, IntIds, TextIds, as_ids, row_ids
-from letheon.data._index import IdIndex
-from letheon.data._labels import hold_labels
-from letheon.data._rows import Found, Rows
-from letheon.data._slots import SlotRows
+from letheon.data._ids import IdIndex, Ids, IntIds, TextIds, as_ids, row_ids
+from letheon.data._rows import Found, Rows, SlotRows
 from letheon.data._tables import (
+    hold_labels,
     hold_table,
     hold_target,
     is_text_column,

@@ -1,14 +1,23 @@
-"""Ids: all int (64 bits) or all str, kept in a compact form.
+"""Ids: all int (64 bits) or all str, kept in a compact form, and the index that finds their rows.
 
 Canonical bytes of an id are ``i`` + 8 bytes big-endian two's complement, or ``s`` + UTF-8 (not
 Unicode-normalised), so ``1 != "1"``. Kinds are checked element by element *before* NumPy sees
 the values: ``np.asarray([1, "1"])`` is ``["1", "1"]`` and ``np.asarray([2**63, -1])`` is float.
+
+The index is a sorted array of hashes with row numbers: eight bytes of hash and eight of row number
+per row. The originals are compared on a hit, so a collision of hashes never confuses two people.
+The index is a cache: it is not part of the state. A row that leaves is erased: its entry gets row
+number -1 and, so that the array stays sorted, the hash of somebody who stays. Copies of a hash lie
+side by side, so they go when its owner goes.
 """
 
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import narwhals.stable.v2 as nw
 import numpy as np
@@ -21,6 +30,10 @@ _LEAST, _MOST = -(2**63), 2**63 - 1
 _EXPECTED = "expected all int (64 bits) or all str, one kind only"
 # Things that can be iterated over, but whose items are no ids.
 _NO_LISTS = (bytes, bytearray, memoryview, dict)
+# Drawn per process, so that nobody can choose ids that collide.
+_KEY = secrets.randbits(128)
+# From this many rows on, one pass over all entries is cheaper than a search for each.
+_MANY = 64
 
 
 class Ids(ABC):
@@ -80,13 +93,12 @@ class Ids(ABC):
         return parts
 
 
+@dataclass(eq=False, repr=False)
 class IntIds(Ids):
     """Ids that are int, as one int64 array."""
 
     kind: ClassVar[str] = "int"
-
-    def __init__(self, values: NDArray[np.int64]) -> None:
-        self.values = values
+    values: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.values)
@@ -127,22 +139,14 @@ class IntIds(Ids):
         _, first = np.unique(self.values, return_index=True)
         return self.take(np.sort(first))
 
-    def _to_state(self) -> dict[str, Any]:
-        return {"values": self.values}
 
-    @classmethod
-    def _from_state(cls, state: dict[str, Any]) -> Self:
-        return cls(state["values"])
-
-
+@dataclass(eq=False, repr=False)
 class TextIds(Ids):
     """Ids that are str, as one UTF-8 buffer and n + 1 offsets (a dict costs ten times more)."""
 
     kind: ClassVar[str] = "str"
-
-    def __init__(self, blob: NDArray[np.uint8], offsets: NDArray[np.int64]) -> None:
-        self.blob = blob
-        self.offsets = offsets
+    blob: NDArray[np.uint8]
+    offsets: NDArray[np.int64]
 
     @classmethod
     def from_strings(cls, values: list[str]) -> Self:
@@ -210,13 +214,6 @@ class TextIds(Ids):
         for position in positions.tolist():
             begin, end = self.offsets[position : position + 2].tolist()
             self.blob[begin:end] = 0
-
-    def _to_state(self) -> dict[str, Any]:
-        return {"blob": self.blob, "offsets": self.offsets}
-
-    @classmethod
-    def _from_state(cls, state: dict[str, Any]) -> Self:
-        return cls(state["blob"], state["offsets"])
 
 
 def as_ids(values: Any, *, what: str = "ids") -> Ids:
@@ -306,3 +303,98 @@ def _utf8(value: str) -> bytes:
         return value.encode()
     except UnicodeEncodeError as error:
         raise IdsTypeError(f"id {value!r} is no valid Unicode text: {error.reason}") from error
+
+
+class Matches(NamedTuple):
+    """Rows that belong to the wanted ids, and one row of each wanted id (-1: it has none)."""
+
+    positions: NDArray[np.int64]
+    any_row: NDArray[np.int64]
+
+    @property
+    def found(self) -> NDArray[np.bool_]:
+        """Which of the wanted ids have rows."""
+        return self.any_row >= 0
+
+
+class IdIndex:
+    """Index of ids by hash; `find` is O(k log n) for k ids."""
+
+    def __init__(self, ids: Ids) -> None:
+        hashes = ids.hashes(_KEY, Purpose.ID_INDEX)
+        self._order = np.argsort(hashes, kind="stable").astype(np.int64)
+        self._sorted = hashes[self._order]
+        self._ids = ids
+
+    def find(self, wanted: Ids) -> Matches:
+        """Return the rows of the wanted ids, ascending, and which ids were found."""
+        if type(wanted) is not type(self._ids):
+            return Matches(np.empty(0, np.int64), np.full(len(wanted), -1))
+        hashes = wanted.hashes(_KEY, Purpose.ID_INDEX)
+        first = np.searchsorted(self._sorted, hashes, "left")
+        count = np.searchsorted(self._sorted, hashes, "right") - first
+        asker = np.repeat(np.arange(len(wanted)), count)
+        offset = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+        rows = self._order[first[asker] + offset]
+        held = rows >= 0
+        rows, asker = rows[held], asker[held]
+        pairs = zip(self._ids.take(rows).to_list(), wanted.take(asker).to_list(), strict=True)
+        same = np.fromiter((a == b for a, b in pairs), bool, len(rows))
+        any_row = np.full(len(wanted), -1)
+        any_row[asker[same]] = rows[same]
+        return Matches(np.unique(rows[same]), any_row)
+
+    def find_one(self, wanted: Ids) -> NDArray[np.int64]:
+        """Return the rows of a lone id, ascending; `find` without its overhead for many."""
+        if type(wanted) is not type(self._ids):
+            return np.empty(0, np.int64)
+        first, end = self._run(wanted.hashes(_KEY, Purpose.ID_INDEX))
+        value, ids = wanted.at(0), self._ids
+        rows = self._order[first:end].tolist()
+        return np.array([row for row in rows if row >= 0 and ids.at(row) == value], np.int64)
+
+    def erase(self, rows: NDArray[np.int64]) -> None:
+        """Erase the entries of these rows, in place; those erased before are left alone."""
+        if len(rows) < _MANY:
+            for row in rows.tolist():
+                entry = int(self._entry_of_row[row])
+                if entry >= 0:
+                    self._order[entry] = self._entry_of_row[row] = -1
+                    self._overwrite_if_erased(*self._run(self._sorted[entry : entry + 1]))
+            return
+        entries = self._entry_of_row[rows]
+        self._order[entries[entries >= 0]] = -1
+        self._entry_of_row[rows] = -1
+        self._overwrite_all_erased()
+
+    @cached_property
+    def _entry_of_row(self) -> NDArray[np.int64]:
+        entries = np.full(len(self._ids), -1)
+        held = np.flatnonzero(self._order >= 0)
+        entries[self._order[held]] = held
+        return entries
+
+    def _run(self, lone_hash: NDArray[np.uint64]) -> tuple[int, int]:
+        """Return where the entries with this hash begin and end."""
+        first = self._sorted.searchsorted(lone_hash, "left")
+        end = self._sorted.searchsorted(lone_hash, "right")
+        return int(first[0]), int(end[0])
+
+    def _overwrite_if_erased(self, first: int, end: int) -> None:
+        """Give a run of equal hashes that nobody has any more the hash of a neighbour."""
+        if max(self._order[first:end].tolist()) >= 0:
+            return
+        if first > 0:
+            self._sorted[first:end] = self._sorted[first - 1]
+        else:
+            self._sorted[:end] = self._sorted[end] if end < len(self._sorted) else 0
+
+    def _overwrite_all_erased(self) -> None:
+        """Give every erased entry the hash of the last row before it, or else of the first."""
+        held = self._order >= 0
+        if not held.any():
+            self._sorted[:] = 0
+            return
+        source = np.where(held, np.arange(len(held)), held.argmax())
+        np.maximum.accumulate(source, out=source)
+        self._sorted[:] = self._sorted[source]

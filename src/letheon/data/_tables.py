@@ -4,13 +4,15 @@ A table is a NumPy array (C order), a scipy.sparse CSR, a pandas or polars frame
 texts. The inner estimator of a wrapper receives the kind of table that was given.
 """
 
+import math
 from typing import Any
 
 import narwhals.stable.v2 as nw
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from sklearn.utils import check_array
+from sklearn.utils import assert_all_finite, check_array
+from sklearn.utils.validation import column_or_1d
 
 Table = Any
 _INT64 = np.iinfo(np.int64)
@@ -155,21 +157,67 @@ def require_one_kind(y: Any) -> None:
     In an array of objects texts may stand beside numbers; in a list NumPy would turn the numbers
     into texts.
     """
+    numbers = {"bool", "int", "float"}
+    kinds = {type(_plain_value(value)).__name__ for value in _objects_of(y)}
+    _require_one(kinds & (numbers | {"str"} if isinstance(y, list | tuple) else numbers))
+
+
+def _objects_of(y: Any) -> list[Any]:
+    """Return the labels of a list or of an array of objects; arrays of one dtype hold no others."""
     is_list = isinstance(y, list | tuple)
     if not is_list and str(getattr(y, "dtype", "")).lower() != "object":
-        return
-    kinds = {_kind_of(value) for value in np.asarray(y, object).ravel()}
-    mixed = kinds & ({"bool", "int", "float", "str"} if is_list else {"bool", "int", "float"})
-    if len(mixed) > 1:
-        raise ValueError(f"y mixes {' and '.join(sorted(mixed))}; give labels of one kind")
+        return []
+    return np.asarray(y, object).ravel().tolist()
 
 
-def _kind_of(value: Any) -> str:
-    return type(_plain_value(value)).__name__
+def _require_one(kinds: set[str]) -> None:
+    if len(kinds) > 1:
+        raise ValueError(f"y mixes {' and '.join(sorted(kinds))}; give labels of one kind")
 
 
 def _plain_value(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
+
+
+def hold_labels(y: Any, *, name: str, regressor: str) -> NDArray[Any]:
+    """Return class labels in canonical form, or raise for those of the wrong kind.
+
+    `name` is the estimator's and `regressor` the one to take for fractions instead.
+    """
+    _require_labels(y)
+    given = column_or_1d(y, warn=True)
+    assert_all_finite(given, estimator_name=name, input_name="y")
+    labels = hold_target(given)
+    # Of dates NumPy may make numbers.
+    if labels.dtype.kind not in "biUf" or given.dtype.kind in "mM":
+        kind = type(given.flat[0]).__name__ if given.dtype.kind == "O" else given.dtype.name
+        raise ValueError(f"y holds labels of type {kind}; give numbers, truth values or texts")
+    if labels.dtype.kind != "f":
+        return labels
+    if (labels != np.floor(labels)).any():
+        raise ValueError(
+            f"Unknown label type: continuous; y holds fractions, so {regressor} may be "
+            "what you want"
+        )
+    return labels + 0.0  # -0.0 becomes 0.0
+
+
+def _require_labels(y: Any) -> None:
+    """Raise for labels that are missing or of mixed kinds, in a list, objects or a series."""
+    series = nw.from_native(y, series_only=True, pass_through=True)
+    if isinstance(series, nw.Series) and not series.dtype.is_float() and series.is_null().any():
+        raise ValueError("y has missing labels; leave these rows out")
+    values = [_plain_value(value) for value in _objects_of(y)]
+    missing = {"None" if value is None else "NaN" for value in values if _is_missing(value)}
+    if missing:
+        raise ValueError(
+            f"y has missing labels ({', '.join(sorted(missing))}); leave these rows out"
+        )
+    _require_one({type(value).__name__ for value in values})
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def take_target(y: NDArray[Any] | None, positions: NDArray[np.int64]) -> NDArray[Any] | None:

@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
 
 from letheon import exceptions as errors
-from letheon.ledger.db.sqlite import CANNOT_WRITE, UNWRITABLE
+from letheon.ledger.db.engines import CANNOT_WRITE, UNWRITABLE
 from letheon.verifier import Refused
 
 PREFIX = "urn:letheon:problem:"

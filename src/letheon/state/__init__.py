@@ -16,11 +16,17 @@ Examples
 """
 
 from letheon.state._arrays import plain_descr
-from letheon.state._blob import FORMAT, decode, decode_plain, digest, encode, environment
-from letheon.state._budget import UNLIMITED, MemoryBudget
-from letheon.state._canonical import to_bytes
-from letheon.state._decode import has_listed_classes, require_trust, trust_of
-from letheon.state._encode import classes_of, ensure_supported, to_tree
+from letheon.state._bytes import to_bytes
+from letheon.state._decode import decode, decode_plain, has_listed_classes, require_trust, trust_of
+from letheon.state._encode import (
+    FORMAT,
+    classes_of,
+    digest,
+    encode,
+    ensure_supported,
+    environment,
+    to_tree,
+)
 from letheon.state._file import (
     Contents,
     build,
@@ -31,10 +37,12 @@ from letheon.state._file import (
     write_file,
 )
 from letheon.state._nodes import (
+    UNLIMITED,
     Array,
     Coded,
     Instance,
     Items,
+    MemoryBudget,
     Node,
     Objects,
     Pairs,
@@ -42,9 +50,8 @@ from letheon.state._nodes import (
     Scalar,
     names_of,
 )
-from letheon.state._plans import NEUTRAL_PARAMETERS, codec_of, register_codec
 from letheon.state._stores import Checkpoint, DirectoryStore, sync_directory, write_atomically
-from letheon.state._tags import import_path, tag_of
+from letheon.state._tags import NEUTRAL_PARAMETERS, codec_of, import_path, register_codec, tag_of
 
 __all__ = [
     "FORMAT",

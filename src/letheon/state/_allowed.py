@@ -7,8 +7,6 @@ Functions on the list compute and do nothing else: none reads, writes or calls w
 Classes that may be values are called by who holds them, so their constructors do no more than that.
 """
 
-from collections.abc import Mapping
-
 _SEARCH = (
     "it keeps wall times, so two fits on the same rows differ. Put the search outside: "
     "GridSearchCV(NaiveUnlearner(estimator), ...), or wrap best_estimator_"
@@ -23,18 +21,16 @@ REFUSED: dict[str, str] = {
 }
 
 # Types that occur as values, such as `dtype=np.float64` of an encoder.
-_BUILT_IN = "bool int float complex str bytes object"
-_NUMPY = (
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 longlong ulonglong float16 float32 "
-    "float64 complex64 complex128 str_ bytes_ object_ datetime64 timedelta64 void generic number "
-    "integer floating signedinteger unsignedinteger"
-)
-TYPES = frozenset(
-    [f"builtins.{name}" for name in _BUILT_IN.split()]
-    + [f"numpy.{name}" for name in _NUMPY.split()]
-)
+_TYPES = {
+    "builtins": "bool int float complex str bytes object",
+    "numpy": (
+        "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 longlong ulonglong float16 float32 "
+        "float64 complex64 complex128 str_ bytes_ object_ datetime64 timedelta64 void generic "
+        "number integer floating signedinteger unsignedinteger"
+    ),
+}
 
-_CLASS_TABLE: dict[str, str] = {
+_CLASSES = {
     "sklearn._loss.link": "HalfLogitLink IdentityLink Interval LogLink LogitLink MultinomialLogit",
     "sklearn._loss.loss": (
         "AbsoluteError ExponentialLoss HalfBinomialLoss HalfBinomialLossArrayAPI HalfGammaLoss "
@@ -201,7 +197,7 @@ _CLASS_TABLE: dict[str, str] = {
 }
 
 # Classes that may be values: optimisers and nets are made by the class itself.
-_CLASS_VALUE_TABLE: dict[str, str] = {
+_CLASS_VALUES = {
     "letheon.deep._nets": "CNN MLP ResNet",
     "torch.optim.adadelta": "Adadelta",
     "torch.optim.adagrad": "Adagrad",
@@ -216,7 +212,7 @@ _CLASS_VALUE_TABLE: dict[str, str] = {
     "torch.optim.sgd": "SGD",
 }
 
-_FUNCTION_TABLE: dict[str, str] = {
+_FUNCTIONS = {
     "numpy": (
         "absolute add amax amin arccos arccosh arcsin arcsinh arctan arctan2 arctanh asarray "
         "average bitwise_and bitwise_count bitwise_or bitwise_xor cbrt ceil clip conjugate "
@@ -277,16 +273,12 @@ _FUNCTION_TABLE: dict[str, str] = {
     ),
 }
 
-Table = Mapping[str, frozenset[str]]
 
-CLASSES: Table = {module: frozenset(names.split()) for module, names in _CLASS_TABLE.items()}
-CLASS_VALUES: Table = {
-    module: frozenset(names.split()) for module, names in _CLASS_VALUE_TABLE.items()
-}
-FUNCTIONS: Table = {module: frozenset(names.split()) for module, names in _FUNCTION_TABLE.items()}
+def _qualified(table: dict[str, str]) -> frozenset[str]:
+    return frozenset(f"{module}.{name}" for module in table for name in table[module].split())
 
 
-def is_listed(table: Table, name: str) -> bool:
-    """Say whether a qualified name stands in a table."""
-    module, _, rest = name.rpartition(".")
-    return rest in table.get(module, ())
+TYPES = _qualified(_TYPES)
+CLASSES = _qualified(_CLASSES)
+CLASS_VALUES = _qualified(_CLASS_VALUES)
+FUNCTIONS = _qualified(_FUNCTIONS)

@@ -14,9 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from letheon.exceptions import CorruptFileError, StateError, UnsupportedStateError
-from letheon.state._budget import MemoryBudget, check_shape
-from letheon.state._canonical import text_bytes
-from letheon.state._nodes import Array, Dtype, Fields, Items, Node, Objects, Scalar, Strings
+from letheon.state._bytes import text_bytes
+from letheon.state._nodes import (
+    Array,
+    Dtype,
+    Fields,
+    Items,
+    MemoryBudget,
+    Node,
+    Objects,
+    Scalar,
+    Strings,
+    check_shape,
+)
 
 # Above this a view is passed on instead of a copy.
 _COPY_BELOW = 1 << 14

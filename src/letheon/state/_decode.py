@@ -6,50 +6,23 @@ of this package, of the caller, or a letheon class's own ``_from_state`` builds 
 that it validates.
 """
 
+import hashlib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from letheon.exceptions import CorruptFileError, StateError, UntrustedClassError
-from letheon.state._allowed import (
-    CLASS_VALUES,
-    CLASSES,
-    FUNCTIONS,
-    TYPES,
-    is_listed,
-)
+from letheon.exceptions import CorruptFileError, NewerFormatError, StateError, UntrustedClassError
+from letheon.state import _nodes as nodes
+from letheon.state import _tags as tags
+from letheon.state._allowed import CLASS_VALUES, FUNCTIONS, TYPES
 from letheon.state._arrays import array_from, dtype_from, scalar_from
-from letheon.state._budget import ATOM, INSTANCE, MemoryBudget, array_bytes, require_distinct_hashes
-from letheon.state._encode import encode_tree
-from letheon.state._nodes import (
-    Array,
-    Coded,
-    Dtype,
-    Fields,
-    Instance,
-    Items,
-    Name,
-    Node,
-    Objects,
-    Pairs,
-    Record,
-    Ref,
-    Scalar,
-    Strings,
-    Triple,
-    names_in,
-)
-from letheon.state._plans import (
-    codec_named,
-    codec_of,
-    dataclass_fields,
-    importable_name,
-    require_plain_attributes,
-)
+from letheon.state._bytes import from_bytes
+from letheon.state._encode import MAGIC, encode_tree
+from letheon.state._nodes import Coded, Instance, MemoryBudget, Name, Node, names_in
 from letheon.state._settings_rules import find_refusals, require_no_shadows
-from letheon.state._sklearn_checks import check_estimator_arrays
-from letheon.state._tags import import_path, is_model_class, is_ours, tag_of
+from letheon.state._sklearn import check_estimator_arrays
 
 Trusted = Iterable[Any]
 
@@ -94,7 +67,7 @@ def _name_of(thing: Any) -> str:
         raise TypeError(
             f"trusted holds {thing!r}; expected classes, functions or their qualified names"
         )
-    return importable_name(thing) or tag_of(thing)
+    return tags.importable_name(thing) or tags.tag_of(thing)
 
 
 def audit(tree: Node, trusted: Mapping[str, Any]) -> None:
@@ -173,22 +146,17 @@ def _about_main(names: Iterable[str]) -> str:
 
 def _is_allowed(kind: type, name: str, trusted: Mapping[str, Any]) -> bool:
     if kind is Coded:
-        return codec_named(name) is not None
+        return tags.codec_named(name) is not None
     if name in trusted:
         return True
     if kind is Name:
-        return _is_class_value(name) or is_listed(FUNCTIONS, name)
-    return is_listed_class(name)
+        return _is_class_value(name) or name in FUNCTIONS
+    return tags.is_listed_class(name)
 
 
 def _is_class_value(name: str) -> bool:
     """Say whether a class may be a value, and so be called, without being trusted."""
-    return name in TYPES or is_listed(CLASS_VALUES, name)
-
-
-def is_listed_class(name: str) -> bool:
-    """Say whether a class may be constructed without being trusted by the caller."""
-    return is_listed(CLASSES, name) or is_model_class(name)
+    return name in TYPES or name in CLASS_VALUES
 
 
 def has_listed_classes(value: Any) -> bool:
@@ -198,7 +166,8 @@ def has_listed_classes(value: Any) -> bool:
     on such values.
     """
     return all(
-        isinstance(thing, type) and (is_listed_class(tag_of(thing)) or codec_of(thing) is not None)
+        isinstance(thing, type)
+        and (tags.is_listed_class(tags.tag_of(thing)) or tags.codec_of(thing) is not None)
         for thing in encode_tree(value, "file")[1]
     )
 
@@ -219,7 +188,7 @@ class _Builder:
     def __init__(self, trusted: Mapping[str, Any], budget: MemoryBudget) -> None:
         self.trusted = trusted
         self.budget = budget
-        self.found: dict[str, Any] = {}
+        self.resolved: dict[str, Any] = {}
         # What a `Ref` may point to, and what another use of it counts.
         self.kept: list[tuple[Any, int]] | None = None
         self.n_built = 0
@@ -230,33 +199,33 @@ class _Builder:
         return node if build is None else build(self, node)
 
     def _spent(self) -> int:
-        return self.budget.used + INSTANCE * self.n_built
+        return self.budget.used + nodes.INSTANCE * self.n_built
 
     def _keep(self, value: Any, before: int) -> Any:
         if self.kept is not None:
             self.kept.append((value, self._spent() - before))
         return value
 
-    def _items(self, node: Items) -> Any:
+    def _items(self, node: nodes.Items) -> Any:
         if node.kind in {"set", "frozenset"}:
             values = self._unnumbered(node.items)
-            require_distinct_hashes(values)
+            nodes.require_distinct_hashes(values)
         else:
             values = [self.value(item) for item in node.items]
         return values if node.kind == "list" else _CONTAINERS[node.kind](values)
 
-    def _unnumbered(self, nodes: Iterable[Any]) -> list[Any]:
+    def _unnumbered(self, parts: Iterable[Any]) -> list[Any]:
         kept, self.kept = self.kept, None
-        values = [self.value(node) for node in nodes]
+        values = [self.value(part) for part in parts]
         self.kept = kept
         return values
 
-    def _record(self, node: Record) -> dict[str, Any]:
+    def _record(self, node: nodes.Record) -> dict[str, Any]:
         return {key: self.value(item) for key, item in node.items}
 
-    def _pairs(self, node: Pairs) -> dict[Any, Any]:
+    def _pairs(self, node: nodes.Pairs) -> dict[Any, Any]:
         keys = self._unnumbered(key for key, _ in node.items)
-        require_distinct_hashes(keys)
+        nodes.require_distinct_hashes(keys)
         values = [self.value(item) for _, item in node.items]
         return dict(zip(keys, values, strict=True))
 
@@ -264,30 +233,24 @@ class _Builder:
         before = self._spent()
         return self._keep(array_from(node, self.value, self.budget), before)
 
-    def _scalar(self, node: Scalar) -> Any:
-        return scalar_from(node, self.value, self.budget)
-
-    def _triple(self, node: Triple) -> Any:
+    def _triple(self, node: nodes.Triple) -> Any:
         parts = [self.value(part) for part in node[1:]]
         if node.kind == "slice":
             return slice(*parts)
         numbers = range(*parts)
         # Libraries make arrays of it.
-        self.budget.take(ATOM * len(numbers), "a range")
+        self.budget.take(nodes.ATOM * len(numbers), "a range")
         return numbers
-
-    def _dtype(self, node: Dtype) -> Any:
-        return dtype_from(node.descr)
 
     def _name(self, node: Name) -> Any:
         self._require_allowed(Name, node.name)
-        found = self._resolve(node.name)
-        as_listed = isinstance(found, type) == _is_class_value(node.name)
-        if not as_listed and node.name not in self.trusted:
+        thing = self._resolve(node.name)
+        is_as_listed = isinstance(thing, type) == _is_class_value(node.name)
+        if not is_as_listed and node.name not in self.trusted:
             raise UntrustedClassError(f"{node.name!r} is not what the allow-list says")
-        return found
+        return thing
 
-    def _ref(self, node: Ref) -> Any:
+    def _ref(self, node: nodes.Ref) -> Any:
         if self.kept is None or node.number >= len(self.kept):
             raise CorruptFileError("a reference points nowhere")
         # Every use counts: a digest or a copy follows all of them, however they branch.
@@ -295,33 +258,29 @@ class _Builder:
         self.budget.take(cost, "a reference")
         return value
 
-    def _instance(self, node: Instance) -> Any:
-        return self._scoped(node.name, lambda: self._object(node))
-
-    def _coded(self, node: Coded) -> Any:
-        return self._scoped(node.name, lambda: self._decoded(node))
-
-    def _scoped(self, name: str, build: Callable[[], Any]) -> Any:
-        outermost = self.kept is None and not is_ours(name)
-        if outermost:
+    def _object(self, node: Instance | Coded) -> Any:
+        is_outermost = self.kept is None and not tags.is_ours(node.name)
+        if is_outermost:
             self.kept = []
         before = self._spent()
-        value = self._keep(build(), before)
-        if outermost:
+        value = self._instance(node) if isinstance(node, Instance) else self._coded(node)
+        self._keep(value, before)
+        if is_outermost:
             self.kept = None
         return value
 
-    def _decoded(self, node: Coded) -> Any:
-        codec = codec_named(node.name)
-        if codec is None:
+    def _coded(self, node: Coded) -> Any:
+        named = tags.codec_named(node.name)
+        if named is None:
             raise UntrustedClassError(f"nobody registered a codec for {node.name!r}")
-        cls = codec[1] or self._resolve(node.name)
+        codec, registered = named
+        cls = registered or self._resolve(node.name)
         plain = self.value(node.payload)
-        if codec[0].cost is not None:
-            self.budget.take(codec[0].cost(cls, plain), node.name)
-        return codec[0].decode(cls, plain)
+        if codec.cost is not None:
+            self.budget.take(codec.cost(cls, plain), node.name)
+        return codec.decode(cls, plain)
 
-    def _object(self, node: Instance) -> Any:
+    def _instance(self, node: Instance) -> Any:
         cls = self._class(node.name)
         if node.name not in self.trusted:
             require_no_shadows(cls, node)
@@ -330,7 +289,7 @@ class _Builder:
             self._take_for_state(cls, node.name, state)
             return cls._from_state(state)
         value = object.__new__(cls)
-        fields = dataclass_fields(cls)
+        fields = tags.dataclass_fields(cls)
         if fields is None:
             vars(value).update(state)
         else:
@@ -346,16 +305,16 @@ class _Builder:
             self.budget.take_native(n_bytes, n_steps, name)
         copies = next((n for prefix, n in _COPIES.items() if name.startswith(prefix)), 0)
         if copies:
-            self.budget.take(copies * array_bytes(state), name)
+            self.budget.take(copies * nodes.array_bytes(state), name)
 
     def _class(self, name: str) -> Any:
         self._require_allowed(Instance, name)
         cls = self._resolve(name)
-        if not isinstance(cls, type) or tag_of(cls) != name:
+        if not isinstance(cls, type) or tags.tag_of(cls) != name:
             raise UntrustedClassError(f"{name!r} is not a class of that name")
-        if name in self.trusted or not is_ours(name):
+        if name in self.trusted or not tags.is_ours(name):
             if not hasattr(cls, "_from_state"):
-                require_plain_attributes(cls)
+                tags.require_plain_attributes(cls)
         elif not _keeps_state(cls):
             raise UntrustedClassError(f"{name!r} is not a class that models are made of")
         return cls
@@ -366,31 +325,31 @@ class _Builder:
             raise UntrustedClassError(f"{name!r} is not on the allow-list")
 
     def _resolve(self, name: str) -> Any:
-        if name not in self.found:
+        if name not in self.resolved:
             known = self.trusted.get(name)
-            self.found[name] = import_name(name) if known is None else known
-        return self.found[name]
+            self.resolved[name] = import_name(name) if known is None else known
+        return self.resolved[name]
 
 
 def _keeps_state(cls: type) -> bool:
     own = hasattr(cls, "_from_state") or hasattr(cls, "get_params")
-    return own or dataclass_fields(cls) is not None
+    return own or tags.dataclass_fields(cls) is not None
 
 
 def import_name(name: str) -> Any:
     """Return what an audited qualified name stands for."""
-    module, _, rest = import_path(name).rpartition(".")
+    module, _, rest = tags.import_path(name).rpartition(".")
     while module:
         try:
-            found: Any = import_module(module)
+            thing: Any = import_module(module)
         except ImportError:
             module, _, head = module.rpartition(".")
             rest = f"{head}.{rest}"
             continue
         for part in rest.split("."):
-            found = getattr(found, part, None)
-        if found is not None:
-            return found
+            thing = getattr(thing, part, None)
+        if thing is not None:
+            return thing
         break
     raise UntrustedClassError(
         f"{name!r} cannot be imported here"
@@ -398,19 +357,86 @@ def import_name(name: str) -> Any:
     )
 
 
-_BUILDERS: dict[type, Any] = {
-    Items: _Builder._items,
-    Record: _Builder._record,
-    Pairs: _Builder._pairs,
-    Array: _Builder._array,
-    Strings: _Builder._array,
-    Objects: _Builder._array,
-    Fields: _Builder._array,
-    Scalar: _Builder._scalar,
-    Triple: _Builder._triple,
-    Dtype: _Builder._dtype,
+_BUILDERS: dict[type, Callable[[_Builder, Any], Any]] = {
+    nodes.Items: _Builder._items,
+    nodes.Record: _Builder._record,
+    nodes.Pairs: _Builder._pairs,
+    **dict.fromkeys((nodes.Array, nodes.Strings, nodes.Objects, nodes.Fields), _Builder._array),
+    nodes.Scalar: lambda builder, node: scalar_from(node, builder.value, builder.budget),
+    nodes.Triple: _Builder._triple,
+    nodes.Dtype: lambda _, node: dtype_from(node.descr),
     Name: _Builder._name,
-    Instance: _Builder._instance,
-    Coded: _Builder._coded,
-    Ref: _Builder._ref,
+    Instance: _Builder._object,
+    Coded: _Builder._object,
+    nodes.Ref: _Builder._ref,
 }
+
+
+def decode(data: nodes.Buffer, *, trusted: Trusted = (), max_memory: int | None = None) -> Any:
+    """Return the value that `encode` wrote.
+
+    Parameters
+    ----------
+    data : bytes or memoryview
+        What `encode` returned.
+    trusted : iterable of class, function or str
+        Classes and functions, or their qualified names, that may be used besides letheon's own
+        and scikit-learn's.
+    max_memory : int, optional
+        Bytes that decoding may take. By default 64 MiB and 4 times the size of `data`, and
+        64 MiB and 16 times the size for the compiled forest.
+
+    Raises
+    ------
+    CorruptFileError
+        If a byte was changed or is missing.
+    MemoryLimitError
+        If decoding would take more memory than that; it was not allocated.
+    NewerFormatError
+        If a later letheon wrote the bytes.
+    UntrustedClassError
+        If the bytes name a class that nobody allowed; nothing was imported then.
+
+    Examples
+    --------
+    >>> from letheon.state import decode, encode
+    >>> decode(encode({"weights": [0.5, -0.0]}))
+    {'weights': [0.5, -0.0]}
+    """
+    names = trusted_names(trusted)
+    view = memoryview(data)
+    budget = MemoryBudget(view.nbytes, max_memory)
+    tree = from_bytes(_verified_body(view), budget)
+    audit(tree, names)
+    return construct(tree, names, budget)
+
+
+def decode_plain(data: nodes.Buffer) -> Any:
+    """Return the value that `encode` wrote if it is plain: no class and no function is named.
+
+    Raises
+    ------
+    CorruptFileError
+        If the bytes are damaged, or hold more than numbers, texts, bytes, arrays and containers.
+    """
+    view = memoryview(data)
+    budget = MemoryBudget(view.nbytes, None)
+    tree = from_bytes(_verified_body(view), budget)
+    if nodes.names_of(tree):
+        raise CorruptFileError("expected plain values, and the bytes name classes or functions")
+    return construct(tree, {}, budget)
+
+
+def _verified_body(data: memoryview) -> memoryview:
+    head = re.match(rb"letheon-state-v(\d{1,9})\0", data[:32])
+    if head is None:
+        raise CorruptFileError("these bytes are no letheon state")
+    if head[0] != MAGIC:
+        raise NewerFormatError(
+            f"the state has the format v{int(head[1])}, this letheon reads v1; "
+            "install a newer letheon"
+        )
+    body = data[len(MAGIC) + 32 :]
+    if hashlib.sha256(body).digest() != bytes(data[len(MAGIC) : len(MAGIC) + 32]):
+        raise CorruptFileError("the state is truncated or altered: its SHA-256 differs")
+    return body

@@ -1,29 +1,29 @@
-"""From Python objects to the tree of nodes."""
+"""From Python objects to the tree of nodes, and from there to digests and encoded bytes.
 
+Layout of an encoded value: ``letheon-state-v1`` and a NUL byte, the SHA-256 of what follows, and
+the canonical bytes of the tree in the file view.
+"""
+
+import hashlib
+import sys
 import types
+from functools import cache
+from importlib.metadata import version
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any, Literal
 
 import numpy as np
+from threadpoolctl import threadpool_info
 
 from letheon.exceptions import UnsupportedStateError
-from letheon.state._arrays import array_node, dtype_node, scalar_node
-from letheon.state._canonical import to_bytes
-from letheon.state._nodes import (
-    MAX_DEPTH,
-    Array,
-    Coded,
-    Instance,
-    Items,
-    Name,
-    Node,
-    Pairs,
-    Record,
-    Ref,
-    Triple,
-)
-from letheon.state._plans import Plan, codec_of, importable_name, plan_of, without_neutral
-from letheon.state._tags import tag_of
+from letheon.state import _nodes as nodes
+from letheon.state._arrays import array_node, dtype_descr, scalar_node
+from letheon.state._bytes import chunks, to_bytes
+from letheon.state._tags import Plan, codec_of, importable_name, plan_of, tag_of
+
+FORMAT = "letheon-v1"
+MAGIC = b"letheon-state-v1\0"
 
 View = Literal["file", "digest"]
 
@@ -31,12 +31,7 @@ View = Literal["file", "digest"]
 _ADDRESSES = frozenset({"_stop_words_id"})
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
 _BUILT_IN_TYPES = frozenset({bool, int, float, complex, str, bytes, object})
-_FUNCTIONS = (
-    types.FunctionType,
-    types.BuiltinFunctionType,
-    np.ufunc,
-    type(np.mean),
-)
+_NAMED = (type, types.FunctionType, types.BuiltinFunctionType, np.ufunc, type(np.mean))
 
 
 class Encoder:
@@ -65,10 +60,10 @@ class Encoder:
         if self.seen is not None:
             number = self.seen.get(id(value))
             if number is not None:
-                return Ref(number)
+                return nodes.Ref(number)
         self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise self._refusal(f"more than {MAX_DEPTH} values inside each other")
+        if self.depth > nodes.MAX_DEPTH:
+            raise self._refusal(f"more than {nodes.MAX_DEPTH} values inside each other")
         method = _METHODS.get(cls)
         node = self._other(value) if method is None else method(self, value)
         self.depth -= 1
@@ -89,44 +84,44 @@ class Encoder:
             raise self._refusal(f"a {type(value).__name__} contains itself")
         self.open.add(id(value))
 
-    def _list(self, value: Any) -> Items:
+    def _list(self, value: Any) -> nodes.Items:
         self._enter(value)
         items = tuple([self.node(item) for item in value])
         self.open.discard(id(value))
-        return Items(type(value).__name__, items)
+        return nodes.Items(type(value).__name__, items)
 
-    def _set(self, value: Any) -> Items:
+    def _set(self, value: Any) -> nodes.Items:
         items = self._sorted(value)
-        return Items(type(value).__name__, tuple([node for _, node, _ in items]))
+        return nodes.Items(type(value).__name__, tuple([node for _, node, _ in items]))
 
     def _sorted(self, values: Any) -> list[tuple[bytes, Any, Any]]:
         """Return (canonical bytes, node, value) of hashable values, sorted by the bytes."""
         # Without numbers: the order in which a set is walked is not a property of the set.
         scope, self.seen = (self.seen, self.alive), None
-        nodes = [(self.node(value), value) for value in values]
+        pairs = [(self.node(value), value) for value in values]
         self.seen, self.alive = scope
-        items = sorted([(to_bytes(node), node, value) for node, value in nodes], key=_first)
+        items = sorted([(to_bytes(node), node, value) for node, value in pairs], key=itemgetter(0))
         if any(a[0] == b[0] for a, b in pairwise(items)):
             raise self._refusal("two keys with the same canonical bytes (two NaN?)")
         return items
 
-    def _dict(self, value: dict[Any, Any]) -> Record | Pairs:
+    def _dict(self, value: dict[Any, Any]) -> nodes.Record | nodes.Pairs:
         self._enter(value)
         node = self._record(value) if all(type(k) is str for k in value) else self._pairs(value)
         self.open.discard(id(value))
         return node
 
-    def _record(self, value: dict[str, Any]) -> Record:
+    def _record(self, value: dict[str, Any]) -> nodes.Record:
         items = []
         for key in sorted(value):
             self.path.append(key)
             items.append((key, self.node(value[key])))
             self.path.pop()
-        return Record(tuple(items))
+        return nodes.Record(tuple(items))
 
-    def _pairs(self, value: dict[Any, Any]) -> Pairs:
+    def _pairs(self, value: dict[Any, Any]) -> nodes.Pairs:
         keys = self._sorted(value)
-        return Pairs(tuple([(node, self.node(value[key])) for _, node, key in keys]))
+        return nodes.Pairs(tuple([(node, self.node(value[key])) for _, node, key in keys]))
 
     def _array(self, value: Any) -> Any:
         if value.dtype.kind == "O":
@@ -138,25 +133,21 @@ class Encoder:
                 node = array_node(value, self.node)
             except UnsupportedStateError as error:
                 raise self._refusal(str(error)) from None
-        if self.digest and type(node) is Array and node.fortran:
+        if self.digest and type(node) is nodes.Array and node.fortran:
             node = node._replace(fortran=False)
         return self._keep(value, node)
 
-    def _slice(self, value: Any) -> Triple:
+    def _slice(self, value: Any) -> nodes.Triple:
         parts = [self.node(part) for part in (value.start, value.stop, value.step)]
-        return Triple(type(value).__name__, *parts)
+        return nodes.Triple(type(value).__name__, *parts)
 
-    def _type(self, value: type) -> Name:
-        if value in _BUILT_IN_TYPES or issubclass(value, np.generic):
-            return Name(tag_of(value))
-        return self._named(value, "class")
-
-    def _function(self, value: Any) -> Name:
-        return self._named(value, "function")
-
-    def _named(self, value: Any, kind: str) -> Name:
+    def _name(self, value: Any) -> nodes.Name:
+        is_class = isinstance(value, type)
+        if is_class and (value in _BUILT_IN_TYPES or issubclass(value, np.generic)):
+            return nodes.Name(tag_of(value))
         name = importable_name(value)
         if name is None:
+            kind = "class" if is_class else "function"
             name = getattr(value, "__qualname__", value.__name__)
             called = "a lambda" if value.__name__ == "<lambda>" else f"the {kind} {name!r}"
             raise self._refusal(
@@ -165,21 +156,17 @@ class Encoder:
             )
         if not isinstance(value, np.ufunc):
             self.names[value] = None
-        return Name(name)
+        return nodes.Name(name)
 
     def _other(self, value: Any) -> Any:
         """Encode what no table lists by exact type."""
         if isinstance(value, np.dtype):
-            return dtype_node(value)
+            return nodes.Dtype(dtype_descr(value))
         if isinstance(value, np.generic):
             return scalar_node(value)
         if isinstance(value, np.memmap):
             return self._array(np.asarray(value))
-        if isinstance(value, type):
-            return self._type(value)
-        if isinstance(value, _FUNCTIONS):
-            return self._function(value)
-        return self._object(value)
+        return self._name(value) if isinstance(value, _NAMED) else self._object(value)
 
     def _object(self, value: Any) -> Any:
         cls: type = type(value)
@@ -198,9 +185,9 @@ class Encoder:
         self.open.discard(id(value))
         return node
 
-    def _content(self, value: Any, plan: Plan) -> Node:
+    def _content(self, value: Any, plan: Plan) -> nodes.Node:
         if plan.codec is not None:
-            return Coded(plan.name, self.node(plan.codec.encode(value)))
+            return nodes.Coded(plan.name, self.node(plan.codec.encode(value)))
         state = self._state(value, plan)
         if plan.is_estimator and state.get("memory") is not None:
             raise self._refusal(
@@ -208,28 +195,22 @@ class Encoder:
                 "forgotten rows; set memory=None"
             )
         if self.digest:
-            state = without_neutral(state, plan)
+            skipped = plan.neutral
+            if plan.is_ours and "seed_" in state:
+                skipped = skipped | {"random_state"}
+            state = {key: item for key, item in state.items() if key not in skipped}
         if not all(type(key) is str for key in state):
             raise self._refusal(f"{plan.name} has attributes whose names are no str")
-        return Instance(plan.name, self._record(state))
+        return nodes.Instance(plan.name, self._record(state))
 
     def _state(self, value: Any, plan: Plan) -> dict[str, Any]:
-        state: dict[str, Any]
-        if self.digest and plan.digest_state:
-            state = value._digest_state()
-        elif plan.own_state:
-            state = value._to_state()
-        elif plan.fields is not None:
-            state = {name: getattr(value, name) for name in plan.fields}
-        else:
-            state = vars(value)
-            if not _ADDRESSES.isdisjoint(state):
-                state = {key: item for key, item in state.items() if key not in _ADDRESSES}
-        return state
-
-
-def _first(item: tuple[bytes, Any, Any]) -> bytes:
-    return item[0]
+        if self.digest and plan.has_digest_state:
+            return value._digest_state()  # type: ignore[no-any-return]
+        if plan.has_own_state:
+            return value._to_state()  # type: ignore[no-any-return]
+        if plan.fields is not None:
+            return {name: getattr(value, name) for name in plan.fields}
+        return {key: item for key, item in vars(value).items() if key not in _ADDRESSES}
 
 
 _METHODS: dict[type, Any] = {
@@ -241,14 +222,10 @@ _METHODS: dict[type, Any] = {
     np.ndarray: Encoder._array,
     slice: Encoder._slice,
     range: Encoder._slice,
-    **{
-        scalar: lambda _, value: scalar_node(value)
-        for scalar in (np.float64, np.float32, np.int64, np.int32, np.uint8, np.bool_, np.str_)
-    },
 }
 
 
-def to_tree(value: Any, *, view: View = "file") -> Node:
+def to_tree(value: Any, *, view: View = "file") -> nodes.Node:
     """Turn a value into a tree of plain nodes.
 
     Parameters
@@ -278,11 +255,11 @@ def to_tree(value: Any, *, view: View = "file") -> Node:
     return encode_tree(value, view)[0]
 
 
-def encode_tree(value: Any, view: View) -> tuple[Node, frozenset[Any]]:
+def encode_tree(value: Any, view: View) -> tuple[nodes.Node, frozenset[Any]]:
     """Return the tree of a value and the classes and functions met on the way."""
     encoder = Encoder(view)
     try:
-        tree: Node = encoder.node(value)
+        tree: nodes.Node = encoder.node(value)
     except RecursionError:
         raise UnsupportedStateError("a value is nested too deeply") from None
     return tree, frozenset(encoder.names)
@@ -318,3 +295,88 @@ def ensure_supported(estimator: Any) -> None:
         With the reason and what to do instead.
     """
     encode_tree(estimator, "file")
+
+
+@cache
+def _versions() -> dict[str, str]:
+    return {
+        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+        **{name: version(name) for name in ("numpy", "scipy", "scikit-learn")},
+        "letheon": FORMAT,
+        "blas": _blas(),
+    }
+
+
+def _blas() -> str:
+    """Name the BLAS builds of NumPy and SciPy and the kernel each chose for this processor.
+
+    Three kernels of one OpenBLAS give three digests of one ridge regression.
+    """
+    import scipy.linalg  # noqa: F401  (loads SciPy's own BLAS)
+
+    builds = [library for library in threadpool_info() if library["user_api"] == "blas"]
+    # Another package may bring a BLAS of its own into the process; it does not train our models.
+    own = [lib for lib in builds if "numpy" in lib["filepath"] or "scipy" in lib["filepath"]]
+    names = {
+        f"{lib['internal_api']} {lib['version']} {lib.get('architecture', '')}".strip()
+        for lib in own or builds
+    }
+    return ", ".join(sorted(names)) or "none found"
+
+
+def environment() -> dict[str, str]:
+    """Return what affects results besides data, settings and seed.
+
+    Returns
+    -------
+    dict
+        Python (major.minor), numpy, scipy, scikit-learn, under ``"letheon"`` the format, and under
+        ``"blas"`` the builds of BLAS with the kernel each runs on this processor.
+
+    Examples
+    --------
+    >>> from letheon.state import environment
+    >>> environment()["letheon"]
+    'letheon-v1'
+    """
+    return dict(_versions())
+
+
+def digest(value: Any) -> str:
+    r"""Return the SHA-256 of a value's canonical bytes, as a hexadecimal string.
+
+    The digest is ``SHA-256(b"letheon-v1\0" + canonical bytes of the digest tree)``. Settings that
+    do not affect the result are left out (`n_jobs`, `verbose`, `rebuild`, `checkpoint_dir`, and
+    `random_state` of a model whose `seed_` stands for it).
+
+    Parameters
+    ----------
+    value : object
+        A model, fitted or not, or any value that has canonical bytes.
+
+    Guarantee
+    ---------
+    Values with equal digests have equal canonical bytes, unless SHA-256 is broken.
+
+    Examples
+    --------
+    >>> from letheon.state import digest
+    >>> digest([1, 2]) == digest([1, 2]), digest([1, 2]) == digest((1, 2))
+    (True, False)
+    """
+    hasher = hashlib.sha256(b"letheon-v1\0")
+    for chunk in chunks(to_tree(value, view="digest")):
+        hasher.update(chunk)
+    return hasher.hexdigest()
+
+
+def encode(value: Any) -> bytes:
+    """Return a value as bytes that `decode` reads: a checkpoint in memory.
+
+    Raises
+    ------
+    UnsupportedStateError
+        If something in the value has no canonical bytes.
+    """
+    body = to_bytes(to_tree(value))
+    return b"".join((MAGIC, hashlib.sha256(body).digest(), body))

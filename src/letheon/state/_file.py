@@ -4,31 +4,42 @@ The header's ``__metadata__`` has the single key ``letheon``. Its value is a JSO
 order, ``format``, ``sha256``, ``kind``, ``versions`` and ``tree``. The SHA-256 is taken over the
 whole file with 64 zeros in its own place, so no byte can change unseen: not of the header, not of
 the padding, not of the tensors. The same value gives the same bytes.
+
+In the tree null, true, false, strings and integers below 2**53 stand for themselves; everything
+else is an object with one key that says what it is. Bytes and arrays lie in tensors: those of
+4,096 bytes and more in one of their own (``"t0"``, ``"t1"``, ...), smaller ones one after the other
+in the tensor ``small`` (``[begin, size]``). A float is its 8 bytes, little-endian, in hexadecimal.
 """
 
 import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator
+import struct
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
 
 from letheon.exceptions import (
     CorruptFileError,
     MemoryLimitError,
     NewerFormatError,
+    StateError,
     UnsupportedStateError,
 )
-from letheon.state._blob import FORMAT, environment
-from letheon.state._budget import MemoryBudget, check_shape
+from letheon.state import _nodes as nodes
+from letheon.state._bytes import TreeReader, from_bytes, require_increasing, to_bytes, to_parts
 from letheon.state._decode import Trusted, audit, construct, trusted_names
-from letheon.state._encode import to_tree
-from letheon.state._manifest import Tensors, from_json, json_memory, to_json
-from letheon.state._nodes import Node
+from letheon.state._encode import FORMAT, environment, to_tree
+from letheon.state._nodes import Buffer, MemoryBudget, Node, check_shape
 from letheon.state._stores import write_atomically
 
 _ZEROS = "0" * 64
@@ -44,6 +55,15 @@ _ITEMSIZES = {
     "F64": 8, "F32": 4, "F16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1,
     "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
 }  # fmt: skip
+SMALL = "small"
+_SMALL_BELOW = 4096
+_EXACT_INT = 1 << 53
+_PACK_ABOVE = 256
+# dtypes that a safetensors file knows by name; others are stored as bytes.
+_NATIVE = {
+    "<f8", "<f4", "<f2", "<i8", "<i4", "<i2", "|i1", "<u8", "<u4", "<u2", "|u1", "|b1",
+}  # fmt: skip
+_ATOMS = frozenset({type(None), bool, int, float, str})
 
 
 @dataclass(frozen=True)
@@ -101,15 +121,10 @@ def write_file(path: str | os.PathLike[str], value: Any, *, kind: str = "value")
     try:
         write_atomically(Path(path), [view[: place.end()], digest, view[place.end() + 64 :]])
     except OSError as error:
-        raise _about_the_target(error, path) from None
-
-
-def _about_the_target(error: OSError, path: str | os.PathLike[str]) -> OSError:
-    """Return the error with the path that the caller gave: the temporary file is our business."""
-    missing = isinstance(error, FileNotFoundError)
-    reason = "the directory to write into does not exist" if missing else error.strerror
-    # OSError itself chooses the subclass that belongs to the number.
-    return OSError(error.errno, reason, os.fspath(path))
+        is_missing = isinstance(error, FileNotFoundError)
+        reason = "the directory to write into does not exist" if is_missing else error.strerror
+        # With the path that the caller gave; OSError itself chooses the subclass of the number.
+        raise OSError(error.errno, reason, os.fspath(path)) from None
 
 
 def _serialised(tree: Node, kind: str) -> bytes:
@@ -117,18 +132,9 @@ def _serialised(tree: Node, kind: str) -> bytes:
     from safetensors.numpy import save
 
     tensors = Tensors()
-    content = to_json(tree, tensors)
-    manifest = json.dumps(
-        {
-            "format": FORMAT,
-            "sha256": _ZEROS,
-            "kind": kind,
-            "versions": environment(),
-            "tree": content,
-        },
-        separators=(",", ":"),
-        allow_nan=False,
-    )
+    content: dict[str, Any] = {"format": FORMAT, "sha256": _ZEROS, "kind": kind}
+    content |= {"versions": environment(), "tree": to_json(tree, tensors)}
+    manifest = json.dumps(content, separators=(",", ":"), allow_nan=False)
     if len(manifest) > _MAX_HEADER:
         raise UnsupportedStateError(
             "the value has too many small parts for one file; keep them in arrays"
@@ -197,33 +203,24 @@ def read_contents(
     """
     name = name_of(path)
     with naming(name):
-        if isinstance(path, str | os.PathLike):
-            size = Path(path).stat().st_size
-            budget = MemoryBudget(size, max_memory)
-            budget.take(size, "the file")
-            raw = Path(path).read_bytes()
-        else:
-            raw = path.read()
-            budget = MemoryBudget(len(raw), max_memory)
-            budget.take(len(raw), "the file")
+        file = Path(path) if isinstance(path, str | os.PathLike) else BytesIO(path.read())
+        size = file.stat().st_size if isinstance(file, Path) else len(file.getvalue())
+        budget = MemoryBudget(size, max_memory)
+        budget.take(size, "the file")
+        raw = file.read_bytes() if isinstance(file, Path) else file.getvalue()
         place = _START.match(raw, 8)
         if place is None:
             raise CorruptFileError(f"{name}: {_what_else(raw)}")
-        return _read(raw, place, budget, name)
-
-
-def _read(raw: bytes, place: re.Match[bytes], budget: MemoryBudget, name: str) -> Contents:
-    try:
-        _verify(raw, place)
-        return _parse(raw, budget)
-    except MemoryLimitError:
-        raise
-    except CorruptFileError as error:
-        raise CorruptFileError(
-            f"{name}: {error}; restore the file from a copy"
-        ) from error.__cause__
-    except NewerFormatError as error:
-        raise NewerFormatError(f"{name}: {error}") from None
+        try:
+            _verify(raw, place)
+            return _parse(raw, budget)
+        except MemoryLimitError:
+            raise
+        except CorruptFileError as error:
+            reason = f"{name}: {error}; restore the file from a copy"
+            raise CorruptFileError(reason) from error.__cause__
+        except NewerFormatError as error:
+            raise NewerFormatError(f"{name}: {error}") from None
 
 
 def _verify(raw: bytes, place: re.Match[bytes]) -> None:
@@ -263,26 +260,25 @@ def _parse(raw: bytes, budget: MemoryBudget) -> Contents:
         text = raw[8:begin]
         passing = json_memory(text)
         budget.take(passing, "the header")
-        header = json.loads(text, object_pairs_hook=_without_duplicates)
-        manifest = json.loads(
-            header.pop("__metadata__")["letheon"], object_pairs_hook=_without_duplicates
-        )
+        load = partial(json.loads, object_pairs_hook=_without_duplicates)
+        header = load(text)
+        manifest = load(header.pop("__metadata__")["letheon"])
         contents = Contents(
             format=manifest["format"],
             kind=manifest["kind"],
             versions={str(k): str(v) for k, v in manifest["versions"].items()},
-            tree=from_json(manifest["tree"], _tensors(header, memoryview(raw)[begin:]), budget),
+            tree=_Reader(_tensors(header, memoryview(raw)[begin:]), budget).read(manifest["tree"]),
             size=len(raw),
             budget=budget,
         )
         budget.give_back(passing)
         return contents
-    except CorruptFileError:
+    except StateError:
         raise
     except RecursionError:
         raise CorruptFileError("the manifest is nested too deeply") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptFileError(f"the header makes no sense: {error!r}") from error
+    except (ValueError, LookupError, TypeError, AttributeError, struct.error) as error:
+        raise CorruptFileError(f"the manifest makes no sense: {error!r}") from error
 
 
 def _tensors(header: dict[str, Any], data: memoryview) -> dict[str, memoryview]:
@@ -302,11 +298,206 @@ def _tensors(header: dict[str, Any], data: memoryview) -> dict[str, memoryview]:
 
 def _require(condition: bool, what: str) -> None:
     if not condition:
-        raise CorruptFileError(f"the header is wrong about {what}")
+        raise CorruptFileError(f"the manifest is wrong about {what}")
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    values = dict(pairs)
+    if len(values) != len(pairs):
         raise CorruptFileError("the manifest has a key twice")
-    return found
+    return values
+
+
+class Tensors:
+    """Collects the bytes of a tree as tensors."""
+
+    def __init__(self) -> None:
+        self.small = bytearray()
+        self.big: dict[str, NDArray[Any]] = {}
+
+    def add(self, data: Buffer, dtype: str = "|u1", shape: tuple[int, ...] = (-1,)) -> Any:
+        """Store bytes and return where they are."""
+        if len(data) < _SMALL_BELOW:
+            begin = len(self.small)
+            self.small += data
+            return [begin, len(data)]
+        name = f"t{len(self.big)}"
+        array = np.frombuffer(data, dtype if dtype in _NATIVE else "|u1")
+        self.big[name] = array.reshape(shape) if dtype in _NATIVE else array
+        return name
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return all tensors by name."""
+        return {SMALL: np.frombuffer(self.small, np.uint8), **self.big}
+
+
+def to_json(node: Any, tensors: Tensors) -> Any:
+    """Return a tree as values that JSON can hold; bytes go to `tensors`."""
+    if node is None or type(node) in {bool, str}:
+        return node
+    write = _ATOM_WRITERS.get(type(node))
+    if write is not None:
+        return write(node, tensors)
+    if _is_long_run(node):
+        return {"packed": tensors.add(to_bytes(node))}
+    layout = nodes.layout_of(node)
+    if type(node) is nodes.Array:
+        return {layout.key: [node.dtype, list(node.shape), tensors.add(node.data, *node[:2])]}
+    values = [_PART_WRITERS[kind](value, tensors) for kind, value in layout.values(node)]
+    return {layout.key: values[0] if len(values) == 1 else values}
+
+
+def _is_long_run(node: Any) -> bool:
+    """Say whether a node is written as canonical bytes: headers of files have a limit.
+
+    A vocabulary, for one, takes half the memory to read.
+    """
+    if type(node) not in {nodes.Items, nodes.Objects, nodes.Record}:
+        return False
+    is_long = len(node.items) > _PACK_ABOVE
+    return is_long and all(type(value) in _ATOMS for value in nodes.children(node))
+
+
+def _all_json(values: tuple[Any, ...], tensors: Tensors) -> list[Any]:
+    return [to_json(value, tensors) for value in values]
+
+
+Writer = Callable[[Any, Tensors], Any]
+_ATOM_WRITERS: dict[type, Writer] = {
+    int: lambda value, _: value if abs(value) < _EXACT_INT else {"int": hex(value)},
+    float: lambda value, _: {"float": struct.pack("<d", value).hex()},
+    complex: lambda value, _: {"complex": struct.pack("<dd", value.real, value.imag).hex()},
+    bytes: lambda value, tensors: {"bytes": tensors.add(value)},
+}
+_PART_WRITERS: dict[str, Writer] = {
+    **dict.fromkeys(("number", "text", "class_name"), lambda value, _: value),
+    **dict.fromkeys(("node", "lengths", "state"), to_json),
+    **dict.fromkeys(("items", "keys"), _all_json),
+    "shape": lambda shape, _: list(shape),
+    "own_bytes": lambda data, tensors: tensors.add(data),
+    "record": lambda items, tensors: {key: to_json(value, tensors) for key, value in items},
+    "pairs": lambda items, tensors: [_all_json(pair, tensors) for pair in items],
+}
+
+
+def json_memory(text: bytes) -> int:
+    """Return a bound of what parsing a JSON text takes: the text again, and all values in it."""
+    wide = 4 if b"\\u" in text else 1
+    names = text.count(b":")
+    values = names + text.count(b",") + text.count(b"[")
+    strings = text.count(b'"') // 2
+    containers = 96 * text.count(b"[") + 240 * text.count(b"{")
+    return (2 + wide) * len(text) + containers + 128 * names + 40 * values + 56 * strings
+
+
+class _Reader(TreeReader):
+    """Reads nodes from parsed JSON: each part is the next value of `pending`."""
+
+    def __init__(self, tensors: Mapping[str, memoryview], budget: MemoryBudget) -> None:
+        super().__init__(budget)
+        self.tensors = tensors
+        self.pending: list[Any] = []
+
+    def read(self, value: Any) -> Any:
+        """Return the node of a value."""
+        self.pending.append(value)
+        return self.node()
+
+    def node(self) -> Any:
+        value = self.pending.pop()
+        if value is None or type(value) in {bool, str}:
+            return value
+        if type(value) is int:
+            _require(abs(value) < _EXACT_INT, "an int")
+            return value
+        _require(type(value) is dict and len(value) == 1, "a value")
+        key, content = next(iter(value.items()))
+        self.budget.take(nodes.CONTAINER, "its values")
+        layout = nodes.LAYOUT_OF_KEY.get(key)
+        if layout is None:
+            self.pending.append(content)
+            return _ATOM_READERS[key](self)
+        values = [content] if len(layout.parts) == 1 else content
+        _require(type(values) is list and len(values) == len(layout.parts), f"the {key}")
+        self.pending.extend(reversed(values))
+        return self._read_parts(layout)
+
+    def _data(self) -> memoryview:
+        where = self.pending.pop()
+        if type(where) is str:
+            return self.tensors[where]
+        begin, size = where
+        small = self.tensors[SMALL]
+        _require(_is_count(begin) and _is_count(size) and begin + size <= len(small), "a place")
+        return small[begin : begin + size]
+
+    def _pop(self, kind: type, what: str) -> Any:
+        value = self.pending.pop()
+        _require(type(value) is kind, what)
+        return value
+
+    def number(self) -> int:
+        value = self._pop(int, "a number")
+        _require(value >= 0, "a number")
+        return value  # type: ignore[no-any-return]
+
+    def text(self) -> str:
+        return self._pop(str, "a name")  # type: ignore[no-any-return]
+
+    def shape(self) -> tuple[int, ...]:
+        shape = self._pop(list, "a shape")
+        _require(len(shape) <= nodes.MAX_DIMENSIONS and all(map(_is_count, shape)), "a shape")
+        return tuple(shape)
+
+    def items(self, cost: int = nodes.ITEM) -> tuple[Any, ...]:
+        values = self._pop(list, "a list")
+        self.budget.take(nodes.CONTAINER + cost * len(values), "its values")
+        return tuple([self.read(value) for value in values])
+
+    def keys(self) -> tuple[Any, ...]:
+        items = self.items(nodes.SET_ITEM)
+        require_increasing([self._key(item) for item in items])
+        return items
+
+    def _key(self, node: Any) -> bytes:
+        """Return the canonical bytes of a key; sets inside sets are written again and again."""
+        parts = to_parts(node)
+        self.budget.take(nodes.ATOM + sum(map(len, parts)), "keys")
+        return b"".join(parts)
+
+    def record(self) -> tuple[tuple[str, Any], ...]:
+        values = self._pop(dict, "a dict")
+        self.budget.take(nodes.RECORD_ITEM * len(values), "a dict")
+        require_increasing(list(values))
+        return tuple([(key, self.read(value)) for key, value in values.items()])
+
+    def pairs(self) -> tuple[tuple[Any, Any], ...]:
+        values = self._pop(list, "a dict")
+        self.budget.take(nodes.PAIRS_ITEM * len(values), "a dict")
+        pairs = []
+        for value in values:
+            self.pending.append(value)
+            pairs.append(self.items())
+        _require(all(len(pair) == 2 for pair in pairs), "a pair")
+        require_increasing([self._key(key) for key, _ in pairs])
+        return tuple([(key, value) for key, value in pairs])
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _read_int(reader: _Reader) -> int:
+    text = reader.text()
+    number = int(text, 16)
+    _require(abs(number) >= _EXACT_INT and hex(number) == text, "an int")
+    return number
+
+
+_ATOM_READERS: dict[str, Callable[[_Reader], Any]] = {
+    "int": _read_int,
+    "float": lambda reader: struct.unpack("<d", bytes.fromhex(reader.text()))[0],
+    "complex": lambda reader: complex(*struct.unpack("<dd", bytes.fromhex(reader.text()))),
+    "bytes": _Reader.own_bytes,
+    "packed": lambda reader: from_bytes(reader._data(), reader.budget),
+}

@@ -7,27 +7,10 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from letheon.exceptions import UntrustedClassError
-from letheon.state._allowed import CLASS_VALUES, FUNCTIONS, TYPES, is_listed
-from letheon.state._nodes import (
-    Array,
-    Coded,
-    Dtype,
-    Fields,
-    Instance,
-    Items,
-    Name,
-    Node,
-    Objects,
-    Pairs,
-    Record,
-    Ref,
-    Scalar,
-    Strings,
-    Triple,
-)
-from letheon.state._plans import codec_named, dataclass_fields
+from letheon.state import _nodes as nodes
+from letheon.state._allowed import CLASS_VALUES, FUNCTIONS, TYPES
 from letheon.state._settings_table import KINDS, OUR_RULES, PATTERNS, RULES
-from letheon.state._tags import is_ours, tag_of
+from letheon.state._tags import codec_named, dataclass_fields, is_ours, tag_of
 
 _MOST_JOBS = 128
 _MOST_THREADS = 1024
@@ -131,7 +114,7 @@ def rule_of(class_name: str, attribute: str) -> Rule | None:
     class_name : str
         Qualified name of a class that is on the allow-list.
     attribute : str
-        Name of the attribute.
+        nodes.Name of the attribute.
     """
     if is_ours(class_name):
         text = OUR_RULES.get(attribute)
@@ -157,7 +140,7 @@ class Refusal(NamedTuple):
         return f"{short}.{self.attribute} is {self.value} (allowed: {self.allowed})"
 
 
-def find_refusals(tree: Node, trusted: Mapping[str, Any]) -> list[Refusal]:
+def find_refusals(tree: nodes.Node, trusted: Mapping[str, Any]) -> list[Refusal]:
     """Return the settings in a tree that break their rule, those of trusted classes excepted."""
     checker = _Checker(trusted)
     checker.visit(tree, _ANYTHING)
@@ -180,6 +163,8 @@ class _Checker:
             text = node if kind is str else repr(node)
             self._require(rule.allows_text(text), node, rule)
         elif kind in _VISITS:
+            if kind in _CONTAINERS:
+                self._require(rule.allows("ARRAYS"), node, rule)
             _VISITS[kind](self, node, rule)
         elif node is not None:
             self._require(rule.allows_number(node), node, rule)
@@ -187,16 +172,15 @@ class _Checker:
     def _require(self, condition: bool, node: Any, rule: Rule) -> None:
         # Outside an object there is no setting; what is malformed there the builder refuses.
         if not condition and self.place[0] and len(self.refusals) < _MOST_REFUSALS:
-            self.refusals.append(Refusal(*self.place, _described(node), rule.describe()))
+            self.refusals.append(Refusal(*self.place, _describe(node), rule.describe()))
 
     def _keep(self, node: Any) -> None:
         if self.kept is not None:
             self.kept.append(node)
 
-    def _items(self, node: Items | Objects, rule: Rule) -> None:
-        self._require(rule.allows("ARRAYS"), node, rule)
+    def _items(self, node: nodes.Items | nodes.Objects, rule: Rule) -> None:
         kept = self.kept
-        if type(node) is Items and node.kind in {"set", "frozenset"}:
+        if type(node) is nodes.Items and node.kind in {"set", "frozenset"}:
             self.kept = None
         inside = _inside(rule)
         is_free = inside.allows("TEXT") and not inside.allows("SIZE")
@@ -204,127 +188,112 @@ class _Checker:
             if not (is_free and type(item) in _ATOMS):
                 self.visit(item, inside)
         self.kept = kept
-        if type(node) is Objects:
+        if type(node) is nodes.Objects:
             self._keep(node)
 
-    def _record(self, node: Record, rule: Rule) -> None:
-        self._require(rule.allows("ARRAYS"), node, rule)
+    def _record(self, node: nodes.Record, rule: Rule) -> None:
         inside = _inside(rule)
         for key, item in node.items:
             text = RULES.get(key, OUR_RULES.get(key)) if rule.allows("KEYWORDS") else None
             self.visit(item, inside if text is None else _parsed(text))
 
-    def _pairs(self, node: Pairs, rule: Rule) -> None:
-        self._require(rule.allows("ARRAYS"), node, rule)
-        kept, self.kept, inside = self.kept, None, _inside(rule)
+    def _pairs(self, node: nodes.Pairs, rule: Rule) -> None:
+        kept, self.kept = self.kept, None
         for key, _ in node.items:
             self.visit(key, rule._replace(kinds=rule.kinds | _FITTED.kinds))
         self.kept = kept
         for _, item in node.items:
-            self.visit(item, inside)
+            self.visit(item, _inside(rule))
 
     def _array(self, node: Any, rule: Rule) -> None:
-        needed = "TEXT" if _holds_text(node) else "ARRAYS"
-        columns = node.columns if type(node) is Fields else ()
-        is_plain = all(type(column) in {Array, Strings, Fields} for column in columns)
-        self._require(is_plain and _inside(rule).allows(needed), node, rule)
+        columns = node.columns if type(node) is nodes.Fields else ()
+        is_plain = all(type(column) in _ARRAYS for column in columns)
+        self._require(is_plain and _allows_array(node, rule), node, rule)
         self._keep(node)
 
-    def _scalar(self, node: Scalar, rule: Rule) -> None:
+    def _scalar(self, node: nodes.Scalar, rule: Rule) -> None:
         value: Any = node.value
-        if type(value) is Array and value.dtype[1:2] in ("i", "u") and not value.shape:
-            value = int.from_bytes(value.data, "little", signed=value.dtype[1:2] == "i")
-        if type(value) in {int, str, bytes}:
+        kind = type(value)
+        if kind is nodes.Array and value.dtype[1:2] in ("i", "u") and not value.shape:
+            number = int.from_bytes(value.data, "little", signed=value.dtype[1:2] == "i")
+            self.visit(number, rule)
+        elif kind in {int, str, bytes}:
             self.visit(value, rule)
         else:
-            is_plain = type(value) is Array or (type(value) is Fields and rule.allows("ARRAYS"))
+            is_plain = kind is nodes.Array or (kind is nodes.Fields and rule.allows("ARRAYS"))
             is_free = not rule.allows("JOBS", "NONE", "OFF", "THREADS")
             self._require(is_plain and is_free, node, rule)
 
-    def _triple(self, node: Triple, rule: Rule) -> None:
-        self._require(rule.allows("ARRAYS"), node, rule)
+    def _triple(self, node: nodes.Triple, rule: Rule) -> None:
         for part in node[1:]:
             self.visit(part, _inside(rule))
 
-    def _dtype(self, node: Dtype, rule: Rule) -> None:
+    def _dtype(self, node: nodes.Dtype, rule: Rule) -> None:
         self._require(rule.allows("TYPES"), node, rule)
 
-    def _name(self, node: Name, rule: Rule) -> None:
+    def _name(self, node: nodes.Name, rule: Rule) -> None:
         self._require(self._allows_name(node.name, rule), node, rule)
 
     def _allows_name(self, name: str, rule: Rule) -> bool:
-        if name in TYPES:
-            return rule.allows("TYPES") or name in self.trusted
-        if is_listed(FUNCTIONS, name):
-            return rule.allows("FUNCTIONS") or name in self.trusted
-        if is_listed(CLASS_VALUES, name):
-            return rule.allows("CLASSES") or name in self.trusted
-        return True  # trusted by the caller, or refused by the audit of names
+        # What no table lists is trusted by the caller, or refused by the audit of names.
+        kinds = {kind for kind, names in _NAMES.items() if name in names}
+        return not kinds or rule.allows(*kinds) or name in self.trusted
 
-    def _instance(self, node: Instance, rule: Rule) -> None:
-        is_trusted = node.name in self.trusted
-        self._require(rule.allows("OBJECTS") or is_trusted, node, rule)
-        place, outermost = self.place, self._enter(node.name)
-        for key, item in node.state.items:
-            self.place = node.name, key
-            own = _ANYTHING if is_trusted else rule_of(node.name, key)
-            if own is None:
-                self._require(False, item, _UNKNOWN)
-            self.visit(item, own or _ANYTHING)
-        self.place = place
-        self._leave(node, outermost)
-
-    def _enter(self, name: str) -> bool:
-        outermost = self.kept is None and not is_ours(name)
-        if outermost:
+    def _object(self, node: nodes.Instance | nodes.Coded, rule: Rule) -> None:
+        is_outermost = self.kept is None and not is_ours(node.name)
+        if is_outermost:
             self.kept = []
-        return outermost
-
-    def _leave(self, node: Any, outermost: bool) -> None:
-        self._keep(node)
-        if outermost:
-            self.kept = None
-
-    def _coded(self, node: Coded, rule: Rule) -> None:
-        outermost = self._enter(node.name)
-        if node.name == _PARTIAL:
+        if node.name == _PARTIAL and isinstance(node, nodes.Coded):
             self._partial(node, rule)
         else:
-            self._require(self._allows_coded(node.name, rule), node, rule)
+            self._require(self._allows_object(node, rule), node, rule)
+            self._visit_parts(node)
+        self._keep(node)
+        if is_outermost:
+            self.kept = None
+
+    def _allows_object(self, node: nodes.Instance | nodes.Coded, rule: Rule) -> bool:
+        if isinstance(node, nodes.Instance):
+            return rule.allows("OBJECTS") or node.name in self.trusted
+        return rule.allows("PATHS") if node.name == _PATH else rule.allows("ARRAYS", "OBJECTS")
+
+    def _visit_parts(self, node: nodes.Instance | nodes.Coded) -> None:
+        if isinstance(node, nodes.Coded):
             codec = codec_named(node.name)
             is_registered = codec is not None and codec[1] is not None
             self.visit(node.payload, _ANYTHING if is_registered else _FITTED)
-        self._leave(node, outermost)
+            return
+        place = self.place
+        for key, item in node.state.items:
+            self.place = node.name, key
+            rule = _ANYTHING if node.name in self.trusted else rule_of(node.name, key)
+            if rule is None:
+                self._require(False, item, _UNKNOWN)
+            self.visit(item, rule or _ANYTHING)
+        self.place = place
 
-    def _allows_coded(self, name: str, rule: Rule) -> bool:
-        return rule.allows("PATHS") if name == _PATH else rule.allows("ARRAYS", "OBJECTS")
-
-    def _partial(self, node: Coded, rule: Rule) -> None:
+    def _partial(self, node: nodes.Coded, rule: Rule) -> None:
         """Check that a partial is of a function allowed here, with plain arguments."""
         payload: Any = node.payload
-        parts = payload.items if type(payload) is Record else ()
+        parts = payload.items if type(payload) is nodes.Record else ()
         func = dict(parts).get("func")
-        name = func.name if type(func) is Name and func.name not in TYPES else ""
+        name = func.name if type(func) is nodes.Name and func.name not in TYPES else ""
         self._require(bool(name) and self._allows_name(name, rule), node, rule)
         is_free = rule is _ANYTHING or name in self.trusted
         for key, item in parts:
             inside = _KEYWORDS if key == "keywords" else _NUMBERS
             self.visit(item, _ANYTHING if is_free or key == "func" else inside)
 
-    def _ref(self, node: Ref, rule: Rule) -> None:
+    def _ref(self, node: nodes.Ref, rule: Rule) -> None:
         if self.kept is None or node.number >= len(self.kept):
             return  # points nowhere: the builder refuses it
         target = self.kept[node.number]
-        kind = type(target)
-        if kind is Instance:
-            is_allowed = rule.allows("OBJECTS") or target.name in self.trusted
-        elif kind is Coded and target.name == _PARTIAL:
+        if type(target) is nodes.Coded and target.name == _PARTIAL:
             is_allowed = rule.allows("CLASSES", "FUNCTIONS")
-        elif kind is Coded:
-            is_allowed = self._allows_coded(target.name, rule)
+        elif isinstance(target, nodes.Instance | nodes.Coded):
+            is_allowed = self._allows_object(target, rule)
         else:
-            has_text = kind is Objects or _holds_text(target)
-            is_allowed = _inside(rule).allows("TEXT" if has_text else "ARRAYS")
+            is_allowed = _allows_array(target, rule)
         self._require(is_allowed, target, rule)
 
 
@@ -335,59 +304,62 @@ def _inside(rule: Rule) -> Rule:
     return rule._replace(kinds=rule.kinds - {"KEYWORDS"}) if "KEYWORDS" in rule.kinds else rule
 
 
+def _allows_array(node: Any, rule: Rule) -> bool:
+    return _inside(rule).allows("TEXT" if _holds_text(node) else "ARRAYS")
+
+
 def _holds_text(node: Any) -> bool:
-    if type(node) is Fields:
+    if type(node) is nodes.Fields:
         return any(_holds_text(column) for column in node.columns)
-    return type(node) is Strings or (type(node) is Array and node.dtype[1:2] in ("S", "V"))
+    is_bytes = type(node) is nodes.Array and node.dtype[1:2] in ("S", "V")
+    return is_bytes or type(node) in {nodes.Strings, nodes.Objects}
 
 
-def _described(node: Any) -> str:
+def _describe(node: Any) -> str:
     """Return what a value is; short plain words are quoted, nothing else is."""
     if isinstance(node, str):
         is_short = _PLAIN_WORD.fullmatch(node) is not None
         return repr(node) if is_short else f"a text of {len(node)} characters"
-    if type(node) is Name or type(node) is Instance or type(node) is Coded:
+    if type(node) in _NAMED:
         return f"the {_NAMED[type(node)]} {node.name.rpartition('.')[2][:40]!r}"
     if isinstance(node, int) and abs(node) < 10**15:
         return repr(node)
     return f"a value of kind {getattr(node, 'kind', type(node).__name__).lower()}"
 
 
-_NAMED = {Name: "function or class", Instance: "object", Coded: "value"}
+_NAMES = {"TYPES": TYPES, "FUNCTIONS": FUNCTIONS, "CLASSES": CLASS_VALUES}
+_NAMED = {nodes.Name: "function or class", nodes.Instance: "object", nodes.Coded: "value"}
+_ARRAYS = frozenset({nodes.Array, nodes.Strings, nodes.Fields})
+_CONTAINERS = frozenset({nodes.Items, nodes.Objects, nodes.Record, nodes.Pairs, nodes.Triple})
 _VISITS: dict[type, Callable[[_Checker, Any, Rule], None]] = {
-    Items: _Checker._items,
-    Objects: _Checker._items,
-    Record: _Checker._record,
-    Pairs: _Checker._pairs,
-    Array: _Checker._array,
-    Strings: _Checker._array,
-    Fields: _Checker._array,
-    Scalar: _Checker._scalar,
-    Triple: _Checker._triple,
-    Dtype: _Checker._dtype,
-    Name: _Checker._name,
-    Instance: _Checker._instance,
-    Coded: _Checker._coded,
-    Ref: _Checker._ref,
+    nodes.Items: _Checker._items,
+    nodes.Objects: _Checker._items,
+    nodes.Record: _Checker._record,
+    nodes.Pairs: _Checker._pairs,
+    **dict.fromkeys(_ARRAYS, _Checker._array),
+    nodes.Scalar: _Checker._scalar,
+    nodes.Triple: _Checker._triple,
+    nodes.Dtype: _Checker._dtype,
+    nodes.Name: _Checker._name,
+    nodes.Instance: _Checker._object,
+    nodes.Coded: _Checker._object,
+    nodes.Ref: _Checker._ref,
 }
 
 
-def require_no_shadows(cls: type, node: Instance) -> None:
+def require_no_shadows(cls: type, node: nodes.Instance) -> None:
     """Refuse attributes that would stand in the way of a method or constant of the class."""
     builds_itself = hasattr(cls, "_from_state") and not hasattr(cls, "get_params")
     if builds_itself or dataclass_fields(cls) is not None:
         return
     for name, _ in node.state.items:
-        for base in cls.__mro__:
-            if name in vars(base):
-                _require_setting(cls, name, vars(base)[name])
-
-
-def _require_setting(cls: type, name: str, default: Any) -> None:
-    is_plain = not (callable(default) or hasattr(default, "__get__"))
-    if not is_plain or name not in RULES:
-        raise UntrustedClassError(
-            f"the file gives an object of {cls.__qualname__} an attribute {name!r}, which would "
-            f"replace what the class has under that name; if you know where the file comes from, "
-            f"pass trusted=[{tag_of(cls)!r}]"
-        )
+        defaults = [vars(base)[name] for base in cls.__mro__ if name in vars(base)]
+        is_plain = not any(callable(value) or hasattr(value, "__get__") for value in defaults)
+        # An estimator that is a dataclass has its parameters' defaults under their names.
+        is_parameter = name in RULES or name in getattr(cls, "__dataclass_fields__", {})
+        if defaults and not (is_plain and is_parameter):
+            raise UntrustedClassError(
+                f"the file gives an object of {cls.__qualname__} an attribute {name!r}, which "
+                "would replace what the class has under that name; if you know where the file "
+                f"comes from, pass trusted=[{tag_of(cls)!r}]"
+            )

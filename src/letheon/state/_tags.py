@@ -1,4 +1,4 @@
-"""Type tags: the names by which files and digests know the classes of this package.
+"""Type tags, the names by which files and digests know classes, and how instances become nodes.
 
 A tag is frozen: it never changes, whatever happens to the class. Most tags are the module paths
 that the classes had when tags were introduced. A class that is moved or renamed keeps its tag; the
@@ -7,10 +7,19 @@ table has the public path that it is registered with; any other class its import
 be public.
 """
 
-from typing import Any
+import dataclasses
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache, lru_cache
+from importlib import import_module
+from types import BuiltinFunctionType
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from letheon.exceptions import UnsupportedStateError
 from letheon.methods import class_paths
+from letheon.state._allowed import CLASSES, REFUSED
 
 # Packages whose classes may be part of a model; command line, service and ledger are not.
 _PACKAGES = "base compose guarantee inner naive receipt sharded state"
@@ -23,11 +32,11 @@ _PUBLIC = tuple(f"letheon.{name}." for name in _PACKAGES.split())
 _TABLE: dict[str, tuple[str, str]] = {
     "letheon.rows._ids": ("letheon.data._ids", "IntIds TextIds"),
     "letheon.rows._rows": ("letheon.data._rows", "Rows"),
-    "letheon.rows._slots": ("letheon.data._slots", "SlotRows"),
+    "letheon.rows._slots": ("letheon.data._rows", "SlotRows"),
     "letheon.sharded._assign": ("letheon.sharded._shards", "Assignment"),
     "letheon.sharded._shards": ("letheon.sharded._shards", "Ensemble Shard"),
     "letheon.sharded._sisa": ("letheon.sharded._sisa", "SISAClassifier SISARegressor"),
-    "letheon.sharded._stages": ("letheon.sharded._stages", "ConstantModel"),
+    "letheon.sharded._stages": ("letheon.sharded._shards", "ConstantModel"),
     "letheon.sharded._states": ("letheon.sharded._shards", "SavedState"),
     "letheon.forest._classifier": ("letheon.forest._estimators", "DaREForestClassifier"),
     "letheon.forest._model": ("letheon.forest._model", "ForestModel"),
@@ -54,7 +63,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     "letheon.convex._linear": ("letheon.linear._model", "Linear"),
     "letheon.convex._noise": ("letheon.noise", "NoiseSource Sealed"),
     "letheon.convex._published": ("letheon.linear._model", "PublishedModel"),
-    "letheon.convex._trajectory": ("letheon.linear._path", "Trajectory"),
+    "letheon.convex._trajectory": ("letheon.linear._replay", "Trajectory"),
     "letheon.measures.attacks._controls": (
         "letheon.measures.attacks._controls",
         "FineTuneOnly KeepsEverything",
@@ -72,16 +81,11 @@ _TABLE: dict[str, tuple[str, str]] = {
 }
 
 
-def _read_table() -> dict[str, str]:
-    paths = {}
-    for start, (module, names) in _TABLE.items():
-        for entry in names.split():
-            tag, _, name = entry.partition("=")
-            paths[f"{start}.{tag}"] = f"{module}.{name or tag}"
-    return paths
-
-
-_PATHS = _read_table()
+_PATHS = {
+    f"{start}.{entry.partition('=')[0]}": f"{module}.{entry.rpartition('=')[2]}"
+    for start, (module, names) in _TABLE.items()
+    for entry in names.split()
+}
 _TAGS = {path: tag for tag, path in _PATHS.items()}
 _REGISTERED = frozenset(f"{module}.{name}" for name, module in class_paths().items())
 
@@ -125,3 +129,169 @@ def require_stable_tag(tag: str) -> None:
         raise UnsupportedStateError(
             f"{tag} has no type tag, so no file may hold it; add it to letheon.state._tags"
         )
+
+
+def is_listed_class(name: str) -> bool:
+    """Say whether a class may be constructed without being trusted by the caller."""
+    return name in CLASSES or is_model_class(name)
+
+
+class Codec(NamedTuple):
+    """Object to plain value, (class, plain value) to object, and the name if it is another.
+
+    `cost` returns a bound of the bytes that `decode` takes, from the same arguments.
+    """
+
+    encode: Callable[[Any], Any]
+    decode: Callable[[type, Any], Any]
+    name: str | None = None
+    cost: Callable[[type, Any], int] | None = None
+
+
+_registered: dict[type, Codec] = {}
+
+
+def register_codec(cls: type, encode: Callable[[Any], Any], decode: Callable[[Any], Any]) -> None:
+    """Teach letheon a class of yours or of a third party.
+
+    Parameters
+    ----------
+    cls : type
+        The class; instances of subclasses are not covered.
+    encode : callable
+        Takes an object and returns a plain value: anything that has canonical bytes. Two objects
+        that behave alike should give the same value, and two that do not must not.
+    decode : callable
+        Takes that value and returns an object. It sees what a file says, so it must validate.
+
+    Notes
+    -----
+    Registering a class is trusting it: files that name it are decoded in this process.
+
+    Examples
+    --------
+    >>> from fractions import Fraction
+    >>> from letheon.state import decode, encode, register_codec
+    >>> register_codec(Fraction, lambda f: (f.numerator, f.denominator), lambda v: Fraction(*v))
+    >>> decode(encode([Fraction(1, 3)]))
+    [Fraction(1, 3)]
+    """
+    _registered[cls] = Codec(encode, lambda _, plain: decode(plain))
+
+
+@cache
+def _built_in() -> Mapping[str, Codec]:
+    # Late, because the tables use this module.
+    modules = [import_module(f"letheon.state.{name}") for name in ("_types", "_sklearn")]
+    return {name: codec for module in modules for name, codec in module.CODECS.items()}
+
+
+def codec_of(cls: type) -> Codec | None:
+    """Return the codec of a class, if there is one."""
+    codec = _registered.get(cls)
+    return _built_in().get(tag_of(cls)) if codec is None else codec
+
+
+def codec_named(name: str) -> tuple[Codec, type | None] | None:
+    """Return the codec of a qualified name, and the class if the caller registered it."""
+    for cls, codec in _registered.items():
+        if tag_of(cls) == name:
+            return codec, cls
+    built_in = _built_in().get(name)
+    return None if built_in is None else (built_in, None)
+
+
+# Settings that say how the work is done, never what comes out.
+NEUTRAL_PARAMETERS = frozenset({"n_jobs", "verbose", "rebuild", "checkpoint_dir"})
+_NEUTRAL = NEUTRAL_PARAMETERS | {"memory", "_n_threads"}
+# Attributes that depend on the machine, or that using a fitted object fills.
+_NEUTRAL_ATTRIBUTES: dict[str, frozenset[str]] = {
+    "sklearn.ensemble._hist_gradient_boosting.binning._BinMapper": frozenset({"n_threads"}),
+    "sklearn.preprocessing._label.MultiLabelBinarizer": frozenset({"_cached_dict"}),
+}
+_HEAP_TYPE = 1 << 9
+
+
+class _Ordinary:
+    """Has room for a `__dict__` and weak references, as every class written in Python."""
+
+
+class Plan(NamedTuple):
+    """How instances of one class are encoded."""
+
+    name: str
+    codec: Codec | None
+    fields: tuple[str, ...] | None
+    has_own_state: bool
+    has_digest_state: bool
+    is_estimator: bool
+    is_ours: bool
+    neutral: frozenset[str]
+
+
+@lru_cache(maxsize=4096)
+def plan_of(cls: type, codec: Codec | None) -> Plan:
+    """Return how instances of a class are encoded, or refuse the class."""
+    name = tag_of(cls)
+    require_stable_tag(name)
+    for base in cls.__mro__:
+        reason = REFUSED.get(tag_of(base))
+        if reason is not None:
+            raise UnsupportedStateError(f"{cls.__name__} cannot be inside a model: {reason}")
+    fields = dataclass_fields(cls)
+    has_own_state = hasattr(cls, "_to_state") and hasattr(cls, "_from_state")
+    if codec is None and fields is None and not has_own_state:
+        require_plain_attributes(cls)
+    is_estimator = hasattr(cls, "get_params")
+    neutral = _NEUTRAL_ATTRIBUTES.get(name, frozenset())
+    return Plan(
+        name if codec is None or codec.name is None else codec.name,
+        codec,
+        fields,
+        has_own_state,
+        hasattr(cls, "_digest_state"),
+        is_estimator,
+        is_ours(name),
+        neutral | _NEUTRAL if is_estimator else neutral,
+    )
+
+
+def dataclass_fields(cls: type) -> tuple[str, ...] | None:
+    """Return the fields of a dataclass of this package, None for estimators and other classes."""
+    is_estimator = hasattr(cls, "get_params")
+    if is_estimator or not (dataclasses.is_dataclass(cls) and is_ours(tag_of(cls))):
+        return None
+    return tuple(field.name for field in dataclasses.fields(cls))
+
+
+def require_plain_attributes(cls: type) -> None:
+    """Refuse classes whose instances hold more than a `__dict__`."""
+    small = cls.__basicsize__ <= _Ordinary.__basicsize__ and cls.__itemsize__ == 0
+    made_in_python = all(base.__flags__ & _HEAP_TYPE for base in cls.__mro__[:-1])
+    if not (small and made_in_python and cls.__dictoffset__):
+        raise UnsupportedStateError(
+            f"{tag_of(cls)} keeps state outside its attributes; "
+            "teach it with letheon.state.register_codec, or use a class that keeps plain values"
+        )
+
+
+def importable_name(value: Any) -> str | None:
+    """Return the name under which a class or function is found in its module, or None."""
+    if isinstance(value, np.ufunc):
+        places = ("numpy", "scipy.special")
+        names = [f"{p}.{value.__name__}" for p in places if _look_up(p, value.__name__) is value]
+        return names[0] if names else None
+    module, name = value.__module__, value.__qualname__
+    # Compiled functions of torch are static methods of a class that their module does not show.
+    if isinstance(value, BuiltinFunctionType) and value.__self__ is None:
+        name = value.__name__
+    if _look_up(module or "", name) is not value:
+        return None
+    return tag_of(value) if isinstance(value, type) else f"{module}.{name}"
+
+
+def _look_up(module: str, name: str) -> Any:
+    thing: Any = sys.modules.get(module)
+    for part in name.split("."):
+        thing = getattr(thing, part, None)
+    return thing

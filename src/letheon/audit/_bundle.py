@@ -1,0 +1,454 @@
+"""What an audit reads and returns: a bundle, and a report of one result per level and model.
+
+Files of a bundle have limited sizes and are decoded without running anything in them. Nothing here
+opens the home of a ledger. What a file says about itself is believed only where a signed
+certificate says the same.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
+
+from letheon import state, verifier
+from letheon.data import Rows
+from letheon.exceptions import StateError
+from letheon.ledger.models.versions import Vault
+from letheon.verifier import LARGEST, SMALL, Opened, Refused, parse_strict, read_capped
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+Verdict = Literal["pass", "fail", "skipped"]
+ReportVerdict = Literal["passed", "failed", "incomplete"]
+_KINDS = {"pass": "good", "fail": "bad", "skipped": "open"}
+_PASSED: dict[str, bool | None] = {"pass": True, "fail": False, "skipped": None}
+
+# What each level shows, and what it cannot show.
+LEVELS: dict[str, tuple[str, str]] = {
+    "V0": ("signature, schema, chain", "that the work was done"),
+    "V1": ("log", "private copies, requests that nobody recorded"),
+    "V2": ("data transition", "what the erased leaves were, and whose"),
+    "V3": ("residue", "stores that nobody listed"),
+    "V4": ("re-derivation", "that an old copy is gone"),
+    "V5": ("bound", "assumptions that cannot be checked, noise that was used twice"),
+    "V6": ("canaries", "anything against a dishonest operator"),
+    "own": ("measures of the auditor", "what the auditor did not measure"),
+}
+_NONCE_BYTES = 32
+_TRAINING = {"rule", "beacon", "keyCommitment", "key"}
+
+
+@dataclass(frozen=True)
+class LevelResult:
+    """The verdict of one level, about one model or about the whole bundle.
+
+    Attributes
+    ----------
+    level : str
+        ``"V0"`` to ``"V6"``, or ``"own"`` for a measure that the auditor brought.
+    model : str
+        Whom it is about; empty for the whole ledger.
+    verdict : {"pass", "fail", "skipped"}
+        "skipped" is no pass: something that the level needs was not there, and `reason` says what.
+    reason : str
+        One sentence for people.
+    details : mapping of str to plain values
+        Numbers behind it.
+    promised : bool
+        Whether the tier of the bundle or the auditor's own choice asks for this result. A promised
+        result that was skipped makes the report incomplete.
+    """
+
+    level: str
+    model: str
+    verdict: Verdict
+    reason: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+    promised: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse words that nobody knows."""
+        if self.level not in LEVELS:
+            raise ValueError(f"level={self.level!r} is not one of {tuple(LEVELS)}")
+        if self.verdict not in get_args(Verdict):
+            raise ValueError(f"verdict={self.verdict!r} is not one of {get_args(Verdict)}")
+
+    @property
+    def name(self) -> str:
+        """What the level shows, in a few words."""
+        return LEVELS[self.level][0]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return {**vars(self), "name": self.name, "details": dict(self.details)}
+
+
+@dataclass(frozen=True)
+class AuditReport:
+    """Every verdict of one audit.
+
+    Attributes
+    ----------
+    results : tuple of LevelResult
+        In the order of the levels.
+    ledger : str
+        Name of the ledger, as its certificates say.
+    key : str
+        The public key that the auditor trusts, as hexadecimal text.
+    subjects : tuple of dict
+        The newest certificate of every model: what was claimed, and what was not.
+    scope : str
+        What the verdict is about: the tier of the bundle, the levels and the models.
+    """
+
+    results: tuple[LevelResult, ...]
+    ledger: str = ""
+    key: str = ""
+    subjects: tuple[Mapping[str, Any], ...] = ()
+    audited_at: str = field(
+        default_factory=lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    )
+    scope: str = ""
+
+    def __iter__(self) -> Iterator[LevelResult]:
+        """Iterate over the results."""
+        return iter(self.results)
+
+    @property
+    def verdict(self) -> ReportVerdict:
+        """The verdict on what `scope` says.
+
+        *failed*: a level failed. *passed*: none failed, and none was skipped that the tier of the
+        bundle promises or that the auditor asked for. *incomplete*: something is left open.
+        """
+        pairs = ((_PASSED[result.verdict], result.promised) for result in self.results)
+        return cast("ReportVerdict", verifier.overall(pairs))
+
+    @property
+    def passed(self) -> bool:
+        """Whether the verdict is "passed"."""
+        return self.verdict == "passed"
+
+    @property
+    def open_results(self) -> tuple[LevelResult, ...]:
+        """Skipped results that keep the report from passing."""
+        return tuple(result for result in self.skipped if result.promised)
+
+    @property
+    def failures(self) -> tuple[LevelResult, ...]:
+        """Results that are failures."""
+        return tuple(result for result in self.results if result.verdict == "fail")
+
+    @property
+    def skipped(self) -> tuple[LevelResult, ...]:
+        """Results of levels that could not be looked at."""
+        return tuple(result for result in self.results if result.verdict == "skipped")
+
+    def of(self, level: str) -> tuple[LevelResult, ...]:
+        """Return the results of one level."""
+        return tuple(result for result in self.results if result.level == level)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return {
+            "verdict": self.verdict,
+            "passed": self.passed,
+            "scope": self.scope,
+            "ledger": self.ledger,
+            "key": self.key,
+            "auditedAt": self.audited_at,
+            "results": [result.to_dict() for result in self.results],
+            "subjects": [dict(subject) for subject in self.subjects],
+        }
+
+    def to_json(self) -> str:
+        """Return the report as JSON."""
+        return json.dumps(self.to_dict(), indent=2, sort_keys=True)
+
+    def to_page(self) -> str:
+        """Return the report as one page that opens without a network; every text is escaped."""
+        from letheon.evaluation.report import render_page
+
+        to_json = partial(json.dumps, indent=1, sort_keys=True, default=str, ensure_ascii=False)
+        limits = {result.level: LEVELS[result.level] for result in self.results}
+        return render_page(
+            "letheon.audit",
+            "audit.html",
+            title=f"Audit of {self.ledger or 'a ledger'}",
+            report=self,
+            limits=limits,
+            to_json=to_json,
+        )
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write the report as one page that opens without a network; return the file."""
+        from letheon.evaluation.report import write_page
+
+        return write_page(path, self.to_page())
+
+    def __rich__(self) -> "RichTable":
+        """One line per verdict; what a report says is text, never markup."""
+        from letheon.evaluation.report import Cell, Table
+
+        words = {"passed": "passed", "failed": "FAILED", "incomplete": "INCOMPLETE"}
+        title = f"Audit of {self.ledger or 'a ledger'}: {words[self.verdict]}"
+        rows = [
+            (
+                one.level,
+                one.name,
+                one.model or "all",
+                Cell(one.verdict, kind=_KINDS[one.verdict]),
+                one.reason,
+            )
+            for one in self.results
+        ]
+        table = Table(title, ("level", "shows", "model", "verdict", "reason"), rows, self.scope)
+        return table.to_rich(no_wrap=("level", "verdict"))
+
+
+def key_text(key: str | bytes | Path) -> str:
+    """Return a public key as 64 hexadecimal digits, from the text itself or from a file of it."""
+    if isinstance(key, bytes):
+        return key.hex()
+    if isinstance(key, Path) or len(str(key)) != 64:
+        text = read_capped(Path(key), SMALL).decode("ascii", "replace").strip()
+    else:
+        text = str(key)
+    if len(text) != 64 or set(text) - set("0123456789abcdef"):
+        raise ValueError("the key is not 64 hexadecimal digits, and no file of them either")
+    return text
+
+
+@dataclass(frozen=True)
+class AuditedModel:
+    """One model of a bundle: its files, and its certificates, oldest first."""
+
+    name: str
+    folder: Path
+    certificates: tuple[Opened, ...]
+    files: Mapping[str, bytes | str] | None = None
+
+    def with_files(self) -> "AuditedModel":
+        """Return it with the content of its files, for a process that can open none.
+
+        A file that cannot be read is a text that says why.
+        """
+        sizes = {"model.blob": LARGEST, "rows.blob": LARGEST, "vault.blob": LARGEST}
+        files: dict[str, bytes | str] = {}
+        for name, most in (sizes | {"training.json": SMALL}).items():
+            try:
+                files[name] = read_capped(self.folder / name, most)
+            except (Refused, OSError) as error:
+                files[name] = f"{name}: {error}"
+        return replace(self, files=files)
+
+    def _read(self, name: str, most: int) -> bytes:
+        if self.files is None:
+            return read_capped(self.folder / name, most)
+        content = self.files[name]
+        if isinstance(content, str):
+            raise Refused(content)
+        return content
+
+    @property
+    def newest(self) -> Opened:
+        """The certificate that the files belong to."""
+        return self.certificates[-1]
+
+    @cached_property
+    def raw(self) -> bytes:
+        """The model's file."""
+        return self._read("model.blob", LARGEST)
+
+    @property
+    def content(self) -> bytes:
+        """The model's file without the nonce that blinds its hash."""
+        return self.raw[_NONCE_BYTES:]
+
+    @property
+    def is_subject(self) -> bool:
+        """Whether the file is the one that the newest certificate is about."""
+        wanted = self.newest.statement["subject"][0]["digest"]["sha256"]
+        return bool(hashlib.sha256(self.raw).hexdigest() == wanted)
+
+    def build(self, trusted: Iterable[Any] = ()) -> Any:
+        """Build the model; classes that nobody trusts are refused before they are imported."""
+        return state.decode(self.content, trusted=tuple(trusted))
+
+    @cached_property
+    def rows(self) -> Rows:
+        """The remaining rows, in held order."""
+        rows = self._decoded("rows.blob")
+        if type(rows) is not Rows:
+            raise Refused("rows.blob: holds no rows")
+        return rows
+
+    @cached_property
+    def vault(self) -> Vault:
+        """Slot, salt and place of every row."""
+        parts = self._decoded("vault.blob")
+        if type(parts) is not dict or parts.keys() != set(Vault._fields):
+            raise Refused("vault.blob: holds no slots, salts and places")
+        return Vault(**parts)
+
+    @cached_property
+    def training(self) -> dict[str, Any]:
+        """How the seed was made, and the key that it was made from."""
+        facts = parse_strict(self._read("training.json", SMALL), SMALL)
+        if type(facts) is not dict or facts.keys() != _TRAINING:
+            raise Refused("training.json: not an object of rule, beacon, keyCommitment and key")
+        return facts
+
+    def _decoded(self, name: str) -> Any:
+        data = self._read(name, LARGEST)
+        if data[:_NONCE_BYTES] != bytes(_NONCE_BYTES):
+            raise Refused(f"{name}: does not begin with {_NONCE_BYTES} zeros")
+        try:
+            return state.decode(data[_NONCE_BYTES:])
+        except StateError as error:
+            raise Refused(f"{name}: {error}") from None
+
+
+class Commitment(NamedTuple):
+    """An event of the log that commits to a training key, or says that a model has one."""
+
+    place: int
+    event: dict[str, Any]
+
+    def is_of(self, subject: str) -> bool:
+        """Whether it is the registration of this file."""
+        return self.event.get("kind") == "registered" and self.event.get("subject") == subject
+
+
+class LogFacts(NamedTuple):
+    """What the log says about training keys, beacons and publications.
+
+    Events about training keys in the order of the log; sizes of the checkpoints by the digest of
+    their signed text; place of the publication of each batch; how many keys were committed to that
+    no registration and no certificate used. A batch may still be open or may have failed; an
+    operator may have thrown keys away.
+    """
+
+    commitments: tuple[Commitment, ...]
+    checkpoint_sizes: dict[str, int]
+    published: dict[str, int]
+    unused_training_keys: int
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A folder that `Ledger.export` wrote, or that somebody says it wrote."""
+
+    folder: Path
+    key: str
+
+    @cached_property
+    def trust(self) -> verifier.Trust:
+        """Keys that follow from the pinned one."""
+        return verifier.Trust.from_pinned(self.key, self._read_all("keys"))
+
+    @cached_property
+    def chain(self) -> list[Opened]:
+        """All certificates, opened and checked."""
+        return verifier.check_chain(self._read_all("certificates"), self.trust)
+
+    @property
+    def ledger(self) -> str:
+        """Name of the ledger, as signed."""
+        return str(self.chain[0].predicate["ledger"]["id"]) if self.chain else ""
+
+    @cached_property
+    def models(self) -> tuple[AuditedModel, ...]:
+        """Models whose files are in the bundle and that have a certificate."""
+        certificates: dict[str, list[Opened]] = {}
+        for one in self.chain:
+            certificates.setdefault(str(one.predicate["model"]["id"]), []).append(one)
+        return tuple(
+            AuditedModel(name, place, tuple(chain))
+            for name, chain in certificates.items()
+            if (place := self.folder / verifier.model_folder(name)).is_dir()
+        )
+
+    @cached_property
+    def tier(self) -> str:
+        """The tier, "public" or "auditor", by what is in the folder."""
+        return verifier.tier_of(verifier.list_files(self.folder))
+
+    @cached_property
+    def scope(self) -> dict[str, str] | None:
+        """Which tenant or model the export was limited to; None where no signed index says it."""
+        if not (self.folder / verifier.INDEX_FILES[0]).is_file():
+            return None
+        return dict(verifier.read_description(self.folder)["scope"])
+
+    @property
+    def log_facts(self) -> LogFacts:
+        """What re-derivation needs of the log, as plain values."""
+        notes = (
+            verifier.read_note(read_capped(path, SMALL).decode("utf-8", "replace"))
+            for path in sorted((self.folder / "checkpoints").glob("*.txt"))
+        )
+        sizes = {hashlib.sha256(note.body).hexdigest(): note.size for note in notes}
+        commitments: list[Commitment] = []
+        published: dict[str, int] = {}
+        for place, event in enumerate(self.events()):
+            if "training" in event:
+                commitments.append(Commitment(place, event))
+            if event.get("kind") == "published":
+                published[event["batch"]] = place
+        used = {
+            one.predicate["method"]["trainingRandomness"]["keyCommitment"] for one in self.chain
+        }
+        used |= {e["training"] for _, e in commitments if e.get("kind") == "registered"}
+        unused = {event["training"] for _, event in commitments} - used
+        return LogFacts(tuple(commitments), sizes, published, len(unused))
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """Yield the events of the log, in order; they are the ledger's where V1 holds."""
+        path = self.folder / "events.jsonl"
+        if not path.is_file():
+            return
+        with path.open("rb") as file:
+            while line := file.readline(SMALL + 1):
+                event = parse_strict(line.rstrip(b"\n"), SMALL)
+                yield event if isinstance(event, dict) else {}
+
+    def definition(self, digest: str) -> str | None:
+        """Return the definition text with this hash, if the bundle has it."""
+        path = self.folder / "definitions" / f"{digest}.md"
+        if not path.is_file():
+            return None
+        data = read_capped(path, SMALL)
+        return data.decode() if hashlib.sha256(data).hexdigest() == digest else None
+
+    def _read_all(self, kind: str) -> Iterator[bytes]:
+        paths = sorted((self.folder / kind).glob("*.json"))
+        if len(paths) > verifier.MOST_FILES:
+            raise Refused(f"{kind}/: more than {verifier.MOST_FILES} files")
+        return (read_capped(path, SMALL) for path in paths)
+
+
+def summary_of(bundle: Bundle, certificate: Opened) -> dict[str, Any]:
+    """Return what a certificate claims, for a report."""
+    claims = certificate.predicate
+    definition = claims["method"]["definition"]["sha256"]
+    return {
+        "model": claims["model"]["id"],
+        "sequence": certificate.sequence,
+        "certificate": certificate.id,
+        "subject": certificate.statement["subject"][0]["digest"]["sha256"],
+        "method": claims["method"]["name"],
+        "definition": definition,
+        "definitionInBundle": bundle.definition(definition) is not None,
+        "guarantee": parse_strict(verifier.canonical(claims["guarantee"])),
+        "rows": claims["erasure"]["rows"],
+        "liveAfter": claims["dataset"]["liveAfter"],
+        "certifiedAt": claims["times"]["certifiedAt"],
+        "replay": claims["execution"]["replay"],
+        "notClaimed": list(claims["notClaimed"]),
+    }

@@ -1,0 +1,388 @@
+"""Canonical bytes of a tree, byte by byte.
+
+Every node is a one-byte tag and its content. ``n`` is an unsigned 64-bit little-endian number,
+``str`` is ``n`` and that many bytes of UTF-8 (lone surrogates as three bytes each), ``shape`` is
+``n`` and that many ``n``, ``node`` is a node.
+
+=====  ===================  ====================================================================
+tag    node                 content
+=====  ===================  ====================================================================
+``N``  None
+``T``  True
+``F``  False
+``i``  int                  ``n``, then ``n`` bytes, two's complement little-endian, the fewest
+                            that hold the sign bit
+``d``  float                8 bytes IEEE 754 little-endian, NaN payloads and -0.0 as they are
+``c``  complex              16 bytes: real, imaginary
+``s``  str                  ``str``
+``b``  bytes                ``n``, then the bytes
+``l``  list                 ``n``, then the nodes
+``t``  tuple                ``n``, then the nodes
+``e``  set                  ``n``, then the nodes, sorted by their canonical bytes
+``z``  frozenset            as set
+``m``  dict, str keys       ``n``, then (``str``, ``node``) sorted by key (by code points)
+``p``  dict, other keys     ``n``, then (``node``, ``node``) sorted by the key's bytes
+``a``  array                dtype ``str``, ``shape``, ``n``, then the bytes
+``A``  array                as ``a``; lies in memory column by column (never in a digest)
+``u``  array of str         width ``n``, ``shape``, byte lengths (an ``a`` node), ``n``, UTF-8
+``o``  array of objects     ``shape``, ``n``, then the nodes in C order
+``f``  structured array     dtype ``node``, ``shape``, ``n``, then one node per field
+``x``  NumPy scalar         ``node``
+``j``  slice                three nodes
+``r``  range                three nodes
+``y``  NumPy dtype          ``node``
+``q``  class or function    ``str``
+``O``  object               class ``str``, attributes (an ``m`` node)
+``K``  coded object         class ``str``, plain value (a node)
+``R``  reference            ``n``
+=====  ===================  ====================================================================
+
+The encoding is injective: a tag says how to read on, and every variable part carries its length.
+Sorted parts must be sorted when they are read, so a tree has one encoding only. The reader trusts
+nothing about the bytes.
+"""
+
+import struct
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from sys import getsizeof, intern
+from typing import Any
+
+from letheon.exceptions import CorruptFileError, StateError
+from letheon.state import _nodes as nodes
+from letheon.state._nodes import Buffer, MemoryBudget, Node, layout_of
+
+_N = struct.Struct("<Q")
+_TAG_N = struct.Struct("<cQ")
+_FLOAT = struct.Struct("<cd")
+_OUT_OF_ORDER = "not canonical bytes: keys out of order or repeated"
+_BIG = 1 << 16
+_PIECE = 1 << 16
+_COPY_BELOW = 512
+_VIEW = 240
+
+Parts = list[Any]
+
+
+def to_bytes(node: Node) -> bytes:
+    """Return the canonical bytes of a tree."""
+    return b"".join(to_parts(node))
+
+
+def to_parts(node: Node) -> Parts:
+    """Return the canonical bytes of a tree in parts; those of arrays are not copied."""
+    parts: Parts = []
+    _write(node, parts)
+    return parts
+
+
+def chunks(node: Node) -> Iterator[Buffer]:
+    """Yield the canonical bytes of a tree in pieces; big arrays are not copied."""
+    parts = to_parts(node)
+    begin = 0
+    for i, part in enumerate(parts):
+        if len(part) >= _BIG:
+            yield b"".join(parts[begin:i])
+            yield part
+            begin = i + 1
+    yield b"".join(parts[begin:])
+
+
+def text_bytes(text: str) -> bytes:
+    """Return UTF-8 of any str that Python can hold."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _write(node: Any, parts: Parts) -> None:
+    _WRITERS.get(type(node), _write_node)(node, parts)
+
+
+def _write_node(node: Any, parts: Parts) -> None:
+    layout = layout_of(node)
+    parts.append(layout.tag)
+    for kind, value in layout.values(node):
+        _PART_WRITERS[kind](value, parts)
+
+
+def _write_int(value: int, parts: Parts) -> None:
+    size = value.bit_length() // 8 + 1
+    parts.append(_TAG_N.pack(b"i", size) + value.to_bytes(size, "little", signed=True))
+
+
+def _write_str(value: str, parts: Parts) -> None:
+    data = text_bytes(value)
+    parts.append(_TAG_N.pack(b"s", len(data)) + data)
+
+
+def _write_text(value: str, parts: Parts) -> None:
+    data = text_bytes(value)
+    parts.append(_N.pack(len(data)) + data)
+
+
+def _write_buffer(value: Buffer, parts: Parts) -> None:
+    parts += (_N.pack(len(value)), value)
+
+
+def _write_items(values: tuple[Any, ...], parts: Parts) -> None:
+    parts.append(_N.pack(len(values)))
+    for value in values:
+        _write(value, parts)
+
+
+def _write_record(items: tuple[tuple[str, Any], ...], parts: Parts) -> None:
+    parts.append(_N.pack(len(items)))
+    for key, value in items:
+        _write_text(key, parts)
+        _write(value, parts)
+
+
+def _write_pairs(items: tuple[tuple[Any, Any], ...], parts: Parts) -> None:
+    parts.append(_N.pack(len(items)))
+    for key, value in items:
+        _write(key, parts)
+        _write(value, parts)
+
+
+Writer = Callable[[Any, Parts], None]
+_WRITERS: dict[type, Writer] = {
+    type(None): lambda _, parts: parts.append(b"N"),
+    bool: lambda value, parts: parts.append(b"T" if value else b"F"),
+    int: _write_int,
+    float: lambda value, parts: parts.append(_FLOAT.pack(b"d", value)),
+    complex: lambda value, parts: parts.append(struct.pack("<cdd", b"c", value.real, value.imag)),
+    str: _write_str,
+    bytes: lambda value, parts: parts.extend((_TAG_N.pack(b"b", len(value)), value)),
+}
+_PART_WRITERS: dict[str, Writer] = {
+    "number": lambda value, parts: parts.append(_N.pack(value)),
+    "shape": lambda value, parts: parts.append(struct.pack(f"<Q{len(value)}Q", len(value), *value)),
+    "record": _write_record,
+    "pairs": _write_pairs,
+    **dict.fromkeys(("text", "class_name", "dtype"), _write_text),
+    **dict.fromkeys(("buffer", "own_bytes"), _write_buffer),
+    **dict.fromkeys(("node", "lengths", "state"), _write),
+    **dict.fromkeys(("items", "keys"), _write_items),
+}
+
+
+def from_bytes(data: Buffer, budget: MemoryBudget) -> Node:
+    """Return the tree of canonical bytes.
+
+    Raises
+    ------
+    CorruptFileError
+        If the bytes are not exactly the canonical bytes of one tree.
+    MemoryLimitError
+        If the tree and its value would take more than the budget.
+    """
+    reader = _Reader(data, budget)
+    try:
+        node: Node = reader.node()
+    except StateError:
+        raise
+    except RecursionError:
+        raise CorruptFileError("not canonical bytes: nested too deeply") from None
+    except (struct.error, ValueError, OverflowError, IndexError) as error:
+        raise CorruptFileError(f"not canonical bytes: {error}") from None
+    if reader.at != len(reader.data):
+        raise CorruptFileError("not canonical bytes: something follows the tree")
+    return node
+
+
+class TreeReader:
+    """Parts of nodes that bytes and manifests share, and what they take in memory.
+
+    The methods without an underscore read the parts that `nodes.LAYOUTS` names.
+    """
+
+    def __init__(self, budget: MemoryBudget) -> None:
+        self.budget = budget
+        self.depth = 0
+
+    def node(self) -> Any:
+        """Read a node."""
+        raise NotImplementedError
+
+    def text(self) -> str:
+        """Read a text."""
+        raise NotImplementedError
+
+    def _data(self) -> memoryview:
+        raise NotImplementedError
+
+    def _read_parts(self, layout: nodes.Layout) -> Any:
+        self.depth += 1
+        if self.depth > 3 * nodes.MAX_DEPTH:
+            raise CorruptFileError("not canonical: the tree is nested too deeply")
+        node = layout.make(*[getattr(self, part)() for part in layout.parts])
+        self.depth -= 1
+        return node
+
+    def _read_kind(self, kind: type) -> Any:
+        node = self.node()
+        if type(node) is not kind:
+            raise CorruptFileError(f"not canonical: a node is no {kind.__name__}")
+        return node
+
+    def dtype(self) -> str:
+        """Read the name of a dtype."""
+        return intern(self.text())
+
+    def class_name(self) -> str:
+        """Read the name of an object's class."""
+        self.budget.take(nodes.INSTANCE, "an object")
+        return self.text()
+
+    def buffer(self) -> Buffer:
+        """Read the bytes of an array; few are copied, since a view of them takes more."""
+        data = self._data()
+        is_small = len(data) < _COPY_BELOW
+        self.budget.take(nodes.ARRAY + (len(data) if is_small else _VIEW), "an array")
+        return bytes(data) if is_small else data
+
+    def own_bytes(self) -> bytes:
+        """Read bytes as a copy."""
+        data = self._data()
+        self.budget.take(nodes.ATOM + len(data), "bytes")
+        return bytes(data)
+
+    def lengths(self) -> nodes.Array:
+        """Read an array."""
+        return self._read_kind(nodes.Array)  # type: ignore[no-any-return]
+
+    def state(self) -> nodes.Record:
+        """Read the attributes of an object, which are a dict of their own."""
+        record: nodes.Record = self._read_kind(nodes.Record)
+        self.budget.take(nodes.RECORD_ITEM * len(record.items) // 2, "an object")
+        return record
+
+
+class _Reader(TreeReader):
+    """Reads nodes from bytes; knows where it is."""
+
+    def __init__(self, data: Buffer, budget: MemoryBudget) -> None:
+        super().__init__(budget)
+        self.data = memoryview(data)
+        self.at = 0
+
+    def node(self) -> Any:
+        tag = self.data[self.at]
+        self.at += 1
+        layout = nodes.LAYOUT_OF_TAG.get(tag)
+        if layout is not None:
+            self.budget.take(layout.cost, "its values")
+            return self._read_parts(layout)
+        if tag not in _ATOM_READERS:
+            raise CorruptFileError(f"not canonical bytes: unknown tag {tag}")
+        return _ATOM_READERS[tag](self)
+
+    def _take(self, size: int) -> memoryview:
+        end = self.at + size
+        if end > len(self.data):
+            raise CorruptFileError("not canonical bytes: they end too early")
+        part = self.data[self.at : end]
+        self.at = end
+        return part
+
+    def _data(self) -> memoryview:
+        return self._take(self.number())
+
+    def _count(self, cost: int) -> int:
+        """Read a number of things to come: each takes at least a byte here and `cost` in memory."""
+        value = self.number()
+        if value > len(self.data) - self.at:
+            raise CorruptFileError("not canonical bytes: more items than bytes")
+        self.budget.take(value * cost, "its values")
+        return value
+
+    def _keys(self, cost: int) -> Iterator[Any]:
+        """Yield nodes; the canonical bytes of each must be greater than the previous ones."""
+        previous = None
+        for _ in range(self._count(cost)):
+            begin = self.at
+            node = self.node()
+            data = self.data[begin : self.at]
+            if previous is not None and not _is_less(previous, data):
+                raise CorruptFileError(_OUT_OF_ORDER)
+            previous = data
+            yield node
+
+    def number(self) -> int:
+        value: int = _N.unpack_from(self.data, self.at)[0]
+        self.at += 8
+        return value
+
+    def text(self) -> str:
+        # One wide character makes all others as wide.
+        data = self._data()
+        most = nodes.TEXT + 4 * len(data)
+        self.budget.take(most, "a text")
+        text = str(data, "utf-8", "surrogatepass")
+        self.budget.give_back(most - (getsizeof(text) + 15) // 16 * 16)
+        return text
+
+    def shape(self) -> tuple[int, ...]:
+        n = self.number()
+        if n > nodes.MAX_DIMENSIONS:
+            raise CorruptFileError(f"not canonical bytes: {n} dimensions")
+        self.budget.take(nodes.ATOM * n, "a shape")
+        return struct.unpack(f"<{n}Q", self._take(8 * n))
+
+    def items(self) -> tuple[Any, ...]:
+        self.budget.take(nodes.CONTAINER, "its values")
+        return tuple([self.node() for _ in range(self._count(nodes.ITEM))])
+
+    def keys(self) -> tuple[Any, ...]:
+        self.budget.take(nodes.CONTAINER, "its values")
+        return tuple(self._keys(nodes.SET_ITEM))
+
+    def record(self) -> tuple[tuple[str, Any], ...]:
+        count = self._count(nodes.RECORD_ITEM)
+        items = tuple([(self.text(), self.node()) for _ in range(count)])
+        require_increasing([key for key, _ in items])
+        return items
+
+    def pairs(self) -> tuple[tuple[Any, Any], ...]:
+        return tuple([(key, self.node()) for key in self._keys(nodes.PAIRS_ITEM)])
+
+
+def _is_less(a: memoryview, b: memoryview) -> bool:
+    """Compare bytes piece by piece: a copy of a long key would be a copy of the file."""
+    for at in range(0, max(len(a), len(b)), _PIECE):
+        left, right = bytes(a[at : at + _PIECE]), bytes(b[at : at + _PIECE])
+        if left != right:
+            return left < right
+    return False
+
+
+def require_increasing(keys: list[Any]) -> None:
+    """Raise unless keys are sorted and none is repeated."""
+    if any(a >= b for a, b in pairwise(keys)):
+        raise CorruptFileError(_OUT_OF_ORDER)
+
+
+def _read_int(reader: _Reader) -> int:
+    data = reader._data()
+    # Digits of 30 bits, in steps of 16 bytes.
+    reader.budget.take((39 + 4 * (8 * len(data) // 30 + 1)) // 16 * 16, "an int")
+    value = int.from_bytes(data, "little", signed=True)
+    if value.bit_length() // 8 + 1 != len(data):
+        raise CorruptFileError("not canonical bytes: an int in more bytes than it needs")
+    return value
+
+
+def _read_floats(reader: _Reader, count: int) -> tuple[float, ...]:
+    reader.budget.take(nodes.ATOM, "a number")
+    return struct.unpack(f"<{count}d", reader._take(8 * count))
+
+
+_ATOM_READERS: dict[int, Callable[[_Reader], Any]] = {
+    ord("N"): lambda _: None,
+    ord("T"): lambda _: True,
+    ord("F"): lambda _: False,
+    ord("i"): _read_int,
+    ord("d"): lambda reader: _read_floats(reader, 1)[0],
+    ord("c"): lambda reader: complex(*_read_floats(reader, 2)),
+    ord("s"): _Reader.text,
+    ord("b"): _Reader.own_bytes,
+}
