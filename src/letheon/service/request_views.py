@@ -1,16 +1,14 @@
 """A request as the desk shows it: to whom, with which actions; no field holds an id of a person."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from fastapi import Path
 from pydantic import BeforeValidator, Field, StrictStr
-from pydantic_core import CoreSchema
-from pydantic_core.core_schema import literal_schema
 
 from letheon.exceptions import LetheonError, UnknownRequestError
 from letheon.ledger import REQUEST_STATES, LogEntry, Request
@@ -63,25 +61,11 @@ ACTIONS: dict[str, Action] = {
 """Every action, in the order in which a page offers them."""
 
 
-class OneOf:
-    """Lets a text be one of some names; the API document lists them.
-
-    Parameters
-    ----------
-    names : iterable of str
-        Those of a table.
-    """
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self.names = list(names)
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
-        """Return the schema, which is that of a `Literal`."""
-        return literal_schema(self.names)
-
-
-State = Annotated[str, OneOf(REQUEST_STATES)]
-ActionName = Annotated[str, OneOf(ACTIONS)]
+if TYPE_CHECKING:
+    State = str
+    ActionName = str
+else:  # the API document lists them
+    State, ActionName = Literal[tuple(REQUEST_STATES)], Literal[tuple(ACTIONS)]
 
 
 def _require_text(value: object) -> object:

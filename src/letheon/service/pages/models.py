@@ -1,5 +1,6 @@
 """Models: register one; all of them, one with its versions, two side by side, the next batch."""
 
+from collections.abc import Callable
 from typing import Annotated, Any, cast, get_args
 
 from fastapi import APIRouter, Depends, Query
@@ -44,24 +45,39 @@ def show_new_model(who: Writer, tenant: Tenant = None) -> Response:
 @router.post("/models/new")
 def register_model(who: Writer, form: SentForm) -> Response:
     """Register the model that was uploaded, or say why it cannot be."""
-    try:
-        model = registration.register_model(who, _read_upload(form))
-    except (Problem, LedgerError) as error:
-        return _show_problem(who, form, error)
-    return _lead_to(who, model, "model-registered")
+
+    def register() -> ModelOut:
+        return registration.register_model(who, _read_upload(form))
+
+    return _register(who, form, register, "model-registered")
 
 
 @router.post("/models/example")
 def register_example(who: Writer, form: SentForm) -> Response:
     """Train and register a small example."""
-    try:
+
+    def register() -> ModelOut:
         name = text_of(form, "example_name")
         _require_name(name or "example")
         asked = {"kind": form.get("kind"), "name": name, "tenant": text_of(form, "tenant")}
-        model = registration.register_example(who, check_form(ExampleIn, asked))
+        return registration.register_example(who, check_form(ExampleIn, asked))
+
+    return _register(who, form, register, "example-added")
+
+
+def _register(
+    who: Visitor, form: FormData, register: Callable[[], ModelOut], code: str
+) -> Response:
+    """Register a model and lead to it, or show the form again with the reason why not."""
+    try:
+        model = register()
     except (Problem, LedgerError) as error:
-        return _show_problem(who, form, error)
-    return _lead_to(who, model, "example-added")
+        problem = problem_of(error)
+        if problem is None or problem.status_code >= 500:
+            raise
+        return _new_page(who, {name: text_of(form, name) for name in _FIELDS}, problem)
+    tenant = model.tenant if who.tenant is None else None
+    return who.done(address(f"/models/{model.name}", tenant=tenant), code)
 
 
 def _read_upload(form: FormData) -> ModelUpload:
@@ -78,12 +94,10 @@ def _read_upload(form: FormData) -> ModelUpload:
 
 def _require_name(name: str) -> None:
     if NAME.fullmatch(name) is None:
-        raise Problem(
-            422,
-            "name",
-            "This name cannot be used",
-            "Use up to 63 lower case letters, digits and . _ : - beginning with a letter or digit.",
+        words = (
+            "Use up to 63 lower case letters, digits and . _ : - beginning with a letter or digit."
         )
+        raise Problem(422, "name", "This name cannot be used", words)
 
 
 def _file(form: FormData, name: str) -> Any:
@@ -91,18 +105,6 @@ def _file(form: FormData, name: str) -> Any:
     if not isinstance(value, UploadFile) or not value.filename:
         raise Problem(422, "file", f"The file of the {name} is missing", "Choose one.")
     return value.file
-
-
-def _show_problem(who: Visitor, form: FormData, error: Exception) -> Response:
-    problem = problem_of(error)
-    if problem is None or problem.status_code >= 500:
-        raise error
-    return _new_page(who, {name: text_of(form, name) for name in _FIELDS}, problem)
-
-
-def _lead_to(who: Visitor, model: ModelOut, code: str) -> Response:
-    tenant = model.tenant if who.tenant is None else None
-    return who.done(address(f"/models/{model.name}", tenant=tenant), code)
 
 
 def _new_page(who: Visitor, sent: dict[str, str], problem: Problem | None = None) -> Response:

@@ -21,6 +21,7 @@ router = APIRouter(include_in_schema=False)
 _KEEP_FORM = {"HX-Retarget": "#problem", "HX-Reselect": "#problem", "HX-Reswap": "outerHTML"}
 
 _MANY = "filed-many"
+_SHOWN_AGAIN = ("model", "regime", "ground", "verified", "receipt")
 _MOST_PLACES = 20
 _MOST_REFUSED = 50
 
@@ -44,7 +45,9 @@ def file_new_request(who: Filer, form: _shared.SentForm) -> Response:
     except Problem as problem:
         if problem.status_code in (403, 404, 429):
             raise
-        answer = _form(who, tenant, _typed(form), problem=problem)
+        # Not the ids: no answer repeats who somebody is.
+        typed = {name: text_of(form, name) for name in _SHOWN_AGAIN}
+        answer = _form(who, tenant, typed, problem=problem)
         answer.headers.update(_KEEP_FORM)
         return answer
     lost = _code_lost(form, filed) if who.sees_all_requests else ""
@@ -60,17 +63,10 @@ def _file_form(who: Principal, tenant: str, form: FormData) -> list[filing.Reque
         raise Problem(422, "ids", "No id was given", "Write one id per line.")
     ids = _parse_ids(who, model, tenant, [line for _, line in lines])
     wants_code = who.sees_all_requests and text_of(form, "receipt") == "on"
-    values = {name: text_of(form, name) for name in ("model", "regime", "ground")}
-    wanted = check_form(
-        filing.RequestIn,
-        values
-        | {
-            "ids": ids,
-            "tenant": tenant,
-            "verified": text_of(form, "verified") == "on",
-            "receipt": wants_code and len(set(ids)) == 1,
-        },
-    )
+    values: dict[str, Any] = {name: text_of(form, name) for name in ("model", "regime", "ground")}
+    values |= {"ids": ids, "tenant": tenant, "verified": text_of(form, "verified") == "on"}
+    values["receipt"] = wants_code and len(set(ids)) == 1
+    wanted = check_form(filing.RequestIn, values)
     try:
         return filing.file_one(who, wanted, key=f"page-{key_of(form)}")
     except Problem as problem:
@@ -94,12 +90,8 @@ def _parse_ids(who: Principal, model: str, tenant: str, lines: list[str]) -> lis
             return lines
     numbers = [filing.parse_number(line) for line in lines]
     if None in numbers:
-        raise Problem(
-            422,
-            "ids",
-            "this model holds numbers as ids",
-            f"Id {numbers.index(None) + 1} of the list is none, or one of more than 64 bits.",
-        )
+        words = f"Id {numbers.index(None) + 1} of the list is none, or one of more than 64 bits."
+        raise Problem(422, "ids", "this model holds numbers as ids", words)
     return numbers
 
 
@@ -122,16 +114,12 @@ def _unknown(
         title = f"Some ids are not in model {model}"
     if not wrong:  # somebody came to be known between the two looks
         return Problem(422, "unknown-ids", title, "Nothing was filed; try again.")
-    words = f"{_places([number for number, _ in wrong])}: a typo, or erased already?"
+    places = ", ".join(str(number) for number, _ in wrong[:_MOST_PLACES])
+    more = f" and {len(wrong) - _MOST_PLACES} more" if len(wrong) > _MOST_PLACES else ""
+    words = f"Line{'s' if len(wrong) > 1 else ''} {places}{more}: a typo, or erased already?"
     if any("," in text or ";" in text for _, text in wrong):
         words += " One id per line; there is a comma or semicolon."
     return Problem(422, "unknown-ids", title, f"{words} Nothing was filed.")
-
-
-def _places(numbers: list[int]) -> str:
-    shown = ", ".join(str(number) for number in numbers[:_MOST_PLACES])
-    more = f" and {len(numbers) - _MOST_PLACES} more" if len(numbers) > _MOST_PLACES else ""
-    return f"Line{'s' if len(numbers) > 1 else ''} {shown}{more}"
 
 
 def _code_lost(form: FormData, filed: list[filing.RequestFiled]) -> str:
@@ -142,12 +130,6 @@ def _code_lost(form: FormData, filed: list[filing.RequestFiled]) -> str:
     if len({line for _, line in _lines(form)}) > 1:
         return _MANY
     return "filed-no-code" if any(one.is_new for one in filed) else "filed-before"
-
-
-def _typed(form: FormData) -> dict[str, str]:
-    """Return what to show again; not the ids, as no answer repeats who somebody is."""
-    names = ("model", "regime", "ground", "verified", "receipt")
-    return {name: text_of(form, name) for name in names}
 
 
 def _form(who: _shared.Visitor, tenant: str, values: dict[str, str], **more: Any) -> HTMLResponse:
