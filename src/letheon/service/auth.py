@@ -40,10 +40,11 @@ _NUMBER_IN_TEXT = re.compile(r"(?<=\b[Cc]ertificate )[0-9]{1,15}\b")
 _NUMBER_KEYS = ("sequence", "certificate")
 
 
+@dataclass(frozen=True)
 class Places:
-    """Lets so much be done at a time, of one key and in all.
+    """Lets so much be done at a time.
 
-    Parameters
+    Attributes
     ----------
     each, most : int
         How much of one key, and in all.
@@ -51,30 +52,35 @@ class Places:
         The problem beyond that, and after how many seconds to try again.
     """
 
-    def __init__(
-        self, each: int, most: int, status: int, code: str, title: str, words: str, retry: str
-    ) -> None:
-        self._each, self._most, self._retry = each, most, retry
-        self._problem = (status, code, title, words)
-        self._lock = threading.Lock()
-        self._taken: Counter[str] = Counter()
+    each: int
+    most: int
+    status: int
+    code: str
+    title: str
+    words: str
+    retry: str
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _taken: Counter[str] = field(default_factory=Counter)
 
     @contextmanager
     def take(self, key: str) -> Iterator[None]:
         """Take a place for a block, or raise the problem."""
         with self._lock:
-            if self._taken[key] >= self._each or self._taken.total() >= self._most:
+            if self._taken[key] >= self.each or self._taken.total() >= self.most:
                 raise self.problem()
             self._taken[key] += 1
         try:
             yield
         finally:
             with self._lock:
-                self._taken -= Counter([key])
+                self._taken[key] -= 1
+                if not self._taken[key]:
+                    del self._taken[key]
 
     def problem(self) -> Problem:
         """Return the problem of a caller for whom there is no place."""
-        return Problem(*self._problem, headers={"Retry-After": self._retry})
+        headers = {"Retry-After": self.retry}
+        return Problem(self.status, self.code, self.title, self.words, headers=headers)
 
 
 class Limiter:
@@ -151,11 +157,6 @@ class Context:
     is_demo: bool = False
     has_worker: Callable[[], bool] | None = None
     stopping: threading.Event = field(default_factory=threading.Event)
-
-    @property
-    def clock(self) -> Callable[[], int]:
-        """The clock of the ledger: seconds since 1970."""
-        return self.ledger.clock
 
 
 def context(request: Request) -> Context:

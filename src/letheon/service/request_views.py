@@ -173,7 +173,7 @@ def find_visible(who: Principal, request_id: str) -> Request:
 
 def show_requests(who: Principal, requests: Sequence[Request]) -> list[RequestOut]:
     """Return requests as a token sees them, in their order."""
-    now, calendar = moment(who.desk.clock()), who.ledger.settings.calendar
+    now, calendar = moment(who.ledger.clock()), who.ledger.settings.calendar
     left = {one.id: one.days_left(now, calendar) for one in requests}
     if not who.sees_all_requests:
         return [_show_to_filer(one, left[one.id]) for one in requests]

@@ -264,7 +264,9 @@ def serve(
 
         server.at_stop = stop
         with _signals_held(server):
-            said(_address(binding, bound))
+            scheme = "http" if binding.certificate is None else "https"
+            host = f"[{binding.host}]" if ":" in binding.host else binding.host
+            said(f"{scheme}://{host}:{bound.getsockname()[1]}")
             server.run(sockets=[bound])
 
 
@@ -297,12 +299,6 @@ def _signals_held(server: uvicorn.Server) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _address(binding: Binding, bound: socket.socket) -> str:
-    scheme = "http" if binding.certificate is None else "https"
-    host = f"[{binding.host}]" if ":" in binding.host else binding.host
-    return f"{scheme}://{host}:{bound.getsockname()[1]}"
 
 
 def open_or_create(folder: Path, *, database: str | None = None, name: str | None = None) -> Ledger:

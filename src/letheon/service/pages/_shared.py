@@ -400,7 +400,7 @@ def page(
         "tenant": bound or tenant,
         "tenant_query": "" if who is None or bound else address("", tenant=tenant),
         "json": json,
-        "now": desk.clock(),
+        "now": desk.ledger.clock(),
         "is_demo": desk.is_demo,
         "problem": problem,
     }

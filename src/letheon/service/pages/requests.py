@@ -155,7 +155,7 @@ def file_from_csv(who: ManyFiler, form: _shared.SentForm) -> HTMLResponse:
         if not file.size:
             raise Problem(422, "csv", "The file is empty", "Choose one with a header and lines.")
         upload = filing.Upload(file.file.read(), tenant, text_of(form, "verified") == "on")
-        came = filing.file_upload(who, upload, key=f"page-{key_of(form)}")
+        came = filing.upload_requests(who, upload, key=f"page-{key_of(form)}")
     except Problem as problem:
         if problem.status_code in (403, 404, 429):
             raise

@@ -89,7 +89,7 @@ class CertificateDetail(Certificate):
     grounds: list[str]
     applied_at: datetime
     budget: guarantees.BudgetOut
-    measures: dict[str, guarantees.MeasureOut]
+    measures: dict[guarantees.MeasureName, guarantees.MeasureOut]
     monitor: Literal["keep", "retrain-due", "retrained"]
     not_claimed: list[schemas.CodeOut]
     statement: dict[str, Any]
@@ -430,6 +430,7 @@ class _Checks:
         return f"{len(claims['stores'])} stores; looked for {searched}, none found"
 
 
+CheckpointOut = Annotated[dict[str, Any], schemas.shape("root", "at", "note", size="integer")]
 Place = Annotated[int | None, Query(ge=0, le=verifier.MAX_INT)]
 
 
@@ -526,7 +527,7 @@ def _id_before(sequence: int, contents: dict[int, bytes]) -> str | None:
 
 
 @router.get("/api/v1/checkpoints/latest", summary="Show the newest checkpoint")
-def show_checkpoint(who: Reader) -> dict[str, int | str | datetime]:
+def show_checkpoint(who: Reader) -> CheckpointOut:
     """Return the newest signed checkpoint of the log; keep it to notice a roll-back.
 
     It has the `size` and `root` of the log, `at`, when it was signed, and `note`, the C2SP note

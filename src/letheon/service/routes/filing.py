@@ -467,20 +467,7 @@ def upload_requests(
     key: Key = None,
 ) -> views.BulkOut:
     """File each line as one request; a file that is wrong somewhere is refused as a whole."""
-    return file_upload(who, upload, key=key)
-
-
-def file_upload(who: Principal, upload: Upload, *, key: str | None = None) -> views.BulkOut:
-    """File each line of a CSV file as one request about one person.
-
-    Columns are ``model`` and ``id``, and perhaps ``key``, ``regime`` and ``ground``. A repeat of
-    the same file with the same `key` gives the same requests.
-
-    Raises
-    ------
-    Problem
-        The file is wrong somewhere; nothing was filed.
-    """
+    # A repeat of the same file with the same key gives the same requests.
     tenant = who.tenant_for(upload.tenant)
 
     @cache

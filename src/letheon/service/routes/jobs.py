@@ -137,6 +137,12 @@ class AuditIn(schemas.In):
     drill: Drill = "none"
 
 
+AuditLevel = Annotated[
+    dict[str, Any],
+    schemas.shape("level", "name", "model", "verdict", "reason", promised="boolean"),
+]
+
+
 @dataclass(frozen=True)
 class Audit(jobs.Task):
     """An audit; its levels fill up while it runs.
@@ -171,7 +177,7 @@ class Audit(jobs.Task):
     verdict: Literal["passed", "failed", "incomplete"] | None
     scope: str | None
     passed: bool | None
-    levels: list[dict[str, Any]]
+    levels: list[AuditLevel]
 
 
 @audits.post("/api/v1/audits", summary="Start an audit", status_code=202)

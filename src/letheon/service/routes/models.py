@@ -13,7 +13,7 @@ from letheon.ledger.schemas import moment
 from letheon.service import guarantees
 from letheon.service.auth import Principal, allows
 from letheon.service.errors import Problem
-from letheon.service.schemas import Hidden, Limit, Name, Out, Tenant, TenantFilter, cut_page
+from letheon.service.schemas import Hidden, Limit, Name, Out, Tenant, TenantFilter, cut_page, shape
 from letheon.verifier import MAX_INT
 
 router = APIRouter(tags=["models"])
@@ -159,7 +159,7 @@ def _next_retrain(
     who: Principal, info: Model, budget: guarantees.BudgetOut, decision: Decision | None
 ) -> guarantees.ForecastOut:
     """Say when the next retrain is due, and why."""
-    now = who.desk.clock()
+    now = who.ledger.clock()
     if decision == "retrain-due":
         words = "The monitor says that a retrain is due now."
         return guarantees.ForecastOut(on=moment(now).date(), words=words)
@@ -207,7 +207,7 @@ class VersionOut(Version):
     parameters: dict[str, str | bool]
     guarantee: guarantees.GuaranteeOut | None
     budget: guarantees.BudgetOut | None
-    measures: dict[str, guarantees.MeasureOut] | None
+    measures: dict[guarantees.MeasureName, guarantees.MeasureOut] | None
     monitor: Decision | None
 
 
@@ -274,11 +274,16 @@ class PointOut(Out):
     live_rows: int
     rows_erased: int
     seconds: float
-    measures: dict[str, guarantees.MeasureOut] | None
+    measures: dict[guarantees.MeasureName, guarantees.MeasureOut] | None
     guarantee: Literal["exact", "certified", "empirical"] | None
     spent: float | None
     budget: float | None
     decision: Decision | None
+
+
+LimitOut = Annotated[
+    dict[str, Any], shape("measure", "score", factor="number", floor="number", miss="number")
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,7 +312,7 @@ class HistoryOut(Page[PointOut]):
     metric: str | None
     assumption: str
     tolerances: list[ToleranceOut]
-    limits: list[dict[str, Any]]
+    limits: list[LimitOut]
     budget: guarantees.BudgetOut | None
     next_retrain: guarantees.ForecastOut | None
 

@@ -419,7 +419,7 @@ def cancel_opendsr_request(who: Filer, subject_request_id: Id, key: Key) -> Resp
     answer = Cancelled(
         controller_id=tenant,
         subject_request_id=subject_request_id,
-        received_time=moment(who.desk.clock()),
+        received_time=moment(who.ledger.clock()),
     )
     return key.answer(answer, 202)
 

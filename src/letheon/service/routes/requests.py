@@ -232,7 +232,7 @@ def summarise_requests(who: Reader, query: Annotated[ModelQuery, Query()]) -> Su
     ledger, filters = who.ledger, own_filter(who)
     filters |= {"tenant": who.tenant_filter(query.tenant), "model": query.model}
     counts, due_days = ledger.requests.count(**filters), ledger.requests.count_due(**filters)
-    today = ledger.settings.calendar.day_of(moment(who.desk.clock()))
+    today = ledger.settings.calendar.day_of(moment(who.ledger.clock()))
     left = [((day - today).days, count) for day, count in due_days.items()]
     buckets = [
         Bucket(label=label, count=sum(count for days, count in left if first <= days < end))
