@@ -364,3 +364,9 @@ def require_distinct_hashes(values: list[Any] | NDArray[Any]) -> None:
     hashes = np.sort(np.fromiter(map(hash, values), np.int64, len(values)))
     if np.any(hashes[_MAX_EQUAL_HASHES:] == hashes[:-_MAX_EQUAL_HASHES]):
         raise CorruptFileError(f"more than {_MAX_EQUAL_HASHES} keys have the same hash")
+
+
+def require_valid(condition: Any, what: str) -> None:
+    """Raise `CorruptFileError` unless what a file holds is valid."""
+    if not condition:
+        raise CorruptFileError(f"not a valid {what}")
