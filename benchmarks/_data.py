@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from letheon.datasets import load as load_real
-from letheon.datasets._catalogue import ADULT, CENSUS, CENSUS_NUMBERS
+from letheon.datasets._dataset import TABLES
 from letheon.datasets._spec import open_text
 from letheon.datasets._tables import Columns, encode, read_columns
 
@@ -164,7 +164,7 @@ def made_up(n_rows: int, n_test: int, *, n_features: int, seed: int) -> Split:
 def _split_adult(folder: Path) -> Split:
     # The numbers of years in school repeat the words for them.
     numeric = ["age", "fnlwgt", "capital-gain", "capital-loss", "hours-per-week"]
-    table = _table(folder / "adult.data.gz", names=ADULT)
+    table = _table(folder / "adult.data.gz", names=TABLES["adult"][""].names)
     X = _encoded(table, numeric, [*numeric, "education-num", "income"])
     return _shuffled("adult", X, _is(table, "income", ">50K"))
 
@@ -175,12 +175,13 @@ def _split_higgs(folder: Path) -> Split:
 
 
 def _split_census(folder: Path) -> Split:
+    spec = TABLES["census"][""]
     train, test = (
-        _table(folder / f"census-income.{part}.xz", names=CENSUS) for part in ("data", "test")
+        _table(folder / f"census-income.{part}.xz", names=spec.names) for part in ("data", "test")
     )
     table = train + test
-    X = _encoded(table, CENSUS_NUMBERS, [*CENSUS_NUMBERS, "instance weight", "income"])
-    y, n = _is(table, "income", "50000+."), len(train)
+    X = _encoded(table, spec.numbers, [*spec.numbers, *spec.dropped, spec.target])
+    y, n = _is(table, "income", "50000+."), train.n_rows
     return Split("census", X[:n], y[:n], X[n:], y[n:])
 
 
@@ -188,25 +189,25 @@ def _split_diabetes(folder: Path) -> Split:
     table = _table(folder / "diabetic_data.csv.gz")
     skipped = ["encounter_id", "patient_nbr", "readmitted", *_DIABETES_NUMBERS]
     X = _encoded(table, _DIABETES_NUMBERS, skipped)
-    y, people = 1 - _is(table, "readmitted", "NO"), table["patient_nbr"].map(int, np.int64)
+    y, people = 1 - _is(table, "readmitted", "NO"), table.map("patient_nbr", int, np.int64)
     order = np.random.default_rng(0).permutation(np.unique(people))
     train = np.isin(people, order[: int(0.8 * len(order))])
     return Split("diabetes", X[train], y[train], X[~train], y[~train], people[train])
 
 
-def _table(file: Path, names: tuple[str, ...] | None = None) -> Columns:
+def _table(file: Path, names: Sequence[str] | None = None) -> Columns:
     with open_text(file) as lines:
         return read_columns(lines, names=names)
 
 
 def _is(table: Columns, column: str, text: str) -> NDArray[np.int64]:
-    found: NDArray[np.int64] = table[column].map(text.__eq__, np.int64)
+    found: NDArray[np.int64] = table.map(column, text.__eq__, np.int64)
     return found
 
 
 def _encoded(table: Columns, numeric: Sequence[str], skipped: Iterable[str]) -> NDArray[np.float32]:
     """Return numbers as they are (NaN where there is none), and one column per word."""
-    words = [name for name in table.columns if name not in set(skipped)]
+    words = [name for name in table if name not in set(skipped)]
     cells = {name: (name, _number if name in numeric else str) for name in (*numeric, *words)}
     return encode(table, numeric, words, "one-hot", cells)[0]
 

@@ -10,7 +10,7 @@ from benchmarks._deep_models import SEED, Yardstick, accuracy, clocked, naive, p
 from benchmarks._deep_obliviate import Rule
 from benchmarks._report import Table
 from letheon.data import row_ids
-from letheon.deep._stitch import blocks_of
+from letheon.deep._obliviate import blocks_of
 from letheon.measures import certifiability_from_predictions
 from letheon.seeds import seed_from
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from letheon.ledger.db.sqlite import library
+from letheon.ledger.db.engines import library
 
 
 class Rate(NamedTuple):

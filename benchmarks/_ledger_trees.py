@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks._report import Table, timed
-from letheon.ledger.db.log_tree import Frontier, consistency_proof, inclusion_proof, root_of
+from letheon.ledger.db.events import Frontier
+from letheon.ledger.db.log import consistency_proof, inclusion_proof, root_of
 from letheon.ledger.models.slot_tree import SlotTree
 from letheon.verifier import check_consistency, check_inclusion, leaf_hash, transition_roots
 

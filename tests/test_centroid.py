@@ -13,7 +13,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import letheon
 from letheon import audit, checks
-from letheon.bench._recipes import Place, find_recipe
+from letheon.bench._grid import Place, find_recipe
 from letheon.centroid import NearestCentroid, _average
 from letheon.exceptions import EmptyModelError
 from letheon.ledger import Ledger

@@ -66,11 +66,6 @@ class NearestCentroid(KeywordScoreMixin, ClassifierMixin, ForgetMixin, BaseEstim
         applicability="nearest-centroid classification",
         exact=True,
         strength="strong",
-        efficiency_parameters=(),
-        certifiability_parameters=(),
-        requests="oblivious",
-        releases="latest-only",
-        state_holds_rows=True,
         definition_name="nearest-centroid",
         families=("linear",),
         tasks=("classification",),
@@ -140,8 +135,6 @@ class NearestCentroid(KeywordScoreMixin, ClassifierMixin, ForgetMixin, BaseEstim
         return Guarantee(
             kind="exact",
             reference="the mean of a class is a function of its own rows",
-            requests=self.facts.requests,
-            releases=self.facts.releases,
             assumptions=("same-libraries-and-cpu-kernel",),
         )
 

@@ -246,15 +246,9 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         applicability="steps that can forget",
         exact=True,
         strength="not stated",
-        efficiency_parameters=(),
-        certifiability_parameters=(),
-        requests="oblivious",
-        releases="latest-only",
-        state_holds_rows=True,
         definition_name="pipeline",
         families=("any",),
         tasks=("classification", "regression"),
-        certificate="exact",
         batches=True,
     )
 

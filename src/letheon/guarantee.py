@@ -134,7 +134,7 @@ class MethodFacts:
     efficiency_parameters, certifiability_parameters : tuple of str
         Constructor parameters that trade speed, and assurance, for something else.
     requests, releases : str
-        The strongest claims that any model of this method may make.
+        The strongest claims that any model of this method may make; by default the weakest.
     state_holds_rows : bool
         Whether a saved model keeps its training rows, and so is personal data.
     definition_name : str
@@ -174,11 +174,11 @@ class MethodFacts:
     applicability: str
     exact: bool
     strength: Literal["strong", "weak", "not stated"]
-    efficiency_parameters: tuple[str, ...]
-    certifiability_parameters: tuple[str, ...]
-    requests: Requests
-    releases: Releases
-    state_holds_rows: bool
+    efficiency_parameters: tuple[str, ...] = ()
+    certifiability_parameters: tuple[str, ...] = ()
+    requests: Requests = "oblivious"
+    releases: Releases = "latest-only"
+    state_holds_rows: bool = True
     definition_name: str = ""
     definition_text: str | None = None
     families: tuple[Family, ...] = ()

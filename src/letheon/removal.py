@@ -14,7 +14,7 @@ import mmap
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
@@ -104,6 +104,10 @@ class Change(Opaque):
     attributes: dict[str, Any]
     outcome: Outcome
     writes: tuple[Callable[[], None], ...] = field(default=())
+
+    def with_rebuilt(self, rebuilt: dict[str, int]) -> "Change":
+        """Return the change with other counts of what was trained again."""
+        return replace(self, outcome=self.outcome._replace(rebuilt=rebuilt))
 
     def commit(self, model: Any) -> Outcome:
         """Make the change. Cannot fail."""

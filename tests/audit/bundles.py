@@ -19,7 +19,7 @@ from letheon.ledger import Ledger
 from letheon.ledger.certificates import certify
 from letheon.ledger.certificates.bundle import sign_index
 from letheon.ledger.certificates.certify import sign_checkpoint
-from letheon.ledger.db.log_tree import LogTree
+from letheon.ledger.db.log import LogTree
 from letheon.ledger.keys.signing import sign
 from letheon.ledger.worker import compute
 from letheon.verifier import (

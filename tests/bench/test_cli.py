@@ -9,12 +9,12 @@ import typer
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
-from letheon.cli import _bench
+from letheon.cli import _tools
 from letheon.cli._command import PlainCommand
 from tests.bench.records import failed, quick_runner
 
 APP = typer.Typer(add_completion=False)
-APP.command(cls=PlainCommand)(_bench.bench)
+APP.command(cls=PlainCommand)(_tools.bench)
 
 
 def call(*words: str) -> Result:
@@ -101,7 +101,7 @@ def test_only_deep_runs_nets_on_the_device(monkeypatch: pytest.MonkeyPatch) -> N
         seen.append(options)
         return True
 
-    monkeypatch.setattr(_bench, "_run", run)
+    monkeypatch.setattr(_tools, "_run_bench", run)
     call("--quick", "--only", "deep", "--device", "cuda", "--rows", "900")
     assert (seen[0].families, seen[0].device) == (("net",), "cuda")
     assert (seen[0].rows, seen[0].net_rows) == (900, 360)

@@ -8,7 +8,7 @@ import pytest
 
 import letheon.forest
 from letheon.bench import _run
-from letheon.bench._recipes import Place, find_recipe
+from letheon.bench._grid import Place, find_recipe
 
 
 @pytest.mark.parametrize("method", ["Fisher", "Influence"])

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from letheon.bench import Cell
-from letheon.bench._figures import draw_pictures
+from letheon.bench._report import draw_pictures
 from tests.bench.records import attack, measured
 
 pytest.importorskip("matplotlib")

@@ -6,8 +6,7 @@ import pytest
 from sklearn.base import clone
 
 from letheon.bench import METHODS, Cell, Options, cells_of
-from letheon.bench._grid import share_or_number
-from letheon.bench._recipes import RECIPES, Place, find_recipe, ordinary_model
+from letheon.bench._grid import RECIPES, Place, find_recipe, ordinary_model, share_or_number
 
 SEVEN = {
     "SISA", "DaRE", "Fisher", "Influence", "DeltaGrad", "Descent-to-Delete", "DeepObliviate",

@@ -3,8 +3,8 @@
 import pytest
 
 from letheon.bench import METHODS, PUBLISHED, Spread
+from letheon.bench._grid import RECIPES
 from letheon.bench._published import find_published
-from letheon.bench._recipes import RECIPES
 
 
 def test_every_published_line_is_of_a_method_we_measure() -> None:

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import gmean
 
 from letheon.bench import Cell, Options, brief_table, lines_of, main_table
-from letheon.bench._table import attack_value, spread_of
-from letheon.bench._tables import report_tables
+from letheon.bench._tables import attack_value, report_tables, spread_of
 from letheon.evaluation.report import Cell as Value
 from tests.bench.records import attack, failed, measured
 

@@ -142,10 +142,13 @@ def _sigmoid(z: float) -> float:
 class SaysNothingIsSpent(InfluenceClassifier):
     """Leaves the parameters where they were, and says that nothing is spent."""
 
-    def _change(self, positions: Any, counts: Any, W: Any, account: Any, *rest: Any) -> Any:
+    def _change(
+        self, positions: Any, counts: Any, W: Any, account: Any, *rest: Any, **more: Any
+    ) -> Any:
         from dataclasses import replace
 
-        return super()._change(positions, counts, self._weights, replace(account, spent=0.0), *rest)
+        before, account = self._weights_before_noise(), replace(account, spent=0.0)
+        return super()._change(positions, counts, before, account, *rest, **more)
 
 
 class Unrounded(InfluenceClassifier):

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from sqlalchemy.exc import OperationalError
 
 import letheon
 from letheon import exceptions
-from letheon.cli import _batches, _command
+from letheon.cli import _command
 from letheon.cli._command import report_errors, status_of, to_plain
 from letheon.cli._requests import parse_numbers
 from letheon.ledger import Ledger, Step
@@ -93,7 +93,7 @@ def test_a_mistake_in_the_program_is_no_wrong_usage(
     result = call(*words)
     assert (result.exit_code, result.stdout) == (70, "")
     kind = type(mistake).__name__
-    assert result.stderr.startswith(f"letheon: internal error: {kind} in _models.py")
+    assert result.stderr.startswith(f"letheon: internal error: {kind} in _requests.py")
     assert "person-0003" not in result.stderr
     error = json.loads(call(*words, "--json").stderr)["error"]
     assert error["kind"] == "InternalError"
@@ -115,7 +115,7 @@ def test_a_mistake_ends_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     def opened(_: Path | None) -> Iterator[Busy]:
         yield Busy(fail)
 
-    monkeypatch.setattr(_batches, "open_ledger", opened)
+    monkeypatch.setattr(_command, "open_ledger", opened)
     assert call("worker", "--interval", "0.1").exit_code == 70
 
 
@@ -495,7 +495,7 @@ def test_a_worker_finishes_its_step_and_stops(
     def opened(_: Path | None) -> Iterator[Busy]:
         yield busy
 
-    monkeypatch.setattr(_batches, "open_ledger", opened)
+    monkeypatch.setattr(_command, "open_ledger", opened)
     before = signal.getsignal(number)
     result = call("worker", "--json")
     assert result.exit_code == 0, result.output
@@ -527,7 +527,7 @@ def test_a_worker_outlives_what_is_in_its_way(
     def opened(_: Path | None) -> Iterator[Busy]:
         yield Busy(fail)
 
-    monkeypatch.setattr(_batches, "open_ledger", opened)
+    monkeypatch.setattr(_command, "open_ledger", opened)
     result = call("worker", "--interval", "0.1")
     assert (result.exit_code, len(looks)) == (0, 3)
     assert result.stderr.count("trying again") == 3
@@ -550,6 +550,7 @@ def test_other_ids_are_refused_without_being_repeated(text: str) -> None:
 
 def test_what_json_knows() -> None:
     step = Step("failed", "m", None, "why")
-    assert to_plain({"a": (step, date(2026, 1, 2), Path("x"))})["a"][1:] == ["2026-01-02", "x"]
-    assert to_plain(step)["sequence"] is None
+    document = {"a": (step, date(2026, 1, 2), timedelta(hours=1), Path("x"))}
+    read = json.loads(json.dumps(document, default=to_plain))["a"]
+    assert read == [vars(step), "2026-01-02", 3600.0, "x"]
     assert _command.USAGE == 2

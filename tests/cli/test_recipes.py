@@ -19,7 +19,7 @@ from sklearn.naive_bayes import GaussianNB
 
 import letheon
 from letheon import Ledger
-from letheon.cli import _batches
+from letheon.cli import _command, _serve
 from letheon.ledger import BatchPlan, Decision, Policy, Step
 from letheon.ledger.worker.policy import Queued, should_seal
 from tests.cli.ledgers import LEAVING, PEOPLE, call, done, files_in, table
@@ -144,8 +144,8 @@ def test_a_worker_says_once_until_when_requests_wait(monkeypatch: pytest.MonkeyP
         yield queue
 
     queue = Queue()
-    monkeypatch.setattr(_batches, "open_ledger", opened)
-    monkeypatch.setattr(_batches, "_job_runner", lambda *_: lambda: 0)
+    monkeypatch.setattr(_command, "open_ledger", opened)
+    monkeypatch.setattr(_serve, "_job_runner", lambda *_: lambda: 0)
     said = call("worker", "--interval", "0.1").stdout
     assert queue.looks == 5
     until = r"until 19 Nov 14:00 UTC \(50 rows or 72 h\); `letheon batch apply --force`"

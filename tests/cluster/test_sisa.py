@@ -14,7 +14,7 @@ import pytest
 from sklearn.linear_model import SGDClassifier
 
 from letheon import SISAClassifier
-from letheon.sharded import _base, _stages
+from letheon.sharded import _base, _shards
 from tests.cluster.clusters import SEAT, RayCluster, eventually
 from tests.cluster.travel import never_finish_on
 
@@ -48,7 +48,7 @@ def fit_while_the_node_is_lost(cluster: RayCluster, folder: Path) -> str:
     """Return the digest of a fit and a forget during which a node is killed and replaced."""
     doomed = cluster.node_id
     run = partial(fit_and_forget, backend="ray", n_jobs=2, ray_remote_args={"resources": {SEAT: 1}})
-    slow = partial(never_finish_on, doomed, folder, _stages.train_shard)
+    slow = partial(never_finish_on, doomed, folder, _shards.train_shard)
     with (
         pytest.MonkeyPatch.context() as patch,
         ThreadPoolExecutor(1) as thread,  # Ray starts nodes from the main thread only

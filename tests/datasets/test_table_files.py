@@ -8,7 +8,7 @@ import pytest
 from scipy import sparse
 
 from letheon.datasets import Dataset, DatasetFormatError, _formats, load
-from letheon.datasets._catalogue import diagnosis_group
+from letheon.datasets._tables import diagnosis_group
 from tests.datasets.providers import svm_lines, write
 
 ADULT = (

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from letheon import checks, load, save
-from letheon.deep._deltagrad import DeltaGradNetClassifier
+from letheon.deep._deltagrad import DeltaGradNetClassifier, _slots
 from letheon.deep._loop import Progress
 from letheon.deep._nets import CNN, MLP
-from letheon.deep._replay import Replay
+from letheon.deep._replay import Descent, Replay
 from letheon.exceptions import CheckpointError, EmptyModelError, TrainingError, UnknownIdError
 from letheon.state import encode
 
@@ -320,8 +320,9 @@ def test_replay_that_is_not_finite_is_answered_by_training(
     run = Replay.run
 
     def spoiled(self: Replay, *given: Any) -> Any:
-        found = run(self, *given)
-        return found._replace(end=found.end * torch.inf)
+        run(self, *given)
+        self.end = self.end * torch.inf
+        return self
 
     monkeypatch.setattr(Replay, "run", spoiled)
     model = fitted()
@@ -373,7 +374,9 @@ def test_declared_residue_is_real() -> None:
     for period in (1, 5):
         model = fitted(period=period, batch_size=64, epochs=30)
         model.forget([3])
-        descent = model._descent(model._workshop())
+        workshop = model._workshop()
+        plan = model._plan(_slots(model.rows_, model.n_slots_), workshop)
+        descent = Descent(workshop, plan, 0, None)
         rows = torch.from_numpy(np.flatnonzero(model.rows_.alive))
         weights = torch.full((len(rows),), 1 / len(rows))
         errors = [

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from letheon.deep._deltagrad import DeltaGradNetClassifier, _slots
 from letheon.deep._loop import Loop, Stretch
 from letheon.deep._nets import MLP
-from letheon.deep._replay import LocalChecks, Plan, Replay, Run, Secants
+from letheon.deep._replay import Descent, LocalChecks, Plan, Replay, Secants
 from tests.deep.deltagrad_net_reference import Pair, Reference, dense_bfgs
 from tests.sharded.people import examples
 
@@ -49,12 +49,12 @@ def slots_of(model: DeltaGradNetClassifier) -> NDArray[np.int64]:
     return _slots(model.rows_, model.n_slots_)
 
 
-def from_scratch(model: DeltaGradNetClassifier) -> Run:
+def from_scratch(model: DeltaGradNetClassifier) -> Descent:
     """Train on the rows held, in the slots that they have, with nothing kept of before."""
     workshop = model._workshop()
     plan = Plan.make(slots_of(model), workshop.settings, model.epochs, model.seed_)
     with model._training():
-        return model._descent(workshop).recorded(workshop.template.initial(0), plan, None)
+        return Descent(workshop, plan, 2**30, None).run(workshop.template.initial(0))
 
 
 def distance(one: Tensor, two: Tensor) -> float:
@@ -246,7 +246,7 @@ def test_missed_is_measured_whenever_a_step_was_not_exact(
         random_state=seed,
     )
     with model._training():
-        run, _ = model._replayed(model._workshop(), np.array([seed % 40]), None)
+        run = model._replayed(model._workshop(), np.array([seed % 40]), None)
     assert (run.missed > 0) == (run.n_approximate > 0)
 
 

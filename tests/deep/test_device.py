@@ -33,7 +33,7 @@ def globals_of_torch() -> tuple[Any, ...]:
 
 
 def precisions(device: torch.device) -> list[str]:
-    return [switch.read() for switch in _device._switches(device)]
+    return [switch.read() for switch in _device._precision(device, coarse=False)]
 
 
 @pytest.fixture(params=["as usual", "as somebody else likes it"])

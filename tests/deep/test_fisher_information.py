@@ -15,16 +15,14 @@ from torch.nn import functional
 
 from letheon.deep._information import (
     Batch,
-    Diagonal,
-    Kronecker,
+    Information,
     Power,
     diagonal,
     gaussian_kl,
     kronecker,
     terms,
 )
-from letheon.deep._layers import MatmulConv2d
-from letheon.deep._nets import CNN, MLP, ResNet
+from letheon.deep._nets import CNN, MLP, MatmulConv2d, ResNet
 from tests.sharded.people import examples
 
 
@@ -204,7 +202,7 @@ def test_weights_of_all_labels_are_probabilities() -> None:
 @pytest.mark.parametrize(("exponent", "expected"), [(0.25, 2.0), (0.5, 4.0), (1.0, 16.0)])
 def test_exponents(exponent: float, expected: float) -> None:
     quarter = torch.tensor([1 / 16 - 1e-3], dtype=torch.float64)
-    found = Diagonal(quarter).applied(Power(exponent, 1e-3), torch.ones(1, dtype=torch.float64))
+    found = Information(quarter).applied(Power(exponent, 1e-3), torch.ones(1, dtype=torch.float64))
     assert float(found) == pytest.approx(expected)
 
 
@@ -225,7 +223,7 @@ def power_of(matrix: Tensor, power: Power) -> Tensor:
     return result
 
 
-def require_power_of(matrix: Tensor, found: Kronecker, rtol: float = 1e-4) -> None:
+def require_power_of(matrix: Tensor, found: Information, rtol: float = 1e-4) -> None:
     vector = torch.randn(len(matrix), dtype=torch.float64)
     for power in (Power(0.25, 1e-3), Power(0.5, 1e-2, clamp=30.0), Power(1.0, 1e-2)):
         expected = power_of(matrix, power) @ vector
@@ -279,7 +277,7 @@ def test_factors_of_convolutions_are_sums_over_positions() -> None:
     rows = torch.randn(5, 2, 4, 5)
     module(rows)
     found = kronecker(module, again(rows)).blocks[0]
-    A, G = (factor.vectors * factor.values @ factor.vectors.T for factor in found[:2])
+    A, G = (vectors * values @ vectors.T for values, vectors in found[:2])
     expected_A, expected_G = convolution_factors(module, rows)
     torch.testing.assert_close(A, expected_A, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(G, expected_G, rtol=1e-4, atol=1e-6)
@@ -312,7 +310,7 @@ def test_other_layers_have_their_diagonal() -> None:
     module, rows = connected(), torch.randn(6, 4)
     found = kronecker(module, again(rows))
     assert len(found.blocks) == 1
-    assert found.blocks[0].inputs.values.shape == (5,)
+    assert found.blocks[0].inputs[0].shape == (5,)
     vector = torch.ones(sum(part.numel() for part in module.parameters()), dtype=torch.float64)
     power = Power(0.25, 1e-4)
     whole = diagonal(module, batches(rows)).applied(power, vector)

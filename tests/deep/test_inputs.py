@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from sklearn.base import BaseEstimator
 
 from letheon.data import SlotRows, as_ids
+from letheon.deep import SISANetClassifier
 from letheon.deep._base import calibration_sample
-from letheon.deep._device import ask_rows, hold_rows, remember_shape
+from letheon.deep._device import ask_rows, hold_rows, shape_attributes
 from letheon.seeds import Purpose
 
 
@@ -115,7 +116,7 @@ def test_numbers_beyond_float32() -> None:
 
 def test_a_question_has_the_shape_of_the_fit() -> None:
     model = Net()
-    remember_shape(model, image(), (1, 4, 3))
+    vars(model).update(shape_attributes(image(), (1, 4, 3)))
     assert vars(model) == {"n_features_in_": 12}
     assert np.array_equal(ask_rows(model, image(2), (1, 4, 3)), image(2))
     with pytest.raises(ValueError, match=r"rows of shape \(4, 3\); .* fitted with \(1, 4, 3\)"):
@@ -123,12 +124,13 @@ def test_a_question_has_the_shape_of_the_fit() -> None:
 
 
 def test_images_forget_the_names_of_a_table() -> None:
-    model: Any = Net()
-    remember_shape(model, pd.DataFrame({"a": [1.0], "b": [2.0]}), (2,))
+    table = pd.DataFrame({"a": [1.0, 2.0], "b": [2.0, 1.0]})
+    model: Any = SISANetClassifier(n_shards=1, epochs=1, device="cpu").fit(table, [0, 1])
     assert model.feature_names_in_.tolist() == ["a", "b"]
     assert model.n_features_in_ == 2
-    remember_shape(model, image(), (1, 4, 3))
+    model.fit(image(2), [0, 1])
     assert not hasattr(model, "feature_names_in_")
+    assert model.n_features_in_ == 12
 
 
 def sample_ids(names: list[int], limit: int) -> list[int]:

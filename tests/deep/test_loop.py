@@ -555,8 +555,3 @@ def test_a_schedule_changes_the_rate(variant: str) -> None:
         for schedule in ("constant", "cosine", "one-cycle")
     ]
     assert len({tuple(outcome[0].tolist()) for outcome in outcomes}) == 3
-
-
-@given(SLOTS)
-def test_rows_in_slots(slots: list[int]) -> None:
-    assert _loop.rows_in_slots(np.array(slots, np.int64)) == sum(slot >= 0 for slot in slots)

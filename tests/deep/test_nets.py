@@ -11,16 +11,18 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.nn import functional
 
 from letheon import state
-from letheon.deep._layers import (
+from letheon.deep._module import Template
+from letheon.deep._nets import (
+    CNN,
+    MLP,
     AutoConv2d,
     GroupNorm,
     HalvingMax,
     HalvingMean,
     MatmulConv2d,
+    ResNet,
     _HalvingMax,
 )
-from letheon.deep._module import Template
-from letheon.deep._nets import CNN, MLP, ResNet
 from tests.sharded.people import examples
 
 TINY = (
@@ -95,7 +97,7 @@ def test_first_layer_makes_no_gradient_for_the_rows(monkeypatch: pytest.MonkeyPa
         raise AssertionError
 
     layer = MatmulConv2d(1, 2, 3, padding=1)
-    monkeypatch.setattr("letheon.deep._layers._input_gradient", forbidden)
+    monkeypatch.setattr("letheon.deep._nets._input_gradient", forbidden)
     layer(torch.randn(2, 1, 4, 4)).sum().backward()
     assert layer.weight.grad is not None
     with pytest.raises(AssertionError):

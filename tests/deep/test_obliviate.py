@@ -16,9 +16,9 @@ from torch.nn import functional as F
 
 import letheon
 from letheon import state
+from letheon.deep._base import numbered_slots
 from letheon.deep._loop import Loop, Progress
-from letheon.deep._obliviate import DeepObliviateClassifier
-from letheon.deep._stitch import BLOCK, SLOT, Blocks, numbered_slots
+from letheon.deep._obliviate import BLOCK, SLOT, Blocks, DeepObliviateClassifier
 from letheon.exceptions import (
     ChangedParametersError,
     CheckpointError,

@@ -11,8 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 import letheon
-from letheon.deep._obliviate import DeepObliviateClassifier
-from letheon.deep._stitch import BLOCK
+from letheon.deep._obliviate import BLOCK, DeepObliviateClassifier
 from tests.deep.obliviate_reference import linear, make
 
 Floats = NDArray[np.float64]

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from letheon.deep import _obliviate
 from letheon.deep._loop import Loop
-from letheon.deep._obliviate import DeepObliviateClassifier
-from letheon.deep._stitch import train_blocks
+from letheon.deep._obliviate import DeepObliviateClassifier, train_blocks
 from letheon.deep._vault import VaultChange
 from tests.deep.obliviate_reference import (
     People,

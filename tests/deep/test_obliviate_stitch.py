@@ -13,9 +13,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from letheon.deep._loop import Loop, Stretch
-from letheon.deep._obliviate import DeepObliviateClassifier
-from letheon.deep._residual import Law, PaperRule, RobustRule, StopRule, fit_fading_law
-from letheon.deep._stitch import Blocks, Pace, Stitched, Watch, ratio, stitch
+from letheon.deep._obliviate import (
+    Blocks,
+    DeepObliviateClassifier,
+    Pace,
+    Stitched,
+    make_rule,
+    stitch,
+)
+from letheon.deep._residual import Law, PaperRule, RobustRule, StopRule, fit_fading_law, ratio
 from letheon.deep._vault import Vault
 from tests.deep.obliviate_reference import (
     fitted,
@@ -95,9 +101,9 @@ def stitched(given_runs: Runs, settings: Any, floor: float = 0.0) -> tuple[Stitc
     vault = vault_of(old)
     run = ((i, as_state(new[i + 1])) for i in range(affected[0], len(sizes)))
     influences = np.abs(np.diff(old, axis=0)).sum(axis=1)
-    watch = Watch(settings, affected[1], floor)
+    rule = make_rule(settings, affected[1], floor)
     with vault.begin() as aside:
-        found = stitch(run, Sized(sizes), vault, aside, watch, affected, influences)
+        found = stitch(run, Sized(sizes), vault, aside, rule, affected, influences)
     vault.commit(aside)
     after = [vault.get(i) for i in range(len(old))]
     return found, np.array([state.numpy() for state in after if state is not None], float)
@@ -141,7 +147,7 @@ def test_robust_stop_and_estimates_are_those_of_the_two_runs(
     found, _ = stitched(drawn, rule_settings("robust", epsilon, patience), floor=0.001)
     plain = Plain(drawn, RobustRule(epsilon, 0.001, patience), is_relative=True)
     assert found.last == plain.last
-    assert found.watch.residuals == pytest.approx(plain.residuals, abs=1e-12)
+    assert found.rule.residuals == pytest.approx(plain.residuals, abs=1e-12)
     assert found.tail == pytest.approx(plain.tail, rel=1e-9)
     assert found.ceiling == pytest.approx(plain.ceiling, rel=1e-9)
 
@@ -157,7 +163,7 @@ def test_published_stop_and_estimates_are_those_of_the_two_runs(
     assert found.last == plain.last
     x = drawn.affected[1] + len(plain.residuals)
     slope = None if rule.law is None else pytest.approx(rule.law.slope(x), rel=1e-6, abs=1e-12)
-    assert found.watch.slope == slope
+    assert found.rule.slope == slope
     assert found.tail == pytest.approx(plain.tail, rel=1e-9)
     assert found.ceiling == pytest.approx(plain.ceiling, rel=1e-9)
 
@@ -175,10 +181,10 @@ def test_published_rule_counts_blocks_from_one(
     last_affected: int, origin: str, slope: float
 ) -> None:
     """Residuals 3/x over 20 blocks, and the slopes that the documents tell of them."""
-    watch = Watch(rule_settings("paper", 1e-9, origin=origin), last_affected, 0.0)
+    rule = make_rule(rule_settings("paper", 1e-9, origin=origin), last_affected, 0.0)
     for x in range(1, 21):
-        watch.update(3 / x, 1.0)
-    assert watch.slope == pytest.approx(-slope, abs=1e-6)
+        rule.update(3 / x, 1.0)
+    assert rule.slope == pytest.approx(-slope, abs=1e-6)
 
 
 @examples(100)
@@ -193,7 +199,7 @@ def test_states_are_replaced_up_to_the_stop_and_shifted_after_it(
     )
     assert np.array_equal(after, expected)
     assert np.array_equal(found.end.numpy(), expected[-1])
-    assert (found.first, found.is_whole) == (first, end == len(drawn.sizes))
+    assert found.first == first
     did = np.abs(np.diff(expected, axis=0)).sum(axis=1)
     assert found.influences == pytest.approx(did[first:end], abs=1e-12)
 
@@ -204,7 +210,7 @@ def test_robust_stop_has_no_unit(drawn: Runs, epsilon: float, power: int) -> Non
     settings, factor = rule_settings("robust", epsilon), 2.0**power
     found, scaled = (stitched(each, settings)[0] for each in (drawn, drawn.scaled(factor)))
     assert scaled.last == found.last
-    assert scaled.watch.slope == found.watch.slope
+    assert scaled.rule.slope == found.rule.slope
     assert [scaled.tail, scaled.ceiling] == [factor * found.tail, factor * found.ceiling]
 
 
@@ -212,10 +218,10 @@ def test_robust_stop_has_no_unit(drawn: Runs, epsilon: float, power: int) -> Non
     st.lists(st.tuples(st.floats(0.01, 1), st.floats(0.1, 10)), min_size=1, max_size=20),
     st.floats(1e-6, 1e6),
 )
-def test_residuals_and_influences_in_another_unit_are_the_same_to_the_watch(
+def test_residuals_and_influences_in_another_unit_are_the_same_to_the_rule(
     pairs: list[tuple[float, float]], factor: float
 ) -> None:
-    one, two = (Watch(rule_settings("robust", 0.1), 0, 0.0) for _ in range(2))
+    one, two = (make_rule(rule_settings("robust", 0.1), 0, 0.0) for _ in range(2))
     influences = np.array([influence for _, influence in pairs])
     for residual, influence in pairs:
         one.update(residual, influence)
@@ -245,14 +251,14 @@ def still_block(*, moves_anew: bool) -> Runs:
 
 def test_a_block_that_did_nothing_twice_has_no_residual() -> None:
     found, _ = stitched(still_block(moves_anew=False), rule_settings("robust", 1e-9))
-    assert found.watch.residuals == [1.0, 0.0, 0.0]
+    assert found.rule.residuals == [1.0, 0.0, 0.0]
     assert found.last == 2
     assert found.tail == pytest.approx(0.0, abs=1e-5)
 
 
 def test_a_block_that_did_nothing_before_and_something_now_means_retraining_to_the_end() -> None:
     found, _ = stitched(still_block(moves_anew=True), rule_settings("robust", 1e9))
-    assert (found.is_whole, found.tail, found.ceiling) == (True, 0.0, 0.0)
+    assert (found.last, found.tail, found.ceiling) == (11, 0.0, 0.0)
 
 
 def test_estimates_of_a_receipt_by_hand() -> None:
@@ -277,7 +283,8 @@ def by_hand(laws: list[Law], shares: Floats) -> Floats:
     """The heavier of two laws at x = 5, ..., 9, or the last level where nothing falls."""
     if laws[0].a == 0:
         return np.full(5, max(shares[2:]))
-    return np.array([max(law.value(x) for law in laws) for x in range(5, 10)])
+    values: Floats = np.maximum.reduce([law.values(np.arange(5.0, 10.0)) for law in laws])
+    return values
 
 
 @pytest.mark.parametrize(

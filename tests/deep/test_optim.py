@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.optim import LBFGS, SGD, Adam, AdamW, RMSprop
 
-from letheon.deep._optim import (
+from letheon.deep._loop import (
     FlatAdam,
     FlatSGD,
     LaneOptimizer,
+    LoopSettings,
     OwnOptimizer,
-    Step,
     make_optimizer,
 )
 from letheon.exceptions import TrainingError
@@ -38,6 +38,11 @@ def start() -> Tensor:
     return torch.randn(W, P, generator=torch.Generator().manual_seed(0))
 
 
+def made(name: Any, flat: Tensor, momentum: float, decay: float) -> LaneOptimizer:
+    settings = LoopSettings(4, name, 0.1, momentum, decay, "constant", "cross_entropy", "float32")
+    return make_optimizer(settings, flat, SHAPES)
+
+
 def gradient(flat: Tensor) -> Tensor:
     """Gradient of a function with a different curvature in every direction."""
     return flat * torch.linspace(0.2, 2.0, P) + torch.sin(3 * flat)
@@ -56,7 +61,7 @@ def plan(seed: int = 1) -> tuple[Tensor, Tensor]:
 def run(optimizer: LaneOptimizer, flat: Tensor, rates: Tensor, active: Tensor) -> list[Tensor]:
     path = []
     for rate, mask in zip(rates, active, strict=True):
-        optimizer.step(Step(gradient(flat), rate[:, None], mask[:, None]))
+        optimizer.step(gradient(flat), rate[:, None], mask[:, None])
         path.append(flat.clone())
     return path
 
@@ -89,7 +94,7 @@ def test_by_name_equals_torch(
     name: str, momentum: float, decay: float, make: Callable[..., Any]
 ) -> None:
     flat, (rates, active) = start(), plan()
-    path = run(make_optimizer(name, flat, SHAPES, momentum, decay), flat, rates, active)
+    path = run(made(name, flat, momentum, decay), flat, rates, active)
     for lane in range(W):
         expected = torch_path(start()[lane], make, rates[:, lane], active[:, lane])
         got = torch.stack(path)[:, lane].numpy()
@@ -102,13 +107,13 @@ def test_a_lane_that_takes_no_part_stays_as_it_is(
     name: str, momentum: float, decay: float, make: Any
 ) -> None:
     flat, (rates, active) = start(), plan()
-    optimizer = make_optimizer(name, flat, SHAPES, momentum, decay)
+    optimizer = made(name, flat, momentum, decay)
     run(optimizer, flat, rates[:10], torch.ones_like(active[:10]))
     before = [part.clone() for part in (flat, *memory(optimizer))]
     slopes = gradient(flat)
     slopes[1] = 1e15
     mask = torch.tensor([[True], [False], [True]])
-    optimizer.step(Step(slopes, torch.full((W, 1), 0.1), mask))
+    optimizer.step(slopes, torch.full((W, 1), 0.1), mask)
     for old, new in zip(before, (flat, *memory(optimizer)), strict=True):
         assert torch.equal(old[1], new[1])
         assert not torch.equal(old[[0, 2]], new[[0, 2]])
@@ -120,13 +125,13 @@ def test_a_reset_forgets_every_earlier_step(
     name: str, momentum: float, decay: float, make: Any
 ) -> None:
     flat, (rates, active) = start(), plan()
-    optimizer = make_optimizer(name, flat, SHAPES, momentum, decay)
+    optimizer = made(name, flat, momentum, decay)
     run(optimizer, flat, torch.full_like(rates, torch.nan), active)  # also after a divergence
     flat.copy_(start())
     optimizer.reset()
     again = run(optimizer, flat, rates, active)
     fresh_flat = start()
-    fresh = make_optimizer(name, fresh_flat, SHAPES, momentum, decay)
+    fresh = made(name, fresh_flat, momentum, decay)
     for one, other in zip(again, run(fresh, fresh_flat, rates, active), strict=True):
         assert torch.equal(one, other)
 
@@ -141,7 +146,7 @@ OWN: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("name", OWN)
 def test_an_own_optimiser_trains_every_lane_as_if_alone(name: str) -> None:
     flat, (rates, active) = start(), plan()
-    path = run(make_optimizer(OWN[name], flat, SHAPES, 0.0, 0.0), flat, rates, active)
+    path = run(made(OWN[name], flat, 0.0, 0.0), flat, rates, active)
     for lane in range(W):
         parts = [part.clone() for part in start()[lane].split([4, 2])]
         optimizer = OWN[name](parts)
@@ -157,7 +162,7 @@ def test_an_own_optimiser_trains_every_lane_as_if_alone(name: str) -> None:
 @pytest.mark.parametrize("name", OWN)
 def test_an_own_optimiser_starts_afresh_too(name: str) -> None:
     flat, (rates, active) = start(), plan()
-    optimizer = make_optimizer(OWN[name], flat, SHAPES, 0.0, 0.0)
+    optimizer = made(OWN[name], flat, 0.0, 0.0)
     first = run(optimizer, flat, rates, active)
     flat.copy_(start())
     optimizer.reset()
@@ -172,13 +177,13 @@ def test_an_own_optimiser_sees_parameters_in_their_shapes() -> None:
         seen.append([part.shape for part in parameters])
         return SGD(parameters, lr=0.1)
 
-    make_optimizer(make, start(), SHAPES, 0.0, 0.0)
+    made(make, start(), 0.0, 0.0)
     assert seen == [SHAPES] * W
 
 
 def test_an_own_optimiser_that_needs_a_closure_is_refused() -> None:
     with pytest.raises(TrainingError, match="optimizer LBFGS needs a closure"):
-        make_optimizer(LBFGS, start(), SHAPES, 0.0, 0.0)
+        made(LBFGS, start(), 0.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -186,6 +191,6 @@ def test_an_own_optimiser_that_needs_a_closure_is_refused() -> None:
     [("sgd", FlatSGD, True), ("adam", FlatAdam, True), (OWN["sgd"], OwnOptimizer, False)],
 )
 def test_the_choice(given: Any, kind: type, captured: bool) -> None:
-    optimizer = make_optimizer(given, start(), SHAPES, 0.9, 0.0)
+    optimizer = made(given, start(), 0.9, 0.0)
     assert isinstance(optimizer, kind)
     assert optimizer.can_be_captured is captured

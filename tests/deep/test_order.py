@@ -12,8 +12,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from letheon.deep import _loop
-from letheon.deep._loop import EMPTY, Batches, epoch_batches, join_epochs, slot_matrix
-from letheon.deep._optim import learning_rates
+from letheon.deep._loop import (
+    EMPTY,
+    Batches,
+    epoch_batches,
+    learning_rates,
+    slot_batches,
+    slot_matrix,
+)
+from letheon.seeds import Purpose, keyed_hash
 from letheon.seeds import mix64 as mix64_numpy
 
 CPU = torch.device("cpu")
@@ -156,8 +163,10 @@ def test_orders_are_even() -> None:
 
 
 def test_epochs_follow_each_other() -> None:
-    epochs = [batches_of([np.arange(5)], [0], key, 2) for key in (1, 2)]
-    joined = join_epochs(epochs)
+    keys = [keyed_hash(7, Purpose.NET_ORDER, 3, epoch) for epoch in (0, 1)]
+    epochs = [batches_of([np.arange(5)], [0], key, 2) for key in keys]
+    matrix = slot_matrix([np.arange(5)], CPU)
+    joined = slot_batches(matrix, torch.tensor([0]), 7, 3, n_epochs=2, batch_size=2)
     for part, first, second in zip(joined, *epochs, strict=True):
         assert torch.equal(part[:3], first)
         assert torch.equal(part[3:], second)

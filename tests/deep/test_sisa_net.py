@@ -120,8 +120,8 @@ def test_starting_after_the_slice_is_caught(monkeypatch: pytest.MonkeyPatch) -> 
     person = int(people.ids[model.rows_.extra["slice"] == 1][0])
     original = SISANetClassifier._job
 
-    def late(self: Any, workshop: Any, vault: Any, shard: int, first: int, notes: Any) -> Any:
-        return original(self, workshop, vault, shard, first + 1, notes)
+    def late(self: Any, workshop: Any, shard: int, first: int, messages: list[str]) -> Any:
+        return original(self, workshop, shard, first + 1, messages)
 
     with monkeypatch.context() as patch:
         patch.setattr(SISANetClassifier, "_job", late)
@@ -138,8 +138,8 @@ def test_a_lane_that_looks_at_its_neighbours_is_caught(monkeypatch: pytest.Monke
         loop = original(self, lanes, group)
         step = loop._optimizer.step
 
-        def mixed(given: Any) -> None:
-            step(given._replace(gradient=given.gradient + 1e-3 * given.gradient.mean(dim=0)))
+        def mixed(gradient: Tensor, rate: Tensor, active: Tensor) -> None:
+            step(gradient + 1e-3 * gradient.mean(dim=0), rate, active)
 
         if "mixed" not in vars(loop):
             vars(loop)["mixed"] = True

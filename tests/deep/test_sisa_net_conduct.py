@@ -22,7 +22,7 @@ from letheon.data import SlotRows, as_ids
 from letheon.deep import MLP
 from letheon.deep._base import Workshop
 from letheon.deep._loop import Loop, Progress
-from letheon.deep._sisa import _Grid
+from letheon.deep._sisa import Grid
 from letheon.deep._vault import VaultChange
 from letheon.exceptions import (
     ChangedParametersError,
@@ -400,7 +400,7 @@ def test_visits_against_a_slow_count(rows: list[tuple[int, int, bool]], epochs: 
         as_ids(list(range(n))),
         {"shard": shard, "slice": slices},
     )
-    grid = _Grid(held, alive, tuple(epochs))
+    grid = Grid(held, alive, tuple(epochs))
     visits = grid.visits(5)
     assert visits.shape == (5, 3)
     for one, stage in np.ndindex(5, 3):

@@ -93,7 +93,7 @@ def test_a_served_model_that_kept_somebody_is_noticed(monkeypatch: pytest.Monkey
 
 
 def test_the_act_is_skipped_where_the_extra_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_trust, "find_spec", lambda _: None)
+    monkeypatch.setattr(_scene, "find_spec", lambda _: None)
     failures, said = play(monkeypatch)
     assert failures == []
     assert "pip install 'letheon[ledger]'" in said

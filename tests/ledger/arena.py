@@ -37,8 +37,9 @@ from sklearn.naive_bayes import GaussianNB
 
 from letheon import DaREForestClassifier, NaiveUnlearner, save
 from letheon.exceptions import IdempotencyError, LedgerError, StaleWorkerError
-from letheon.ledger import Ledger, ModelFiles, faults
-from letheon.ledger.db import postgresql, sqlite
+from letheon.ledger import Ledger, ModelFiles
+from letheon.ledger import core as faults
+from letheon.ledger.db import engines
 from letheon.ledger.settings import Settings
 from tests.ledger import planted
 from tests.ledger.arena_checks import DONE, Expected, no_trace, quick_violations, violations
@@ -482,8 +483,8 @@ def share_engines() -> None:
 
     It has no connection then. Only for a process that does nothing else.
     """
-    sqlite.engine_for = functools.cache(sqlite.engine_for)
-    postgresql.engine_for = functools.cache(postgresql.engine_for)
+    engines.sqlite_engine = functools.cache(engines.sqlite_engine)
+    engines.postgresql_engine = functools.cache(engines.postgresql_engine)
 
 
 def main(files: Sequence[str]) -> None:

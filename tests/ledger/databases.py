@@ -19,12 +19,12 @@ from letheon.ledger.core import Core
 from letheon.ledger.db.database import Database
 from letheon.ledger.keys.keyring import KeyRing
 from letheon.ledger.models.versions import ModelRow, find_model
-from letheon.ledger.requests import encrypted_ids
-from letheon.ledger.requests.calendar import Calendar
+from letheon.ledger.requests import people
+from letheon.ledger.requests.deadlines import Calendar
 from letheon.ledger.requests.intake import intake_group, prepare
 from letheon.ledger.requests.listing import find_request
+from letheon.ledger.requests.people import move
 from letheon.ledger.requests.requests import Requests
-from letheon.ledger.requests.transitions import move
 from letheon.ledger.schemas import Request
 from letheon.ledger.settings import Settings
 from letheon.ledger.tables import batches, blocked, events, models, requests
@@ -259,7 +259,7 @@ def bodies(desk: Desk) -> dict[str, Any]:
     with desk.database.reading() as connection:
         rows = connection.execute(select(requests.c.id, requests.c.intake_key, requests.c.sealed))
         return {
-            row.id: encrypted_ids.read_body(desk.core, row.intake_key, row.id, row.sealed).to_list()
+            row.id: people.read_body(desk.core, row.intake_key, row.id, row.sealed).to_list()
             for row in rows
             if row.sealed is not None
         }

@@ -9,7 +9,8 @@ from pathlib import Path
 from sklearn.naive_bayes import GaussianNB
 
 from letheon import NaiveUnlearner
-from letheon.ledger import Ledger, Policy, faults
+from letheon.ledger import Ledger, Policy
+from letheon.ledger import core as faults
 from tests.ledger.databases import NOON, Clock
 from tests.ledger.homes import IDS, X, Y, fitted, person
 from tests.postgres import Server

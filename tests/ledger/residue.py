@@ -35,7 +35,7 @@ from letheon.ledger.models.versions import (
 from letheon.ledger.purge import purge as _purge
 from letheon.ledger.purge.markers import Markers
 from letheon.ledger.purge.scan import Place, scan
-from letheon.ledger.requests import encrypted_ids
+from letheon.ledger.requests import people
 from letheon.ledger.settings import Settings
 from letheon.ledger.tables import requests
 
@@ -146,7 +146,7 @@ class Witness:
         for request, body in rows:
             if body is not None:
                 self.bodies.append(bytes(body))
-                self.sealed[f"body@{request}"] = (bytes(body), encrypted_ids._context(request))
+                self.sealed[f"body@{request}"] = (bytes(body), people._context(request))
         for file in (marked.home / "purges").glob(".*.markers"):
             batch = file.name[1:].removesuffix(".markers")
             context = f"letheon/purge-markers/v1/{batch}".encode()

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from letheon.audit import audit
 from letheon.exceptions import RequestStateError
 from letheon.ledger import Ledger
-from letheon.ledger.db import group
-from letheon.ledger.db.events import acting, actor
-from letheon.ledger.schemas import CODE
+from letheon.ledger.db.events import CODE, acting, actor
+from letheon.ledger.requests.intake import GroupCommit
 from tests.ledger.homes import make, person
 from tests.sharded.people import examples
 
@@ -81,7 +80,7 @@ def test_threads_that_share_a_commit_keep_their_hands_apart(
 ) -> None:
     """One thread stores the requests of all that wait."""
     rounds: list[int] = []
-    gate, settle = threading.Event(), group.GroupCommit._settle
+    gate, settle = threading.Event(), GroupCommit._settle
 
     def slowly(self: Any, round_: Any) -> None:
         rounds.append(len(round_))
@@ -89,7 +88,7 @@ def test_threads_that_share_a_commit_keep_their_hands_apart(
             gate.wait(10)
         settle(self, round_)
 
-    monkeypatch.setattr(group.GroupCommit, "_settle", slowly)
+    monkeypatch.setattr(GroupCommit, "_settle", slowly)
     found: dict[str, str] = {}
 
     def ask(number: int) -> None:

@@ -17,8 +17,7 @@ from letheon.audit._levels import _Course
 from letheon.exceptions import RequestStateError, UnknownRequestError
 from letheon.ledger import Ledger, Policy, Settings
 from letheon.ledger.db.events import acting
-from letheon.ledger.requests import owners
-from letheon.ledger.requests.listing import timeline
+from letheon.ledger.requests import people
 from letheon.ledger.tables import blocked
 from tests.cli.ledgers import call
 from tests.ledger.databases import Clock, Desk, desk, kind, place, requests_of, sqlite_desk
@@ -38,8 +37,7 @@ def careful(desk: Desk, most: int | None = MOST) -> Desk:
 
 
 def kinds(desk: Desk, request_id: str) -> list[str]:
-    with desk.database.reading() as connection:
-        return [entry.kind for entry in timeline(connection, request_id)]
+    return [entry.kind for entry in requests_of(desk.core).timeline(request_id)]
 
 
 @pytest.mark.parametrize("is_verified", [True, False], ids=["vouched for", "verified later"])
@@ -64,7 +62,7 @@ def test_only_what_is_larger_waits(sqlite_desk: Desk, most: int | None, state: s
 def test_a_worker_leaves_it_where_it_is(sqlite_desk: Desk) -> None:
     desk = careful(sqlite_desk)
     waiting = desk.submit(1, 2, 3, verified=True)
-    assert owners.settle_queue(desk.core, desk.model.id) == []
+    assert people.settle_queue(desk.core, desk.model.id) == []
     assert desk.state(waiting) == "verified"
 
 

@@ -13,8 +13,7 @@ from letheon.exceptions import LedgerMissingError, UnknownModelError
 from letheon.ledger import Ledger
 from letheon.ledger.certificates import certificates
 from letheon.ledger.db import events, log
-from letheon.ledger.db.log import Log
-from letheon.ledger.db.log_tree import LogTree
+from letheon.ledger.db.log import Log, LogTree
 from letheon.ledger.worker.batches import Batches
 from letheon.verifier import (
     Refused,
@@ -174,6 +173,7 @@ def test_the_log_is_told_in_its_order(story: Ledger) -> None:
 
 def test_proofs_about_the_log_convince_the_verifier(story: Ledger) -> None:
     total = story.log.entries().total
+    assert total is not None
     for index in range(0, total, 3):
         proof = story.log.inclusion(index)
         path = [bytes.fromhex(one) for one in proof.path]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from letheon.exceptions import CorruptFileError, LedgerMissingError
-from letheon.ledger.keys import encryption
+from letheon.ledger.keys import keyring
 from letheon.ledger.keys.blobs import Blobs, destroy_file
 from tests.sharded.people import examples
 
@@ -23,10 +23,10 @@ class Box:
         self.key = AESGCM.generate_key(256)
 
     def seal(self, data: bytes) -> bytes:
-        return encryption.seal(self.key, data, b"box")
+        return keyring.seal(self.key, data, b"box")
 
     def unseal(self, data: bytes) -> bytes:
-        return encryption.unseal(self.key, data, b"box")
+        return keyring.unseal(self.key, data, b"box")
 
 
 BOX = Box()

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import event, select
 
 from letheon.ledger.keys.keyring import KeyFiles
-from letheon.ledger.requests import encrypted_ids
+from letheon.ledger.requests import people
 from letheon.ledger.tables import requests
 from tests.ledger.residue import NAME, Marked, make_marked, quick_folder
 
@@ -25,13 +25,13 @@ def bodies(marked: Marked) -> dict[str, Any]:
     with marked.core.database.reading() as conn:
         rows = conn.execute(columns.where(requests.c.sealed.is_not(None))).all()
     return {
-        row.id: encrypted_ids.read_body(marked.core, row.intake_key, row.id, row.sealed).to_list()
+        row.id: people.read_body(marked.core, row.intake_key, row.id, row.sealed).to_list()
         for row in rows
     }
 
 
 def test_each_key_is_read_once(marked: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encrypted_ids, "_CHUNK", 4)
+    monkeypatch.setattr(people, "_CHUNK", 4)
     for person in marked.ids[:10]:
         marked.ledger.requests.submit([person], model=NAME)
     before, reads = bodies(marked), Counter[str]()
@@ -44,7 +44,7 @@ def test_each_key_is_read_once(marked: Marked, monkeypatch: pytest.MonkeyPatch) 
 
     with monkeypatch.context() as patch:
         patch.setattr(KeyFiles, "read", noted)
-        encrypted_ids.reseal(marked.core, "none")
+        people.reseal(marked.core, "none")
     (new,) = marked.core.keys.ids("intake")
     assert new != old
     assert reads == {old: 1, new: 1}
@@ -54,7 +54,7 @@ def test_each_key_is_read_once(marked: Marked, monkeypatch: pytest.MonkeyPatch) 
 def test_bodies_are_written_a_chunk_at_a_time(
     marked: Marked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(encrypted_ids, "_CHUNK", 4)
+    monkeypatch.setattr(people, "_CHUNK", 4)
     for person in marked.ids[:10]:
         marked.ledger.requests.submit([person], model=NAME)
     sizes: list[int] = []
@@ -64,5 +64,5 @@ def test_bodies_are_written_a_chunk_at_a_time(
             sizes.append(len(given))
 
     event.listen(marked.core.database.engine, "before_cursor_execute", noted)
-    encrypted_ids.reseal(marked.core, "none")
+    people.reseal(marked.core, "none")
     assert sizes == [4, 4, 2]

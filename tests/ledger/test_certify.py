@@ -13,7 +13,8 @@ from sqlalchemy import func, select, update
 
 from letheon import verifier
 from letheon.exceptions import CertificateError, SignerRefusedError
-from letheon.ledger import Ledger, faults
+from letheon.ledger import Ledger
+from letheon.ledger import core as faults
 from letheon.ledger.certificates.certify import (
     _claimed,
     _next_version,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -13,14 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from letheon.exceptions import RequestStateError
-from letheon.ledger.requests.calendar import SEATS, Calendar, easter, tz_version
 from letheon.ledger.requests.deadlines import (
+    SEATS,
+    Calendar,
     alarm,
     confirm_by,
     due_on,
+    easter,
     extended,
     may_pause,
     paused_seconds,
+    tz_version,
 )
 
 # Received (UTC; noon where no time is given), due. Seat EU, Brussels.
@@ -356,7 +360,7 @@ class Clock:
 def test_alarms_count_real_hours(now: str, level: int) -> None:
     """In Brussels the 32 days from 15 March 2026 have 767 hours, not 768."""
     received = datetime(2026, 3, 15, tzinfo=ZoneInfo("Europe/Brussels"))
-    request = Clock(received, date(2026, 4, 15))
+    request: Any = Clock(received, date(2026, 4, 15))
     assert alarm(request, at(now), CALENDAR) == level
     assert alarm(request, at(now).astimezone(received.tzinfo), CALENDAR) == level
 

@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from letheon import verifier
-from letheon.ledger import Ledger, schemas
+from letheon.ledger import Ledger
 from letheon.ledger.certificates.parameters import is_code
 from letheon.ledger.db import events
-from letheon.ledger.schemas import CODE, NAME, require_name
+from letheon.ledger.db.events import CODE
+from letheon.ledger.schemas import NAME, require_name
 from letheon.ledger.settings import Settings
 from tests.ledger.databases import NOON
 
@@ -56,4 +57,4 @@ def test_what_is_no_name_is_refused_and_what_is_one_is_a_code(text: str) -> None
         assert not NAME.fullmatch(text)
     else:
         assert CODE.fullmatch(text)
-        assert schemas.is_code(text)
+        assert events.is_code(text)

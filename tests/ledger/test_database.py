@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 
 from letheon.exceptions import LedgerBusyError, LedgerError, LedgerMissingError
 from letheon.ledger.db import database as _database
-from letheon.ledger.db import postgresql, sqlite
+from letheon.ledger.db import engines
 from letheon.ledger.db.database import Database
 from letheon.ledger.tables import meta
 from tests.ledger.databases import (
@@ -188,8 +188,8 @@ def test_without_safe_wal_the_journal_is_deleted_and_synced(
     by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if by == "old library":
-        monkeypatch.setattr(sqlite, "library", lambda: sqlite3)
-        assert not sqlite.has_safe_wal(sqlite3)
+        monkeypatch.setattr(engines, "library", lambda: sqlite3)
+        assert not engines.has_safe_wal(sqlite3)
     journal = "delete" if by == "setting" else None
     database = Database.open(tmp_path / "ledger.db", create=True, journal=journal)
     with database.reading() as connection:
@@ -199,7 +199,7 @@ def test_without_safe_wal_the_journal_is_deleted_and_synced(
 
 
 def test_wal_on_an_old_library_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite, "library", lambda: sqlite3)
+    monkeypatch.setattr(engines, "library", lambda: sqlite3)
     with pytest.raises(LedgerError, match="needs SQLite"):
         Database.open(tmp_path / "ledger.db", create=True, journal="wal")
 
@@ -245,7 +245,7 @@ def test_a_reader_that_stays_makes_shrink_say_so(
 
 
 def test_a_long_wait_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite, "_WAIT_SECONDS", 0)
+    monkeypatch.setattr(engines, "_WAIT_SECONDS", 0)
     first = Database.open(tmp_path / "ledger.db", create=True)
     second = Database.open(tmp_path / "ledger.db")
     with first.transaction(), pytest.raises(LedgerBusyError), second.transaction():
@@ -258,7 +258,7 @@ def test_two_journal_modes_at_once_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("time.sleep", lambda _: None)
-    monkeypatch.setattr(sqlite, "_WAIT_SECONDS", 0)
+    monkeypatch.setattr(engines, "_WAIT_SECONDS", 0)
     first = Database.open(tmp_path / "ledger.db", create=True)
     with first.reading() as connection:
         connection.execute(select(meta))
@@ -304,7 +304,7 @@ def test_postgresql_that_may_forget_commits_is_refused(postgres_url: str) -> Non
 
 
 def test_a_wait_for_a_row_is_named(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgresql, "_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(engines, "_WAIT_SECONDS", 0.05)
     database = Database.open(postgres_url)
     row = select(meta).where(meta.c.key == "intake_key").with_for_update()
     with database.transaction() as first:

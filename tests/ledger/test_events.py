@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from letheon.exceptions import ClockError
 from letheon.ledger.db import events as _events
 from letheon.ledger.db.database import Database
-from letheon.ledger.db.log_tree import root_of
+from letheon.ledger.db.log import root_of
 from letheon.ledger.tables import certificates, checkpoints, events, log
 from letheon.verifier import canonical, parse_strict
 from tests.ledger.databases import (

@@ -11,8 +11,7 @@ import pytest
 from sqlalchemy.exc import DataError, IntegrityError, OperationalError
 
 from letheon.exceptions import LedgerBusyError
-from letheon.ledger.db.group import GroupCommit
-from letheon.ledger.requests.intake import intake_group
+from letheon.ledger.requests.intake import GroupCommit, intake_group
 from letheon.ledger.tables import meta
 from tests.ledger.databases import Desk, in_processes
 

@@ -10,7 +10,7 @@ from letheon.exceptions import (
     RequestStateError,
 )
 from letheon.ledger import Ledger
-from letheon.ledger.requests.transitions import move
+from letheon.ledger.requests.people import move
 from letheon.ledger.tables import batches, events, requests
 from tests.ledger.databases import (
     NOON,

@@ -25,11 +25,11 @@ from letheon.exceptions import (
     UnknownModelError,
     UnknownRequestError,
 )
-from letheon.ledger import Ledger, faults
-from letheon.ledger.db.group import GroupCommit
-from letheon.ledger.requests import encrypted_ids, intake, owners
+from letheon.ledger import Ledger
+from letheon.ledger import core as faults
+from letheon.ledger.requests import intake, people
 from letheon.ledger.requests import requests as _requests
-from letheon.ledger.requests.intake import intake_group
+from letheon.ledger.requests.intake import GroupCommit, intake_group
 from letheon.ledger.tables import batches, blocked, events, requests
 from tests.ledger.databases import (
     NOON,
@@ -79,7 +79,7 @@ def test_verify_queues_and_blocks(desk: Desk) -> None:
     request = desk.submit(1, 2)
     assert desk.rows(blocked) == []
     assert requests_of(desk.core).verify(request.id).state == "queued"
-    tags = encrypted_ids.person_tags(desk.core, "default", as_ids(["person-1", "person-2"]))
+    tags = people.person_tags(desk.core, "default", as_ids(["person-1", "person-2"]))
     assert sorted(row.tag for row in desk.rows(blocked)) == sorted(tags)
 
 
@@ -222,17 +222,17 @@ def test_a_request_for_too_many_is_refused(still_desk: Desk) -> None:
 
 
 @given(
-    people=st.one_of(
+    values=st.one_of(
         st.lists(st.text(st.characters(exclude_categories=["Cs"])), min_size=1, unique=True),
         st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, unique=True),
     )
 )
-def test_a_body_comes_back_as_it_was_given(people: list[Any]) -> None:
+def test_a_body_comes_back_as_it_was_given(values: list[Any]) -> None:
     core = _Sealer()
-    ids = as_ids(people)
-    sealed = encrypted_ids.seal_body(core, "key", "0" * 32, ids)  # type: ignore[arg-type]
-    back = encrypted_ids.read_body(core, "key", "0" * 32, sealed)  # type: ignore[arg-type]
-    assert back.to_list() == people
+    ids = as_ids(values)
+    sealed = people.body_sealer(core, "key")("0" * 32, ids)  # type: ignore[arg-type]
+    back = people.read_body(core, "key", "0" * 32, sealed)  # type: ignore[arg-type]
+    assert back.to_list() == values
     assert back.kind == ids.kind
 
 
@@ -243,10 +243,14 @@ class _Sealer:
     def keys(self) -> Any:
         return self
 
-    def seal(self, key: str, data: bytes, context: bytes) -> bytes:
+    def cipher(self, key: str) -> Any:
+        return self
+
+    def seal(self, data: bytes, context: bytes) -> bytes:
         return data
 
-    unseal = seal
+    def unseal(self, key: str, data: bytes, context: bytes) -> bytes:
+        return data
 
 
 @pytest.mark.parametrize(
@@ -346,7 +350,7 @@ def test_verifying_and_resealing_do_not_wait_for_each_other(
     desk = Desk(tmp_path, "postgresql", postgres_url)
     request = desk.submit(1)
     other, has_row, tries = desk.reopened(), threading.Event(), list[int]()
-    clock_started, destroy_unrecorded = _requests._clock_started, encrypted_ids._destroy_unrecorded
+    clock_started, destroy_unrecorded = _requests._clock_started, people._destroy_unrecorded
     verifies = threading.Thread(target=lambda: requests_of(other).verify(request.id))
 
     def has_the_row(*given: Any) -> dict[str, Any]:
@@ -360,8 +364,8 @@ def test_verifying_and_resealing_do_not_wait_for_each_other(
         destroy_unrecorded(*given)
 
     monkeypatch.setattr(_requests, "_clock_started", has_the_row)
-    monkeypatch.setattr(encrypted_ids, "_destroy_unrecorded", has_the_key)
-    encrypted_ids.reseal(desk.core, NO_BATCH)
+    monkeypatch.setattr(people, "_destroy_unrecorded", has_the_key)
+    people.reseal(desk.core, NO_BATCH)
     verifies.join()
     other.database.dispose()
     assert (desk.state(request), len(tries)) == ("queued", 1)
@@ -386,7 +390,7 @@ def test_no_call_waits_for_a_submission_that_waits_for_it(
     thread = threading.Thread(target=calls[how])
     event.listen(other.database.engine, "handle_error", errors.append)
     event.listen(desk.database.engine, "handle_error", errors.append)
-    claim = owners.claim
+    claim = people.claim
 
     def late(*given: Any) -> Any:
         thread.start()
@@ -545,7 +549,7 @@ def test_a_kill_leaves_all_or_nothing(desk: Desk, point: str) -> None:
 
 def test_an_empty_batch_has_no_ids(still_desk: Desk) -> None:
     with still_desk.database.reading() as connection:
-        assert encrypted_ids.unsealed_ids(still_desk.core, connection, NO_BATCH) is None
+        assert people.unsealed_ids(still_desk.core, connection, NO_BATCH) is None
 
 
 def test_a_request_during_a_retrain_is_taken_in(sqlite_desk: Desk) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from letheon.exceptions import CorruptFileError, KeyFileError
-from letheon.ledger.keys import blobs, encryption
-from letheon.ledger.keys.keyring import KINDS, KeyRing
+from letheon.ledger.keys import blobs
+from letheon.ledger.keys.keyring import KINDS, KeyRing, commitment, training_seed
 from letheon.verifier import Refused, Trust
 from tests.ledger.key_kills import ACTIONS, LEDGER
 
@@ -111,10 +111,10 @@ def test_what_must_not_be_destroyed_is_not(ring: KeyRing, home: Path, key_id: st
 def test_seeds_follow_from_key_and_beacon(ring: KeyRing) -> None:
     key = ring.new_key("training")
     seed = ring.derive_seed(key, b"beacon")
-    assert seed == encryption.training_seed(ring.secret(key), b"beacon")
+    assert seed == training_seed(ring.secret(key), b"beacon")
     assert seed != ring.derive_seed(key, b"another")
     assert 0 <= seed < 2**128
-    assert ring.commitment(key) == encryption.commitment(ring.secret(key))
+    assert ring.commitment(key) == commitment(ring.secret(key))
 
 
 def test_files_are_private_whatever_the_mask(tmp_path: Path, no_mask: None) -> None:

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from letheon.ledger.faults import POINTS
 from tests.ledger.arena import Plan
 from tests.ledger.planted import BUGS
+from tests.ledger.points import POINTS
 from tests.postgres import Server, quick_place
 
 ROOT = Path(__file__).resolve().parents[2]

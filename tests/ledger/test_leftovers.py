@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from letheon.ledger import faults
+from letheon.ledger import core as faults
 from letheon.ledger.purge.residue import leftovers, sweep_partials
 from tests.ledger.residue import Marked, make_marked, quick_folder
 

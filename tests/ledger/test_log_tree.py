@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from letheon.ledger.db.log_tree import (
-    Frontier,
+from letheon.ledger.db.events import Frontier
+from letheon.ledger.db.log import (
     LogTree,
     consistency_proof,
     inclusion_proof,

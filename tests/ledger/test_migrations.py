@@ -81,7 +81,7 @@ def test_a_newer_ledger_is_refused_and_left_alone(
     calls: list[Callable[[], object]] = [
         lambda: Database.open(where, journal=journal),
         lambda: Database.open(where, create=True, journal=journal),
-        lambda: Database.open_to_upgrade(where, journal=journal),
+        lambda: Database.open(where, upgrade=True, journal=journal),
     ]
     for call in calls:
         with pytest.raises(NewerLedgerError, match="9999"):
@@ -95,8 +95,7 @@ def test_an_older_ledger_names_the_upgrade(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(_database, "KNOWN_REVISIONS", (*KNOWN_REVISIONS, "0101"))
     with pytest.raises(LedgerError, match="letheon ledger upgrade"):
         Database.open(tmp_path / "ledger.db")
-    older = Database.open_to_upgrade(tmp_path / "ledger.db")
-    older.upgrade()
+    older = Database.open(tmp_path / "ledger.db", upgrade=True)
     older.dispose()
     assert older.revision == REVISION
     older.dispose()
@@ -104,9 +103,9 @@ def test_an_older_ledger_names_the_upgrade(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_database_of_somebody_else_is_no_ledger(tmp_path: Path) -> None:
     (tmp_path / "ledger.db").touch()
-    for call in (Database.open, Database.open_to_upgrade):
+    for upgrade in (False, True):
         with pytest.raises(LedgerMissingError):
-            call(tmp_path / "ledger.db")
+            Database.open(tmp_path / "ledger.db", upgrade=upgrade)
 
 
 def test_a_server_is_shared_with_another_program(postgres_server: Server) -> None:

@@ -9,8 +9,8 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from letheon.exceptions import RequestStateError, UnknownRequestError
-from letheon.ledger.requests.states import ALLOWED, FINAL, NEW, STATES, is_allowed
-from letheon.ledger.requests.transitions import move
+from letheon.ledger.requests.people import move
+from letheon.ledger.requests.states import ALLOWED, FINAL, NEW, STATES
 from letheon.ledger.tables import events, requests
 from tests.ledger.databases import NOON, Desk, desk, kind, place, sqlite_desk
 
@@ -53,7 +53,7 @@ def test_the_design_is_kept() -> None:
     """The way of a request, and that it can be cancelled before it is published only."""
     way = ["received", "verified", "queued", "applying", "applied", "certified"]
     way += ["purging", "purged", "closed"]
-    assert all(is_allowed(*pair) for pair in itertools.pairwise(way))
+    assert all(pair in ALLOWED for pair in itertools.pairwise(way))
     cancelled_from = {before for before, after in ALLOWED if after == "cancelled"}
     before_publication = {"received", "verified", "queued", "on_hold", "duplicate", "retry_wait"}
     before_publication |= {"stuck"}

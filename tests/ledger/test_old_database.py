@@ -11,10 +11,11 @@ from sqlalchemy import text
 
 from letheon.audit import audit
 from letheon.exceptions import LedgerError, OldDatabaseError
-from letheon.ledger import Ledger, faults
+from letheon.ledger import Ledger
+from letheon.ledger import core as faults
+from letheon.ledger.db.events import HIGH_WATER, Mark, read_mark, settle_mark, write_mark
 from letheon.ledger.models.register import new_folder, sweep_registrations
 from letheon.ledger.worker import adopt as _adopt
-from letheon.ledger.worker.agreement import HIGH_WATER, Mark, read_mark, settle_mark, write_mark
 from tests.ledger.databases import die, in_processes
 from tests.ledger.homes import IDS, X, Y, person
 from tests.ledger.old_copies import KINDS, STEPS, Story, copy_database, inventory, other_model

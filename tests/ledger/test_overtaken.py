@@ -9,7 +9,8 @@ import pytest
 from sqlalchemy import select, update
 
 from letheon.exceptions import BlockedIdsError, RequestStateError, StaleWorkerError
-from letheon.ledger import Ledger, Policy, faults
+from letheon.ledger import Ledger, Policy
+from letheon.ledger import core as faults
 from letheon.ledger.leases import Lease, keep_renewed, take
 from letheon.ledger.models.register import new_folder, sweep_registrations
 from letheon.ledger.models.versions import ModelRow, find_model, head_of, read_judged

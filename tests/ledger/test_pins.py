@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 
 from letheon.exceptions import LedgerMissingError
-from letheon.ledger import faults
+from letheon.ledger import core as faults
 from letheon.ledger.models.reader import Pins, count_pins
 from letheon.ledger.models.versions import head_of
 from tests.ledger.residue import Marked, make_marked, quick_folder

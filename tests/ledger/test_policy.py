@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from letheon.ledger.requests.calendar import Calendar
-from letheon.ledger.requests.deadlines import due_on
+from letheon.ledger.requests.deadlines import Calendar, due_on
 from letheon.ledger.worker import policy as _policy
 from letheon.ledger.worker.policy import (
     Decision,

@@ -12,9 +12,9 @@ from sqlalchemy import text
 
 from letheon.exceptions import LedgerError
 from letheon.ledger.db.database import Database
-from letheon.ledger.faults import POINTS
 from tests import postgres
 from tests.ledger.arena import Plan
+from tests.ledger.points import POINTS
 from tests.ledger.test_kills import ALL_STOPS, fight, missed, quick_folder
 from tests.postgres import Server, find_binaries
 

@@ -33,7 +33,7 @@ from letheon import DaREForestClassifier, NaiveUnlearner, SISAClassifier, state
 from letheon.data import Rows, as_ids
 from letheon.ledger import Ledger
 from letheon.ledger.certificates.statement import requests_root
-from letheon.ledger.db.log_tree import root_of
+from letheon.ledger.db.log import root_of
 from letheon.ledger.keys import blobs as _blobs
 from letheon.ledger.keys.blobs import Blobs
 from letheon.ledger.models import commitment, slot_tree

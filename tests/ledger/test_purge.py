@@ -13,12 +13,12 @@ import pytest
 from sqlalchemy import select, update
 
 from letheon.exceptions import LedgerBusyError, RequestStateError
-from letheon.ledger import faults
+from letheon.ledger import core as faults
 from letheon.ledger.leases import Lease, owner_name, take
 from letheon.ledger.models.versions import head_of
 from letheon.ledger.purge import purge
+from letheon.ledger.requests.people import move
 from letheon.ledger.requests.states import STATES
-from letheon.ledger.requests.transitions import move
 from letheon.ledger.tables import batches, purge_steps, purges, requests, versions
 from letheon.verifier import PURGE, open_envelope, parse_strict
 from tests.ledger.residue import NAME, Marked, make_marked, quick_folder

@@ -18,14 +18,15 @@ from sqlalchemy import func, select
 
 from letheon import NaiveUnlearner, verifier
 from letheon.exceptions import CorruptFileError, IdempotencyError, RequestStateError
-from letheon.ledger import Ledger, Policy, faults
+from letheon.ledger import Ledger, Policy
+from letheon.ledger import core as faults
 from letheon.ledger.certificates import receipts
 from letheon.ledger.certificates.receipt_codes import ReceiptCode, open_sealed
 from letheon.ledger.models.commitment import row_bytes
 from letheon.ledger.models.examine import held_rows
 from letheon.ledger.models.slot_tree import SlotTree
 from letheon.ledger.models.versions import read_vault
-from letheon.ledger.requests.transitions import move
+from letheon.ledger.requests.people import move
 from letheon.ledger.tables import certificates, events, requests
 from letheon.verifier import Opened, Refused, check_receipt, check_receipt_commitment
 from tests.ledger.databases import NOON, Clock, die, in_processes

@@ -8,15 +8,14 @@ from sqlalchemy import insert, text
 
 from letheon.exceptions import UnknownRequestError
 from letheon.ledger.db import events
-from letheon.ledger.requests.calendar import Calendar
+from letheon.ledger.doctor import unconfirmed
+from letheon.ledger.requests.deadlines import Calendar
 from letheon.ledger.requests.listing import (
     find_request,
     find_requests,
     list_requests,
-    timeline,
-    unconfirmed,
 )
-from letheon.ledger.requests.transitions import move
+from letheon.ledger.requests.people import move
 from letheon.ledger.tables import batches, certificates
 from tests.ledger.databases import (
     NOON,
@@ -91,8 +90,7 @@ def test_a_timeline_tells_everything_in_order_and_no_name(desk: Desk) -> None:
     desk.clock.now += 60
     requests_of(desk.core).verify(request.id)
     certify(desk, request.id)
-    with desk.database.reading() as connection:
-        entries = timeline(connection, request.id)
+    entries = requests_of(desk.core).timeline(request.id)
     assert [entry.kind for entry in entries] == [
         "received",
         "verified",
@@ -114,8 +112,8 @@ def test_another_tenant_sees_no_timeline(sqlite_desk: Desk) -> None:
     request = sqlite_desk.submit(1)
     with sqlite_desk.database.reading() as connection:
         assert find_request(connection, request.id, tenant="default") == request
-        with pytest.raises(UnknownRequestError):
-            timeline(connection, request.id, tenant="acme")
+    with pytest.raises(UnknownRequestError):
+        requests_of(sqlite_desk.core).timeline(request.id, tenant="acme")
 
 
 def test_days_left_are_counted_to_the_last_day(sqlite_desk: Desk) -> None:

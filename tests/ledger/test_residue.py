@@ -11,14 +11,16 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event, text
 
-from letheon.ledger import Ledger, faults
+from letheon.ledger import Ledger
+from letheon.ledger import core as faults
 from letheon.ledger.purge import purge as _purge
 from letheon.ledger.purge import residue
 from letheon.ledger.purge.markers import Markers
+from tests.ledger import points
 from tests.ledger.residue import NAME, Marked, Witness, make_marked, quick_folder, without_step
 from tests.postgres import Server
 
-POINTS = [name for name in faults.POINTS if name.startswith("purge.")]
+POINTS = [name for name in points.POINTS if name.startswith("purge.")]
 
 
 class KilledError(BaseException):

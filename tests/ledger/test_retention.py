@@ -8,7 +8,7 @@ from sqlalchemy.exc import DBAPIError
 
 from letheon.data import as_ids
 from letheon.exceptions import UnknownIdError
-from letheon.ledger.requests import owners
+from letheon.ledger.requests import people
 from letheon.ledger.settings import Settings
 from letheon.ledger.tables import blocked, events, requests
 from letheon.ledger.worker.policy import Policy
@@ -78,7 +78,7 @@ def test_tags_of_people_whom_an_open_request_names_stay(desk: Desk) -> None:
     assert {row.request_id for row in desk.rows(blocked)} == {waits.id}
     assert tags(desk, request)[1] == ""
     again = desk.submit(2, verified=True, held=OTHERS)
-    owners.settle_queue(desk.core, desk.model.id)
+    people.settle_queue(desk.core, desk.model.id)
     assert (desk.state(again), desk.found(again).duplicate_of) == ("duplicate", waits.id)
 
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from letheon.exceptions import CorruptFileError
-from letheon.ledger.keys import encryption
-from letheon.ledger.keys.encryption import commitment, derive, seal, tag, training_seed, unseal
+from letheon.ledger.keys import keyring
+from letheon.ledger.keys.keyring import commitment, derive, seal, tag, training_seed, unseal
 
 KEY = bytes(range(32))
 HEAD = 48
@@ -21,7 +21,7 @@ PIECE = 12 + 8 + 16  # nonce, chunk, authentication
 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encryption, "CHUNK", 8)
+    monkeypatch.setattr(keyring, "CHUNK", 8)
 
 
 def opens(sealed: bytes, context: bytes = b"rows", key: bytes = KEY) -> bool:
@@ -53,7 +53,7 @@ def rearranged(sealed: bytes, other: bytes) -> Iterator[bytes]:
 @given(st.binary(max_size=100), st.binary(max_size=20), st.integers(1, 40))
 def test_what_was_sealed_comes_back(data: bytes, context: bytes, chunk: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encryption, "CHUNK", chunk)
+        patch.setattr(keyring, "CHUNK", chunk)
         sealed = seal(KEY, data, context)
     assert unseal(KEY, sealed, context) == data
     assert unseal(KEY, memoryview(bytearray(sealed)), context) == data
@@ -102,7 +102,7 @@ def test_chunks_cannot_be_moved_dropped_or_taken_from_another_text() -> None:
 def test_the_rearrangements_win_against_a_careless_binding(
     careless: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(encryption, "_bound", careless)
+    monkeypatch.setattr(keyring, "_bound", careless)
     one, other = (seal(KEY, text, b"rows") for text in (b"first..." * 3, b"second.." * 3))
     assert [mutant for mutant in rearranged(one, other) if opens(mutant)]
 

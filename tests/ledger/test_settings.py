@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from letheon.exceptions import LedgerError, LedgerMissingError, NewerLedgerError
-from letheon.ledger.requests.calendar import SEATS, Calendar
+from letheon.ledger.requests.deadlines import SEATS, Calendar
 from letheon.ledger.settings import FILE, Settings
 from letheon.ledger.worker.policy import Policy
 

@@ -28,12 +28,12 @@ from sqlalchemy.exc import DBAPIError
 from letheon.data import as_ids
 from letheon.exceptions import IdempotencyError, RequestStateError, UnknownIdError
 from letheon.ledger.db import events as _events
-from letheon.ledger.db.log_tree import root_of
-from letheon.ledger.requests import encrypted_ids, intake, owners
-from letheon.ledger.requests import owners as _owners
+from letheon.ledger.db.log import root_of
+from letheon.ledger.requests import intake
+from letheon.ledger.requests import people as _people
 from letheon.ledger.requests import requests as _requests
-from letheon.ledger.requests.states import ALLOWED, NEW, PUBLISHED, STATES, is_allowed
-from letheon.ledger.requests.transitions import move
+from letheon.ledger.requests.people import move
+from letheon.ledger.requests.states import ALLOWED, NEW, PUBLISHED, STATES
 from letheon.ledger.tables import batches, blocked, events, intake_keys, requests
 from letheon.ledger.worker.policy import Policy
 from tests.ledger.databases import (
@@ -319,7 +319,7 @@ class History(RuleBasedStateMachine):
             ids = [one.id for one in chosen]
             move(connection, ids, "applying", at=self.desk.clock(), batch_id=batch)
         with self.desk.database.reading() as connection:
-            whom = encrypted_ids.unsealed_ids(self.core, connection, batch)
+            whom = _people.unsealed_ids(self.core, connection, batch)
         for one in chosen:
             one.states.append("applying")
             one.batch = batch
@@ -354,7 +354,7 @@ class History(RuleBasedStateMachine):
     def worker_finds_nobody_left(self) -> None:
         """Everybody whom a queued request names was erased with somebody else's."""
         left = [one for one in self.in_state("queued") if one.people <= self.known.erased]
-        assert set(owners.settle_queue(self.core, self.model.id)) == {one.id for one in left}
+        assert set(_people.settle_queue(self.core, self.model.id)) == {one.id for one in left}
         for one in left:
             one.states.append("duplicate")
             one.has_body &= not self.known.is_covered(one)
@@ -385,7 +385,7 @@ class History(RuleBasedStateMachine):
             self.step("purging", "stuck", "certified")
             return
         batch = str(self.in_state("purging")[0].batch)
-        encrypted_ids.reseal(self.core, batch)
+        _people.reseal(self.core, batch)
         for one in self.known.all.values():
             waits = one.state == "duplicate" and self.known.is_covered(one, batch)
             one.has_body &= not (waits or one.batch == batch)
@@ -394,7 +394,7 @@ class History(RuleBasedStateMachine):
     @rule(number=picks, after=st.sampled_from(STATES))
     def illegal_move_is_tried(self, number: int, after: str) -> None:
         one = self.pick(number, *STATES)
-        if one is None or one.state == after or is_allowed(one.state, after):
+        if one is None or one.state == after or (one.state, after) in ALLOWED:
             return
         with pytest.raises(RequestStateError), self.desk.database.transaction() as connection:
             move(connection, one.id, after, at=self.desk.clock())
@@ -423,9 +423,7 @@ class History(RuleBasedStateMachine):
     @invariant()
     def owners_are_those_of_the_reference(self) -> None:
         tags = dict(
-            zip(
-                encrypted_ids.person_tags(self.core, "default", as_ids(PEOPLE)), PEOPLE, strict=True
-            )
+            zip(_people.person_tags(self.core, "default", as_ids(PEOPLE)), PEOPLE, strict=True)
         )
         rows = self.mine(blocked)
         assert {tags[row.tag]: row.request_id for row in rows if row.owner} == self.known.owners
@@ -455,7 +453,7 @@ class History(RuleBasedStateMachine):
             assert (row.sealed is not None) == one.has_body
             assert one.has_body or one.batch or one.state in ("duplicate", *WITHDRAWN, "closed")
             if one.has_body:
-                read = encrypted_ids.read_body(self.core, row.intake_key, row.id, row.sealed)
+                read = _people.read_body(self.core, row.intake_key, row.id, row.sealed)
                 assert set(read.to_list()) == one.people
 
     @invariant()
@@ -620,8 +618,8 @@ def test_the_net_catches_a_planted_bug(
     patches: dict[str, tuple[Any, str, Any]] = {
         "no heir": (_requests, "pass_on", lambda *_, **__: []),
         "no event": (intake, "_story", lambda *_: []),
-        "body kept": (encrypted_ids, "_drop_bodies", lambda *_: None),
-        "no owner": (_owners, "_promote", lambda *_: {}),
+        "body kept": (_people, "_drop_bodies", lambda *_: None),
+        "no owner": (_people, "_promote", lambda *_: {}),
         "no approval": (Policy, "needs_approval", lambda *_: False),
     }
     monkeypatch.setattr(*patches[bug])

@@ -16,8 +16,8 @@ from sqlalchemy.exc import DBAPIError
 from letheon import NaiveUnlearner
 from letheon.exceptions import LedgerUnwritableError
 from letheon.ledger import Ledger
-from letheon.ledger.db import sqlite
-from letheon.ledger.db.database import _busy_named
+from letheon.ledger.db import engines
+from letheon.ledger.db.database import _named_refusals
 from letheon.ledger.tables import meta
 from tests.cli.ledgers import call
 from tests.ledger.databases import NOON, Clock
@@ -144,7 +144,7 @@ class FullDisk:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.is_full = True
-        module = sqlite.library()
+        module = engines.library()
 
         def connect(address: str, **given: Any) -> Any:
             if self.is_full and not given.get("uri"):
@@ -155,8 +155,8 @@ class FullDisk:
             def __getattr__(self, name: str) -> Any:
                 return connect if name == "connect" else getattr(module, name)
 
-        patch.setattr(sqlite, "library", Module)
-        for place in ("db.sqlite", "doctor"):
+        patch.setattr(engines, "library", Module)
+        for place in ("db.engines", "doctor"):
             patch.setattr(f"letheon.ledger.{place}.is_writable", lambda _: not self.is_full)
 
 
@@ -210,7 +210,7 @@ def test_a_server_that_cannot_be_written_is_named_too(state: str) -> None:
         sqlstate = state
 
     error = DBAPIError("INSERT", {}, ServerError("no"))
-    with pytest.raises(LedgerUnwritableError), _busy_named():
+    with pytest.raises(LedgerUnwritableError), _named_refusals():
         raise error
 
 
@@ -248,12 +248,12 @@ def test_files_that_others_can_read_are_found(
 def test_settings_with_a_password_that_others_can_read_are_an_error(tmp_path: Path) -> None:
     from dataclasses import replace
 
-    from letheon.ledger.doctor import _modes
+    from letheon.ledger.doctor import _look_at_modes
 
     home = tmp_path / "home"
     with Ledger.create(home, name="modes") as ledger:
         settings = replace(ledger.settings, database="postgresql://desk:secret@db/letheon")
         (home / "letheon.toml").chmod(0o644)
-        found = list(_modes(replace(ledger._core, settings=settings)))
-        assert [one.level for one in found] == ["error"]
-        assert "secret" not in found[0].text
+        found = list(_look_at_modes(replace(ledger._core, settings=settings)))
+        assert [level for level, _ in found] == ["error"]
+        assert "secret" not in found[0][1]

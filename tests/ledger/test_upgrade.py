@@ -172,7 +172,7 @@ def test_a_kill_in_the_middle_leaves_the_old_one(old: tuple[Path, Clock, Any], s
     url = database_url(home, Settings.read(home))
 
     def work() -> None:
-        opened = Database.open_to_upgrade(url)
+        opened = Database._connect(url, create=False, journal=None)
         count: list[int] = []
 
         def tick(*_: Any) -> None:
@@ -184,7 +184,7 @@ def test_a_kill_in_the_middle_leaves_the_old_one(old: tuple[Path, Clock, Any], s
         opened.upgrade()
 
     assert in_processes([work]) == [-9]
-    older = Database.open_to_upgrade(url)
+    older = Database._connect(url, create=False, journal=None)
     assert older.revision == "0002"
     older.upgrade()
     assert older.revision == REVISION

@@ -292,7 +292,7 @@ def test_what_fails_apart_is_raised_here(tmp_path: Path) -> None:
 def test_requests_during_a_retrain_wait_for_the_next_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from letheon.ledger import faults
+    from letheon.ledger import core as faults
 
     ledger = make(tmp_path)
     ledger.requests.submit([person(1)], model="risk", verified=True)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from letheon import InfluenceClassifier, InfluenceRegressor
-from letheon.linear import _influence, _solve
+from letheon.linear import _influence_base, _solve
 from letheon.linear._problem import Logistic, Loss, Problem, PseudoHuber, Softmax, Squared
 from tests.linear.reference import Case, Floats
 
@@ -119,7 +119,7 @@ def form_no_matrix(patch: pytest.MonkeyPatch, above: int) -> None:
     """Let blocks of more than `above` columns be too large for a Hessian."""
     patch.setattr(_solve, "_SMALL_BLOCK", 0)
     patch.setattr(_solve, "DENSE_LIMIT", above)
-    patch.setattr(_influence, "DENSE_LIMIT", above)
+    patch.setattr(_influence_base, "DENSE_LIMIT", above)
 
 
 def table_of_section_1() -> Case:

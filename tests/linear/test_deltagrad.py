@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,7 @@ from letheon import checks, load, save
 from letheon.exceptions import EmptyModelError, UnknownIdError
 from letheon.linear import _deltagrad
 from letheon.linear._deltagrad import DeltaGradClassifier
-from letheon.linear._path import Trajectory
-from letheon.linear._replay import replayed_by_secants
+from letheon.linear._replay import Trajectory, replayed_by_secants
 from letheon.state import encode
 from tests.linear.deltagrad_reference import Data, make_data
 
@@ -255,7 +255,7 @@ def test_full_disk_is_an_error_and_no_crash(monkeypatch: pytest.MonkeyPatch) -> 
 _KILLED = """
 import os, signal, sys, tempfile
 import numpy as np
-from letheon.linear._path import Trajectory
+from letheon.linear._replay import Trajectory
 tempfile.tempdir = sys.argv[1]
 path = Trajectory.allocate(100, 100, 0)
 path.points[:] = 1.0
@@ -465,7 +465,7 @@ def test_replay_that_diverges_is_answered_by_training(monkeypatch: pytest.Monkey
 
     def diverging(*given: Any) -> Any:
         replay = original(*given)
-        return replay._replace(end=np.full_like(replay.end, np.inf))
+        return replace(replay, end=np.full_like(replay.end, np.inf))
 
     monkeypatch.setattr(_deltagrad, "replayed_by_secants", diverging)
     model = fitted(data)

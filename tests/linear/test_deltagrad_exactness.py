@@ -1,6 +1,7 @@
 """DeltaGrad against references: L-BFGS products, replays, and retraining where it must be equal."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,7 @@ from numpy.typing import NDArray
 from letheon.data import as_ids
 from letheon.linear import _deltagrad, _replay
 from letheon.linear._deltagrad import DeltaGradClassifier
-from letheon.linear._path import Batches, BlockSecants, Secants, row_keys
-from letheon.linear._replay import Checkpoints, Removed
+from letheon.linear._replay import Batches, BlockSecants, Checkpoints, Removed, Secants, row_keys
 from letheon.linear._solve import minimise
 from tests.linear.deltagrad_reference import Data, Reference, bfgs_matrix, make_data
 from tests.sharded.people import examples
@@ -315,7 +315,7 @@ def _path_not_refreshed(monkeypatch: pytest.MonkeyPatch) -> None:
     original: Callable[..., Any] = _replay.replayed_by_secants
 
     def stale(descent: Any, path: Any, removed: Any, exactness: Any) -> Any:
-        return original(descent, path, removed, exactness)._replace(trajectory=path)
+        return replace(original(descent, path, removed, exactness), trajectory=path)
 
     monkeypatch.setattr(_deltagrad, "replayed_by_secants", stale)
 

@@ -21,7 +21,7 @@ from letheon.exceptions import (
     IdsTypeError,
     UnknownIdError,
 )
-from letheon.linear import _descent_engines
+from letheon.linear import _descent_steps
 from letheon.linear._curvature import Curvature
 from letheon.linear._descent import DescentToDeleteClassifier
 from letheon.linear._descent_steps import Gain
@@ -189,7 +189,7 @@ def test_a_removal_takes_one_pass_and_no_hessian(monkeypatch: pytest.MonkeyPatch
     def fail(*_: Any) -> Curvature:
         raise AssertionError("a Hessian was evaluated")
 
-    monkeypatch.setattr(_descent_engines, "curvature_at", fail)
+    monkeypatch.setattr(_descent_steps, "curvature_at", fail)
     passes, read, gradient = [], [], Problem.gradient
 
     def counted(problem: Problem, W: Floats) -> Floats:
@@ -383,7 +383,8 @@ def test_many_columns_without_a_matrix_of_their_size() -> None:
     model.learn(X[[1]], y[[1]], ids=[1])
     assert model.cache_.content is not None
     assert model.cache_.content.curvature is None
-    W = model._kept().W
+    assert model.unperturbed_ is not None
+    W = model.unperturbed_.open()
     problem = problem_of(model)
     assert np.linalg.norm(problem.gradient(W)) / problem.ridge <= model.limit_
 
@@ -471,7 +472,8 @@ def test_steps_by_theorem_stay_in_a_given_ball() -> None:
     model = make_model("theorem", radius=0.2).fit(X, y)
     model.forget([1])
     assert np.linalg.norm(optimum_of(model)) > 0.2
-    assert np.linalg.norm(model._kept().W) <= 0.2 * (1 + 1e-12)
+    assert model.unperturbed_ is not None
+    assert np.linalg.norm(model.unperturbed_.open()) <= 0.2 * (1 + 1e-12)
 
 
 def test_a_given_regulariser_is_added() -> None:

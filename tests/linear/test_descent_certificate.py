@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from letheon.linear import _descent, _descent_engines
+from letheon.linear import _descent_theory
 from letheon.linear._descent import DescentToDeleteClassifier
-from letheon.linear._descent_engines import ByResidual, Found, Kept, sealed
+from letheon.linear._descent_steps import ByResidual, Found, Kept, sealed
 from letheon.linear._descent_theory import PublishedPlan, SecretPlan
 from letheon.linear._problem import Problem
 from letheon.noise import NoiseSource
@@ -159,8 +159,8 @@ def noise_halved(patch: pytest.MonkeyPatch) -> None:
 
 def stop_loosened(patch: pytest.MonkeyPatch) -> None:
     """The noise is believed to hide a thousand times what it hides."""
-    before = _descent_engines.limit_of
-    patch.setattr(_descent, "limit_of", lambda *args: 1000 * before(*args))
+    before = _descent_theory.limit_of
+    patch.setattr(_descent_theory, "limit_of", lambda *args: 1000 * before(*args))
 
 
 def noise_kept(patch: pytest.MonkeyPatch) -> None:

@@ -18,11 +18,10 @@ from letheon.linear._descent_steps import (
     after_removal,
     draw,
     part_of,
-    part_size,
     train_parts,
     update_parts,
 )
-from letheon.linear._descent_theory import DistributedPlan, geometry, natural_radius
+from letheon.linear._descent_theory import DistributedPlan, geometry, natural_radius, part_size
 from letheon.linear._problem import Logistic, Problem
 from letheon.linear._solve import newton
 from letheon.noise import NoiseSource

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from letheon import DescentToDeleteClassifier, load, save
 from letheon.exceptions import AssumptionError, GuaranteeWarning
-from letheon.linear import _descent_engines, _descent_steps
-from letheon.linear._descent_engines import Found, Kept, trail_at
-from letheon.linear._descent_steps import Reached, Trained
+from letheon.linear import _descent_steps
+from letheon.linear._descent_steps import Found, Kept, Trained, trail_at
 from letheon.linear._descent_theory import geometry, natural_radius
 from letheon.linear._problem import Logistic, Problem
 from letheon.linear._solve import Solution, minimise
@@ -203,7 +202,7 @@ def test_a_claim_that_was_lost_stays_lost_until_training_arrives(
 
     X, y = make_rows()
     model = DescentToDeleteClassifier(l2=1e-3, state=state, if_unproved="downgrade")
-    monkeypatch.setattr(_descent_engines, "minimise", in_two_steps)
+    monkeypatch.setattr(_descent_steps, "minimise", in_two_steps)
     with pytest.warns(GuaranteeWarning, match="farther from the optimum"):
         model.fit(X, y)
     assert model.distance_ > model.limit_
@@ -310,7 +309,7 @@ def test_what_is_on_the_way_shows_no_number() -> None:
     shown = [
         Kept(W, trail),
         Found((W,), 0.25, 0.5),
-        Reached(W, W, 0.5, None),
+        Solution(W, W, 0.5),
         Trained(W, 0.25, 0.5),
         trail,
         problem,

@@ -1,6 +1,7 @@
 """The formulas of Descent-to-Delete, against their own statements and against problems solved."""
 
 from dataclasses import replace
+from functools import partial
 from math import log, sqrt
 from typing import Any
 
@@ -20,6 +21,7 @@ from letheon.linear._descent_theory import (
     PublishedPlan,
     SecretPlan,
     WeakPlan,
+    balanced_regulariser,
     geometry,
     hidden_distance,
     natural_radius,
@@ -27,8 +29,6 @@ from letheon.linear._descent_theory import (
     published_scale,
     same_shrinkage,
     steps_between,
-    strong_regulariser,
-    weak_regulariser,
 )
 from letheon.linear._problem import Logistic, Loss, Problem, Softmax
 from letheon.linear._solve import newton
@@ -311,11 +311,11 @@ def test_weak_distances_stay_below_their_bound(many: int) -> None:
     ("regulariser", "noise"),
     [
         (
-            strong_regulariser,
+            balanced_regulariser,
             lambda mu, L, M, n, many, q: 2 * sqrt(2) * L * M / (mu**2 * n * many * q),
         ),
         (
-            weak_regulariser,
+            partial(balanced_regulariser, is_weak=True),
             lambda mu, L, M, n, many, q: 8 * sqrt(2) * L * sqrt(M) / (mu**1.5 * n * sqrt(many) * q),
         ),
     ],
@@ -335,7 +335,10 @@ def test_extra_regulariser_balances_noise_and_bias(regulariser: Any, noise: Any)
 
 @pytest.mark.parametrize(
     ("regulariser", "of_n", "of_iterations"),
-    [(strong_regulariser, 2 / 5, 2 / 5), (weak_regulariser, 1 / 2, 1 / 4)],
+    [
+        (balanced_regulariser, 2 / 5, 2 / 5),
+        (partial(balanced_regulariser, is_weak=True), 1 / 2, 1 / 4),
+    ],
 )
 def test_rates_of_the_extra_regulariser(
     regulariser: Any, of_n: float, of_iterations: float

@@ -337,7 +337,7 @@ def test_a_stop_rule_too_loose_for_the_noise_means_retraining() -> None:
 
 
 def test_a_removal_that_no_step_reaches_ends_in_a_retrain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_fisher_walk.Expanded, "step", lambda self, W, gradient: -gradient)
+    monkeypatch.setattr(_fisher_walk.Fisher, "step", lambda self, W, gradient: -gradient)
     case = make("logistic", n=60, p=2)
     model = fitted(case)
     receipt = model.forget([7])

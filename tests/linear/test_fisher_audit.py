@@ -16,7 +16,7 @@ from scipy.special import ndtr, ndtri
 from letheon.linear import _fisher, _fisher_walk
 from letheon.linear._calibrate import Grid
 from letheon.linear._fisher import FisherClassifier
-from letheon.linear._fisher_walk import Expanded, View, Walk, look
+from letheon.linear._fisher_walk import Fisher, View, Walk, look
 from letheon.linear._problem import NOBODY, Floats, Problem
 from letheon.noise import NoiseSource
 from letheon.removal import Change
@@ -198,8 +198,8 @@ def with_less_noise(share: float) -> Callable[[pytest.MonkeyPatch], None]:
 
 
 def with_the_wrong_sign(monkeypatch: pytest.MonkeyPatch) -> None:
-    step = Expanded.step
-    monkeypatch.setattr(Expanded, "step", lambda self, W, G: -step(self, W, G))
+    step = Fisher.step
+    monkeypatch.setattr(Fisher, "step", lambda self, W, G: -step(self, W, G))
     with_a_loose_stop(monkeypatch)
 
 

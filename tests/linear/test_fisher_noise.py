@@ -22,7 +22,7 @@ from letheon.linear._fisher_law import (
     draw_noise,
     shaped_gap,
 )
-from letheon.linear._fisher_walk import DiagonalNoise, Expanded, Expansion
+from letheon.linear._fisher_walk import DiagonalNoise, Expansion, Fisher
 from letheon.linear._problem import Logistic, Loss, Problem, Softmax
 from letheon.noise import NoiseSource
 from tests.linear.reference import Case, hessian
@@ -167,13 +167,13 @@ def make(kind: str, d: int, seed: int = 0) -> tuple[Problem, Case, Floats]:
     return problem, Case(X, y, name, 0.02, n_classes=n_classes), W
 
 
-def fisher_of(problem: Problem, W: Floats, leaving: int) -> tuple[Problem, Expanded]:
+def fisher_of(problem: Problem, W: Floats, leaving: int) -> tuple[Problem, Fisher]:
     gone = np.arange(leaving)
     after = problem.without(gone)
     if not leaving:
-        return after, Expanded(Expansion.at(problem, W, None, 0), problem, None)
+        return after, Fisher(Expansion.at(problem, W, None, 0), problem, None)
     expansion = Expansion(problem, Curvature.at(problem, W), is_shaped=True)
-    return after, Expanded(expansion, after, gone)
+    return after, Fisher(expansion, after, gone)
 
 
 @pytest.mark.parametrize("kind", LOSSES)
@@ -206,14 +206,15 @@ def test_above_a_size_the_diagonal_shapes_the_noise(kind: str) -> None:
     assert root.is_accurate
     np.testing.assert_allclose(root.scales / GRID.scale, wanted**-0.25, rtol=1e-12)
     wide, _, W = make(kind, FULL_LIMIT + 1)
-    fisher = Expanded(Expansion.at(wide, W, None, 0), wide, None)
-    assert isinstance(fisher.noise, DiagonalNoise)
-    assert fisher.expansion.spectra is None
+    expansion = Expansion.at(wide, W, None, 0)
+    assert isinstance(Fisher(expansion, wide, None).noise, DiagonalNoise)
+    assert expansion.spectra is None
 
 
 def test_spectra_do_not_outlive_the_rows_they_were_made_of() -> None:
     problem, _, W = make("logistic", 4)
     _, fisher = fisher_of(problem, W, 3)
+    assert fisher.expansion is not None
     assert fisher.expansion.spectra is not None
     spectrum = fisher.expansion.spectra[0]
     assert spectrum.vectors.any()

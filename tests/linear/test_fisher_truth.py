@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -238,7 +239,7 @@ def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def shorten(problem: Any, W: Floats) -> Any:
         view = look(problem, W)
-        return view._replace(gradient=0.9 * view.gradient, error=0.0)
+        return replace(view, gradient=0.9 * view.gradient, error=0.0)
 
     monkeypatch.setattr(_fisher_walk, "look", shorten)
     monkeypatch.setattr(_fisher, "look", shorten)

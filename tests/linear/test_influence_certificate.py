@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from letheon.linear import _influence, _influence_removal, _newton
+from letheon.linear import _influence_base, _newton
 from letheon.linear._account import Account
 from letheon.linear._calibrate import Grid
 from letheon.linear._newton import Proposal
@@ -177,7 +177,7 @@ def step_the_wrong_way(patch: pytest.MonkeyPatch) -> None:
         proposal = real(curvature, W, *given)
         return replace(proposal, W=2 * W - proposal.W)
 
-    patch.setattr(_influence_removal, "propose", propose)
+    patch.setattr(_influence_base, "propose", propose)
 
 
 def measure_nothing(patch: pytest.MonkeyPatch) -> None:
@@ -189,8 +189,8 @@ def forget_what_was_spent(patch: pytest.MonkeyPatch) -> None:
 
 
 def ignore_the_start(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_influence, "Account", lambda _, limit: Account(0.0, limit))
-    patch.setattr(_influence, "unconverged", lambda *_: ())
+    patch.setattr(_influence_base, "Account", lambda _, limit: Account(0.0, limit))
+    patch.setattr(_influence_base, "unconverged", lambda *_: ())
 
 
 def believe_in_no_bound(patch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ def test_least_loss_is_checked() -> None:
         ([[1.0]], [[1.0]], {"alpha": math.nan}, "alpha must be a finite"),
         ([1.0], [1.0], {"alpha": 0.0}, "n_seeds, n_requests"),
         ([[1.0, 2.0]], [1.0], {"alpha": 0.0}, "losses_naive must have shape"),
-        ([[math.inf]], [1.0], {"alpha": 0.0}, "NaN or infinite"),
+        ([[math.inf]], [1.0], {"alpha": 0.0}, "losses_unlearned must be finite"),
         ([[1.0]], [1.0], {"alpha": 0.0, "against": "nothing"}, "against must be one of"),
     ],
 )

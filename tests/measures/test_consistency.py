@@ -17,7 +17,7 @@ from letheon.measures import (
     output_consistency,
     parameter_consistency,
 )
-from letheon.measures._intervals import mean_of_rows
+from letheon.measures._intervals import ratio_of_means
 
 vectors = hnp.arrays(np.float64, 5, elements=st.floats(-1e6, 1e6))
 
@@ -232,8 +232,8 @@ def test_alignment_needs_the_same_rows() -> None:
         ([[0.5, 0.5]], [[0.5, 0.5]] * 2, {}, "shapes"),
         ([0.5, 0.5], [[0.5, 0.5]], {}, "proba_unlearned must be of shape"),
         ([[0.5, 0.4]], [[0.5, 0.5]], {}, "add up to 1"),
-        ([[1.5, -0.5]], [[0.5, 0.5]], {}, "negative"),
-        ([[0.5, 0.5]], [[math.nan, 0.5]], {}, "proba_naive holds NaN"),
+        ([[1.5, -0.5]], [[0.5, 0.5]], {}, "at least 0"),
+        ([[0.5, 0.5]], [[math.nan, 0.5]], {}, "proba_naive must be finite"),
         ([[0.5, 0.5]], [[0.5, 0.5]], {"floor": 0.5}, "floor must be"),
         ([[0.5, 0.5]], [[0.5, 0.5]], {"floor": -0.1}, "floor must be"),
         ([[0.5, 0.5]], [[0.5, 0.5]], {"classes_naive": [0, 1]}, "or neither"),
@@ -256,4 +256,4 @@ def test_too_few_rows_are_called_rough(n: int, is_rough: bool) -> None:
 def test_rows_that_differ_by_rounding_have_no_interval() -> None:
     values = np.full(200, 1.056469082404479)
     values[::2] = np.nextafter(values[::2], 2.0)
-    assert mean_of_rows(values, confidence=0.95, n_resamples=200, seed=0) is None
+    assert ratio_of_means(values, confidence=0.95, n_resamples=200, seed=0) is None

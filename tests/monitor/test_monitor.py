@@ -211,7 +211,7 @@ def test_a_rehearsal_that_fails_after_a_retrain_does_not_undo_it(
     def fail(*_: Any, **__: Any) -> Any:
         raise RuntimeError("no memory")
 
-    monkeypatch.setattr("letheon.monitor._monitor.rehearse", fail)
+    monkeypatch.setattr("letheon.monitor._calibrate.rehearse", fail)
     with pytest.raises(RuntimeError, match="no memory"):
         monitor.retrain()
     assert monitor.model is not old

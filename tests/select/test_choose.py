@@ -30,7 +30,7 @@ from letheon.datasets import Dataset, Requests, info
 from letheon.exceptions import NoCandidateError
 from letheon.select import Candidate, Comparison, Need, Tolerances, choose, tune_efficiency
 from letheon.select import _choose as choosing
-from letheon.select import _comparison as tolerating
+from letheon.select import _tried as tolerating
 from tests.select.planted import Planted, PlantedExact, Rule, evaluate_planted, people
 from tests.sharded.people import examples
 
@@ -572,7 +572,7 @@ def test_candidates_are_checked_before_anything_is_trained(
     def train(*_: Any, **__: Any) -> Any:
         raise AssertionError("something was trained")
 
-    monkeypatch.setattr(choosing, "yardstick", train)
+    monkeypatch.setattr(choosing, "choose_best", train)
     with pytest.raises(error, match=text):
         compare(candidates=candidates)
 

@@ -18,10 +18,9 @@ from letheon import (
 from letheon.guarantee import TrainingSize
 from letheon.measures import by_proof
 from letheon.methods import METHODS
-from letheon.select import Candidate, Check, Cost, Tolerances, tune_efficiency
+from letheon.select import Candidate, Check, Cost, Need, Tolerances, tune_efficiency
 from letheon.select._candidates import default_candidates, named
-from letheon.select._need import Need
-from letheon.select._report import _pays
+from letheon.select._comparison import _pays
 from tests.select.planted import Planted, evaluation, measure
 
 SIZE = TrainingSize(n_people=1000, n_together=1)

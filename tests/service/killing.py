@@ -22,7 +22,8 @@ from typing import Any
 
 import httpx2
 
-from letheon.ledger import Ledger, Policy, faults
+from letheon.ledger import Ledger, Policy
+from letheon.ledger import core as faults
 from letheon.ledger.db.database import Database
 from letheon.service import Binding, ServiceSettings, Tokens, serve
 from letheon.service.worker import main as work

@@ -169,8 +169,8 @@ INTERNAL = [
 ]
 PUBLIC = ["93.184.216.34", "8.8.8.8", "172.32.0.1", "2606:2800:220:1::1"]
 
-OUTSIDE = Target("https", "hooks.example.org", 443, "/", is_internal=False)
-INSIDE = OUTSIDE._replace(is_internal=True)
+OUTSIDE = Target(AllowedHost("https", "hooks.example.org", 443), "hooks.example.org", "/")
+INSIDE = OUTSIDE._replace(entry=OUTSIDE.entry._replace(is_internal=True))
 
 
 def test_the_table_is_long_enough() -> None:
@@ -181,7 +181,7 @@ def test_the_table_is_long_enough() -> None:
 @pytest.mark.parametrize("url", GOOD)
 def test_an_address_on_the_list_is_read_into_its_parts(url: str) -> None:
     target = parse_url(url, LIST)
-    assert (target.host, target.port, target.path) == GOOD[url]
+    assert (target.host, target.entry.port, target.path) == GOOD[url]
 
 
 @pytest.mark.parametrize("url", BAD)
@@ -269,7 +269,9 @@ def test_no_text_is_read_as_another_host(text: str) -> None:
         except AddressRefusedError:
             continue
         assert urlsplit(url).hostname == target.host
-        assert any(entry.covers(target.scheme, target.host, target.port) for entry in LIST)
+        assert any(
+            entry.covers(target.entry.scheme, target.host, target.entry.port) for entry in LIST
+        )
 
 
 def test_host_header_names_odd_ports_and_brackets() -> None:

@@ -19,8 +19,8 @@ from letheon.audit import audit
 from letheon.exceptions import LedgerError
 from letheon.ledger.tables import actions, events
 from letheon.service.errors import Problem
-from letheon.service.routes import bundles
-from letheon.service.routes.bundles import BundleResponse, take_slot, zip_folder
+from letheon.service.routes import evidence as bundles
+from letheon.service.routes.evidence import BundleResponse, take_slot, zip_folder
 from letheon.service.temp_folders import TempFolder, sweep_temp_folders, temp_folder
 from letheon.verifier import verify_bundle
 from tests.service.desks import Desk, make_desk, person

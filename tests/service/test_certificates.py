@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import select, text, update
 
 from letheon.ledger.tables import certificates, checkpoints, events, purges
-from letheon.service.routes.residue import OWN_STORES
+from letheon.service.routes.evidence import OWN_STORES
 from letheon.verifier import (
     Trust,
     check_chain,

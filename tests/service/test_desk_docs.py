@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from letheon.ledger.db.tokens import ROLES, SCOPES
-from letheon.service.templating import STATE_WORDS
+from letheon.service.pages._shared import STATE_WORDS
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "desk.md").read_text("utf-8")
 

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 from unittest.mock import Mock
 
@@ -18,7 +19,7 @@ from fastapi.testclient import TestClient
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
-from letheon.service import Tokens
+from letheon.service import Token, Tokens
 from letheon.service.auth import Principal
 from tests.service.desks import Desk, Secret, make_desk, person
 
@@ -350,7 +351,9 @@ def test_texts_for_a_model_of_numbers_are_unknown_people(desk: Desk) -> None:
 
 def test_who_may_know() -> None:
     def knows(role: str, *scopes: str) -> bool:
-        return Principal("t", "n", role, frozenset(scopes), None, Mock()).sees_all_requests
+        now = datetime.now(UTC)
+        token = Token("t", "n", role, scopes, None, now, now, None, None, True)
+        return Principal(**vars(token), desk=Mock()).sees_all_requests
 
     assert knows("operator", "requests:read")
     assert knows("operator", "requests:handle")

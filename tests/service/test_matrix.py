@@ -15,7 +15,7 @@ from fastapi import APIRouter, Depends
 from fastapi.testclient import TestClient
 
 from letheon.service import create_app
-from letheon.service.auth import anybody, gates_of
+from letheon.service.auth import allows, gates_of
 from letheon.service.routes import ROUTERS
 from tests.service.desks import OTHER, QUICK, Desk, make_desk, person
 from tests.service.matrix import ANYBODY, API, LEDGER_WIDE, PAGES, PUBLIC, TABLE, names_of
@@ -170,7 +170,7 @@ def test_gates_demand_what_the_table_says(world: World) -> None:
 def test_a_new_route_without_a_row_is_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     router = APIRouter()
 
-    @router.get("/api/v1/new", dependencies=[Depends(anybody())])
+    @router.get("/api/v1/new", dependencies=[Depends(allows())])
     def new() -> None: ...
 
     monkeypatch.setattr("letheon.service.app.API", (*ROUTERS, router))

@@ -14,8 +14,7 @@ from sqlalchemy import select
 from letheon.ledger.db.cursor import cursor, place_of
 from letheon.ledger.db.webhooks import Webhooks
 from letheon.ledger.tables import deliveries
-from letheon.service.auth import Context
-from letheon.service.numbers import Numbers
+from letheon.service.auth import Numbers
 from tests.service.desks import OTHER, QUICK, Desk, make_desk, person
 
 HOOK = "http://127.0.0.1:9"
@@ -173,13 +172,12 @@ def test_pages_of_a_list_go_on_by_a_tenants_numbers(both: Any) -> None:
 
 def test_texts_of_jobs_have_a_tenants_numbers(both: Any) -> None:
     desk, _ = both[1]
-    context: Context = desk.app.state.context
-    own, all_numbers = Numbers(context, "default"), Numbers(context, None)
+    own, all_numbers = Numbers(desk.ledger, "default"), Numbers(desk.ledger, None)
     steps = {"steps": [{"sequence": 4, "words": "purged, certificate 4: done", "model": "risk"}]}
     assert own.in_json(steps) == {
         "steps": [{"sequence": 2, "words": "purged, certificate 2: done", "model": "risk"}]
     }
-    assert own.in_text("certificate 3 and Certificate 1") == "certificate ? and Certificate 1"
+    assert own.in_json("certificate 3 and Certificate 1") == "certificate ? and Certificate 1"
     assert all_numbers.in_json(steps) == steps
 
 

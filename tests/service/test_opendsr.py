@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from sqlalchemy import insert
 
 from letheon.ledger.tables import webhooks
-from letheon.service.opendsr_keys import FOLDER, load_answer_key
 from letheon.service.routes import opendsr
+from letheon.service.routes.opendsr import FOLDER, load_answer_key
 from tests.service.desks import OTHER, Desk, person
 
 URL = "/opendsr/v2/requests"

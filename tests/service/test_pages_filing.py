@@ -6,7 +6,7 @@ import pytest
 
 from letheon.ledger.purge.purge import _RESIDUE
 from letheon.ledger.worker.compute import BUDGET_SPENT, NO_MODEL, NOBODY_HELD
-from letheon.service.request_words import stuck_words
+from letheon.service.request_views import stuck_words
 from tests.service.desks import Desk, person
 from tests.service.page_tools import csrf_of, file, filled, send
 

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 import letheon.service
 from letheon.ledger.requests.states import STATES
-from letheon.service.pages._shared import FLASHES
+from letheon.service.pages._shared import FLASHES, STATE_WORDS, days_words, make_templates
 from letheon.service.request_views import ACTIONS
-from letheon.service.templating import STATE_WORDS, days_words, make_templates
 
 HERE = Path(letheon.service.__file__).parent
 TEMPLATES = sorted((HERE / "templates").glob("*.html"))

@@ -20,8 +20,7 @@ from sklearn.naive_bayes import GaussianNB
 import letheon
 from letheon import NaiveUnlearner
 from letheon.ledger.db.jobs import Jobs
-from letheon.service.pages._shared import DRILLS, LEVEL_WORDS, MEASURES
-from letheon.service.templating import make_templates
+from letheon.service.pages._shared import DRILLS, LEVEL_WORDS, MEASURES, make_templates
 from tests.browser import chromium
 from tests.service.desks import OTHER, Desk, make_desk, person
 from tests.service.servers import serving

@@ -9,7 +9,7 @@ import pytest
 
 from letheon.service import forms
 from letheon.service.pages import _shared
-from letheon.service.templating import make_templates
+from letheon.service.pages._shared import make_templates
 from tests.service.desks import OTHER, Desk
 from tests.service.page_tools import file, filled, send, shown_ids, twin_of
 

@@ -12,6 +12,7 @@ import pytest
 from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from letheon.exceptions import UnknownIdError
 from letheon.ledger import REQUEST_STATES, LogEntry
@@ -24,8 +25,7 @@ from letheon.ledger.requests.states import (
     REQUEST_GROUNDS,
     STATES,
 )
-from letheon.service.request_views import ACTIONS, ActionName, RequestOut
-from letheon.service.request_words import GROUND_WORDS, sentence
+from letheon.service.request_views import ACTIONS, GROUND_WORDS, ActionName, RequestOut, sentence
 from letheon.service.routes import filing
 from letheon.service.routes.requests import export_cell
 from tests.ledger.databases import NOON
@@ -538,7 +538,7 @@ def test_no_exported_cell_begins_a_formula(text: str) -> None:
 
 
 def test_states_and_grounds_are_the_ledgers() -> None:
-    schema = RequestOut.model_json_schema()["properties"]
+    schema = TypeAdapter(RequestOut).json_schema()["properties"]
     assert schema["state"]["enum"] == list(STATES)
     assert schema["actions"]["items"]["enum"] == list(ACTIONS)
     codes = {

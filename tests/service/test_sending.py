@@ -39,7 +39,7 @@ def test_redirects_are_not_followed(receiver: Receiver) -> None:
             handler.end_headers()
 
         receiver.answer = redirect
-        assert _post(receiver) == ("answered", 307)
+        assert _post(receiver) == webhooks.Answer("answered", 307)
         assert inside.calls == []
 
 
@@ -49,7 +49,7 @@ def test_proxies_of_the_environment_are_not_used(
     with receiving() as proxy:
         for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "https_proxy"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
-        assert _post(receiver) == ("delivered", 204)
+        assert _post(receiver) == webhooks.Answer("delivered", 204, delivered=True)
         assert proxy.calls == []
 
 
@@ -67,7 +67,7 @@ def test_a_peer_that_drips_is_cut_off(receiver: Receiver, monkeypatch: pytest.Mo
     receiver.answer = drip
     answer = _post(receiver)
     is_over.set()
-    assert answer == ("unreachable", None)
+    assert answer == webhooks.Answer("unreachable")
 
 
 def test_a_large_answer_is_not_read_to_its_end(receiver: Receiver) -> None:
@@ -79,7 +79,7 @@ def test_a_large_answer_is_not_read_to_its_end(receiver: Receiver) -> None:
         sent.extend(handler.wfile.write(b"x" * 65536) for _ in range(1024))
 
     receiver.answer = flood
-    assert _post(receiver) == ("delivered", 200)
+    assert _post(receiver) == webhooks.Answer("delivered", 200, delivered=True)
     assert sum(sent) < 64 * 2**20
 
 
@@ -101,7 +101,7 @@ def test_a_name_that_leads_inside_is_refused(receiver: Receiver) -> None:
     allowed = parse_hosts([f"http://hooks.test.example:{receiver.port}"])
     url = f"http://hooks.test.example:{receiver.port}/in"
     answer = send(url, b"{}", {}, allowed=allowed, lookup=lambda host, port: ["127.0.0.1"])
-    assert answer == ("refused", None)
+    assert answer == webhooks.Answer("refused")
     assert receiver.calls == []
 
 
@@ -143,10 +143,12 @@ def test_https_checks_the_name_and_the_issuer(
             url = f"https://{host}/"
             return send(url, b"{}", {}, allowed=allowed, lookup=lambda host, port: local)
 
-        assert post(hosts[0]) == ("unreachable", None)  # nobody vouches for the certificate
+        assert post(hosts[0]) == webhooks.Answer(
+            "unreachable"
+        )  # nobody vouches for the certificate
         trusting = ssl.create_default_context
         monkeypatch.setattr(ssl, "create_default_context", lambda: trusting(cafile=certificate))
-        assert post(hosts[0]) == ("delivered", 204)
-        assert post(hosts[1]) == ("unreachable", None)
+        assert post(hosts[0]) == webhooks.Answer("delivered", 204, delivered=True)
+        assert post(hosts[1]) == webhooks.Answer("unreachable")
         assert names[1] == "hooks.test.example"
         assert len(receiver.calls) == 1

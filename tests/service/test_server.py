@@ -18,10 +18,10 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.testclient import TestClient
 
 from letheon.exceptions import LedgerError
-from letheon.ledger.worker.agreement import HIGH_WATER
+from letheon.ledger.db.events import HIGH_WATER
 from letheon.service import ServiceSettings, create_app
-from letheon.service.auth import address_of, allows, anybody
-from letheon.service.guards import HEADERS
+from letheon.service.auth import address_of, allows
+from letheon.service.middleware import HEADERS
 from letheon.service.routes import ROUTERS
 from tests.service.desks import BASE, QUICK, Desk, person
 from tests.service.servers import wait_for
@@ -64,7 +64,7 @@ def test_a_route_without_a_gate_is_refused(desk: Desk, monkeypatch: pytest.Monke
 def test_a_route_with_two_gates_is_refused(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     router = APIRouter()
 
-    @router.get("/api/v1/double", dependencies=[Depends(anybody())])
+    @router.get("/api/v1/double", dependencies=[Depends(allows())])
     def double(who: Annotated[Any, Depends(allows("requests:read"))]) -> None: ...
 
     monkeypatch.setattr("letheon.service.app.API", (*ROUTERS, router))
@@ -251,7 +251,7 @@ def test_a_mistake_tells_its_kind_only(
     assert {name: found.headers.get(name) for name in HEADERS} == dict(HEADERS)
     told = [line for line in lines if line["event"] == "mistake"]
     assert [(line["kind"], line["at"].partition(":")[0]) for line in told] == [
-        ("ZeroDivisionError", "tokens.py")
+        ("ZeroDivisionError", "account.py")
     ]
 
 
@@ -279,8 +279,8 @@ from starlette.responses import StreamingResponse
 from fastapi import Depends
 from letheon.service import create_app, ServiceSettings
 from letheon.service.auth import public
-from letheon.service.logs import configure
-from letheon.service.routes.server import router
+from letheon.service.middleware import configure
+from letheon.service.routes.account import router
 from letheon.ledger import Ledger
 
 @router.get("/api/v1/broken", dependencies=[Depends(public())])

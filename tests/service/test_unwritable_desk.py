@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from letheon.ledger import Ledger
-from letheon.ledger.db import sqlite
+from letheon.ledger.db import engines
 from letheon.service import create_app
 from tests.ledger.test_unwritable import FullDisk
 from tests.service.desks import QUICK, Desk, make_desk, person
@@ -48,7 +48,7 @@ def test_writes_give_one_clear_answer(full_desk: Desk) -> None:
     ]
     assert {one.status_code for one in answers} == {507}
     assert {one.json()["type"] for one in answers} == {"urn:letheon:problem:unwritable"}
-    assert {one.json()["detail"] for one in answers} == {sqlite.CANNOT_WRITE}
+    assert {one.json()["detail"] for one in answers} == {engines.CANNOT_WRITE}
     many = client.post("/api/v1/requests/bulk", json={"items": [body]}).json()
     assert [one["status"] for one in many["items"]] == [507]
     assert str(full_desk.folder) not in "".join(one.text for one in answers)

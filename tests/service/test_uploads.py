@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from letheon.service.errors import Problem
-from letheon.service.routes import uploads
+from letheon.service.routes import filing as uploads
 from tests.service.desks import OTHER, Desk, person
 from tests.sharded.people import examples
 

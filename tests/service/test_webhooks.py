@@ -19,7 +19,7 @@ from sqlalchemy import select, update
 from letheon.ledger import Ledger, Policy
 from letheon.ledger.db.events import record
 from letheon.ledger.db.webhooks import EVENTS, Webhook, Webhooks, read_service_key
-from letheon.ledger.requests.transitions import move
+from letheon.ledger.requests.people import move
 from letheon.ledger.tables import deliveries, events, webhooks
 from letheon.service import webhooks as sending
 from letheon.service.settings import ServiceSettings
@@ -419,13 +419,11 @@ def test_a_removed_webhook_takes_its_messages_along(ledger: Ledger, clock: Clock
 def test_the_courier_delivers_beside_others_and_stops(ledger: Ledger, receiver: Receiver) -> None:
     arrived = threading.Event()
     receiver.answer = lambda handler, call: arrived.set()
-    courier = Courier(ledger, settings_for(receiver), pause=30)
-    courier.start()
-    add(ledger, receiver.url, "received")
-    ledger.requests.submit([person(1)], model="risk")
-    courier.wake()
-    assert arrived.wait(20)
-    courier.stop()
+    with Courier(ledger, settings_for(receiver), pause=30) as courier:
+        add(ledger, receiver.url, "received")
+        ledger.requests.submit([person(1)], model="risk")
+        courier.wake()
+        assert arrived.wait(20)
     assert len(receiver.calls) == 1
 
 
@@ -439,9 +437,8 @@ def test_a_round_that_fails_is_reported_and_not_the_last(ledger: Ledger) -> None
 
     courier = Courier(ledger, ServiceSettings(), pause=0.01, report=report)
     ledger.close()
-    courier.start()
-    assert failed.wait(20)
-    courier.stop()
+    with courier:
+        assert failed.wait(20)
     assert "closed" in str(reported[0])
 
 

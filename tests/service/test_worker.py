@@ -307,7 +307,7 @@ def test_a_damaged_file_of_the_ledger_fails_the_audit(desk: Desk) -> None:
 
 def test_a_model_that_quotes_rows_is_not_quoted() -> None:
     reason = "it could not be looked at: UnknownIdError: ids not in this model: ['alice']"
-    plain = jobs._plain_level(LevelResult("V4", "risk", "fail", reason))
+    plain = jobs._to_plain(LevelResult("V4", "risk", "fail", reason))
     assert plain["reason"] == "it could not be looked at: UnknownIdError"
 
 

@@ -29,20 +29,24 @@ def start_one_slice_late(patch: pytest.MonkeyPatch) -> None:
 
 
 def ignore_a_lost_class(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_shards, "shard_classes", lambda rows: np.arange(3))
+    def careless(old: Any, rows: Any, touched: Any, recipe: Any) -> Any:
+        return _shards.Change(old, old.number, rows, int(touched.min()))
+
+    patch.setattr(_base, "change_rows", careless)
 
 
 def keep_a_stale_state(patch: pytest.MonkeyPatch) -> None:
-    real = _base.Trainer._keep
+    real = _base.SISABase._train
 
-    def stale(self: Any, changes: Any, jobs: Any, results: Any) -> Any:
-        fresh = real(self, changes, jobs, results)
+    def stale(self: Any, shards: Any, changes: Any, *settings: Any) -> Any:
+        replacement = real(self, shards, changes, *settings)
         for change in changes:
             if change.old is not None:
-                object.__setattr__(fresh[change.number], "states", change.old.states)
-        return fresh
+                shard = replacement.ensemble.shards[change.number]
+                object.__setattr__(shard, "states", change.old.states)
+        return replacement
 
-    patch.setattr(_base.Trainer, "_keep", stale)
+    patch.setattr(_base.SISABase, "_train", stale)
 
 
 def retrain_on_the_old_rows(patch: pytest.MonkeyPatch) -> None:

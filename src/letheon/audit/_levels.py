@@ -33,7 +33,7 @@ from letheon.exceptions import SignerRefusedError, UntrustedClassError
 from letheon.inner import fresh_copy
 from letheon.ledger.certificates.claims import RETRAIN, claim_of, refuse_beyond_method
 from letheon.ledger.certificates.facts import describe, method_parameters, refuse_boasts, replay_of
-from letheon.ledger.keys.encryption import commitment, training_seed
+from letheon.ledger.keys.keyring import commitment, training_seed
 from letheon.ledger.models.commitment import tree_of
 from letheon.ledger.purge.markers import Markers
 from letheon.ledger.purge.scan import scan

@@ -5,14 +5,11 @@
 `write_results` sets the numbers beside those that the survey collected (its Tables 2 and 3).
 """
 
-from letheon.bench._grid import DATASETS, QUICK_DATASETS, Cell, Options, cells_of
-from letheon.bench._machine import describe_machine
+from letheon.bench._grid import DATASETS, METHODS, QUICK_DATASETS, Cell, Options, cells_of
 from letheon.bench._published import PUBLISHED, Published, Spread
-from letheon.bench._recipes import METHODS
 from letheon.bench._report import write_results
-from letheon.bench._run import read_cells, run
-from letheon.bench._table import Line, lines_of
-from letheon.bench._tables import brief_table, main_table
+from letheon.bench._run import describe_machine, read_cells, run
+from letheon.bench._tables import Line, brief_table, lines_of, main_table
 from letheon.evaluation.report import Table
 
 __all__ = [

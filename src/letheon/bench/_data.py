@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from letheon.bench._recipes import Family
+from letheon.bench._grid import Family
 from letheon.datasets import load
 
 __all__ = ["Prepared", "prepared"]
@@ -36,9 +36,12 @@ _NO_MORE_THAN_ONE = 1 + 1e-15
 Synthetic = Literal["never", "if-absent"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """Rows to train and to test on, and whose they are."""
+    """Rows to train and to test on, and whose they are.
+
+    `constants` are the rows set aside, `shape` is that of an image.
+    """
 
     name: str
     title: str
@@ -47,28 +50,19 @@ class Prepared:
     ids: NDArray[Any]
     X_test: Any
     y_test: NDArray[Any]
-    is_image: bool
-    real: bool
+    shape: tuple[int, ...] | None
+    real: bool = True
+    constants: Any = None
+
+    @property
+    def is_image(self) -> bool:
+        """Whether rows are images."""
+        return self.shape is not None
 
     @property
     def n_people(self) -> int:
         """People who own training rows."""
         return len(np.unique(self.ids))
-
-
-@dataclass(frozen=True)
-class _Raw:
-    """Rows as they were read; `constants` are the rows set aside."""
-
-    title: str
-    X: Any
-    y: NDArray[Any]
-    ids: NDArray[Any]
-    X_test: Any
-    y_test: NDArray[Any]
-    constants: Any
-    shape: tuple[int, ...] | None
-    real: bool
 
 
 @lru_cache(maxsize=4)
@@ -101,28 +95,18 @@ def prepared(
         With fresh arrays; do not write into them, they are shared.
     """
     encode = "ordinal" if family == "forest" else "one-hot"
-    raw = _cut(_read(name, encode, max(rows, _READ_ROWS), seed, synthetic), rows, test_rows, seed)
-    featured = _FEATURES[family]
-    X, X_test = featured(raw.X, raw), featured(raw.X_test, raw)
+    data = _cut(_read(name, encode, max(rows, _READ_ROWS), seed, synthetic), rows, test_rows, seed)
+    X, X_test = (_FEATURES[family](part, data) for part in (data.X, data.X_test))
     shape = " x ".join(map(str, X.shape[1:]))
-    return Prepared(
-        name=name,
-        title=f"{raw.title}: {len(raw.y):,} rows of {shape}, {len(raw.y_test):,} to test",
-        X=X,
-        y=raw.y,
-        ids=raw.ids,
-        X_test=X_test,
-        y_test=raw.y_test,
-        is_image=raw.shape is not None,
-        real=raw.real,
-    )
+    title = f"{data.title}: {len(data.y):,} rows of {shape}, {len(data.y_test):,} to test"
+    return replace(data, title=title, X=X, X_test=X_test, constants=None)
 
 
 @lru_cache(maxsize=2)
-def _read(name: str, encode: Any, rows: int, seed: int, synthetic: Synthetic) -> _Raw:
+def _read(name: str, encode: Any, rows: int, seed: int, synthetic: Synthetic) -> Prepared:
     """Read a table; it is kept, since cells of different sizes are cut from the same one."""
     if name in _SHIPPED:
-        return _shipped(name, seed)
+        return _read_shipped(name, seed)
     n_read = int((rows + _ASIDE) / (1 - _TEST_SHARE)) + 1
     data = load(
         name,
@@ -132,13 +116,20 @@ def _read(name: str, encode: Any, rows: int, seed: int, synthetic: Synthetic) ->
         seed=seed,
         encode=encode,
     ).split(_TEST_SHARE, seed)
-    ids = np.arange(len(data.y)) if data.ids is None else data.ids
-    title = data.name + (f" ({data.note})" if data.note else "")
-    parts = (data.X, data.y, ids, data.X_test, np.asarray(data.y_test))
-    return _Raw(title, *parts, data.X[:0], data.info.image_shape, data.real)
+    return Prepared(
+        name=name,
+        title=data.name + (f" ({data.note})" if data.note else ""),
+        X=data.X,
+        y=data.y,
+        ids=np.arange(len(data.y)) if data.ids is None else data.ids,
+        X_test=data.X_test,
+        y_test=np.asarray(data.y_test),
+        shape=data.info.image_shape,
+        real=data.real,
+    )
 
 
-def _shipped(name: str, seed: int) -> _Raw:
+def _read_shipped(name: str, seed: int) -> Prepared:
     """Return a table that comes with scikit-learn, split by row."""
     from sklearn.datasets import load_breast_cancer, load_digits
 
@@ -148,36 +139,42 @@ def _shipped(name: str, seed: int) -> _Raw:
     y = (y >= _FIVE).astype(np.int64) if is_image else y
     order = np.random.default_rng(seed).permutation(len(y))
     test, train = np.split(order, [int(_TEST_SHARE * len(y))])
-    shape = (1, 8, 8) if is_image else None
-    parts = (X[train], y[train], np.arange(len(train)), X[test], y[test])
-    title = "digits, from 5 on or below" if is_image else name
-    return _Raw(title, *parts, X[:0], shape, real=True)
-
-
-def _cut(raw: _Raw, rows: int, test_rows: int, seed: int) -> _Raw:
-    """Set people aside for the constants, and keep so many rows of the others."""
-    rng = np.random.default_rng(seed)
-    people, owner = np.unique(raw.ids, return_inverse=True)
-    order = rng.permutation(len(people))
-    n_owned = np.cumsum(np.bincount(owner)[order])
-    n_aside = min(_ASIDE, int(_MOST_ASIDE_SHARE * len(raw.y)))
-    first, last = np.searchsorted(n_owned, [n_aside, n_aside + rows], side="right")
-    aside = np.isin(owner, order[:first])
-    kept = np.flatnonzero(np.isin(owner, order[first : max(last, first + 1)]))
-    tested = np.sort(rng.permutation(len(raw.y_test))[:test_rows])
-    return replace(
-        raw,
-        X=np.asarray(raw.X[kept]),
-        y=raw.y[kept],
-        ids=raw.ids[kept],
-        X_test=np.asarray(raw.X_test[tested]),
-        y_test=raw.y_test[tested],
-        constants=np.asarray(raw.X[np.flatnonzero(aside)]),
+    return Prepared(
+        name=name,
+        title="digits, from 5 on or below" if is_image else name,
+        X=X[train],
+        y=y[train],
+        ids=np.arange(len(train)),
+        X_test=X[test],
+        y_test=y[test],
+        shape=(1, 8, 8) if is_image else None,
     )
 
 
-def _scaled(X: Any, raw: _Raw) -> NDArray[np.float64]:
-    known = np.asarray(raw.constants, np.float64)
+def _cut(data: Prepared, rows: int, test_rows: int, seed: int) -> Prepared:
+    """Set people aside for the constants, and keep so many rows of the others."""
+    rng = np.random.default_rng(seed)
+    people, owner = np.unique(data.ids, return_inverse=True)
+    order = rng.permutation(len(people))
+    n_owned = np.cumsum(np.bincount(owner)[order])
+    n_aside = min(_ASIDE, int(_MOST_ASIDE_SHARE * len(data.y)))
+    first, last = np.searchsorted(n_owned, [n_aside, n_aside + rows], side="right")
+    aside = np.flatnonzero(np.isin(owner, order[:first]))
+    kept = np.flatnonzero(np.isin(owner, order[first : max(last, first + 1)]))
+    tested = np.sort(rng.permutation(len(data.y_test))[:test_rows])
+    return replace(
+        data,
+        X=np.asarray(data.X[kept]),
+        y=data.y[kept],
+        ids=data.ids[kept],
+        X_test=np.asarray(data.X_test[tested]),
+        y_test=data.y_test[tested],
+        constants=np.asarray(data.X[aside]),
+    )
+
+
+def _scaled(X: Any, data: Prepared) -> NDArray[np.float64]:
+    known = np.asarray(data.constants, np.float64)
     filled = np.where(np.isfinite(known), known, np.nan)
     # A column without any number among the constants stays zero.
     mean = np.nan_to_num(np.nanmean(filled, axis=0)) if len(known) else 0.0
@@ -187,8 +184,8 @@ def _scaled(X: Any, raw: _Raw) -> NDArray[np.float64]:
     return np.asarray(np.nan_to_num(scaled))
 
 
-def _for_linear(X: Any, raw: _Raw) -> NDArray[np.float64]:
-    table = _pooled(X, raw.shape) if raw.shape is not None else _scaled(X, raw)
+def _for_linear(X: Any, data: Prepared) -> NDArray[np.float64]:
+    table = _pooled(X, data.shape) if data.shape is not None else _scaled(X, data)
     whole = np.column_stack([table, np.ones(len(table))])
     norms = np.linalg.norm(whole, axis=1, keepdims=True) * _NO_MORE_THAN_ONE
     return np.ascontiguousarray(whole / norms)
@@ -204,18 +201,14 @@ def _pooled(X: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
     return pixels.reshape(len(pixels), -1)
 
 
-def _for_forest(X: Any, _: _Raw) -> NDArray[np.float32]:
-    return np.ascontiguousarray(X, np.float32)
+def _for_net(X: Any, data: Prepared) -> NDArray[np.float32]:
+    if data.shape is None:
+        return np.ascontiguousarray(_scaled(X, data), np.float32)
+    return np.ascontiguousarray(np.asarray(X, np.float32).reshape(-1, *data.shape))
 
 
-def _for_net(X: Any, raw: _Raw) -> NDArray[np.float32]:
-    if raw.shape is None:
-        return np.ascontiguousarray(_scaled(X, raw), np.float32)
-    return np.ascontiguousarray(np.asarray(X, np.float32).reshape(-1, *raw.shape))
-
-
-_FEATURES: dict[Family, Callable[[Any, _Raw], NDArray[Any]]] = {
+_FEATURES: dict[Family, Callable[[Any, Prepared], NDArray[Any]]] = {
     "linear": _for_linear,
-    "forest": _for_forest,
+    "forest": lambda X, _: np.ascontiguousarray(X, np.float32),
     "net": _for_net,
 }

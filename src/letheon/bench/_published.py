@@ -6,8 +6,9 @@ to compare methods with each other. Where the print is wrong, `note` says so and
 printed.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 __all__ = ["PUBLISHED", "Published", "Spread", "find_published"]
 
@@ -68,208 +69,156 @@ class Published:
     note: str = ""
 
 
-_MAHADEVAN = "Mahadevan and Mathioudakis 2021"
-_ONE_BATCH = "noise sigma = 1; the least volume m of each data set, hundreds of rows"
-_NEEL = "Neel et al. 2021, Table 1"
-_WORK = "ratio of iterations of a retrain to those of the first deletion I, not of times"
+def _lines_of(method: str, **common: Any) -> Callable[..., Published]:
+    """Return a function that makes a line of a method: its row, our settings, what is printed."""
+
+    def make_line(
+        row: str,
+        settings: tuple[str, ...],
+        efficiency: tuple[float, float, float] | str,
+        effectiveness: str = "not measured",
+        **others: Any,
+    ) -> Published:
+        return Published(
+            method=method,
+            row=row,
+            settings=settings,
+            efficiency=efficiency if isinstance(efficiency, str) else Spread(*efficiency),
+            effectiveness=effectiveness,
+            **{**common, **others},
+        )
+
+    return make_line
+
+
+_ORDINARY, _HE, _BOURTOULE = "ordinary model", "He et al. 2021", "Bourtoule et al. 2021"
+_EXACT = {"effectiveness_against": _ORDINARY, "consistency": "exact", "certificate": "exact"}
+_REGRESSION = {
+    "source": "Mahadevan and Mathioudakis 2021",
+    "consistency": None,
+    "note": (
+        "logistic regression; noise sigma = 1; the least volume m of each data set, hundreds of "
+        "rows"
+    ),
+}
+_THEORY = (
+    "by theory; ratio of iterations of a retrain to those of the first deletion I, not of times"
+)
+_DEPTH = "forests; single deletions; depth by a cross-validation tolerance of"
+_KNATS = "3.3 and 33.4 kNATs (Golatkar et al. 2020, two data sets)"
+
+_sisa = _lines_of("SISA", efficiency_against=_ORDINARY, **_EXACT)
+_dare = _lines_of("DaRE", source="Brophy and Lowd 2021, Table 6", **_EXACT)
+_fisher = _lines_of("Fisher", certificate=_KNATS, **_REGRESSION)
+_influence = _lines_of("Influence", certificate="(epsilon, delta)", **_REGRESSION)
+_delta_grad = _lines_of("DeltaGrad", source="Wu et al. 2020", certificate="none")
+_descent = _lines_of(
+    "Descent-to-Delete",
+    source="Neel et al. 2021, Table 1",
+    consistency_name="(alpha, beta)-accuracy",
+    certificate="(epsilon, delta)",
+    note=_THEORY,
+)
+_obliviate = _lines_of(
+    "DeepObliviate",
+    source=f"{_HE}, Tables I, II, III, V, VI",
+    consistency_name="output consistency",
+    note="nets; the least volume, the first block: the slowest case",
+)
 
 PUBLISHED: tuple[Published, ...] = (
-    Published(
-        method="SISA",
-        settings=("S = 5, R = 1",),
-        row="Bourtoule et al. 2021",
-        source="Bourtoule et al. 2021",
-        efficiency=Spread(1.36, 2.49, 4.63),
-        effectiveness="< 2 % (18.76 %)",
-        efficiency_against="ordinary model",
-        effectiveness_against="ordinary model",
-        consistency="exact",
-        certificate="exact",
+    _sisa(
+        _BOURTOULE,
+        ("S = 5, R = 1",),
+        (1.36, 2.49, 4.63),
+        "< 2 % (18.76 %)",
+        source=_BOURTOULE,
         note="nets; 8, 18 or 39 deletions in a batch; 18.76 % is ImageNet",
     ),
-    Published(
-        method="SISA",
-        settings=("S R = B",),
-        row="He et al. 2021",
-        source="He et al. 2021",
-        efficiency=Spread(14.0, 39.6, 75.0),
-        effectiveness="< 5 % (15.1 %)",
-        efficiency_against="ordinary model",
-        effectiveness_against="ordinary model",
-        consistency="exact",
-        certificate="exact",
+    _sisa(
+        _HE,
+        ("S R = B",),
+        (14.0, 39.6, 75.0),
+        "< 5 % (15.1 %)",
+        source=_HE,
         note=(
             "nets; single deletions; 15.1 % is ImageNet. The text gives 73 as the largest factor, "
             "the table 75"
         ),
     ),
-    Published(
-        method="DaRE",
-        settings=("least d_rmax",),
-        row="min d_rmax",
-        source="Brophy and Lowd 2021, Table 6",
-        efficiency=Spread(10.0, 366.0, 9735.0),
-        effectiveness="<= 0.5 %",
-        effectiveness_against="ordinary model",
-        consistency="exact",
-        certificate="exact",
-        note="forests; single deletions; depth by a cross-validation tolerance of 0.1 %",
+    _dare(
+        "min d_rmax", ("least d_rmax",), (10.0, 366.0, 9735.0), "<= 0.5 %", note=f"{_DEPTH} 0.1 %"
     ),
-    Published(
-        method="DaRE",
-        settings=("largest d_rmax",),
-        row="max d_rmax",
-        source="Brophy and Lowd 2021, Table 6",
-        efficiency=Spread(145.0, 1272.0, 35856.0),
-        effectiveness="<= 2.5 %",
-        effectiveness_against="ordinary model",
-        consistency="exact",
-        certificate="exact",
-        note="forests; single deletions; depth by a cross-validation tolerance of 1 %",
+    _dare(
+        "max d_rmax",
+        ("largest d_rmax",),
+        (145.0, 1272.0, 35856.0),
+        "<= 2.5 %",
+        note=f"{_DEPTH} 1 %",
     ),
-    Published(
-        method="Fisher",
-        settings=("m' = m/8",),
-        row="m' = floor(m/8)",
-        source=_MAHADEVAN,
-        efficiency=Spread(1.0, 3.3, 36.8),
-        effectiveness="about 0.0 %",
-        consistency=None,
-        certificate="3.3 and 33.4 kNATs (Golatkar et al. 2020, two data sets)",
-        certifiability=0.0,
-        note=f"logistic regression; {_ONE_BATCH}",
-    ),
-    Published(
-        method="Fisher",
-        settings=("m' = m",),
-        row="m' = m",
-        source=_MAHADEVAN,
-        efficiency=Spread(1.5, 13.0, 282.4),
-        effectiveness="< 0.2 %",
-        consistency=None,
-        certificate="3.3 and 33.4 kNATs (Golatkar et al. 2020, two data sets)",
-        certifiability=0.26,
-        note=f"logistic regression; {_ONE_BATCH}",
-    ),
-    Published(
-        method="Influence",
-        settings=("m' = m/8",),
-        row="m' = floor(m/8)",
-        source=_MAHADEVAN,
-        efficiency=Spread(0.3, 5.9, 75.7),
-        effectiveness="< 0.55 %",
-        consistency=None,
-        certificate="(epsilon, delta)",
-        certifiability=0.1,
-        note=f"logistic regression; {_ONE_BATCH}",
-    ),
-    Published(
-        method="Influence",
-        settings=("m' = m",),
-        row="m' = m",
-        source=_MAHADEVAN,
-        efficiency=Spread(2.5, 38.2, 215.1),
-        effectiveness="< 0.57 %",
-        consistency=None,
-        certificate="(epsilon, delta)",
-        certifiability=1.1,
-        note=f"logistic regression; {_ONE_BATCH}",
-    ),
-    Published(
-        method="DeltaGrad",
-        settings=("T0 = 2", "T0 = 20"),
-        row="",
-        source="Wu et al. 2020",
-        efficiency=Spread(1.6, 2.7, 6.5),
-        effectiveness="about 0.0 %",
+    _fisher("m' = floor(m/8)", ("m' = m/8",), (1.0, 3.3, 36.8), "about 0.0 %", certifiability=0.0),
+    _fisher("m' = m", ("m' = m",), (1.5, 13.0, 282.4), "< 0.2 %", certifiability=0.26),
+    _influence("m' = floor(m/8)", ("m' = m/8",), (0.3, 5.9, 75.7), "< 0.55 %", certifiability=0.1),
+    _influence("m' = m", ("m' = m",), (2.5, 38.2, 215.1), "< 0.57 %", certifiability=1.1),
+    _delta_grad(
+        "",
+        ("T0 = 2", "T0 = 20"),
+        (1.6, 2.7, 6.5),
+        "about 0.0 %",
         consistency=Spread(1.7e-6, 1.1e-5, 1.4e-4),
         consistency_name="parameter consistency",
-        certificate="none",
         note=(
             "logistic regression and a net. T0 differs between experiments; the survey's text "
             "turns its effect round: a larger T0 is faster"
         ),
     ),
-    Published(
-        method="Descent-to-Delete",
-        settings=("PGD, I = 10", "PGD, I = 200"),
-        row="PGD",
-        source=_NEEL,
-        efficiency="1 + log(epsilon n / sqrt(p)) / I",
-        effectiveness="not measured",
+    _descent(
+        "PGD",
+        ("PGD, I = 10", "PGD, I = 200"),
+        "1 + log(epsilon n / sqrt(p)) / I",
         consistency="p / (e^I epsilon^2 n^2)",
-        consistency_name="(alpha, beta)-accuracy",
-        certificate="(epsilon, delta)",
-        note=f"by theory; {_WORK}",
     ),
-    Published(
-        method="Descent-to-Delete",
-        settings=("sRPGD, I = 50",),
-        row="sRPGD",
-        source=_NEEL,
-        efficiency="I^(-3/5) (epsilon n / sqrt(p))^(2/5)",
-        effectiveness="not measured",
+    _descent(
+        "sRPGD",
+        ("sRPGD, I = 50",),
+        "I^(-3/5) (epsilon n / sqrt(p))^(2/5)",
         consistency="(sqrt(p) / (epsilon n I))^(2/5)",
-        consistency_name="(alpha, beta)-accuracy",
-        certificate="(epsilon, delta)",
-        note=f"by theory; {_WORK}",
     ),
-    Published(
-        method="Descent-to-Delete",
-        settings=("wRPGD, I = 50",),
-        row="wRPGD",
-        source=_NEEL,
-        efficiency="I^(-3/4) sqrt(epsilon n / sqrt(p))",
-        effectiveness="not measured",
+    _descent(
+        "wRPGD",
+        ("wRPGD, I = 50",),
+        "I^(-3/4) sqrt(epsilon n / sqrt(p))",
         consistency="sqrt(sqrt(p) / (epsilon p sqrt(I)))",
-        consistency_name="(alpha, beta)-accuracy",
-        certificate="(epsilon, delta)",
-        note=f"by theory; {_WORK}. The p below epsilon is a misprint of n",
+        note=f"{_THEORY}. The p below epsilon is a misprint of n",
     ),
-    Published(
-        method="Descent-to-Delete",
-        settings=(),
-        row="DPGD",
-        source=_NEEL,
-        efficiency="min(log(n) / I, n^((4 - 3 xi) / 2) + log(epsilon n / sqrt(p)) / I)",
-        effectiveness="not measured",
+    _descent(
+        "DPGD",
+        (),
+        "min(log(n) / I, n^((4 - 3 xi) / 2) + log(epsilon n / sqrt(p)) / I)",
         consistency="2 exp(-I n^((4 - 3 xi) / 2)) / (epsilon^2 n^2) + 1 / n^xi",
-        consistency_name="(alpha, beta)-accuracy",
-        certificate="(epsilon, delta)",
-        note=f"by theory; {_WORK}. The 2 before exp is presumably p",
+        note=f"{_THEORY}. The 2 before exp is presumably p",
     ),
-    Published(
-        method="DeepObliviate",
-        settings=("epsilon = 0.05",),
-        row="min epsilon (0.04 or 0.05)",
-        source="He et al. 2021, Tables I, II, III, V, VI",
-        efficiency=Spread(6.17, 13.97, 45.45),
-        effectiveness="< 0.18 %",
+    _obliviate(
+        "min epsilon (0.04 or 0.05)",
+        ("epsilon = 0.05",),
+        (6.17, 13.97, 45.45),
+        "< 0.18 %",
         consistency=Spread(97.25, 98.82, 99.95),
-        consistency_name="output consistency",
         certificate="6.39 % on backdoored rows",
         certifiability=6.39,
-        note="nets; the least volume, the first block: the slowest case",
     ),
-    Published(
-        method="DeepObliviate",
-        settings=("epsilon = 0.1",),
-        row="epsilon = 0.1",
-        source="He et al. 2021, Tables I, II, III, V, VI",
-        efficiency=Spread(9.26, 22.81, 66.67),
-        effectiveness="< 0.35 %",
+    _obliviate(
+        "epsilon = 0.1",
+        ("epsilon = 0.1",),
+        (9.26, 22.81, 66.67),
+        "< 0.35 %",
         consistency=Spread(95.78, 97.61, 99.85),
-        consistency_name="output consistency",
         certificate="8.28 % on backdoored rows",
         certifiability=8.28,
-        note="nets; the least volume, the first block: the slowest case",
     ),
 )
 
 
 def find_published(method: str, setting: str) -> Published | None:
     """Return the survey's line for one of the benchmark's own, or None."""
-    for line in PUBLISHED:
-        if line.method == method and setting in line.settings:
-            return line
-    return None
+    return next((p for p in PUBLISHED if p.method == method and setting in p.settings), None)

@@ -1,21 +1,28 @@
-"""The report of a run: Markdown, JSON, and one HTML page."""
+"""The report of a run: Markdown, JSON, and one HTML page with pictures."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from letheon.bench._figures import draw_pictures
-from letheon.bench._grid import Options
-from letheon.bench._machine import describe_machine
-from letheon.bench._published import PUBLISHED
-from letheon.bench._recipes import DELTA, EPSILON, RECIPES
-from letheon.bench._table import lines_of
-from letheon.bench._tables import brief_table, main_table, report_tables
-from letheon.evaluation.report import Report, write_page
+from letheon.bench._grid import DELTA, EPSILON, RECIPES, Options
+from letheon.bench._published import PUBLISHED, Spread
+from letheon.bench._run import describe_machine
+from letheon.bench._tables import (
+    Line,
+    attack_value,
+    brief_table,
+    lines_of,
+    main_table,
+    report_tables,
+)
+from letheon.evaluation.report import Picture, Report, write_page
 
-__all__ = ["write_results"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["draw_pictures", "write_results"]
 
 Record = dict[str, Any]
 _TITLE = "Benchmark of all methods: measured beside published"
@@ -25,6 +32,18 @@ _ORDINARY = {
     "forest": "random forest of scikit-learn, as many trees, no limit of depth",
     "net": "the same net trained in one go (Adam, one cycle)",
 }
+# Okabe and Ito's colours, and where a range is drawn in its line.
+_RANGES = {
+    "same algorithm": ("#0072B2", -0.22),
+    "ordinary model": ("#D55E00", 0.06),
+    "published": ("#767676", 0.32),
+}
+_ATTACKS = {
+    "RMIA": ("rmia", "#0072B2"),
+    "before and after": ("before-after", "#D55E00"),
+    "backdoor": ("backdoor", "#009E73"),
+}
+_LEAST_POINTS = 0.01
 
 
 def write_results(
@@ -59,6 +78,8 @@ def write_results(
         The files.
     """
     base = Path(file)
+    notes = [f"{r.method} ({r.family}), {r.setting}: {r.note}." for r in RECIPES if r.note]
+    heard = {text for record in records for text in record["warnings"]}
     report = Report(
         _TITLE,
         settings=_settings(records, options, seconds),
@@ -66,7 +87,7 @@ def write_results(
         table=main_table(records),
         tables=[brief_table(records), *report_tables(records, options)],
         summary=_summary(records, options),
-        notes=_notes(records),
+        notes=[*notes, *(f"Warning in some cells: {text}" for text in sorted(heard)[:20])],
         pictures=draw_pictures(records) if figures else (),
     )
     content = {
@@ -77,9 +98,12 @@ def write_results(
         "lines": [asdict(line) for line in lines_of(records)],
         "published": [asdict(line) for line in PUBLISHED],
     }
+    # One line for each cell.
+    head = json.dumps(content, indent=1).removesuffix("\n}")
+    cells = ",\n".join(json.dumps(_compact(record)) for record in records)
     written = [
         write_page(base.with_suffix(".md"), report.to_markdown()),
-        write_page(base.with_suffix(".json"), _json(content, records)),
+        write_page(base.with_suffix(".json"), f'{head},\n "cells": [\n{cells}\n]\n}}\n'),
         write_page(base.with_suffix(".html"), report.to_html()),
     ]
     if picture and report.pictures:
@@ -90,33 +114,31 @@ def write_results(
 
 def _summary(records: Sequence[Record], options: Options) -> list[str]:
     """Return what a reader has to know before the first table."""
-    failed = sum(record["error"] is not None for record in records)
-    said = f"{len(records):,} cells, {failed:,} of them failed." if failed else ""
+    n_failed = sum(record["error"] is not None for record in records)
+    n_attacked = sum(bool(record["attacks"]) for record in records)
     size = (
-        "Small models on few rows: a look at the tool, no results."
-        if options.small
-        else (
-            f"At most {options.rows:,} training rows, {options.net_rows:,} for nets; larger tables "
-            "favour removal over retraining."
-        )
+        f"At most {options.rows:,} training rows, {options.net_rows:,} for nets; larger tables "
+        "favour removal over retraining."
     )
     published = (
         "Published numbers are of other data, machines and experiments. They stand beside ours for "
         "orientation, and the survey itself warns against comparing them."
     )
-    n_attacked = sum(bool(record["attacks"]) for record in records)
     tested = (
         f"Forgetting was tested in {n_attacked:,} cells, by attacks; the other measures do not."
-        if n_attacked
-        else "Forgetting was not tested: no attack ran."
     )
-    return [said or f"{len(records):,} cells, none failed.", tested, size, published]
+    return [
+        f"{len(records):,} cells, {f'{n_failed:,} of them' if n_failed else 'none'} failed.",
+        tested if n_attacked else "Forgetting was not tested: no attack ran.",
+        "Small models on few rows: a look at the tool, no results." if options.small else size,
+        published,
+    ]
 
 
 def _settings(records: Sequence[Record], options: Options, seconds: float | None) -> dict[str, Any]:
-    failed = sum(record["error"] is not None for record in records)
+    n_failed = sum(record["error"] is not None for record in records)
     made_up = {r["cell"]["dataset"] for r in records if not r.get("real", True)}
-    found = {
+    settings = {
         "people removed": ", ".join(options.removed),
         "seeds": options.seeds,
         "rows at most": (
@@ -131,14 +153,14 @@ def _settings(records: Sequence[Record], options: Options, seconds: float | None
         "ordinary models": "; ".join(f"{name}: {text}" for name, text in _ORDINARY.items()),
         "certificates": f"epsilon = {EPSILON:g}, delta = {DELTA:g}",
         "threads": "one",
-        "cells": f"{len(records):,}, failed: {failed:,}",
+        "cells": f"{len(records):,}, failed: {n_failed:,}",
         "seconds of all cells": round(sum(record["seconds"] for record in records)),
     }
     if seconds is not None:
-        found["seconds on the clock"] = round(seconds)
+        settings["seconds on the clock"] = round(seconds)
     if made_up:
-        found["SYNTHETIC stand-ins"] = ", ".join(sorted(made_up))
-    return found
+        settings["SYNTHETIC stand-ins"] = ", ".join(sorted(made_up))
+    return settings
 
 
 def _machine(records: Sequence[Record]) -> dict[str, Any]:
@@ -153,26 +175,13 @@ def _machine(records: Sequence[Record]) -> dict[str, Any]:
     return {**first, **({"some cells ran on": "; ".join(sorted(others))} if others else {})}
 
 
-def _notes(records: Sequence[Record]) -> list[str]:
-    notes = [f"{r.method} ({r.family}), {r.setting}: {r.note}." for r in RECIPES if r.note]
-    heard = {text for record in records for text in record["warnings"]}
-    return [*notes, *(f"Warning in some cells: {text}" for text in sorted(heard)[:20])]
-
-
-def _json(content: dict[str, Any], records: Sequence[Record]) -> str:
-    """Return everything as JSON, one line for each cell."""
-    cells = ",\n".join(json.dumps(_compact(record)) for record in records)
-    head = json.dumps(content, indent=1).removesuffix("\n}")
-    return f'{head},\n "cells": [\n{cells}\n]\n}}\n'
-
-
 def _compact(record: Record) -> Record:
     """Return a cell without its trials: settings, and of every measure value, low and high."""
-    found = {
+    compact = {
         name: record.get(name)
         for name in ("cell", "data", "setting", "device", "error", "warnings", "seconds")
     }
-    found["attacks"] = [
+    compact["attacks"] = [
         {
             **{name: attack.get(name) for name in ("attack", "about", "n_models")},
             **{name: _numbers(attack[name]) for name in ("measures", "floor")},
@@ -181,12 +190,107 @@ def _compact(record: Record) -> Record:
     ]
     whole = record["evaluation"]
     if whole is not None:
-        found |= {name: _numbers(whole[name]) for name in ("floor", "seconds", "scores")}
-        found["measures"] = {name: _numbers(each) for name, each in whole["measures"].items()}
+        compact |= {name: _numbers(whole[name]) for name in ("floor", "seconds", "scores")}
+        compact["measures"] = {name: _numbers(each) for name, each in whole["measures"].items()}
         kept = ("storage", "guarantee", "baselines", "equal_digests", "strength", "work")
-        found |= {name: whole[name] for name in kept if name in whole}
-    return found
+        compact |= {name: whole[name] for name in kept if name in whole}
+    return compact
 
 
 def _numbers(measures: dict[str, Any]) -> dict[str, list[Any]]:
     return {name: [each[end] for end in _ENDS] for name, each in measures.items()}
+
+
+def draw_pictures(records: Sequence[Record]) -> list[Picture]:
+    """Return the pictures of a report; without matplotlib there are none."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return []
+    lines = lines_of(records)
+    if not lines:
+        return []
+    pictures = [_draw_measures(lines, Figure)]
+    if any(record["attacks"] for record in records):
+        pictures.append(_draw_attacks(records, lines, Figure))
+    return pictures
+
+
+def _draw_measures(lines: Sequence[Line], figure_type: Any) -> Picture:
+    from matplotlib.lines import Line2D
+
+    names = list(dict.fromkeys(map(_name, lines)))
+    figure = figure_type(figsize=(11, 1.4 + 0.36 * len(names)), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
+    for line in lines:
+        place, known = names.index(_name(line)), line.published
+        points = Spread(*(max(value, _LEAST_POINTS) for value in line.effectiveness))
+        _draw_range(left, place, line.baseline, line.efficiency)
+        _draw_range(right, place, line.baseline, points)
+        is_here = known is not None and known.efficiency_against == line.baseline
+        if known is not None and is_here and isinstance(known.efficiency, Spread):
+            _draw_range(left, place, "published", known.efficiency)
+    left.axvline(1, color="black", linewidth=0.8)
+    left.set(xscale="log", xlabel="efficiency: times faster than a retrain")
+    right.set(xscale="log", xlabel="effectiveness: points of accuracy off")
+    left.set_yticks(range(len(names)), names)
+    left.set_ylim(len(names) - 0.4, -0.6)
+    for ax in (left, right):
+        ax.grid(axis="x", alpha=0.3)
+        for place in range(1, len(names), 2):
+            ax.axhspan(place - 0.5, place + 0.5, color="#f2f2f2", zorder=0)
+    words = ("against the same algorithm", "against an ordinary model", "published")
+    handles = [
+        Line2D([], [], color=colour, marker="o", label=word)
+        for (colour, _), word in zip(_RANGES.values(), words, strict=True)
+    ]
+    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles), frameon=False)
+    return Picture(
+        figure,
+        title="Efficiency and effectiveness, measured and published",
+        alt="Ranges over data sets for each method and setting; the main table has the numbers",
+        note=(
+            "Least, geometric mean (effectiveness: mean) and largest over data sets; the least "
+            f"number of people. Below {_LEAST_POINTS} points is drawn there."
+        ),
+    )
+
+
+def _name(line: Line) -> str:
+    return f"{line.name}, {line.setting}"
+
+
+def _draw_range(ax: "Axes", place: int, what: str, spread: Spread) -> None:
+    colour, shift = _RANGES[what]
+    ax.plot([spread.low, spread.high], [place + shift] * 2, color=colour, linewidth=1.4)
+    ax.plot([spread.mean], [place + shift], marker="o", markersize=4, color=colour)
+
+
+def _draw_attacks(records: Sequence[Record], lines: Sequence[Line], figure_type: Any) -> Picture:
+    keys = {_name(line): line.key for line in lines}
+    names = [name for name, key in keys.items() if attack_value(records, key, "rmia", "AUC")]
+    figure = figure_type(figsize=(9, 1.4 + 0.32 * len(names)), layout="constrained")
+    ax = figure.subplots()
+    for number, (label, (attack, colour)) in enumerate(_ATTACKS.items()):
+        for place, name in enumerate(names):
+            pair = attack_value(records, keys[name], attack, "AUC")
+            if pair is None:
+                continue
+            height, shown = place + 0.25 * (number - 1), label if place == 0 else None
+            ax.plot(pair[::-1], [height, height], color=colour, linewidth=1.0)
+            ax.plot([pair[0]], [height], "o", color=colour, markersize=5, label=shown)
+            ax.plot([pair[1]], [height], "o", color=colour, markersize=5, fillstyle="none")
+    ax.axvline(0.5, color="black", linewidth=0.8)
+    ax.set_yticks(range(len(names)), names)
+    ax.set(xlabel="AUC; 0.5: nothing is found", xlim=(0.3, 1.02), ylim=(len(names) - 0.4, -0.6))
+    ax.grid(axis="x", alpha=0.3)
+    figure.legend(loc="outside upper center", ncols=len(_ATTACKS), frameon=False)
+    return Picture(
+        figure,
+        title="What attackers find about forgotten people",
+        alt="AUC of three attacks on each method, with their floors",
+        note=(
+            "Full: the unlearned model; hollow: the floor (of before and after: people who never "
+            "were there). Means over data sets."
+        ),
+    )

@@ -2,26 +2,36 @@
 
 import json
 import os
+import platform
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.special  # noqa: F401 - loads the BLAS that scipy brings, so that it is listed
+import threadpoolctl
 
 from letheon.bench._data import Prepared, Synthetic, prepared
-from letheon.bench._grid import Cell, Options, cells_of, share_or_number
-from letheon.bench._machine import describe_machine
-from letheon.bench._recipes import Family, Place, Recipe, find_recipe, ordinary_model
+from letheon.bench._grid import (
+    Cell,
+    Options,
+    Place,
+    cells_of,
+    find_recipe,
+    ordinary_model,
+    share_or_number,
+)
 from letheon.datasets import Requests
 from letheon.parallel import one_thread
 
-__all__ = ["Progress", "read_cells", "run", "run_cell"]
+__all__ = ["Progress", "describe_machine", "read_cells", "run", "run_cell"]
 
 Record = dict[str, Any]
 Progress = Callable[[int, int, Record], None]
@@ -33,7 +43,70 @@ _SINGLES, _FEW_SINGLES = 8, 3
 _TUNING_ROWS, _TUNING_TREES, _DEEPEST = 3_000, 20, 8
 _TOLERANCES = (0.001, 0.01)
 _MOST_WARNINGS = 5
+_LIBRARIES = ("numpy", "scipy", "scikit-learn", "joblib", "threadpoolctl", "narwhals")
 FORMAT = 1
+
+
+def describe_machine(device: str | None = None) -> dict[str, Any]:
+    """Describe the machine: processor, memory, versions, BLAS kernels, load.
+
+    Parameters
+    ----------
+    device : str, optional
+        Where nets were trained. It adds torch's version and, for "cuda", the name of the GPU.
+
+    Returns
+    -------
+    dict
+        Texts and numbers that can be written as JSON.
+    """
+    kernels = {
+        f"{info['internal_api']} {info['version']} ({info.get('architecture')})"
+        for info in threadpoolctl.threadpool_info()
+        if info["user_api"] == "blas"
+    }
+    return {
+        "processor": _find_processor(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        **{name: _find_version(name) for name in _LIBRARIES},
+        "blas": sorted(kernels),
+        "load_at_start": (
+            f"{os.getloadavg()[0]:.2f} (1-minute average; other work on the machine adds noise)"
+        ),
+        **({} if device is None else _describe_device(device)),
+    }
+
+
+def _find_version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _find_processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _describe_device(device: str) -> dict[str, str]:
+    """Return torch's version and the GPU in use, as far as there are any."""
+    try:
+        facts = {"torch": version("torch")}
+    except PackageNotFoundError:
+        return {}
+    if device.startswith("cuda"):
+        import torch
+
+        facts["gpu"] = torch.cuda.get_device_name(device)
+    return facts
 
 
 def run_cell(cell: Cell, options: Options) -> dict[str, Any]:
@@ -60,7 +133,9 @@ def run_cell(cell: Cell, options: Options) -> dict[str, Any]:
             with one_thread():
                 record |= _run_experiment(cell, options)
         except Exception as error:  # noqa: BLE001 - one failed cell must not end the others
-            record["error"] = _describe_error(error)
+            line = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{line.name}, line {line.lineno}"
+            record["error"] = {"kind": type(error).__name__, "text": str(error), "where": where}
     doubts = [] if record["evaluation"] is None else record["evaluation"]["warnings"]
     texts = [f"{each.category.__name__}: {each.message}" for each in heard]
     record["warnings"] = list(dict.fromkeys([*doubts, *texts]))[:_MOST_WARNINGS]
@@ -69,59 +144,37 @@ def run_cell(cell: Cell, options: Options) -> dict[str, Any]:
     return record
 
 
-def _describe_error(error: Exception) -> dict[str, str]:
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    place = f"{where.name}, line {where.lineno}"
-    return {"kind": type(error).__name__, "text": str(error), "where": place}
-
-
 def _run_experiment(cell: Cell, options: Options) -> dict[str, Any]:
     rows, seed = options.rows_of(cell), options.random_state
     data = prepared(
         cell.dataset, cell.family, rows, options.test_rows, seed, synthetic=options.synthetic
     )
-    recipe = find_recipe(cell.method, cell.family, cell.setting)
-    place = _place(cell, options, data)
-    about = {
-        "data": data.title,
-        "real": data.real,
-        "n_people": data.n_people,
-        "setting": _words(cell, recipe, place),
-    }
-    if cell.kind == "attack":
-        return about | {"attacks": _run_attacks(cell, options, recipe, place, data)}
-    return about | {"evaluation": _evaluate(cell, options, recipe, place, data)}
-
-
-def _place(cell: Cell, options: Options, data: Prepared) -> Place:
-    depths = (0, 0)
+    recipe, depths = find_recipe(cell.method, cell.family, cell.setting), (0, 0)
+    words = [cell.setting]
     if cell.method == "DaRE":
-        depths = random_depths(
-            cell.dataset, options.test_rows, options.random_state, options.synthetic
-        )
-    return Place(
+        depths = random_depths(cell.dataset, options.test_rows, seed, options.synthetic)
+        depth = depths[cell.setting.startswith("largest")]
+        words.append(f"d_rmax = {depth} by cross-validation on {_TUNING_ROWS:,} training rows")
+    wanted = share_or_number(cell.removed)
+    place = Place(
         n_rows=len(data.y),
         n_columns=data.X.shape[1],
-        n_leaving=_n_leaving(cell, data),
+        n_leaving=max(1, round(wanted * data.n_people)) if wanted < 1 else int(wanted),
         is_image=data.is_image,
         random_depths=depths,
         small=options.small,
         device=options.device,
     )
-
-
-def _n_leaving(cell: Cell, data: Prepared) -> int:
-    """Return how many people one request names."""
-    wanted = share_or_number(cell.removed)
-    return max(1, round(wanted * data.n_people)) if wanted < 1 else int(wanted)
-
-
-def _words(cell: Cell, recipe: Recipe, place: Place) -> str:
-    words = [cell.setting]
-    if cell.method == "DaRE":
-        depth = place.random_depths[cell.setting.startswith("largest")]
-        words.append(f"d_rmax = {depth} by cross-validation on {_TUNING_ROWS:,} training rows")
-    return "; ".join([*words, recipe.note] if recipe.note else words)
+    about = {
+        "data": data.title,
+        "real": data.real,
+        "n_people": data.n_people,
+        "setting": "; ".join([*words, recipe.note] if recipe.note else words),
+    }
+    model = recipe.make(place)
+    if cell.kind == "attack":
+        return about | {"attacks": _run_attacks(cell, options, model, place, data)}
+    return about | {"evaluation": _evaluate(cell, options, model, place, data)}
 
 
 @lru_cache(maxsize=16)
@@ -132,7 +185,7 @@ def random_depths(
     from letheon.forest import DaREForestClassifier, tune_random_depth
 
     data = prepared(dataset, "forest", _TUNING_ROWS, test_rows, seed, synthetic=synthetic)
-    found = tune_random_depth(
+    tuned = tune_random_depth(
         DaREForestClassifier(n_estimators=_TUNING_TREES, n_jobs=1, random_state=seed),
         data.X,
         data.y,
@@ -141,21 +194,26 @@ def random_depths(
         cv=3,
         max_random_depth=_DEEPEST,
     )
-    drop = found.scores[0] - found.scores
+    drop = tuned.scores[0] - tuned.scores
     too_much = np.flatnonzero(drop > _TOLERANCES[0])
-    least = int(too_much[0]) - 1 if len(too_much) else found.random_depth
-    return min(least, found.random_depth), found.random_depth
+    least = int(too_much[0]) - 1 if len(too_much) else tuned.random_depth
+    return min(least, tuned.random_depth), tuned.random_depth
 
 
 def _evaluate(
-    cell: Cell, options: Options, recipe: Recipe, place: Place, data: Prepared
+    cell: Cell, options: Options, model: Any, place: Place, data: Prepared
 ) -> dict[str, Any]:
+    """Measure a method; where the cell is about one person, one leaves after the other."""
     from letheon.evaluation import evaluate
 
-    found = evaluate(
-        recipe.make(place),
+    n = batch = share_or_number(cell.removed)
+    if n == 1:
+        is_slow = cell.family == "net" or cell.method == "Naive" or options.small
+        n = _FEW_SINGLES if is_slow else _SINGLES
+    evaluation = evaluate(
+        model,
         (data.X, data.y, data.ids),
-        _requests(cell, options),
+        Requests(kind="uniform", n=n, batch=batch),
         test=(data.X_test, data.y_test),
         ordinary=ordinary_model(cell.family, place),
         seeds=options.seeds,
@@ -165,52 +223,38 @@ def _evaluate(
         title=f"{cell.method}, {cell.setting}",
         random_state=options.random_state,
     )
-    return found.to_dict()
-
-
-def _requests(cell: Cell, options: Options) -> Requests:
-    """Return who leaves: all at once, or one after the other where the cell is about one."""
-    wanted = share_or_number(cell.removed)
-    if wanted != 1:
-        return Requests(kind="uniform", n=wanted, batch=wanted)
-    slow = cell.family == "net" or cell.method == "Naive" or options.small
-    return Requests(kind="uniform", n=_FEW_SINGLES if slow else _SINGLES, batch=1)
+    return evaluation.to_dict()
 
 
 def _run_attacks(
-    cell: Cell, options: Options, recipe: Recipe, place: Place, data: Prepared
+    cell: Cell, options: Options, model: Any, place: Place, data: Prepared
 ) -> list[dict[str, Any]]:
-    """Run the attackers on clones; the people they are after are random ones."""
-    everybody = np.random.default_rng(options.random_state).permutation(np.unique(data.ids))
-    forget = everybody[: place.n_leaving]
-    found = []
-    for attack in _attackers(cell.family, options):
-        results = attack.run(
-            recipe.make(place),
-            data.X,
-            data.y,
-            ids=data.ids,
-            forget=forget,
-            population=(data.X_test, data.y_test),
-            seed=options.random_state,
-        )
-        found += [result.to_dict() for result in results]
-    return found
+    """Run RMIA, the backdoor test and the attacker with both versions, nets with fewer models.
 
-
-def _attackers(family: Family, options: Options) -> list[Any]:
-    """Return RMIA, the backdoor test and the attacker with both versions, nets with fewer models.
-
-    The attacker with both versions looks at the removal of one person at a time.
+    The people they are after are random ones; the attacker with both versions looks at the removal
+    of one person at a time.
     """
     from letheon.measures.attacks import RMIA, BackdoorTest, BeforeAfter
 
-    few = family == "net" or options.small
-    return [
+    people = np.random.default_rng(options.random_state).permutation(np.unique(data.ids))
+    few = cell.family == "net" or options.small
+    attackers: list[Any] = [
         RMIA(n_references=4, n_targets=4 if few else 8),
         BackdoorTest(n_repeats=2 if few else 3),
         BeforeAfter(n_shadows=3 if few else 6, n_targets=3 if few else 6, n_removals=8),
     ]
+    results: list[Any] = []
+    for attacker in attackers:
+        results += attacker.run(
+            model,
+            data.X,
+            data.y,
+            ids=data.ids,
+            forget=people[: place.n_leaving],
+            population=(data.X_test, data.y_test),
+            seed=options.random_state,
+        )
+    return [result.to_dict() for result in results]
 
 
 def run(
@@ -248,10 +292,19 @@ def run(
     """
     cells, home = cells_of(options), Path(folder) / "cells"
     home.mkdir(parents=True, exist_ok=True)
-    done = _read_kept(cells, options, home) if resume else {}
+    done: dict[Cell, Record] = {}
+    for cell in cells if resume else ():
+        record = _read_record(home / f"{cell.name}.json")
+        is_done = record is not None and record["error"] is None
+        if record is not None and is_done and record["cell"] == options.fingerprint(cell):
+            done[cell] = record
     missing = [cell for cell in cells if cell not in done]
     for cell, record in _run_cells(missing, options, jobs, runner):
-        _write_record(home / f"{cell.name}.json", record)
+        file = home / f"{cell.name}.json"
+        # Under another name first, so that a kill leaves the old file or the new one.
+        partial = file.with_suffix(f".{os.getpid()}.partial")
+        partial.write_text(json.dumps(record, indent=1, default=_plain) + "\n", "utf-8")
+        partial.replace(file)
         done[cell] = record
         if progress is not None:
             progress(len(done), len(cells), record)
@@ -264,18 +317,6 @@ def read_cells(folder: str | Path) -> list[Record]:
     return [record for file in files if (record := _read_record(file)) is not None]
 
 
-def _read_kept(cells: Sequence[Cell], options: Options, home: Path) -> dict[Cell, Record]:
-    """Return the records that need not be made again."""
-    found = {}
-    for cell in cells:
-        record = _read_record(home / f"{cell.name}.json")
-        if record is None or record["error"] is not None:
-            continue
-        if record["cell"] == options.fingerprint(cell):
-            found[cell] = record
-    return found
-
-
 def _read_record(file: Path) -> Record | None:
     """Return a record; None if there is none, or only a part of one, or one of another format."""
     try:
@@ -284,13 +325,6 @@ def _read_record(file: Path) -> Record | None:
         return None
     usable = isinstance(record, dict) and record.get("format") == FORMAT
     return record if usable else None
-
-
-def _write_record(file: Path, record: Record) -> None:
-    """Write under another name first, so that a kill leaves the old file or the new one."""
-    partial = file.with_suffix(f".{os.getpid()}.partial")
-    partial.write_text(json.dumps(record, indent=1, default=_plain) + "\n", encoding="utf-8")
-    partial.replace(file)
 
 
 def _plain(value: Any) -> Any:

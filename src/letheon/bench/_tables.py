@@ -1,17 +1,28 @@
-"""The report's tables: the survey's own form first, then every number of people, then each set."""
+"""From cells to the survey's Tables 2 and 3, with the published numbers beside ours."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from letheon.bench._grid import Options
-from letheon.bench._published import PUBLISHED, Published, Spread
-from letheon.bench._table import BASELINES, Line, attack_value, lines_of
+from letheon.bench._grid import RECIPES, Options
+from letheon.bench._published import PUBLISHED, Published, Spread, find_published
 from letheon.evaluation.report import Cell, Table
 
-__all__ = ["brief_table", "error_table", "main_table", "report_tables"]
+__all__ = [
+    "BASELINES",
+    "Line",
+    "attack_value",
+    "brief_table",
+    "lines_of",
+    "main_table",
+    "report_tables",
+    "spread_of",
+]
 
 Record = dict[str, Any]
+BASELINES = ("same algorithm", "ordinary model")
+_ORDER: dict[tuple[str, ...], int] = {r[:3]: place for place, r in enumerate(RECIPES)}
 
 _TITLE = "All methods, in the form of the survey's Tables 2 and 3"
 _MAIN = (
@@ -54,18 +65,221 @@ _DATASET = (
     ("SAPE %", "same"), ("ms", "request"), ("ms", "retrain"), ("ms", "ordinary"),
     ("accuracy", "unlearned"), ("accuracy", "ordinary"),
 )  # fmt: skip
+_BRIEF = (
+    "method", "setting", "people", "x same algorithm", "x ordinary model",
+    "points off: same", "points off: ordinary", "agreement %", "claim", "RMIA AUC (floor)",
+)  # fmt: skip
+_BRIEF_NOTE = (
+    "Published numbers in brackets. *x*: times faster than a retrain, geometric mean over {sets}. "
+    "*points off*: largest difference of test accuracy, in percentage points. *agreement*: equal "
+    "answers with a retrain of the same algorithm, geometric mean."
+)
+_PRINTED = (
+    "method", "row", "efficiency", "effectiveness", "consistency", "certificate", "source", "note",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One method with one setting against one baseline, over data sets.
+
+    Attributes
+    ----------
+    method, family, setting, baseline, removed : str
+        Which cells it is made from.
+    datasets : tuple of str
+        Data sets that gave a result.
+    failed : int
+        Cells that ended with an error; they are in no number.
+    efficiency : Spread
+        Times faster than the baseline's retrain.
+    own_efficiency : Spread
+        Training time of the method itself over the time of a request.
+    effectiveness : Spread
+        Absolute difference of test accuracy, in percentage points; `mean` is the arithmetic one.
+    consistency : Spread
+        Output consistency in per cent: equal answers on test rows.
+    parameters : Spread or None
+        Distance of the parameters, where both sides have the same ones.
+    certifiability : Spread
+        SAPE of the accuracies on forgotten rows, per cent; `mean` is the arithmetic one, since
+        zeros are frequent.
+    storage : Spread or None
+        Bytes of the state over those of the baseline's.
+    certificate : str
+        What the method claims: exact, (epsilon, delta), or none; on how many data sets.
+    published : Published or None
+        The survey's line.
+    """
+
+    method: str
+    family: str
+    setting: str
+    baseline: str
+    removed: str
+    datasets: tuple[str, ...]
+    failed: int
+    efficiency: Spread
+    own_efficiency: Spread
+    effectiveness: Spread
+    consistency: Spread
+    parameters: Spread | None
+    certifiability: Spread
+    storage: Spread | None
+    certificate: str
+    published: Published | None
+
+    @property
+    def name(self) -> str:
+        """Method and family."""
+        return f"{self.method} ({self.family})"
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Method, family and setting, as cells have them."""
+        return self.method, self.family, self.setting
+
+
+def spread_of(values: Iterable[float], *, geometric: bool = True) -> Spread:
+    """Return least value, mean and largest value; a geometric mean with a zero in it is zero.
+
+    Examples
+    --------
+    >>> spread = spread_of([1.0, 100.0])
+    >>> spread.low, round(spread.mean, 6), spread.high
+    (1.0, 10.0, 100.0)
+    >>> spread_of([0.0, 3.0], geometric=False).mean
+    1.5
+    """
+    sample = [float(value) for value in values]
+    if not sample:
+        raise ValueError("no values")
+    if not geometric:
+        mean = math.fsum(sample) / len(sample)
+    elif min(sample) < 0:
+        raise ValueError(f"a geometric mean needs numbers from 0 on, not {min(sample)}")
+    elif min(sample) == 0:
+        mean = 0.0
+    else:
+        mean = math.exp(math.fsum(map(math.log, sample)) / len(sample))
+    # Rounding of exp and log must not push the mean of equal values over its ends.
+    return Spread(min(sample), min(max(mean, min(sample)), max(sample)), max(sample))
+
+
+def lines_of(records: Sequence[Record], removed: str | None = None) -> list[Line]:
+    """Return one line for each method, family, setting and baseline, in the grid's order.
+
+    Parameters
+    ----------
+    records : sequence of dict
+        Cells, as `run` returns them.
+    removed : str, optional
+        Cells with so many people removed. None: the first number of people that the setting was
+        run with, which is the least, as in the survey's table.
+    """
+    groups: dict[tuple[str, ...], list[Record]] = {}
+    for record in records:
+        if record["cell"]["kind"] == "measure":
+            groups.setdefault(_key(record), []).append(record)
+    lines = []
+    for key in sorted(groups, key=lambda key: _ORDER.get(key, len(_ORDER))):
+        # A share counts as more than any number.
+        wanted = removed or min(
+            {str(record["cell"]["removed"]) for record in groups[key]},
+            key=lambda text: (text.endswith("%"), float(text.rstrip("%"))),
+        )
+        chosen = [record for record in groups[key] if record["cell"]["removed"] == wanted]
+        if any(record["error"] is None for record in chosen):
+            lines += [_line(chosen, baseline) for baseline in BASELINES]
+    return lines
+
+
+def _key(record: Record) -> tuple[str, ...]:
+    cell = record["cell"]
+    return cell["method"], cell["family"], cell["setting"]
+
+
+def _line(records: Sequence[Record], baseline: str) -> Line:
+    good = [record for record in records if record["error"] is None]
+    cell, evaluations = good[0]["cell"], [record["evaluation"] for record in good]
+
+    def spread(name: str, factor: float = 1, *, geometric: bool = True) -> Any:
+        measures = [evaluation["measures"][baseline] for evaluation in evaluations]
+        values = [factor * each[name]["value"] for each in measures if name in each]
+        return spread_of(values, geometric=geometric) if values else None
+
+    sizes = [evaluation["storage"] for evaluation in evaluations]
+    known = [size for size in sizes if {"unlearned", baseline} <= set(size)]
+    times = [evaluation["seconds"] for evaluation in evaluations]
+    return Line(
+        **{name: cell[name] for name in ("method", "family", "setting", "removed")},
+        baseline=baseline,
+        datasets=tuple(record["cell"]["dataset"] for record in good),
+        failed=len(records) - len(good),
+        efficiency=spread("efficiency"),
+        own_efficiency=spread_of(each["fit"]["value"] / each["forget"]["value"] for each in times),
+        effectiveness=spread("effectiveness", 100, geometric=False),
+        consistency=spread("output consistency"),
+        parameters=spread("parameter consistency"),
+        certifiability=spread("certifiability", geometric=False),
+        storage=spread_of(size["unlearned"] / size[baseline] for size in known) if known else None,
+        certificate=_certificate(evaluations),
+        published=find_published(cell["method"], cell["setting"]),
+    )
+
+
+def _certificate(evaluations: Sequence[Record]) -> str:
+    """Return what is claimed; with how often, where data sets differ."""
+    claims = []
+    for guarantee in (evaluation["guarantee"] for evaluation in evaluations):
+        if guarantee["kind"] == "certified":
+            claims.append(f"({guarantee['epsilon']:g}, {guarantee['delta']:g})")
+        else:
+            claims.append("exact" if guarantee["kind"] == "exact" else "none")
+    kinds = dict.fromkeys(claims)
+    if len(kinds) == 1:
+        return claims[0]
+    return ", ".join(f"{kind} on {claims.count(kind)} of {len(claims)}" for kind in kinds)
+
+
+def attack_value(
+    records: Sequence[Record],
+    key: tuple[str, ...],
+    attack: str,
+    measure: str,
+    about: str = "forgotten",
+) -> tuple[float, float] | None:
+    """Return the mean over data sets of what an attack measured and of its floor, or None.
+
+    Parameters
+    ----------
+    records : sequence of dict
+        Cells.
+    key : tuple of str
+        Method, family and setting.
+    attack, measure, about : str
+        Names in `AttackResult`.
+    """
+    pairs = [
+        (result["measures"][measure]["value"], result["floor"][measure]["value"])
+        for record in records
+        if record["cell"]["kind"] == "attack" and _key(record) == key
+        for result in record["attacks"]
+        if (result["attack"], result["about"]) == (attack, about) and measure in result["measures"]
+    ]
+    if not pairs:
+        return None
+    values, floors = zip(*pairs, strict=True)
+    return math.fsum(values) / len(values), math.fsum(floors) / len(floors)
 
 
 def report_tables(records: Sequence[Record], options: Options) -> list[Table]:
     """Return every table but the main one."""
-    tables = [
-        _short_table(records, removed)
-        for removed in options.removed
-        if lines_of(records, removed=removed)
-    ]
+    by_people = [(removed, lines_of(records, removed)) for removed in options.removed]
+    tables = [_short_table(lines, removed) for removed, lines in by_people if lines]
     tables += [_dataset_table(records, dataset) for dataset in _datasets(records)]
     tables.append(_published_table())
-    errors = error_table(records)
+    errors = _error_table(records)
     return [*tables, errors] if errors.rows else tables
 
 
@@ -76,42 +290,29 @@ def main_table(records: Sequence[Record]) -> Table:
     return Table(_TITLE, _MAIN, rows, _NOTE.format(sets=names))
 
 
-_BRIEF = (
-    "method", "setting", "people", "x same algorithm", "x ordinary model",
-    "points off: same", "points off: ordinary", "agreement %", "claim", "RMIA AUC (floor)",
-)  # fmt: skip
-_BRIEF_NOTE = (
-    "Published numbers in brackets. *x*: times faster than a retrain, geometric mean over {sets}. "
-    "*points off*: largest difference of test accuracy, in percentage points. *agreement*: equal "
-    "answers with a retrain of the same algorithm, geometric mean."
-)
-
-
 def brief_table(records: Sequence[Record]) -> Table:
     """Return the main table with one line for each method and setting, for narrow places."""
-    rows = []
     lines = lines_of(records)
-    for same, ordinary in zip(lines[::2], lines[1::2], strict=True):
-        found = attack_value(records, (same.method, same.family, same.setting), "rmia", "AUC")
-        rows.append(
-            (
-                f"{same.method} ({same.family})",
-                same.setting,
-                same.removed,
-                _plainly(_efficiency(same)[1]),
-                _plainly(_efficiency(ordinary)[1]),
-                _effectiveness(same),
-                _effectiveness(ordinary),
-                _plainly(_consistency(same, same.published)[1]),
-                same.certificate,
-                _with_floor(found),
-            )
+    rows = [
+        (
+            same.name,
+            same.setting,
+            same.removed,
+            _without_formula(_efficiency(same)[1]),
+            _without_formula(_efficiency(ordinary)[1]),
+            _effectiveness(same),
+            _effectiveness(ordinary),
+            _without_formula(_consistency(same, same.published)[1]),
+            same.certificate,
+            _attack(records, same, "rmia", "AUC"),
         )
+        for same, ordinary in zip(lines[::2], lines[1::2], strict=True)
+    ]
     names = ", ".join(_datasets(records)) or "nothing"
     return Table("In short", _BRIEF, rows, _BRIEF_NOTE.format(sets=names))
 
 
-def _plainly(cell: Any) -> Any:
+def _without_formula(cell: Any) -> Any:
     """Return a cell with the word "theory" in the place of a formula."""
     if isinstance(cell, Cell) and "(" in cell.published:
         return replace(cell, published="theory")
@@ -123,31 +324,30 @@ def _datasets(records: Sequence[Record]) -> list[str]:
 
 
 def _main_row(records: Sequence[Record], line: Line) -> tuple[Any, ...]:
-    key = (line.method, line.family, line.setting)
-    # Consistency and certificates are about a retrain of the same algorithm.
-    known = line.published if line.baseline == BASELINES[0] else None
-    attacks: list[Any] = [None] * 4
-    if line.baseline == BASELINES[0]:
-        attacks = [
-            _with_floor(attack_value(records, key, "rmia", "AUC")),
-            _with_floor(attack_value(records, key, "rmia", "TPR at 1 % FPR")),
-            _with_floor(attack_value(records, key, "backdoor", "certifiability")),
-            _with_floor(attack_value(records, key, "before-after", "AUC")),
-        ]
+    # Consistency, certificates and attacks are about a retrain of the same algorithm.
+    is_same = line.baseline == BASELINES[0]
+    known = line.published if is_same else None
+    sape = None if known is None else known.certifiability
+    attacks = (
+        ("rmia", "AUC"),
+        ("rmia", "TPR at 1 % FPR"),
+        ("backdoor", "certifiability"),
+        ("before-after", "AUC"),
+    )
     return (
-        f"{line.method} ({line.family})",
+        line.name,
         line.setting,
         line.baseline,
         line.removed,
         *_efficiency(line),
         _factor(line.own_efficiency.mean),
         _effectiveness(line),
-        _points(line.effectiveness.mean),
+        f"{line.effectiveness.mean:.2f}",
         *_consistency(line, known),
         _beside(line.certificate, known and known.certificate),
-        _beside(f"{line.certifiability.mean:.2g}", _percent(known)),
+        _beside(f"{line.certifiability.mean:.2g}", None if sape is None else f"{sape:g} %"),
         "-" if line.storage is None else f"{line.storage.mean:.3g}",
-        *attacks,
+        *(_attack(records, line, *attack) if is_same else None for attack in attacks),
     )
 
 
@@ -161,21 +361,19 @@ def _efficiency(line: Line) -> list[Any]:
         return texts
     if isinstance(known.efficiency, str):
         return [texts[0], _beside(texts[1], known.efficiency), texts[2]]
-    return [_beside(*pair) for pair in zip(texts, map(_factor, known.efficiency), strict=True)]
+    return [*map(_beside, texts, map(_factor, known.efficiency))]
 
 
 def _effectiveness(line: Line) -> Any:
-    known, worst = line.published, _points(line.effectiveness.high)
-    if known is None or known.effectiveness_against != line.baseline:
-        return worst
-    return _beside(worst, known.effectiveness)
+    known, worst = line.published, f"{line.effectiveness.high:.2f}"
+    is_here = known is not None and known.effectiveness_against == line.baseline
+    return _beside(worst, known.effectiveness if known and is_here else None)
 
 
 def _consistency(line: Line, known: Published | None) -> list[Any]:
     """Return least, mean and largest agreement, and the distance of parameters."""
     if line.certificate == "exact" and line.baseline == BASELINES[0]:
-        published = known and "exact"
-        return ["exact", _beside("exact", published), "exact", "-"]
+        return ["exact", _beside("exact", known and "exact"), "exact", "-"]
     ours = [f"{value:.4g}" for value in line.consistency]
     parameters = "-" if line.parameters is None else f"{line.parameters.mean:.2g}"
     if known is None or known.consistency is None:
@@ -184,43 +382,33 @@ def _consistency(line: Line, known: Published | None) -> list[Any]:
         return [ours[0], _beside(ours[1], known.consistency), ours[2], parameters]
     if known.consistency_name == "parameter consistency":
         return [*ours, _beside(parameters, f"{known.consistency.mean:.2g}")]
-    printed = [f"{value:.4g}" for value in known.consistency]
-    return [*(_beside(*pair) for pair in zip(ours, printed, strict=True)), parameters]
+    return [*map(_beside, ours, (f"{value:.4g}" for value in known.consistency)), parameters]
 
 
 def _factor(value: float) -> str:
     return f"{value:,.0f}x" if value >= 100 else f"{value:.3g}x"
 
 
-def _points(value: float) -> str:
-    return f"{value:.2f}"
+def _attack(records: Sequence[Record], line: Line, attack: str, measure: str) -> str:
+    pair = attack_value(records, line.key, attack, measure)
+    return "-" if pair is None else f"{pair[0]:.3g} ({pair[1]:.3g})"
 
 
-def _percent(known: Published | None) -> str | None:
-    if known is None or known.certifiability is None:
-        return None
-    return f"{known.certifiability:g} %"
-
-
-def _with_floor(found: tuple[float, float] | None) -> str:
-    return "-" if found is None else f"{found[0]:.3g} ({found[1]:.3g})"
-
-
-def _short_table(records: Sequence[Record], removed: str) -> Table:
+def _short_table(lines: Sequence[Line], removed: str) -> Table:
     people = "1 person after the other" if removed == "1" else f"{removed} of the people at once"
-    rows: list[tuple[Any, ...]] = [
+    rows = [
         (
-            f"{line.method} ({line.family})",
+            line.name,
             line.setting,
             line.baseline,
-            *(_factor(value) for value in line.efficiency),
-            _points(line.effectiveness.high),
+            *map(_factor, line.efficiency),
+            f"{line.effectiveness.high:.2f}",
             f"{line.consistency.mean:.4g}",
             f"{line.certifiability.mean:.2g}",
             len(line.datasets),
             line.failed,
         )
-        for line in lines_of(records, removed=removed)
+        for line in lines
     ]
     return Table(f"Removed: {people}", _SHORT, rows)
 
@@ -237,43 +425,42 @@ def _dataset_table(records: Sequence[Record], dataset: str) -> Table:
 
 
 def _dataset_row(record: Record) -> tuple[Any, ...]:
-    cell, found = record["cell"], record["evaluation"]
-    same, ordinary = (found["measures"][baseline] for baseline in BASELINES)
-    floor = found["floor"].get("output consistency")
-    seconds = found["seconds"]
+    cell, evaluation = record["cell"], record["evaluation"]
+    both = same, ordinary = [evaluation["measures"][baseline] for baseline in BASELINES]
+    floor, seconds = evaluation["floor"].get("output consistency"), evaluation["seconds"]
     return (
         f"{cell['method']} ({cell['family']})",
         record["setting"],
         cell["removed"],
-        *(_interval(each["efficiency"]) for each in (same, ordinary)),
-        *(_points(100 * each["effectiveness"]["value"]) for each in (same, ordinary)),
+        *(_interval(**each["efficiency"]) for each in both),
+        *(f"{100 * each['effectiveness']['value']:.2f}" for each in both),
         f"{same['output consistency']['value']:.4g}",
         "-" if floor is None else f"{floor['value']:.4g}",
         f"{ordinary['output consistency']['value']:.4g}",
         f"{same['certifiability']['value']:.3g}",
         *(f"{1000 * seconds[name]['value']:.3g}" for name in ("forget", *BASELINES)),
-        *(f"{found['scores'][name]['value']:.4f}" for name in ("unlearned", BASELINES[1])),
+        *(f"{evaluation['scores'][name]['value']:.4f}" for name in ("unlearned", BASELINES[1])),
     )
 
 
-def _interval(measure: dict[str, Any]) -> str:
-    low, high = measure["low"], measure["high"]
-    text = _factor(measure["value"])
-    return text if low is None or high is None else f"{text} [{_factor(low)}, {_factor(high)}]"
+def _interval(*, value: float, low: float | None, high: float | None, **_: Any) -> str:
+    ends = "" if low is None or high is None else f" [{_factor(low)}, {_factor(high)}]"
+    return _factor(value) + ends
 
 
 def _published_table() -> Table:
-    columns = (
-        "method", "row", "efficiency", "effectiveness", "consistency", "certificate", "source",
-        "note",
-    )  # fmt: skip
-    rows: list[tuple[Any, ...]] = [
+    def as_printed(value: Spread | str | None, unit: str) -> str:
+        if value is None or isinstance(value, str):
+            return value or "not reported"
+        return " / ".join(f"{number:.6g}{unit}" for number in value)
+
+    rows = [
         (
             line.method,
             line.row or "-",
-            _printed(line.efficiency, "x"),
+            as_printed(line.efficiency, "x"),
             line.effectiveness,
-            _printed(line.consistency, ""),
+            as_printed(line.consistency, ""),
             line.certificate,
             line.source,
             line.note,
@@ -281,25 +468,20 @@ def _published_table() -> Table:
         for line in PUBLISHED
     ]
     note = "Least, geometric mean and largest over experiments, as printed. Formulas are theory."
-    return Table("What the survey printed", columns, rows, note)
+    return Table("What the survey printed", _PRINTED, rows, note)
 
 
-def _printed(value: Spread | str | None, unit: str) -> str:
-    if value is None or isinstance(value, str):
-        return value or "not reported"
-    return " / ".join(f"{number:.6g}{unit}" for number in value)
-
-
-def error_table(records: Sequence[Record]) -> Table:
+def _error_table(records: Sequence[Record]) -> Table:
     """Return the cells that failed, and why."""
-    rows: list[tuple[Any, ...]] = [
+    names = ("dataset", "method", "setting", "removed", "kind")
+    failed = [record for record in records if record["error"] is not None]
+    rows = [
         (
-            *(record["cell"][name] for name in ("dataset", "method", "setting", "removed", "kind")),
+            *(record["cell"][name] for name in names),
             record["error"]["kind"],
             record["error"]["text"],
         )
-        for record in records
-        if record["error"] is not None
+        for record in failed
     ]
     columns = ("data set", "method", "setting", "people", "kind", "error", "text")
     return Table("Cells that failed", columns, rows)

@@ -7,11 +7,9 @@ from typing import Annotated
 
 import typer
 
-from letheon.cli import _ledgers, _serve, _tools
+from letheon.cli import _ledgers, _requests, _serve, _tools
 from letheon.cli._audits import audits
-from letheon.cli._batches import batches, worker
-from letheon.cli._bench import bench
-from letheon.cli._certificates import certs
+from letheon.cli._certificates import certs, receipts
 from letheon.cli._command import (
     LedgerCommand,
     PlainCommand,
@@ -20,9 +18,6 @@ from letheon.cli._command import (
     ledger_command,
     make_group,
 )
-from letheon.cli._models import models
-from letheon.cli._receipts import receipts
-from letheon.cli._requests import requests
 
 __all__ = ["app"]
 
@@ -46,18 +41,18 @@ def main(
     """Models that can forget people."""
 
 
-for command in (_tools.demo, _tools.plan, _tools.inspect, _tools.datasets, bench):
+for command in (_tools.demo, _tools.plan, _tools.inspect, _tools.datasets, _tools.bench):
     app.command(cls=PlainCommand)(command)
 
 _LEDGER, _DESK = "The erasure ledger", "The erasure desk"
 ledger_command(app, opens=False, rich_help_panel=_LEDGER)(_ledgers.init)
-app.command(cls=LedgerCommand, rich_help_panel=_LEDGER)(worker)
+app.command(cls=LedgerCommand, rich_help_panel=_LEDGER)(_serve.worker)
 ledger_command(app, opens=False, rich_help_panel=_LEDGER)(_ledgers.doctor)
 for group in (
-    models,
-    requests,
+    _requests.models,
+    _requests.requests,
     receipts,
-    batches,
+    _serve.batches,
     certs,
     audits,
     _ledgers.ledgers,

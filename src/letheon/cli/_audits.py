@@ -1,26 +1,13 @@
 """`letheon audit`: check an exported bundle with its files and the public key alone."""
 
 import hashlib
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from letheon.cli._command import (
-    Answer,
-    Listing,
-    UsageError,
-    argument,
-    disable_core_dump,
-    flag,
-    ledger_command,
-    make_group,
-    read_lines,
-    read_public_key,
-    require_file,
-    require_folder,
-    usage_errors,
-    value,
-)
+from letheon.cli import _command
+from letheon.cli._command import Answer, Listing, UsageError, argument, ledger_command, value
 from letheon.verifier import EXIT_CODES, SMALL, read_capped
 
 if TYPE_CHECKING:
@@ -28,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["audits"]
 
-audits = make_group("audit", "Check what a ledger exported; needs no ledger.")
+audits = _command.make_group("audit", "Check what a ledger exported; needs no ledger.")
 
 Bundle = Annotated[Path, argument("BUNDLE", "Folder that `letheon ledger export` wrote.")]
 Key = Annotated[
@@ -39,10 +26,11 @@ Key = Annotated[
 ]
 Model = Annotated[str | None, value("NAME", "This model only.")]
 Trust = Annotated[
-    list[str] | None, value("CLASS", "A class that a model may use, with any settings.", "--trust")
+    list[str] | None,
+    value("CLASS", "A class that a model may use, with any settings.", name="--trust"),
 ]
 Stores = Annotated[
-    list[str] | None, value("[NAME=]DIR", "A folder to be searched; repeatable.", "--store")
+    list[str] | None, value("[NAME=]DIR", "A folder to be searched; repeatable.", name="--store")
 ]
 Markers = Annotated[
     str | None,
@@ -84,12 +72,9 @@ def _audit_level(
 
 @ledger_command(audits, "residue", opens=False)
 def residue(
-    bundle: Annotated[
-        Path | None, argument("BUNDLE", "A bundle, for the purges that were attested.")
-    ] = None,
-    key: Annotated[
-        str | None, value("KEY", "First public key of the ledger; needed with BUNDLE.")
-    ] = None,
+    bundle: Path | None = None,
+    *,
+    key: str | None = None,
     store: Stores = None,
     markers: Markers = None,
 ) -> Answer:
@@ -100,6 +85,13 @@ def residue(
     files; a file of another kind is then not searched, and named.
 
     Example: letheon audit residue --store backups=/mnt/backups --markers - < ids.txt
+
+    Parameters
+    ----------
+    bundle : BUNDLE
+        A bundle, for the purges that were attested.
+    key : KEY
+        First public key of the ledger; needed with BUNDLE.
     """
     from letheon.audit import AuditReport, check_residue
 
@@ -118,17 +110,16 @@ def residue(
 @ledger_command(audits, "report", opens=False)
 def report(
     bundle: Bundle,
+    *,
     key: Key,
     model: Model = None,
-    seen: Annotated[Path | None, value("FILE", "Checkpoint kept from an earlier audit.")] = None,
-    witness: Annotated[
-        list[str] | None, value("KEY", "Verifier key of a witness; repeatable.")
-    ] = None,
+    seen: Path | None = None,
+    witness: list[str] | None = None,
     store: Stores = None,
     markers: Markers = None,
     trusted: Trust = None,
-    html: Annotated[Path | None, value("FILE", "Write the report as a page, too.")] = None,
-    strict: Annotated[bool, flag("--strict", "What was skipped counts as failed.")] = False,
+    html: Path | None = None,
+    strict: bool = False,
 ) -> Answer:
     """Check everything that the files permit, V0 to V5.
 
@@ -136,12 +127,23 @@ def report(
     incomplete: a level was skipped that the tier of the bundle promises.
 
     Example: letheon audit report bundle --key ledger.pub --html report.html
+
+    Parameters
+    ----------
+    seen : FILE
+        Checkpoint kept from an earlier audit.
+    witness : KEY
+        Verifier key of a witness; repeatable.
+    html : FILE
+        Write the report as a page, too.
+    strict : bool
+        What was skipped counts as failed.
     """
     found = _audit(
         bundle,
         key,
         model=model,
-        seen=None if seen is None else require_file(seen),
+        seen=None if seen is None else _command.require_file(seen),
         witnesses=tuple(witness or ()),
         trusted=trusted or (),
         **_search_options(store, markers),
@@ -152,12 +154,15 @@ def report(
 
 
 @ledger_command(audits, "verifier", opens=False)
-def verifier(
-    file: Annotated[Path, argument("FILE", "Where to write it.")],
-) -> Answer:
+def verifier(file: Path) -> Answer:
     """Write the stand-alone verifier: one file that needs Python and `cryptography` only.
 
     Example: letheon audit verifier verifier.py
+
+    Parameters
+    ----------
+    file : FILE
+        Where to write it.
     """
     from letheon import verifier as module
 
@@ -174,28 +179,20 @@ def _audit(bundle: Path, key: str, **options: Any) -> "AuditReport":
     # Through the package: it says what to install if the extra is missing.
     import letheon
 
-    disable_core_dump()
+    _command.disable_core_dump()
     if (bundle / "letheon.toml").is_file():
         raise UsageError(f"{bundle} is a ledger, no bundle; `letheon ledger export DIR` writes one")
-    pinned = read_public_key(key)
-    _reject_key_id(pinned, require_folder(bundle) / "keys" / "root.pub")
-    with usage_errors():
-        return letheon.audit.audit(bundle, key=pinned, **options)
-
-
-def _reject_key_id(pinned: str, root: Path) -> None:
-    """Say so if the id of the bundle's key was given, which looks like a public key."""
-    is_plain = root.is_file() and not root.is_symlink()
-    content = read_capped(root, SMALL).strip() if is_plain else b""
-    if len(content) == 64 and hashlib.sha256(_from_hex(content)).hexdigest() == pinned:
+    pinned = _command.read_public_key(key)
+    root = _command.require_folder(bundle) / "keys" / "root.pub"
+    content = b""
+    if root.is_file() and not root.is_symlink():
+        # What is wrong with the file is for the audit to say.
+        with suppress(ValueError):
+            content = bytes.fromhex(read_capped(root, SMALL).strip().decode("ascii"))
+    if len(content) == 32 and hashlib.sha256(content).hexdigest() == pinned:
         raise UsageError(f"{pinned[:16]}… is the id of a key; give the public key itself")
-
-
-def _from_hex(content: bytes) -> bytes:
-    try:
-        return bytes.fromhex(content.decode("ascii"))
-    except ValueError:  # what is wrong with the file is for the audit to say
-        return b""
+    with _command.usage_errors():
+        return letheon.audit.audit(bundle, key=pinned, **options)
 
 
 def _search_options(stores: list[str] | None, markers: str | None) -> dict[str, Any]:
@@ -204,16 +201,15 @@ def _search_options(stores: list[str] | None, markers: str | None) -> dict[str, 
         raise UsageError("a search needs both: --store DIR and --markers FILE")
     if not stores or markers is None:
         return {}
-    wanted = set(read_lines(markers))
+    wanted = set(_command.read_lines(markers))
     if not wanted:
         raise UsageError(f"{markers} has no marker; give one id or text per line")
-    return {"stores": [_store(word) for word in stores], "markers": sorted(wanted)}
-
-
-def _store(word: str) -> tuple[str, Path]:
-    name, is_named, folder = word.partition("=")
-    path = require_folder(Path(folder if is_named else word))
-    return (name if is_named else path.name), path
+    folders = []
+    for word in stores:
+        name, is_named, folder = word.partition("=")
+        path = _command.require_folder(Path(folder if is_named else word))
+        folders.append((name if is_named else path.name, path))
+    return {"stores": folders, "markers": sorted(wanted)}
 
 
 def _verdict_on(report: "AuditReport", level: str) -> str:

@@ -1,49 +1,28 @@
-"""`letheon cert`: read and verify certificates."""
+"""`letheon cert` and `letheon receipt`: read and verify certificates, and what a person keeps."""
 
+import json
+import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
-from letheon.cli._command import (
-    FAILED,
-    Answer,
-    Facts,
-    Home,
-    Listing,
-    UsageError,
-    argument,
-    flag,
-    ledger_command,
-    make_group,
-    open_ledger,
-    read_public_key,
-    require_folder,
-    value,
-)
-from letheon.exceptions import LedgerMissingError
-from letheon.verifier import (
-    PURGE,
-    SMALL,
-    UNLEARNING,
-    Refused,
-    Trust,
-    certificate_id,
-    check_chain,
-    check_schema,
-    from_base64,
-    open_envelope,
-    parse_strict,
-    read_capped,
-    search_gaps,
-)
+from letheon import verifier
+from letheon.cli import _command
+from letheon.cli._command import Answer, Listing, UsageError, argument, flag, ledger_command, value
+from letheon.exceptions import LedgerError, LedgerMissingError
+from letheon.verifier import SMALL, UNLEARNING, Refused, Trust, Verdict, read_capped, search_gaps
 
 if TYPE_CHECKING:
     from letheon.ledger import Ledger
+    from letheon.ledger.certificates.receipt_codes import OpenedReceipt
 
-__all__ = ["certs", "read_statements"]
+__all__ = ["certs", "read_statements", "receipts"]
 
-certs = make_group("cert", "Certificates of unlearning.")
+certs = _command.make_group("cert", "Certificates of unlearning.")
+receipts = _command.make_group("receipt", "Receipts of people who were erased.")
 
 Certificate = Annotated[str, argument("CERTIFICATE", "Its number in the ledger, or its file.")]
 Key = Annotated[
@@ -51,7 +30,7 @@ Key = Annotated[
     value(
         "KEY",
         "First public key of the ledger: 64 hexadecimal digits, or a file of them.",
-        show_default="that of the ledger, for a number",
+        "that of the ledger, for a number",
     ),
 ]
 Purge = Annotated[bool, flag("--purge", "The attestation of the purge that followed it.")]
@@ -86,7 +65,7 @@ def _find(word: str, folder: Path | None, *, purge: bool) -> _Envelope:
         return _Envelope(read_capped(path, SMALL), beside, None, None)
     if not (word.isascii() and word.isdecimal() and len(word) <= _LONGEST_NUMBER):
         raise FileNotFoundError(f"there is no file {word}, and it is no number of a certificate")
-    with open_ledger(folder) as opened:
+    with _command.open_ledger(folder) as opened:
         sequence, known = int(word), read_statements(opened.folder / "public" / "keys")
         data = (
             opened.certificates.purge_attestation(sequence)
@@ -108,56 +87,65 @@ def _purge_of(opened: "Ledger", sequence: int) -> str:
 
 def _statement(envelope: bytes) -> dict[str, Any]:
     """Return what an envelope says, in the form that the schema asks for; nobody vouches for it."""
-    certificate_id(envelope)
-    statement: dict[str, Any] = parse_strict(from_base64(parse_strict(envelope)["payload"]), SMALL)
-    check_schema(statement)
+    verifier.certificate_id(envelope)
+    statement: dict[str, Any] = verifier.parse_strict(
+        verifier.from_base64(verifier.parse_strict(envelope)["payload"]), SMALL
+    )
+    verifier.check_schema(statement)
     return statement
 
 
 @ledger_command(certs, "show", opens=False)
-def show(certificate: Certificate, purge: Purge = False, ledger: Home = None) -> Answer:
+def show_certificate(
+    certificate: Certificate, purge: Purge = False, ledger: _command.Home = None
+) -> Answer:
     """Show what a certificate says, and what it does not claim; a file is read unverified.
 
     Example: letheon cert show 3
     """
     found = _find(certificate, ledger, purge=purge)
-    statement, identity = _statement(found.data), certificate_id(found.data)
+    statement, identity = _statement(found.data), verifier.certificate_id(found.data)
     purged = None if found.purge is None else found.purge != _NOT_YET
     document = {"id": identity, "purged": purged, "purge": found.purge, "statement": statement}
-    return Answer(document, Facts(list(_describe(statement, identity, found.purge))))
+    if statement["predicateType"] == UNLEARNING:
+        lines = _certificate_facts(statement, identity, found.purge)
+    elif statement["predicateType"] == verifier.PURGE:
+        lines = _attestation_facts(statement["predicate"], identity)
+    else:
+        raise Refused("it is neither a certificate nor the attestation of a purge")
+    return Answer(document, _command.list_facts(list(lines)))
 
 
 @ledger_command(certs, "verify", opens=False)
-def verify(
+def verify_certificate(
     certificate: Certificate,
+    *,
     key: Key = None,
-    keys: Annotated[
-        Path | None,
-        value(
-            "DIR",
-            "Folder with the ledger's key rotations and revocations.",
-            show_default="beside the file's folder",
-        ),
-    ] = None,
+    keys: Path | None = None,
     purge: Purge = False,
-    ledger: Home = None,
+    ledger: _command.Home = None,
 ) -> Answer:
     """Verify signature, schema and key of one certificate; exit status 1 if one does not hold.
 
     Its place in the chain, and whether the work was done: letheon audit report.
 
     Example: letheon cert verify bundle/certificates/000003.json --key ledger.pub
+
+    Parameters
+    ----------
+    keys : DIR, by default beside the file's folder
+        Folder with the ledger's key rotations and revocations.
     """
     found = _find(certificate, ledger, purge=purge)
-    pinned = found.pinned if key is None else read_public_key(key)
+    pinned = found.pinned if key is None else _command.read_public_key(key)
     if pinned is None:
         raise UsageError("a file is verified with --key KEY, from a source that you trust")
-    beside = found.statements if keys is None else read_statements(require_folder(keys))
+    beside = found.statements if keys is None else read_statements(_command.require_folder(keys))
     try:
-        opened = open_envelope(found.data, Trust.from_pinned(pinned, beside))
+        opened = verifier.open_envelope(found.data, Trust.from_pinned(pinned, beside))
     except Refused as error:
         document = {"verified": False, "reason": str(error), "key": pinned}
-        return Answer(document, f"does NOT hold: {error}", status=FAILED)
+        return Answer(document, f"does NOT hold: {error}", status=_command.FAILED)
     is_certificate = opened.statement["predicateType"] == UNLEARNING
     document = {
         "verified": True,
@@ -182,17 +170,19 @@ def chain(opened: "Ledger", key: Key = None) -> Answer:
     """
     envelopes = [opened.certificates.envelope(number) for number in opened.certificates.sequences()]
     links = [_link(_statement(data), opened) for data in envelopes]
-    pinned = opened.public_key if key is None else read_public_key(key)
+    pinned = opened.public_key if key is None else _command.read_public_key(key)
     reason = None
     try:
         known = read_statements(opened.folder / "public" / "keys")
-        check_chain(envelopes, Trust.from_pinned(pinned, known))
+        verifier.check_chain(envelopes, Trust.from_pinned(pinned, known))
     except Refused as error:
         reason = str(error)
     document = {"verified": reason is None, "reason": reason, "certificates": links}
     parts = [_chain_listing(links)]
     if reason is not None:
-        return Answer(document, *parts, f"the chain does NOT hold: {reason}", status=FAILED)
+        return Answer(
+            document, *parts, f"the chain does NOT hold: {reason}", status=_command.FAILED
+        )
     held = [f"{len(links)} in one chain; signatures, schemas and links hold"] if links else []
     return Answer(document, *parts, *held)
 
@@ -237,28 +227,6 @@ def _guarantee_text(guarantee: dict[str, Any]) -> str:
     if "epsilon" not in guarantee:
         return str(guarantee["kind"])
     return f"{guarantee['kind']} ({guarantee['epsilon']}, {guarantee['delta']})"
-
-
-def _describe(
-    statement: dict[str, Any], identity: str, purge: str | None
-) -> Iterator[tuple[str, str]]:
-    """Return the lines of a certificate or of the attestation of a purge.
-
-    Parameters
-    ----------
-    statement : dict
-        As the schema asks for.
-    identity : str
-        SHA-256 of what was signed.
-    purge : str or None
-        What became of the purge, in words; None if that is not known.
-    """
-    kind = statement["predicateType"]
-    if kind == UNLEARNING:
-        return _certificate_facts(statement, identity, purge)
-    if kind == PURGE:
-        return _attestation_facts(statement["predicate"], identity)
-    raise Refused("it is neither a certificate nor the attestation of a purge")
 
 
 def _certificate_facts(
@@ -323,3 +291,185 @@ def _attestation_facts(claims: dict[str, Any], identity: str) -> Iterator[tuple[
     yield "recipients", f"{claims['recipientsTold']} told"
     yield "times", f"{times['startedAt']} to {times['purgedAt']}"
     yield "not claimed", ", ".join(claims["notClaimed"])
+
+
+RequestId = Annotated[str, argument("REQUEST", "Id of the request.")]
+Desk = Annotated[str | None, value("URL", "Address of the desk that took the request.")]
+Bundle = Annotated[Path | None, value("DIR", "Exported bundle to check the receipt against.")]
+BundleKey = Annotated[
+    str | None, value("KEY", "First public key of the ledger, or a file; for --bundle.")
+]
+_WAIT_SECONDS = 30
+_WORDS = {True: "pass", False: "FAIL", None: "skipped"}
+
+
+@ledger_command(receipts, "code")
+def new_code(opened: "Ledger", request: RequestId) -> Answer:
+    """Make a receipt code for a request of one person; an older code ends.
+
+    It is shown once and kept nowhere: hand it to the person. It can be had until the request is
+    applied.
+
+    Example: letheon receipt code 0b5d4b1e6a7f4c0e9d2f3a4b5c6d7e8f
+    """
+    code = opened.certificates.receipts.new_code(request)
+    return Answer({"request": request, "code": code}, code)
+
+
+@ledger_command(receipts, "export")
+def export(opened: "Ledger", request: RequestId, *, out: Path) -> Answer:
+    """Write the sealed receipt of a request, for the person: only their code opens it.
+
+    Example: letheon receipt export 0b5d4b1e6a7f4c0e9d2f3a4b5c6d7e8f --out receipt.sealed
+
+    Parameters
+    ----------
+    out : FILE
+        File to be written.
+    """
+    kept = opened.certificates.receipts
+    sealed = kept.sealed(request, kept.key(request) or "")
+    if sealed is None:
+        raise LedgerMissingError("there is no receipt for this request (yet)")
+    _write(out, sealed)
+    return Answer({"file": out, "bytes": len(sealed)}, f"written to {out}")
+
+
+@ledger_command(receipts, "open", opens=False)
+def open_receipt(
+    code: str,
+    *,
+    sealed: Path | None = None,
+    desk: Desk = None,
+    out: Path | None = None,
+    salts: Path | None = None,
+    bundle: Bundle = None,
+    key: BundleKey = None,
+) -> Answer:
+    """Open a receipt on this machine; the code does not leave it.
+
+    The receipt holds no secret: it can be checked by `letheon receipt check`, or by others.
+
+    Example: letheon receipt open - --desk https://desk.example.org --out receipt.json
+
+    Parameters
+    ----------
+    code : CODE
+        The receipt code; - reads it from standard input, and no history keeps it.
+    sealed : FILE
+        The sealed receipt.
+    out : FILE, by default printed on the terminal
+        File for the receipt.
+    salts : FILE
+        File for its salts too; they are secrets of yours.
+    """
+    _command.disable_core_dump()
+    opened = _open(code, sealed, desk)
+    if out is not None:
+        _write(out, opened.receipt)
+    if salts is not None:
+        _write(salts, json.dumps(opened.openings).encode())
+    verdicts = [] if bundle is None else _verify(opened.receipt, bundle, key)
+    document = {
+        "certificate": opened.certificate,
+        "rows": len(opened.rows),
+        "left_out": opened.left_out,
+        "receipt": json.loads(opened.receipt),
+        "levels": verdicts,
+    }
+    about = f"{len(opened.rows)} rows left with certificate {opened.certificate}"
+    if opened.left_out:
+        about += f", and {opened.left_out} more that are not in the receipt"
+    shown = opened.receipt.decode() if out is None else f"written to {out}"
+    parts = filter(None, (about, shown, _verdict_lines(verdicts)))
+    return Answer(document, *parts, status=0 if _is_covered(verdicts) else _command.FAILED)
+
+
+@ledger_command(receipts, "check", opens=False)
+def check(file: Path, *, bundle: Bundle = None, key: BundleKey = None, desk: Desk = None) -> Answer:
+    """Check a receipt against a bundle, or ask the desk; exit status 1 if nothing covers it.
+
+    With a bundle nobody has to be believed but the public key: the rows stood in the data set
+    before, and their places are empty after.
+
+    Example: letheon receipt check receipt.json --bundle bundle --key ledger.pub
+
+    Parameters
+    ----------
+    file : FILE
+        An opened receipt.
+    """
+    receipt = read_capped(_command.require_file(file), SMALL)
+    if (bundle is None) == (desk is None):
+        raise UsageError("give --bundle DIR with --key KEY, or --desk URL")
+    if desk is not None:
+        verdict = _post(desk, "check", {"receipt": receipt.decode("utf-8", "replace")})
+        status = 0 if verdict.get("covered") is True else _command.FAILED
+        return Answer(verdict, str(verdict.get("words", "")), status=status)
+    verdicts = _verify(receipt, Path(bundle or ""), key)
+    is_covered = _is_covered(verdicts)
+    document = {"covered": is_covered, "levels": verdicts}
+    return Answer(document, _verdict_lines(verdicts), status=0 if is_covered else _command.FAILED)
+
+
+def _open(code: str, sealed: Path | None, desk: str | None) -> "OpenedReceipt":
+    from letheon.ledger.certificates.receipt_codes import ReceiptCode, open_sealed
+
+    if (sealed is None) == (desk is None):
+        raise UsageError("give --sealed FILE or --desk URL: where the sealed receipt is")
+    try:
+        parsed = ReceiptCode.parse(sys.stdin.read() if code == "-" else code)
+    except Refused as error:
+        raise UsageError(f"{error}; copy the whole code") from None
+    if sealed is not None:
+        return open_sealed(parsed, read_capped(_command.require_file(sealed), SMALL))
+    body = {"request": parsed.request, "public_key": parsed.public}
+    answer = _post(desk or "", "sealed", body).get("sealed")
+    if not isinstance(answer, str):
+        raise LedgerMissingError(
+            "no certificate covers this code yet, or this desk does not know it"
+        )
+    return open_sealed(parsed, verifier.from_base64(answer))
+
+
+def _post(desk: str, name: str, body: dict[str, str]) -> dict[str, Any]:
+    """Send a JSON document to the desk and return its answer."""
+    from urllib.error import HTTPError
+    from urllib.request import Request, urlopen
+
+    if urlsplit(desk).scheme not in ("http", "https"):
+        raise UsageError(f"--desk {desk} is no address that begins with https:// or http://")
+    headers = {"Content-Type": "application/json"}
+    data, address = json.dumps(body).encode(), f"{desk.rstrip('/')}/api/v1/receipts/{name}"
+    try:
+        with urlopen(Request(address, data, headers), timeout=_WAIT_SECONDS) as answer:
+            found = json.loads(answer.read(SMALL))
+    except HTTPError as error:
+        raise LedgerError(f"the desk answered {error.code}; ask it again later") from None
+    except ValueError:
+        raise LedgerError("the desk answered something else than JSON") from None
+    return found if isinstance(found, dict) else {}
+
+
+def _verify(receipt: bytes, bundle: Path, key: str | None) -> list[Verdict]:
+    if key is None:
+        raise UsageError("a bundle is checked with --key KEY, from a source that you trust")
+    return verifier.verify_bundle(
+        _command.require_folder(bundle), _command.read_public_key(key), receipt=receipt
+    )
+
+
+def _is_covered(verdicts: list[Verdict]) -> bool:
+    covers = [one.passed for one in verdicts if one.level == "W1"]
+    return all(covers) and all(one.passed is not False for one in verdicts)
+
+
+def _verdict_lines(verdicts: list[Verdict]) -> str:
+    return "\n".join(f"{one.level}  {_WORDS[one.passed]:8}{one.reason}" for one in verdicts)
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a new file that its owner alone can read."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)

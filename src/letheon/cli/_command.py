@@ -37,31 +37,15 @@ class UsageError(ValueError):
 
 
 # The first that fits decides, so special cases stand above what they are cases of.
-_STATUS: tuple[tuple[int, tuple[type[BaseException], ...]], ...] = (
-    (FAILED, (errors.CertificateError, errors.ResidueError, errors.CorruptFileError, Refused)),
-    (TRY_AGAIN, (errors.LedgerBusyError, errors.LedgerUnwritableError, errors.StaleWorkerError)),
-    (
-        NOT_FOUND,
-        (
-            errors.LedgerMissingError,
-            errors.UnknownModelError,
-            errors.UnknownRequestError,
-            errors.UnknownIdError,
-        ),
-    ),
-    (NOT_FOUND, (FileNotFoundError,)),
-    (
-        REFUSED,
-        (
-            errors.LedgerError,
-            errors.ForgetError,
-            errors.StateError,
-            FileExistsError,
-            PermissionError,
-        ),
-    ),
-    (USAGE, (IsADirectoryError, NotADirectoryError, errors.LetheonError, UsageError)),
-    (TRY_AGAIN, (OSError, MemoryError)),
+_STATUS: tuple[tuple[Any, ...], ...] = (
+    (FAILED, errors.CertificateError, errors.ResidueError, errors.CorruptFileError, Refused),
+    (TRY_AGAIN, errors.LedgerBusyError, errors.LedgerUnwritableError, errors.StaleWorkerError),
+    (NOT_FOUND, errors.LedgerMissingError, errors.UnknownModelError, errors.UnknownRequestError),
+    (NOT_FOUND, errors.UnknownIdError, FileNotFoundError),
+    (REFUSED, errors.LedgerError, errors.ForgetError, errors.StateError),
+    (REFUSED, FileExistsError, PermissionError),
+    (USAGE, IsADirectoryError, NotADirectoryError, errors.LetheonError, UsageError),
+    (TRY_AGAIN, OSError, MemoryError),
 )
 
 # PostgreSQL: insufficient privilege, wrong role or password, no such database.
@@ -71,9 +55,19 @@ _KEY = re.compile("[0-9a-f]{64}")
 _WRONG_USAGE: Any = typer.BadParameter.__base__
 
 
-def value(metavar: str, about: str, *names: str, **options: Any) -> Any:
-    """Return an option with a value."""
-    return typer.Option(*names, metavar=metavar, help=about, **options)
+def value(
+    metavar: str, about: str, default: str = "", *, name: str | None = None, **options: Any
+) -> Any:
+    """Return an option with a value; `default` says in words what is taken without it."""
+    names = () if name is None else (name,)
+    return typer.Option(
+        *names, metavar=metavar, help=about, show_default=default or True, **options
+    )
+
+
+def count(least: int, about: str, default: str = "") -> Any:
+    """Return an option with a whole number."""
+    return value("N", about, default, parser=whole_number(least))
 
 
 def flag(name: str, about: str, **options: Any) -> Any:
@@ -89,11 +83,7 @@ def argument(metavar: str, about: str, **options: Any) -> Any:
 Home = Annotated[
     Path | None,
     value(
-        "DIR",
-        "Folder of the ledger.",
-        "--ledger",
-        envvar="LETHEON_LEDGER",
-        show_default="the current one",
+        "DIR", "Folder of the ledger.", "the current one", name="--ledger", envvar="LETHEON_LEDGER"
     ),
 ]
 AsJson = Annotated[bool, flag("--json", "Print one JSON document and nothing else.")]
@@ -136,28 +126,14 @@ class PlainGroup(_Plain, TyperGroup):
 class ScriptedGroup(PlainGroup):
     """All commands; wrong usage is one JSON document too where ``--json`` was asked for."""
 
-    def main(
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = None,
-        complete_var: str | None = None,
-        standalone_mode: bool = True,
-        windows_expand_args: bool = True,
-        **extra: Any,
-    ) -> Any:
+    def main(self, *args: Any, **options: Any) -> Any:
         """Run the command that the words name."""
-        words = sys.argv[1:] if args is None else list(args)
-        wants_json = standalone_mode and "--json" in words
-
-        def run(*, standalone: bool) -> Any:
-            return super(ScriptedGroup, self).main(
-                args, prog_name, complete_var, standalone, windows_expand_args, **extra
-            )
-
-        if not wants_json:
-            return run(standalone=standalone_mode)
+        given = args[0] if args else options.get("args")
+        words = sys.argv[1:] if given is None else given
+        if "--json" not in words or not options.get("standalone_mode", True):
+            return super().main(*args, **options)
         try:
-            status = run(standalone=False)
+            status = super().main(*args, **options | {"standalone_mode": False})
         except _WRONG_USAGE as error:
             _print_error(True, "UsageError", error.format_message())
             status = USAGE
@@ -178,39 +154,53 @@ def make_group(name: str, about: str, **options: Any) -> typer.Typer:
 
 
 class Listing:
-    """A table for people; one column may have several lines."""
+    """A table for people.
+
+    Parameters
+    ----------
+    columns, rows : sequence
+        Names and cells; None is an empty cell.
+    empty : str
+        What is said where there are no rows.
+    folds : str
+        Column that may have several lines.
+    soft_wrap : bool, default=False
+        Leave it to the terminal to break lines.
+    **look
+        Options of `rich.table.Table`.
+    """
 
     def __init__(
-        self, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, empty: str, folds: str = ""
+        self,
+        columns: Sequence[str],
+        rows: Sequence[Sequence[Any]],
+        *,
+        empty: str = "",
+        folds: str = "",
+        soft_wrap: bool = False,
+        **look: Any,
     ) -> None:
         self.columns, self.rows, self.empty, self.folds = columns, rows, empty, folds
+        self.soft_wrap, self.look = soft_wrap, look
 
     def print(self) -> None:
-        """Print the table, or what is said where it is empty; None is an empty cell."""
+        """Print the table, or what is said where it is empty."""
         if not self.rows:
             typer.echo(self.empty)
             return
         from letheon.terminal import PlainConsole, make_table, print_table
 
         kept = [name for name in self.columns if name != self.folds]
-        table = make_table(self.columns, self.rows, no_wrap=kept, box=None, padding=(0, 2, 0, 0))
+        look = {"box": None, "padding": (0, 2, 0, 0), **self.look}
+        table = make_table(self.columns, self.rows, no_wrap=kept, **look)
         show: Callable[[Any, Any], None] = PlainConsole.print if self.folds else print_table
-        show(PlainConsole(), table)
+        show(PlainConsole(soft_wrap=self.soft_wrap), table)
 
 
-class Facts:
-    """Names with what they stand for; long texts go on below their beginning."""
-
-    def __init__(self, lines: Sequence[tuple[str, str]], *, soft_wrap: bool = False) -> None:
-        self.lines, self.soft_wrap = lines, soft_wrap
-
-    def print(self) -> None:
-        """Print the lines."""
-        from letheon.terminal import PlainConsole, make_table
-
-        look: Any = {"show_header": False, "box": None, "padding": (0, 2, 0, 0)}
-        table = make_table(("name", "fact"), self.lines, no_wrap=("name",), **look)
-        PlainConsole(soft_wrap=self.soft_wrap).print(table)
+def list_facts(lines: Sequence[tuple[str, str]], *, soft_wrap: bool = False) -> Listing:
+    """Return names with what they stand for; long texts go on below their beginning."""
+    columns = ("name", "fact")
+    return Listing(columns, lines, folds="fact", soft_wrap=soft_wrap, show_header=False)
 
 
 class Answer:
@@ -220,25 +210,52 @@ class Answer:
     ----------
     document : object
         For programs, with ``--json``.
-    *parts : str, Listing or Facts
+    *parts : str or Listing
         For people.
     status : int, default=0
         Exit status.
     """
 
-    def __init__(self, document: Any, *parts: str | Listing | Facts, status: int = 0) -> None:
+    def __init__(self, document: Any, *parts: str | Listing, status: int = 0) -> None:
         self.document, self.parts, self.status = document, parts, status
 
     def print(self, as_json: bool) -> None:
         """Print the document, or what people read."""
         if as_json:
-            typer.echo(json.dumps(to_plain(self.document), indent=2))
+            typer.echo(json.dumps(self.document, indent=2, default=to_plain))
             return
         for part in self.parts:
             if isinstance(part, str):
                 typer.echo(part)
             else:
                 part.print()
+
+
+_ENTRY = re.compile(r"^(\w+) : (.+)\n((?: {4}.+\n?)+)", re.MULTILINE)
+
+
+def document_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the help that the section Parameters of its docstring holds.
+
+    Parameters that are given by position are arguments of the command line, others are options. The
+    type is shown as the placeholder; ``by default`` says in words what is taken without the option.
+    """
+    about, _, section = (inspect.getdoc(function) or "").partition("\n\nParameters\n----------\n")
+    parameters = inspect.signature(function).parameters
+    for name, kind, text in _ENTRY.findall(section):
+        metavar, _, default = kind.partition(", by default ")
+        options: dict[str, Any] = {"help": " ".join(text.split()), "show_default": default or True}
+        names: tuple[str, ...] = ()
+        if not metavar.startswith("{"):
+            options["metavar"] = metavar
+        if metavar == "bool":
+            options["metavar"] = ""
+            names = () if parameters[name].default else (f"--{name.replace('_', '-')}",)
+        is_option = parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
+        info = typer.Option(*names, **options) if is_option else typer.Argument(**options)
+        function.__annotations__[name] = Annotated[function.__annotations__[name], info]
+    function.__doc__ = about
+    return function
 
 
 def ledger_command(
@@ -262,29 +279,24 @@ def ledger_command(
             if answer.status:
                 raise typer.Exit(answer.status)
 
-        own = [*inspect.signature(function).parameters.values()][opens:]
-        shared = [parameter("ledger", Home, None)] * opens + [parameter("as_json", AsJson, False)]
-        declare(run, function, [parameter(p.name, p.annotation, p.default) for p in own] + shared)
+        document_options(function)
+        own = [
+            _as_option(own.name, own.annotation, own.default)
+            for own in [*inspect.signature(function).parameters.values()][opens:]
+        ]
+        own += [_as_option("ledger", Home, None)] * opens + [_as_option("as_json", AsJson, False)]
+        # Typer reads names, help and options here.
+        functools.update_wrapper(run, function)
+        del run.__dict__["__wrapped__"]
+        run.__annotations__ = {option.name: option.annotation for option in own}
+        run.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
         group.command(name, cls=LedgerCommand, **options)(run)
         return function
 
     return register
 
 
-def declare(
-    run: Callable[..., Any], function: Callable[..., Any], parameters: Sequence[inspect.Parameter]
-) -> None:
-    """Give a command the name and the help of a function, and the parameters that typer reads."""
-    functools.update_wrapper(run, function)
-    del run.__dict__["__wrapped__"]
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-
-
-def parameter(
-    name: str, annotation: Any, default: Any = inspect.Parameter.empty
-) -> inspect.Parameter:
-    """Return a parameter as typer reads it."""
+def _as_option(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     keyword = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(name, keyword, annotation=annotation, default=default)
 
@@ -355,7 +367,7 @@ def status_of(error: BaseException) -> int:
         return REFUSED if is_denied else TRY_AGAIN
     if _is_missing_package(error):
         return USAGE
-    return next((status for status, kinds in _STATUS if isinstance(error, kinds)), INTERNAL)
+    return next((line[0] for line in _STATUS if isinstance(error, line[1:])), INTERNAL)
 
 
 def error_text(error: BaseException) -> str:
@@ -486,15 +498,11 @@ def whole_number(least: int) -> Callable[[str], int]:
 
 
 def to_plain(value: Any) -> Any:
-    """Return a value as JSON knows it."""
+    """Return what JSON knows in the place of a value that it does not know."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {entry.name: to_plain(getattr(value, entry.name)) for entry in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): to_plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [to_plain(item) for item in value]
+        return {entry.name: getattr(value, entry.name) for entry in fields(value)}
     if isinstance(value, datetime | date):
         return value.isoformat()
     if isinstance(value, timedelta):
         return value.total_seconds()
-    return str(value) if isinstance(value, Path) else value
+    return dict(value) if isinstance(value, Mapping) else str(value)

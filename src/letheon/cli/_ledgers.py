@@ -4,25 +4,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
+from letheon.cli import _command
 from letheon.cli._certificates import read_statements
 from letheon.cli._command import (
-    FAILED,
-    REFUSED,
     Answer,
-    Home,
     Listing,
-    argument,
-    find_home,
-    flag,
     ledger_command,
-    make_group,
-    open_ledger,
-    print_warnings,
-    read_public_key,
-    require_folder,
-    status_of,
     usage_errors,
     value,
 )
@@ -34,9 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["doctor", "init", "keys", "ledgers", "stores"]
 
-ledgers = make_group("ledger", "The ledger as a whole.")
-keys = make_group("key", "Keys that certificates are signed with.")
-stores = make_group("store", "Folders outside the ledger that may hold people.")
+ledgers = _command.make_group("ledger", "The ledger as a whole.")
+keys = _command.make_group("key", "Keys that certificates are signed with.")
+stores = _command.make_group("store", "Folders outside the ledger that may hold people.")
 
 # What doctor looks at and a signature covers.
 _SIGNED = ("keys", "certificates", "log")
@@ -45,24 +32,29 @@ _LISTED = 20
 
 
 def init(
-    folder: Annotated[Path, argument("DIR", "Folder to make it in.")],
-    name: Annotated[str, value("NAME", "Name of the ledger, as certificates carry it.")],
-    database: Annotated[
-        str | None,
-        value(
-            "URL", "PostgreSQL: postgresql://user@host/name.", show_default="a SQLite file in DIR"
-        ),
-    ] = None,
-    timezone: Annotated[
-        str, value("ZONE", "Time zone of the controller's seat.")
-    ] = "Europe/Brussels",
-    seat: Annotated[
-        str, value("CODE", "Whose public holidays count: EU, none, BE, DE, FR, ...")
-    ] = "EU",
+    folder: Path,
+    *,
+    name: str,
+    database: str | None = None,
+    timezone: str = "Europe/Brussels",
+    seat: str = "EU",
 ) -> Answer:
     """Make a ledger: settings, signing key, database.
 
     Example: letheon init erasures --name prod-eu-1
+
+    Parameters
+    ----------
+    folder : DIR
+        Folder to make it in.
+    name : NAME
+        Name of the ledger, as certificates carry it.
+    database : URL, by default a SQLite file in DIR
+        PostgreSQL: postgresql://user@host/name.
+    timezone : ZONE
+        Time zone of the controller's seat.
+    seat : CODE
+        Whose public holidays count: EU, none, BE, DE, FR, ...
     """
     import letheon
 
@@ -86,12 +78,7 @@ def init(
     return Answer(document, text)
 
 
-def doctor(
-    accept_clock: Annotated[
-        bool, flag("--accept-clock", "First confirm that this machine's clock is right now.")
-    ] = False,
-    ledger: Home = None,
-) -> Answer:
+def doctor(*, accept_clock: bool = False, ledger: _command.Home = None) -> Answer:
     """Look the ledger over: files, keys, certificates, log, due days, leftovers, clock.
 
     The exit status is 1 if something is wrong. A clock that was ahead has left times in the log
@@ -101,70 +88,62 @@ def doctor(
     tells of it.
 
     Example: letheon doctor --ledger erasures
+
+    Parameters
+    ----------
+    accept_clock : bool
+        First confirm that this machine's clock is right now.
     """
-    found = (*_accept_clock(ledger, accept_clock), *_look_over(ledger))
-    return _findings_answer(found, empty="nothing to look at")
+    findings: list[Finding] = []
+    if accept_clock:
+        with _command.open_ledger(ledger) as opened:
+            was_ahead = opened.accept_clock()
+        text = "the log goes on from this machine's clock" if was_ahead else "nothing to correct"
+        findings.append(_finding("accept-clock", "ok", text))
+    try:
+        with _command.open_ledger(ledger) as opened:
+            findings += opened.doctor()
+    except LedgerError as error:
+        # What keeps the ledger from being opened is a finding as well.
+        if _command.status_of(error) != _command.REFUSED:
+            raise
+        findings.append(_finding("ledger", "error", str(error)))
+    return _findings_answer(findings, empty="nothing to look at")
+
+
+def _finding(check: str, level: Any, text: str) -> "Finding":
+    from letheon.ledger import Finding
+
+    return Finding(check, level, text)
 
 
 def _findings_answer(found: "Sequence[Finding]", *, empty: str) -> Answer:
     rows = [(one.level, one.check, one.text) for one in found]
-    status = FAILED if any(one.level == "error" for one in found) else 0
+    status = _command.FAILED if any(one.level == "error" for one in found) else 0
     shown = Listing(("", "check", "found"), rows, empty=empty, folds="found")
     return Answer(found, shown, status=status)
 
 
-def _accept_clock(folder: Path | None, wanted: bool) -> "tuple[Finding, ...]":
-    """Go on from the clock as it is now, and say so."""
-    if not wanted:
-        return ()
-    with open_ledger(folder) as opened:
-        was_ahead = opened.accept_clock()
-    from letheon.ledger import Finding
-
-    text = "the log goes on from this machine's clock" if was_ahead else "nothing to correct"
-    return (Finding("accept-clock", "ok", text),)
-
-
-def _look_over(folder: Path | None) -> "tuple[Finding, ...]":
-    """Return what was found; what keeps the ledger from being opened is a finding as well."""
-    try:
-        with open_ledger(folder) as opened:
-            return opened.doctor()
-    except LedgerError as error:
-        if status_of(error) != REFUSED:
-            raise
-        from letheon.ledger import Finding
-
-        return (Finding("ledger", "error", str(error)),)
-
-
 @ledger_command(ledgers, "verify")
-def verify(
-    opened: "Ledger",
-    key: Annotated[
-        str | None,
-        value(
-            "KEY",
-            "First public key: 64 hexadecimal digits, or a file of them.",
-            show_default="that of the ledger",
-        ),
-    ] = None,
-) -> Answer:
+def verify(opened: "Ledger", *, key: str | None = None) -> Answer:
     """Verify what is signed: certificates, their chain and files, purges, log and checkpoints.
 
     The exit status is 1 if something does not hold.
 
     Example: letheon ledger verify --key ledger.pub
+
+    Parameters
+    ----------
+    key : KEY, by default that of the ledger
+        First public key: 64 hexadecimal digits, or a file of them.
     """
     found = [one for one in opened.doctor() if one.check in _SIGNED]
-    pinned = opened.public_key if key is None else read_public_key(key)
+    pinned = opened.public_key if key is None else _command.read_public_key(key)
     return _findings_answer([*found, _check_signed(opened, pinned)], empty="nothing is signed")
 
 
 def _check_signed(opened: "Ledger", pinned: str) -> "Finding":
     """Follow the pinned key to every certificate, and from there to its purge."""
-    from letheon.ledger import Finding
-
     envelopes = [opened.certificates.envelope(number) for number in opened.certificates.sequences()]
     attested = in_part = 0
     try:
@@ -177,25 +156,21 @@ def _check_signed(opened: "Ledger", pinned: str) -> "Finding":
             in_part += bool(search_gaps(check_purge(purge, certificate, trust).predicate))
             attested += 1
     except Refused as error:
-        return Finding("signatures", "error", str(error))
+        return _finding("signatures", "error", str(error))
     text = f"{len(envelopes)} certificates and {attested} purges follow from key {pinned[:16]}…"
     if in_part:
         text += f"; {in_part} of them not fully searched, see `letheon cert chain`"
-    return Finding("signatures", "warning" if in_part else "ok", text)
+    return _finding("signatures", "warning" if in_part else "ok", text)
 
 
 @ledger_command(ledgers, "export")
 def export(
     opened: "Ledger",
-    folder: Annotated[Path, argument("DIR", "A new folder.")],
-    tier: Annotated[
-        Literal["public", "auditor"],
-        typer.Option(help="The auditor's holds rows, salts and models: personal data."),
-    ] = "public",
-    model: Annotated[str | None, value("NAME", "This model only, in the auditor's part.")] = None,
-    tenant: Annotated[
-        str | None, value("NAME", "Of this tenant only.", show_default="all; default with --model")
-    ] = None,
+    folder: Path,
+    *,
+    tier: Literal["public", "auditor"] = "public",
+    model: str | None = None,
+    tenant: str | None = None,
 ) -> Answer:
     """Write a bundle that a stranger can verify with the public key.
 
@@ -203,6 +178,17 @@ def export(
     when it may be kept.
 
     Example: letheon ledger export bundle --tier auditor
+
+    Parameters
+    ----------
+    folder : DIR
+        A new folder.
+    tier : {"public", "auditor"}
+        The auditor's holds rows, salts and models: personal data.
+    model : NAME
+        This model only, in the auditor's part.
+    tenant : NAME, by default all; default with --model
+        Of this tenant only.
     """
     if model is not None:
         # Another tenant may have a model of that name.
@@ -219,23 +205,20 @@ def export(
 
 
 @ledger_command(ledgers, "upgrade", opens=False)
-def upgrade(ledger: Home = None) -> Answer:
+def upgrade(ledger: _command.Home = None) -> Answer:
     """Bring the database of an older letheon to this one's form; back it up first.
 
     Example: letheon ledger upgrade --ledger erasures
     """
     import letheon
 
-    home = find_home(ledger)
+    home = _command.find_home(ledger)
     letheon.Ledger.upgrade(home)
     return Answer({"folder": home.resolve()}, "the database has this version's form")
 
 
 @ledger_command(ledgers, "adopt")
-def adopt(
-    opened: "Ledger",
-    yes: Annotated[bool, flag("--yes", "Do it; otherwise only say what is lost.")] = False,
-) -> Answer:
+def adopt(opened: "Ledger", *, yes: bool = False) -> Answer:
     """Go on from a database that is older than the files, because the newer one is lost.
 
     Models, certificates and checkpoints that this database does not hold are given up: signed files
@@ -243,9 +226,14 @@ def adopt(
     nothing is changed, and the exit status is 4 if there is something to adopt.
 
     Example: letheon ledger adopt --yes
+
+    Parameters
+    ----------
+    yes : bool
+        Do it; otherwise only say what is lost.
     """
     found = opened.adopt_database(yes=yes)
-    status = REFUSED if found.differences and not found.is_done else 0
+    status = _command.REFUSED if found.differences and not found.is_done else 0
     return Answer(found, "\n".join(_describe_adoption(found)), status=status)
 
 
@@ -278,13 +266,15 @@ def _describe_adoption(found: "Adoption") -> Iterator[str]:
 
 
 @ledger_command(ledgers, "checkpoint")
-def checkpoint(
-    opened: "Ledger",
-    out: Annotated[Path | None, value("FILE", "Write it to a file, for a witness.")] = None,
-) -> Answer:
+def checkpoint(opened: "Ledger", *, out: Path | None = None) -> Answer:
     """Sign a checkpoint of the log and print it; whoever keeps it sees a later roll-back.
 
     Example: letheon ledger checkpoint --out checkpoint.txt
+
+    Parameters
+    ----------
+    out : FILE
+        Write it to a file, for a witness.
     """
     taken = opened.log.checkpoint()
     if out is not None:
@@ -300,15 +290,15 @@ def list_keys(opened: "Ledger") -> Answer:
 
     Example: letheon key list
     """
-    found = opened.keys.list()
-    return Answer(found, "\n".join(_describe_key(one) for one in found))
-
-
-def _describe_key(key: Any) -> str:
-    signs = f"from {key.first} on" if key.last is None else f"{key.first} to {key.last}"
-    if key.last is not None and key.last < key.first:
-        signs = "none"
-    return f"{key.state}: certificates {signs}\n  public  {key.public}\n  id      {key.keyid}"
+    known: Sequence[Any] = opened.keys.list()
+    texts = []
+    for key in known:
+        signs = f"from {key.first} on" if key.last is None else f"{key.first} to {key.last}"
+        if key.last is not None and key.last < key.first:
+            signs = "none"
+        texts.append(f"{key.state}: certificates {signs}")
+        texts += [f"  public  {key.public}", f"  id      {key.keyid}"]
+    return Answer(known, *texts)
 
 
 @ledger_command(keys, "rotate")
@@ -328,13 +318,19 @@ def rotate(opened: "Ledger") -> Answer:
 @ledger_command(keys, "revoke")
 def revoke(
     opened: "Ledger",
-    keyid: Annotated[str, argument("KEY", "Id of the key, in full.")],
+    keyid: str,
+    *,
     after: Annotated[int, value("N", "Certificates up to this number stay trusted.", min=0)],
 ) -> Answer:
     """State that a key is not to be trusted after a certificate; rotate first.
 
     Example: letheon key revoke
     9b241b61c3c1262035366773f02a8643883e04ddc8d123c8b5876423598f7ba9 --after 41
+
+    Parameters
+    ----------
+    keyid : KEY
+        Id of the key, in full.
     """
     with usage_errors():
         opened.keys.revoke(keyid, after=after)
@@ -345,10 +341,11 @@ def revoke(
 @ledger_command(stores, "add")
 def add_store(
     opened: "Ledger",
-    name: Annotated[str, argument("NAME", "A code, for attestations.")],
-    folder: Annotated[Path, argument("DIR", "The folder.")],
-    owner: Annotated[str, value("CODE", "Who keeps it clean.")] = "operator",
-    scope: Annotated[str, value("CODE", "What lies in it.")] = "copies",
+    name: str,
+    folder: Path,
+    *,
+    owner: str = "operator",
+    scope: str = "copies",
     days: Annotated[
         int | None, value("N", "A backup that expires by itself after so many days.", min=1)
     ] = None,
@@ -356,9 +353,20 @@ def add_store(
     """Register a folder that every purge looks through.
 
     Example: letheon store add features /srv/features --owner data-team
+
+    Parameters
+    ----------
+    name : NAME
+        A code, for attestations.
+    folder : DIR
+        The folder.
+    owner : CODE
+        Who keeps it clean.
+    scope : CODE
+        What lies in it.
     """
-    path = require_folder(folder)
-    with usage_errors(), print_warnings():
+    path = _command.require_folder(folder)
+    with usage_errors(), _command.print_warnings():
         opened.stores.add(name, path, owner=owner, scope=scope, days=days)
     return Answer({"store": name}, f"every purge looks through {folder} from now on")
 
@@ -376,13 +384,15 @@ def list_stores(opened: "Ledger") -> Answer:
 
 
 @ledger_command(stores, "remove")
-def remove_store(
-    opened: "Ledger",
-    name: Annotated[str, argument("NAME", "Name of the store.")],
-) -> Answer:
+def remove_store(opened: "Ledger", name: str) -> Answer:
     """Take a folder off the registry; later purges do not speak of it.
 
     Example: letheon store remove features
+
+    Parameters
+    ----------
+    name : NAME
+        Name of the store.
     """
     if name not in {one.name for one in opened.stores.list()}:
         raise LedgerMissingError(f"there is no store {name!r}; `letheon store list` shows all")

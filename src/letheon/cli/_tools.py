@@ -1,33 +1,30 @@
-"""`letheon demo`, `plan`, `inspect` and `datasets`: commands that need no ledger."""
+"""`letheon demo`, `plan`, `inspect`, `datasets` and `bench`: commands that need no ledger."""
 
+import os
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from letheon.cli._command import (
-    Facts,
-    argument,
-    flag,
-    refuse,
-    value,
-    whole_number,
-    whole_numbers,
-)
+from letheon.cli import _command
+from letheon.cli._command import argument, count, refuse, value, whole_number, whole_numbers
 
 if TYPE_CHECKING:
+    import rich.table
+
+    from letheon.bench import Options, Table
     from letheon.datasets import DatasetInfo
     from letheon.sharded import Plan
 
-__all__ = ["datasets", "demo", "inspect", "plan"]
+__all__ = ["bench", "datasets", "demo", "inspect", "plan"]
 
 # Batches that are shown when the caller names none.
 _USUAL_REQUESTS = [1, 30]
 
 
-def demo(
-    seed: Annotated[int, value("N", "Seed of the models.", parser=whole_number(0))] = 0,
-) -> None:
+def demo(seed: Annotated[int, count(0, "Seed of the models.")] = 0) -> None:
     """Train, forget, check and save on data that ships with scikit-learn (no download).
 
     The exit status is 1 if a forgotten model differs from a fresh fit on the remaining rows.
@@ -38,44 +35,40 @@ def demo(
         raise typer.Exit(1)
 
 
+@_command.document_options
 def plan(
     rows: Annotated[int, argument("ROWS", "Rows to be trained on.", parser=whole_number(2))],
-    requests: Annotated[
-        str | None,
-        value(
-            "N,N",
-            "People who leave; several numbers with commas are compared.",
-            show_default="1,30 where possible",
-        ),
-    ] = None,
-    shards: Annotated[str, value("N,N", "Numbers of shards to compare.")] = "1,5,20",
-    slices: Annotated[str, value("N,N", "Numbers of slices per shard to compare.")] = "1,10",
+    *,
+    requests: str | None = None,
+    shards: str = "1,5,20",
+    slices: str = "1,10",
     epochs: Annotated[
-        int | None,
-        value(
-            "N",
-            "Passes of a model without slices.",
-            parser=whole_number(1),
-            show_default="as slices need",
-        ),
+        int | None, count(1, "Passes of a model without slices.", "as slices need")
     ] = None,
-    stage_data: Annotated[
-        Literal["cumulative", "new"],
-        typer.Option(help="A stage trains on all slices so far, or on its new one only."),
-    ] = "cumulative",
-    one_by_one: Annotated[
-        bool, flag("--one-by-one", "Serve requests singly, not in one batch.")
-    ] = False,
+    stage_data: Literal["cumulative", "new"] = "cumulative",
+    one_by_one: bool = False,
     rows_per_person: Annotated[float, value("X", "Mean rows of one person.", min=1)] = 1.0,
     state_bytes: Annotated[
-        int | None,
-        value("N", "Size of one saved state; adds a storage column.", parser=whole_number(0)),
+        int | None, count(0, "Size of one saved state; adds a storage column.")
     ] = None,
 ) -> None:
     """Show what forgetting will cost for shards x slices x requests, before any training.
 
     Numbers are expectations for people who leave whatever shard or slice they are in. Example:
     letheon plan 100000 --shards 5,20 --slices 1,50 --requests 1,8,39
+
+    Parameters
+    ----------
+    requests : N,N, by default 1,30 where possible
+        People who leave; several numbers with commas are compared.
+    shards : N,N
+        Numbers of shards to compare.
+    slices : N,N
+        Numbers of slices per shard to compare.
+    stage_data : {"cumulative", "new"}
+        A stage trains on all slices so far, or on its new one only.
+    one_by_one : bool
+        Serve requests singly, not in one batch.
     """
     from letheon.sharded import compare_plans
     from letheon.terminal import PlainConsole, print_table
@@ -185,19 +178,20 @@ def inspect(
     lines.append(("names", "\n".join(info.classes)))
     if info.needs_trust:
         lines.append(("needs trust", info.needs_trust))
-    Facts(lines, soft_wrap=True).print()
+    _command.list_facts(lines, soft_wrap=True).print()
 
 
-def datasets(
-    name: Annotated[
-        str | None, argument("[NAME]", "One of them, with everything known about it.")
-    ] = None,
-    folder: Annotated[
-        Path | None,
-        value("DIR", "Where the files are.", show_default="$LETHEON_DATA or ~/.cache/letheon"),
-    ] = None,
-) -> None:
-    """List the survey's data sets: which are here, their terms, and how to get the others."""
+@_command.document_options
+def datasets(name: str | None = None, *, folder: Path | None = None) -> None:
+    """List the survey's data sets: which are here, their terms, and how to get the others.
+
+    Parameters
+    ----------
+    name : [NAME]
+        One of them, with everything known about it.
+    folder : DIR, by default $LETHEON_DATA or ~/.cache/letheon
+        Where the files are.
+    """
     from letheon.datasets import data_home, info, names, present
 
     if name is None:
@@ -206,7 +200,8 @@ def datasets(
     if name not in names():
         refuse(f"no data set {name!r}; there are {', '.join(names())}")
     here = ("here", "yes" if present(name, folder) else "no")
-    Facts([*_dataset_facts(info(name), data_home(folder)), here], soft_wrap=True).print()
+    lines = [*_dataset_facts(info(name), data_home(folder)), here]
+    _command.list_facts(lines, soft_wrap=True).print()
 
 
 def _list_datasets(folder: Path | None) -> None:
@@ -243,3 +238,155 @@ def _dataset_facts(about: "DatasetInfo", home: Path) -> list[tuple[str, str]]:
     if about.note:
         lines.append(("note", about.note))
     return lines
+
+
+_FAMILIES = {"linear": "linear", "forest": "forest", "deep": "net"}
+
+
+@_command.document_options
+def bench(
+    *,
+    quick: bool = False,
+    data: str | None = None,
+    methods: str | None = None,
+    removed: str | None = None,
+    seeds: Annotated[
+        int | None, count(1, "Repetitions of every experiment.", "5, quick: 2")
+    ] = None,
+    rows: Annotated[
+        int | None, count(200, "Training rows at most; nets get two fifths of them.", "5000")
+    ] = None,
+    attacks: bool = True,
+    only: Literal["all", "linear", "forest", "deep"] = "all",
+    device: str = "cpu",
+    jobs: Annotated[
+        int | None,
+        count(1, "Experiments at once, each on one core.", "2 where there are two cores"),
+    ] = None,
+    out: Annotated[Path, value("DIR", "Where results are written.", file_okay=False)] = Path(
+        "letheon-bench"
+    ),
+    resume: bool = False,
+) -> None:
+    """Measure all methods as the survey's Tables 2 and 3 do, with its numbers beside.
+
+    Every experiment is a file in DIR/cells; the report is DIR/report.html, .md and .json. Nets may
+    be run elsewhere (--only deep --device cuda) and their cells put into the same folder; a run
+    with --resume then counts them. The exit status is 1 if an experiment failed.
+
+    Parameters
+    ----------
+    quick : bool
+        Small models on data that ship with scikit-learn.
+    data : NAME,NAME, by default those of the survey's that are there
+        Data sets, in LETHEON_DATA.
+    methods : NAME,NAME, by default all
+        Methods: Naive, SISA, DaRE, Fisher, Influence, DeltaGrad, Descent-to-Delete, DeepObliviate.
+    removed : N,N%, by default 1,100,1%,10%
+        People who leave: numbers, or shares of all.
+    attacks : bool
+        Run attackers on models too.
+    only : {"all", "linear", "forest", "deep"}
+        One family of models.
+    device : DEVICE
+        Where nets are trained, such as cuda.
+    resume : bool
+        Go on where a run was stopped.
+    """
+    from letheon.bench import METHODS, Options
+
+    chosen: dict[str, Any] = {"attacks": attacks, "device": device}
+    chosen |= {} if seeds is None else {"seeds": seeds}
+    chosen |= {} if rows is None else {"rows": rows, "net_rows": max(200, 2 * rows // 5)}
+    chosen |= {} if only == "all" else {"families": (_FAMILIES[only],)}
+    if methods is not None:
+        chosen["methods"] = _parse_names("--methods", methods, METHODS)
+    if removed is not None:
+        chosen["removed"] = tuple(word.strip() for word in removed.split(","))
+    if not quick or data is not None:
+        chosen["datasets"] = _find_datasets(data)
+    try:
+        options = Options.quick(**chosen) if quick else Options(**chosen)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--removed") from None
+    if not _run_bench(options, out, resume=resume, jobs=jobs or min(2, os.cpu_count() or 1)):
+        raise typer.Exit(1)
+
+
+def _parse_names(option: str, text: str, known: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of a list, in any letter case; reject unknown ones."""
+    by_name = {name.lower(): name for name in known}
+    words = [word.strip().lower() for word in text.split(",")]
+    for word in words:
+        if word not in by_name:
+            raise typer.BadParameter(f"{word!r}; there are {', '.join(known)}", param_hint=option)
+    return tuple(dict.fromkeys(by_name[word] for word in words))
+
+
+def _find_datasets(text: str | None) -> tuple[str, ...]:
+    """Return the named data sets, or all of the survey's grid whose files are there."""
+    from letheon.bench import DATASETS, QUICK_DATASETS
+    from letheon.datasets import names, present
+
+    if text is not None:
+        chosen = _parse_names("--data", text, (*names(), *QUICK_DATASETS))
+    else:
+        chosen = tuple(name for name in DATASETS if present(name))
+        if not chosen:
+            refuse(
+                f"no files of {', '.join(DATASETS)} in LETHEON_DATA; see letheon datasets, or "
+                "use --quick, which needs none"
+            )
+    absent = [name for name in chosen if name not in QUICK_DATASETS and not present(name)]
+    if absent:
+        refuse(f"no files of {', '.join(absent)} in LETHEON_DATA; see letheon datasets")
+    return chosen
+
+
+def _run_bench(options: "Options", out: Path, *, resume: bool, jobs: int) -> bool:
+    """Run, write and show; return whether every experiment went well."""
+    from letheon.bench import brief_table, run, write_results
+    from letheon.terminal import PlainConsole, print_table
+
+    begin = time.perf_counter()
+    records = run(options, out, resume=resume, jobs=jobs, progress=_print_progress)
+    seconds = time.perf_counter() - begin
+    files = write_results(records, options, out / "report", seconds=seconds)
+    console = PlainConsole()
+    print_table(console, _rich_table(brief_table(records)))
+    failed = sum(record["error"] is not None for record in records)
+    console.print(f"{len(records):,} experiments in {seconds:,.0f} s, {failed:,} failed.")
+    for file in files:
+        console.print(str(file), soft_wrap=True)
+    return failed == 0
+
+
+def _print_progress(done: int, total: int, record: dict[str, Any]) -> None:
+    """Print on the error stream what was done; the output stream has the table."""
+    cell, error = record["cell"], record["error"]
+    words = f"{cell['dataset']}, {cell['method']} ({cell['family']}), {cell['setting']}"
+    said = f"{done}/{total} {words}, {cell['removed']}, {cell['kind']}: {record['seconds']:.1f} s"
+    if error is not None:
+        said += f"  FAILED {error['kind']}: {error['text']}"
+    typer.echo(said, err=True)
+
+
+# Longer published values are formulas and sentences: they stand in the report only.
+_LONGEST_PUBLISHED = 16
+
+
+def _rich_table(table: "Table") -> "rich.table.Table":
+    """Return the table in short; brackets hold published numbers."""
+    from letheon.evaluation.report import Cell
+
+    rows = [
+        [
+            cell.value
+            if isinstance(cell, Cell) and len(str(cell.published)) > _LONGEST_PUBLISHED
+            else cell
+            for cell in row
+        ]
+        for row in table.rows
+    ]
+    short = replace(table, title="", rows=rows, note="")
+    return short.to_rich(no_wrap=table.names, pad_edge=False, collapse_padding=True)

@@ -1,23 +1,109 @@
-"""Datasets by name, in memory: rows, labels, whose rows they are; real files or stand-ins."""
+"""Datasets by name, in memory: rows, labels, whose rows they are; real files or stand-ins.
 
+What is known about each of them is in `catalogue.toml`.
+"""
+
+import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import partial
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from letheon.datasets._catalogue import SPECS
-from letheon.datasets._spec import DatasetInfo, Encoding, Job, Loaded, Task, data_home
+from letheon.datasets import _formats, _pictures, _tables
+from letheon.datasets._spec import (
+    DataFile,
+    DatasetInfo,
+    Encoding,
+    Job,
+    Loaded,
+    StandIn,
+    SurveyRow,
+    Task,
+    data_home,
+)
 from letheon.datasets._synthetic import make
 from letheon.exceptions import DatasetFormatError, DatasetMissingError
 
 Synthetic = Literal["never", "if-absent", "always"]
 
+# Those of files that are no plain tables of numbers and words.
+_READERS: dict[str, Callable[[Job], Loaded]] = {
+    "mnist": _pictures.read_mnist,
+    "covtype": _tables.read_covtype,
+    "higgs": _tables.read_higgs,
+    "epsilon": partial(_formats.read_svm, width=2_000, is_dense=True),
+    "cifar-2": partial(_pictures.read_cifar10, kinds=("cat", "ship")),
+    "cifar-10": _pictures.read_cifar10,
+    "cifar-100": _pictures.read_cifar100,
+    "lsun": _pictures.read_lsun,
+    "sst": _formats.read_sst,
+    "svhn": _pictures.read_svhn,
+    "rcv1": partial(_formats.read_svm, width=47_236, is_dense=False),
+    "purchase": _formats.read_purchase,
+    "imagenet": _pictures.read_imagenet,
+    "mini-imagenet": _pictures.read_imagenet,
+    "vaccine": _tables.read_vaccine,
+    "credit-card": _tables.read_credit_card,
+    "ctr": _formats.read_ctr,
+    "twitter": _formats.read_twitter,
+    "lacuna-10": _pictures.read_lacuna,
+    "lacuna-100": _pictures.read_lacuna,
+}
+
+
+def _make_file(entry: dict[str, Any]) -> DataFile:
+    """Return a file; one digest or number of rows is that of every spelling."""
+    names = tuple(entry["names"])
+    for key in ("sha256", "rows"):
+        value = entry.get(key, {})
+        entry[key] = value if isinstance(value, dict) else dict.fromkeys(names, value)
+    return DataFile(**{**entry, "names": names, "variants": tuple(entry.get("variants", ()))})
+
+
+def _make_stand_in(entry: dict[str, Any]) -> StandIn:
+    """Return the shape of a made-up table; a number of classes stands for equal shares."""
+    shares = entry.pop("shares", 2)
+    shares = [1 / shares] * shares if isinstance(shares, int) else shares
+    words = tuple(entry.pop("n_words", ()))
+    return StandIn(**entry, n_words=words, shares=tuple(shares))
+
+
+def _by_variant(entry: dict[str, Any], name: str) -> dict[str, Any]:
+    """Take what stands under a name for all variants, or under its plural for each of them."""
+    return entry.pop(f"{name}s", None) or {"": entry.pop(name)}
+
+
+def _make_spec(name: str, entry: dict[str, Any]) -> DatasetInfo:
+    reader, shape = _READERS.get(name), entry.pop("image_shape", None)
+    if reader is None:
+        tables = _by_variant(entry, "table")
+        TABLES[name] = {key: _tables.TableSpec(**table) for key, table in tables.items()}
+        reader = partial(_tables.read_table, specs=TABLES[name])
+    stand_ins = _by_variant(entry, "stand_in")
+    return DatasetInfo(
+        name=name,
+        files=tuple(map(_make_file, entry.pop("files"))),
+        survey=SurveyRow(**entry.pop("survey")),
+        image_shape=shape and tuple(shape),
+        reader=reader,
+        stand_ins={key: _make_stand_in(values) for key, values in stand_ins.items()},
+        **entry,
+    )
+
+
+_CATALOGUE = tomllib.loads(files("letheon.datasets").joinpath("catalogue.toml").read_text("utf-8"))
+TABLES: dict[str, dict[str, _tables.TableSpec]] = {}
+SPECS = {name: _make_spec(name, entry) for name, entry in _CATALOGUE.items()}
+
 
 @dataclass(frozen=True, kw_only=True)
-class Dataset:
+class Dataset(Loaded):
     """Rows to train on, rows to test on where there is a split, and what is known about them.
 
     Attributes
@@ -54,17 +140,9 @@ class Dataset:
     """
 
     name: str
-    X: Any
-    y: NDArray[Any]
-    ids: NDArray[Any] | None = None
-    X_test: Any = None
-    y_test: NDArray[Any] | None = None
-    test_ids: NDArray[Any] | None = None
-    feature_names: tuple[str, ...] = ()
     task: Task = "classification"
     info: DatasetInfo
     real: bool
-    note: str = ""
 
     @property
     def people(self) -> NDArray[Any]:
@@ -287,10 +365,10 @@ def _read(job: Job) -> Loaded:
 def _make_dataset(about: DatasetInfo, variant: str, loaded: Loaded, *, real: bool) -> Dataset:
     is_default = not about.variants or variant == next(iter(about.variants))
     title = about.name if is_default else f"{about.name} {variant}"
-    arrays = loaded._asdict()
+    arrays = vars(loaded)
     for part in ("X", "X_test"):
         if isinstance(arrays[part], np.ndarray):
-            arrays[part] = np.ascontiguousarray(arrays[part])
+            arrays = arrays | {part: np.ascontiguousarray(arrays[part])}
     name = title if real else f"{title} (synthetic)"
     return Dataset(name=name, task=about.task, info=about, real=real, **arrays)
 

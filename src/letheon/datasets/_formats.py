@@ -5,6 +5,7 @@ import io
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import IO, Any
 
@@ -83,7 +84,7 @@ def read_ctr(job: Job) -> Loaded:
         first = ("\t".join(line.rstrip("\n").split("\t", 14)[:14]) for line in lines)
         table = read_columns(first, names=("label", *_CTR_NUMBERS), delimiter="\t", limit=FIRST)
     X, features = encode(table, _CTR_NUMBERS, (), job.encode)
-    return Loaded(X, table["label"].map(int, np.int64), feature_names=features)
+    return Loaded(X, table.map("label", int, np.int64), feature_names=features)
 
 
 def read_twitter(job: Job) -> Loaded:
@@ -143,8 +144,8 @@ def read_purchase(job: Job) -> Loaded:
     """
     with job.text(1) as lines:
         history = read_columns(lines)
-    customers = history["id"].map(int, np.int64)
-    y = history["repeater"].map(lambda text: text.strip().lower() in ("t", "true", "1"), np.int64)
+    customers = history.map("id", int, np.int64)
+    y = history.map("repeater", lambda t: t.strip().lower() in ("t", "true", "1"), np.int64)
     with job.text(0) as lines:
         bought, n_sold = _read_baskets(lines, customers.tolist())
     categories = list(n_sold)
@@ -188,24 +189,24 @@ def read_sst(job: Job) -> Loaded:
     negative) to 4. ``"binary"``: neutral sentences are left out, and y is 3 or more. The list of
     words is that of the two files, alphabetical, the same in both variants.
     """
+    from sklearn.feature_extraction.text import CountVectorizer
+
     parts = []
     for file in (0, 1):
         with job.text(file) as lines:
             parts.append(_read_trees(lines))
         job.check_rows(file, len(parts[-1][0]))
-    book = sorted({word for _, sentences in parts for sentence in sentences for word in sentence})
-    places = {word: place for place, word in enumerate(book)}
-    tables = [(_count_words(sentences, places), y) for y, sentences in parts]
-    if job.variant == "binary":
-        kept = [np.flatnonzero(y != _NEUTRAL) for _, y in tables]
-        tables = [
-            (X[rows], (y[rows] > _NEUTRAL).astype(np.int64))
-            for rows, (X, y) in zip(kept, tables, strict=True)
-        ]
-    return Loaded(*tables[0], None, *tables[1], feature_names=tuple(book))
+    counter = CountVectorizer(analyzer=list, dtype=np.float32)
+    counter.fit([*parts[0][1], *parts[1][1]])
+    arrays: list[Any] = []
+    for y, sentences in parts:
+        rows = np.flatnonzero(y != _NEUTRAL) if job.variant == "binary" else slice(None)
+        labels = (y > _NEUTRAL).astype(np.int64) if job.variant == "binary" else y
+        arrays += [sparse.csr_array(counter.transform(sentences))[rows], labels[rows], None]
+    return replace(Loaded(*arrays), feature_names=tuple(map(str, counter.get_feature_names_out())))
 
 
-def _read_trees(lines: Iterable[str]) -> tuple[NDArray[np.int64], list[Counter[str]]]:
+def _read_trees(lines: Iterable[str]) -> tuple[NDArray[np.int64], list[list[str]]]:
     labels, sentences = [], []
     for line in lines:
         if not line.strip():
@@ -219,14 +220,7 @@ def _read_trees(lines: Iterable[str]) -> tuple[NDArray[np.int64], list[Counter[s
         if not n_nodes == line.count("(") == line.count(")"):
             raise DatasetFormatError(f"a tree with brackets that hold no word: {line[:40]!r}")
         labels.append(int(root[1]))
-        sentences.append(Counter(word.lower() for word in words))
+        sentences.append([word.lower() for word in words])
     if not labels:
         raise DatasetFormatError("the file has no rows")
     return np.array(labels, np.int64), sentences
-
-
-def _count_words(sentences: list[Counter[str]], places: dict[str, int]) -> sparse.csr_array:
-    ends = np.cumsum([0, *map(len, sentences)])
-    columns = np.array([places[word] for each in sentences for word in sorted(each)], np.int32)
-    values = np.array([each[word] for each in sentences for word in sorted(each)], np.float32)
-    return sparse.csr_array((values, columns, ends), shape=(len(sentences), len(places)))

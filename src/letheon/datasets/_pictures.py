@@ -10,9 +10,10 @@ import tarfile
 import zlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,8 @@ _TEST_FACES = 100
 _LACUNA_10, _LACUNA_100 = 10, 100
 
 Pair = tuple[NDArray[np.float32], NDArray[np.int64]]
+# Paths of pictures, and the class of each.
+Files = tuple[NDArray[Any], NDArray[np.int64]]
 
 
 def _flatten(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -64,21 +67,19 @@ def parse_idx(content: bytes) -> NDArray[np.uint8]:
 
 def read_mnist(job: Job) -> Loaded:
     """Read MNIST: pixels from 0 to 1. ``"3-vs-8"``: these two digits, y is 1 for 8."""
-    return Loaded(*_read_digits(job, 0), None, *_read_digits(job, 2))
-
-
-def _read_digits(job: Job, file: int) -> Pair:
     arrays = []
-    for number in (file, file + 1):
+    for number in range(4):
         with job.open(number) as stream:
             arrays.append(parse_idx(stream.read()))
-    images, digits = arrays
-    if images.ndim != 3 or len(images) != len(digits):
-        raise DatasetFormatError(f"images {images.shape} and labels {digits.shape} differ")
-    if job.variant == "3-vs-8":
-        kept = np.isin(digits, (3, 8))
-        images, digits = images[kept], digits[kept] == 8
-    return _flatten(images), digits.astype(np.int64)
+    parts: list[Any] = []
+    for images, digits in (arrays[:2], arrays[2:]):
+        if images.ndim != 3 or len(images) != len(digits):
+            raise DatasetFormatError(f"images {images.shape} and labels {digits.shape} differ")
+        is_pair = job.variant == "3-vs-8"
+        kept = np.isin(digits, (3, 8)) if is_pair else slice(None)
+        y = (digits == 8 if is_pair else digits).astype(np.int64)
+        parts += [_flatten(images[kept]), y[kept], None]
+    return Loaded(*parts)
 
 
 def read_svhn(job: Job) -> Loaded:
@@ -115,50 +116,40 @@ def read_cifar10(job: Job, kinds: tuple[str, ...] = TEN) -> Loaded:
     name, path = job.where(0)
     if name == CIFAR_JPEG:
         return _read_jpeg(path, kinds)
-    training = tuple(f"data_batch_{number}" for number in range(1, 6))
-    parts: list[NDArray[Any]] = []
-    for stems, n_rows in zip((training, ("test_batch",)), _CIFAR_ROWS, strict=True):
-        X, y = _read_batches(job, path, stems, label_bytes=1, n_rows=n_rows)
-        if kinds != TEN:
-            numbers = [TEN.index(kind) for kind in kinds]
-            kept = np.isin(y, numbers)
-            X, y = X[kept], np.searchsorted(numbers, y[kept])
-        parts += [X, y]
-    return Loaded(parts[0], parts[1], None, parts[2], parts[3])
+    training = [f"data_batch_{number}" for number in range(1, 6)]
+    parts: list[Any] = []
+    for X, y in _read_batches(job, path, training, ["test_batch"], label_bytes=1):
+        numbers = [TEN.index(kind) for kind in kinds]
+        kept = np.isin(y, numbers)
+        parts += [X[kept], np.searchsorted(numbers, y[kept]), None]
+    return Loaded(*parts)
 
 
 def read_cifar100(job: Job) -> Loaded:
     """Read CIFAR-100: pixels from 0 to 1, channel by channel; y is the fine class."""
-    _, path = job.where(0)
-    train, test = (
-        _read_batches(job, path, (stem,), label_bytes=2, n_rows=n_rows)
-        for stem, n_rows in zip(("train", "test"), _CIFAR_ROWS, strict=True)
-    )
+    train, test = _read_batches(job, job.where(0)[1], ["train"], ["test"], label_bytes=2)
     return Loaded(*train, None, *test)
 
 
-def _read_batches(
-    job: Job, path: Path, stems: tuple[str, ...], *, label_bytes: int, n_rows: int
-) -> Pair:
-    """Return the rows of binary batches: label bytes (the last one counts), then pixels."""
-    if path.is_dir():
-        batches = {
-            each.stem: each.read_bytes() for each in path.glob("*.bin") if each.stem in stems
-        }
-    else:
-        members = _read_tar(path, ".bin")
+def _read_batches(job: Job, path: Path, *parts: list[str], label_bytes: int) -> Iterator[Pair]:
+    """Yield the rows of binary batches: label bytes (the last one counts), then pixels."""
+    for stems, n_rows in zip(parts, _CIFAR_ROWS, strict=True):
+        members: Iterable[tuple[str, bytes]] = (
+            ((each.name, each.read_bytes()) for each in path.glob("*.bin"))
+            if path.is_dir()
+            else _read_tar(path, ".bin")
+        )
         batches = {stem: each for name, each in members if (stem := Path(name).stem) in stems}
-    lacking = [f"{stem}.bin" for stem in stems if stem not in batches]
-    if lacking:
-        raise DatasetFormatError(f"{path} lacks {', '.join(lacking)}")
-    content = b"".join(batches[stem] for stem in stems)
-    width = label_bytes + _CIFAR_PIXELS
-    if len(content) % width:
-        raise DatasetFormatError(f"{path}: {len(content):,} bytes are no rows of {width:,}")
-    rows = np.frombuffer(content, np.uint8).reshape(-1, width)
-    job.check_rows(0, len(rows), n_rows)
-    X = np.divide(rows[:, label_bytes:], 255, dtype=np.float32)
-    return X, rows[:, label_bytes - 1].astype(np.int64)
+        lacking = [f"{stem}.bin" for stem in stems if stem not in batches]
+        if lacking:
+            raise DatasetFormatError(f"{path} lacks {', '.join(lacking)}")
+        content = b"".join(batches[stem] for stem in stems)
+        width = label_bytes + _CIFAR_PIXELS
+        if len(content) % width:
+            raise DatasetFormatError(f"{path}: {len(content):,} bytes are no rows of {width:,}")
+        rows = np.frombuffer(content, np.uint8).reshape(-1, width)
+        job.check_rows(0, len(rows), n_rows)
+        yield _flatten(rows[:, label_bytes:]), rows[:, label_bytes - 1].astype(np.int64)
 
 
 def _read_tar(path: Path, ending: str) -> Iterator[tuple[str, bytes]]:
@@ -181,17 +172,14 @@ def _read_jpeg(path: Path, kinds: tuple[str, ...]) -> Loaded:
         kind = rest.partition("/")[0]
         if part in pictures and kind in kinds:
             pictures[part].append((kinds.index(kind), content))
-    arrays: list[NDArray[Any]] = []
+    arrays: list[Any] = []
     for part, files in pictures.items():
         if not files:
             raise DatasetFormatError(f"{path} has no {part}/<class>/*.jpg")
         order = np.random.default_rng(0).permutation(len(files))
-        arrays += [
-            _decode((files[place][1] for place in order), side=32),
-            np.array([files[place][0] for place in order], np.int64),
-        ]
-    X, y, X_test, y_test = arrays
-    return Loaded(X, y, None, X_test, y_test, note="JPEG copies, lossy")
+        classes = np.array([files[place][0] for place in order], np.int64)
+        arrays += [_decode((files[place][1] for place in order), side=32), classes, None]
+    return replace(Loaded(*arrays), note="JPEG copies, lossy")
 
 
 def _decode(
@@ -248,38 +236,17 @@ def _cut_middle(image: Any, side: int, shorter: int) -> Any:
     return image.crop((left, top, left + side, top + side))
 
 
-class _Files(NamedTuple):
-    """Paths of pictures and the class of each."""
-
-    paths: list[Path]
-    classes: NDArray[np.int64]
-
-    def sample(self, n_rows: int | None, seed: int) -> "_Files":
-        """Return so many at random, in their order; all where there are no more."""
-        if n_rows is None or n_rows >= len(self.paths):
-            return self
-        kept = np.zeros(len(self.paths), np.bool_)
-        kept[np.random.default_rng(seed).permutation(len(kept))[:n_rows]] = True
-        return self.where(kept)
-
-    def where(self, kept: NDArray[np.bool_]) -> "_Files":
-        """Return the marked ones."""
-        paths = [path for path, is_kept in zip(self.paths, kept, strict=True) if is_kept]
-        return _Files(paths, self.classes[kept])
-
-
-def _list_files(folders: list[Path]) -> _Files:
+def _list_files(folders: list[Path]) -> Files:
     """Return the pictures below folders; the class is the folder's place in the list."""
-    paths = [_list_pictures(folder) for folder in folders]
-    empty = [folder for folder, inside in zip(folders, paths, strict=True) if not inside]
+    inside = [_list_pictures(folder) for folder in folders]
+    empty = [folder for folder, paths in zip(folders, inside, strict=True) if not paths]
     if empty:
         raise DatasetFormatError(
             f"no pictures ({', '.join(sorted(_ENDINGS))}) in {empty[0]}"
             + (f", nor in {len(empty) - 1:,} other folders" if len(empty) > 1 else "")
         )
-    n_paths = np.array([len(inside) for inside in paths], np.int64)
-    classes = np.repeat(np.arange(len(folders)), n_paths)
-    return _Files([path for inside in paths for path in inside], classes)
+    classes = np.repeat(np.arange(len(folders)), np.array([*map(len, inside)], np.int64))
+    return np.array([path for paths in inside for path in paths], object), classes
 
 
 def _list_pictures(folder: Path) -> list[Path]:
@@ -290,30 +257,27 @@ def _list_folders(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_dir())
 
 
-def _read_files(job: Job, train: _Files, test: _Files | None, *, shorter: int | None) -> Loaded:
+def _read_files(job: Job, *parts: Files, shorter: int | None) -> Loaded:
     """Choose files first and decode those only: all of them rarely fit into memory."""
-    train = train.sample(job.n_rows, job.seed)
-    test = None if test is None else test.sample(job.n_rows, job.seed)
-    if not train.paths:
+    chosen = []
+    for paths, classes in parts:
+        order = np.random.default_rng(job.seed).permutation(len(paths))
+        rows = np.sort(order[: job.n_rows])
+        chosen.append((paths[rows], classes[rows]))
+    if not len(chosen[0][0]):
         raise DatasetFormatError(f"no pictures ({', '.join(sorted(_ENDINGS))}) to train on")
     _, side, _ = job.info.image_shape or (0, 0, 0)
-    n_all = len(train.paths) + (0 if test is None else len(test.paths))
-    _check_memory(job.info.name, n_all, 3 * side * side)
-    X = _decode(train.paths, side=side, shorter=shorter)
-    if test is None:
-        return Loaded(X, train.classes)
-    X_test = _decode(test.paths, side=side, shorter=shorter)
-    return Loaded(X, train.classes, None, X_test, test.classes)
-
-
-def _check_memory(name: str, n_rows: int, n_columns: int) -> None:
-    """Refuse before anything is decoded when the rows do not reasonably fit into memory."""
-    n_bytes = 4 * n_rows * n_columns
-    if n_bytes > LARGEST:
+    n_rows, row_bytes = sum(len(paths) for paths, _ in chosen), 4 * 3 * side * side
+    # Before anything is decoded.
+    if n_rows * row_bytes > LARGEST:
         raise MemoryError(
-            f"{name}: {n_rows:,} pictures take {n_bytes / 2**30:,.0f} GiB, more than "
-            f"{LARGEST / 2**30:,.0f}; give n_rows={LARGEST // (4 * n_columns):,} or less"
+            f"{job.info.name}: {n_rows:,} pictures take {n_rows * row_bytes / 2**30:,.0f} GiB, "
+            f"more than {LARGEST / 2**30:,.0f}; give n_rows={LARGEST // row_bytes:,} or less"
         )
+    arrays: list[Any] = []
+    for paths, classes in chosen:
+        arrays += [_decode(paths, side=side, shorter=shorter), classes, None]
+    return Loaded(*arrays)
 
 
 def read_imagenet(job: Job) -> Loaded:
@@ -325,22 +289,18 @@ def read_imagenet(job: Job) -> Loaded:
     """
     folders = _list_folders(job.where(0)[1])
     train = _list_files(folders)
-    job.check_rows(0, len(train.paths))
-    val = job.find(1)
-    test = None
-    if val is not None:
-        _check_sorted(val[1])
-        test = _list_files([val[1] / folder.name for folder in folders])
-    return _read_files(job, train, test, shorter=256)
-
-
-def _check_sorted(folder: Path) -> None:
-    n_unsorted = sum(path.suffix.lower() in _ENDINGS for path in folder.iterdir())
-    if n_unsorted:
+    job.check_rows(0, len(train[0]))
+    validation = job.find(1)
+    if validation is None:
+        return _read_files(job, train, shorter=256)
+    unsorted = [path for path in validation[1].iterdir() if path.suffix.lower() in _ENDINGS]
+    if unsorted:
         raise DatasetFormatError(
-            f"{n_unsorted:,} pictures stand in {folder} itself, so that their class is not known: "
-            "sort them into folders by class, as in train, or move them away"
+            f"{len(unsorted):,} pictures stand in {validation[1]} itself, so that their class is "
+            "not known: sort them into folders by class, as in train, or move them away"
         )
+    test = _list_files([validation[1] / folder.name for folder in folders])
+    return _read_files(job, train, test, shorter=256)
 
 
 def read_lsun(job: Job) -> Loaded:
@@ -350,10 +310,9 @@ def read_lsun(job: Job) -> Loaded:
     pictures to test on of one scene, there must be some of all.
     """
     home = job.where(0)[1].parent
-    train = _list_files([home / f"{scene}_train" for scene in SCENES])
-    to_test = [home / f"{scene}_val" for scene in SCENES]
-    test = _list_files(to_test) if any(folder.is_dir() for folder in to_test) else None
-    return _read_files(job, train, test, shorter=256)
+    train, test = ([home / f"{scene}_{part}" for scene in SCENES] for part in ("train", "val"))
+    listed = [train, test] if any(folder.is_dir() for folder in test) else [train]
+    return _read_files(job, *map(_list_files, listed), shorter=256)
 
 
 def read_lacuna(job: Job) -> Loaded:
@@ -372,8 +331,8 @@ def read_lacuna(job: Job) -> Loaded:
             f"{len(people)} people have {_FEWEST_FACES} pictures; {job.info.name} needs "
             f"{wanted} of them beside those of the other Lacuna"
         )
-    files = _list_files([people[place] for place in sorted(drawn)])
-    rank = np.arange(len(files.paths)) - np.searchsorted(files.classes, files.classes)
-    is_test = rank < _TEST_FACES
-    faces = _read_files(job, files.where(~is_test), files.where(is_test), shorter=None)
-    return faces._replace(ids=faces.y, test_ids=faces.y_test)
+    paths, classes = _list_files([people[place] for place in sorted(drawn)])
+    is_test = np.arange(len(paths)) - np.searchsorted(classes, classes) < _TEST_FACES
+    train, test = ((paths[kept], classes[kept]) for kept in (~is_test, is_test))
+    faces = _read_files(job, train, test, shorter=None)
+    return replace(faces, ids=faces.y, test_ids=faces.y_test)

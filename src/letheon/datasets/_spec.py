@@ -9,10 +9,10 @@ import lzma
 import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple
+from typing import IO, Any, Literal
 
 from numpy.typing import NDArray
 
@@ -121,7 +121,8 @@ class StandIn:
     class_is_person: bool = False
 
 
-class Loaded(NamedTuple):
+@dataclass(frozen=True)
+class Loaded:
     """Arrays of a dataset as a reader leaves them."""
 
     X: Any
@@ -276,17 +277,13 @@ class Job:
             raise DatasetMissingError(self.info.how_to_get(str(self.home), self.variant))
         return spelling
 
-    @contextmanager
-    def open(self, number: int = 0) -> Iterator[IO[bytes]]:
+    def open(self, number: int = 0) -> AbstractContextManager[IO[bytes]]:
         """Open a file for reading bytes."""
-        with open_bytes(self.where(number)[1]) as stream:
-            yield stream
+        return open_bytes(self.where(number)[1])
 
-    @contextmanager
-    def text(self, number: int = 0) -> Iterator[IO[str]]:
+    def text(self, number: int = 0) -> AbstractContextManager[IO[str]]:
         """Open a file for reading lines."""
-        with open_text(self.where(number)[1]) as lines:
-            yield lines
+        return open_text(self.where(number)[1])
 
     def check_rows(self, number: int, n_rows: int, expected: int | None = None) -> None:
         """Compare a number of rows with the published one, where it is known."""

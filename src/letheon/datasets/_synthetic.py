@@ -2,6 +2,7 @@
 
 import math
 import zlib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -52,13 +53,13 @@ def make(
         X, y = _texts(rng, len(owners), shape)
     else:
         X, y, names = _table(rng, shape, owners, n_columns, encode)
-    ids = y if shape.class_is_person else owners
-    loaded = Loaded(X[:n_rows], y[:n_rows], ids[:n_rows], feature_names=names)
-    if n_test:
-        loaded = loaded._replace(X_test=X[n_rows:], y_test=y[n_rows:], test_ids=ids[n_rows:])
-    if about.subject_id == NO_SUBJECT:
-        return loaded._replace(ids=None, test_ids=None)
-    return loaded
+    ids = None
+    if about.subject_id != NO_SUBJECT:
+        ids = y if shape.class_is_person else owners
+    parts: list[Any] = []
+    for rows in (slice(n_rows), slice(n_rows, None)) if n_test else (slice(n_rows),):
+        parts += [X[rows], y[rows], None if ids is None else ids[rows]]
+    return replace(Loaded(*parts), feature_names=names)
 
 
 def _people(rng: np.random.Generator, n_rows: int, mean: float) -> NDArray[np.int64]:

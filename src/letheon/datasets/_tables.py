@@ -7,12 +7,12 @@ A missing number becomes -1, because a mean would depend on people who may leave
 
 import csv
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
 from itertools import chain, islice
 from operator import add
-from typing import Any, NamedTuple
+from sys import intern
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,77 +37,30 @@ COVTYPE = (
 )  # fmt: skip
 
 
-class Column(NamedTuple):
-    """One column of texts: distinct ones, and the number of the one that each row has."""
+class Columns(dict[str, list[str]]):
+    """Texts of a table by the name of the column; equal texts are one object."""
 
-    texts: list[str]
-    codes: NDArray[np.int32]
-
-    def map(self, function: Callable[[str], Any], dtype: Any) -> NDArray[Any]:
-        """Return a value for every row; the function sees every distinct text once."""
-        with _checked_cells():
-            values = np.array([function(text) for text in self.texts], dtype)
-        return values[self.codes]
-
-    def sorted_words(self, function: Callable[[str], str]) -> tuple[list[str], NDArray[np.int32]]:
-        """Return distinct words in alphabetical order, and the number of every row's word."""
-        with _checked_cells():
-            words = [function(text) for text in self.texts]
-        book = sorted(set(words))
-        places = {word: place for place, word in enumerate(book)}
-        return book, np.array([places[word] for word in words], np.int32)[self.codes]
-
-
-@contextmanager
-def _checked_cells() -> Iterator[None]:
-    try:
-        yield
-    except DatasetFormatError:
-        raise
-    except (OverflowError, ValueError) as error:
-        raise DatasetFormatError(f"a cell is not as published: {error}") from error
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Columns of a file by name."""
-
-    columns: Mapping[str, Column]
-
-    def __len__(self) -> int:
-        return len(next(iter(self.columns.values())).codes)
-
-    def __getitem__(self, name: str) -> Column:
-        """Return a column, or say which there are."""
-        if name not in self.columns:
-            raise DatasetFormatError(
-                f"no column {name!r} in the file; it has {', '.join(self.columns)}"
-            )
-        return self.columns[name]
+    def __missing__(self, name: str) -> NoReturn:
+        raise DatasetFormatError(f"no column {name!r} in the file; it has {', '.join(self)}")
 
     def __add__(self, other: "Columns") -> "Columns":
         """Return the rows of both, one after the other."""
-        return Columns({name: _joined(each, other[name]) for name, each in self.columns.items()})
+        return Columns({name: texts + other[name] for name, texts in self.items()})
 
-    def where(self, keep: NDArray[np.bool_]) -> "Columns":
-        """Return the rows marked; words that only other rows have stay in the lists."""
-        return Columns(
-            {name: Column(each.texts, each.codes[keep]) for name, each in self.columns.items()}
-        )
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return len(next(iter(self.values())))
 
-
-class _Book(dict[str, int]):
-    """Numbers texts in the order of their first mention."""
-
-    def __missing__(self, text: str) -> int:
-        self[text] = number = len(self)
-        return number
-
-
-def _joined(first: Column, second: Column) -> Column:
-    book = _Book({text: place for place, text in enumerate(first.texts)})
-    places = np.array([book[text] for text in second.texts], np.int32)
-    return Column(list(book), np.concatenate([first.codes, places[second.codes]]))
+    def map(self, name: str, function: Callable[[str], Any], dtype: Any) -> NDArray[Any]:
+        """Return a value for every row; the function sees every distinct text once."""
+        try:
+            values = {text: function(text) for text in dict.fromkeys(self[name])}
+            return np.array([values[text] for text in self[name]], dtype)
+        except DatasetFormatError:
+            raise
+        except (OverflowError, ValueError) as error:
+            raise DatasetFormatError(f"a cell is not as published: {error}") from error
 
 
 def read_columns(
@@ -137,21 +90,19 @@ def read_columns(
     rows = csv.reader(wanted, delimiter=delimiter, skipinitialspace=True)
     if names is None:
         names = [each.strip("\ufeff ") for each in first_line(rows)]
-    books: list[_Book] = [_Book() for _ in names]
-    parts: list[list[NDArray[np.int32]]] = [[] for _ in names]
+    columns: list[list[str]] = [[] for _ in names]
     cells_of_rows = islice((row for row in rows if row), limit)
     while chunk := list(islice(cells_of_rows, _CHUNK)):
-        _check_width(chunk, len(names))
-        for book, part, cells in zip(books, parts, zip(*chunk, strict=True), strict=True):
-            part.append(np.fromiter(map(book.__getitem__, cells), np.int32, len(chunk)))
-    if not parts or not parts[0]:
+        wrong = next((row for row in chunk if len(row) != len(names)), None)
+        if wrong is not None:
+            raise DatasetFormatError(
+                f"a row has {len(wrong)} cells, expected {len(names)}; it starts with {wrong[:3]}"
+            )
+        for column, cells in zip(columns, zip(*chunk, strict=True), strict=True):
+            column.extend(map(intern, cells))
+    if not columns or not columns[0]:
         raise DatasetFormatError("the file has no rows")
-    return Columns(
-        {
-            name: Column(list(book), np.concatenate(part))
-            for name, book, part in zip(names, books, parts, strict=True)
-        }
-    )
+    return Columns(zip(names, columns, strict=True))
 
 
 def first_line(lines: Iterator[Any]) -> Any:
@@ -160,14 +111,6 @@ def first_line(lines: Iterator[Any]) -> Any:
     if line is None:
         raise DatasetFormatError("the file is empty")
     return line
-
-
-def _check_width(rows: list[list[str]], width: int) -> None:
-    wrong = next((row for row in rows if len(row) != width), None)
-    if wrong is not None:
-        raise DatasetFormatError(
-            f"a row has {len(wrong)} cells, expected {width}; it starts with {wrong[:3]}"
-        )
 
 
 def number(text: str) -> float:
@@ -185,7 +128,43 @@ def word(text: str) -> str:
     return "missing" if text in MISSING else text
 
 
+# First and last ICD-9 code of the groups of Strack et al. (2014), Table 2.
+_DIAGNOSES = (
+    (140, 239, "neoplasms"), (250, 250, "diabetes"), (390, 459, "circulatory"),
+    (785, 785, "circulatory"), (460, 519, "respiratory"), (786, 786, "respiratory"),
+    (520, 579, "digestive"), (787, 787, "digestive"), (580, 629, "genitourinary"),
+    (788, 788, "genitourinary"), (710, 739, "musculoskeletal"), (800, 999, "injury"),
+)  # fmt: skip
+# Places of year, month, day and hour in "2016-04-29T18:38:08Z".
+_TIME_PARTS = {"year": slice(4), "month": slice(5, 7), "day": slice(8, 10), "hour": slice(11, 13)}
 Cells = Mapping[str, tuple[str, Callable[[str], Any]]]
+
+
+def diagnosis_group(code: str) -> str:
+    """Return the group of an ICD-9 code, one of nine (Strack et al. 2014, Table 2), or missing.
+
+    Examples
+    --------
+    >>> [diagnosis_group(code) for code in ("250.83", "428", "V57", "?")]
+    ['diabetes', 'circulatory', 'other', 'missing']
+    """
+    code = word(code)
+    if code == "missing" or not code[:1].isdigit():
+        return "missing" if code == "missing" else "other"
+    value = int(float(code))
+    return next((group for first, last, group in _DIAGNOSES if first <= value <= last), "other")
+
+
+def _cut_number(part: slice) -> Callable[[str], float]:
+    return lambda text: float(text[part])
+
+
+# Features that are not the plain value of the column of their name.
+_CELLS: Cells = {name: (name, diagnosis_group) for name in ("diag_1", "diag_2", "diag_3")} | {
+    f"{column} {part}": (column, _cut_number(place))
+    for column in ("ScheduledDay", "AppointmentDay")
+    for part, place in _TIME_PARTS.items()
+}
 
 
 def encode(
@@ -193,29 +172,34 @@ def encode(
     numbers: Collection[str],
     words: Iterable[str],
     how: Encoding,
-    cells: Cells | None = None,
+    cells: Cells = _CELLS,
+    *,
+    rows: Any = slice(None),
 ) -> tuple[NDArray[np.float32], tuple[str, ...]]:
     """Return features and their names: numbers first, then words.
 
     ``"one-hot"``: a column ``name=word`` for every word; ``"ordinal"``: one column with the
     place of the word in the alphabetical list. `cells` names the column a feature is made of and
     the function of a cell's text, where these are not the column of its name and its plain value.
+    Words that only other rows than `rows` have keep their columns.
     """
-    cells = cells or {}
     coded = []
     for name in words:
         column, function = cells.get(name, (name, word))
-        coded.append((name, *table[column].sorted_words(function)))
+        values = table.map(column, function, object)
+        book = sorted(set(values))
+        places = {each: place for place, each in enumerate(book)}
+        coded.append((name, book, np.array([places[each] for each in values], np.int32)[rows]))
     n_columns = sum(len(book) if how == "one-hot" else 1 for _, book, _ in coded)
-    X = np.zeros((len(table), len(numbers) + n_columns), np.float32)
+    kept = np.arange(table.n_rows)[rows]
+    X = np.zeros((len(kept), len(numbers) + n_columns), np.float32)
     names = list(numbers)
     for place, name in enumerate(numbers):
         column, function = cells.get(name, (name, number))
-        X[:, place] = table[column].map(function, np.float32)
-    rows = np.arange(len(X))
+        X[:, place] = table.map(column, function, np.float32)[rows]
     for name, book, codes in coded:
         if how == "one-hot":
-            X[rows, len(names) + codes] = 1
+            X[np.arange(len(kept)), len(names) + codes] = 1
             names += [f"{name}={each}" for each in book]
         else:
             X[:, len(names)] = codes
@@ -224,85 +208,91 @@ def encode(
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableReader:
-    """How a table of numbers and words becomes features, labels and ids.
+class TableSpec:
+    """How a table of numbers and words becomes features, labels and ids; see `catalogue.toml`.
 
     Attributes
     ----------
-    numbers : tuple of str
+    numbers : list of str
         Features that are numbers.
-    words : tuple of str or None
+    words : list of str or None
         Features that are words; None: every column that is nothing else.
-    cells : mapping of str to (str, callable)
-        Column and function of a cell for features that are not the plain value of a column.
     target : str
         Column of the label.
-    is_positive : callable
-        Says of a cell of that column whether the label is 1.
+    positive : str or int
+        Its content where the label is 1; a number, or a text that a dot may follow.
+    negative : str
+        Its content where the label is 0 instead.
     ids : str
         Column of the person; empty: every row is a person of its own.
-    ids_type : type
-        ``int``, or ``str`` where not all ids are whole numbers.
-    dropped : tuple of str
+    ids_are_texts : bool
+        Whether some ids are no whole numbers.
+    dropped : list of str
         Columns that are not used.
-    measured : tuple of str
+    measured : list of str
         Columns that must not be missing in rows of the variant "measured".
-    files : tuple of int
+    files : list of int
         Places of the training file and, if any, of the test file. They are read as one table, so
         that both have the same list of words.
     names, delimiter, skip
         As in `read_columns`.
     """
 
-    numbers: tuple[str, ...]
-    words: tuple[str, ...] | None = None
-    cells: Cells = field(default_factory=dict)
+    numbers: Sequence[str]
+    words: Sequence[str] | None = None
     target: str
-    is_positive: Callable[[str], bool]
+    positive: str | int = ""
+    negative: str = ""
     ids: str = ""
-    ids_type: type[int] | type[str] = int
-    dropped: tuple[str, ...] = ()
-    measured: tuple[str, ...] = ()
-    files: tuple[int, ...] = (0,)
-    names: tuple[str, ...] | None = None
+    ids_are_texts: bool = False
+    dropped: Sequence[str] = ()
+    measured: Sequence[str] = ()
+    files: Sequence[int] = (0,)
+    names: Sequence[str] | None = None
     delimiter: str = ","
     skip: str | None = None
 
-    def __call__(self, job: Job) -> Loaded:
-        """Read the files of a job."""
-        parts = [self._read(job, file) for file in self.files]
-        table = reduce(add, parts)
-        if job.variant == "measured":
-            known = [table[name].map(is_known, np.bool_) for name in self.measured]
-            table = table.where(np.logical_and.reduce(known))
-        words = self.words
-        if words is None:
-            others = {*self.numbers, *self.dropped, self.target, self.ids}
-            words = tuple(name for name in table.columns if name not in others)
-        X, features = encode(table, self.numbers, words, job.encode, self.cells)
-        y = table[self.target].map(self.is_positive, np.int64)
-        if len(parts) == 2:
-            n = len(parts[0])
-            return Loaded(X[:n], y[:n], None, X[n:], y[n:], feature_names=features)
-        dtype = np.int64 if self.ids_type is int else np.str_
-        ids = table[self.ids].map(self.ids_type, dtype) if self.ids else None
-        return Loaded(X, y, ids, feature_names=features)
+    def is_positive(self, text: str) -> bool:
+        """Say of a cell of the target whether the label is 1."""
+        if self.negative:
+            return word(text) != self.negative
+        if isinstance(self.positive, int):
+            return float(text) == self.positive
+        # Test files of UCI write a dot after the label.
+        return text.strip().rstrip(".") == self.positive
 
-    def _read(self, job: Job, file: int) -> Columns:
+
+def read_table(job: Job, specs: Mapping[str, TableSpec]) -> Loaded:
+    """Read the files of a table by its specification, which may be that of the variant."""
+    spec = specs[job.variant if job.variant in specs else ""]
+    parts = []
+    for file in spec.files:
         with job.text(file) as lines:
-            table = read_columns(lines, names=self.names, delimiter=self.delimiter, skip=self.skip)
-        job.check_rows(file, len(table))
-        return table
+            names, delimiter = spec.names, spec.delimiter
+            parts.append(read_columns(lines, names=names, delimiter=delimiter, skip=spec.skip))
+        job.check_rows(file, parts[-1].n_rows)
+    table = reduce(add, parts)
+    rows: Any = slice(None)
+    if job.variant == "measured":
+        known = [table.map(name, is_known, np.bool_) for name in spec.measured]
+        rows = np.logical_and.reduce(known)
+    others = {*spec.numbers, *spec.dropped, spec.target, spec.ids}
+    words = spec.words or [name for name in table if name not in others]
+    X, features = encode(table, spec.numbers, words, job.encode, rows=rows)
+    y = table.map(spec.target, spec.is_positive, np.int64)[rows]
+    if len(parts) == 2:
+        n = parts[0].n_rows
+        return Loaded(X[:n], y[:n], None, X[n:], y[n:], feature_names=features)
+    ids = None
+    if spec.ids:
+        kind = (str, np.str_) if spec.ids_are_texts else (int, np.int64)
+        ids = table.map(spec.ids, *kind)[rows]
+    return Loaded(X, y, ids, feature_names=features)
 
 
 def is_known(text: str) -> bool:
     """Say whether a cell holds a value."""
     return text not in MISSING
-
-
-def is_one(text: str) -> bool:
-    """Say whether a cell holds the number 1."""
-    return float(text) == 1
 
 
 def read_vaccine(job: Job) -> Loaded:
@@ -314,26 +304,20 @@ def read_vaccine(job: Job) -> Loaded:
         answers = read_columns(lines)
     with job.text(1) as lines:
         labels = read_columns(lines)
-    job.check_rows(0, len(answers))
-    people = answers["respondent_id"].map(int, np.int64)
-    rows = _find_labels(people.tolist(), labels)
-    columns = {name: each for name, each in answers.columns.items() if name != "respondent_id"}
-    if job.variant == "seasonal":
-        other = labels["h1n1_vaccine"]
-        columns["h1n1_vaccine"] = Column(other.texts, other.codes[rows])
-    X, features = encode(Columns(columns), (), columns, job.encode)
-    y = labels[f"{job.variant}_vaccine"].map(is_one, np.int64)[rows]
-    return Loaded(X, y, people, feature_names=features)
-
-
-def _find_labels(people: list[int], labels: Columns) -> NDArray[np.int64]:
-    """Return where each of the people stands in the file of labels."""
-    labelled = labels["respondent_id"].map(int, np.int64).tolist()
+    job.check_rows(0, answers.n_rows)
+    people = answers.map("respondent_id", int, np.int64)
+    labelled = labels.map("respondent_id", int, np.int64).tolist()
     places = {person: row for row, person in enumerate(labelled)}
-    lacking = [person for person in people if person not in places]
+    lacking = [person for person in people.tolist() if person not in places]
     if lacking:
         raise DatasetFormatError(f"no label for {len(lacking)} respondents: {lacking[:3]} ...")
-    return np.array([places[person] for person in people], np.int64)
+    rows = [places[person] for person in people.tolist()]
+    features = Columns({name: texts for name, texts in answers.items() if name != "respondent_id"})
+    if job.variant == "seasonal":
+        features["h1n1_vaccine"] = [labels["h1n1_vaccine"][row] for row in rows]
+    X, names = encode(features, (), features, job.encode)
+    y = labels.map(f"{job.variant}_vaccine", lambda text: float(text) == 1, np.int64)[rows]
+    return Loaded(X, y, people, feature_names=names)
 
 
 def numbers_of(lines: Iterable[str]) -> NDArray[np.float32]:

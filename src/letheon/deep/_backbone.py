@@ -1,8 +1,8 @@
 """A frozen feature extractor: a net whose weights never change again."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from letheon import state
-from letheon.deep._device import hold_rows, repeatable, resolve_device
+from letheon.deep._device import CPU, hold_rows, repeatable, resolve_device
+from letheon.deep._module import has_same_bits, named_tensors
 from letheon.exceptions import TrainingError
 from letheon.removal import Cache
 
@@ -21,14 +22,6 @@ Weights = Mapping[str, Any]
 _ROUNDING = 1e-4
 _PROBED = 8
 _REPEATED = 32
-_CPU = torch.device("cpu")
-
-
-class _Built(NamedTuple):
-    """A module with the weights in it, and copies of its parameters and buffers at that time."""
-
-    module: nn.Module
-    tensors: dict[str, Tensor]
 
 
 class Backbone:
@@ -68,14 +61,16 @@ class Backbone:
         weights: Weights | None = None,
         arguments: tuple[Any, ...] = (),
     ) -> None:
-        self.factory = factory
-        self.arguments = tuple(arguments)
+        self.factory, self.arguments = factory, tuple(arguments)
         module = self._made()
-        held = module.state_dict() if weights is None else weights
-        self._weights = {name: _frozen(name, value) for name, value in held.items()}
+        self._keep(module.state_dict() if weights is None else weights)
         _fill(module, self._weights)
-        self.fingerprint: str = state.digest([factory, self.arguments, self._weights])
-        self._modules: Cache[dict[str, _Built]] = Cache({})
+
+    def _keep(self, weights: Weights) -> None:
+        self._weights = {name: _frozen(name, value) for name, value in weights.items()}
+        self.fingerprint: str = state.digest([self.factory, self.arguments, self._weights])
+        # By device: a module with the weights in it, and copies of its tensors at that time.
+        self._modules: Cache[dict[str, tuple[nn.Module, dict[str, Tensor]]]] = Cache({})
 
     @property
     def weights(self) -> Mapping[str, NDArray[Any]]:
@@ -105,14 +100,21 @@ class Backbone:
     def of_rows(self, rows: NDArray[Any], *, batch_size: int, device: str) -> NDArray[Any]:
         """Return the features of rows that were checked before."""
         unit = resolve_device(device)
-        built = self._built(unit)
+        module = self._built(unit)
         with torch.no_grad(), torch.autocast(unit.type, enabled=False):
             parts = [
-                _one_vector_per_row(built.module, _batch(rows[begin : begin + batch_size], unit))
+                _one_vector_per_row(module, _batch(rows[begin : begin + batch_size], unit))
                 for begin in range(0, len(rows), batch_size)
             ]
-        self._require_constant(built)
-        return _require_finite(torch.cat(parts).numpy())
+        self._require_constant(unit)
+        features: NDArray[Any] = torch.cat(parts).numpy()
+        n_bad = int((~np.isfinite(features).all(axis=1)).sum())
+        if n_bad:
+            raise TrainingError(
+                f"the backbone gives NaN or infinity for {n_bad} of {len(features)} row(s); scale "
+                "the rows as it expects them, or look at its weights"
+            )
+        return features
 
     def of_single_rows(self, rows: NDArray[Any], *, device: str) -> NDArray[Any]:
         """Return the features of rows to learn from: each row goes through the module alone.
@@ -150,54 +152,51 @@ class Backbone:
         alone, up to rounding.
         """
         unit = resolve_device(device)
-        built = self._built(unit)
+        module = self._built(unit)
         where = np.linspace(0, len(rows) - 1, min(batch_size, len(rows))).astype(np.int64)
         try:
             with torch.no_grad(), repeatable(unit, deterministic=True):
-                _require_row_by_row(built.module, _batch(rows[where], unit))
+                _require_row_by_row(module, _batch(rows[where], unit))
         except Exception:
             # A module that changes itself is refused for that: the text says where to look.
-            self._require_constant(built)
+            self._require_constant(unit)
             # It may have kept something of these rows.
             self._modules.content = None
             raise
-        self._require_constant(built)
+        self._require_constant(unit)
 
-    def _built(self, device: torch.device) -> _Built:
+    def _built(self, device: torch.device) -> nn.Module:
+        if self._modules.content is None:
+            self._modules.content = {}
         kept = self._modules.content
-        if kept is None:
-            kept = self._modules.content = {}
-        found = kept.get(str(device))
-        if found is None:
+        if str(device) not in kept:
             module = self._made()
             _fill(module, self._weights)
             module = module.to(device).eval().requires_grad_(False)
-            tensors = {name: part.detach().clone() for name, part in _named_tensors(module)}
-            found = kept[str(device)] = _Built(module, tensors)
-        return found
+            tensors = {name: part.detach().clone() for name, part in named_tensors(module).items()}
+            kept[str(device)] = module, tensors
+        return kept[str(device)][0]
 
-    def _require_constant(self, built: _Built) -> None:
+    def _require_constant(self, device: torch.device) -> None:
         """Raise if a module has changed itself: it is frozen, and must remember no rows."""
-        now = dict(_named_tensors(built.module))
-        changed = now.keys() ^ built.tensors.keys()
-        changed |= {
-            name
-            for name, value in built.tensors.items()
-            if name in now and not _has_same_bits(now[name], value)
-        }
+        assert self._modules.content is not None
+        module, before = self._modules.content[str(device)]
+        now = named_tensors(module)
+        changed = now.keys() ^ before.keys()
+        common = now.keys() & before.keys()
+        changed |= {name for name in common if not has_same_bits(now[name], before[name])}
         if changed:
             self._modules.content = None
-            kind = (
-                "parameter" if min(changed) in dict(built.module.named_parameters()) else "buffer"
-            )
+            name = min(changed)
+            kind = "parameter" if name in dict(module.named_parameters()) else "buffer"
             raise TrainingError(
-                f"{kind} {min(changed)} of the backbone changes in evaluation mode, so that "
-                "features of a row depend on the rows before it; make it a constant"
+                f"{kind} {name} of the backbone changes in evaluation mode, so that features of a "
+                "row depend on the rows before it; make it a constant"
             )
 
     def _made(self) -> nn.Module:
         # Initial weights are drawn, but not at the cost of the caller's generator.
-        with repeatable(_CPU, deterministic=False), torch.device(_CPU):
+        with repeatable(CPU, deterministic=False), torch.device(CPU):
             module = self.factory(*self.arguments)
         if not isinstance(module, nn.Module):
             raise TypeError(
@@ -239,9 +238,7 @@ class Backbone:
         if not callable(factory) or not isinstance(arguments, tuple):
             raise ValueError("a backbone needs a factory and a tuple of arguments")
         backbone.factory, backbone.arguments = factory, arguments
-        backbone._weights = {name: _frozen(name, value) for name, value in weights.items()}
-        backbone.fingerprint = state.digest([factory, arguments, backbone._weights])
-        backbone._modules = Cache({})
+        backbone._keep(weights)
         return backbone
 
 
@@ -282,29 +279,6 @@ def _one_vector_per_row(module: nn.Module, batch: Tensor) -> Tensor:
     return said.flatten(1).cpu()
 
 
-def _named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from module.named_parameters()
-    yield from module.named_buffers()
-
-
-def _has_same_bits(one: Tensor, two: Tensor) -> bool:
-    """Compare bits, so that NaN equals itself and 0 does not equal -0."""
-    if one.shape != two.shape or one.dtype != two.dtype or one.device != two.device:
-        return False
-    ours, theirs = (part.detach().contiguous().reshape(-1).view(torch.uint8) for part in (one, two))
-    return torch.equal(ours, theirs)
-
-
-def _require_finite(features: NDArray[Any]) -> NDArray[Any]:
-    is_finite = np.isfinite(features).all(axis=1)
-    if not is_finite.all():
-        raise TrainingError(
-            f"the backbone gives NaN or infinity for {int((~is_finite).sum())} of {len(features)} "
-            "row(s); scale the rows as it expects them, or look at its weights"
-        )
-    return features
-
-
 def _require_row_by_row(module: nn.Module, batch: Tensor) -> None:
     together = _one_vector_per_row(module, batch)
     order = torch.randperm(len(batch))
@@ -334,6 +308,6 @@ def _depends_on_neighbours(module: nn.Module, batch: Tensor, together: Tensor) -
     for kept in (slice(0, None, 2), slice(1, None, 2)):
         other = batch.roll(1, 0)
         other[kept] = batch[kept]
-        if not _has_same_bits(_one_vector_per_row(module, other)[kept], together[kept]):
+        if not has_same_bits(_one_vector_per_row(module, other)[kept], together[kept]):
             return True
     return False

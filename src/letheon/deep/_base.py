@@ -1,10 +1,11 @@
-"""What the nets share: settings, rows in, labels, answers, requests that end in a retrain."""
+"""What the nets share: parameters, rows in, labels, answers, requests that end in a retrain."""
 
 import copy
 import inspect
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -34,11 +35,19 @@ from letheon.deep._device import (
     resolve_device,
     shape_attributes,
 )
-from letheon.deep._loop import PRECISIONS, Callback, DeviceData, Loop, LoopSettings
+from letheon.deep._loop import (
+    OPTIMIZERS,
+    PRECISIONS,
+    SCHEDULES,
+    Callback,
+    DeviceData,
+    Loop,
+    LoopSettings,
+)
 from letheon.deep._module import Nets, Statistics, Template
 from letheon.deep._nets import MLP
-from letheon.deep._optim import OPTIMIZERS, SCHEDULES
 from letheon.exceptions import LetheonWarning, warn_caller
+from letheon.guarantee import Guarantee, Kind
 from letheon.receipt import Receipt
 from letheon.removal import Cache, Change, ProbabilitiesMixin, RowsMixin, TrainingRows
 from letheon.seeds import Purpose, seed_from
@@ -56,60 +65,22 @@ from letheon.validation import (
     validate_parameters,
 )
 
-PARAMETER_RULES: Rules = {
-    "epochs": Whole(1),
-    "batch_size": Whole(1),
-    "calibration_rows": Whole(2),
-    "precision": OneOf(PRECISIONS),
-    "schedule": OneOf(SCHEDULES),
-    "optimizer": Either(OneOf(OPTIMIZERS), AnyCallable()),
-    "learning_rate": POSITIVE,
-    "momentum": Interval(0, 1, closed="left"),
-    "weight_decay": Interval(0),
-    "loss": Either(OneOf(("cross_entropy",), "'cross_entropy'"), AnyCallable()),
-    "module": OrNone(AnyCallable(), "a small MLP"),
-    "deterministic": Boolean(),
-}
+Positions = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
-
-def check_net_settings(model: Any) -> None:
-    """Raise ValueError or TypeError for the first setting that makes no sense."""
-    _require_optimizer_class(model.optimizer)
-    validate_parameters(model)
-    if callable(model.optimizer) and model.schedule != "constant":
-        raise ValueError(
-            f"schedule={model.schedule!r} needs an optimizer by name, one of {OPTIMIZERS}: an "
-            "optimiser of your own has its own learning rate"
-        )
-    if isinstance(model.loss, nn.Module):
-        name = type(model.loss).__name__
-        raise ValueError(
-            f"loss is a module ({name}); expected a function, such as those of torch.nn.functional"
-        )
-    if model.module is not None:
-        _require_factory(model.module)
-    resolve_device(model.device)
-
-
-def _require_factory(module: Any) -> None:
-    what = "a factory: it takes the shape of a row and the number of classes, and returns a net"
-    if isinstance(module, nn.Module):
-        raise ValueError(f"module is a net ({type(module).__name__}); expected {what}")
-    if isinstance(module, type) and module.__module__.startswith("torch."):
-        raise ValueError(f"module is a layer of torch ({module.__name__}); expected {what}")
-
-
-def _require_optimizer_class(optimizer: Any) -> None:
-    if isinstance(optimizer, torch.optim.Optimizer):
-        name = type(optimizer).__name__
-        raise ValueError(
-            f"optimizer is an object of {name}; expected one of {OPTIMIZERS}, or what makes one "
-            f"for parameters, such as functools.partial(torch.optim.{name}, lr=0.01)"
-        )
+_ANSWER_BATCH = 4096
+_CALIBRATION_BATCH = 256
+_CALIBRATION_ROWS = 4096
+_FACTORY = "a factory: it takes the shape of a row and the number of classes, and returns a net"
 
 
 def loop_settings(model: Any) -> LoopSettings:
-    """Return the settings of the loop."""
+    """Return the settings of the loop; losses reduce nothing, where they can be told to."""
+    loss = model.loss
+    try:
+        has_reduction = "reduction" in inspect.signature(loss).parameters
+    except (TypeError, ValueError):  # a name, or written in C
+        has_reduction = False
     return LoopSettings(
         batch_size=int(model.batch_size),
         optimizer=model.optimizer,
@@ -117,24 +88,9 @@ def loop_settings(model: Any) -> LoopSettings:
         momentum=float(model.momentum),
         weight_decay=float(model.weight_decay),
         schedule=model.schedule,
-        loss=_row_by_row(model.loss),
+        loss=partial(loss, reduction="none") if has_reduction else loss,
         precision=model.precision,
     )
-
-
-def _row_by_row(loss: Any) -> Any:
-    """Return a loss that reduces nothing, where it can be told to, as those of torch can."""
-    if isinstance(loss, str):
-        return loss
-    try:
-        parameters = inspect.signature(loss).parameters
-    except ValueError:  # written in C, perhaps
-        return loss
-    return partial(loss, reduction="none") if "reduction" in parameters else loss
-
-
-_CALIBRATION_BATCH = 256
-_CALIBRATION_ROWS = 4096
 
 
 class Workshop:
@@ -189,33 +145,30 @@ class Workshop:
         """Whether the slots of these rows are still those of the device."""
         return rows.X is self._X and rows.y is self._y
 
-    def wipe(self, positions: NDArray[np.int64]) -> None:
+    def wipe(self, positions: Positions) -> None:
         """Remove people from the device's own copy of the rows, if it has one."""
-        if self.device.type == "cpu":
-            return
-        where = torch.from_numpy(positions).to(self.device)
-        self.data.X[where] = 0
-        self.data.y[where] = 0
+        if self.device.type != "cpu":
+            where = torch.from_numpy(positions).to(self.device)
+            self.data.X[where] = 0
+            self.data.y[where] = 0
 
-    def statistics(self, flat: Tensor, positions: NDArray[np.int64]) -> Statistics:
+    def statistics(self, flat: Tensor, positions: Positions) -> Statistics:
         """Return BatchNorm's running statistics of one net, from a sample of its rows."""
-        if not self.template.has_batch_norm:
+        if not self.template.has_batch_norm or not len(positions):
             return {}
         sample = calibration_sample(self._rows, positions, self.seed, self._calibration_rows)
-        return self.template.statistics(flat, self._batches(sample))
+        if len(sample) == 1:
+            sample = np.repeat(sample, 2)  # BatchNorm refuses one row; in training too
+        parts = np.array_split(sample, -(-len(sample) // _CALIBRATION_BATCH))
+        return self.template.statistics(flat, map(self.rows_at, parts))
 
-    def _batches(self, positions: NDArray[np.int64]) -> Iterator[Tensor]:
-        if len(positions) == 1:
-            positions = np.repeat(positions, 2)  # BatchNorm refuses one row; in training too
-        n_batches = -(-len(positions) // _CALIBRATION_BATCH)
-        for part in np.array_split(positions, n_batches) if n_batches else ():
-            where = torch.from_numpy(part).to(self.device)
-            yield self.data.X.index_select(0, where).to(torch.float32)
+    def rows_at(self, positions: Positions) -> Tensor:
+        """Return rows as a net takes them."""
+        where = torch.from_numpy(positions).to(self.device)
+        return self.data.X.index_select(0, where).to(torch.float32)
 
 
-def calibration_sample(
-    rows: SlotRows, positions: NDArray[np.int64], seed: int, limit: int
-) -> NDArray[np.int64]:
+def calibration_sample(rows: SlotRows, positions: Positions, seed: int, limit: int) -> Positions:
     """Return the `limit` of these rows whose people have the smallest keyed hashes.
 
     Whether a row is in the sample of a smaller group of people depends on nobody who left before.
@@ -226,33 +179,43 @@ def calibration_sample(
     return positions[np.sort(np.argsort(hashes, kind="stable")[:limit])]
 
 
-Positions = NDArray[np.int64]
-Floats = NDArray[np.float64]
+def numbered_slots(groups: Positions) -> Positions:
+    """Return the slot of every row: how many rows of its group stand before it."""
+    order = np.argsort(groups, kind="stable")
+    ranked = groups[order]
+    slots = np.empty_like(groups)
+    slots[order] = np.arange(len(groups)) - np.searchsorted(ranked, ranked)
+    return slots
 
-_ANSWER_BATCH = 4096
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class NetParameters:
+    """Parameters of all nets: each is declared once, with its default."""
+
+    module: Any = None
+    epochs: int = 20
+    optimizer: Any = "adam"
+    learning_rate: float = 0.005
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    schedule: str = "constant"
+    loss: Any = "cross_entropy"
+    batch_size: int = 64
+    precision: str = "float32"
+    calibration_rows: int = 4096
+    device: str = "auto"
+    deterministic: bool = True
+    random_state: Any = None
 
 
-class NetBase(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixin, RowsMixin, BaseEstimator):
+class NetBase(
+    NetParameters, ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixin, RowsMixin, BaseEstimator
+):
     """A classifier made of one or more nets of one architecture, which holds its rows.
 
     A family writes `_train` (everything from scratch) and `_remove` (a request after which every
     class still has rows); both return a `Change` to be committed.
     """
-
-    module: Any
-    loss: Any
-    optimizer: Any
-    learning_rate: float
-    momentum: float
-    weight_decay: float
-    schedule: str
-    epochs: int
-    batch_size: int
-    precision: str
-    calibration_rows: int
-    device: str
-    deterministic: bool
-    random_state: Any
 
     counts_: NDArray[np.int64]  # a net is a classifier
     nets_: Nets
@@ -264,7 +227,20 @@ class NetBase(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixin, RowsMixin,
 
     # Where a net is trained is part of `environment_`, where its states lie of nothing.
     _neutral_parameters: ClassVar[frozenset[str]] = frozenset({"device", "max_memory"})
-    _parameter_rules: ClassVar[Rules] = PARAMETER_RULES
+    _parameter_rules: ClassVar[Rules] = {
+        "epochs": Whole(1),
+        "batch_size": Whole(1),
+        "calibration_rows": Whole(2),
+        "precision": OneOf(PRECISIONS),
+        "schedule": OneOf(SCHEDULES),
+        "optimizer": Either(OneOf(OPTIMIZERS), AnyCallable()),
+        "learning_rate": POSITIVE,
+        "momentum": Interval(0, 1, closed="left"),
+        "weight_decay": Interval(0),
+        "loss": Either(OneOf(("cross_entropy",), "'cross_entropy'"), AnyCallable()),
+        "module": OrNone(AnyCallable(), "a small MLP"),
+        "deterministic": Boolean(),
+    }
     _not_digested: ClassVar[frozenset[str]] = ForgetMixin._not_digested | {"cache_"}
 
     def fit(self, X: Any, y: Any, *, ids: Any = None, callback: Callback | None = None) -> Self:
@@ -362,7 +338,30 @@ class NetBase(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixin, RowsMixin,
         return answer
 
     def _check_settings(self) -> None:
-        check_net_settings(self)
+        """Raise ValueError or TypeError for the first parameter that makes no sense."""
+        module, loss, optimizer = self.module, self.loss, self.optimizer
+        if isinstance(optimizer, torch.optim.Optimizer):
+            name = type(optimizer).__name__
+            raise ValueError(
+                f"optimizer is an object of {name}; expected one of {OPTIMIZERS}, or what makes "
+                f"one for parameters, such as functools.partial(torch.optim.{name}, lr=0.01)"
+            )
+        validate_parameters(self)
+        if callable(optimizer) and self.schedule != "constant":
+            raise ValueError(
+                f"schedule={self.schedule!r} needs an optimizer by name, one of {OPTIMIZERS}: an "
+                "optimiser of your own has its own learning rate"
+            )
+        if isinstance(loss, nn.Module):
+            raise ValueError(
+                f"loss is a module ({type(loss).__name__}); expected a function, such as those of "
+                "torch.nn.functional"
+            )
+        if isinstance(module, nn.Module):
+            raise ValueError(f"module is a net ({type(module).__name__}); expected {_FACTORY}")
+        if isinstance(module, type) and module.__module__.startswith("torch."):
+            raise ValueError(f"module is a layer of torch ({module.__name__}); expected {_FACTORY}")
+        resolve_device(self.device)
 
     def _device(self) -> torch.device:
         return resolve_device(self.device)
@@ -421,12 +420,13 @@ class NetBase(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixin, RowsMixin,
 
     def _workshop(self) -> Workshop:
         """Return the workshop of the rows held, made again after a load or a compaction."""
-        found = self.cache_.content
-        if found is None or not found.serves(self.rows_) or found.device != self._device():
-            template = self._template_of(self.nets_)
-            found = self._furnished(self.rows_, template, self.seed_)
-            self.cache_.content = found
-        return found
+        workshop = self.cache_.content
+        if workshop is None or not (
+            workshop.serves(self.rows_) and workshop.device == self._device()
+        ):
+            workshop = self._furnished(self.rows_, self._template_of(self.nets_), self.seed_)
+            self.cache_.content = workshop
+        return workshop
 
     @property
     def _factory(self) -> Any:
@@ -436,19 +436,40 @@ class NetBase(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixin, RowsMixin,
         return Template(self._factory, self.shape_, len(nets.classes), self.seed_, nets.constants)
 
     def _nets(
-        self, workshop: Workshop, flat: torch.Tensor, owned: list[Positions], classes: Any
+        self, workshop: Workshop, flat: Tensor, owned: Sequence[Positions | None], classes: Any
     ) -> Nets:
-        """Return nets that can answer; `owned` are the rows of each.
+        """Return nets that can answer; `owned` are the rows of each, None those that it had.
 
         A net without any rows does not answer.
         """
-        statistics = [
-            workshop.statistics(line, rows) if len(rows) else {}
-            for line, rows in zip(flat, owned, strict=True)
-        ]
-        answers = [len(rows) > 0 for rows in owned]
+        statistics, answers = list[Statistics](), list[bool]()
+        for number, (line, rows) in enumerate(zip(flat, owned, strict=True)):
+            if rows is None:
+                statistics.append(self.nets_.statistics[number])
+                answers.append(self.nets_.answers[number])
+            else:
+                statistics.append(workshop.statistics(line, rows))
+                answers.append(len(rows) > 0)
         constants = {name: part.clone() for name, part in workshop.template.constants.items()}
         return Nets(flat, statistics, answers, classes, constants, workshop.template)
+
+    def _trained(
+        self,
+        held: TrainingRows,
+        workshop: Workshop,
+        nets: Nets,
+        rebuilt: Mapping[str, int] = {},
+        **own: Any,
+    ) -> Change:
+        """Return the change of a training from scratch; `own` are attributes of the family."""
+        attributes = {
+            "rows_": held.rows,
+            "counts_": held.counts,
+            "nets_": nets,
+            "shape_": held.rows.X.shape[1:],
+            "cache_": Cache(workshop),
+        }
+        return Change(attributes | own, Outcome(1.0, rebuilt))
 
     def _replace_all(self, change: Change, about: dict[str, Any]) -> tuple[Warning, ...]:
         """Put a fit in place of what was there, in one call for concurrent readers."""
@@ -456,9 +477,6 @@ class NetBase(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixin, RowsMixin,
         for stale in {"tuning_", "feature_names_in_"} - about.keys():
             vars(self).pop(stale, None)
         return change.outcome.warnings
-
-    def _held(self) -> TrainingRows:
-        return TrainingRows(self.rows_, self.nets_.classes, self.counts_)
 
     def _prepare(self, removal: Removal, callback: Callback | None = None) -> Any:
         counts = self._counts_without(removal.where)
@@ -469,34 +487,46 @@ class NetBase(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixin, RowsMixin,
 
     def _retrain(self, positions: Positions, callback: Callback | None) -> Change:
         """Prepare a fit from scratch on the remaining rows."""
-        change = self._train(self._held().without(positions), self.seed_, callback)
+        held = TrainingRows(self.rows_, self.nets_.classes, self.counts_).without(positions)
+        change = self._train(held, self.seed_, callback)
         outcome = change.outcome._replace(work=1.0, rebuilt={"retrains": 1})
         return Change(change.attributes, outcome, (partial(self.rows_.wipe, positions),))
 
-    def _without(
-        self,
-        removal: Removal,
-        attributes: dict[str, Any],
-        outcome: Outcome,
-        *writes: Callable[[], None],
-    ) -> Change:
+    def _without(self, removal: Removal, attributes: dict[str, Any], outcome: Outcome) -> Change:
         """Return the change that also removes the rows, on the host and on the device."""
         positions: Positions = removal.where
         attributes = {"counts_": self._counts_without(positions), **attributes}
-        on_device = partial(self._workshop().wipe, positions)
-        on_host = partial(self.rows_.wipe, positions)
-        return Change(attributes, outcome, (*writes, on_device, on_host))
+        writes = partial(self._workshop().wipe, positions), partial(self.rows_.wipe, positions)
+        return Change(attributes, outcome, writes)
+
+    def _state_claim(
+        self,
+        kind: Kind,
+        reference: str,
+        assumptions: tuple[str, ...],
+        residual_state: tuple[str, ...],
+    ) -> Guarantee:
+        """Return a claim for the requests and releases that the method declares."""
+        return Guarantee(
+            kind=kind,
+            reference=reference,
+            requests=self.facts.requests,
+            releases=self.facts.releases,
+            assumptions=assumptions,
+            residual_state=residual_state,
+        )
 
     def _answer(self, X: Any) -> tuple[Nets, Floats]:
         require_fitted(self)
         rows = ask_rows(self, X, self.shape_)
         nets, device = self.nets_, self._device()  # read once: a commit may replace them meanwhile
-        modules = nets.modules(self._template_of, device)
+        modules, parts = nets.modules(self._template_of, device), []
         with torch.no_grad(), torch.autocast(device.type, enabled=False):
-            parts = [
-                _shares(modules, torch.from_numpy(rows[begin : begin + _ANSWER_BATCH]).to(device))
-                for begin in range(0, len(rows), _ANSWER_BATCH)
-            ]
+            for begin in range(0, len(rows), _ANSWER_BATCH):
+                x = torch.from_numpy(rows[begin : begin + _ANSWER_BATCH]).to(device)
+                batch = x.to(torch.float32)
+                shares = [torch.softmax(module(batch).double(), dim=1) for module in modules]
+                parts.append(torch.stack(shares).cpu().numpy())
         return nets, self._aggregate(np.concatenate(parts, axis=1))
 
     def _environment(self) -> dict[str, str]:
@@ -513,10 +543,3 @@ class NetBase(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixin, RowsMixin,
         tags.input_tags.three_d_array = True
         tags.non_deterministic = not self.deterministic
         return tags
-
-
-def _shares(modules: list[torch.nn.Module], x: torch.Tensor) -> Floats:
-    """Return the class probabilities that every net gives, shape (W, k, n_classes)."""
-    batch = x.to(torch.float32)
-    shares = [torch.softmax(module(batch).double(), dim=1) for module in modules]
-    return torch.stack(shares).cpu().numpy()

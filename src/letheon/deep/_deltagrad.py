@@ -1,6 +1,7 @@
 """DeltaGrad for nets: removal by replaying stochastic gradient descent (Wu et al. 2020)."""
 
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -12,10 +13,10 @@ from letheon.base import Outcome, Removal
 from letheon.data import SlotRows
 from letheon.deep._base import NetBase, Positions, Workshop
 from letheon.deep._loop import EMPTY, Callback, Slots
-from letheon.deep._replay import Descent, LocalChecks, Path, Plan, Replay, Run
+from letheon.deep._replay import Descent, LocalChecks, Path, Plan, Replay
 from letheon.exceptions import TrainingError
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
-from letheon.removal import Cache, Change, Exactness, TrainingRows
+from letheon.removal import Change, Exactness, TrainingRows
 from letheon.validation import POSITIVE, OrNone, Rules, Whole
 
 FACTS = MethodFacts(
@@ -61,6 +62,7 @@ _PROBED_ROWS = 16
 _ROUNDING = 1e-3
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class DeltaGradNetClassifier(NetBase):
     """Any torch module that forgets by replaying its gradient descent.
 
@@ -181,54 +183,24 @@ class DeltaGradNetClassifier(NetBase):
         "max_smoothness": OrNone(POSITIVE),
     }
     # Settings of the loop that this method does not leave open.
-    optimizer = "sgd"
-    momentum = 0.0
-    precision = "float32"
-    calibration_rows = 2
+    optimizer: ClassVar[str] = "sgd"  # type: ignore[misc]
+    momentum: ClassVar[float] = 0.0  # type: ignore[misc]
+    precision: ClassVar[str] = "float32"  # type: ignore[misc]
+    calibration_rows: ClassVar[int] = 2  # type: ignore[misc]
 
-    path_: Path
-    n_slots_: int
+    batch_size: int = 256
+    learning_rate: float = 0.1
+    burn_in: int = 10
+    period: int = 5
+    history: int = 2
+    min_curvature: float = 1e-3
+    max_smoothness: float | None = None
+    max_error: float = 1.0
+    max_distance: float = 0.1
+    max_memory: int = 2**30
 
-    def __init__(
-        self,
-        *,
-        module: Any = None,
-        epochs: int = 20,
-        batch_size: int = 256,
-        learning_rate: float = 0.1,
-        weight_decay: float = 0.0,
-        schedule: str = "constant",
-        loss: Any = "cross_entropy",
-        burn_in: int = 10,
-        period: int = 5,
-        history: int = 2,
-        min_curvature: float = 1e-3,
-        max_smoothness: float | None = None,
-        max_error: float = 1.0,
-        max_distance: float = 0.1,
-        max_memory: int = 2**30,
-        device: str = "auto",
-        deterministic: bool = True,
-        random_state: Any = None,
-    ) -> None:
-        self.module = module
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.schedule = schedule
-        self.loss = loss
-        self.burn_in = burn_in
-        self.period = period
-        self.history = history
-        self.min_curvature = min_curvature
-        self.max_smoothness = max_smoothness
-        self.max_error = max_error
-        self.max_distance = max_distance
-        self.max_memory = max_memory
-        self.device = device
-        self.deterministic = deterministic
-        self.random_state = random_state
+    path_: Path = field(init=False)
+    n_slots_: int = field(init=False)
 
     def _train(self, held: TrainingRows, seed: int, callback: Callback | None) -> Change:
         rows, n_slots = held.rows, len(held.rows)
@@ -237,31 +209,18 @@ class DeltaGradNetClassifier(NetBase):
         _require_separable_rows(workshop)
         plan = self._plan(_slots(rows, n_slots), workshop)
         start = workshop.template.initial(0).to(workshop.device)
-        run = self._descent(workshop).recorded(start, plan, callback)
+        run = Descent(workshop, plan, int(self.max_memory), callback).run(start)
         nets = self._nets(workshop, run.end[None], [np.flatnonzero(rows.alive)], held.classes)
-        attributes = {
-            "rows_": rows,
-            "counts_": held.counts,
-            "shape_": rows.X.shape[1:],
-            "nets_": nets,
-            "cache_": Cache(workshop),
-            "path_": run.path,
-            "n_slots_": n_slots,
-        }
-        return Change(attributes, Outcome(1.0))
+        return self._trained(held, workshop, nets, path_=run.path, n_slots_=n_slots)
 
     def _plan(self, slots: Slots, workshop: Workshop) -> Plan:
         return Plan.make(slots, workshop.settings, int(self.epochs), workshop.seed)
-
-    def _descent(self, workshop: Workshop) -> Descent:
-        memory = int(self.max_memory)
-        return Descent(workshop.template, workshop.data, workshop.settings, memory)
 
     def _remove(self, removal: Removal, callback: Callback | None) -> Change:
         if 2 * (len(self.rows_) - removal.n_rows) < self.n_slots_:
             return self._retrain(removal.where, callback)
         workshop = self._workshop()
-        run, plan = self._replayed(workshop, removal.where, callback)
+        run = self._replayed(workshop, removal.where, callback)
         if not bool(torch.isfinite(run.end).all()):
             return self._retrain(removal.where, callback)
         staying = np.setdiff1d(np.flatnonzero(self.rows_.alive), removal.where)
@@ -270,8 +229,11 @@ class DeltaGradNetClassifier(NetBase):
             "path_": run.path,
         }
         moved = torch.linalg.vector_norm(run.end - self.nets_.flat[0].to(workshop.device))
+        # A product counts as the rows whose gradient takes as many flops.
+        rows_per_product = (4 * int(self.history) + 3) / 3
+        n_rows = max(len(staying) * int(self.epochs), 1)
         outcome = Outcome(
-            self._work(run, plan),
+            (run.n_visits + rows_per_product * run.n_approximate) / n_rows,
             {"exact steps": run.n_exact},
             estimates={"moved": float(moved), "missed": run.missed},
         )
@@ -279,41 +241,33 @@ class DeltaGradNetClassifier(NetBase):
 
     def _replayed(
         self, workshop: Workshop, leaving: Positions, callback: Callback | None
-    ) -> tuple[Run, Plan]:
-        """Replay the path without some rows; return the steps that stay, too."""
+    ) -> Replay:
+        """Replay the path without some rows."""
         before = self._plan(_slots(self.rows_, self.n_slots_), workshop)
         marked = before.where(leaving)
         after, met = before.without(marked, workshop.settings), before.meetings(marked)
-        first = _first_change(before, after, met)
-        exactness = Exactness(int(self.burn_in), int(self.period), int(self.history))
+        # A batch that becomes empty is no step, and a schedule counts steps.
+        rates = enumerate(zip(before.rates, after.rates, strict=True))
+        first_change = min([*met, *(step for step, (old, new) in rates if old != new)])
         replay = Replay(
-            self._descent(workshop), self.path_, after, met, exactness, self._local_checks()
+            workshop,
+            after,
+            int(self.max_memory),
+            callback,
+            old=self.path_,
+            leaving=met,
+            exactness=Exactness(int(self.burn_in), int(self.period), int(self.history)),
+            checks=self._local_checks(),
         )
-        return replay.run(first, callback), after
+        return replay.replay(first_change)
 
     def _local_checks(self) -> LocalChecks:
         most = self.max_smoothness or 2.0 / self.learning_rate
-        return LocalChecks(
-            min_curvature=float(self.min_curvature),
-            max_smoothness=float(most),
-            max_error=float(self.max_error),
-            max_distance=float(self.max_distance),
-        )
-
-    def _work(self, run: Run, plan: Plan) -> float:
-        """Share of a retrain; a product counts as the rows whose gradient takes as many flops."""
-        rows_per_product = (4 * int(self.history) + 3) / 3
-        return (run.n_visits + rows_per_product * run.n_approximate) / max(sum(plan.sizes), 1)
+        limits = self.min_curvature, most, self.max_error, self.max_distance
+        return LocalChecks(*map(float, limits))
 
     def _claim(self) -> Guarantee:
-        return Guarantee(
-            kind="empirical",
-            reference=_REFERENCE,
-            requests=FACTS.requests,
-            releases=FACTS.releases,
-            assumptions=_ASSUMPTIONS,
-            residual_state=_RESIDUAL_STATE,
-        )
+        return self._state_claim("empirical", _REFERENCE, _ASSUMPTIONS, _RESIDUAL_STATE)
 
 
 def _slots(rows: SlotRows, n_slots: int) -> Slots:
@@ -321,14 +275,6 @@ def _slots(rows: SlotRows, n_slots: int) -> Slots:
     slots, held = np.full(n_slots, EMPTY), np.flatnonzero(rows.alive)
     slots[rows.extra[_SLOT][held]] = held
     return slots
-
-
-def _first_change(before: Plan, after: Plan, met: dict[int, torch.Tensor]) -> int:
-    """Return the first step that is another one without the rows that leave."""
-    rates = zip(before.rates, after.rates, strict=True)
-    # A batch that becomes empty is no step, and a schedule counts steps.
-    slowed = [step for step, (old, new) in enumerate(rates) if old != new]
-    return min([*met, *slowed])
 
 
 def _require_separable_rows(workshop: Workshop) -> None:

@@ -1,10 +1,12 @@
 """Devices, and rows on their way to them."""
 
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,8 +16,11 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_array
 
+from letheon.exceptions import CheckpointError
 from letheon.inner import remember_features, require_features
+from letheon.removal import allocate_file
 
+CPU = torch.device("cpu")
 DEVICES = ("auto", "cpu", "cuda")
 
 _turn = threading.RLock()
@@ -47,27 +52,122 @@ def describe_device(device: torch.device) -> dict[str, str]:
     return {"torch": str(torch.__version__), "device": unit}
 
 
+def mapped_zeros(
+    shape: tuple[int, ...],
+    what: str = "checkpoints",
+    advice: str = "set checkpoint_dir, or raise max_memory",
+) -> torch.Tensor:
+    """Return zeros in a file without a name, which only this user reads and ends with the process.
+
+    Raises `CheckpointError` where there is no room for `what`, with some `advice`.
+    """
+    n_bytes = 4 * prod(shape)
+    try:
+        room = allocate_file(n_bytes)
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot keep {n_bytes} bytes of {what} in {tempfile.gettempdir()}: "
+            f"{error.strerror or error}; {advice}"
+        ) from error
+    return torch.from_numpy(np.frombuffer(room, np.float32).reshape(shape))
+
+
+class _Switch(NamedTuple):
+    """One of torch's settings: how to read and to write it, and the value that it should have."""
+
+    read: Callable[[], Any]
+    write: Callable[[Any], object]
+    value: Any
+
+    @classmethod
+    def of(cls, place: Any, name: str, value: Any) -> "_Switch":
+        """Return the switch that is an attribute."""
+        return cls(partial(getattr, place, name), partial(setattr, place, name), value)
+
+
+@contextmanager
+def _set(switches: list[_Switch]) -> Iterator[None]:
+    """Set switches, and put back what the caller has set."""
+    before = [switch.read() for switch in switches]
+    try:
+        for switch in switches:
+            switch.write(switch.value)
+        yield
+    finally:
+        for switch, value in zip(switches, before, strict=True):
+            switch.write(value)
+
+
+def _precision(device: torch.device, *, coarse: bool) -> list[_Switch]:
+    """Return whether a GPU may round factors of products to 10 bits (TF32); a CPU never may."""
+    backends: Any = torch.backends  # modules with properties, which stubs do not know
+    is_coarse = coarse and device.type == "cuda"
+    if hasattr(backends.cudnn, "conv"):
+        # Since torch 2.9; reading the older switches is an error for whoever has used these.
+        cuda = [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn]
+        cpu = [backends.mkldnn.matmul, backends.mkldnn.conv, backends.mkldnn.rnn]
+        places = cuda if device.type == "cuda" else cpu
+        value = "tf32" if is_coarse else "ieee"
+        return [_Switch.of(place, "fp32_precision", value) for place in places]
+    get, put = torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
+    return [
+        _Switch(get, put, "high" if is_coarse else "highest"),
+        _Switch.of(backends.cudnn, "allow_tf32", is_coarse),
+    ]
+
+
+def products(device: torch.device, *, coarse: bool) -> AbstractContextManager[None]:
+    """Return the context in which a GPU may round factors of products, or may not."""
+    return _set(_precision(device, coarse=coarse))
+
+
+def _plain_modes() -> list[_Switch]:
+    mkldnn: Any = torch.backends.mkldnn  # a module with a property, which stubs do not know
+    return [
+        _Switch(torch.get_default_dtype, torch.set_default_dtype, torch.float32),
+        _Switch.of(mkldnn, "enabled", True),
+    ]
+
+
+def _fixed_kernels() -> list[_Switch]:
+    # cuBLAS reads it when it is first used; without it torch refuses matrix products on a GPU.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    enabled = torch.are_deterministic_algorithms_enabled
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled
+    return [
+        _Switch(
+            lambda: (enabled(), warn_only()),
+            lambda mode: torch.use_deterministic_algorithms(mode[0], warn_only=mode[1]),
+            (True, False),
+        ),
+        # No result reads memory that was not written.
+        _Switch.of(torch.utils.deterministic, "fill_uninitialized_memory", False),
+        _Switch.of(torch.backends.cudnn, "benchmark", False),
+        _Switch(torch.get_num_threads, torch.set_num_threads, 1),
+    ]
+
+
 class _Run:
     """What a run fixes outside its nets; it can be let go for a while and taken up again."""
 
     def __init__(self, device: torch.device, *, deterministic: bool) -> None:
         self._device = device
         self._deterministic = deterministic
-        self._fixed = ExitStack()
 
     def begin(self) -> None:
-        devices = [self._device] if self._device.type == "cuda" else []
+        device = self._device
+        switches = [*_plain_modes(), *_precision(device, coarse=False)]
         with ExitStack() as fixed:
             fixed.enter_context(_turn)
-            fixed.enter_context(torch.random.fork_rng(devices=devices))
-            fixed.enter_context(_plain_modes(self._device))
-            if self._deterministic:
-                fixed.enter_context(_fixed_kernels())
-                fixed.enter_context(_one_torch_thread())
-            self._fixed = fixed.pop_all()
-
-    def end(self) -> None:
-        self._fixed.close()
+            fixed.enter_context(
+                torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+            )
+            fixed.enter_context(
+                _set([*switches, *_fixed_kernels()] if self._deterministic else switches)
+            )
+            fixed.enter_context(torch.inference_mode(mode=False))
+            fixed.enter_context(torch.autocast(device.type, enabled=False))
+            self.end = fixed.pop_all().close
 
 
 class _Runs(threading.local):
@@ -115,103 +215,6 @@ def paused() -> Iterator[None]:
         for run in runs:
             run.begin()
         _mine.stack = runs
-
-
-@contextmanager
-def _plain_modes(device: torch.device) -> Iterator[None]:
-    mkldnn: Any = torch.backends.mkldnn  # a module with a property, which stubs do not know
-    before = torch.get_default_dtype(), mkldnn.enabled
-    torch.set_default_dtype(torch.float32)
-    mkldnn.enabled = True
-    try:
-        with (
-            torch.inference_mode(mode=False),
-            torch.autocast(device.type, enabled=False),
-            products(device, coarse=False),
-        ):
-            yield
-    finally:
-        torch.set_default_dtype(before[0])
-        mkldnn.enabled = before[1]
-
-
-class _Switch(NamedTuple):
-    """One of torch's switches for products: how to read and set it, and its two positions."""
-
-    read: Callable[[], Any]
-    write: Callable[[Any], object]
-    fine: Any
-    coarse: Any
-
-
-def _switch(place: Any, name: str, fine: Any, coarse: Any) -> _Switch:
-    return _Switch(partial(getattr, place, name), partial(setattr, place, name), fine, coarse)
-
-
-def _switches(device: torch.device) -> list[_Switch]:
-    backends: Any = torch.backends  # modules with properties, which stubs do not know
-    if hasattr(backends.cudnn, "conv"):
-        # Since torch 2.9; reading the older switches is an error for whoever has used these.
-        cuda = [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn]
-        cpu = [backends.mkldnn.matmul, backends.mkldnn.conv, backends.mkldnn.rnn]
-        places = cuda if device.type == "cuda" else cpu
-        return [_switch(place, "fp32_precision", "ieee", "tf32") for place in places]
-    get, put = torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
-    return [
-        _Switch(get, put, "highest", "high"),
-        _switch(backends.cudnn, "allow_tf32", fine=False, coarse=True),
-    ]
-
-
-@contextmanager
-def products(device: torch.device, *, coarse: bool) -> Iterator[None]:
-    """Say whether a GPU may round factors of products to 10 bits (TF32); a CPU never may.
-
-    Whatever the caller has set is put back.
-    """
-    switches = _switches(device)
-    before = [switch.read() for switch in switches]
-    is_coarse = coarse and device.type == "cuda"
-    for switch in switches:
-        switch.write(switch.coarse if is_coarse else switch.fine)
-    try:
-        yield
-    finally:
-        for switch, value in zip(switches, before, strict=True):
-            switch.write(value)
-
-
-@contextmanager
-def _fixed_kernels() -> Iterator[None]:
-    # cuBLAS reads it when it is first used; without it torch refuses matrix products on a GPU.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    memory: Any = torch.utils.deterministic  # a module with a property, which stubs do not know
-    before = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-        memory.fill_uninitialized_memory,
-        torch.backends.cudnn.benchmark,
-    )
-    torch.use_deterministic_algorithms(True)
-    # No result reads memory that was not written.
-    memory.fill_uninitialized_memory = False
-    torch.backends.cudnn.benchmark = False
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-        memory.fill_uninitialized_memory = before[2]
-        torch.backends.cudnn.benchmark = before[3]
-
-
-@contextmanager
-def _one_torch_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 # Words of other people's errors that quote somebody's row, and what is said instead.
@@ -269,12 +272,6 @@ def shape_attributes(X: Any, shape: tuple[int, ...]) -> dict[str, Any]:
     stand_in = BaseEstimator()
     remember_features(stand_in, X)
     return vars(stand_in)
-
-
-def remember_shape(model: Any, X: Any, shape: tuple[int, ...]) -> None:
-    """Set what `shape_attributes` returns; names of an earlier fit go."""
-    vars(model).pop("feature_names_in_", None)
-    vars(model).update(shape_attributes(X, shape))
 
 
 def _as_array(X: Any, model: Any) -> Any:

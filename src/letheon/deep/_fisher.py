@@ -2,7 +2,8 @@
 
 import copy
 from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -10,14 +11,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from letheon.base import Outcome, Removal
-from letheon.deep._base import NetBase, Positions, Workshop, calibration_sample
+from letheon.deep._base import NetBase, Positions, Workshop, calibration_sample, numbered_slots
 from letheon.deep._information import Batch, Batches, Information, Power, diagonal, kronecker
 from letheon.deep._loop import Callback, Stretch
-from letheon.deep._stitch import numbered_slots
 from letheon.exceptions import TrainingError
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
 from letheon.noise import NoiseSource
-from letheon.removal import Cache, Change, TrainingRows, opaque_repr
+from letheon.removal import Change, TrainingRows, opaque_repr
 from letheon.seeds import Purpose, mix64
 from letheon.validation import POSITIVE, Interval, OneOf, OrNone, Rules, Whole
 
@@ -94,6 +94,7 @@ class _Objective(NamedTuple):
             yield losses.sum() / len(self.positions)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class FisherNetClassifier(NetBase):
     """A net that hides people who leave under noise, most where the other rows decide least.
 
@@ -216,60 +217,18 @@ class FisherNetClassifier(NetBase):
         "clamp": OrNone(POSITIVE),
     }
 
-    source_: NoiseSource
+    sigma: float = 1e-3
+    exponent: float = 0.25
+    fisher: str = "diagonal"
+    labels: str = "all"
+    fisher_rows: int | None = None
+    damping: float = 1e-8
+    clamp: float | None = None
+    newton_step: bool = False
+    step_damping: float = 1e-2
+    noise_seed: int | None = None
 
-    def __init__(
-        self,
-        *,
-        module: Any = None,
-        sigma: float = 1e-3,
-        exponent: float = 0.25,
-        fisher: str = "diagonal",
-        labels: str = "all",
-        fisher_rows: int | None = None,
-        damping: float = 1e-8,
-        clamp: float | None = None,
-        newton_step: bool = False,
-        step_damping: float = 1e-2,
-        epochs: int = 20,
-        optimizer: Any = "adam",
-        learning_rate: float = 0.005,
-        momentum: float = 0.9,
-        weight_decay: float = 0.0,
-        schedule: str = "constant",
-        loss: Any = "cross_entropy",
-        batch_size: int = 64,
-        precision: str = "float32",
-        calibration_rows: int = 4096,
-        device: str = "auto",
-        deterministic: bool = True,
-        noise_seed: int | None = None,
-        random_state: Any = None,
-    ) -> None:
-        self.module = module
-        self.sigma = sigma
-        self.exponent = exponent
-        self.fisher = fisher
-        self.labels = labels
-        self.fisher_rows = fisher_rows
-        self.damping = damping
-        self.clamp = clamp
-        self.newton_step = newton_step
-        self.step_damping = step_damping
-        self.epochs = epochs
-        self.optimizer = optimizer
-        self.learning_rate = learning_rate
-        self.momentum = momentum
-        self.weight_decay = weight_decay
-        self.schedule = schedule
-        self.loss = loss
-        self.batch_size = batch_size
-        self.precision = precision
-        self.calibration_rows = calibration_rows
-        self.device = device
-        self.deterministic = deterministic
-        self.noise_seed = noise_seed
-        self.random_state = random_state
+    source_: NoiseSource = field(init=False)
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -281,20 +240,12 @@ class FisherNetClassifier(NetBase):
         NoiseSource(self.noise_seed)
 
     def _train(self, held: TrainingRows, seed: int, callback: Callback | None) -> Change:
-        workshop, rows = self._new_workshop(held, seed), held.rows
+        workshop = self._new_workshop(held, seed)
         self._require_information(workshop)
-        slots = np.flatnonzero(rows.alive)
-        loop = workshop.loop()
+        slots, loop = np.flatnonzero(held.rows.alive), workshop.loop()
         flat = loop.train(loop.initial(), Stretch(0, (slots,), int(self.epochs)), callback)
-        attributes = {
-            "rows_": rows,
-            "counts_": held.counts,
-            "nets_": self._nets(workshop, flat, [slots], held.classes),
-            "shape_": rows.X.shape[1:],
-            "cache_": Cache(workshop),
-            "source_": NoiseSource(self.noise_seed),
-        }
-        return Change(attributes, Outcome(1.0))
+        nets = self._nets(workshop, flat, [slots], held.classes)
+        return self._trained(held, workshop, nets, source_=NoiseSource(self.noise_seed))
 
     def _remove(self, removal: Removal, callback: Callback | None) -> Change:  # noqa: ARG002
         alive = self.rows_.alive.copy()
@@ -307,7 +258,9 @@ class FisherNetClassifier(NetBase):
         information, n_backward = self._information(workshop, module, staying)
         new = old.double()
         if self.newton_step:
-            objective = _Objective(workshop, module, staying, self._decay)
+            # The regulariser that training has in its loss.
+            decay = float(self.weight_decay) if self.optimizer in ("sgd", "adam") else 0.0
+            objective = _Objective(workshop, module, staying, decay)
             new, n_steps = self._stepped(objective, new, information)
             n_backward += len(staying)
         new = (new + self._noise(information, source, len(new))).float()
@@ -324,11 +277,8 @@ class FisherNetClassifier(NetBase):
     def _noise(self, information: Information, source: NoiseSource, n: int) -> Tensor | float:
         if not self.sigma:
             return 0.0
-        power = Power(
-            float(self.exponent),
-            float(self.damping),
-            None if self.clamp is None else float(self.clamp),
-        )
+        clamp = None if self.clamp is None else float(self.clamp)
+        power = Power(float(self.exponent), float(self.damping), clamp)
         normals = torch.from_numpy(source.normals(n)).to(self._device())
         return float(self.sigma) * information.applied(power, normals)
 
@@ -336,7 +286,7 @@ class FisherNetClassifier(NetBase):
         self, workshop: Workshop, module: nn.Module, staying: Positions
     ) -> tuple[Information, int]:
         """Return F of the rows that stay, and how many backward passes of rows it took."""
-        limit = len(staying) if self.fisher_rows is None else int(self.fisher_rows)
+        limit = int(self.fisher_rows or len(staying))
         chosen = calibration_sample(self.rows_, staying, self.seed_, limit)
         per_row = len(self.nets_.classes) if self.labels == "all" else 1
         n_rows = min(_ROWS, max(1, _GRADIENTS // workshop.template.n_parameters))
@@ -365,10 +315,8 @@ class FisherNetClassifier(NetBase):
         """Yield rows as the net takes them, with the numbers that their labels are drawn by."""
         draws = self._draws(positions)
         for begin in range(0, len(positions), size):
-            where = torch.from_numpy(positions[begin : begin + size]).to(workshop.device)
-            rows = workshop.data.X.index_select(0, where).to(torch.float32)
             part = None if draws is None else draws[begin : begin + size].to(workshop.device)
-            yield Batch(rows, part)
+            yield Batch(workshop.rows_at(positions[begin : begin + size]), part)
 
     def _draws(self, positions: Positions) -> Tensor | None:
         """Return a uniform number per row: of the seed, its id, and how many of these are before.
@@ -396,11 +344,6 @@ class FisherNetClassifier(NetBase):
                 return new, 1
         return old, 0
 
-    @property
-    def _decay(self) -> float:
-        """Strength of the regulariser that training has in its loss."""
-        return float(self.weight_decay) if self.optimizer in ("sgd", "adam") else 0.0
-
     def _claim(self) -> Guarantee:
         reference, noise = _REFERENCES[float(self.exponent)], _HIDDEN
         assumptions: tuple[str, ...] = (_SECRET, _QUADRATIC)
@@ -408,14 +351,8 @@ class FisherNetClassifier(NetBase):
             assumptions = (_QUADRATIC,)
             reference += "; repeatable noise" if self.sigma else "; without noise"
             noise = _REPEATABLE if self.sigma else _BARE
-        return Guarantee(
-            kind="empirical",
-            reference=reference,
-            requests=FACTS.requests,
-            releases=FACTS.releases,
-            assumptions=assumptions,
-            residual_state=(f"{_DESCENT}{_STEP if self.newton_step else ''}{noise}",),
-        )
+        residue = f"{_DESCENT}{_STEP if self.newton_step else ''}{noise}"
+        return self._state_claim("empirical", reference, assumptions, (residue,))
 
     def _changed_in_place(self) -> tuple[str, ...]:
         return (*super()._changed_in_place(), "source_")

@@ -23,8 +23,8 @@ from letheon.deep._device import (
     ask_rows,
     describe_device,
     hold_rows,
-    remember_shape,
     resolve_device,
+    shape_attributes,
 )
 from letheon.exceptions import IdsTypeError
 from letheon.guarantee import Guarantee, MethodFacts
@@ -57,22 +57,11 @@ class _HeadFacts:
         facts = None if model is None else getattr(_head(model), "facts", None)
         if not isinstance(facts, MethodFacts):
             return self._general
-        return replace(
-            self._general,
-            strength=facts.strength,
-            efficiency_parameters=_nested(facts.efficiency_parameters),
-            certifiability_parameters=_nested(facts.certifiability_parameters),
-            requests=facts.requests,
-            releases=facts.releases,
-            needs=("frozen-backbone", *facts.needs),
-            exact=facts.exact,
-            certificate=facts.certificate,
-            batches=facts.batches,
-        )
-
-
-def _nested(names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(f"head__{name}" for name in names)
+        names = ("strength", "requests", "releases", "exact", "certificate", "batches")
+        own: dict[str, Any] = {name: getattr(facts, name) for name in names}
+        for name in ("efficiency_parameters", "certifiability_parameters"):
+            own[name] = tuple(f"head__{parameter}" for parameter in getattr(facts, name))
+        return replace(self._general, **own, needs=("frozen-backbone", *facts.needs))
 
 
 class CertifiedHeadClassifier(
@@ -204,13 +193,14 @@ class CertifiedHeadClassifier(
             backbone.require_row_by_row(rows, batch_size=self.batch_size, device=self.device)
             features = backbone.of_single_rows(rows, device=self.device)
             head.fit(features, y, ids=ids)
-            remember_shape(self, X, rows.shape[1:])
-            vars(self).pop("tuning_", None)
+            for stale in ("tuning_", "feature_names_in_"):
+                vars(self).pop(stale, None)
             # One call, so that a concurrent predict never sees half of it.
             vars(self).update(
                 backbone_=backbone,
                 head_=head,
                 shape_=rows.shape[1:],
+                **shape_attributes(X, rows.shape[1:]),
                 seed_=head.seed_,
                 **self._remember_settings(),
             )
@@ -254,7 +244,10 @@ class CertifiedHeadClassifier(
             raise IdsTypeError("learn got ids=None; say whose rows they are, one id per row")
         with exclusive(self):
             self._require_same_parameters()
-            self.head_.learn(self._training_features(X), y, ids=ids)
+            # As `fit` computes them: row by row, a function of the row alone.
+            rows = ask_rows(self, X, self.shape_)
+            features = self.backbone_.of_single_rows(rows, device=self.device)
+            self.head_.learn(features, y, ids=ids)
         return self
 
     @offered_by(_head)
@@ -280,31 +273,23 @@ class CertifiedHeadClassifier(
 
     def features(self, X: Any) -> NDArray[Any]:
         """Return what the backbone makes of rows, shape (n_rows, n_features)."""
-        return self._answering(X)[1]
+        return self._ask_head(X, None)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the likeliest label of every row."""
-        head, features = self._answering(X)
-        labels: NDArray[Any] = head.predict(features)
-        return labels
+        return self._ask_head(X, "predict")
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Return class probabilities, in the order of `classes_`."""
-        head, features = self._answering(X)
-        shares: NDArray[np.float64] = head.predict_proba(features)
-        return shares
+        return self._ask_head(X, "predict_proba")
 
     def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
         """Return the logarithm of `predict_proba`."""
-        head, features = self._answering(X)
-        logarithms: NDArray[np.float64] = head.predict_log_proba(features)
-        return logarithms
+        return self._ask_head(X, "predict_log_proba")
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """Return the scores: one per row for two classes, else one per row and class."""
-        head, features = self._answering(X)
-        scores: NDArray[np.float64] = head.decision_function(features)
-        return scores
+        return self._ask_head(X, "decision_function")
 
     @property
     def classes_(self) -> NDArray[Any]:
@@ -364,20 +349,15 @@ class CertifiedHeadClassifier(
         validate_parameters(self)
         resolve_device(self.device)
 
-    def _training_features(self, X: Any) -> NDArray[Any]:
-        """Return features as `fit` computes them: row by row, a function of the row alone."""
-        rows = ask_rows(self, X, self.shape_)
-        return self.backbone_.of_single_rows(rows, device=self.device)
-
-    def _answering(self, X: Any) -> tuple[Any, NDArray[Any]]:
-        """Return the head, and the features of rows by the backbone that it was fitted with."""
+    def _ask_head(self, X: Any, method: str | None) -> NDArray[Any]:
+        """Return the features of rows, or what a method of the head makes of them."""
         require_fitted(self)
         held = vars(self).copy()  # one reading: a fit may replace all of it meanwhile
         rows = ask_rows(self, X, held["shape_"])
-        return held["head_"], self._through(held["backbone_"], rows)
-
-    def _through(self, backbone: Backbone, rows: NDArray[Any]) -> NDArray[Any]:
-        return backbone.of_rows(rows, batch_size=self.batch_size, device=self.device)
+        features: NDArray[Any] = held["backbone_"].of_rows(
+            rows, batch_size=self.batch_size, device=self.device
+        )
+        return features if method is None else getattr(held["head_"], method)(features)
 
     def _environment(self) -> dict[str, str]:
         return super()._environment() | describe_device(resolve_device(self.device))

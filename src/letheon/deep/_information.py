@@ -1,25 +1,23 @@
 """The Fisher information of a net: its diagonal, or Kronecker factors.
 
-The Fisher information of a net: its diagonal, from gradients of single rows.
+The diagonal is made of gradients of single rows:
 
     F = mean over rows x of sum over labels y of p(y|x) (d log p(y|x) / dw)^2
 
 The labels are the model's own, not those of the rows, and every gradient is squared by itself: the
 square of a mean over a batch is something else.
 
-The Fisher information of a net by Kronecker factors (Martens and Grosse, 2015).
-
-For a layer ``o = W a`` the block of F is the mean of ``(a a') x (g g')``, g = d log p / do; its
-approximation is the product of the means, A x G. A convolution is such a layer at T positions
-(Grosse and Martens, 2016): A is the mean of the sum over positions of a a', G the mean over rows
-and positions of g g'. A bias is the weight of an input that is always 1. Parameters of all other
-layers have their diagonal.
+Kronecker factors (Martens and Grosse, 2015): for a layer ``o = W a`` the block of F is the mean of
+``(a a') x (g g')``, g = d log p / do; its approximation is the product of the means, A x G. A
+convolution is such a layer at T positions (Grosse and Martens, 2016): A is the mean of the sum over
+positions of a a', G the mean over rows and positions of g g'. A bias is the weight of an input that
+is always 1. Parameters of all other layers have their diagonal.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -66,15 +64,53 @@ class Power(NamedTuple):
         return inverse**self.exponent
 
 
-class Diagonal:
-    """F as a diagonal matrix; `values` has one float64 per parameter, in the flat order."""
+class Block(NamedTuple):
+    """Factors of one layer as eigenvalues and eigenvectors, and where its parameters lie.
 
-    def __init__(self, values: Tensor) -> None:
-        self.values = values
+    Attributes
+    ----------
+    inputs, outputs : tuple of Tensor
+        Eigenvalues, none negative, and eigenvectors of A and G.
+    where : int64 tensor of shape (outputs, inputs)
+        Places in the flat vector; those of the bias are the last column.
+    """
+
+    inputs: tuple[Tensor, Tensor]
+    outputs: tuple[Tensor, Tensor]
+    where: Tensor
+
+    def applied(self, power: Power, matrix: Tensor) -> Tensor:
+        """Return ``Q_G [f(l_G l_A') o (Q_G' V Q_A)] Q_A'`` for the layer's part V of a vector."""
+        (l_a, q_a), (l_g, q_g) = self.inputs, self.outputs
+        scales = power.of(torch.outer(l_g, l_a))
+        return q_g @ (scales * (q_g.T @ matrix @ q_a)) @ q_a.T
+
+
+class Information:
+    """An estimate of F: a diagonal, and blocks for layers that have some.
+
+    Parameters
+    ----------
+    values : Tensor
+        The diagonal, in float64.
+    where : Tensor or slice
+        Places of the diagonal in the flat vector; all by default.
+    blocks : sequence of Block
+        Blocks of the other places.
+    """
+
+    def __init__(
+        self, values: Tensor, where: Tensor | slice = slice(None), blocks: Sequence[Block] = ()
+    ) -> None:
+        self.values, self._where, self.blocks = values, where, tuple(blocks)
 
     def applied(self, power: Power, vector: Tensor) -> Tensor:
         """Return a function of F times a flat vector."""
-        return power.of(self.values) * vector
+        result = torch.zeros_like(vector)
+        for block in self.blocks:
+            result[block.where] = block.applied(power, vector[block.where])
+        result[self._where] = power.of(self.values) * vector[self._where]
+        return result
 
 
 def terms(logits: Tensor, draws: Tensor | None) -> list[Term]:
@@ -95,7 +131,7 @@ def terms(logits: Tensor, draws: Tensor | None) -> list[Term]:
 
 def diagonal(
     module: nn.Module, batches: Iterable[Batch], names: Sequence[str] | None = None
-) -> Diagonal:
+) -> Information:
     """Return the diagonal of the Fisher information.
 
     Parameters
@@ -120,7 +156,7 @@ def diagonal(
                 squares = [weights.float() @ part.flatten(1).square() for part in found]
                 total += torch.cat(squares)
             n_rows += len(rows)
-    return Diagonal(total / max(n_rows, 1))
+    return Information(total / max(n_rows, 1))
 
 
 def row_gradients(
@@ -185,65 +221,7 @@ def gaussian_kl(mean0: ArrayLike, var0: ArrayLike, mean1: ArrayLike, var1: Array
 Batches = Callable[[], Iterator[Batch]]
 
 
-class Eigen(NamedTuple):
-    """Eigenvalues, none negative, and eigenvectors of a factor."""
-
-    values: Tensor
-    vectors: Tensor
-
-
-class Block(NamedTuple):
-    """Factors of one layer, and where its weight and bias lie in the flat vector."""
-
-    inputs: Eigen
-    outputs: Eigen
-    places: tuple[slice, ...]
-
-    def applied(self, power: Power, vector: Tensor) -> Tensor:
-        """Return ``Q_G [f(l_G l_A') o (Q_G' V Q_A)] Q_A'`` for the layer's part V of the vector."""
-        matrix = self._matrix(vector)
-        scales = power.of(torch.outer(self.outputs.values, self.inputs.values))
-        q_g, q_a = self.outputs.vectors, self.inputs.vectors
-        return q_g @ (scales * (q_g.T @ matrix @ q_a)) @ q_a.T
-
-    def put(self, matrix: Tensor, into: Tensor) -> None:
-        """Write the layer's part into a flat vector."""
-        weight, *bias = self.places
-        n_inputs = (weight.stop - weight.start) // len(matrix)
-        into[weight] = matrix[:, :n_inputs].reshape(-1)
-        if bias:
-            into[bias[0]] = matrix[:, -1]
-
-    def _matrix(self, vector: Tensor) -> Tensor:
-        weight, *bias = self.places
-        columns = [vector[weight].view(len(self.outputs.values), -1)]
-        return torch.cat([*columns, *(vector[place][:, None] for place in bias)], dim=1)
-
-
-class Kronecker:
-    """F as a matrix of blocks, one per layer, and a diagonal for `rest`."""
-
-    def __init__(self, blocks: Sequence[Block], rest: Diagonal, places: Sequence[slice]) -> None:
-        self.blocks, self.rest, self._places = tuple(blocks), rest, tuple(places)
-
-    def applied(self, power: Power, vector: Tensor) -> Tensor:
-        """Return a function of F times a flat vector."""
-        result = torch.zeros_like(vector)
-        for block in self.blocks:
-            block.put(block.applied(power, vector), result)
-        begin, scales = 0, power.of(self.rest.values)
-        for place in self._places:
-            end = begin + place.stop - place.start
-            result[place] = scales[begin:end] * vector[place]
-            begin = end
-        return result
-
-
-# An estimate of the Fisher information F, as a matrix that functions can be taken of.
-Information = Diagonal | Kronecker
-
-
-def kronecker(module: nn.Module, batches: Batches) -> Kronecker:
+def kronecker(module: nn.Module, batches: Batches) -> Information:
     """Return the Fisher information with Kronecker factors where a layer has them.
 
     Parameters
@@ -254,23 +232,28 @@ def kronecker(module: nn.Module, batches: Batches) -> Kronecker:
         Returns the batches anew: they are read twice where some layers have no factors.
     """
     module.requires_grad_(True)
-    places = _places(module)
+    parameters = dict(module.named_parameters())
+    device = next(iter(parameters.values())).device
+    sizes = [part.numel() for part in parameters.values()]
+    numbers = torch.arange(sum(sizes), device=device).split(sizes)
+    places = dict(zip(parameters, numbers, strict=True))
     layers = _layers_with_factors(module, next(batches()).rows)
     factors = {name: _Factors(layer) for name, layer in layers.items()}
     n_rows = 0
     for rows, draws in batches():
-        _look(module, factors, rows, draws)
+        _look(module, list(factors.values()), rows, draws)
         n_rows += len(rows)
-    blocks = [
-        Block(
-            _eigen(found.inputs / n_rows),
-            _eigen(found.outputs / n_rows),
-            tuple(places.pop(part) for part in _parameters_of(name, found.layer)),
-        )
-        for name, found in factors.items()
-    ]
-    rest = diagonal(module, batches(), list(places)) if places else Diagonal(_nothing(module))
-    return Kronecker(blocks, rest, list(places.values()))
+    blocks = []
+    for name, found in factors.items():
+        prefix = f"{name}." if name else ""
+        own = [places.pop(f"{prefix}{part}") for part, _ in found.layer.named_parameters()]
+        where = torch.cat([place.view(len(found.outputs), -1) for place in own], dim=1)
+        blocks.append(Block(_eigen(found.inputs / n_rows), _eigen(found.outputs / n_rows), where))
+    if not places:
+        nothing = torch.zeros(0, dtype=torch.float64, device=device)
+        return Information(nothing, slice(0), blocks)
+    rest = diagonal(module, batches(), list(places))
+    return Information(rest.values, torch.cat(list(places.values())), blocks)
 
 
 class _Factors:
@@ -294,45 +277,36 @@ class _Factors:
 
     def add(self, gradient: Tensor, weights: Tensor) -> None:
         """Add to the second factor, from the gradients of every row by itself."""
-        g = _by_position(self.layer, gradient).double()
+        if isinstance(self.layer, nn.Conv2d):
+            gradient = gradient.flatten(2).transpose(1, 2)
+        # Rows, positions, outputs.
+        g = gradient.reshape(len(gradient), -1, gradient.shape[-1]).double()
         weighted = (g * weights[:, None, None]).flatten(0, 1)
         self.outputs += weighted.T @ g.flatten(0, 1) / g.shape[1]
 
 
-def _look(
-    module: nn.Module, factors: dict[str, _Factors], rows: Tensor, draws: Tensor | None
-) -> None:
+def _look(module: nn.Module, factors: list[_Factors], rows: Tensor, draws: Tensor | None) -> None:
     """Add what these rows say to the factors."""
-    found = list(factors.values())
-    with torch.enable_grad(), _watched(found):
+    with torch.enable_grad(), _hooked({each.layer: each.on_forward for each in factors}):
         logits = module(rows)
         likely = functional.log_softmax(logits, dim=1)
         for labels, weights in terms(logits, draws):
             # In evaluation mode rows do not meet, so the gradient of a sum is that of each row.
             total = likely.gather(1, labels[:, None]).sum()
-            outputs = [each.output for each in found]
-            gradients = torch.autograd.grad(total, outputs, retain_graph=True) if found else ()
-            for each, gradient in zip(found, gradients, strict=True):
+            outputs = [each.output for each in factors]
+            gradients = torch.autograd.grad(total, outputs, retain_graph=True) if factors else ()
+            for each, gradient in zip(factors, gradients, strict=True):
                 each.add(gradient, weights)
 
 
 @contextmanager
-def _watched(factors: Sequence[_Factors]) -> Iterator[None]:
-    hooks = [each.layer.register_forward_hook(each.on_forward) for each in factors]
+def _hooked(hooks: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
+    handles = [layer.register_forward_hook(hook) for layer, hook in hooks.items()]
     try:
         yield
     finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def _places(module: nn.Module) -> dict[str, slice]:
-    """Return where each parameter lies in the flat vector."""
-    places, begin = {}, 0
-    for name, part in module.named_parameters():
-        places[name] = slice(begin, begin + part.numel())
-        begin += part.numel()
-    return places
+        for handle in handles:
+            handle.remove()
 
 
 def _layers_with_factors(module: nn.Module, rows: Tensor) -> dict[str, nn.Module]:
@@ -340,42 +314,26 @@ def _layers_with_factors(module: nn.Module, rows: Tensor) -> dict[str, nn.Module
     owners = Counter(
         id(part) for layer in module.modules() for part in layer.parameters(recurse=False)
     )
-    calls: Counter[str] = Counter()
     layers = {
         name: layer
         for name, layer in module.named_modules()
         if _has_factors(layer) and all(owners[id(part)] == 1 for part in layer.parameters())
     }
-    hooks = [
-        layer.register_forward_hook(lambda *_, name=name: calls.update([name]))
-        for name, layer in layers.items()
-    ]
-    try:
-        with torch.no_grad():
-            module(rows[:1])
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return {name: layer for name, layer in layers.items() if calls[name] == 1}
+    calls: Counter[nn.Module] = Counter()
+    hooks = dict.fromkeys(layers.values(), lambda layer, *_: calls.update([layer]))
+    with torch.no_grad(), _hooked(hooks):
+        module(rows[:1])
+    return {name: layer for name, layer in layers.items() if calls[layer] == 1}
 
 
 def _has_factors(layer: nn.Module) -> bool:
+    """Whether it is linear, with a weight and bias that are not made of other parameters."""
+    is_linear = isinstance(layer, nn.Linear)
     if isinstance(layer, nn.Conv2d):
-        plain = layer.groups == 1 and layer.padding_mode == "zeros"
-        return plain and not isinstance(layer.padding, str) and _is_plain(layer)
-    return isinstance(layer, nn.Linear) and _is_plain(layer)
-
-
-def _is_plain(layer: nn.Module) -> bool:
-    """Whether the layer's only parameters are its weight and bias, not what they are made of."""
-    return {name for name, _ in layer.named_parameters()} <= {"weight", "bias"} and isinstance(
-        layer.weight, nn.Parameter
-    )
-
-
-def _parameters_of(name: str, layer: nn.Module) -> list[str]:
-    prefix = f"{name}." if name else ""
-    return [f"{prefix}{part}" for part, _ in layer.named_parameters()]
+        is_linear = layer.groups == 1 and layer.padding_mode == "zeros"
+        is_linear = is_linear and not isinstance(layer.padding, str)
+    names = {name for name, _ in layer.named_parameters()}
+    return is_linear and names <= {"weight", "bias"} and isinstance(layer.weight, nn.Parameter)
 
 
 def _inputs_of(layer: nn.Module, x: Tensor) -> Tensor:
@@ -391,18 +349,6 @@ def _inputs_of(layer: nn.Module, x: Tensor) -> Tensor:
     return a if layer.bias is None else torch.cat([a, torch.ones_like(a[..., :1])], dim=2)
 
 
-def _by_position(layer: nn.Module, gradient: Tensor) -> Tensor:
-    """Return gradients of outputs, shape (rows, positions, outputs)."""
-    if isinstance(layer, nn.Conv2d):
-        return gradient.flatten(2).transpose(1, 2)
-    return gradient.reshape(len(gradient), -1, gradient.shape[-1])
-
-
-def _eigen(factor: Tensor) -> Eigen:
+def _eigen(factor: Tensor) -> tuple[Tensor, Tensor]:
     values, vectors = torch.linalg.eigh(factor)
-    return Eigen(values.clamp(min=0.0), vectors)
-
-
-def _nothing(module: nn.Module) -> Tensor:
-    some = next(module.parameters())
-    return torch.zeros(0, dtype=torch.float64, device=some.device)
+    return values.clamp(min=0.0), vectors

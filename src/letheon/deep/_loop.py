@@ -1,6 +1,8 @@
-"""The training loop of the nets, and which rows make which step.
+"""The one loop that trains every net: deterministic, position-stable, many lanes at once.
 
-Which rows make which step: the order of slots in an epoch, and tables of batches.
+A lane is one net. W lanes with one architecture are one tensor of parameters, (W, p), and take
+their steps together. What a lane becomes depends on its own start, rows, number and seed only: at
+the same width of lanes it has the same bits whoever else is trained beside it.
 
 Rows lie in slots. An epoch takes the slots in the order of a keyed hash of their numbers, cut into
 batches; a slot whose row was forgotten keeps its place, so that nobody else changes batches::
@@ -9,16 +11,16 @@ batches; a slot whose row was forgotten keeps its place, so that nobody else cha
 
 The numbers are 64-bit integers, so every device finds the same order.
 
-The one loop that trains every net: deterministic, position-stable, many lanes at once.
-
-A lane is one net. W lanes with one architecture are one tensor of parameters, (W, p), and take
-their steps together. What a lane becomes depends on its own start, rows, number and seed only: at
-the same width of lanes it has the same bits whoever else is trained beside it.
+A lane that takes no part in a step must stay as it is, its momentum and its count of steps too;
+that is why optimisers by name are written here, on the whole tensor with a mask. An optimiser of
+the caller's gets the parameters of every lane as tensors of their own.
 """
 
+import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from math import log, pi
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,18 +31,23 @@ from torch.nn import functional
 
 from letheon.deep._device import paused, products
 from letheon.deep._module import Template
-from letheon.deep._optim import Step, learning_rates, make_optimizer
 from letheon.exceptions import TrainingError
 from letheon.removal import opaque_repr
 from letheon.seeds import Purpose, keyed_hash
 
 Slots = NDArray[np.int64]
 
+OPTIMIZERS = ("sgd", "adam", "adamw")
+PRECISIONS = ("float32", "tf32", "bfloat16")
+SCHEDULES = ("constant", "cosine", "one-cycle")
 EMPTY = -1
 _ABSENT = -2  # beyond the slots of a lane that has fewer than others
 _GOLDEN_GAMMA = 0x9E3779B97F4A7C15
 _MULTIPLIER_1 = 0xBF58476D1CE4E5B9
 _MULTIPLIER_2 = 0x94D049BB133111EB
+_BETA_1, _BETA_2, _TINY = 0.9, 0.999, 1e-8
+_WARM_UP = 0.25
+_WARM_UPS = 3
 
 
 class Batches(NamedTuple):
@@ -92,18 +99,10 @@ def slot_matrix(slots: Sequence[Slots | None], device: torch.device) -> Tensor:
 
 
 def epoch_batches(matrix: Tensor, lanes: Tensor, key: int, batch_size: int) -> Batches:
-    """Return the batches of one epoch.
+    """Return the batches of one epoch, of `batch_size` slots.
 
-    Parameters
-    ----------
-    matrix : int64 tensor of shape (W, n)
-        From `slot_matrix`.
-    lanes : int64 tensor of shape (W,)
-        Numbers of the lanes.
-    key : int
-        Keyed hash of the epoch, 64 bits.
-    batch_size : int
-        b, the number of slots in every batch.
+    The matrix (W, n) is that of `slot_matrix`, lanes (W,) are the numbers of the lanes, and the key
+    is the keyed hash of the epoch, 64 bits.
     """
     n_lanes, n_slots = matrix.shape
     n_steps = -(-n_slots // batch_size)
@@ -129,13 +128,18 @@ def _tables(rows: Tensor) -> Batches:
     return Batches(filled, weights, counts[:, :, 0] > 0)
 
 
-def join_epochs(epochs: Sequence[Batches]) -> Batches:
-    """Return the batches of epochs, one after the other."""
-    return Batches(*(torch.cat(parts) for parts in zip(*epochs, strict=True)))
+def slot_batches(
+    matrix: Tensor, lanes: Tensor, seed: int, stretch: int, n_epochs: int, batch_size: int
+) -> Batches:
+    """Return the batches of all epochs of a stretch, one after the other."""
+    epochs = [
+        epoch_batches(
+            matrix, lanes, keyed_hash(seed, Purpose.NET_ORDER, stretch, epoch), batch_size
+        )
+        for epoch in range(n_epochs)
+    ]
+    return Batches(*map(torch.cat, zip(*epochs, strict=True)))
 
-
-PRECISIONS = ("float32", "tf32", "bfloat16")
-_WARM_UPS = 3
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -215,44 +219,173 @@ class LoopSettings:
     precision: str
 
     def row_losses(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of every row of one net."""
+        """Return the loss of every row of one net; a caller's must be one per row.
+
+        Net by net: a loss may look at a whole batch, and must not see other people's.
+        """
         if isinstance(self.loss, str):
-            return cross_entropy(logits, targets)
-        return own_losses(self.loss, logits, targets)
+            return functional.cross_entropy(logits, targets, reduction="none")
+        losses = self.loss(logits, targets)
+        if losses.shape != targets.shape:
+            raise TrainingError(
+                f"loss returned shape {tuple(losses.shape)} for {len(targets)} rows; expected one "
+                "number per row, as torch's losses return with reduction='none'"
+            )
+        return losses
 
 
-def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the cross-entropy of every row."""
-    return functional.cross_entropy(logits, targets, reduction="none")
+class FlatSGD:
+    """Stochastic gradient descent: ``v <- m v + g + decay w``, ``w <- w - rate v``."""
+
+    can_be_captured = True
+
+    def __init__(self, flat: Tensor, momentum: float, weight_decay: float) -> None:
+        self._flat, self._momentum, self._decay = flat, momentum, weight_decay
+        self._velocity = torch.zeros_like(flat) if momentum else None
+
+    def reset(self) -> None:
+        """Forget the momentum."""
+        if self._velocity is not None:
+            self._velocity.zero_()
+
+    def step(self, gradient: Tensor, rate: Tensor, active: Tensor) -> None:
+        """Make one step of the active lanes."""
+        pull = active.to(self._flat.dtype)
+        if self._decay:
+            gradient = gradient.add(self._flat, alpha=self._decay)
+        if self._velocity is None:
+            self._flat.addcmul_(gradient, -rate * pull)
+            return
+        # Few passes over the memory: with many lanes they take most of the time of a step.
+        self._velocity.mul_(torch.where(active, self._momentum, 1.0))
+        self._velocity.addcmul_(gradient, pull)
+        self._flat.addcmul_(self._velocity, -rate * pull)
 
 
-def own_losses(loss: Loss, logits: Tensor, targets: Tensor) -> Tensor:
-    """Return a caller's losses of the rows of one net, or raise if they are not one per row.
+class FlatAdam:
+    """Adam (Kingma and Ba, 2015), and AdamW with a decay that is not part of the gradient."""
 
-    Net by net: a loss may look at a whole batch, and must not see other people's.
+    can_be_captured = True
+
+    def __init__(self, flat: Tensor, weight_decay: float, *, decoupled: bool) -> None:
+        self._flat, self._decay, self._decoupled = flat, weight_decay, decoupled
+        self._first = torch.zeros_like(flat)
+        self._second = torch.zeros_like(flat)
+        self._count = torch.zeros(len(flat), 1, device=flat.device)
+
+    def reset(self) -> None:
+        """Forget both moments and the number of steps."""
+        for part in (self._first, self._second, self._count):
+            part.zero_()
+
+    def step(self, gradient: Tensor, rate: Tensor, active: Tensor) -> None:
+        """Make one step of the active lanes."""
+        if self._decay and not self._decoupled:
+            gradient = gradient.add(self._flat, alpha=self._decay)
+        first = torch.lerp(self._first, gradient, 1 - _BETA_1)
+        second = torch.lerp(self._second, gradient * gradient, 1 - _BETA_2)
+        self._first.copy_(torch.where(active, first, self._first))
+        self._second.copy_(torch.where(active, second, self._second))
+        self._count.add_(active.to(self._count.dtype))
+        # A lane that has made no step yet divides by nothing.
+        count = self._count.clamp(min=1)
+        scale = torch.sqrt(self._second / _share_seen(_BETA_2, count)) + _TINY
+        way = self._first / _share_seen(_BETA_1, count) / scale
+        if self._decay and self._decoupled:
+            way = way.add(self._flat, alpha=self._decay)
+        self._flat.sub_(torch.where(active, way * rate, 0.0))
+
+
+def _share_seen(beta: float, count: Tensor) -> Tensor:
+    """Return ``1 - beta ** count``; the difference itself has few digits left in float32."""
+    return -torch.expm1(log(beta) * count)
+
+
+class OwnOptimizer:
+    """Optimisers of the caller's, one for every lane: lanes share nothing.
+
+    The learning rate is theirs too. That of a lane which takes no part makes no step.
     """
-    losses = loss(logits, targets)
-    if losses.shape != targets.shape:
-        raise TrainingError(
-            f"loss returned shape {tuple(losses.shape)} for {len(targets)} rows; expected one "
-            "number per row, as torch's losses return with reduction='none'"
-        )
-    return losses
+
+    can_be_captured = False
+
+    def __init__(
+        self, flat: Tensor, shapes: Sequence[torch.Size], factory: Callable[[Any], Any]
+    ) -> None:
+        self._factory = factory
+        self._sizes = [shape.numel() for shape in shapes]
+        self._shapes = list(shapes)
+        self._lanes = [self._views(line) for line in flat]
+        self.reset()
+
+    def reset(self) -> None:
+        """Make new ones."""
+        self._optimizers = [self._factory(views) for views in self._lanes]
+        first = self._optimizers[0]
+        try:
+            inspect.signature(first.step).bind()
+        except TypeError:
+            raise TrainingError(
+                f"optimizer {type(first).__name__} needs a closure that computes the loss again; "
+                "expected one that makes a step from gradients"
+            ) from None
+
+    def step(self, gradient: Tensor, rate: Tensor, active: Tensor) -> None:  # noqa: ARG002
+        """Make one step of the active lanes."""
+        takes_part = active[:, 0].tolist()
+        lanes = zip(self._lanes, self._optimizers, gradient, takes_part, strict=True)
+        for views, optimizer, line, is_active in lanes:
+            if is_active:
+                for view, part in zip(views, self._views(line), strict=True):
+                    view.grad = part
+                optimizer.step()
+
+    def _views(self, line: Tensor) -> list[Tensor]:
+        parts = zip(line.split(self._sizes), self._shapes, strict=True)
+        return [part.view(shape) for part, shape in parts]
+
+
+# Moves the lanes in place.
+LaneOptimizer = FlatSGD | FlatAdam | OwnOptimizer
+
+
+def make_optimizer(
+    settings: LoopSettings, flat: Tensor, shapes: Sequence[torch.Size]
+) -> LaneOptimizer:
+    """Return the optimiser of a name, or of a factory such as ``lambda ps: SGD(ps, lr=0.1)``."""
+    name, decay = settings.optimizer, settings.weight_decay
+    if callable(name):
+        return OwnOptimizer(flat, shapes, name)
+    if name == "sgd":
+        return FlatSGD(flat, settings.momentum, decay)
+    return FlatAdam(flat, decay, decoupled=name == "adamw")
+
+
+def learning_rates(active: Tensor, schedule: str, learning_rate: float) -> Tensor:
+    """Return the rate of every step and lane, shape (T, W).
+
+    For step k = 0, 1, ... of the n steps that a lane takes part in the rate is `learning_rate`
+    times 1 (constant), ``(1 + cos(pi k / n)) / 2`` (cosine), or, with ``x = (k + 1) / (n + 1)``, a
+    line from 0 up to 1 over the first quarter of x and down to 0 at its end (one-cycle).
+    """
+    if schedule == "constant":
+        return torch.full(active.shape, learning_rate, device=active.device)
+    steps = active.cumsum(0)
+    total = steps[-1:].clamp(min=1)
+    if schedule == "cosine":
+        x = (steps - 1).clamp(min=0) / total
+        return learning_rate * (1 + torch.cos(pi * x)) / 2
+    x = steps / (total + 1)
+    return learning_rate * torch.minimum(x / _WARM_UP, (1 - x) / (1 - _WARM_UP))
 
 
 class Loop:
-    """Trains W lanes.
+    """Trains W lanes of an architecture, with the seed of the model.
 
     Parameters
     ----------
-    template : Template
-        The architecture.
-    settings : LoopSettings
-        How to train.
     data : DeviceData
         Rows of all lanes. On a GPU a captured step reads this very memory.
-    seed : int
-        Seed of the model.
     lanes : tuple of int
         Numbers of the lanes; they enter the seeds.
     group : int
@@ -275,13 +408,7 @@ class Loop:
         self._lanes = torch.tensor(lanes, device=self.device)
         width = len(lanes)
         self._flat = torch.zeros(width, template.n_parameters, device=self.device)
-        self._optimizer = make_optimizer(
-            settings.optimizer,
-            self._flat,
-            template.shapes,
-            settings.momentum,
-            settings.weight_decay,
-        )
+        self._optimizer = make_optimizer(settings, self._flat, template.shapes)
         self._loss = torch.zeros(width, device=self.device)
         self._captured: _Captured | None = None
 
@@ -303,8 +430,6 @@ class Loop:
         ----------
         flat : Tensor of shape (W, p)
             Parameters at the start; left as they are.
-        stretch : Stretch
-            What to train on.
         callback : callable, optional
             Called after every epoch; on a GPU this waits for it. Other threads may train
             meanwhile, and torch has the caller's settings.
@@ -318,12 +443,12 @@ class Loop:
         """
         self._flat.copy_(flat)
         self._optimizer.reset()
-        if not any(lane is not None and rows_in_slots(lane) for lane in stretch.slots):
+        if not any(lane is not None and (lane >= 0).any() for lane in stretch.slots):
             return self._flat.clone()
         plan = self._plan(slot_matrix(stretch.slots, self.device), stretch)
-        if self._uses_graph:
+        if self._uses_graph and (self._captured is None or plan.n_steps > self._captured.room):
             # Before the generators are seeded: the first steps on a GPU draw numbers too.
-            self._capture(plan.n_steps)
+            self._captured = _Captured(self, plan.n_steps)
         losses = []
         for epoch in range(stretch.epochs):
             self._seed_generators(stretch.number, epoch)
@@ -338,24 +463,17 @@ class Loop:
         return self._flat.clone()
 
     def _plan(self, matrix: Tensor, stretch: Stretch) -> "_Plan":
-        size = self._settings.batch_size
+        size, n_epochs = self._settings.batch_size, stretch.epochs
         if len(self._lanes) == 1 and not (self._uses_graph or self._template.has_batch_norm):
             # A lone lane can do without slots that are never filled. BatchNorm cannot: it would
             # see other shares of the rows than it does among other lanes.
             size = min(size, matrix.shape[1])
-        batches = join_epochs(
-            [
-                epoch_batches(matrix, self._lanes, self._order_key(stretch.number, epoch), size)
-                for epoch in range(stretch.epochs)
-            ]
+        rows, weights, active = slot_batches(
+            matrix, self._lanes, self._seed, stretch.number, n_epochs, size
         )
         top = stretch.rate * self._settings.learning_rate
-        rates = learning_rates(batches.active, self._settings.schedule, top)
-        n_steps = len(batches.rows) // stretch.epochs
-        return _Plan(batches, rates, n_steps, batches.active.any(dim=0))
-
-    def _order_key(self, number: int, epoch: int) -> int:
-        return keyed_hash(self._seed, Purpose.NET_ORDER, number, epoch)
+        rates = learning_rates(active, self._settings.schedule, top)
+        return _Plan((rows, weights, rates, active), len(rows) // n_epochs, active.any(dim=0))
 
     def _seed_generators(self, number: int, epoch: int) -> None:
         seed = keyed_hash(self._seed, Purpose.NET_EPOCH, self._group, number, epoch)
@@ -368,18 +486,14 @@ class Loop:
         """Make the steps of one epoch; return the mean loss of every lane."""
         self._loss.zero_()
         begin = epoch * plan.n_steps
-        active = plan.batches.active[begin : begin + plan.n_steps]
+        tables = [table[begin : begin + plan.n_steps] for table in plan.tables]
         if self._uses_graph:
-            self._replay(plan, begin)
+            assert self._captured is not None
+            self._captured.replay(tables)
         else:
-            for step in range(begin, begin + plan.n_steps):
-                self._step(
-                    plan.batches.rows[step],
-                    plan.batches.weights[step],
-                    plan.rates[step],
-                    plan.batches.active[step],
-                )
-        return self._loss / active.sum(dim=0).clamp(min=1)
+            for step in zip(*tables, strict=True):
+                self._step(*step)
+        return self._loss / tables[-1].sum(dim=0).clamp(min=1)
 
     @property
     def _uses_graph(self) -> bool:
@@ -388,13 +502,16 @@ class Loop:
     def _step(self, rows: Tensor, weights: Tensor, rates: Tensor, active: Tensor) -> None:
         """Make one step: rows and weights (W, b), learning rates and activity (W,)."""
         leaf = self._flat.detach().requires_grad_()
-        with torch.enable_grad(), self._products():
+        # A GPU may round the factors of products.
+        is_coarse = self._settings.precision == "tf32"
+        rounding = products(self.device, coarse=True) if is_coarse else nullcontext()
+        with torch.enable_grad(), rounding:
             losses = (self._row_losses(leaf, rows) * weights).sum(dim=1)
             (gradient,) = torch.autograd.grad(losses.sum(), leaf)
         with torch.no_grad():
             # Lanes that take no part have weights of 0, but 0 times infinity is not 0.
             self._loss.add_(torch.where(active, losses, 0.0))
-            self._optimizer.step(Step(gradient, rates[:, None], active[:, None]))
+            self._optimizer.step(gradient, rates[:, None], active[:, None])
 
     def _row_losses(self, flat: Tensor, rows: Tensor) -> Tensor:
         width, size = rows.shape
@@ -406,15 +523,11 @@ class Loop:
             else:
                 stacked = x.view(width, size, *x.shape[1:])
                 logits = self._template.stacked_logits(flat, stacked).flatten(0, 1)
-        if isinstance(self._settings.loss, str):
-            return cross_entropy(logits.float(), y).view(width, size)
-        lanes = zip(logits.float().split(size), y.split(size), strict=True)
-        return torch.stack([own_losses(self._settings.loss, *lane) for lane in lanes])
-
-    def _products(self) -> AbstractContextManager[Any]:
-        """Return the context in which a GPU may round the factors of products."""
-        coarse = self._settings.precision == "tf32"
-        return products(self.device, coarse=True) if coarse else nullcontext()
+        logits, settings = logits.float(), self._settings
+        if isinstance(settings.loss, str):
+            return settings.row_losses(logits, y).view(width, size)
+        lanes = zip(logits.split(size), y.split(size), strict=True)
+        return torch.stack([settings.row_losses(*lane) for lane in lanes])
 
     def _autocast(self) -> AbstractContextManager[Any]:
         if self._settings.precision != "bfloat16":
@@ -434,24 +547,11 @@ class Loop:
             "nothing was changed. Scale the rows, or lower learning_rate"
         )
 
-    def _capture(self, n_steps: int) -> None:
-        if self._captured is None or not self._captured.fits(n_steps):
-            self._captured = _Captured(self, n_steps)
-
-    def _replay(self, plan: "_Plan", begin: int) -> None:
-        """Make the steps of an epoch by replaying one captured step."""
-        captured = self._captured
-        assert captured is not None
-        captured.load(plan, begin)
-        for _ in range(plan.n_steps):
-            captured.graph.replay()
-
 
 class _Plan(NamedTuple):
-    """Batches and learning rates of all epochs, steps in one, and lanes that take part."""
+    """Rows, weights, rates and activity of all steps, steps per epoch, lanes that take part."""
 
-    batches: Batches
-    rates: Tensor
+    tables: tuple[Tensor, Tensor, Tensor, Tensor]
     n_steps: int
     takes_part: Tensor
 
@@ -461,47 +561,39 @@ class _Captured:
 
     def __init__(self, loop: Loop, n_steps: int) -> None:
         device, size = loop.device, loop._settings.batch_size
-        width, room = len(loop._lanes), max(2 * n_steps, 64)
-        self.rows = torch.zeros(room, width, size, dtype=torch.int64, device=device)
-        self.weights = torch.zeros(room, width, size, device=device)
-        self.rates = torch.zeros(room, width, device=device)
-        self.active = torch.zeros(room, width, dtype=torch.bool, device=device)
-        self.counter = torch.zeros(1, dtype=torch.int64, device=device)
-        self.graph = torch.cuda.CUDAGraph()
+        width, self.room = len(loop._lanes), max(2 * n_steps, 64)
+        self._tables = (
+            torch.zeros(self.room, width, size, dtype=torch.int64, device=device),
+            torch.zeros(self.room, width, size, device=device),
+            torch.zeros(self.room, width, device=device),
+            torch.zeros(self.room, width, dtype=torch.bool, device=device),
+        )
+        self._counter = torch.zeros(1, dtype=torch.int64, device=device)
+        self._graph = torch.cuda.CUDAGraph()
         # Nobody is active in these steps, so they change nothing.
         stream = torch.cuda.Stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.device(device), torch.cuda.stream(stream):
             for _ in range(_WARM_UPS):
-                self._one(loop)
+                self._step(loop)
         torch.cuda.current_stream(device).wait_stream(stream)
-        self.counter.zero_()
+        self._counter.zero_()
         # What other threads do on the GPU meanwhile, such as answering, is no part of the step.
         with (
             torch.cuda.device(device),
-            torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"),
+            torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"),
         ):
-            self._one(loop)
+            self._step(loop)
 
-    def fits(self, n_steps: int) -> bool:
-        """Whether the table has room for an epoch of so many steps."""
-        return n_steps <= len(self.rows)
+    def _step(self, loop: Loop) -> None:
+        loop._step(*(table.index_select(0, self._counter)[0] for table in self._tables))
+        self._counter.add_(1)
 
-    def load(self, plan: _Plan, begin: int) -> None:
-        """Put the batches of an epoch into the table."""
-        end = begin + plan.n_steps
-        self.rows[: plan.n_steps] = plan.batches.rows[begin:end]
-        self.weights[: plan.n_steps] = plan.batches.weights[begin:end]
-        self.rates[: plan.n_steps] = plan.rates[begin:end]
-        self.active[: plan.n_steps] = plan.batches.active[begin:end]
-        self.counter.zero_()
-
-    def _one(self, loop: Loop) -> None:
-        tables = (self.rows, self.weights, self.rates, self.active)
-        loop._step(*(table.index_select(0, self.counter)[0] for table in tables))
-        self.counter.add_(1)
-
-
-def rows_in_slots(slots: Slots) -> int:
-    """Return how many slots hold a row."""
-    return int(np.count_nonzero(slots >= 0))
+    def replay(self, tables: Sequence[Tensor]) -> None:
+        """Make the steps of these tables by replaying the captured one."""
+        n_steps = len(tables[0])
+        for own, table in zip(self._tables, tables, strict=True):
+            own[:n_steps] = table
+        self._counter.zero_()
+        for _ in range(n_steps):
+            self._graph.replay()

@@ -1,17 +1,16 @@
 """Modules as templates with flat parameters, and the nets that were trained.
 
-A caller's module as a function of one flat vector of parameters.
+A template is a caller's module as a function of one flat vector of parameters.
 
 Training must depend on the parameters alone, so that a checkpoint of them is enough to go on:
 BatchNorm is trained on the statistics of each batch, and its running statistics are computed
 afterwards, from rows that are still held. Any other buffer must be a constant.
-
-Trained nets: their parameters and statistics, and the modules that answer with them.
 """
 
 import copy
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import eq
 from types import MethodType
 from typing import Any, Self
 
@@ -23,7 +22,7 @@ from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
-from letheon.deep._device import repeatable
+from letheon.deep._device import CPU, repeatable
 from letheon.exceptions import TrainingError
 from letheon.removal import Opaque
 from letheon.seeds import Purpose, keyed_hash
@@ -35,7 +34,10 @@ Factory = Callable[..., nn.Module]
 _PROBE_ROWS = 2
 # What torch says of layers written in C++ alone, such as nn.GRU, on a CPU and on a GPU.
 _CANNOT_STACK = ("atching rule not implemented", "doesn't have storage")
-_CPU = torch.device("cpu")
+_FIXED_SIZE = (
+    ". This module is built without arguments, so it cannot have fewer logits when the last row of "
+    "a class leaves: give a factory that takes (shape, n_classes)"
+)
 
 
 class Template:
@@ -79,18 +81,29 @@ class Template:
         self.names, self.shapes = _layout(self._plain)
         self.sizes = [part.numel() for part in self.shapes]
         self.n_parameters = sum(self.sizes)
+        self._running = frozenset(
+            f"{name}.{buffer}" if name else buffer
+            for name, norm in _batch_norms(self._plain)
+            for buffer, _ in norm.named_buffers(recurse=False)
+        )
         self._require_trainable()
-        self.constants = _constants(self._plain)
+        buffers = dict(self._plain.named_buffers())
+        self.constants = {name: buffers[name] for name in buffers if name not in self._running}
         if constants is not None:
-            _replace_constants(self.constants, constants)
-        self._training = _without_running_statistics(self._plain).train()
-        self._stacked = _normalising_by_hand(self._training)
+            self._replace_constants(constants)
+        self._training = copy.deepcopy(self._plain).train()
+        for _, norm in _batch_norms(self._training):
+            norm.track_running_stats = False
+            norm.running_mean = norm.running_var = norm.num_batches_tracked = None
+        self._stacked = copy.deepcopy(self._training)
+        for _, norm in _batch_norms(self._stacked):
+            norm.forward = MethodType(_normalised, norm)  # type: ignore[method-assign]
         self._probe()
 
     @property
     def has_batch_norm(self) -> bool:
         """Whether the net needs running statistics to answer."""
-        return any(isinstance(part, _BatchNorm) for part in self._plain.modules())
+        return bool(self._running)
 
     def initial(self, lane: int) -> Tensor:
         """Return the parameters that a lane starts from, a function of the seed and its number."""
@@ -136,16 +149,14 @@ class Template:
         if not self.has_batch_norm:
             return {}
         module = self.answering(flat, {})
-        for part in module.modules():
-            if isinstance(part, _BatchNorm):
-                part.reset_running_stats()
-                part.momentum = None
-                part.train()
+        for _, norm in _batch_norms(module):
+            norm.reset_running_stats()
+            norm.momentum = None
+            norm.train()
         with torch.no_grad():
             for batch in batches:
                 module(batch)
-        running = self._running
-        return {name: value for name, value in module.named_buffers() if name in running}
+        return {name: value for name, value in module.named_buffers() if name in self._running}
 
     def answering(self, flat: Tensor, statistics: Mapping[str, Tensor]) -> nn.Module:
         """Return a module of its own with these parameters, in evaluation mode."""
@@ -166,25 +177,25 @@ class Template:
         self._stacked.to(device)
         return self
 
-    @property
-    def _running(self) -> frozenset[str]:
-        return frozenset(
-            f"{name}.{buffer}" if name else buffer
-            for name, part in self._plain.named_modules()
-            if isinstance(part, _BatchNorm)
-            for buffer, _ in part.named_buffers(recurse=False)
-        )
+    def _replace_constants(self, saved: Mapping[str, Tensor]) -> None:
+        both = self.constants, saved
+        if not eq(*({name: value.shape for name, value in part.items()} for part in both)):
+            raise TrainingError("module has other buffers than the net that was saved")
+        for name, value in saved.items():
+            self.constants[name].copy_(value)
 
     def _built(self, lane: int) -> nn.Module:
-        with repeatable(_CPU, deterministic=False), torch.device(_CPU):
+        with repeatable(CPU, deterministic=False), torch.device(CPU):
             torch.default_generator.manual_seed(keyed_hash(self._seed, Purpose.NET_INIT, lane))
             module = _call_factory(self._factory, self.shape, self.n_classes)
         if not isinstance(module, nn.Module):
+            name = type(module).__name__
+            # A factory of factories, perhaps.
+            hint = f"; did you mean module={name}()?" if callable(module) else ""
             raise TrainingError(
-                f"module returned a {type(module).__name__}; expected a factory that returns a "
-                f"torch.nn.Module{_hint(module)}"
+                f"module returned a {name}; expected a factory that returns a torch.nn.Module{hint}"
             )
-        for name, part in _contents(module).items():
+        for name, part in named_tensors(module).items():
             if is_lazy(part):
                 raise TrainingError(
                     f"{name} has no shape yet: the module has a lazy layer; build it with the "
@@ -194,9 +205,9 @@ class Template:
 
     def _require_repeatable_start(self) -> None:
         """Raise if a second call with the same seed builds other weights."""
-        again = _contents(self._built(0))
-        for name, value in _contents(self._plain).items():
-            if name not in again or not _same_bits(value, again[name]):
+        again = named_tensors(self._built(0))
+        for name, value in named_tensors(self._plain).items():
+            if name not in again or not has_same_bits(value, again[name]):
                 raise TrainingError(
                     f"module builds another {name} in a second call with the same seed; it must "
                     "draw from torch's own generator only, so that training can be repeated"
@@ -211,8 +222,8 @@ class Template:
                 )
             if part.dtype != torch.float32:
                 raise TrainingError(f"parameter {name} is {part.dtype}; expected float32")
-        for name, module in self._plain.named_modules():
-            if isinstance(module, _BatchNorm) and not module.track_running_stats:
+        for name, norm in _batch_norms(self._plain):
+            if not norm.track_running_stats:
                 raise TrainingError(
                     f"BatchNorm {name} has track_running_stats=False, so that an answer would "
                     "depend on who else is asked about; set it to True"
@@ -227,10 +238,10 @@ class Template:
         expected = (_PROBE_ROWS, self.n_classes)
         if not isinstance(logits, Tensor) or tuple(logits.shape) != expected:
             got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            advice = "" if _takes_shape(self._factory) else _FIXED_SIZE
             raise TrainingError(
                 f"module answers {_PROBE_ROWS} rows of shape {self.shape} with {got}; expected "
-                f"{expected}: one logit for each of the {self.n_classes} classes"
-                f"{self._advice()}"
+                f"{expected}: one logit for each of the {self.n_classes} classes{advice}"
             )
         if not torch.equal(logits.nan_to_num(), again.nan_to_num()):
             raise TrainingError(
@@ -244,16 +255,8 @@ class Template:
                     "because a checkpoint holds parameters alone"
                 )
 
-    def _advice(self) -> str:
-        if _takes_shape(self._factory):
-            return ""
-        return (
-            ". This module is built without arguments, so it cannot have fewer logits when the "
-            "last row of a class leaves: give a factory that takes (shape, n_classes)"
-        )
-
     def _answer_to_zeros(self) -> Any:
-        with repeatable(_CPU, deterministic=False), torch.device(_CPU), torch.no_grad():
+        with repeatable(CPU, deterministic=False), torch.device(CPU), torch.no_grad():
             torch.default_generator.manual_seed(0)
             rows = torch.zeros(_PROBE_ROWS, *self.shape)
             try:
@@ -297,22 +300,21 @@ def _takes_shape(factory: Factory) -> bool:
     return bool(asked) or [each.name for each in first] in ([], ["shape", "n_classes"])
 
 
-def _hint(returned: Any) -> str:
-    """Say what was meant when a factory of factories was given."""
-    name = type(returned).__name__
-    return f"; did you mean module={name}()?" if callable(returned) else ""
-
-
-def _contents(module: nn.Module) -> dict[str, Tensor]:
+def named_tensors(module: nn.Module) -> dict[str, Tensor]:
     """Return all parameters and buffers by name, those too that are in no state_dict."""
     return dict(module.named_parameters()) | dict(module.named_buffers())
 
 
-def _same_bits(one: Tensor, other: Tensor) -> bool:
-    if one.shape != other.shape or one.dtype != other.dtype:
+def has_same_bits(one: Tensor, two: Tensor) -> bool:
+    """Compare bits, so that NaN equals itself and 0 does not equal -0."""
+    if one.shape != two.shape or one.dtype != two.dtype or one.device != two.device:
         return False
-    bits = (part.detach().reshape(-1).view(torch.uint8) for part in (one, other))
-    return torch.equal(*bits)
+    parts = (part.detach().contiguous().reshape(-1).view(torch.uint8) for part in (one, two))
+    return torch.equal(*parts)
+
+
+def _batch_norms(module: nn.Module) -> list[tuple[str, _BatchNorm]]:
+    return [(name, part) for name, part in module.named_modules() if isinstance(part, _BatchNorm)]
 
 
 def _layout(module: nn.Module) -> tuple[tuple[str, ...], tuple[torch.Size, ...]]:
@@ -320,29 +322,12 @@ def _layout(module: nn.Module) -> tuple[tuple[str, ...], tuple[torch.Size, ...]]
     return tuple(name for name, _ in named), tuple(part.shape for _, part in named)
 
 
-def _without_running_statistics(module: nn.Module) -> nn.Module:
-    twin = copy.deepcopy(module)
-    for part in twin.modules():
-        if isinstance(part, _BatchNorm):
-            part.track_running_stats = False
-            part.running_mean = part.running_var = part.num_batches_tracked = None
-    return twin
-
-
-def _normalising_by_hand(module: nn.Module) -> nn.Module:
-    """Return a twin whose BatchNorm is made of plain steps: torch's own fails under vmap on a GPU.
-
-    It looks at the order of the axes in memory, which stacked tensors do not tell.
-    """
-    twin = copy.deepcopy(module)
-    for part in twin.modules():
-        if isinstance(part, _BatchNorm):
-            part.forward = MethodType(_normalised, part)  # type: ignore[method-assign]
-    return twin
-
-
 def _normalised(norm: _BatchNorm, x: Tensor) -> Tensor:
-    """Return ``(x - mean) / sqrt(variance + eps) * weight + bias``, by channel over the batch."""
+    """Return ``(x - mean) / sqrt(variance + eps) * weight + bias``, by channel over the batch.
+
+    In plain steps: torch's own fails under vmap on a GPU, where it looks at the order of the axes
+    in memory, which stacked tensors do not tell.
+    """
     axes = [0, *range(2, x.ndim)]
     values = x.float()
     centred = values - values.mean(axes, keepdim=True)
@@ -352,25 +337,6 @@ def _normalised(norm: _BatchNorm, x: Tensor) -> Tensor:
         shape = (1, -1, *[1] * (x.ndim - 2))
         result = result * norm.weight.view(shape) + norm.bias.view(shape)
     return result.to(x.dtype)
-
-
-def _constants(module: nn.Module) -> dict[str, Tensor]:
-    running = {
-        id(buffer)
-        for part in module.modules()
-        if isinstance(part, _BatchNorm)
-        for buffer in part.buffers(recurse=False)
-    }
-    return {name: value for name, value in module.named_buffers() if id(value) not in running}
-
-
-def _replace_constants(own: dict[str, Tensor], given: Mapping[str, Tensor]) -> None:
-    if {name: value.shape for name, value in own.items()} != {
-        name: value.shape for name, value in given.items()
-    }:
-        raise TrainingError("module has other buffers than the net that was saved")
-    for name, value in given.items():
-        own[name].copy_(value)
 
 
 class Nets(Opaque):
@@ -418,18 +384,17 @@ class Nets(Opaque):
         made = self._modules
         if made is None or made[0] != device:
             template = build(self) if self._template is None else self._template
-            made = self._modules = device, self._made_modules(template, device)
+            modules = [
+                template.answering(
+                    line.to(device), {name: part.to(device) for name, part in statistics.items()}
+                )
+                for line, statistics, answers in zip(
+                    self.flat, self.statistics, self.answers, strict=True
+                )
+                if answers
+            ]
+            made = self._modules = device, modules
         return made[1]
-
-    def _made_modules(self, template: Template, device: torch.device) -> list[nn.Module]:
-        nets = zip(self.flat, self.statistics, self.answers, strict=True)
-        return [
-            template.answering(
-                line.to(device), {name: part.to(device) for name, part in stats.items()}
-            )
-            for line, stats, answers in nets
-            if answers
-        ]
 
     def _to_state(self) -> dict[str, Any]:
         return {

@@ -1,28 +1,25 @@
-"""Nets to start from: MLP, CNN and ResNet.
+"""Nets to start from: MLP, CNN and ResNet, and the layers that they are made of.
 
-They are settings, not modules: a frozen dataclass that builds the module when it is called with the
+The nets are settings, not modules: frozen dataclasses that build the module when called with the
 shape of a row and the number of classes. So they can be compared, saved with a model and digested.
 All their layers work under `torch.func.vmap`, and none has a gradient that a GPU adds up in another
 order the next time.
+
+W convolutions with weights of their own become one grouped convolution, which trains slowly on a
+GPU. Written as a matrix product they become one batched product. Tensors have torch's shapes,
+(n, channels, height, width); where a product made them, the channels lie last in memory.
 """
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd, prod
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from letheon.deep._layers import (
-    Affine,
-    AutoConv2d,
-    GroupNorm,
-    HalvingMax,
-    HalvingMean,
-    Images,
-    MatmulConv2d,
-    Times,
-)
 from letheon.exceptions import InvalidParameterError
 from letheon.validation import (
     POSITIVE,
@@ -35,7 +32,212 @@ from letheon.validation import (
     validate_parameters,
 )
 
+Pair = tuple[int, int]
 Shape = tuple[int, ...]
+
+
+def _patches(x: Tensor, kernel: Pair, stride: Pair) -> Tensor:
+    """Return all windows of (n, h, w, c) as (n, h', w', kernel height x kernel width x c)."""
+    windows = x.unfold(1, kernel[0], stride[0]).unfold(2, kernel[1], stride[1])
+    return windows.permute(0, 1, 2, 4, 5, 3).flatten(3)
+
+
+def _framed(x: Tensor, top: int, bottom: int, left: int, right: int) -> Tensor:
+    """Return (n, h, w, c) with zeros around it."""
+    if top == bottom == left == right == 0:
+        return x
+    return functional.pad(x, (0, 0, left, right, top, bottom))
+
+
+def _input_gradient(
+    gradient: Tensor, weight: Tensor, size: Sequence[int], stride: Pair, padding: Pair
+) -> Tensor:
+    """Return the gradient of the input: a convolution with the kernel turned around.
+
+    A sum over overlapping windows would need atomic additions or one pass for each position of
+    the kernel.
+    """
+    kernel = (weight.shape[2], weight.shape[3])
+    spread, edges = gradient, list[int]()
+    if stride != (1, 1):  # zeros after every position
+        gaps = (0, 0, 0, stride[1] - 1, 0, 0, 0, stride[0] - 1)
+        spread = functional.pad(gradient[:, :, None, :, None, :], gaps).flatten(3, 4).flatten(1, 2)
+    for axis in (0, 1):
+        before = kernel[axis] - 1 - padding[axis]
+        edges += before, size[axis] + kernel[axis] - 1 - before - spread.shape[axis + 1]
+    turned = weight.flip(2, 3).permute(2, 3, 0, 1).flatten(0, 2)
+    return _patches(_framed(spread, *edges), kernel, (1, 1)) @ turned
+
+
+class _Convolve(torch.autograd.Function):
+    """``y[i, j] = sum over a, b of weight[:, :, a, b] x[s i + a, s j + b]``, channels last."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> Tensor:
+        framed = _framed(x, padding[0], padding[0], padding[1], padding[1])
+        kernel = (weight.shape[2], weight.shape[3])
+        return _patches(framed, kernel, stride) @ weight.permute(2, 3, 1, 0).flatten(0, 2)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
+        x, weight, ctx.stride, ctx.padding = inputs
+        ctx.save_for_backward(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        x, weight = ctx.saved_tensors
+        stride, padding = ctx.stride, ctx.padding
+        of_x = of_weight = None
+        if ctx.needs_input_grad[0]:
+            of_x = _input_gradient(gradient, weight, x.shape[1:3], stride, padding)
+        if ctx.needs_input_grad[1]:
+            framed = _framed(x, padding[0], padding[0], padding[1], padding[1])
+            into, height, width = weight.shape[1:]
+            # Made again: kept windows would take kernel height x width times the memory of x.
+            windows = _patches(framed, (height, width), stride).flatten(0, 2)
+            product = gradient.flatten(0, 2).t() @ windows
+            of_weight = product.unflatten(1, (height, width, into)).permute(0, 3, 1, 2)
+        return of_x, of_weight, None, None
+
+
+class MatmulConv2d(nn.Conv2d):
+    """`torch.nn.Conv2d` with the same parameters, computed as one matrix product.
+
+    All windows of the input are copied side by side, (n h' w', k k c), and multiplied with the
+    kernels, (k k c, o). Under `torch.func.vmap` this is one batched product. The gradient of the
+    input is the same kind of product, and it is left out where the input needs none. Groups,
+    dilation and padding by other values than zero are not supported.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the convolution of a batch."""
+        kind = x.device.type
+        # Autocast ends before the backward pass, so both factors are cast here.
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+        y: Tensor = _Convolve.apply(  # type: ignore[no-untyped-call]
+            x.to(dtype).permute(0, 2, 3, 1), self.weight.to(dtype), self.stride, self.padding
+        )
+        if self.bias is not None:
+            y = y + self.bias.to(dtype)
+        return y.permute(0, 3, 1, 2)
+
+
+class AutoConv2d(MatmulConv2d):
+    """A matrix product on a GPU, torch's own convolution on a CPU: each where it is quicker."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the convolution of a batch."""
+        return super().forward(x) if x.is_cuda else nn.Conv2d.forward(self, x)
+
+
+class _HalvingMax(torch.autograd.Function):
+    """Largest of every 2 x 2 window; the backward pass of torch's own is not deterministic."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> tuple[Tensor, Tensor]:
+        return functional.max_pool2d_with_indices(x, [2, 2])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.size = inputs[0].shape[-2:]
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> Tensor:
+        (places,) = ctx.saved_tensors
+        height, width = ctx.size
+        rows, columns = places.shape[-2:]
+        grid = torch.arange(height * width, device=places.device).view(height, width)
+        grid = grid[: 2 * rows, : 2 * columns].view(rows, 2, columns, 2, 1)
+        chosen = places.permute(0, 2, 3, 1)[:, :, None, :, None] == grid
+        values = gradient.permute(0, 2, 3, 1)[:, :, None, :, None]
+        whole = torch.where(chosen, values, 0.0).flatten(3, 4).flatten(1, 2)
+        whole = _framed(whole, 0, height - 2 * rows, 0, width - 2 * columns)
+        return whole.permute(0, 3, 1, 2)
+
+
+class HalvingMax(nn.Module):
+    """Largest value of every 2 x 2 window; an odd last row or column is left out.
+
+    Equal to ``torch.nn.MaxPool2d(2)``, gradients too, and deterministic on a GPU.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return half the height and width."""
+        if not x.is_cuda:
+            return functional.max_pool2d(x, 2)
+        largest: Tensor = _HalvingMax.apply(x)[0]  # type: ignore[no-untyped-call]
+        return largest
+
+
+class HalvingMean(nn.Module):
+    """Mean of every 2 x 2 window; an odd last row or column is left out.
+
+    Equal to ``torch.nn.AvgPool2d(2)``.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return half the height and width."""
+        rows, columns = x.shape[-2] // 2, x.shape[-1] // 2
+        whole = x[..., : 2 * rows, : 2 * columns]
+        return whole.reshape(*x.shape[:-2], rows, 2, columns, 2).mean((-3, -1))
+
+
+class GroupNorm(nn.GroupNorm):
+    """`torch.nn.GroupNorm` in plain steps: torch's own cannot be batched with channels last."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the batch, each group of channels of each row with mean 0 and variance 1."""
+        groups = x.unflatten(1, (self.num_groups, -1))
+        axes = tuple(range(2, groups.ndim))
+        variance, mean = torch.var_mean(groups, axes, correction=0, keepdim=True)
+        normed: Tensor = ((groups - mean) * torch.rsqrt(variance + self.eps)).flatten(1, 2)
+        by_channel = (-1, *[1] * (x.ndim - 2))
+        return normed * self.weight.view(by_channel) + self.bias.view(by_channel)
+
+
+class Affine(nn.Module):
+    """``(x * scale - mean) / std`` with constants, by channel where there are several."""
+
+    def __init__(self, scale: float, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        divisor, means = torch.tensor(std).view(-1, 1, 1), torch.tensor(mean).view(-1, 1, 1)
+        self.register_buffer("factor", scale / divisor, persistent=False)
+        self.register_buffer("shift", -means / divisor, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the images in the units in which the net works."""
+        return x * self.get_buffer("factor") + self.get_buffer("shift")
+
+
+class Images(nn.Module):
+    """Gives images of shape (n, h, w) their one channel."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return images of shape (n, c, h, w)."""
+        return x.unsqueeze(1) if x.ndim == 3 else x
+
+
+class Times(nn.Module):
+    """Multiplies by a constant."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the product."""
+        return x if self.factor == 1 else x * self.factor
+
+    def extra_repr(self) -> str:
+        """Return the factor, for the module's repr."""
+        return f"{self.factor}"
+
 
 _CONVOLUTIONS: dict[str, type[nn.Conv2d]] = {
     "auto": AutoConv2d,
@@ -51,7 +253,16 @@ _RESNET_9_LOGITS = 0.125
 
 
 @dataclass(frozen=True, kw_only=True)
-class MLP:
+class _Factory:
+    """Settings that build a module."""
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        validate_parameters(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MLP(_Factory):
     """Fully connected net: linear layers with ReLU between them.
 
     Parameters
@@ -88,15 +299,9 @@ class MLP:
     batch_norm: bool = False
     scale: float = 1.0
 
-    def __post_init__(self) -> None:
-        """Check the settings."""
-        validate_parameters(self)
-
     def __call__(self, shape: Shape, n_classes: int) -> nn.Module:
         """Build the net."""
-        parts: OrderedDict[str, nn.Module] = OrderedDict()
-        parts["scale"] = Times(self.scale)
-        parts["flatten"] = nn.Flatten()
+        parts: dict[str, nn.Module] = {"scale": Times(self.scale), "flatten": nn.Flatten()}
         last = prod(shape)
         for number, width in enumerate(self.widths, 1):
             parts[f"hidden{number}"] = nn.Linear(last, width)
@@ -107,11 +312,11 @@ class MLP:
                 parts[f"dropout{number}"] = nn.Dropout(self.dropout)
             last = width
         parts["output"] = nn.Linear(last, n_classes)
-        return nn.Sequential(parts)
+        return _sequence(parts)
 
 
 @dataclass(frozen=True, kw_only=True)
-class CNN:
+class CNN(_Factory):
     """Small convolutional net: for each entry of `channels` a convolution, ReLU and a halving.
 
     Parameters
@@ -161,27 +366,32 @@ class CNN:
 
     def __post_init__(self) -> None:
         """Check the settings."""
-        validate_parameters(self)
+        super().__post_init__()
         if self.kernel % 2 == 0:
             raise InvalidParameterError(f"kernel={self.kernel}; expected an odd number")
 
     def __call__(self, shape: Shape, n_classes: int) -> nn.Module:
         """Build the net."""
         last, height, width = _image_shape(shape)
-        parts: OrderedDict[str, nn.Module] = OrderedDict()
-        parts["scale"], parts["images"] = Times(self.scale), Images()
+        parts: dict[str, nn.Module] = {"scale": Times(self.scale), "images": Images()}
         for number, channels in enumerate(self.channels, 1):
             parts.update(self._stage(number, last, channels))
             last = channels
-            height, width = self._halved(height), self._halved(width)
+            # A stride keeps an odd last row or column.
+            height, width = ((size + (self.pool == "stride")) // 2 for size in (height, width))
         if not height or not width:
             raise ValueError(
                 f"rows of shape {shape} are too small to be halved {len(self.channels)} times; "
                 f"give fewer channels{_order_hint(shape)}"
             )
-        parts["flatten"] = nn.Flatten()
-        parts.update(self._head(last * height * width, n_classes))
-        return nn.Sequential(parts)
+        parts["flatten"], last = nn.Flatten(), last * height * width
+        if self.hidden:
+            parts["hidden"], parts["relu"] = nn.Linear(last, self.hidden), nn.ReLU()
+            last = self.hidden
+        if self.dropout:
+            parts["dropout"] = nn.Dropout(self.dropout)
+        parts["output"] = nn.Linear(last, n_classes)
+        return _sequence(parts)
 
     def _stage(self, number: int, last: int, channels: int) -> dict[str, nn.Module]:
         stride = 2 if self.pool == "stride" else 1
@@ -197,22 +407,9 @@ class CNN:
             parts[f"pool{number}"] = HalvingMean()
         return parts
 
-    def _halved(self, size: int) -> int:
-        return (size + 1) // 2 if self.pool == "stride" else size // 2
-
-    def _head(self, last: int, n_classes: int) -> dict[str, nn.Module]:
-        parts: dict[str, nn.Module] = {}
-        if self.hidden:
-            parts["hidden"], parts["relu"] = nn.Linear(last, self.hidden), nn.ReLU()
-            last = self.hidden
-        if self.dropout:
-            parts["dropout"] = nn.Dropout(self.dropout)
-        parts["output"] = nn.Linear(last, n_classes)
-        return parts
-
 
 @dataclass(frozen=True, kw_only=True)
-class ResNet:
+class ResNet(_Factory):
     """Residual net for small images.
 
     Parameters
@@ -264,10 +461,6 @@ class ResNet:
     mean: tuple[float, ...] = (0.5,)
     std: tuple[float, ...] = (0.25,)
 
-    def __post_init__(self) -> None:
-        """Check the settings."""
-        validate_parameters(self)
-
     def __call__(self, shape: Shape, n_classes: int) -> nn.Module:
         """Build the net."""
         channels, height, width = _image_shape(shape)
@@ -281,15 +474,16 @@ class ResNet:
                 f"rows of shape {shape} are too small; expected 8 x 8 pixels or more"
                 f"{_order_hint(shape)}"
             )
-        parts: OrderedDict[str, nn.Module] = OrderedDict()
-        parts["images"] = Images()
-        parts["affine"] = Affine(self.scale, self.mean, self.std)
-        parts["first"] = self._normed(channels, self.width)
+        parts: dict[str, nn.Module] = {
+            "images": Images(),
+            "affine": Affine(self.scale, self.mean, self.std),
+            "first": self._normed(channels, self.width),
+        }
         parts.update(self._nine() if self.depth == 9 else self._eighteen())
         parts["output"] = nn.Linear(8 * self.width, n_classes, bias=self.depth != 9)
         if self.depth == 9:
             parts["shrink"] = Times(_RESNET_9_LOGITS)
-        return nn.Sequential(parts)
+        return _sequence(parts)
 
     def _nine(self) -> dict[str, nn.Module]:
         w = self.width
@@ -334,12 +528,9 @@ class ResNet:
             self._conv(width, width),
             self._norm(width),
         )
-        same = stride == 1 and last == width
-        around = (
-            nn.Identity()
-            if same
-            else nn.Sequential(self._conv(last, width, 1, stride), self._norm(width))
-        )
+        around: nn.Module = nn.Identity()
+        if stride != 1 or last != width:
+            around = nn.Sequential(self._conv(last, width, 1, stride), self._norm(width))
         return _Residual(inside, around, nn.ReLU())
 
     def _conv(self, last: int, width: int, kernel: int = 3, stride: int = 1) -> nn.Conv2d:
@@ -378,15 +569,17 @@ class _Everywhere(nn.Module):
         return x.amax((-2, -1)) if self.kind == "max" else x.mean((-2, -1))
 
 
+def _sequence(parts: dict[str, nn.Module]) -> nn.Module:
+    return nn.Sequential(OrderedDict(parts))
+
+
 def _image_shape(shape: Shape) -> tuple[int, int, int]:
-    if len(shape) == 2:
-        return 1, shape[0], shape[1]
-    if len(shape) == 3:
-        return shape[0], shape[1], shape[2]
-    raise ValueError(
-        f"rows have shape {shape}; expected images of shape (height, width) or (channels, height, "
-        "width)"
-    )
+    if len(shape) not in (2, 3):
+        raise ValueError(
+            f"rows have shape {shape}; expected images of shape (height, width) or (channels, "
+            "height, width)"
+        )
+    return 1 if len(shape) == 2 else shape[0], shape[-2], shape[-1]
 
 
 def _order_hint(shape: Shape) -> str:

@@ -1,41 +1,39 @@
-"""Removal by retraining blocks until their residual memory fades (He et al. 2021)."""
+"""Removal by retraining blocks until their residual memory fades (He et al. 2021).
 
-from typing import Any, ClassVar
+Rows lie in blocks that a net is trained on one after the other, each from where the last ended. The
+old run went ``theta_0, ..., theta_B``; the new one starts from ``theta_d``, the state before the
+first block d that somebody leaves. With ``s_i = theta'_i - theta_i``, block i leaves the residual
+
+    Delta_i = ||(theta'_(i+1) - theta'_i) - (theta_(i+1) - theta_i)||_1 = ||s_(i+1) - s_i||_1,
+
+and when the run stops after block j, every later state is taken to be ``theta_i + s_(j+1)``. Then
+no later block does anything else than in the old run: its influence ``||theta_(i+1) - theta_i||_1``
+stays. No theorem says that a shifted state is nearer to the exact one than the old state was.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from letheon.base import Outcome, Removal, require_fitted
-from letheon.deep._loop import Callback, Loop
-from letheon.deep._stitch import (
-    ANNEALS,
-    BLOCK,
-    ORIGINS,
-    SLOT,
-    STOPS,
-    Blocks,
-    Floats,
-    Integers,
-    Pace,
-    Stitched,
-    Watch,
-    blocks_of,
-    distance,
-    entry,
-    numbered_slots,
-    ratio,
-    stitch,
-    train_blocks,
-)
-from letheon.deep._vault import CheckpointedNet, Prepared, Vault
-from letheon.exceptions import (
-    CheckpointWarning,
-    CorruptFileError,
-    EnvironmentWarning,
-)
+from letheon.data import Ids, SlotRows
+from letheon.deep._base import Floats, numbered_slots
+from letheon.deep._loop import EMPTY, Callback, Loop, Stretch
+from letheon.deep._residual import PaperRule, RobustRule, StopRule, ratio
+from letheon.deep._vault import CheckpointedNet, Vault, VaultChange, with_reason
+from letheon.exceptions import CorruptFileError, EnvironmentWarning
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
-from letheon.removal import Cache, Change, TrainingRows
+from letheon.removal import Change, Opaque, TrainingRows
+from letheon.seeds import Purpose
 from letheon.sharded import warn_if_crowded
 from letheon.validation import Interval, OneOf, Rules, Whole
+
+Integers = NDArray[np.int64]
 
 FACTS = MethodFacts(
     method="deepobliviate",
@@ -78,7 +76,189 @@ _RESIDUAL_INFLUENCES = (
 )
 _RESIDUAL_TAIL = "tail_: a sum of estimates that were made from the movement of forgotten rows"
 
+BLOCK, SLOT = "block", "slot"
+# Share of the blocks over which the learning rate rises.
+_WARM_UP = 0.1
 
+
+def blocks_of(ids: Ids, seed: int, n_blocks: int) -> Integers:
+    """Return the block of every row: ``keyed_hash(seed, "block", id) mod n_blocks``."""
+    return (ids.hashes(seed, Purpose.BLOCK) % np.uint64(n_blocks)).astype(np.int64)
+
+
+class Pace(NamedTuple):
+    """How every block is trained: passes over it, and the learning rate over the blocks."""
+
+    epochs: int
+    n_blocks: int
+    anneal: str
+
+    def rate(self, block: int) -> float:
+        """Return the factor of the learning rate in block ``b = 0, ..., B - 1``.
+
+        1 ("none"), ``1 - b / B`` ("linear"), or the smaller of that and
+        ``(b + 1) / max(B / 10, 1)`` ("one-cycle", which is "linear" up to 10 blocks).
+        """
+        if self.anneal == "none":
+            return 1.0
+        fall = 1.0 - block / self.n_blocks
+        rise = (block + 1) / max(_WARM_UP * self.n_blocks, 1.0)
+        return min(fall, rise) if self.anneal == "one-cycle" else fall
+
+
+class Blocks:
+    """Who is in which slot of which block.
+
+    Parameters
+    ----------
+    rows : SlotRows
+        Rows with their `block` and `slot`.
+    n_slots : ndarray of int64, shape (B,)
+        Slots of every block, those of people who left included.
+    leaving : ndarray of int64, optional
+        Positions of rows that are about to leave; they count as gone.
+    """
+
+    def __init__(self, rows: SlotRows, n_slots: Integers, leaving: Integers | None = None) -> None:
+        self._block, self._slot, self._n_slots = rows.extra[BLOCK], rows.extra[SLOT], n_slots
+        self._alive = rows.alive.copy()
+        if leaving is not None:
+            self._alive[leaving] = False
+        self.sizes: Integers = np.bincount(self._block[self._alive], minlength=len(n_slots))
+
+    def __len__(self) -> int:
+        return len(self._n_slots)
+
+    @property
+    def positions(self) -> Integers:
+        """Positions of all rows."""
+        return np.flatnonzero(self._alive)
+
+    def slots(self, block: int) -> Integers:
+        """Return the positions of a block's rows in slot order, -1 where nobody is."""
+        here = np.flatnonzero(self._alive & (self._block == block))
+        slots = np.full(self._n_slots[block], EMPTY)
+        slots[self._slot[here]] = here
+        return slots
+
+
+def train_blocks(
+    loop: Loop,
+    blocks: Blocks,
+    start: Tensor,
+    first: int,
+    pace: Pace,
+    callback: Callback | None = None,
+) -> Iterator[tuple[int, Tensor]]:
+    """Train block `first` from `start` on, the next, and so on to the end.
+
+    Yields the number of a block and the parameters after it; one without rows changes nothing.
+    """
+    flat, n_parts = start[None], len(blocks) - first
+    for block in range(first, len(blocks)):
+        if blocks.sizes[block]:
+            slots, rate = (blocks.slots(block),), pace.rate(block)
+            stretch = Stretch(block, slots, pace.epochs, rate, kind="block")
+            flat = loop.train(flat, stretch, callback, (block - first, n_parts))
+        yield block, flat[0]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Stitched(Opaque):
+    """What an unlearning run came to.
+
+    Attributes
+    ----------
+    first, last : int
+        First and last block of the run.
+    end : Tensor of shape (p,)
+        Parameters of the model.
+    tail, ceiling : float
+        Estimated sum of the residuals that were not computed, and what it is if they go on as
+        the later half of the others did.
+    influences : ndarray of float64, shape (last - first + 1,)
+        L1 norm of what every block of the run did.
+    rule : StopRule
+        With the residuals that it was given.
+    """
+
+    first: int
+    last: int
+    end: Tensor
+    tail: float
+    ceiling: float
+    influences: Floats
+    rule: StopRule
+
+
+def make_rule(model: Any, last_affected: int, floor: float) -> StopRule:
+    """Return the stop rule of a model; residuals count from block `last_affected` on."""
+    if model.stop == "robust":
+        return RobustRule(model.epsilon, floor, patience=int(model.patience))
+    return PaperRule(model.epsilon, last_affected + 1, model.stop_origin)
+
+
+def entry(vault: Vault, i: int) -> Tensor:
+    """Return a state that must be there."""
+    state = vault.get(i)
+    if state is None:
+        raise CorruptFileError(f"the state before block {i} is not among the checkpoints")
+    return state
+
+
+def distance(one: Tensor, two: Tensor) -> float:
+    """Return the L1 distance of two vectors, added up in float64."""
+    return float((one - two).abs().sum(dtype=torch.float64))
+
+
+def stitch(
+    run: Iterable[tuple[int, Tensor]],
+    blocks: Blocks,
+    vault: Vault,
+    aside: VaultChange,
+    rule: StopRule,
+    affected: tuple[int, int],
+    influences: Floats,
+) -> Stitched:
+    """Follow a run until the rule stops it; write all states that change aside.
+
+    Parameters
+    ----------
+    run : iterable of (block, parameters after it)
+        The new run, from the first affected block on.
+    blocks : Blocks
+        Rows that stay.
+    vault, aside : Vault, VaultChange
+        States of the old run, entry i the one before block i; and room for the new ones.
+    rule : StopRule
+        Takes the residuals.
+    affected : tuple of int
+        First and last block that somebody leaves. No residual before the last one counts.
+    influences : ndarray of float64, shape (B,)
+        L1 norm of what every block did in the old run.
+    """
+    first, last_affected = affected
+    last, end = first, entry(vault, first)
+    old, shift, done = end, torch.zeros_like(end), list[float]()
+    for last, new in run:
+        aside.set(last + 1, new)
+        done.append(distance(new, end))
+        before, old_before, old, end = shift, old, entry(vault, last + 1), new
+        shift = end - old
+        counts = last == last_affected or (last > last_affected and blocks.sizes[last] > 0)
+        stops = counts and rule.update(distance(shift, before), distance(old, old_before))
+        # Blocks without rows cost nothing, so a run that has only those ahead goes to the end.
+        if stops and blocks.sizes[last + 1 :].any():
+            break
+    if last + 1 < len(blocks):
+        aside.shift(shift, range(last + 2, len(blocks) + 1))
+        end = entry(vault, len(blocks)) + shift
+    left = influences[last + 1 :][blocks.sizes[last + 1 :] > 0]
+    tail, ceiling = rule.left_out(left)
+    return Stitched(first, last, end, tail, ceiling, np.array(done), rule)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
 class DeepObliviateClassifier(CheckpointedNet):
     """Any torch module, trained block by block so that forgetting retrains few of them.
 
@@ -243,10 +423,10 @@ class DeepObliviateClassifier(CheckpointedNet):
     facts: ClassVar[MethodFacts] = FACTS
     _parameter_rules: ClassVar[Rules] = {
         "n_blocks": Whole(1),
-        "stop": OneOf(STOPS),
-        "stop_origin": OneOf(ORIGINS),
+        "stop": OneOf(("robust", "paper")),
+        "stop_origin": OneOf(("block", "one")),
         "patience": Whole(1),
-        "anneal": OneOf(ANNEALS),
+        "anneal": OneOf(("none", "linear", "one-cycle")),
         "epsilon": Interval(
             0,
             expected="the slope below which retraining stops, 0 (retrain to the end) or a positive "
@@ -254,60 +434,22 @@ class DeepObliviateClassifier(CheckpointedNet):
         ),
     }
 
-    block_slots_: Integers
-    exact_blocks_: int
-    tail_: float
-    influences_: Floats
-    null_floor_: float | None
+    n_blocks: int = 10
+    epochs: int = 10
+    stop: str = "robust"
+    epsilon: float = 0.1
+    stop_origin: str = "block"
+    patience: int = 2
+    anneal: str = "none"
+    optimizer: Any = "sgd"
+    learning_rate: float = 0.05
+    momentum: float = 0.0
 
-    def __init__(
-        self,
-        *,
-        module: Any = None,
-        n_blocks: int = 10,
-        epochs: int = 10,
-        stop: str = "robust",
-        epsilon: float = 0.1,
-        stop_origin: str = "block",
-        patience: int = 2,
-        anneal: str = "none",
-        optimizer: Any = "sgd",
-        learning_rate: float = 0.05,
-        momentum: float = 0.0,
-        weight_decay: float = 0.0,
-        schedule: str = "constant",
-        loss: Any = "cross_entropy",
-        batch_size: int = 64,
-        precision: str = "float32",
-        calibration_rows: int = 4096,
-        checkpoint_dir: Any = None,
-        max_memory: int | None = None,
-        device: str = "auto",
-        deterministic: bool = True,
-        random_state: Any = None,
-    ) -> None:
-        self.module = module
-        self.n_blocks = n_blocks
-        self.epochs = epochs
-        self.stop = stop
-        self.epsilon = epsilon
-        self.stop_origin = stop_origin
-        self.patience = patience
-        self.anneal = anneal
-        self.optimizer = optimizer
-        self.learning_rate = learning_rate
-        self.momentum = momentum
-        self.weight_decay = weight_decay
-        self.schedule = schedule
-        self.loss = loss
-        self.batch_size = batch_size
-        self.precision = precision
-        self.calibration_rows = calibration_rows
-        self.checkpoint_dir = checkpoint_dir
-        self.max_memory = max_memory
-        self.device = device
-        self.deterministic = deterministic
-        self.random_state = random_state
+    block_slots_: Integers = field(init=False)
+    exact_blocks_: int = field(init=False)
+    tail_: float = field(init=False)
+    influences_: Floats = field(init=False)
+    null_floor_: float | None = field(init=False)
 
     @property
     def block_sizes_(self) -> Integers:
@@ -353,18 +495,13 @@ class DeepObliviateClassifier(CheckpointedNet):
             floor = self._null_floor(loop, blocks, vault) if self.stop == "robust" else None
             nets = self._nets(workshop, end[None], [blocks.positions], held.classes)
         attributes |= {
-            "rows_": rows,
-            "counts_": held.counts,
-            "nets_": nets,
-            "shape_": rows.X.shape[1:],
-            "cache_": Cache(workshop),
             "block_slots_": n_slots,
             "exact_blocks_": n_blocks,
             "tail_": 0.0,
             "influences_": influences,
             "null_floor_": floor,
         }
-        return Change(attributes, Outcome(1.0, {"blocks": n_blocks}))
+        return self._trained(held, workshop, nets, {"blocks": n_blocks}, **attributes)
 
     def _pace(self) -> Pace:
         return Pace(int(self.epochs), int(self.n_blocks), self.anneal)
@@ -376,50 +513,53 @@ class DeepObliviateClassifier(CheckpointedNet):
         again = next(train_blocks(loop, blocks, start, last, self._pace()))[1]
         return ratio(distance(again, end), distance(end, start))
 
-    def _remove(self, removal: Removal, callback: Callback | None) -> Change | Prepared:
+    def _remove(self, removal: Removal, callback: Callback | None) -> Any:
         try:
             return self._stitched(removal, callback)
         except CorruptFileError as error:
             change = self._retrain(removal.where, callback)
-            lost = CheckpointWarning(f"{error}; all blocks were trained again")
-            outcome = change.outcome._replace(warnings=(lost,))
-            return Change(change.attributes, outcome, change.writes)
+            return with_reason(change, str(error), "all blocks were trained again")
 
-    def _stitched(self, removal: Removal, callback: Callback | None) -> Prepared:
+    def _stitched(self, removal: Removal, callback: Callback | None) -> tuple[Change, VaultChange]:
         workshop, vault = self._workshop(), self._vault()
         blocks = Blocks(self.rows_, self.block_slots_, removal.where)
         touched = self.rows_.extra[BLOCK][removal.where]
-        first, last_affected = int(touched.min()), int(touched.max())
-        watch = Watch(self, last_affected, self.null_floor_ or 0.0)
+        affected = first, last_affected = int(touched.min()), int(touched.max())
+        rule = make_rule(self, last_affected, self.null_floor_ or 0.0)
         with vault.begin() as aside:
             start = entry(vault, first)
             run = train_blocks(workshop.loop(), blocks, start, first, self._pace(), callback)
-            affected = first, last_affected
-            found = stitch(run, blocks, vault, aside, watch, affected, self.influences_)
-            nets = self._nets(workshop, found.end[None], [blocks.positions], self.nets_.classes)
-            attributes = {"nets_": nets, **self._accuracy(found)}
-            change = self._without(removal, attributes, self._outcome(found, blocks))
-        return Prepared(change, aside)
+            stitched = stitch(run, blocks, vault, aside, rule, affected, self.influences_)
+            nets = self._nets(workshop, stitched.end[None], [blocks.positions], self.nets_.classes)
+            attributes = {"nets_": nets, **self._accuracy(stitched)}
+            change = self._without(removal, attributes, self._outcome(stitched, blocks))
+        return change, aside
 
-    def _accuracy(self, found: Stitched) -> dict[str, Any]:
+    def _accuracy(self, run: Stitched) -> dict[str, Any]:
         """Return what is known afterwards about the distance to training from scratch."""
-        n_blocks, exact = int(self.n_blocks), self.exact_blocks_
-        if found.first <= exact:
-            exact = found.last + 1
-        tail = 0.0 if exact == n_blocks else self.tail_ + found.tail
+        exact = run.last + 1 if run.first <= self.exact_blocks_ else self.exact_blocks_
+        tail = 0.0 if exact == int(self.n_blocks) else self.tail_ + run.tail
         influences = self.influences_.copy()
-        influences[found.first : found.last + 1] = found.influences
+        influences[run.first : run.last + 1] = run.influences
         return {"exact_blocks_": exact, "tail_": tail, "influences_": influences}
 
-    def _outcome(self, found: Stitched, blocks: Blocks) -> Outcome:
-        visits = int(blocks.sizes[found.first : found.last + 1].sum())
-        rebuilt = {"blocks": found.last - found.first + 1}
+    def _outcome(self, run: Stitched, blocks: Blocks) -> Outcome:
+        residuals, slope = run.rule.residuals, run.rule.slope
+        visits = int(blocks.sizes[run.first : run.last + 1].sum())
+        estimates = {
+            "residual_first": residuals[0],
+            "residual_last": residuals[-1],
+            "residual_tail": run.tail,
+            "residual_ceiling": run.ceiling,
+        }
+        if slope is not None:
+            estimates["slope"] = slope
         warnings: tuple[Warning, ...] = ()
         if self.environment_ != self._environment():
             text = "blocks were retrained with other libraries, or on another device, than those "
             warnings = (EnvironmentWarning(f"{text}of the fit; the residuals hold the difference"),)
         work = visits / int(blocks.sizes.sum())
-        return Outcome(work, rebuilt, warnings, found.estimates())
+        return Outcome(work, {"blocks": run.last - run.first + 1}, warnings, estimates)
 
     def _claim(self) -> Guarantee:
         measured = "retrained to the end: the parameters of training the blocks from scratch"
@@ -431,11 +571,9 @@ class DeepObliviateClassifier(CheckpointedNet):
         if self.exact_blocks_ < self.n_blocks:
             measured = f"estimated, not bounded: {self.tail_:.3g} in L1 from retraining the blocks"
             residue = (*residue, _RESIDUAL_STATES, _RESIDUAL_INFLUENCES, _RESIDUAL_TAIL)
-        return Guarantee(
-            kind="empirical",
-            reference=f"{_REFERENCE}; {measured}",
-            requests=FACTS.requests,
-            releases=FACTS.releases,
-            assumptions=_ASSUMPTIONS,
-            residual_state=(*residue, *self._residue()),
+        return self._state_claim(
+            "empirical",
+            f"{_REFERENCE}; {measured}",
+            _ASSUMPTIONS,
+            (*residue, *self._residue()),
         )

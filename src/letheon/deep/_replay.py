@@ -1,47 +1,37 @@
 """The descent of a net, its path, and the replay without some rows.
 
-The path of a net's descent: where it was and which way it went, step by step.
+Plain stochastic gradient descent of one net, kept step by step. The batches are those of the one
+loop: slots in keyed order, empty ones masked. What is kept of a step is the mean gradient of the
+rows in its batch at the point where it was, decay included.
 
-Plain stochastic gradient descent of one net, kept step by step.
-
-The batches are those of the one loop: slots in keyed order, empty ones masked. What is kept of a
-step is the mean gradient of the rows in its batch at the point where it was, decay included.
-
-Products with a net's Hessian that is known from a few steps only: L-BFGS in compact form.
-
-`letheon.removal.secant_matrix` has the formula. B is positive definite if every s.y is above 0,
-which a loss that is not convex does not grant: `LocalChecks` says which pairs may be used.
-
-The replay of a net's descent without some rows (Wu et al. 2020, Algorithm 4).
+The replay (Wu et al. 2020, Algorithm 4) has products with a Hessian that is known from a few steps
+only: L-BFGS in compact form, see `letheon.removal.secant_matrix`. B is positive definite if every
+s.y is above 0, which a loss that is not convex does not grant: `LocalChecks` says which pairs may
+be used.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, nan, sqrt
 from statistics import fmean
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from letheon.deep._device import paused
+from letheon.deep._base import Positions, Workshop
+from letheon.deep._device import CPU, mapped_zeros, paused
 from letheon.deep._loop import (
     Callback,
-    DeviceData,
     LoopSettings,
     Progress,
     Slots,
-    epoch_batches,
-    join_epochs,
+    learning_rates,
+    slot_batches,
     slot_matrix,
 )
-from letheon.deep._module import Template
-from letheon.deep._optim import learning_rates
-from letheon.deep._rooms import mapped_zeros
 from letheon.exceptions import TrainingError
 from letheon.removal import Exactness, Opaque, RecordedPath, descend, secant_matrix
-from letheon.seeds import Purpose, keyed_hash
 
 
 class Path(RecordedPath[Tensor]):
@@ -51,42 +41,28 @@ class Path(RecordedPath[Tensor]):
     def allocate(cls, n_steps: int, size: int, device: torch.device, max_memory: int) -> Self:
         """Return room for a path: on the device, or in a file if it takes more bytes than that."""
         shape = (2, n_steps, size)
-        is_large = 4 * int(np.prod(shape, dtype=np.int64)) > max_memory
-        if is_large:
+        if 4 * int(np.prod(shape, dtype=np.int64)) > max_memory:
             room = mapped_zeros(shape, "the path", "raise max_memory, or train with larger batches")
         else:
             room = torch.zeros(shape, device=device)
         return cls(room[0], room[1], torch.zeros(n_steps, dtype=torch.int64))
 
-    def at(self, step: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return point and gradient of a step, on a device."""
-        return self.points[step].to(device), self.gradients[step].to(device)
-
     def copy_steps(self, source: "Path", n_steps: int) -> None:
         """Take over the first steps of another path."""
-        self.points[:n_steps].copy_(source.points[:n_steps])
-        self.gradients[:n_steps].copy_(source.gradients[:n_steps])
-        self.sizes[:n_steps].copy_(source.sizes[:n_steps])
+        for name in ("points", "gradients", "sizes"):
+            getattr(self, name)[:n_steps].copy_(getattr(source, name)[:n_steps])
 
     def _to_state(self) -> dict[str, Any]:
-        return {
-            "points": self.points.cpu().numpy(),
-            "gradients": self.gradients.cpu().numpy(),
-            "sizes": self.sizes.numpy(),
-        }
+        return {name: part.cpu().numpy() for name, part in vars(self).items()}
 
     @classmethod
     def _from_state(cls, state: dict[str, Any]) -> Self:
-        points, gradients = (
-            torch.from_numpy(np.array(state[name], np.float32)) for name in ("points", "gradients")
-        )
-        return cls(points, gradients, torch.from_numpy(np.array(state["sizes"], np.int64)))
+        dtypes = {"points": np.float32, "gradients": np.float32, "sizes": np.int64}
+        parts = (np.array(state[name], dtype) for name, dtype in dtypes.items())
+        return cls(*map(torch.from_numpy, parts))
 
     def __reduce__(self) -> tuple[Any, tuple[dict[str, Any]]]:
         return type(self)._from_state, (self._to_state(),)
-
-
-Positions = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -114,18 +90,11 @@ class Plan(Opaque):
     @classmethod
     def make(cls, slots: Slots, settings: LoopSettings, n_epochs: int, seed: int) -> "Plan":
         """Return the steps of a descent over these slots, -1 where nobody is; on the CPU."""
-        matrix = slot_matrix((slots,), torch.device("cpu"))
         # A batch has no more slots than there are: more would be empty and cost as much.
         width = min(settings.batch_size, len(slots))
         lane = torch.zeros(1, dtype=torch.int64)
-        batches = join_epochs(
-            [
-                epoch_batches(matrix, lane, keyed_hash(seed, Purpose.NET_ORDER, 0, epoch), width)
-                for epoch in range(n_epochs)
-            ]
-        )
-        rows, weights = batches.rows[:, 0], batches.weights[:, 0]
-        return cls._of(rows, weights, settings, n_epochs)
+        batches = slot_batches(slot_matrix((slots,), CPU), lane, seed, 0, n_epochs, width)
+        return cls._of(batches.rows[:, 0], batches.weights[:, 0], settings, n_epochs)
 
     @classmethod
     def _of(cls, rows: Tensor, weights: Tensor, settings: LoopSettings, n_epochs: int) -> "Plan":
@@ -141,14 +110,6 @@ class Plan(Opaque):
         rows = torch.where(present, self.rows, first)
         return self._of(rows, present / counts.clamp(min=1), settings, self.n_epochs)
 
-    def __len__(self) -> int:
-        return len(self.sizes)
-
-    @property
-    def n_steps(self) -> int:
-        """Steps of one epoch."""
-        return len(self) // self.n_epochs
-
     def where(self, positions: Positions) -> Tensor:
         """Return a table of shape (T, b) that marks some rows."""
         return torch.isin(self.rows, torch.from_numpy(positions)) & (self.weights > 0)
@@ -156,23 +117,18 @@ class Plan(Opaque):
     def meetings(self, marked: Tensor) -> dict[int, Tensor]:
         """Return the rows that a table marks by their steps, for steps that have any."""
         steps, columns = marked.nonzero(as_tuple=True)
-        found, counts = steps.unique_consecutive(return_counts=True)
+        met, counts = steps.unique_consecutive(return_counts=True)
         members = self.rows[steps, columns].split(counts.tolist())
-        return dict(zip(found.tolist(), members, strict=True))
-
-    def to(self, device: torch.device) -> "Plan":
-        """Return the same steps with their tables on a device."""
-        tables = self.rows.to(device), self.weights.to(device)
-        return Plan(*tables, self.sizes, self.rates, self.n_epochs)
+        return dict(zip(met.tolist(), members, strict=True))
 
 
-class Run(NamedTuple):
-    """A path, where it ends, and what it took.
+class Descent(Opaque):
+    """Makes the steps of a plan and keeps them; counts what that takes.
 
     Attributes
     ----------
     path : Path
-        The steps.
+        The steps, after `run`.
     end : Tensor
         Parameters after the last one.
     n_exact, n_approximate : int
@@ -186,32 +142,42 @@ class Run(NamedTuple):
 
     path: Path
     end: Tensor
-    n_exact: int
-    n_approximate: int = 0
-    n_visits: int = 0
-    missed: float = 0.0
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__}>"
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Descent(Opaque):
-    """How a net descends: architecture, rows on the device, settings, and room for paths."""
-
-    template: Template
-    data: DeviceData
-    settings: LoopSettings
-    max_memory: int
+    def __init__(
+        self, workshop: Workshop, plan: Plan, max_memory: int, callback: Callback | None
+    ) -> None:
+        self._workshop, self._device = workshop, workshop.device
+        self._max_memory, self._callback = max_memory, callback
+        rows, weights = plan.rows.to(self._device), plan.weights.to(self._device)
+        self._plan = replace(plan, rows=rows, weights=weights)
+        self._losses: list[Tensor] = []
+        self.n_exact = self.n_approximate = self.n_visits = 0
 
     @property
-    def device(self) -> torch.device:
-        """Where it is computed."""
-        return self.data.X.device
+    def missed(self) -> float:
+        """How far errors of approximate steps lead; here there are none."""
+        return 0.0
 
-    def room(self, n_steps: int) -> Path:
-        """Return room for a path."""
-        return Path.allocate(n_steps, self.template.n_parameters, self.device, self.max_memory)
+    def run(self, start: Tensor, first: int = 0) -> Self:
+        """Descend from step `first` on and keep every step.
+
+        Raises
+        ------
+        TrainingError
+            The loss or a parameter is not finite; the text names the epoch.
+        """
+        plan, template = self._plan, self._workshop.template.to(self._device)
+        n_steps = len(plan.sizes)
+        self.path = Path.allocate(n_steps, template.n_parameters, self._device, self._max_memory)
+
+        def gradient(t: int, w: Tensor) -> tuple[Tensor, int]:
+            size = plan.sizes[t]
+            return self._step(t, w) if size else torch.zeros_like(w), size
+
+        self.end = descend(
+            self.path, start, plan.rates, gradient, first=first, after=self._close_epoch
+        )
+        return self
 
     def gradient(
         self, w: Tensor, rows: Tensor, weights: Tensor, total: int = 1
@@ -220,72 +186,46 @@ class Descent(Opaque):
 
         The decay is in the gradient of every row; `total` is the sum of the weights.
         """
-        x = self.data.X.index_select(0, rows).to(torch.float32)
-        y = self.data.y.index_select(0, rows)
+        data, settings = self._workshop.data, self._workshop.settings
+        x = data.X.index_select(0, rows).to(torch.float32)
+        y = data.y.index_select(0, rows)
         leaf = w.detach().requires_grad_()
         with torch.enable_grad():
-            losses = self.settings.row_losses(self.template.train_logits(leaf, x), y)
-            loss = (losses * weights).sum()
+            logits = self._workshop.template.train_logits(leaf, x)
+            loss = (settings.row_losses(logits, y) * weights).sum()
             (gradient,) = torch.autograd.grad(loss, leaf)
-        if self.settings.weight_decay:
-            gradient = gradient.add(w, alpha=total * self.settings.weight_decay)
+        if settings.weight_decay:
+            gradient = gradient.add(w, alpha=total * settings.weight_decay)
         return loss.detach(), gradient
 
-    def recorded(self, start: Tensor, plan: Plan, callback: Callback | None) -> Run:
-        """Descend and keep every step.
-
-        Raises
-        ------
-        TrainingError
-            The loss or a parameter is not finite; the text names the epoch.
-        """
-        self.template.to(self.device)
-        plan, path, diary = plan.to(self.device), self.room(len(plan)), Diary(callback)
-
-        def gradient(t: int, w: Tensor) -> tuple[Tensor, int]:
-            if not plan.sizes[t]:
-                return torch.zeros_like(w), 0
-            loss, found = self.gradient(w, plan.rows[t], plan.weights[t])
-            diary.note(loss)
-            return found, plan.sizes[t]
-
-        def close(t: int, w: Tensor) -> None:
-            if diary.close(t, plan) and not bool(torch.isfinite(w).all()):
-                raise TrainingError(
-                    f"training diverged in epoch {t // plan.n_steps}: the loss is {diary.last}, "
-                    "and parameters are not finite; nothing was changed. Scale the rows, or lower "
-                    "learning_rate"
-                )
-
-        w = descend(path, start, plan.rates, gradient, after=close)
-        n_exact = sum(size > 0 for size in plan.sizes)
-        return Run(path, w, n_exact, n_visits=sum(plan.sizes))
-
-
-class Diary:
-    """Losses of the steps of an epoch that had any; tells the callback their mean."""
-
-    def __init__(self, callback: Callback | None) -> None:
-        self._callback = callback
-        self._losses: list[Tensor] = []
-        self.last = nan
-
-    def note(self, loss: Tensor) -> None:
-        """Remember the loss of a step."""
+    def _step(self, t: int, w: Tensor) -> Tensor:
+        """Return the mean gradient at w over the rows of a step; here computed from them."""
+        loss, gradient = self.gradient(w, self._plan.rows[t], self._plan.weights[t])
         self._losses.append(loss)
+        self.n_exact += 1
+        self.n_visits += self._plan.sizes[t]
+        return gradient
 
-    def close(self, step: int, plan: Plan) -> bool:
-        """Return whether an epoch ends with this step, and tell the callback if it does."""
-        if (step + 1) % plan.n_steps:
-            return False
-        self.last = float(torch.stack(self._losses).mean()) if self._losses else nan
+    def _close_epoch(self, t: int, w: Tensor) -> None:
+        """Tell the callback the mean loss of the steps of an epoch, if one ends with this step."""
+        plan = self._plan
+        epoch, place = divmod(t + 1, len(plan.sizes) // plan.n_epochs)
+        if place:
+            return
+        loss = float(torch.stack(self._losses).mean()) if self._losses else nan
         self._losses = []
         if self._callback is not None:
-            epoch = step // plan.n_steps
             # Nothing is drawn in a descent, so generators that start anew change nothing.
             with paused():
-                self._callback(Progress(0, 1, epoch, plan.n_epochs, self.last))
-        return True
+                self._callback(Progress(0, 1, epoch - 1, plan.n_epochs, loss))
+        self._require_finite(w, epoch - 1, loss)
+
+    def _require_finite(self, w: Tensor, epoch: int, loss: float) -> None:
+        if not bool(torch.isfinite(w).all()):
+            raise TrainingError(
+                f"training diverged in epoch {epoch}: the loss is {loss}, and parameters are not "
+                "finite; nothing was changed. Scale the rows, or lower learning_rate"
+            )
 
 
 class LocalChecks(NamedTuple):
@@ -393,7 +333,7 @@ class Secants:
         return full
 
 
-class Replay:
+class Replay(Descent):
     """Goes a path again without some rows; between exact steps L-BFGS stands in for the Hessian.
 
     ``w'_(t+1) = w'_t - rate_t / (n_t - m_t) [ n_t (g_t + B v) - gradients of those who leave ]``
@@ -402,12 +342,10 @@ class Replay:
 
     Parameters
     ----------
-    descent : Descent
-        How steps are made.
-    path : Path
+    workshop, plan, max_memory, callback
+        As of a `Descent`; the plan has the steps of the rows that stay.
+    old : Path
         To be gone again.
-    plan : Plan
-        Steps of the rows that stay.
     leaving : dict of int to Tensor
         Rows that leave, by the steps they were in.
     exactness : Exactness
@@ -418,79 +356,75 @@ class Replay:
 
     def __init__(
         self,
-        descent: Descent,
-        path: Path,
+        workshop: Workshop,
         plan: Plan,
+        max_memory: int,
+        callback: Callback | None,
+        *,
+        old: Path,
         leaving: dict[int, Tensor],
         exactness: Exactness,
         checks: LocalChecks,
     ) -> None:
-        self._descent, self._path, self._exactness = descent, path, exactness
-        self._plan, self._device = plan.to(descent.device), descent.device
+        super().__init__(workshop, plan, max_memory, callback)
+        self._old, self._exactness, self._checks = old, exactness, checks
         self._leaving = {step: rows.to(self._device) for step, rows in leaving.items()}
-        self._checks = checks
-        self._secants = Secants(exactness.history, path.points.shape[1], self._device, checks)
+        self._secants = Secants(exactness.history, old.points.shape[1], self._device, checks)
         self._longest = inf
         self._squared_errors: list[float] = []
-        self._n_exact = self._n_approximate = self._n_visits = 0
         self._squared_rates = 0.0
         self._last = max((t for t, size in enumerate(plan.sizes) if size), default=-1)
 
-    def run(self, first: int, callback: Callback | None) -> Run:
+    @property
+    def missed(self) -> float:
+        """How far errors of approximate steps lead."""
+        if not self.n_approximate:
+            return 0.0
+        return sqrt(self._squared_rates * fmean(self._squared_errors))
+
+    def replay(self, first: int) -> Self:
         """Replay from step `first` on; those before it are taken over as they are."""
-        plan = self._plan
-        self._descent.template.to(self._device)
-        found, diary = self._descent.room(len(plan)), Diary(callback)
-        found.copy_steps(self._path, first)
-        start = self._path.points[first].to(self._device, copy=True)
+        self._first = first
+        self.run(self._old.points[first].to(self._device, copy=True), first)
+        self.path.copy_steps(self._old, first)
+        return self
 
-        def gradient(t: int, w: Tensor) -> tuple[Tensor, int]:
-            size = plan.sizes[t]
-            return self._step(t, t - first, w, diary) if size else torch.zeros_like(w), size
-
-        w = descend(
-            found,
-            start,
-            plan.rates,
-            gradient,
-            first=first,
-            after=lambda t, _: diary.close(t, plan),
-        )
-        return Run(found, w, self._n_exact, self._n_approximate, self._n_visits, self._missed())
-
-    def _step(self, t: int, count: int, w: Tensor, diary: Diary) -> Tensor:
-        """Return the mean gradient at w over the rows of a step that stay."""
+    def _step(self, t: int, w: Tensor) -> Tensor:
         if self._exactness.period == 1:
-            return self._exact(t, w, diary)
-        point, recorded = self._path.at(t, self._device)
-        v, own = w - point, self._own_gradient(t, w)
-        bent = None if self._must_be_exact(t, count) else self._bent(v)
+            return super()._step(t, w)
+        recorded, point = (
+            part[t].to(self._device) for part in (self._old.gradients, self._old.points)
+        )
+        v, own, count = w - point, self._own_gradient(t, w), t - self._first
+        # Once at least B is compared with the rows at a step that it could have been used for.
+        is_untested_end = t == self._last and not self._squared_errors
+        is_due = is_untested_end or self._exactness.is_exact(count)
+        bent = None if is_due else self._bent(v)
+        # Rows of the step without and with those who leave.
+        after = self._plan.sizes[t]
+        before = after + (0 if own is None else len(self._leaving[t]))
         if bent is not None:
-            self._n_approximate += 1
+            self.n_approximate += 1
             self._squared_rates += self._plan.rates[t] ** 2
-            return self._without_leaving(t, recorded + bent, own)
-        gradient = self._exact(t, w, diary)
+            gradient = recorded + bent
+            return gradient if own is None else (before * gradient - own) / after
+        gradient = super()._step(t, w)
         self._longest = self._checks.max_distance * float(torch.linalg.vector_norm(point))
         was_trusted = self._secants.is_trusted
-        error = self._secants.offer(v, self._with_leaving(t, gradient, own) - recorded)
+        whole = gradient if own is None else (after * gradient + own) / before
+        error = self._secants.offer(v, whole - recorded)
         if was_trusted and count > self._exactness.burn_in:
             self._squared_errors.append(error**2)
         return gradient
-
-    def _must_be_exact(self, t: int, count: int) -> bool:
-        """Whether a step is computed from the rows: by schedule, or for want of a measurement."""
-        # Once at least B is compared with the rows at a step that it could have been used for.
-        is_untested_end = t == self._last and not self._squared_errors
-        return is_untested_end or self._exactness.is_exact(count)
 
     def _own_gradient(self, t: int, w: Tensor) -> Tensor | None:
         """Return the sum of the gradients of the rows that leave a step; None if nobody does."""
         rows = self._leaving.get(t)
         if rows is None:
             return None
-        self._n_visits += len(rows)
+        self.n_visits += len(rows)
         weights = torch.ones(len(rows), device=self._device)
-        return self._descent.gradient(w, rows, weights, total=len(rows))[1]
+        return self.gradient(w, rows, weights, total=len(rows))[1]
 
     def _bent(self, v: Tensor) -> Tensor | None:
         """Return B v, or None where it cannot be trusted."""
@@ -502,29 +436,5 @@ class Replay:
         most = self._checks.max_smoothness * length
         return bent if float(torch.linalg.vector_norm(bent)) <= most else None
 
-    def _exact(self, t: int, w: Tensor, diary: Diary) -> Tensor:
-        """Return the mean gradient of the rows that stay, computed from them."""
-        loss, gradient = self._descent.gradient(w, self._plan.rows[t], self._plan.weights[t])
-        diary.note(loss)
-        self._n_exact += 1
-        self._n_visits += self._plan.sizes[t]
-        return gradient
-
-    def _with_leaving(self, t: int, gradient: Tensor, own: Tensor | None) -> Tensor:
-        """Turn the mean gradient over the rows that stay into that over all rows of a step."""
-        if own is None:
-            return gradient
-        after = self._plan.sizes[t]
-        return (after * gradient + own) / (after + len(self._leaving[t]))
-
-    def _without_leaving(self, t: int, gradient: Tensor, own: Tensor | None) -> Tensor:
-        """Turn the mean gradient over all rows of a step into that over the rows that stay."""
-        if own is None:
-            return gradient
-        after = self._plan.sizes[t]
-        return ((after + len(self._leaving[t])) * gradient - own) / after
-
-    def _missed(self) -> float:
-        if not self._n_approximate:
-            return 0.0
-        return sqrt(self._squared_rates * fmean(self._squared_errors))
+    def _require_finite(self, w: Tensor, epoch: int, loss: float) -> None:
+        """Do nothing: a replay that is not finite is answered by a retrain."""

@@ -135,10 +135,6 @@ class Law:
     alpha: float
     b: float
 
-    def value(self, x: float) -> float:
-        """Return ``Y(x)``."""
-        return float(self.values(np.array([float(x)]))[0])
-
     def values(self, x: Floats) -> Floats:
         """Return ``Y(x)`` of every x."""
         return self._fading(x) + self.b
@@ -252,6 +248,17 @@ _FEWEST_TO_FIT = 3  # as many as the fading law has numbers
 _FEWEST_TO_TRUST = 6  # three spare points: enough to tell a level from a slow decay
 
 
+def ratio(residual: float, influence: float) -> float:
+    """Return a residual relative to what the block did.
+
+    Where the block did nothing: 0 if it does nothing in the new run either, otherwise infinite,
+    after which no rule stops.
+    """
+    if influence > 0:
+        return residual / influence
+    return 0.0 if residual == 0 else math.inf
+
+
 class StopRule(ABC):
     """Decides after every retrained block whether the rest may be left out.
 
@@ -260,18 +267,47 @@ class StopRule(ABC):
     """
 
     _most: ClassVar[float] = math.inf
+    _is_relative: ClassVar[bool] = False
 
-    def __init__(self, epsilon: float) -> None:
+    def __init__(self, epsilon: float, first: int = 1) -> None:
         if not 0.0 <= epsilon < math.inf:
             raise ValueError(f"epsilon must be a finite number of at least 0, not {epsilon!r}")
         self.epsilon = float(epsilon)
         self.law: Law | None = None  # the one fitted last, in units of the residual
-        self._deltas: list[float] = []
+        self.residuals: list[float] = []
+        self._first = first  # x of the first residual
+        self._deltas: list[float] = []  # residuals, relative ones if the rule looks at those
         self._finite = True
 
+    def update(self, residual: float, influence: float = 1.0) -> bool:
+        """Take a residual and what the block did in the old run; return whether to stop now."""
+        if residual < 0.0:
+            raise ValueError(f"a residual is a norm and cannot be negative: {residual!r}")
+        delta = ratio(residual, influence) if self._is_relative else residual
+        self.residuals.append(residual)
+        self._deltas.append(float(delta))
+        self._finite = self._finite and math.isfinite(delta)
+        self.law = None
+        return self._finite and self._stops(delta)
+
     @abstractmethod
-    def update(self, delta: float) -> bool:
-        """Take ``Delta_t``, return whether to stop now."""
+    def _stops(self, delta: float) -> bool:
+        """Fit the law to the series, which is finite; return whether to stop now."""
+
+    @property
+    def slope(self) -> float | None:
+        """Slope of the law at the last residual."""
+        return None if self.law is None else self.law.slope(self._first + len(self._deltas) - 1)
+
+    def left_out(self, influences: Floats) -> tuple[float, float]:
+        """Return tail and ceiling for blocks that did so much in the old run.
+
+        With ``r_k`` the rule's estimate for the k-th of them, the sum over k of ``r_k`` times its
+        influence for relative residuals, else of ``r_k``.
+        """
+        n_left = len(influences)
+        weights = influences if self._is_relative else np.ones(n_left)
+        return float(self.expected(n_left) @ weights), float(self.ceiling(n_left) @ weights)
 
     def expected(self, n_left: int) -> Floats:
         """Return estimates of the next `n_left` residuals, in the units that were given.
@@ -308,14 +344,6 @@ class StopRule(ABC):
         steps = np.arange(len(later)) - (len(later) - 1) / 2
         top = float(later.max()) or 1.0  # keeps the digits of tiny residuals
         return float(steps @ (later / top) / (steps @ steps)) * top
-
-    def _take(self, delta: float) -> bool:
-        """Note one residual; return whether a rule may judge the series at all."""
-        if delta < 0.0:
-            raise ValueError(f"a residual is a norm and cannot be negative: {delta!r}")
-        self._deltas.append(float(delta))
-        self._finite = self._finite and math.isfinite(delta)
-        return self._finite
 
     def _fading_laws(self) -> list[Law]:
         """Return the law with a level and, while points are few, the one without."""
@@ -358,17 +386,14 @@ class PaperRule(StopRule):
     """
 
     def __init__(self, epsilon: float, first_block: int, origin: Origin = "block") -> None:
-        super().__init__(epsilon)
         if first_block < 1:
             raise ValueError(f"first_block is counted from 1, not {first_block!r}")
         if origin not in ("block", "one"):
             raise ValueError(f"origin must be 'block' or 'one', not {origin!r}")
-        self._first = first_block if origin == "block" else 1
+        super().__init__(epsilon, first_block if origin == "block" else 1)
 
-    def update(self, delta: float) -> bool:
-        """Take ``Delta_t``, return whether ``|Y'(x_t)| < epsilon``."""
-        self.law = None
-        if not self._take(delta) or len(self._deltas) < _SHORT_SERIES:
+    def _stops(self, delta: float) -> bool:  # noqa: ARG002
+        if len(self._deltas) < _SHORT_SERIES:
             return False
         y = np.array(self._deltas)
         x = self._first + np.arange(float(len(y)))
@@ -418,6 +443,7 @@ class RobustRule(StopRule):
     """
 
     _most: ClassVar[float] = 2.0
+    _is_relative: ClassVar[bool] = True
 
     def __init__(
         self, epsilon: float, floor: float = 0.0, patience: int = 2, min_points: int = 3
@@ -427,29 +453,19 @@ class RobustRule(StopRule):
             raise ValueError(f"floor must be a finite number of at least 0, not {floor!r}")
         if patience < 1 or min_points < 0:
             raise ValueError("patience must be at least 1 and min_points at least 0")
-        self.floor = float(floor)
-        self.patience = patience
-        self.min_points = min_points
+        self.floor, self.patience, self.min_points = float(floor), patience, min_points
         self._quiet = self._hits = 0
 
-    def update(self, delta: float) -> bool:
-        """Take ``r_t``, return whether this is the last of `patience` hits in a row."""
-        self.law = None
-        if not self._take(delta):
-            return False
+    def _stops(self, delta: float) -> bool:
         laws = self._fading_laws()
         self.law = laws[0] if laws else None
-        quiet = delta <= 2.0 * self.floor
-        hit = quiet or self._is_stable(laws)
-        self._quiet = self._quiet + 1 if quiet else 0
-        self._hits = self._hits + 1 if hit else 0
+        # Neither the laws nor the later residuals change by `epsilon` a block.
+        slopes = [*(abs(law.slope(len(self._deltas))) for law in laws), abs(self._rise())]
+        is_stable = bool(laws) and max(slopes) < self.epsilon
+        is_quiet = delta <= 2.0 * self.floor
+        self._quiet = self._quiet + 1 if is_quiet else 0
+        self._hits = self._hits + 1 if is_quiet or is_stable else 0
         if self.epsilon == 0.0:
             return False
-        enough = len(self._deltas) > self.min_points
-        return self._quiet >= self.patience or (enough and self._hits >= self.patience)
-
-    def _is_stable(self, laws: list[Law]) -> bool:
-        """Whether neither the laws nor the later residuals change by `epsilon` a block."""
-        now = len(self._deltas)
-        slopes = [*(abs(law.slope(now)) for law in laws), abs(self._rise())]
-        return bool(laws) and max(slopes) < self.epsilon
+        has_enough = len(self._deltas) > self.min_points
+        return self._quiet >= self.patience or (has_enough and self._hits >= self.patience)

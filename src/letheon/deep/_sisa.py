@@ -1,6 +1,6 @@
 """SISA for nets: shards trained at once as one stacked net (Bourtoule et al., 2021)."""
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -8,17 +8,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_consistent_length
+from torch import Tensor
 
 from letheon.base import Outcome, Removal
 from letheon.data import Ids, SlotRows, hold_labels, join_target, row_ids
 from letheon.deep._base import Floats, Positions, Workshop
 from letheon.deep._device import ask_rows
 from letheon.deep._loop import Callback, Stretch
-from letheon.deep._module import Nets
-from letheon.deep._vault import CheckpointedNet, Prepared, Vault, VaultChange, with_reason
+from letheon.deep._vault import CheckpointedNet, VaultChange, with_reason
 from letheon.exceptions import CheckpointWarning, CorruptFileError
 from letheon.guarantee import Guarantee, MethodFacts
-from letheon.removal import Cache, Change, TrainingRows
+from letheon.removal import Cache, Change, TrainingRows, opaque_repr
 from letheon.sharded import Assignment, epochs_per_stage, shard_counts, warn_if_crowded
 from letheon.validation import OneOf, OrNone, Rules, Whole
 
@@ -41,41 +41,40 @@ FACTS = MethodFacts(
     search_ranges=shard_counts,
 )
 
-
-class _Job(NamedTuple):
-    """A shard to train: from which stage on, and the parameters before it."""
-
-    first: int
-    start: torch.Tensor
+# Shards to train: from which stage on, and the parameters before it.
+Jobs = dict[int, tuple[int, Tensor]]
 
 
-@dataclass(frozen=True)
-class _Grid:
+class Grid(NamedTuple):
     """Rows by shard and slice, and how many epochs each stage has."""
 
     rows: SlotRows
     alive: NDArray[np.bool_]
     epochs: tuple[int, ...]
 
-    @property
-    def n_stages(self) -> int:
-        return len(self.epochs)
+    def __repr__(self) -> str:
+        return opaque_repr(self)
 
     def slots(self, shard: int, stage: int) -> Positions:
-        """Rows that a stage of a shard trains on: its slices 0 to `stage`, in held order."""
+        """Return the rows that a stage of a shard trains on: its slices 0 to `stage`, in order."""
         extra = self.rows.extra
-        wanted = self.alive & (extra["shard"] == shard) & (extra["slice"] <= stage)
-        return np.flatnonzero(wanted)
+        return np.flatnonzero(self.alive & (extra["shard"] == shard) & (extra["slice"] <= stage))
 
     def visits(self, n_shards: int) -> NDArray[np.int64]:
-        """Rows shown to every shard in every stage, epochs counted, shape (S, R)."""
-        extra, n_stages = self.rows.extra, self.n_stages
+        """Return the rows shown to every shard in every stage, epochs counted, shape (S, R)."""
+        extra, n_stages = self.rows.extra, len(self.epochs)
         cells = (extra["shard"] * n_stages + extra["slice"])[self.alive]
         sizes = np.bincount(cells, minlength=n_shards * n_stages).reshape(n_shards, n_stages)
         visits: NDArray[np.int64] = sizes.cumsum(axis=1) * np.array(self.epochs)
         return visits
 
 
+def _first_slices(shards: Positions, slices: Positions) -> dict[int, int]:
+    """Return the first slice that has one of some rows, for every shard that has any."""
+    return {int(shard): int(slices[shards == shard].min()) for shard in np.unique(shards)}
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
 class SISANetClassifier(CheckpointedNet):
     """Any torch module, sharded and sliced so that forgetting is fast and exact.
 
@@ -177,50 +176,10 @@ class SISANetClassifier(CheckpointedNet):
         "lane_width": OrNone(Whole(1)),
     }
 
-    def __init__(
-        self,
-        *,
-        module: Any = None,
-        n_shards: int = 5,
-        n_slices: int = 1,
-        epochs: int = 20,
-        aggregation: str = "mean",
-        lane_width: int | None = None,
-        optimizer: Any = "adam",
-        learning_rate: float = 0.005,
-        momentum: float = 0.9,
-        weight_decay: float = 0.0,
-        schedule: str = "constant",
-        loss: Any = "cross_entropy",
-        batch_size: int = 64,
-        precision: str = "float32",
-        calibration_rows: int = 4096,
-        checkpoint_dir: Any = None,
-        max_memory: int | None = None,
-        device: str = "auto",
-        deterministic: bool = True,
-        random_state: Any = None,
-    ) -> None:
-        self.module = module
-        self.n_shards = n_shards
-        self.n_slices = n_slices
-        self.epochs = epochs
-        self.aggregation = aggregation
-        self.lane_width = lane_width
-        self.optimizer = optimizer
-        self.learning_rate = learning_rate
-        self.momentum = momentum
-        self.weight_decay = weight_decay
-        self.schedule = schedule
-        self.loss = loss
-        self.batch_size = batch_size
-        self.precision = precision
-        self.calibration_rows = calibration_rows
-        self.checkpoint_dir = checkpoint_dir
-        self.max_memory = max_memory
-        self.device = device
-        self.deterministic = deterministic
-        self.random_state = random_state
+    n_shards: int = 5
+    n_slices: int = 1
+    aggregation: str = "mean"
+    lane_width: int | None = None
 
     def learn(self, X: Any, y: Any, *, ids: Any, callback: Callback | None = None) -> Self:
         """Add rows, as if they had been there from the start, after the rows already held.
@@ -258,154 +217,130 @@ class SISANetClassifier(CheckpointedNet):
         tiers = np.zeros(len(ids), np.int64)
         return {"shard": assignment.shards(ids, tiers), "slice": assignment.slices(ids, tiers)}
 
-    def _grid(self, rows: SlotRows, leaving: Positions | None = None) -> _Grid:
+    def _grid(self, rows: SlotRows, leaving: Positions | None = None) -> Grid:
         alive = rows.alive.copy()
         if leaving is not None:
             alive[leaving] = False
-        return _Grid(rows, alive, epochs_per_stage(int(self.epochs), int(self.n_slices)))
+        return Grid(rows, alive, epochs_per_stage(int(self.epochs), int(self.n_slices)))
 
     def _train(self, held: TrainingRows, seed: int, callback: Callback | None) -> Change:
-        rows = held.rows
-        rows = SlotRows(rows.X, rows.y, rows.ids, self._placed(rows.ids, seed))
-        held = TrainingRows(rows, held.classes, held.counts)
-        workshop, grid = self._new_workshop(held, seed), self._grid(rows)
-        template, n_shards = workshop.template, int(self.n_shards)
-        vault, attributes = self._new_vault(
-            max(n_shards * (grid.n_stages - 1), 1), template.n_parameters
-        )
-        jobs = {
-            shard: _Job(0, template.initial(shard).to(workshop.device)) for shard in range(n_shards)
-        }
+        held.rows.extra.update(self._placed(held.rows.ids, seed))
+        workshop, grid = self._new_workshop(held, seed), self._grid(held.rows)
+        template, n_shards, last = workshop.template, int(self.n_shards), len(grid.epochs) - 1
+        vault, attributes = self._new_vault(max(n_shards * last, 1), template.n_parameters)
+        starts = [template.initial(shard).to(workshop.device) for shard in range(n_shards)]
         with vault.filling():
-            flat = torch.stack([job.start for job in jobs.values()])
-            for shard, stage, line in self._stages(workshop, grid, jobs, callback):
-                if stage < grid.n_stages - 1:
-                    vault.put(self._entry(shard, stage), line)
-                else:
-                    flat[shard] = line
-            owned = [grid.slots(shard, grid.n_stages - 1) for shard in range(n_shards)]
+            flat, jobs = torch.stack(starts), {i: (0, start) for i, start in enumerate(starts)}
+            self._train_shards(workshop, grid, jobs, flat, vault.put, callback)
+            owned = [grid.slots(shard, last) for shard in range(n_shards)]
             nets = self._nets(workshop, flat, owned, held.classes)
-        attributes |= {
-            "rows_": rows,
-            "counts_": held.counts,
-            "nets_": nets,
-            "shape_": rows.X.shape[1:],
-            "cache_": Cache(workshop),
-        }
-        return Change(attributes, Outcome(1.0, {"shards": n_shards}))
+        return self._trained(held, workshop, nets, {"shards": n_shards}, **attributes)
 
     def _entry(self, shard: int, stage: int) -> int:
         """Place in the vault of a shard's parameters after a stage."""
         return shard * (int(self.n_slices) - 1) + stage
 
-    def _stages(
+    def _train_shards(
         self,
         workshop: Workshop,
-        grid: _Grid,
-        jobs: dict[int, _Job],
+        grid: Grid,
+        jobs: Jobs,
+        flat: Tensor,
+        keep: Callable[[int, Tensor], None],
         callback: Callback | None,
-    ) -> Iterable[tuple[int, int, torch.Tensor]]:
-        """Train shards stage by stage; yield shard, stage and the parameters after it."""
-        width = self._width(workshop.device)
+    ) -> None:
+        """Train shards; `keep` takes their states between stages, and `flat` those at the end."""
+        width, last = self._width(workshop.device), len(grid.epochs) - 1
         groups = sorted({shard // width for shard in jobs})
-        first = min((job.first for job in jobs.values()), default=0)
-        n_parts = len(groups) * (grid.n_stages - first)
+        begin = min((first for first, _ in jobs.values()), default=0)
+        n_stages = len(grid.epochs) - begin
+        empty = torch.zeros(workshop.template.n_parameters, device=workshop.device)
         for number, group in enumerate(groups):
             lanes = tuple(range(group * width, (group + 1) * width))
             loop = workshop.loop(lanes, group)
-            flat = _starts(lanes, jobs, workshop)
-            for stage in range(first, grid.n_stages):
-                trained = [lane in jobs and jobs[lane].first <= stage for lane in lanes]
+            states = torch.stack([jobs[lane][1] if lane in jobs else empty for lane in lanes])
+            for stage in range(begin, len(grid.epochs)):
+                is_trained = [lane in jobs and jobs[lane][0] <= stage for lane in lanes]
                 slots = tuple(
-                    grid.slots(lane, stage) if is_trained else None
-                    for lane, is_trained in zip(lanes, trained, strict=True)
+                    grid.slots(lane, stage) if is_on else None
+                    for lane, is_on in zip(lanes, is_trained, strict=True)
                 )
-                place = number * (grid.n_stages - first) + stage - first, n_parts
                 stretch = Stretch(stage, slots, grid.epochs[stage], kind="stage")
-                flat = loop.train(flat, stretch, callback, place)
-                for position, lane in enumerate(lanes):
-                    if trained[position]:
-                        yield lane, stage, flat[position]
+                place = number * n_stages + stage - begin, len(groups) * n_stages
+                states = loop.train(states, stretch, callback, place)
+                for lane, state, is_on in zip(lanes, states, is_trained, strict=True):
+                    if is_on and stage < last:
+                        keep(self._entry(lane, stage), state)
+                    elif is_on:
+                        flat[lane] = state
 
     def _width(self, device: torch.device) -> int:
         if self.lane_width is not None:
             return int(self.lane_width)
         return int(self.n_shards) if device.type == "cuda" else 1
 
-    def _remove(self, removal: Removal, callback: Callback | None) -> Prepared:
+    def _remove(
+        self, removal: Removal, callback: Callback | None
+    ) -> tuple[Change, VaultChange | None]:
         extra, leaving = self.rows_.extra, removal.where
-        touched = {
-            int(shard): int(extra["slice"][leaving][extra["shard"][leaving] == shard].min())
-            for shard in np.unique(extra["shard"][leaving])
-        }
+        touched = _first_slices(extra["shard"][leaving], extra["slice"][leaving])
         grid = self._grid(self.rows_, leaving)
         with self._vault().begin() as aside:
-            found = self._retrained(self._workshop(), grid, touched, aside, callback)
-            change = self._without(removal, *found)
-        return Prepared(change, aside)
+            rebuilt = self._retrain_shards(self._workshop(), grid, touched, aside, callback)
+            change = self._without(removal, *rebuilt)
+        return change, aside
 
-    def _retrained(
+    def _retrain_shards(
         self,
         workshop: Workshop,
-        grid: _Grid,
+        grid: Grid,
         touched: dict[int, int],
         aside: VaultChange,
         callback: Callback | None,
     ) -> tuple[dict[str, Any], Outcome]:
         """Train touched shards again, with their states aside; return attributes and an outcome."""
+        n_shards, last = int(self.n_shards), len(grid.epochs) - 1
         if self.environment_ != self._environment():
             # States of other libraries are never continued: the result would equal no fresh fit.
-            touched = dict.fromkeys(range(int(self.n_shards)), 0)
+            touched = dict.fromkeys(range(n_shards), 0)
         messages = list[str]()
         jobs = {
-            shard: self._job(workshop, self.vault_, shard, first, messages)
-            for shard, first in touched.items()
+            shard: self._job(workshop, shard, first, messages) for shard, first in touched.items()
         }
         flat = self.nets_.flat.to(workshop.device).clone()
-        for shard, stage, line in self._stages(workshop, grid, jobs, callback):
-            if stage < grid.n_stages - 1:
-                aside.set(self._entry(shard, stage), line)
-            else:
-                flat[shard] = line
-        nets = self._answering(workshop, flat, grid, set(jobs))
-        visits = grid.visits(int(self.n_shards))
-        done = sum(int(visits[shard, job.first :].sum()) for shard, job in jobs.items())
-        rebuilt = {
-            "shards": len(jobs),
-            "stages": sum(grid.n_stages - job.first for job in jobs.values()),
-        }
-        found = tuple(CheckpointWarning(text) for text in messages)
-        outcome = Outcome(done / max(int(visits.sum()), 1), rebuilt, found)
+        self._train_shards(workshop, grid, jobs, flat, aside.set, callback)
+        owned = [grid.slots(shard, last) if shard in jobs else None for shard in range(n_shards)]
+        nets = self._nets(workshop, flat, owned, self.nets_.classes)
+        visits = grid.visits(n_shards)
+        done = sum(int(visits[shard, first:].sum()) for shard, (first, _) in jobs.items())
+        n_stages = sum(last + 1 - first for first, _ in jobs.values())
+        outcome = Outcome(
+            done / max(int(visits.sum()), 1),
+            {"shards": len(jobs), "stages": n_stages},
+            tuple(map(CheckpointWarning, messages)),
+        )
         return {"nets_": nets, **self._remember_settings()}, outcome
 
     def _job(
-        self, workshop: Workshop, vault: Vault, shard: int, first: int, messages: list[str]
-    ) -> _Job:
+        self, workshop: Workshop, shard: int, first: int, messages: list[str]
+    ) -> tuple[int, Tensor]:
         """Return where a shard starts: at the last state before the slice that can be read."""
         for stage in range(first, 0, -1):
             try:
-                start = vault.get(self._entry(shard, stage - 1))
+                start = self.vault_.get(self._entry(shard, stage - 1))
             except CorruptFileError as error:
                 messages.append(f"{error}; what it held was trained again")
                 continue
             assert start is not None
-            return _Job(stage, start)
-        return _Job(0, workshop.template.initial(shard).to(workshop.device))
+            return stage, start
+        return 0, workshop.template.initial(shard).to(workshop.device)
 
-    def _answering(
-        self, workshop: Workshop, flat: torch.Tensor, grid: _Grid, changed: set[int]
-    ) -> Nets:
-        """Return the nets with fresh statistics for shards whose rows changed."""
-        last, old = grid.n_stages - 1, self.nets_
-        statistics, answers = list(old.statistics), list(old.answers)
-        for shard in changed:
-            owned = grid.slots(shard, last)
-            answers[shard] = len(owned) > 0
-            statistics[shard] = workshop.statistics(flat[shard], owned) if len(owned) else {}
-        return Nets(flat, statistics, answers, old.classes, old.constants, workshop.template)
-
-    def _prepare_learn(self, X: Any, y: Any, ids: Any, callback: Callback | None) -> Prepared:
-        new_X, new_y = self._hold_more(X, y)
+    def _prepare_learn(
+        self, X: Any, y: Any, ids: Any, callback: Callback | None
+    ) -> tuple[Change, VaultChange | None]:
+        new_X = ask_rows(self, X, self.shape_)
+        new_y = hold_labels(y, name=type(self).__name__, regressor="a regressor of scikit-learn")
+        check_consistent_length(new_X, new_y)
         rows = self.rows_.compacted()
         labels = join_target(self.nets_.classes[rows.y], new_y)
         assert labels is not None
@@ -419,48 +354,25 @@ class SISANetClassifier(CheckpointedNet):
         lost = self._lost()
         with self._training():
             if lost is not None:
-                return Prepared(with_reason(self._train(held, self.seed_, callback), lost), None)
-            self._vault()  # a new class replaces it, and its files must be found then
+                return with_reason(self._train(held, self.seed_, callback), lost), None
+            vault = self._vault()  # a new class replaces it, and its files must be found then
             if not np.array_equal(classes, self.nets_.classes):
-                return Prepared(self._train(held, self.seed_, callback), None)
-            return self._grown(held, placed, callback)
-
-    def _hold_more(self, X: Any, y: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return rows and labels to add, or raise for those that do not fit the rows held."""
-        rows = ask_rows(self, X, self.shape_)
-        labels = hold_labels(y, name=type(self).__name__, regressor="a regressor of scikit-learn")
-        check_consistent_length(rows, labels)
-        return rows, labels
-
-    def _grown(
-        self, held: TrainingRows, placed: dict[str, NDArray[np.int64]], callback: Callback | None
-    ) -> Prepared:
-        """Train the shards that new rows came to, from the first slice that has some."""
-        touched = {
-            int(shard): int(placed["slice"][placed["shard"] == shard].min())
-            for shard in np.unique(placed["shard"])
-        }
-        workshop = self._furnished(held.rows, self._workshop().template, self.seed_)
-        with self._vault().begin() as aside:
-            grid = self._grid(held.rows)
-            attributes, outcome = self._retrained(workshop, grid, touched, aside, callback)
-        attributes |= {"rows_": held.rows, "counts_": held.counts, "cache_": Cache(workshop)}
-        return Prepared(Change(attributes, outcome), aside)
+                return self._train(held, self.seed_, callback), None
+            workshop = self._furnished(rows, self._workshop().template, self.seed_)
+            touched = _first_slices(placed["shard"], placed["slice"])
+            with vault.begin() as aside:
+                attributes, outcome = self._retrain_shards(
+                    workshop, self._grid(rows), touched, aside, callback
+                )
+        attributes |= {"rows_": rows, "counts_": held.counts, "cache_": Cache(workshop)}
+        return Change(attributes, outcome), aside
 
     def _claim(self) -> Guarantee:
         is_fixed = self.environment_["kernels"] == "fixed"
         kernels = "same-libraries-and-device" if is_fixed else "equal-but-for-rounding"
-        return Guarantee(
-            kind="exact",
-            reference="Bourtoule et al. 2021, section V; oblivious by Gupta et al. 2021",
-            requests=self.facts.requests,
-            releases=self.facts.releases,
-            assumptions=("seed-independent-of-requests", kernels),
-            residual_state=self._residue(),
+        return self._state_claim(
+            "exact",
+            "Bourtoule et al. 2021, section V; oblivious by Gupta et al. 2021",
+            ("seed-independent-of-requests", kernels),
+            self._residue(),
         )
-
-
-def _starts(lanes: tuple[int, ...], jobs: dict[int, _Job], workshop: Workshop) -> torch.Tensor:
-    """Return the parameters that lanes start from; those of nobody are zeros."""
-    empty = torch.zeros(workshop.template.n_parameters, device=workshop.device)
-    return torch.stack([jobs[lane].start if lane in jobs else empty for lane in lanes])

@@ -15,18 +15,16 @@ from sklearn.preprocessing import StandardScaler
 from letheon.bench import describe_machine
 from letheon.datasets import Requests
 from letheon.demo._scene import Scene
-from letheon.evaluation import ORDINARY, SAME, Evaluation, evaluate
+from letheon.evaluation import ORDINARY, SAME, evaluate
 from letheon.evaluation.report import Picture, Report, Table, write_page
 from letheon.forest import DaREForestClassifier
 from letheon.linear import InfluenceClassifier
-from letheon.measures.attacks import RMIA, AttackResult, FineTuneOnly, KeepsEverything
+from letheon.measures.attacks import RMIA, FineTuneOnly, KeepsEverything
 from letheon.monitor import Calibration, Monitor
 from letheon.monitor import Tolerances as Watched
 from letheon.naive import NaiveUnlearner
 from letheon.select import Candidate, Need, Tolerances, choose
 from letheon.sharded import SISAClassifier
-
-__all__ = ["attack", "choose_method", "measure", "report", "watch"]
 
 ROWS_PER_PATIENT = 3
 TREES = 30
@@ -91,7 +89,13 @@ def measure(scene: Scene) -> None:
 
 def attack(scene: Scene) -> None:
     """Let an attacker look for people who left: models that lie are found, a retrain is not."""
-    X, y, population = _canaries(scene.seed)
+    # More columns than rows; the first rows have the wrong label.
+    rng = np.random.default_rng(scene.seed)
+    slope = rng.normal(size=300)
+    X, others = rng.normal(size=(200, 300)), rng.normal(size=(200, 300))
+    y = (X @ slope > 0).astype(int)
+    y[:CANARIES] = 1 - y[:CANARIES]
+    population = others, (others @ slope > 0).astype(int)
     learner = SGDClassifier(
         loss="log_loss", alpha=1e-6, learning_rate="constant", eta0=0.05, max_iter=15, tol=None
     )
@@ -105,27 +109,16 @@ def attack(scene: Scene) -> None:
         "models. An attacker with a few models of his own guesses who was there (RMIA). An AUC of "
         "0.5 is a coin; the floor is what he reaches against a true retrain:"
     )
+    leaving = np.arange(CANARIES)
     for name, (suspect, lies) in suspects.items():
-        results = RMIA(n_targets=8).run(
-            suspect, X, y, forget=np.arange(CANARIES), population=population, seed=scene.seed
-        )
-        scene.quote(f"{name}: {results[0]}")
-        scene.found.setdefault("attacks", {})[name] = results[0]
+        result = RMIA(n_targets=8).run(
+            suspect, X, y, forget=leaving, population=population, seed=scene.seed
+        )[0]
+        scene.quote(f"{name}: {result}")
+        scene.found.setdefault("attacks", {})[name] = result
         verdict = "is found" if lies else "is not found"
-        scene.check(results[0].found == lies, f"an attacker's victim, {name}, {verdict}")
+        scene.check(result.found == lies, f"an attacker's victim, {name}, {verdict}")
     scene.say("Found means: it did not forget. Not found proves nothing.")
-
-
-def _canaries(
-    seed: int,
-) -> tuple[NDArray[Any], NDArray[Any], tuple[NDArray[Any], NDArray[Any]]]:
-    """Return rows with more columns than rows, the first of them with the wrong label."""
-    rng = np.random.default_rng(seed)
-    slope = rng.normal(size=300)
-    X, others = rng.normal(size=(200, 300)), rng.normal(size=(200, 300))
-    y = (X @ slope > 0).astype(int)
-    y[:CANARIES] = 1 - y[:CANARIES]
-    return X, y, (others, (others @ slope > 0).astype(int))
 
 
 def watch(scene: Scene) -> None:
@@ -177,45 +170,42 @@ def report(scene: Scene) -> None:
     comparison, evaluation = scene.found["comparison"], scene.found["evaluation"]
     # A name of its own: others can write to the shared folder.
     page = Path(tempfile.mkdtemp(prefix="letheon-demo-")) / "report.html"
+    both = [evaluation.measures[baseline] for baseline in (SAME, ORDINARY)]
+    measured = Table(
+        f"{evaluation.title}: {evaluation.requests}",
+        ("measure", f"against the {SAME}", f"against the {ORDINARY}"),
+        [[name, *(measures.get(name) for measures in both)] for name in both[1]],
+    )
+    attacked = Table(
+        "An attack on three models",
+        ["model", "AUC of the attack", "floor: a retrain", "trace of who left"],
+        [
+            [name, result.measures["AUC"], result.floor["AUC"], result.verdict]
+            for name, result in scene.found["attacks"].items()
+        ],
+    )
+    pictures = []
+    if find_spec("matplotlib"):
+        import matplotlib as mpl
+
+        mpl.use("Agg", force=False)
+        drawn = {
+            "The four properties": evaluation.plot(),
+            "Speed against accuracy": comparison.plot(),
+            "Requests until the retrain": scene.found["monitor"].plot(),
+        }
+        pictures = [Picture(display.figure_, title) for title, display in drawn.items()]
     written = Report(
         "Judge, choose and watch: the demo of letheon",
         settings={"seed": scene.seed, "seeds of each measurement": SEEDS},
         machine=describe_machine(),
-        table=_properties(evaluation),
-        tables=[_attack_table(scene.found["attacks"])],
+        table=measured,
+        tables=[attacked],
         summary=comparison.reason.splitlines(),
         notes=[evaluation.tested, *evaluation.warnings, *evaluation.fairness],
-        pictures=_pictures(scene) if find_spec("matplotlib") else (),
+        pictures=pictures,
     )
     write_page(page, written.to_html())
     scene.say("All of it, with pictures, in one file; open it in a browser:")
     scene.quote(str(page))
     scene.check(page.stat().st_size > 0, "a report is written")
-
-
-def _properties(evaluation: Evaluation) -> Table:
-    both = [evaluation.measures[baseline] for baseline in (SAME, ORDINARY)]
-    rows = [[name, *(measures.get(name) for measures in both)] for name in both[1]]
-    columns = ("measure", f"against the {SAME}", f"against the {ORDINARY}")
-    return Table(f"{evaluation.title}: {evaluation.requests}", columns, rows)
-
-
-def _attack_table(attacks: dict[str, AttackResult]) -> Table:
-    rows = [
-        [name, result.measures["AUC"], result.floor["AUC"], result.verdict]
-        for name, result in attacks.items()
-    ]
-    columns = ["model", "AUC of the attack", "floor: a retrain", "trace of who left"]
-    return Table("An attack on three models", columns, rows)
-
-
-def _pictures(scene: Scene) -> list[Picture]:
-    import matplotlib as mpl
-
-    mpl.use("Agg", force=False)
-    drawn = {
-        "The four properties": scene.found["evaluation"].plot(),
-        "Speed against accuracy": scene.found["comparison"].plot(),
-        "Requests until the retrain": scene.found["monitor"].plot(),
-    }
-    return [Picture(display.figure_, title) for title, display in drawn.items()]

@@ -1,9 +1,8 @@
 """Acts of the demo about models: train, forget, compare with a fresh fit, save."""
 
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from importlib.util import find_spec
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from shutil import which
 
@@ -19,8 +18,8 @@ from letheon.demo._scene import (
     SHARDS,
     SLICED,
     Scene,
-    fixed_passes,
     let_go,
+    measure_seconds,
 )
 from letheon.exceptions import UnknownIdError
 from letheon.forest import DaREForestClassifier
@@ -30,20 +29,6 @@ from letheon.parallel import one_thread
 from letheon.persist import inspect, load, save
 from letheon.sharded import SISAClassifier, plan
 from letheon.terminal import size_text, time_text
-
-__all__ = [
-    "compare",
-    "deepen",
-    "explain",
-    "forget",
-    "keep",
-    "meet",
-    "open_desk",
-    "refuse",
-    "regrow",
-    "step",
-    "train",
-]
 
 BLOCKS = 20
 
@@ -64,14 +49,11 @@ def train(scene: Scene) -> None:
         task = bars.add_task("", total=len(scene.models))
         for name, model in scene.models.items():
             bars.update(task, description=name)
-            begin = time.perf_counter()
-            with fixed_passes():
-                model.fit(scene.X, scene.y, ids=scene.ids)
-            scene.fit_seconds[name] = time.perf_counter() - begin
+            scene.fit_seconds[name] = measure_seconds(partial(scene.fit, model))
             bars.advance(task)
         bars.update(task, description="models trained")
     rows = [
-        (name, time_text(scene.fit_seconds[name]), f"{model.score(scene.X_test, scene.y_test):.1%}")
+        (name, time_text(scene.fit_seconds[name]), scene.accuracy(model))
         for name, model in scene.models.items()
     ]
     scene.show(("model", "training", "test accuracy"), rows)
@@ -104,28 +86,20 @@ def forget(scene: Scene) -> None:
 def _costs(scene: Scene) -> Iterator[tuple[str, ...]]:
     naive = [receipt.seconds for receipt in scene.receipts[NAIVE]]
     for name, receipts in scene.receipts.items():
+        model, expected = scene.models[name], 1.0
+        if isinstance(model, SISAClassifier):
+            expected = plan(
+                len(scene.X),
+                n_shards=model.n_shards,
+                n_slices=model.n_slices,
+                epochs=PASSES,
+                rows_per_person=ROWS_PER_PERSON,
+            ).speed_up
         seconds = [receipt.seconds for receipt in receipts]
         work = sum(receipt.work for receipt in receipts) / len(receipts)
-        yield (
-            name,
-            time_text(sum(seconds) / len(seconds)),
-            f"{work:.1%}",
-            f"{efficiency(naive, seconds).value:.1f}x",
-            f"{_expected(scene, name):.1f}x",
-        )
-
-
-def _expected(scene: Scene, name: str) -> float:
-    model = scene.models[name]
-    if not isinstance(model, SISAClassifier):
-        return 1.0
-    return plan(
-        len(scene.X),
-        n_shards=model.n_shards,
-        n_slices=model.n_slices,
-        epochs=PASSES,
-        rows_per_person=ROWS_PER_PERSON,
-    ).speed_up
+        measured = efficiency(naive, seconds).value
+        time_each = time_text(sum(seconds) / len(seconds))
+        yield name, time_each, f"{work:.1%}", f"{measured:.1f}x", f"{expected:.1f}x"
 
 
 def compare(scene: Scene) -> None:
@@ -184,16 +158,15 @@ def refuse(scene: Scene) -> None:
 
 def regrow(scene: Scene) -> None:
     """Let six people leave a forest, first lazily; grow what was dropped; compare with a refit."""
-    forest = DaREForestClassifier(random_state=scene.seed).fit(scene.X, scene.y, ids=scene.ids)
+    forest = scene.fit(DaREForestClassifier(random_state=scene.seed))
     leaving = scene.some_people(6)
     receipts = [forest.forget([person]) for person in leaving]
-    settling = _seconds(forest.settle)
-    rows = ~np.isin(scene.ids, leaving)
+    settling = measure_seconds(forest.settle)
     fresh = DaREForestClassifier(random_state=forest.seed_)
-    refit = _seconds(lambda: fresh.fit(scene.X[rows], scene.y[rows], ids=scene.ids[rows]))
+    refit = measure_seconds(lambda: scene.fit(fresh, leaving))
     scene.say(
         f"A forest of {forest.n_estimators} trees on the same rows, "
-        f"{forest.score(scene.X_test, scene.y_test):.1%} right on the test rows. The same six "
+        f"{scene.accuracy(forest)} right on the test rows. The same six "
         "people leave, one after the other. Subtrees that would have grown otherwise are dropped "
         "at once, and grown again when they are needed, or all together:"
     )
@@ -213,29 +186,22 @@ def regrow(scene: Scene) -> None:
     )
 
 
-def _seconds(work: Callable[[], object]) -> float:
-    begin = time.perf_counter()
-    work()
-    return time.perf_counter() - begin
-
-
 def step(scene: Scene) -> None:
     """Let people leave a logistic regression by small steps; look into the account of its noise."""
     leaving = scene.some_people(20)
-    rows = ~np.isin(scene.ids, leaving)
     model, fresh = (InfluenceClassifier(l2=0.01) for _ in range(2))
     # Several threads would slow both down on matrices this small, and the refit more.
     with one_thread():
-        model.fit(scene.X, scene.y, ids=scene.ids)
+        scene.fit(model)
         receipts = [model.forget([person]) for person in leaving]
-        refit = _seconds(lambda: fresh.fit(scene.X[rows], scene.y[rows], ids=scene.ids[rows]))
+        refit = measure_seconds(lambda: scene.fit(fresh, leaving))
     scene.say(
         "A logistic regression on the same rows, released with secret noise. Twenty people leave, "
         "one after the other; for each the coefficients make one Newton step, and get new noise:"
     )
     scene.quote(str(receipts[-1]))
-    one = sum(receipt.seconds for receipt in receipts) / len(receipts)
-    scene.show_times({"a refit": refit, "one person, certified": one})
+    mean = sum(receipt.seconds for receipt in receipts) / len(receipts)
+    scene.show_times({"a refit": refit, "one person, certified": mean})
     _audit(scene, model, fresh)
     held = set(model.ids_.tolist())
     gone = scene.check(held.isdisjoint(leaving), "nobody who left a regression is held")
@@ -269,25 +235,21 @@ def _audit(scene: Scene, model: InfluenceClassifier, fresh: InfluenceClassifier)
 
 def deepen(scene: Scene) -> None:
     """Let people leave nets of torch: exactly by shards, and by an estimate with blocks."""
-    if find_spec("torch") is None:
-        scene.say("Skipped: nets need torch, which is not installed. With it this act is played:")
-        scene.quote("pip install 'letheon[torch]'")
-        return
-    _by_shards(scene)
-    _by_blocks(scene)
+    why = "Skipped: nets need torch, which is not installed. With it this act is played:"
+    if not scene.lacks(["torch"], why, "torch"):
+        _by_shards(scene)
+        _by_blocks(scene)
 
 
 def _by_shards(scene: Scene) -> None:
     leaving = scene.some_people(6)
-    rows = ~np.isin(scene.ids, leaving)
-    model = _sharded_net(scene.seed).fit(scene.X, scene.y, ids=scene.ids)
+    model = scene.fit(_sharded_net(scene.seed))
     receipt = model.forget(leaving[:1])
     model.forget(leaving[1:])
-    fresh = _sharded_net(model.seed_).fit(scene.X[rows], scene.y[rows], ids=scene.ids[rows])
+    fresh = scene.fit(_sharded_net(model.seed_), leaving)
     scene.say(
-        f"A net of torch in each of {SHARDS} shards, "
-        f"{model.score(scene.X_test, scene.y_test):.1%} right on the test rows. One person leaves, "
-        "then five more:"
+        f"A net of torch in each of {SHARDS} shards, {scene.accuracy(model)} right on the test "
+        "rows. One person leaves, then five more:"
     )
     scene.quote(str(receipt))
     exact = scene.check(fresh.digest() == model.digest(), "a sharded net forgets exactly")
@@ -299,19 +261,18 @@ def _by_blocks(scene: Scene) -> None:
     # Where a request stops is the only difference: at a small change, or at the end.
     model, whole = (_block_net(scene.seed, epsilon) for epsilon in (0.1, 0.0))
     for each in (whole, model):
-        each.fit(scene.X, scene.y, ids=scene.ids)
+        scene.fit(each)
         receipts = [each.forget([person]) for person in leaving]
     scene.say(
         f"One net, trained on {BLOCKS} blocks of people, one after the other; "
-        f"{model.score(scene.X_test, scene.y_test):.1%} right. The six leave one by one: a block "
+        f"{scene.accuracy(model)} right. The six leave one by one: a block "
         "is trained again, and so are later ones until the difference hardly changes any more. "
         "The rest of the old training is added on:"
     )
     scene.quote(str(receipts[-1]))
     gone = not np.isin(leaving, model.ids_).any()
     scene.check(gone, "nobody who left a net of blocks is held")
-    ended = whole.exact_blocks_ == BLOCKS
-    scene.check(ended, "a run to the end leaves no block out")
+    scene.check(whole.exact_blocks_ == BLOCKS, "a run to the end leaves no block out")
     scene.say(
         f"empirical: nothing is proved. Receipts estimate a distance of {model.tail_:.3g} from "
         "runs to the end, as the sum of absolute differences of all parameters. We made these "
@@ -369,18 +330,12 @@ def explain(scene: Scene) -> None:
 
 def open_desk(scene: Scene) -> None:
     """Say how to open the desk."""
-    if find_spec("fastapi") is None:
-        scene.say("The desk needs an extra:")
-        scene.quote("pip install 'letheon[service]'")
+    scene.lacks(["fastapi"], "The desk needs an extra:", "service")
+    program = "letheon" if which("letheon") else ".venv/bin/letheon"
     scene.say(
         "A desk before a ledger takes requests, shows models and certificates, replays audits by a "
         "button, and lets people check their receipts. A filled example, a token for each role:"
     )
-    scene.quote(f"{_program()} serve --demo")
+    scene.quote(f"{program} serve --demo")
     scene.say("Your own, made at the first start, which prints one token of an admin:")
-    scene.quote(f"{_program()} serve --ledger erasures")
-
-
-def _program() -> str:
-    """Return the command as it can be typed here."""
-    return "letheon" if which("letheon") else ".venv/bin/letheon"
+    scene.quote(f"{program} serve --ledger erasures")

@@ -1,9 +1,11 @@
 """What the acts of the demo share: people, models, and what was found out so far."""
 
+import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -56,16 +58,28 @@ class Scene:
         held: set[str] = set(self.ids.tolist())
         return max(held - set(self.gone))
 
-    def staying(self) -> NDArray[np.bool_]:
-        """Return which rows belong to people who did not leave."""
-        return ~np.isin(self.ids, self.gone)
+    def fit(self, model: Any, without: Collection[str] = ()) -> Any:
+        """Fit a model on the rows of everybody but these people."""
+        rows = ~np.isin(self.ids, list(without))
+        with fixed_passes():
+            return model.fit(self.X[rows], self.y[rows], ids=self.ids[rows])
 
     def fresh_fit(self, name: str) -> Any:
         """Return the model of that name, fitted afresh on the remaining rows with the same seed."""
-        rows = self.staying()
-        model = clone(self.models[name]).set_params(random_state=self.models[name].seed_)
-        with fixed_passes():
-            return model.fit(self.X[rows], self.y[rows], ids=self.ids[rows])
+        model = self.models[name]
+        return self.fit(clone(model).set_params(random_state=model.seed_), self.gone)
+
+    def accuracy(self, model: Any) -> str:
+        """Return the share of test rows that a model answers rightly."""
+        return f"{model.score(self.X_test, self.y_test):.1%}"
+
+    def lacks(self, modules: Collection[str], why: str, extra: str) -> bool:
+        """Say how to install an extra if one of its modules is missing."""
+        is_lacking = any(find_spec(name) is None for name in modules)
+        if is_lacking:
+            self.say(why)
+            self.quote(f"pip install 'letheon[{extra}]'")
+        return is_lacking
 
     def say(self, text: str) -> None:
         """Print a paragraph."""
@@ -92,17 +106,15 @@ class Scene:
         rows = [(what, time_text(t), f"{first / t:,.1f}x") for what, t in seconds.items()]
         self.show(("what", "mean time", "speed-up"), rows)
 
-    @contextmanager
-    def progress(self) -> Iterator[Progress]:
-        """Show bars while something takes its time; on a pipe only their final state."""
+    def progress(self) -> Progress:
+        """Return bars for what takes its time; on a pipe only their final state is shown."""
         columns = (
             TextColumn("{task.description:<34}"),
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
         )
-        with Progress(*columns, console=self.console) as bars:
-            yield bars
+        return Progress(*columns, console=self.console)
 
 
 def set_scene(console: Console, seed: int) -> Scene:
@@ -140,3 +152,10 @@ def fixed_passes() -> Iterator[None]:
         warnings.simplefilter("ignore", ConvergenceWarning)
         warnings.filterwarnings("ignore", "Got `batch_size`")
         yield
+
+
+def measure_seconds(work: Callable[[], object]) -> float:
+    """Return how long a call takes."""
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin

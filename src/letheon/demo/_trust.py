@@ -5,11 +5,9 @@ import json
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from rich.table import Table
 
 from letheon.demo._scene import Scene
@@ -23,8 +21,6 @@ from letheon.terminal import make_table, size_text
 if TYPE_CHECKING:
     from letheon.audit import AuditReport
     from letheon.ledger import Ledger, Request
-
-__all__ = ["distrust", "erase"]
 
 TREES = 20
 MODEL = "digits"
@@ -50,9 +46,8 @@ class Evidence:
 
 def erase(scene: Scene) -> None:
     """Register, request, apply, certify, purge, audit; then change a byte and audit again."""
-    if any(find_spec(name) is None for name in ("sqlalchemy", "alembic", "cryptography")):
-        scene.say("Skipped: a ledger needs an extra. With it this act is played:")
-        scene.quote("pip install 'letheon[ledger]'")
+    why = "Skipped: a ledger needs an extra. With it this act is played:"
+    if scene.lacks(("sqlalchemy", "alembic", "cryptography"), why, "ledger"):
         return
     with tempfile.TemporaryDirectory() as folder:
         evidence = _operate(scene, Path(folder))
@@ -72,8 +67,7 @@ def _operate(scene: Scene, folder: Path) -> Evidence | None:
     from letheon.ledger import Ledger
 
     gone = scene.some_people(6)
-    forest = DaREForestClassifier(n_estimators=TREES, random_state=scene.seed)
-    forest.fit(scene.X, scene.y, ids=scene.ids)
+    forest = scene.fit(DaREForestClassifier(n_estimators=TREES, random_state=scene.seed))
     with Ledger.create(folder / "home", name="demo") as ledger:
         ledger.models.register(forest, scene.X, scene.y, ids=scene.ids, name=MODEL)
         scene.say(
@@ -81,25 +75,24 @@ def _operate(scene: Scene, folder: Path) -> Evidence | None:
             "database, a signing key, and files that are sealed by keys made to be destroyed. "
             "Six people ask to be erased; the client is cut off and asks again:"
         )
-        request = _ask(scene, ledger, gone)
-        if not _serve(scene, ledger, request):
+        first, again = (
+            ledger.requests.submit(gone, model=MODEL, key="letter-1", verified=True)
+            for _ in range(2)
+        )
+        scene.quote(f"request {first.id[:12]}...: {first.state}, due on {first.due_on}")
+        is_same = first.id == again.id and len(ledger.requests.list()) == 1
+        recorded = scene.check(is_same, "a repeated request is one request")
+        scene.say(f"Asked twice, recorded once: {recorded}.")
+        if not _serve(scene, ledger, first):
             return None
-        _compare(scene, ledger, gone)
+        served = ledger.models.load(MODEL)
+        fresh = DaREForestClassifier(n_estimators=TREES, random_state=served.seed_)
+        is_fresh = scene.fit(fresh, gone).digest() == served.digest()
+        equal = scene.check(is_fresh, "the served model is a fresh fit")
+        scene.say(f"The model that is served now equals a fresh fit without the six: {equal}.")
         _show_certificate(scene, ledger.certificates.envelope(1))
         ledger.export(folder / "bundle", tier="auditor")
         return Evidence(gone, folder / "home", folder / "bundle", ledger.public_key)
-
-
-def _ask(scene: Scene, ledger: "Ledger", people: list[str]) -> "Request":
-    first, again = (
-        ledger.requests.submit(people, model=MODEL, key="letter-1", verified=True) for _ in range(2)
-    )
-    scene.quote(f"request {first.id[:12]}...: {first.state}, due on {first.due_on}")
-    one = first.id == again.id and len(ledger.requests.list()) == 1
-    scene.say(
-        f"Asked twice, recorded once: {scene.check(one, 'a repeated request is one request')}."
-    )
-    return first
 
 
 def _serve(scene: Scene, ledger: "Ledger", request: "Request") -> bool:
@@ -116,15 +109,6 @@ def _serve(scene: Scene, ledger: "Ledger", request: "Request") -> bool:
     served = served and ledger.requests.get(request.id).state == "purged"
     scene.check(served, "a request is applied, certified and purged in one round")
     return served
-
-
-def _compare(scene: Scene, ledger: "Ledger", gone: list[str]) -> None:
-    served = ledger.models.load(MODEL)
-    rows = ~np.isin(scene.ids, gone)
-    fresh = DaREForestClassifier(n_estimators=TREES, random_state=served.seed_)
-    fresh.fit(scene.X[rows], scene.y[rows], ids=scene.ids[rows])
-    equal = scene.check(fresh.digest() == served.digest(), "the served model is a fresh fit")
-    scene.say(f"The model that is served now equals a fresh fit without the six: {equal}.")
 
 
 def _show_certificate(scene: Scene, envelope: bytes) -> None:
@@ -191,7 +175,8 @@ def _forge(scene: Scene, evidence: Evidence) -> None:
         path = evidence.bundle / name
         victim = max(path.iterdir()) if path.is_dir() else path
         honest = victim.read_bytes()
-        _change_a_byte(victim, honest)
+        middle = len(honest) // 2
+        victim.write_bytes(honest[:middle] + bytes([honest[middle] ^ 1]) + honest[middle + 1 :])
         failures = {result.level: result.reason for result in _look(evidence, "V0", level).failures}
         victim.write_bytes(honest)
         scene.check(level in failures, f"a changed byte of the {what} fails {level}")
@@ -204,18 +189,17 @@ def _forge(scene: Scene, evidence: Evidence) -> None:
     scene.say(f"With the byte put back, the audit passes: {again}.")
 
 
-def _change_a_byte(path: Path, honest: bytes) -> None:
-    middle = len(honest) // 2
-    path.write_bytes(honest[:middle] + bytes([honest[middle] ^ 1]) + honest[middle + 1 :])
-
-
 def distrust(scene: Scene) -> None:
     """Load a file whose settings read files; then try to read one in a sandboxed process."""
+    from sklearn.feature_extraction.text import CountVectorizer
+    from sklearn.naive_bayes import MultinomialNB
+    from sklearn.pipeline import make_pipeline
+
     with tempfile.TemporaryDirectory() as folder:
-        key = Path(folder) / "signing.key"
+        key, path = Path(folder) / "signing.key", Path(folder) / "stranger.letheon"
         key.write_text("secret words")
-        path = Path(folder) / "stranger.letheon"
-        _save_reader(path, key)
+        reader = make_pipeline(CountVectorizer(input="filename"), MultinomialNB())
+        save(NaiveUnlearner(reader, random_state=0).fit([str(key)] * 2, [0, 1]), path)
         scene.say("A stranger sends a model whose vectoriser opens every file that a row names:")
         refused = False
         try:
@@ -224,21 +208,8 @@ def distrust(scene: Scene) -> None:
             refused = True
             scene.quote(f"UntrustedClassError: {error}", "yellow")
         scene.check(refused, "a setting that reads files is refused")
-        _try_sandbox(scene, key)
-
-
-def _save_reader(path: Path, key: Path) -> None:
-    from sklearn.feature_extraction.text import CountVectorizer
-    from sklearn.naive_bayes import MultinomialNB
-    from sklearn.pipeline import make_pipeline
-
-    reader = make_pipeline(CountVectorizer(input="filename"), MultinomialNB())
-    save(NaiveUnlearner(reader, random_state=0).fit([str(key)] * 2, [0, 1]), path)
-
-
-def _try_sandbox(scene: Scene, key: Path) -> None:
-    """Let a sandboxed process read the file itself: the kernel refuses."""
-    answer = call(read_text, str(key), limits=Limits(memory=1 << 30, seconds=60))
+        # A sandboxed process reads the file itself: the kernel refuses.
+        answer = call(read_text, str(key), limits=Limits(memory=1 << 30, seconds=60))
     scene.say("Had it found another way: models from outside are fitted in a process of their own.")
     scene.say(f"It tried to open the key, and got: {answer}. Active here: {protection()}.")
     if protection().files == "landlock":

@@ -6,7 +6,7 @@ story day by day and ends at the present moment. The people are made up.
 
 import threading
 import time
-from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -64,15 +64,31 @@ def make_demo(folder: Path) -> DemoInfo:
     clock = _Clock(int(time.time()) - _DAYS * _DAY)
     policy = Policy(pin_seconds=1, settle=False, approve_above=_APPROVE_ABOVE)
     with Ledger.create(folder, name="demo", policy=policy, clock=clock) as ledger:
-        story = _Story(ledger, clock, *_tokens(ledger, clock))
+        known, texts, ids = Tokens(ledger, clock), {}, {}
+        for role in ROLES:
+            texts[role], token = known.mint(f"demo-{role}", role, days=365)
+            ids[role] = token.id
+        texts[f"operator of {OTHER}"], _ = known.mint(
+            f"{OTHER}-operator", "operator", tenant=OTHER, days=365
+        )
+        story = _Story(ledger, clock, ids)
         _register(ledger)
-        _add_store(ledger, folder)
+        # A folder of exports; every purge searches it.
+        exports = folder.resolve().with_name(f"{folder.name}-exports")
+        exports.mkdir(mode=0o700, exist_ok=True)
+        note = "Exports of the demo lie here; there is none.\n"
+        (exports / "README.txt").write_text(note, "utf-8")
+        ledger.stores.add("exports", exports, owner="analytics", scope="exports")
         code = _weeks(story)
         _side_states(story)
         _present(story)
-        _audit(story)
+        # The auditor looks at everything.
+        clock.reach(_DAYS)
+        asked = {"levels": None, "drill": "none"}
+        Jobs(ledger).add("audit", asked=asked, by=ids["auditor"])
+        JobRunner(ledger, threading.Event()).do_all(LONG)
         proven_now(ledger._core)  # the clock of the machine goes on from here
-        return DemoInfo(story.tokens, code)
+        return DemoInfo(texts, code)
 
 
 class _Clock:
@@ -92,11 +108,10 @@ class _Clock:
 
 @dataclass
 class _Story:
-    """A ledger whose people act one after the other."""
+    """A ledger whose people act one after the other; `ids` are those of the tokens by role."""
 
     ledger: Ledger
     clock: _Clock
-    tokens: dict[str, str]
     ids: dict[str, str]
     _next: dict[str, int] = field(default_factory=dict)
 
@@ -106,42 +121,28 @@ class _Story:
         self._next[model] = first + n
         return [_person(model, number) for number in range(first, first + n)]
 
-    def filed(self, model: str, n: int = 1, **given: Any) -> Request:
-        """Let somebody file a request for new people; nobody has vouched for them."""
-        tenant = _tenant(model)
-        with self.ledger.acting(self.ids["requester"]):
-            return self.ledger.requests.submit(
-                self.people(model, n), model=model, tenant=tenant, **given
-            )
+    def acting(self, role: str) -> AbstractContextManager[Any]:
+        """Let the owner of the token of a role act."""
+        return self.ledger.acting(self.ids[role])
 
-    def verified(self, request: Request) -> Request:
+    def file(self, model: str, n: int = 1, **options: Any) -> Request:
+        """Let somebody file a request for new people; nobody has vouched for them."""
+        people, tenant = self.people(model, n), _tenant(model)
+        with self.acting("requester"):
+            return self.ledger.requests.submit(people, model=model, tenant=tenant, **options)
+
+    def verify(self, request: Request) -> Request:
         """Let the operator check who is asking."""
-        with self.ledger.acting(self.ids["operator"]):
+        with self.acting("operator"):
             return self.ledger.requests.verify(request.id)
 
-    def queued(self, model: str, n: int = 1, **given: Any) -> Request:
+    def queue(self, model: str, n: int = 1, **options: Any) -> Request:
         """File and verify; what is large is approved by somebody else."""
-        request = self.verified(self.filed(model, n, **given))
+        request = self.verify(self.file(model, n, **options))
         if request.state == "verified":
-            with self.ledger.acting(self.ids["approver"]):
+            with self.acting("approver"):
                 request = self.ledger.requests.approve(request.id)
         return request
-
-    def applied(self) -> None:
-        """Let the worker do everything that is queued."""
-        self.ledger.run_once(force=True)
-
-
-def _tokens(ledger: Ledger, clock: _Clock) -> tuple[dict[str, str], dict[str, str]]:
-    known = Tokens(ledger, clock)
-    texts, ids = {}, {}
-    for role in ROLES:
-        texts[role], token = known.mint(f"demo-{role}", role, days=365)
-        ids[role] = token.id
-    texts[f"operator of {OTHER}"], _ = known.mint(
-        f"{OTHER}-operator", "operator", tenant=OTHER, days=365
-    )
-    return texts, ids
 
 
 def _person(model: str, number: int) -> str:
@@ -163,115 +164,78 @@ def _table(model: str, n_people: int) -> tuple[Any, Any, list[str]]:
 
 def _register(ledger: Ledger) -> None:
     """Register an exact forest, exact shards, a certified model, and one that is very small."""
-    made: tuple[tuple[str, int, Any], ...] = (
-        ("credit", 600, DaREForestClassifier(n_estimators=20, max_depth=8, random_state=_SEED)),
-        (
-            "churn",
-            300,
-            SISAClassifier(LogisticRegression(), n_shards=5, random_state=_SEED),
-        ),
-        (
-            "marketing",
-            900,
-            InfluenceClassifier(l2=0.02, sigma=0.0125, bound="worst-case", random_state=_SEED),
-        ),
-        ("pilot", 12, NaiveUnlearner(GaussianNB(), random_state=_SEED)),
-    )
-    for name, n_people, estimator in made:
-        X, y, ids = _table(name, n_people)
-        model = estimator.fit(X, y, ids=ids)
-        test = _table(f"{name}-test", 150)[:2]
-        judged: dict[str, Any] = {"test": test}
+    forest = DaREForestClassifier(n_estimators=20, max_depth=8, random_state=_SEED)
+    steps = InfluenceClassifier(l2=0.02, sigma=0.0125, bound="worst-case", random_state=_SEED)
+    made: dict[str, tuple[int, Any]] = {
+        "credit": (600, forest),
+        "churn": (300, SISAClassifier(LogisticRegression(), n_shards=5, random_state=_SEED)),
+        "marketing": (900, steps),
+        "pilot": (12, NaiveUnlearner(GaussianNB(), random_state=_SEED)),
+    }
+    for name, (n_people, estimator) in made.items():
+        X, y, ids = rows = _table(name, n_people)
+        model, test = estimator.fit(X, y, ids=ids), _table(f"{name}-test", 150)[:2]
+        about: dict[str, Any] = {"name": name, "tenant": _tenant(name), "dataset": f"{name}-rows"}
         if name == "marketing":
-            judged = {"monitor": _monitor(model, test, (X, y, ids))}
-        ledger.models.register(
-            model,
-            X,
-            y,
-            ids=ids,
-            name=name,
-            tenant=_tenant(name),
-            dataset=f"{name}-rows",
-            **judged,
-        )
-
-
-def _monitor(model: Any, test: tuple[Any, Any], rows: tuple[Any, Any, list[str]]) -> Monitor:
-    """Watch a model; without rehearsals, which take longer than a visitor waits."""
-    tolerances = Tolerances(effectiveness=0.05, certifiability=20.0)
-    return Monitor(
-        model,
-        *test,
-        tolerances=tolerances,
-        calibration=None,
-        retrain_with=rows,
-        random_state=_SEED,
-    )
-
-
-def _add_store(ledger: Ledger, folder: Path) -> None:
-    """Register a folder of exports; every purge searches it."""
-    exports = folder.resolve().with_name(f"{folder.name}-exports")
-    exports.mkdir(mode=0o700, exist_ok=True)
-    (exports / "README.txt").write_text("Exports of the demo lie here; there is none.\n", "utf-8")
-    ledger.stores.add("exports", exports, owner="analytics", scope="exports")
+            # Without rehearsals, which take longer than a visitor waits.
+            about["monitor"] = Monitor(
+                model,
+                *test,
+                tolerances=Tolerances(effectiveness=0.05, certifiability=20.0),
+                calibration=None,
+                retrain_with=rows,
+                random_state=_SEED,
+            )
+        else:
+            about["test"] = test
+        ledger.models.register(model, X, y, ids=ids, **about)
 
 
 def _weeks(story: _Story) -> str:
     """Let six weeks of requests be filed and applied; return a person's receipt code."""
     story.clock.reach(0.2)
-    story.filed("credit")  # nobody looked after it: it will be overdue
-    first, code = _first_with_code(story)
+    story.file("credit")  # nobody looked after it: it will be overdue
+    person = story.people("credit", 1)
+    with story.acting("requester"):
+        first, code = story.ledger.requests.submit_with_code(person, model="credit")
+    story.verify(first)
+    if code is None:
+        raise RuntimeError("a new request has no receipt code")
     for week in range(5):
         story.clock.reach(3 + 7 * week)
         wave = [
-            story.queued("credit", 1 + week % 2),
-            story.queued("credit", ground="gdpr.art17.1.a"),
-            story.queued("churn", regime="ccpa", ground="ccpa.1798.105"),
-            story.queued("churn", 2),
-            story.queued("marketing"),
-            story.queued("marketing", ground="gdpr.art17.1.c"),
-            story.queued("marketing", 2),
+            story.queue("credit", 1 + week % 2),
+            story.queue("credit", ground="gdpr.art17.1.a"),
+            story.queue("churn", regime="ccpa", ground="ccpa.1798.105"),
+            story.queue("churn", 2),
+            story.queue("marketing"),
+            story.queue("marketing", ground="gdpr.art17.1.c"),
+            story.queue("marketing", 2),
         ]
         story.clock.reach(3.1 + 7 * week)
-        story.applied()
+        story.ledger.run_once(force=True)
         if week < 4:
             story.clock.reach(4 + 7 * week)
-            _answered(story, [*wave, *([first] if week == 0 else [])])
+            with story.acting("operator"):
+                for request in [*wave, *([first] if week == 0 else [])]:
+                    story.ledger.requests.answer(request.id, recipients=1)
         if week == 2:
             story.clock.reach(5 + 7 * week)
-            story.queued("marketing")
+            story.queue("marketing")
             story.ledger.models.retrain("marketing")
     return code
 
 
-def _first_with_code(story: _Story) -> tuple[Request, str]:
-    with story.ledger.acting(story.ids["requester"]):
-        request, code = story.ledger.requests.submit_with_code(
-            story.people("credit", 1), model="credit"
-        )
-    story.verified(request)
-    if code is None:
-        raise RuntimeError("a new request has no receipt code")
-    return request, code
-
-
-def _answered(story: _Story, requests: Iterable[Request]) -> None:
-    with story.ledger.acting(story.ids["operator"]):
-        for request in requests:
-            story.ledger.requests.answer(request.id, recipients=1)
-
-
 def _side_states(story: _Story) -> None:
     """Let things happen that are not the rule."""
-    ledger, operator = story.ledger, story.ids["operator"]
+    ledger = story.ledger
     story.clock.reach(33)
-    large = story.queued("pilot", 12)  # nobody would be left to train on
+    large = story.queue("pilot", 12)  # nobody would be left to train on
     ledger.run_once(force=True, model="pilot", tenant=large.tenant)
-    refused, withdrawn, held = (story.filed(name) for name in ("credit", "churn", "marketing"))
-    exempt, other = story.filed("churn"), story.filed("credit")
+    refused, withdrawn, held = (story.file(name) for name in ("credit", "churn", "marketing"))
+    exempt, other = story.file("churn"), story.file("credit")
     story.clock.reach(35)
-    with ledger.acting(operator):
+    with story.acting("operator"):
         ledger.requests.reject(refused.id, "gdpr.art12.6")
         ledger.requests.reject(exempt.id, "gdpr.art17.3.b")
         ledger.requests.cancel(withdrawn.id)
@@ -280,8 +244,8 @@ def _side_states(story: _Story) -> None:
         until = datetime.now(UTC) + timedelta(days=60)
         ledger.requests.hold(held.id, "litigation-hold", until)
     story.clock.reach(36)
-    asked, longer = story.filed("marketing"), story.filed("churn", regime="ccpa", ground="internal")
-    with ledger.acting(operator):
+    asked, longer = story.file("marketing"), story.file("churn", regime="ccpa", ground="internal")
+    with story.acting("operator"):
         ledger.requests.await_identity(asked.id)
         ledger.requests.extend(longer.id)
 
@@ -290,23 +254,14 @@ def _present(story: _Story) -> None:
     """Let the last two days leave something to do."""
     story.clock.reach(_DAYS - 2)
     for name, n in (("credit", 6), ("marketing", 5)):
-        story.verified(story.filed(name, n))  # large: they wait for an approval
+        story.verify(story.file(name, n))  # large: they wait for an approval
     story.clock.reach(_DAYS - 1.2)
     person = story.people("credit", 1)
     for _ in range(2):  # the second is a duplicate
-        with story.ledger.acting(story.ids["operator"]):
+        with story.acting("operator"):
             story.ledger.requests.submit(person, model="credit", verified=True)
     for name, n in (("credit", 1), ("churn", 2), ("marketing", 1), ("churn", 1), ("credit", 2)):
-        story.queued(name, n)
+        story.queue(name, n)
     story.clock.reach(_DAYS - 0.3)
     for name in ("credit", "churn", "marketing", "credit"):
-        story.filed(name)
-
-
-def _audit(story: _Story) -> None:
-    """Let the auditor look at everything."""
-    story.clock.reach(_DAYS)
-    Jobs(story.ledger).add(
-        "audit", asked={"levels": None, "drill": "none"}, by=story.ids["auditor"]
-    )
-    JobRunner(story.ledger, threading.Event()).do_all(LONG)
+        story.file(name)

@@ -7,12 +7,11 @@ seeds, and returns an `Evaluation`.
 from letheon.evaluation._baselines import (
     ORDINARY,
     SAME,
+    Best,
     CrossValidation,
     choose_best,
-    named,
-    prepare_model,
-    require_task,
-    usual_models,
+    list_ordinary,
+    name_model,
 )
 from letheon.evaluation._evaluate import evaluate, with_canaries
 from letheon.evaluation._evaluation import Evaluation, make_frame
@@ -22,6 +21,7 @@ from letheon.evaluation._trial import Trial
 __all__ = [
     "ORDINARY",
     "SAME",
+    "Best",
     "CrossValidation",
     "Evaluation",
     "Metric",
@@ -30,11 +30,9 @@ __all__ = [
     "Trial",
     "choose_best",
     "evaluate",
+    "list_ordinary",
     "make_frame",
-    "named",
-    "prepare_model",
+    "name_model",
     "require_function",
-    "require_task",
-    "usual_models",
     "with_canaries",
 ]

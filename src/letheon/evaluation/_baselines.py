@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import narwhals.stable.v2 as nw
@@ -30,6 +31,7 @@ from sklearn.model_selection import (
     cross_val_score,
 )
 from sklearn.multiclass import OneVsRestClassifier
+from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
@@ -58,10 +60,10 @@ def plain(estimator: Any, *, is_given: bool = False) -> Contender:
             warnings.simplefilter("ignore", ConvergenceWarning)
             return clone(prototype).fit(rows.X, rows.y)
 
-    return Contender(named(estimator), fit, is_given)
+    return Contender(name_model(estimator), fit, is_given)
 
 
-def named(estimator: Any) -> str:
+def name_model(estimator: Any) -> str:
     """Return the name of an estimator; of a pipeline that of its last step."""
     last = estimator[-1] if hasattr(estimator, "steps") else estimator
     return type(last).__name__
@@ -95,32 +97,30 @@ _MOST_CATEGORIES = 100
 _WORDS = (nw.String, nw.Categorical, nw.Enum, nw.Object)
 
 
-def usual_models(X: Any, *, is_regression: bool, seed: int) -> dict[str, Any]:
-    """Return the usual models for a table, by family: "linear", "forest" and "boosted".
+def usual_models(X: Any, *, is_regression: bool, seed: int, family: str = "any") -> list[Any]:
+    """Return the usual models for a table, all of them or those of a family.
 
     A logistic regression (ridge for numbers) on scaled columns, a random forest, and boosted trees,
-    which take no sparse rows. Columns of texts are encoded, see `prepared`.
+    which take no sparse rows; for nets a perceptron. Columns of texts are encoded.
     """
-    if is_regression:
-        linear: Any = RidgeCV()
-        forest: Any = RandomForestRegressor(random_state=seed)
-        boosted: Any = HistGradientBoostingRegressor(random_state=seed)
-    else:
-        linear = LogisticRegression(max_iter=1000)
-        forest = RandomForestClassifier(random_state=seed)
-        boosted = HistGradientBoostingClassifier(random_state=seed)
-    models = {
-        "linear": prepare_model(X, linear, scaled=True),
-        "forest": prepare_model(X, forest, scaled=False),
+    seeded = {"random_state": seed}
+    models: dict[str, Any] = {
+        "linear": RidgeCV() if is_regression else LogisticRegression(max_iter=1000),
+        "forest": (RandomForestRegressor if is_regression else RandomForestClassifier)(**seeded),
     }
-    return (
-        models
-        if sparse.issparse(X)
-        else models | {"boosted": prepare_model(X, boosted, scaled=False)}
-    )
+    if not sparse.issparse(X):
+        trees = HistGradientBoostingRegressor if is_regression else HistGradientBoostingClassifier
+        models["boosted"] = trees(**seeded)
+    if family == "net":
+        models["net"] = (MLPRegressor if is_regression else MLPClassifier)(**seeded)
+    return [
+        _prepare_model(X, model, scaled=name in ("linear", "net"))
+        for name, model in models.items()
+        if family in ("any", name)
+    ]
 
 
-def prepare_model(X: Any, model: Any, *, scaled: bool) -> Any:
+def _prepare_model(X: Any, model: Any, *, scaled: bool) -> Any:
     """Return a model that can be trained on a table of this kind.
 
     Columns of texts and of categories, by their dtype, become one column of 0 and 1 for each of
@@ -170,44 +170,31 @@ def choose_best(models: Sequence[Any], score: Callable[[Any], float], *, are_giv
     Raises
     ------
     ValueError
-        All of them fail. The first cause is named and chained.
+        All of them fail. The first cause is name_model and chained.
     """
     if not models:
         raise ValueError("ordinary is empty; give at least one model")
-    scores = [_score_or_error(score, model) for model in models]
-    values = [-math.inf if isinstance(each, Exception) else each for each in scores]
+    values, words, failed = [], [], dict[str, Exception]()
+    for model in models:
+        try:
+            values.append(float(score(model)))
+            words.append(f"{name_model(model)} {values[-1]:.4g}")
+        except Exception as error:  # noqa: BLE001  (whatever it is, that model is out)
+            values.append(-math.inf)
+            # Of an error the kind alone: its text may quote somebody's row.
+            words.append(f"{name_model(model)} failed: {type(error).__name__}")
+            failed.setdefault(name_model(model), error)
     best = int(np.argmax(values))
-    if values[best] == -math.inf:
-        _refuse(models, scores, are_given)
-    # Of an error the kind alone: its text may quote somebody's row.
-    words = [
-        f"failed: {type(each).__name__}" if isinstance(each, Exception) else f"{each:.4g}"
-        for each in scores
-    ]
-    by_model = ", ".join(
-        f"{named(model)} {word}" for model, word in zip(models, words, strict=True)
-    )
-    return Best(models[best], values[best], by_model)
-
-
-def _score_or_error(score: Callable[[Any], float], model: Any) -> float | Exception:
-    try:
-        return float(score(model))
-    except Exception as error:  # noqa: BLE001  (whatever it is, that model is out)
-        return error
-
-
-def _refuse(models: Sequence[Any], scores: Sequence[float | Exception], are_given: bool) -> None:
-    model, cause = next(
-        (m, s) for m, s in zip(models, scores, strict=True) if isinstance(s, Exception)
-    )
+    if values[best] > -math.inf:
+        return Best(models[best], values[best], ", ".join(words))
+    name, cause = next(iter(failed.items()))
     if isinstance(cause, MetricFailedError):
         raise cause
     which = "candidate for the ordinary model" if are_given else "usual ordinary model"
     first_line = next(iter(str(cause).strip().splitlines()), type(cause).__name__)
     raise ValueError(
-        f"no {which} can be trained on these rows ({named(model)}: {first_line}); give one that "
-        "can with ordinary=, such as the estimator inside the unlearner"
+        f"no {which} can be trained on these rows ({name}: {first_line}); give one that can with "
+        "ordinary=, such as the estimator inside the unlearner"
     ) from cause
 
 
@@ -241,43 +228,26 @@ def linear_rivals(unlearner: Any, rows: Rows) -> list[Contender]:
     if not params["l2"] > 0 or (is_bounded and sparse.issparse(rows.X)):
         return []
     if params.get("loss") == "squared":
-        return [_ridge(params)]
-    if params.get("loss") or "multi_class" not in params:
+        solvers = ["ridge"]
+    elif params.get("loss") or "multi_class" not in params:
         return []
-    solvers = ["lbfgs"]
-    if rows.X.shape[1] <= _MOST_CHOLESKY_COLUMNS and not sparse.issparse(rows.X):
-        solvers.append("newton-cholesky")
-    return [_logistic(solver, params, rows) for solver in solvers]
+    else:
+        solvers = ["lbfgs"]
+        if rows.X.shape[1] <= _MOST_CHOLESKY_COLUMNS and not sparse.issparse(rows.X):
+            solvers.append("newton-cholesky")
 
+    def fit(solver: str, some: Rows) -> Any:
+        penalty = _penalty(params, some)
+        model: Any = Ridge(penalty, fit_intercept=False)
+        if solver != "ridge":
+            settings = {"solver": solver, "tol": 1e-6, "max_iter": 5_000}
+            model = LogisticRegression(C=1 / penalty, fit_intercept=False, **settings)
+            if params["multi_class"] == "ovr" and len(np.unique(rows.y)) > 2:
+                model = OneVsRestClassifier(model)
+        design = Rows(_design(some.X, params), some.y, some.ids)
+        return _Rival(plain(model).fit(design), params)
 
-def _ridge(params: dict[str, Any]) -> Contender:
-    """Return the closed form of the squared loss."""
-
-    def fit(some: Rows) -> Any:
-        return _fitted(Ridge(_penalty(params, some), fit_intercept=False), params, some)
-
-    return Contender("scikit-learn ridge", fit)
-
-
-def _logistic(solver: str, params: dict[str, Any], rows: Rows) -> Contender:
-    def fit(some: Rows) -> Any:
-        model: Any = LogisticRegression(
-            C=1 / _penalty(params, some),
-            fit_intercept=False,
-            solver=solver,
-            tol=1e-6,
-            max_iter=5_000,
-        )
-        if params["multi_class"] == "ovr" and len(np.unique(rows.y)) > 2:
-            model = OneVsRestClassifier(model)
-        return _fitted(model, params, some)
-
-    return Contender(f"scikit-learn {solver}", fit)
-
-
-def _fitted(model: Any, params: dict[str, Any], rows: Rows) -> _Rival:
-    design = Rows(_design(rows.X, params), rows.y, rows.ids)
-    return _Rival(plain(model).fit(design), params)
+    return [Contender(f"scikit-learn {solver}", partial(fit, solver)) for solver in solvers]
 
 
 def _penalty(params: dict[str, Any], rows: Rows) -> float:
@@ -376,9 +346,16 @@ def race(unlearner: Any, rows: Rows, seed: int, given: Any = None) -> tuple[Cont
     few = sample_rows(rows)
     results = []
     for entrant in entrants:
-        model, seconds = _shortest(warm_up_contender(entrant, few), rows)
-        loss = regularised_loss(unlearner, model, rows)
-        results.append(_Result(entrant, model, seconds, loss))
+        warm_up_contender(entrant, few)
+        seconds = math.inf
+        # The shortest of three runs; a long run is not repeated.
+        for _ in range(3):
+            begin = now()
+            model = entrant.fit(rows)
+            seconds = min(seconds, now() - begin)
+            if seconds > _LONG_SECONDS:
+                break
+        results.append(_Result(entrant, model, seconds, regularised_loss(unlearner, model, rows)))
     known = [result.loss for result in results if result.loss is not None]
     goal = min(known, default=0.0) * (1 + _LOSS_MARGIN)
     # A fresh fit is a retrain by definition, whatever its noise does to the loss.
@@ -427,50 +404,36 @@ def _answer_alike(fresh: Any, other: Any, rows: Rows) -> bool:
     return bool(np.mean(agree) >= _ALIKE) and min(of_each) >= _ALIKE_IN_EACH
 
 
-def _shortest(entrant: Contender, rows: Rows) -> tuple[Any, float]:
-    """Return the model and the shortest of three runs; a long run is not repeated."""
-    best = math.inf
-    for _ in range(3):
-        begin = now()
-        model = entrant.fit(rows)
-        best = min(best, now() - begin)
-        if best > _LONG_SECONDS:
-            break
-    return model, best
+def list_ordinary(problem: Problem, given: Any, seed: int, family: str = "any") -> list[Any]:
+    """Return the ordinary models that are given, one or several, or else the usual ones."""
+    if given is None:
+        is_regression = problem.is_regression
+        return usual_models(problem.train.X, is_regression=is_regression, seed=seed, family=family)
+    models = [*given] if isinstance(given, list | tuple) else [given]
+    ours, other = ("regressor", "classifier")[:: 1 if problem.is_regression else -1]
+    for model in models:
+        if is_classifier(model) if problem.is_regression else is_regressor(model):
+            raise ValueError(
+                f"ordinary: {name_model(model)} is a {other}, and the unlearner a {ours}"
+            )
+    return models
 
 
 def best_ordinary(problem: Problem, given: Any, seed: int) -> tuple[Contender, str]:
     """Return the best ordinary model without unlearning support, and how it was chosen.
 
-    `given` is an estimator or several; by default a logistic (ridge) regression on scaled columns,
-    a random forest and boosted trees. Several are compared by cross-validation on training
-    rows, which keeps the rows of a person together. One that fails there cannot be chosen. The
-    usual models encode columns of texts.
+    Several are compared by cross-validation on training rows, which keeps the rows of a person
+    together. One that fails there cannot be chosen.
     """
-    candidates = given
-    if given is None:
-        models = usual_models(problem.train.X, is_regression=problem.is_regression, seed=seed)
-        candidates = [*models.values()]
-    if not isinstance(candidates, list | tuple):
-        candidates = [candidates]
-    for candidate in candidates:
-        require_task(problem, candidate)
+    candidates = list_ordinary(problem, given, seed)
     if len(candidates) == 1:
-        return plain(candidates[0]), f"{named(candidates[0])}, as given"
+        return plain(candidates[0]), f"{name_model(candidates[0])}, as given"
     some = np.random.default_rng(seed).permutation(len(problem.train))[:_MOST_CHOICE_ROWS]
     rows = problem.train.at(np.sort(some))
     folds = CrossValidation(replace(problem, train=rows), cv=3, seed=None)
     best = choose_best(candidates, folds.score, are_given=given is not None)
     how = f"best of {len(candidates)} by 3-fold cross-validation on {len(rows):,} rows"
-    return plain(best.model), f"{named(best.model)}, {how} ({best.scores})"
-
-
-def require_task(problem: Problem, candidate: Any) -> None:
-    """Refuse a regressor beside classifiers, and the other way round."""
-    ours, other = ("regressor", "classifier")[:: 1 if problem.is_regression else -1]
-    is_other = is_classifier(candidate) if problem.is_regression else is_regressor(candidate)
-    if is_other:
-        raise ValueError(f"ordinary: {named(candidate)} is a {other}, and the unlearner a {ours}")
+    return plain(best.model), f"{name_model(best.model)}, {how} ({best.scores})"
 
 
 # By whether people own several rows, and whether targets are classes.

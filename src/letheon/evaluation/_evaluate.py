@@ -2,9 +2,10 @@
 
 import secrets
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from numbers import Integral
 from typing import Any
 
@@ -23,7 +24,7 @@ from letheon.evaluation._baselines import (
 )
 from letheon.evaluation._clock import RequestClock
 from letheon.evaluation._evaluation import CANARY, Evaluation
-from letheon.evaluation._problem import Metric, Problem, RequestPlan, Rows
+from letheon.evaluation._problem import Metric, Problem, RequestPlan
 from letheon.evaluation._summary import Findings, Preparation, say_found, summary
 from letheon.evaluation._trial import Contest, run_trial
 from letheon.exceptions import CannotForgetError
@@ -31,35 +32,38 @@ from letheon.measures.attacks import ALL as ATTACKS
 from letheon.measures.attacks import AttackResult, BackdoorTest, ULiRA
 from letheon.parallel import one_thread
 
+# Takes what is done now; without it, one more request is served.
+Note = Callable[..., None]
 
-class Progress:
-    """Takes note of what was done, and shows it on a bar if there is one."""
 
-    def __init__(self, title: str = "", bars: Any = None, task: Any = None) -> None:
-        self._title, self._bars, self._task = title, bars, task
-
-    def tick(self) -> None:
-        """Say that one more request is served."""
-        if self._bars is not None:
-            self._bars.advance(self._task)
-
-    def say(self, what: str) -> None:
-        """Say what is done now."""
-        if self._bars is not None:
-            self._bars.update(self._task, description=f"{self._title}: {what}")
+def _note_nothing(what: str = "") -> None:
+    """There is no bar."""
 
 
 @contextmanager
-def progress_bar(title: str, total: int) -> Iterator[Progress]:
+def _progress_bar(title: str, total: int) -> Iterator[Note]:
     """Show a bar on standard error while the block runs."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
     text = TextColumn("{task.description}")
     columns = (text, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
-        yield Progress(title, bars, bars.add_task(title, total=total))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task(title, total=total)
+
+        def note(what: str = "") -> None:
+            if what:
+                bars.update(task, description=f"{title}: {what}")
+            else:
+                bars.advance(task)
+
+        yield note
 
 
 # Clones of the canary test train on so many rows at most.
@@ -86,103 +90,83 @@ def resolve_attacks(attacks: Any) -> list[Any]:
     return several
 
 
-def run_attacks(
-    attacks: list[Any],
-    unlearner: Any,
-    problem: Problem,
-    forget: NDArray[Any],
-    seed: int,
-    shown: Progress,
-) -> Findings:
-    """Return what the attackers find about these people; one that fails does not end the others.
+Run = tuple[str, Callable[[], Iterable[AttackResult]]]
 
-    Rows that nobody trained on are test rows of people who have no training rows.
-    """
-    train, unseen = problem.train, problem.test.without(problem.train.ids)
+
+def _try_all(runs: Sequence[Run], note: Note) -> Findings:
+    """Return what attackers find; one that fails does not end the others."""
     results: list[AttackResult] = []
     failed: dict[str, str] = {}
-    for attack in attacks:
-        name = getattr(attack, "name", type(attack).__name__)
-        shown.say(f"attack: {name}")
+    for name, run in runs:
+        note(name if name.startswith(CANARY) else f"attack: {name}")
         try:
-            results += attack.run(
-                unlearner,
-                train.X,
-                train.y,
-                ids=train.ids,
-                forget=forget,
-                population=(unseen.X, unseen.y) if len(unseen) else None,
-                seed=seed,
-            )
+            results += run()
         except Exception as error:  # noqa: BLE001  (the trials are done, and must not be lost)
             failed[name] = f"{type(error).__name__}: {error}"
     return Findings(tuple(results), failed)
 
 
-def run_canaries(unlearner: Any, problem: Problem, seed: int, shown: Progress) -> Findings:
+def _unseen(problem: Problem) -> tuple[Any, Any] | None:
+    """Return rows that nobody trained on: test rows of people who have no training rows."""
+    rows = problem.test.without(problem.train.ids)
+    return (rows.X, rows.y) if len(rows) else None
+
+
+def run_canaries(unlearner: Any, problem: Problem, seed: int, note: Note) -> Findings:
     """Plant people whom a model can only know by heart in clones, and look whether they leave.
 
     A tenth of the people carry backdoors (`BackdoorTest`); twenty have wrong labels (`ULiRA`).
     What is found must be found a second time, with other people and other seeds. Clones train
     on 1,500 rows at most; people are numbered anew, so that no error names one of them.
     """
-    results: list[AttackResult] = []
-    failed: dict[str, str] = {}
-    for attack in (BackdoorTest(fraction=1.0), ULiRA(n_shadows=_N_SHADOWS, about=("forgotten",))):
-        name = f"{CANARY}{attack.name}"
-        shown.say(name)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                result = _plant(attack, unlearner, problem, seed)
-                if result.found:
-                    result = _plant(attack, unlearner, problem, seed + 1)
-            results.append(replace(result, attack=name))
-        except Exception as error:  # noqa: BLE001  (the trials are done, and must not be lost)
-            failed[name] = f"{type(error).__name__}: {error}"
-    return Findings(tuple(results), failed)
+
+    def run(attack: Any) -> list[AttackResult]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            result = _plant(attack, unlearner, problem, seed)
+            if result.found:
+                result = _plant(attack, unlearner, problem, seed + 1)
+        return [replace(result, attack=f"{CANARY}{attack.name}")]
+
+    attacks = BackdoorTest(fraction=1.0), ULiRA(n_shadows=_N_SHADOWS, about=("forgotten",))
+    return _try_all([(f"{CANARY}{attack.name}", partial(run, attack)) for attack in attacks], note)
 
 
 def _plant(attack: Any, unlearner: Any, problem: Problem, seed: int) -> AttackResult:
+    """Run an attack on rows of random people, numbered in random order; the first are canaries."""
     rng = np.random.default_rng([seed, _CANARY_ROWS])
-    rows = _some_people(problem.train, rng)
-    n_people = int(rows.ids.max()) + 1
+    people, owners = np.unique(problem.train.ids, return_inverse=True)
+    numbers = rng.permutation(len(people))[owners]
+    sizes = np.cumsum(np.bincount(numbers))
+    n_people = max(int(np.searchsorted(sizes, _CANARY_ROWS, side="right")), 1)
+    rows, ids = problem.train.at(np.flatnonzero(numbers < n_people)), numbers[numbers < n_people]
+    y, population = rows.y, None
     if isinstance(attack, BackdoorTest):
         n_canaries = min(max(round(_BACKDOOR_SHARE * n_people), 5), _MOST_BACKDOORS)
-        y, unseen = rows.y, problem.test.without(problem.train.ids)
-        population = (unseen.X, unseen.y) if len(unseen) else None
+        population = _unseen(problem)
     else:
         n_canaries = min(_WRONG_LABELS, 2 * (n_people // 10))
-        y, population = rows.y.astype(float if problem.is_regression else rows.y.dtype), None
-        wrong = rows.ids < n_canaries
-        y[wrong] = _wrong(y, wrong, rng, problem.is_regression)
+        y = _with_wrong_labels(y, ids < n_canaries, rng, problem.is_regression)
     canaries = np.arange(n_canaries)
     result: AttackResult = attack.run(
-        unlearner, rows.X, y, ids=rows.ids, forget=canaries, population=population, seed=seed
+        unlearner, rows.X, y, ids=ids, forget=canaries, population=population, seed=seed
     )[0]
     return result
 
 
-def _some_people(train: Rows, rng: np.random.Generator) -> Rows:
-    """Return the rows of random people, numbered in random order."""
-    people, owners = np.unique(train.ids, return_inverse=True)
-    numbers = rng.permutation(len(people))[owners]
-    sizes = np.cumsum(np.bincount(numbers))
-    n_people = max(int(np.searchsorted(sizes, _CANARY_ROWS, side="right")), 1)
-    some = train.at(np.flatnonzero(numbers < n_people))
-    return replace(some, ids=numbers[numbers < n_people])
-
-
-def _wrong(
+def _with_wrong_labels(
     y: NDArray[Any], where: NDArray[np.bool_], rng: np.random.Generator, is_regression: bool
 ) -> NDArray[Any]:
-    """Return other labels than those of some rows."""
+    """Return labels of which some are other ones."""
     n = int(where.sum())
     if is_regression:
-        return np.asarray(y[where] + rng.choice([-1, 1], n) * _WRONG_BY * float(np.std(y)))
+        labels = y.astype(float)
+        labels[where] += rng.choice([-1, 1], n) * _WRONG_BY * float(np.std(labels))
+        return labels
+    labels = y.copy()
     classes, positions = np.unique(y, return_inverse=True)
-    others = rng.integers(1, len(classes), n)
-    return np.asarray(classes[(positions[where] + others) % len(classes)])
+    labels[where] = classes[(positions[where] + rng.integers(1, len(classes), n)) % len(classes)]
+    return labels
 
 
 # Test rows that a model answers on the clock of a request.
@@ -291,10 +275,10 @@ def evaluate(
     attackers = resolve_attacks(attacks)
     # Nobody gets more threads than the others.
     alone = without_jobs(unlearner)
-    bar: AbstractContextManager[Progress] = nullcontext(Progress())
+    bar: AbstractContextManager[Note] = nullcontext(_note_nothing)
     if progress:
-        bar = progress_bar(title or type(unlearner).__name__, len(numbers) * len(asked.sizes))
-    with one_thread(), bar as shown:
+        bar = _progress_bar(title or type(unlearner).__name__, len(numbers) * len(asked.sizes))
+    with one_thread(), bar as note:
         clock = RequestClock(problem.test.first(_MOST_ANSWERED).X)
         with joblib.parallel_config(backend="sequential"):
             warm = warm_up(alone, problem)
@@ -311,11 +295,21 @@ def evaluate(
                 comparisons=comparisons,
                 with_intervals=len(numbers) == 1,
             )
-            runs = [run_trial(contest, seed, n, shown.tick) for n, seed in enumerate(numbers)]
-            planted = run_canaries(alone, problem, first, shown) if canaries else Findings((), {})
-        found = run_attacks(attackers, unlearner, problem, runs[0][1], first, shown)
+            runs = [run_trial(contest, seed, n, note) for n, seed in enumerate(numbers)]
+            planted = run_canaries(alone, problem, first, note) if canaries else Findings((), {})
+        train, population = problem.train, _unseen(problem)
+        options = {"ids": train.ids, "forget": runs[0][1], "population": population, "seed": first}
+        attempts = [
+            (
+                getattr(attack, "name", type(attack).__name__),
+                partial(attack.run, unlearner, train.X, train.y, **options),
+            )
+            for attack in attackers
+        ]
+        found = _try_all(attempts, note)
+    findings = Findings(planted.results + found.results, planted.failed | found.failed)
     trials = tuple(trial for trial, _ in runs)
-    return summary(contest, trials, planted.and_others(found), Preparation(tried, how, warm), title)
+    return summary(contest, trials, findings, Preparation(tried, how, warm), title)
 
 
 def with_canaries(
@@ -323,7 +317,7 @@ def with_canaries(
 ) -> Evaluation:
     """Return an evaluation with the results of the canary test, if that was left out."""
     with one_thread(), joblib.parallel_config(backend="sequential"):
-        planted = run_canaries(without_jobs(unlearner), problem, seed, Progress())
+        planted = run_canaries(without_jobs(unlearner), problem, seed, _note_nothing)
     return replace(
         evaluation,
         attacks=(*planted.results, *evaluation.attacks),

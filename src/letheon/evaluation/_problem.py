@@ -38,14 +38,13 @@ def name_of(function: Any) -> str:
 
 def settings_of(estimator: Any) -> dict[str, Any]:
     """Return the parameters that differ from their defaults, in words where they are objects."""
-    given = estimator.get_params(deep=False)
     try:
         usual = clone(type(estimator)()).get_params(deep=False)
     except TypeError:  # an estimator inside has no default
         usual = {}
     return {
         name: _words(value)
-        for name, value in given.items()
+        for name, value in estimator.get_params(deep=False).items()
         if name not in _LEFT_OUT
         and not isinstance(value, os.PathLike)
         and not _equal(value, usual.get(name))
@@ -54,28 +53,22 @@ def settings_of(estimator: Any) -> dict[str, Any]:
 
 def _words(value: Any) -> Any:
     """Return a plain value as it is, anything else as a text."""
-    if isinstance(value, _PLAIN):
-        return value
-    if isinstance(value, float | np.number | np.bool):
-        # JSON knows no infinite numbers.
-        number = value.item() if isinstance(value, np.generic) else value
-        return number if math.isfinite(number) else str(number)
-    return _text(value)
-
-
-def _text(value: Any) -> str:
+    number = value.item() if isinstance(value, np.number | np.bool) else value
+    # JSON knows no infinite numbers.
+    if isinstance(number, _PLAIN) or (isinstance(number, float) and math.isfinite(number)):
+        return number
     if isinstance(value, list | tuple):
         return f"[{', '.join(str(_words(part)) for part in value)}]"
     if isinstance(value, dict):
         return f"{{{', '.join(f'{key}: {_words(part)}' for key, part in value.items())}}}"
     if hasattr(value, "get_params") and not isinstance(value, type):
-        given = ", ".join(f"{name}={part!r}" for name, part in settings_of(value).items())
-        return f"{type(value).__name__}({given})"
+        settings = ", ".join(f"{name}={part!r}" for name, part in settings_of(value).items())
+        return f"{type(value).__name__}({settings})"
     if callable(value):
         return name_of(value)
     # What an object says of itself, unless that is where it lies.
     is_quiet = isinstance(value, os.PathLike | np.ndarray) or " at 0x" in repr(value)
-    return type(value).__name__ if is_quiet else repr(value)
+    return type(value).__name__ if is_quiet else repr(number)
 
 
 def _equal(value: Any, usual: Any) -> bool:
@@ -106,7 +99,15 @@ def judgement_of(metric: Any, is_regression: bool) -> tuple[Metric, Metric, str]
     if metric is balanced_accuracy:
         return balanced_accuracy, accuracy, "balanced accuracy"
     if metric is not None:
-        _require_score(metric)
+        require_function(metric)
+        function = metric
+        while isinstance(function, partial):
+            function = function.func
+        if name_of(function).endswith(_LOWER_IS_BETTER):
+            raise ValueError(
+                f"of {name_of(function)} less is better, and metric must be higher for the better "
+                "model; give its negative: a function that returns the value times -1"
+            )
         return metric, metric, name_of(metric).replace("_score", "").replace("_", " ")
     if is_regression:
         return r2_score, mean_absolute_error, "r2"
@@ -121,20 +122,6 @@ def require_function(metric: Any) -> None:
         raise TypeError(
             f"metric must be a function of (y_true, y_pred), such as sklearn.metrics.{hint}; "
             f"got {metric!r}"
-        )
-
-
-def _require_score(metric: Any) -> None:
-    """Refuse what is no function, and functions of which less is better."""
-    require_function(metric)
-    function = metric
-    while isinstance(function, partial):
-        function = function.func
-    name = name_of(function)
-    if name.endswith(_LOWER_IS_BETTER):
-        raise ValueError(
-            f"of {name} less is better, and metric must be higher for the better model; give its "
-            "negative: a function that returns the value times -1"
         )
 
 
@@ -201,31 +188,22 @@ class Problem:
     ) -> "Problem":
         """Return the problem that the arguments of `evaluate` describe."""
         is_regression = bool(is_regressor(unlearner))
-        metric, on_forgotten, metric_name = judgement_of(metric, is_regression)
-        name, train, given = _read(data)
+        judgement = judgement_of(metric, is_regression)
+        name, train, test_rows = _read(data)
         if test is not None and not isinstance(test, float):
             if not isinstance(test, tuple | list):
                 raise TypeError(
                     "test must be (X, y), (X, y, ids) or a share such as 0.25, not "
                     f"{type(test).__name__}"
                 )
-            given = _test_rows(*test)
+            test_rows = _test_rows(*test)
         n_held_out = 0
-        if given is None:
-            train, given = _split(train, _TEST_SHARE if test is None else test, seed)
-            n_held_out = len(np.unique(given.ids))
+        if test_rows is None:
+            train, test_rows = _split(train, _TEST_SHARE if test is None else test, seed)
+            n_held_out = len(np.unique(test_rows.ids))
         _require_target(name, train.y, unlearner)
         # People may stand on both sides: they also leave the test rows when they are forgotten.
-        return cls(
-            name=name,
-            train=train,
-            test=given,
-            metric=metric,
-            forgotten_metric=on_forgotten,
-            metric_name=metric_name,
-            is_regression=is_regression,
-            n_held_out=n_held_out,
-        )
+        return cls(name, train, test_rows, *judgement, is_regression, n_held_out)
 
     @staticmethod
     def finite(value: Any, n_rows: int) -> float:
@@ -251,10 +229,6 @@ class Problem:
     def score(self, model: Any, rows: Rows) -> float:
         """Return the metric of a model on some rows."""
         return self.scored(rows.y, model.predict(rows.X))
-
-    def score_on_forgotten(self, model: Any, rows: Rows) -> float:
-        """Return the metric of a model on rows of people who left."""
-        return self.finite(self.forgotten_metric(rows.y, model.predict(rows.X)), len(rows))
 
 
 def _read(data: Any) -> tuple[str, Rows, Rows | None]:
@@ -282,14 +256,7 @@ def _rows(what: str, X: Any, y: Any, ids: Any = None) -> Rows:
         raise ValueError(f"{what}: y has the shape {labels.shape}; one target is needed")
     if X.shape[0] != len(labels):
         raise ValueError(f"{what} has {X.shape[0]} rows in X and {len(labels)} labels")
-    owners = np.arange(len(labels)) if ids is None else _owners(what, ids)
-    if len(owners) != len(labels):
-        raise ValueError(f"{what} has {len(owners)} ids for {len(labels)} rows")
-    return Rows(X, labels, owners)
-
-
-def _owners(what: str, ids: Any) -> NDArray[Any]:
-    owners = np.asarray(ids)
+    owners = np.arange(len(labels)) if ids is None else np.asarray(ids)
     missing = [n for n, who in enumerate(owners.tolist()) if _is_missing(who)]
     if missing:
         raise IdsTypeError(
@@ -297,7 +264,9 @@ def _owners(what: str, ids: Any) -> NDArray[Any]:
             "row needs an owner"
         )
     as_ids(owners)  # refuses other kinds than int and str
-    return owners
+    if len(owners) != len(labels):
+        raise ValueError(f"{what} has {len(owners)} ids for {len(labels)} rows")
+    return Rows(X, labels, owners)
 
 
 def _is_missing(value: Any) -> bool:
@@ -370,13 +339,14 @@ class RequestPlan(NamedTuple):
         train, n_people = problem.train, len(np.unique(problem.train.ids))
         task: Task = "regression" if problem.is_regression else "classification"
 
-        def stream(model: Any, seed: int) -> Iterable[NDArray[Any]]:
-            ids: Iterable[NDArray[Any]] = requests.stream(
-                model, train.X, train.y, train.ids, seed=seed, task=task
-            )
-            return ids
+        def stream(model: Any, seed: int) -> Any:
+            return requests.stream(model, train.X, train.y, train.ids, seed=seed, task=task)
 
-        sizes = _sizes(requests, n_people, problem)
+        try:
+            sizes = tuple(requests.sizes(n_people))
+        except ValueError as error:
+            where = f" to train on{_held_out(problem)}" if problem.n_held_out else ""
+            raise ValueError(f"{error}{where}") from None
         words = f"{sum(sizes):,} of {n_people:,} people in {len(sizes):,} request(s), "
         looks = requests.kind in _LOOK_AT_THE_MODEL
         return cls(stream, sizes, words + requests.kind, looks=looks)
@@ -397,14 +367,6 @@ class RequestPlan(NamedTuple):
         n_people = len(np.unique(problem.train.ids))
         words = f"{len(asked):,} of {n_people:,} people in {len(fixed):,} request(s), as given"
         return cls(lambda _model, _seed: fixed, tuple(map(len, fixed)), words, is_fixed=True)
-
-
-def _sizes(requests: Requests, n_people: int, problem: Problem) -> tuple[int, ...]:
-    try:
-        return tuple(requests.sizes(n_people))
-    except ValueError as error:
-        where = f" to train on{_held_out(problem)}" if problem.n_held_out else ""
-        raise ValueError(f"{error}{where}") from None
 
 
 def _held_out(problem: Problem) -> str:

@@ -1,17 +1,17 @@
 """One run over all requests: the unlearner and both baselines, timed in turns."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from letheon import state
 from letheon.evaluation._baselines import ORDINARY, SAME, Contender
-from letheon.evaluation._clock import RequestClock, Timing
+from letheon.evaluation._clock import RequestClock
 from letheon.evaluation._problem import Metric, Problem, RequestPlan, Rows, accuracy
 from letheon.exceptions import LetheonError
 from letheon.guarantee import Guarantee
@@ -38,8 +38,7 @@ _RESAMPLES = 400
 _FEW_RESAMPLES = 60
 
 
-@dataclass(frozen=True)
-class Exam:
+class Exam(NamedTuple):
     """The rows on which models are compared.
 
     Intervals over rows cost a bootstrap; an average over seeds does not need them.
@@ -50,38 +49,41 @@ class Exam:
     forgotten: Rows
     with_intervals: bool
 
-    def agrees_in_numbers(self, model: Any, rival: Any) -> bool:
-        """Return whether two regressions give the very same numbers: no row tells them apart."""
-        return self.problem.is_regression and np.array_equal(
-            model.predict(self.test.X), rival.predict(self.test.X)
+    def answers(self, *models: Any) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
+        """Return what each model predicts for the test rows, and for those of who left."""
+        on_test, on_forgotten = (
+            [np.asarray(model.predict(rows.X)) for model in models]
+            for rows in (self.test, self.forgotten)
         )
+        return on_test, on_forgotten
 
 
 def compare(exam: Exam, model: Any, rival: Any) -> dict[str, Measure]:
     """Return every measure that these two models allow, by name."""
-    on_test = [_effectiveness(exam, model, rival), _score_lost(exam, model, rival)]
-    found = [*on_test, *_consistency(exam, model, rival)]
-    if exam.agrees_in_numbers(model, rival):
-        found = [replace(each, low=each.value, high=each.value) for each in found]
-    found.append(_certifiability(exam, model, rival))
-    return {measure.name: measure for measure in found}
-
-
-def _effectiveness(exam: Exam, model: Any, rival: Any) -> Measure:
-    problem, test = exam.problem, exam.test
-    if exam.with_intervals:
-        ours, theirs = model.predict(test.X), rival.predict(test.X)
-        return effectiveness(problem.metric, test.y, ours, theirs, n_resamples=_RESAMPLES)
-    return effectiveness_from_values(
-        problem.score(model, test), problem.score(rival, test), n=len(test)
-    )
-
-
-def _score_lost(exam: Exam, model: Any, rival: Any) -> Measure:
-    """Return M(rival) - M(model): the price, negative where the unlearned model is the better."""
-    lost = exam.problem.score(rival, exam.test) - exam.problem.score(model, exam.test)
+    problem, test, forgotten = exam.problem, exam.test, exam.forgotten
+    on_test, on_forgotten = exam.answers(model, rival)
+    ours, theirs = (problem.scored(test.y, answers) for answers in on_test)
+    # the price: negative where the unlearned model is the better
     note = "signed: metric of the baseline minus that of the unlearned model"
-    return make_measure("score lost", lost, None, len(exam.test), better="lower", note=note)
+    lost = make_measure("score lost", theirs - ours, None, len(test), better="lower", note=note)
+    if exam.with_intervals:
+        gap = effectiveness(problem.metric, test.y, *on_test, n_resamples=_RESAMPLES)
+    else:
+        gap = effectiveness_from_values(ours, theirs, n=len(test))
+    measures = [gap, lost, *_consistency(exam, model, rival, on_test)]
+    if problem.is_regression and np.array_equal(on_test[0], on_test[1]):
+        # The very same numbers: no row tells the two apart.
+        measures = [replace(each, low=each.value, high=each.value) for each in measures]
+    metric = problem.forgotten_metric
+    if exam.with_intervals:
+        last = certifiability_from_predictions(
+            metric, forgotten.y, *on_forgotten, n_resamples=_RESAMPLES
+        )
+    else:
+        n = len(forgotten)
+        values = (problem.finite(metric(forgotten.y, each), n) for each in on_forgotten)
+        last = certifiability(*values, n=n)
+    return {measure.name: measure for measure in (*measures, last)}
 
 
 def row_errors(exam: Exam, model: Any, rival: Any) -> dict[str, float]:
@@ -92,50 +94,40 @@ def row_errors(exam: Exam, model: Any, rival: Any) -> dict[str, float]:
     still differ on others. SAPE and the root of a mean square have theirs by the delta method.
     """
     problem, test, forgotten = exam.problem, exam.test, exam.forgotten
-    ours, theirs = np.asarray(model.predict(test.X)), np.asarray(rival.predict(test.X))
+    (ours, theirs), pair = exam.answers(model, rival)
     lost = _error_of_loss(problem.metric, test.y, ours, theirs)
-    found = {"effectiveness": lost, "score lost": lost}
+    errors = {"effectiveness": lost, "score lost": lost}
     if problem.is_regression:
-        found["prediction gap"] = _error_of_root_mean(ours, theirs)
+        squares = np.square(ours - theirs)
+        root, spread = float(np.sqrt(squares.mean())), float(squares.std())
+        errors["prediction gap"] = spread / (2 * root * np.sqrt(len(squares))) if root > 0 else 0.0
     else:
         n = len(test) + 4
         share = (float(np.sum(ours == theirs)) + 2) / n
-        found["output consistency"] = 100 * float(np.sqrt(share * (1 - share) / n))
-    pair = np.asarray(model.predict(forgotten.X)), np.asarray(rival.predict(forgotten.X))
+        errors["output consistency"] = 100 * float(np.sqrt(share * (1 - share) / n))
     metric = problem.forgotten_metric
     size = sum(abs(float(metric(forgotten.y, each))) for each in pair)
     error = _error_of_loss(metric, forgotten.y, *pair)
-    found["certifiability"] = 100 * error / (size or 1.0)
-    return found
+    errors["certifiability"] = 100 * error / (size or 1.0)
+    return errors
 
 
 def _error_of_loss(
     metric: Metric, truth: NDArray[Any], ours: NDArray[Any], theirs: NDArray[Any]
 ) -> float:
     """Return the standard error of the difference of two scores on the same rows."""
-    if metric is accuracy:
-        return _error_of_accuracy(truth, ours, theirs)
-    n = len(truth)
-    drawn = np.random.default_rng(0).integers(n, size=(_FEW_RESAMPLES, n))
-    gaps = np.array([_gap(metric, truth[rows], ours[rows], theirs[rows]) for rows in drawn])
-    gaps = gaps[np.isfinite(gaps)]
-    error = float(gaps.std()) if len(gaps) > 1 else 0.0
-    # Labels that agree on these rows need not agree on others; equal numbers do.
-    is_label = ours.dtype.kind != "f"
-    return _error_of_accuracy(truth, ours, theirs) if error == 0 and is_label else error
-
-
-def _error_of_accuracy(truth: NDArray[Any], ours: NDArray[Any], theirs: NDArray[Any]) -> float:
-    n = len(truth)
+    n, error = len(truth), 0.0
+    if metric is not accuracy:
+        drawn = np.random.default_rng(0).integers(n, size=(_FEW_RESAMPLES, n))
+        gaps = np.array([_gap(metric, truth[rows], ours[rows], theirs[rows]) for rows in drawn])
+        gaps = gaps[np.isfinite(gaps)]
+        error = float(gaps.std()) if len(gaps) > 1 else 0.0
+        # Labels that agree on these rows need not agree on others; equal numbers do.
+        if error > 0 or ours.dtype.kind == "f":
+            return error
     gaps = (theirs == truth).astype(float) - (ours == truth)
     variance = (float(gaps @ gaps) + 2) / (n + 2) - float(gaps.mean()) ** 2
     return float(np.sqrt(max(variance, 0.0) / n))
-
-
-def _error_of_root_mean(ours: NDArray[Any], theirs: NDArray[Any]) -> float:
-    squares = np.square(ours - theirs)
-    root = float(np.sqrt(squares.mean()))
-    return float(squares.std()) / (2 * root * np.sqrt(len(squares))) if root > 0 else 0.0
 
 
 def _gap(metric: Metric, truth: NDArray[Any], ours: NDArray[Any], theirs: NDArray[Any]) -> float:
@@ -148,52 +140,31 @@ def _gap(metric: Metric, truth: NDArray[Any], ours: NDArray[Any], theirs: NDArra
             return float("nan")
 
 
-def _certifiability(exam: Exam, model: Any, rival: Any) -> Measure:
-    problem, forgotten = exam.problem, exam.forgotten
-    if exam.with_intervals:
-        ours, theirs = model.predict(forgotten.X), rival.predict(forgotten.X)
-        metric = problem.forgotten_metric
-        return certifiability_from_predictions(
-            metric, forgotten.y, ours, theirs, n_resamples=_RESAMPLES
-        )
-    return certifiability(
-        problem.score_on_forgotten(model, forgotten),
-        problem.score_on_forgotten(rival, forgotten),
-        n=len(forgotten),
-    )
-
-
-def _consistency(exam: Exam, model: Any, rival: Any) -> list[Measure]:
-    X = exam.test.X
-    ours, theirs = np.asarray(model.predict(X)), np.asarray(rival.predict(X))
+def _consistency(
+    exam: Exam, model: Any, rival: Any, on_test: list[NDArray[Any]]
+) -> Iterator[Measure]:
     if exam.problem.is_regression:
-        found = [prediction_gap(ours, theirs)]
+        yield prediction_gap(*on_test)
     else:
-        found = [output_consistency(ours, theirs)]
+        yield output_consistency(*on_test)
         if hasattr(model, "predict_proba") and hasattr(rival, "predict_proba"):
-            found.append(_divergence(exam, model, rival))
+            divergence = kl_consistency(
+                model.predict_proba(exam.test.X),
+                rival.predict_proba(exam.test.X),
+                classes_unlearned=model.classes_,
+                classes_naive=rival.classes_,
+                floor=KL_FLOOR,
+                n_resamples=_RESAMPLES if exam.with_intervals else 1,
+            )
+            yield divergence if exam.with_intervals else replace(divergence, low=None, high=None)
     if type(model) is type(rival) and hasattr(model, "coef_"):
-        pair = _parameters(model), _parameters(rival)
+        pair = [
+            [np.asarray(each.coef_), np.atleast_1d(np.asarray(each.intercept_))]
+            for each in (model, rival)
+        ]
         # A class that only one of them has lost changes the number of parameters.
         if [part.shape for part in pair[0]] == [part.shape for part in pair[1]]:
-            found.append(parameter_consistency(*pair))
-    return found
-
-
-def _divergence(exam: Exam, model: Any, rival: Any) -> Measure:
-    found = kl_consistency(
-        model.predict_proba(exam.test.X),
-        rival.predict_proba(exam.test.X),
-        classes_unlearned=model.classes_,
-        classes_naive=rival.classes_,
-        floor=KL_FLOOR,
-        n_resamples=_RESAMPLES if exam.with_intervals else 1,
-    )
-    return found if exam.with_intervals else replace(found, low=None, high=None)
-
-
-def _parameters(model: Any) -> list[NDArray[Any]]:
-    return [np.asarray(model.coef_), np.atleast_1d(np.asarray(model.intercept_))]
+            yield parameter_consistency(*pair)
 
 
 # Far from the seeds of the trials, which are consecutive.
@@ -282,47 +253,53 @@ class Contest:
     comparisons: int
     with_intervals: bool
 
+    def fit_unlearner(self, rows: Rows, seed: int) -> Any:
+        """Return a fresh fit of the unlearner."""
+        return fresh_copy(self.unlearner, seed).fit(rows.X, rows.y, ids=rows.ids)
 
-@dataclass
+
 class _Run:
     """The model of a trial, who has left it, and what that took."""
 
-    model: Any
-    gone: NDArray[Any]
-    n_rows: int
-    clock: RequestClock
-    fit: Timing
-    forgets: list[Timing] = field(default_factory=list)
-    is_repeated: list[bool] = field(default_factory=list)
-    retrains: dict[str, list[float]] = field(default_factory=lambda: {SAME: [], ORDINARY: []})
-    work: list[float] = field(default_factory=list)
-    rows_left: list[int] = field(default_factory=list)
-    # The baselines as they were retrained last.
-    rivals: dict[str, Any] = field(default_factory=dict)
-    n_false_receipts: int = 0
+    def __init__(self, contest: Contest, seed: int) -> None:
+        train = contest.problem.train
+        self._contest = contest
+        self.left, self.gone = train, np.array([], dtype=train.ids.dtype)
+        self.model = model = fresh_copy(contest.unlearner, seed)
+        self.fit = contest.clock.time_fit(model, lambda: model.fit(train.X, train.y, ids=train.ids))
+        # The baselines as they were retrained last.
+        self.rivals: dict[str, Any] = {}
+        self.retrains: dict[str, list[float]] = {SAME: [], ORDINARY: []}
+        self.requests: list[dict[str, Any]] = []
+        self.n_false_receipts = 0
 
-    def forget(self, ids: NDArray[Any], n_left: int, is_repeated: bool) -> None:
+    def leave(self, ids: NDArray[Any]) -> None:
+        """Take people off the rows that are left."""
+        self.gone = np.concatenate([self.gone, ids])
+        self.left = self._contest.problem.train.without(self.gone)
+
+    def forget(self, ids: NDArray[Any], n_before: int, is_repeated: bool) -> None:
         """Serve a request to the end: what a model puts off is counted too."""
-        n_rows = (self.rows_left or [self.n_rows])[-1] - n_left
-        receipt, timing = self.clock.time_request(self.model, lambda: self.model.forget(ids))
-        self.forgets.append(timing)
-        self.is_repeated.append(is_repeated)
-        self.work.append(receipt.work)
-        self.rows_left.append(n_left)
-        self.n_false_receipts += receipt.n_rows != n_rows
+        clock = self._contest.clock
+        receipt, timing = clock.time_request(self.model, lambda: self.model.forget(ids))
+        self.requests.append(
+            {
+                "forget_seconds": timing.complete,
+                "returned_seconds": timing.returned,
+                "processor_seconds": timing.processor,
+                "is_repeated": is_repeated,
+                "work": receipt.work,
+                "rows_left": len(self.left),
+            }
+        )
+        self.n_false_receipts += receipt.n_rows != n_before - len(self.left)
 
-    def count_late_work(self, exam: Exam, fresh: Any) -> None:
-        """Add what the model puts off even now to the last request."""
-        rows = [(part.X, part.y) for part in (exam.test, exam.forgotten)]
-        late = self.clock.find_late_work(self.model, fresh, *rows)
-        last = self.forgets[-1]
-        self.forgets[-1] = last._replace(complete=last.complete + late)
-
-    def retrain(self, contest: Contest, left: Rows) -> None:
+    def retrain(self) -> None:
         """Train both baselines on the rows that are left."""
+        contest = self._contest
         for name, contender in ((SAME, contest.same), (ORDINARY, contest.ordinary)):
-            train = partial(contender.fit, left)
-            self.rivals[name], seconds = self.clock.time_retrain(train, name == SAME)
+            train = partial(contender.fit, self.left)
+            self.rivals[name], seconds = contest.clock.time_retrain(train, name == SAME)
             self.retrains[name].append(seconds)
 
 
@@ -334,32 +311,24 @@ def run_trial(
     Whether the unlearner or the baselines go first alternates from one comparison to the next, and
     from one trial (`number`) to the next.
     """
-    train = contest.problem.train
-    model = fresh_copy(contest.unlearner, seed)
-    fit = contest.clock.time_fit(model, lambda: model.fit(train.X, train.y, ids=train.ids))
-    run = _Run(model, np.array([], dtype=train.ids.dtype), len(train), contest.clock, fit)
-    where = _comparison_points(len(contest.asked.sizes), contest.comparisons)
-    n_compared = 0
-    is_known = contest.asked.is_fixed and number > 0
-    for position, ids in enumerate(contest.asked.stream(model, seed)):
-        run.gone = np.concatenate([run.gone, ids])
-        is_compared = position in where
+    run, n_requests = _Run(contest, seed), len(contest.asked.sizes)
+    # Evenly spaced requests after which the baselines are retrained; the last is one.
+    where = np.linspace(n_requests, 1, min(contest.comparisons, n_requests)).round().astype(int) - 1
+    points = {*where.tolist(), n_requests - 1}
+    n_compared, is_known = 0, contest.asked.is_fixed and number > 0
+    for position, ids in enumerate(contest.asked.stream(run.model, seed)):
+        n_before = len(run.left)
+        run.leave(ids)
+        is_compared = position in points
         is_second = is_compared and (n_compared + number) % 2 == 1
         n_compared += is_compared
-        left = train.without(run.gone)
         if is_second:
-            run.retrain(contest, left)
-        run.forget(ids, len(left), is_second or is_known)
+            run.retrain()
+        run.forget(ids, n_before, is_second or is_known)
         if is_compared and not is_second:
-            run.retrain(contest, left)
+            run.retrain()
         tick()
     return _judge(contest, seed, run), run.gone
-
-
-def _comparison_points(n_requests: int, comparisons: int) -> frozenset[int]:
-    """Return evenly spaced requests after which the baselines are retrained; the last is one."""
-    points = np.linspace(n_requests, 1, min(comparisons, n_requests)).round().astype(int) - 1
-    return frozenset(points.tolist()) | {n_requests - 1}
 
 
 def _judge(contest: Contest, seed: int, run: _Run) -> Trial:
@@ -367,10 +336,16 @@ def _judge(contest: Contest, seed: int, run: _Run) -> Trial:
 
     A fresh fit of the unlearner stands for the same algorithm here, whoever was faster to train.
     """
-    model, left = run.model, contest.problem.train.without(run.gone)
-    exam = _exam(contest, run.gone)
-    fresh = _fresh(contest, left, getattr(model, "seed_", seed))
-    run.count_late_work(exam, fresh)
+    model, problem = run.model, contest.problem
+    # A forgotten person also leaves the rows that we measure on.
+    test = problem.test.without(run.gone)
+    if len(test) == 0:
+        raise ValueError("everybody among the test rows was forgotten; give others with test=")
+    exam = Exam(problem, test, problem.train.of(run.gone), contest.with_intervals)
+    fresh = contest.fit_unlearner(run.left, getattr(model, "seed_", seed))
+    # What the model puts off even now is added to the last request.
+    rows = [(part.X, part.y) for part in (exam.test, exam.forgotten)]
+    run.requests[-1]["forget_seconds"] += contest.clock.find_late_work(model, fresh, *rows)
     rivals = {**run.rivals, SAME: fresh}
     models = {"unlearned": model, **rivals}
     is_exact = model.guarantee_.kind == "exact"
@@ -378,40 +353,26 @@ def _judge(contest: Contest, seed: int, run: _Run) -> Trial:
     residual = gradient_residual_of(model)
     if residual is not None:
         measures[SAME][residual.name] = residual
-    another = None if is_exact else _fresh(contest, left, seed + _ANOTHER_SEED)
+    another = None if is_exact else contest.fit_unlearner(run.left, seed + _ANOTHER_SEED)
     sizes = {name: _bytes(each) for name, each in models.items()}
     return Trial(
         seed=seed,
         fit_seconds=run.fit.complete,
         fit_processor_seconds=run.fit.processor,
-        forget_seconds=tuple(timing.complete for timing in run.forgets),
-        returned_seconds=tuple(timing.returned for timing in run.forgets),
-        processor_seconds=tuple(timing.processor for timing in run.forgets),
-        is_repeated=tuple(run.is_repeated),
+        **{name: tuple(each[name] for each in run.requests) for name in run.requests[0]},
         n_false_receipts=run.n_false_receipts,
         retrain_seconds={name: tuple(times) for name, times in run.retrains.items()},
-        work=tuple(run.work),
-        rows_left=tuple(run.rows_left),
         measures=measures,
         row_errors={name: row_errors(exam, model, rival) for name, rival in rivals.items()},
         floor={} if another is None else compare(exam, another, fresh),
-        scores={name: exam.problem.score(each, exam.test) for name, each in models.items()},
+        scores={name: problem.score(each, exam.test) for name, each in models.items()},
         storage={name: size for name, size in sizes.items() if size is not None},
         equal_digests=_is_equal(exam, model, fresh) if is_exact else None,
         n_people=len(run.gone),
         n_forgotten_rows=len(exam.forgotten),
-        n_rows=len(left),
+        n_rows=len(run.left),
         guarantee=model.guarantee_,
     )
-
-
-def _exam(contest: Contest, gone: NDArray[Any]) -> Exam:
-    problem = contest.problem
-    # A forgotten person also leaves the rows that we measure on.
-    test = problem.test.without(gone)
-    if len(test) == 0:
-        raise ValueError("everybody among the test rows was forgotten; give others with test=")
-    return Exam(problem, test, problem.train.of(gone), contest.with_intervals)
 
 
 def _is_equal(exam: Exam, model: Any, fresh: Any) -> bool:
@@ -422,10 +383,6 @@ def _is_equal(exam: Exam, model: Any, fresh: Any) -> bool:
         for way in ways
         for rows in (exam.test, exam.forgotten)
     )
-
-
-def _fresh(contest: Contest, left: Rows, seed: int) -> Any:
-    return fresh_copy(contest.unlearner, seed).fit(left.X, left.y, ids=left.ids)
 
 
 def _bytes(model: Any) -> int | None:

@@ -1,6 +1,5 @@
 """What the forest classifier and regressor share: rows in, requests, questions."""
 
-import copy
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
@@ -12,7 +11,15 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import Tags
 
 from letheon import _core, state
-from letheon.base import ForgetMixin, Outcome, Removal, exclusive, require_fitted, require_known
+from letheon.base import (
+    ForgetMixin,
+    InPlaceMixin,
+    Outcome,
+    Removal,
+    exclusive,
+    require_fitted,
+    require_known,
+)
 from letheon.data import Ids, IntIds, TextIds, as_ids
 from letheon.exceptions import EmptyModelError
 from letheon.forest._inputs import Batch, as_matrix, is_matrix
@@ -21,9 +28,8 @@ from letheon.forest._model import (
     Answer,
     ForestModel,
     ForgetCost,
-    cost_of,
     grow,
-    outcome_of,
+    share_of,
     threads_for,
     threads_for_few,
 )
@@ -51,14 +57,9 @@ _FACTS = MethodFacts(
     exact=True,
     strength="strong",
     efficiency_parameters=("n_thresholds", "random_depth", "subsample"),
-    certifiability_parameters=(),
-    requests="oblivious",
-    releases="latest-only",
-    state_holds_rows=True,
     definition_name="dare",
     families=("forest",),
     tasks=("classification", "regression"),
-    certificate="exact",
     batches=True,
     replay="bitwise",
     search_ranges=_random_depths,
@@ -66,8 +67,6 @@ _FACTS = MethodFacts(
 _CLAIM = Guarantee(
     kind="exact",
     reference="a tree is a function of seed and remaining rows; after Brophy and Lowd 2021",
-    requests=_FACTS.requests,
-    releases=_FACTS.releases,
     assumptions=("seed-independent-of-requests",),
 )
 _NOBODY = {"int": IntIds(np.empty(0, np.int64)), "str": TextIds.from_strings([])}
@@ -79,7 +78,7 @@ _FEW_QUESTIONS = 64
 Change = Callable[[], _core.Report]
 
 
-class DaREForestBase(ForgetMixin, BaseEstimator):
+class DaREForestBase(InPlaceMixin, ForgetMixin, BaseEstimator):
     """A forest that is a function of its seed and the rows it holds."""
 
     facts: ClassVar[MethodFacts] = _FACTS
@@ -89,6 +88,13 @@ class DaREForestBase(ForgetMixin, BaseEstimator):
 
     criterion: str
     n_estimators: int
+    max_depth: int | None
+    max_features: Any
+    n_thresholds: int | None
+    random_depth: int
+    min_samples_split: int
+    min_samples_leaf: int
+    subsample: float
     rebuild: str
     n_jobs: int | None
     random_state: Any
@@ -187,12 +193,18 @@ class DaREForestBase(ForgetMixin, BaseEstimator):
             self._require_same_parameters()
             if len(wanted) == 0:
                 return ForgetCost(rows=0, subtrees=0, trees=0, share=0.0)
-            removal = self._find(wanted, done="")
+            removal = self._locate(wanted, done="")
             rest = self.n_rows_ - removal.n_rows
             if rest == 0:
                 raise EmptyModelError("these people own every row; nothing would be left to fit")
-            report = self.forest_.core.forget_cost(removal.where, threads_for(self.n_jobs))
-            return cost_of(report, self.forest_.settings, rest)
+            forest = self.forest_
+            report = forest.core.forget_cost(removal.where, threads_for(self.n_jobs))
+            return ForgetCost(
+                rows=report.rebuilt_rows,
+                subtrees=report.rebuilt_nodes,
+                trees=report.touched_trees,
+                share=share_of(report, forest.settings, rest),
+            )
 
     def apply(self, X: Any) -> NDArray[np.int64]:
         """Return the leaf that each row ends in, tree by tree.
@@ -279,10 +291,7 @@ class DaREForestBase(ForgetMixin, BaseEstimator):
     def _claim(self) -> Guarantee:
         return _CLAIM
 
-    def _locate(self, wanted: Ids) -> Removal:
-        return self._find(wanted, done="nothing was forgotten, ")
-
-    def _find(self, wanted: Ids, *, done: str) -> Removal:
+    def _locate(self, wanted: Ids, *, done: str = "nothing was forgotten, ") -> Removal:
         slots, missing = self.forest_.find(wanted)
         if len(missing):
             require_known(wanted.take(missing), _NOBODY[self.forest_.id_type.kind], done=done)
@@ -309,16 +318,15 @@ class DaREForestBase(ForgetMixin, BaseEstimator):
 
     def _commit(self, plan: Change) -> Outcome:
         report, forest = plan(), self.forest_
-        return outcome_of(report, forest.settings, forest.core.n_rows)
+        rebuilt = {"subtrees": report.rebuilt_nodes}
+        if report.rescaled:
+            rebuilt = {"trees": forest.settings.n_trees}
+        # A subtree has fewer levels than its tree, so the work is more than the time it takes.
+        work = share_of(report, forest.settings, forest.core.n_rows)
+        return Outcome(work, rebuilt | {"rows": report.rebuilt_rows})
 
-    def __copy__(self) -> Self:
-        """Return a copy with rows and trees of its own: they change in place."""
-        twin = type(self).__new__(type(self))
-        with exclusive(self):
-            vars(twin).update(vars(self))
-            if "forest_" in vars(self):
-                twin.forest_ = copy.copy(self.forest_)
-        return twin
+    def _changed_in_place(self) -> tuple[str, ...]:
+        return ("forest_",)
 
     def __sklearn_tags__(self) -> Tags:
         """Dense numbers, missing values allowed."""

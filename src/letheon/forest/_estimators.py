@@ -8,7 +8,7 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils import assert_all_finite
 from sklearn.utils.validation import column_or_1d
 
-from letheon.base import KeywordScoreMixin, require_fitted
+from letheon.base import KeywordScoreMixin, require_fitted, set_parameters
 from letheon.data import hold_labels, hold_target
 from letheon.forest._base import DaREForestBase
 from letheon.forest._inputs import LabelTable
@@ -131,18 +131,7 @@ class DaREForestClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixi
         n_jobs: int | None = None,
         random_state: Any = None,
     ) -> None:
-        self.criterion = criterion
-        self.n_estimators = n_estimators
-        self.max_depth = max_depth
-        self.max_features = max_features
-        self.n_thresholds = n_thresholds
-        self.random_depth = random_depth
-        self.min_samples_split = min_samples_split
-        self.min_samples_leaf = min_samples_leaf
-        self.subsample = subsample
-        self.rebuild = rebuild
-        self.n_jobs = n_jobs
-        self.random_state = random_state
+        set_parameters(self, locals())
 
     @property
     def classes_(self) -> NDArray[Any]:
@@ -256,6 +245,8 @@ class DaREForestRegressor(KeywordScoreMixin, RegressorMixin, DaREForestBase):
 
     _parameter_rules: ClassVar[Rules] = {"criterion": OneOf(("squared_error",))}
 
+    y_max: float | None
+
     def __init__(
         self,
         *,
@@ -273,19 +264,7 @@ class DaREForestRegressor(KeywordScoreMixin, RegressorMixin, DaREForestBase):
         n_jobs: int | None = None,
         random_state: Any = None,
     ) -> None:
-        self.criterion = criterion
-        self.n_estimators = n_estimators
-        self.max_depth = max_depth
-        self.max_features = max_features
-        self.n_thresholds = n_thresholds
-        self.random_depth = random_depth
-        self.min_samples_split = min_samples_split
-        self.min_samples_leaf = min_samples_leaf
-        self.subsample = subsample
-        self.y_max = y_max
-        self.rebuild = rebuild
-        self.n_jobs = n_jobs
-        self.random_state = random_state
+        set_parameters(self, locals())
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """Return the mean over trees of the mean target in each row's leaf.

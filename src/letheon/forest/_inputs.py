@@ -40,16 +40,11 @@ class Batch:
         present = np.flatnonzero(self.weights)
         if len(present) == 0:
             raise ValueError("sample_weight is zero for every row, so there is nothing to fit")
-        batch = self
-        if len(present) < len(self.weights):
-            batch = Batch(
-                self.X[present],
-                self.target[present],
-                self.weights[present],
-                self.ids.take(present),
-            )
-        assert batch.weights is not None
-        return replace(batch, weights=None) if (batch.weights == 1).all() else batch
+        weights = self.weights[present]
+        kept = None if (weights == 1).all() else weights
+        if len(present) == len(self.weights):
+            return replace(self, weights=kept)
+        return Batch(self.X[present], self.target[present], kept, self.ids.take(present))
 
 
 def as_matrix(X: Any) -> NDArray[Any]:
@@ -101,10 +96,9 @@ def _frame_matrix(frame: "nw.DataFrame[Any]") -> Any:
 
 def _may_be_numbers(series: "nw.Series[Any]") -> bool:
     kind = series.dtype
-    if kind.is_numeric() or kind in (nw.Boolean, nw.Object):
-        return True
     # Without a value a column often has no type of its own.
-    return len(series) > 0 and bool(series.is_null().all())
+    is_blank = len(series) > 0 and bool(series.is_null().all())
+    return is_blank or kind.is_numeric() or kind in (nw.Boolean, nw.Object)
 
 
 def _listed(names: list[str]) -> str:

@@ -12,7 +12,6 @@ from joblib.parallel import get_active_backend
 from numpy.typing import NDArray
 
 from letheon import _core
-from letheon.base import Outcome
 from letheon.data import Ids, IntIds, TextIds
 from letheon.forest._inputs import Batch, LabelTable
 from letheon.forest._settings import Settings
@@ -36,15 +35,6 @@ def threads_for(n_jobs: int | None) -> int:
 def threads_for_few(n_jobs: int | None) -> int:
     """Return the same for small work: one thread, unless `n_jobs` itself asks for more."""
     return 1 if n_jobs is None else threads_for(n_jobs)
-
-
-def grows_elsewhere() -> bool:
-    """Whether the caller chose a joblib backend of processes or of a cluster.
-
-    Threads are what the core likes best, so joblib's own default is not a choice.
-    """
-    backend, _ = get_active_backend(prefer="threads")
-    return not getattr(backend, "uses_threads", False)
 
 
 # joblib reads the limits of the container every time, which takes longer than a small request.
@@ -80,30 +70,11 @@ class ForgetCost:
     share: float
 
 
-def cost_of(report: _core.Report, settings: Settings, n_rows: int) -> ForgetCost:
-    """Return the cost that the core reports; `n_rows` is the number of rows that remain."""
-    return ForgetCost(
-        rows=report.rebuilt_rows,
-        subtrees=report.rebuilt_nodes,
-        trees=report.touched_trees,
-        share=_share(report, settings, n_rows),
-    )
+def share_of(report: _core.Report, settings: Settings, n_rows: int) -> float:
+    """Return the rows of dropped subtrees as a share of the rows of all trees.
 
-
-def outcome_of(report: _core.Report, settings: Settings, n_rows: int) -> Outcome:
-    """Return what a receipt says of a change.
-
-    The work is the rows of dropped subtrees as a share of the rows of all trees. A subtree has
-    fewer levels than its tree, so this is more than the time it takes to grow them.
+    `n_rows` is the number of rows that remain.
     """
-    if report.rescaled:
-        rebuilt = {"trees": settings.n_trees, "rows": report.rebuilt_rows}
-    else:
-        rebuilt = {"subtrees": report.rebuilt_nodes, "rows": report.rebuilt_rows}
-    return Outcome(_share(report, settings, n_rows), rebuilt)
-
-
-def _share(report: _core.Report, settings: Settings, n_rows: int) -> float:
     if report.rescaled:
         return 1.0
     in_trees = n_rows * settings.n_trees * settings.subsample
@@ -155,12 +126,6 @@ class ForestModel:
         core.fit(**core_arguments(settings, batch, target, table), n_threads=n_threads)
         return cls(settings, core, type(batch.ids), table)
 
-    @classmethod
-    def join(cls, settings: Settings, batch: Batch, blocks: list[Bytes], n_threads: int) -> Self:
-        """Put rows and the blocks of trees that were grown from them elsewhere together."""
-        table, target = encode(settings, batch.target)
-        return cls._restored(settings, batch, target, table, blocks, n_threads)
-
     def find(self, wanted: Ids) -> tuple[Slots, NDArray[np.int64]]:
         """Return the core's numbers of the rows of these people, and who is not held."""
         if type(wanted) is not self.id_type:
@@ -203,16 +168,12 @@ class ForestModel:
             table = self.table
             values = self.core.predict(X, n_threads)
             if self.changing:
-                self._wait()
+                with self._lock:  # until the change that is on its way is done
+                    pass
             if self.table is table:
                 return Answer(table, values)
         with self._lock:
             return Answer(self.table, self.core.predict(X, n_threads))
-
-    def _wait(self) -> None:
-        """Return when the change that is on its way is done."""
-        with self._lock:
-            pass
 
     @property
     def order(self) -> NDArray[np.uint32]:
@@ -251,7 +212,7 @@ class ForestModel:
         batch = Batch(state["X"], state["target"], state["weights"], state["ids"])
         _verify(settings, classes, batch, trees)
         table = None if classes is None else LabelTable.sorted(classes)
-        model = cls._restored(settings, batch, batch.target, table, [trees], threads_for(None))
+        model = cls.restore(settings, batch, batch.target, table, [trees], threads_for(None))
         if table is not None and not model.core.class_counts().all():
             raise ValueError("a class has no rows")
         return model
@@ -273,7 +234,7 @@ class ForestModel:
         )
 
     @classmethod
-    def _restored(
+    def restore(
         cls,
         settings: Settings,
         batch: Batch,
@@ -282,6 +243,7 @@ class ForestModel:
         blocks: list[Bytes],
         n_threads: int,
     ) -> Self:
+        """Put rows and the blocks of trees that were grown from them elsewhere together."""
         core = _core.Forest(settings.spec())
         arguments = core_arguments(settings, batch, target, table)
         core.restore(**arguments, trees=blocks, n_threads=n_threads)
@@ -338,7 +300,10 @@ def _verify(settings: Any, classes: Any, batch: Batch, trees: Any) -> None:
     if classes is not None and not _are_classes(classes):
         raise ValueError("classes are not sorted labels of one kind")
     if isinstance(batch.ids, TextIds):
-        _verify_texts(batch.ids)
+        blob, offsets = batch.ids.blob, batch.ids.offsets
+        blob.tobytes().decode()  # raises unless it is valid UTF-8
+        if (blob[offsets[offsets < len(blob)]] & 0xC0 == 0x80).any():
+            raise ValueError("an id begins in the middle of a character")
 
 
 def _are_classes(classes: Any) -> bool:
@@ -347,24 +312,20 @@ def _are_classes(classes: Any) -> bool:
     return plain and bool((classes[1:] > classes[:-1]).all() and (classes == classes.copy()).all())
 
 
-def _verify_texts(ids: TextIds) -> None:
-    """Raise unless every id is valid UTF-8."""
-    ids.blob.tobytes().decode()
-    inside = ids.blob[ids.offsets[ids.offsets < len(ids.blob)]]
-    if (inside & 0xC0 == 0x80).any():
-        raise ValueError("an id begins in the middle of a character")
-
-
 def grow(settings: Settings, batch: Batch, n_jobs: int | None) -> ForestModel:
     """Return the forest of these rows; how it is grown never changes it."""
-    workers = min(joblib.effective_n_jobs(n_jobs), settings.n_trees) if grows_elsewhere() else 1
+    # Threads are what the core likes best, so joblib's own default is no choice of processes.
+    backend, _ = get_active_backend(prefer="threads")
+    has_threads = getattr(backend, "uses_threads", False)
+    workers = 1 if has_threads else min(joblib.effective_n_jobs(n_jobs), settings.n_trees)
     if workers == 1:
         return ForestModel.fit(settings, batch, threads_for(n_jobs))
     with np.errstate(over="ignore"):  # the core refuses infinity
         batch = replace(batch, X=np.ascontiguousarray(batch.X, np.float32))
     bounds = np.linspace(0, settings.n_trees, workers + 1).astype(int).tolist()
     blocks = run_tasks(grow_block, list(pairwise(bounds)), n_jobs=n_jobs, shared=(settings, batch))
-    return ForestModel.join(settings, batch, blocks, threads_for(n_jobs))
+    table, target = encode(settings, batch.target)
+    return ForestModel.restore(settings, batch, target, table, blocks, threads_for(n_jobs))
 
 
 def grow_block(settings: Settings, batch: Batch, first: int, last: int) -> Bytes:

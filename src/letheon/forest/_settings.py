@@ -1,7 +1,7 @@
 """Settings of a forest: checked in the caller's words, resolved in the core's."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -11,22 +11,6 @@ from letheon import _core
 from letheon.exceptions import PrecisionWarning, warn_caller
 from letheon.seeds import Purpose, keyed_hash_ints
 from letheon.validation import JOBS, POSITIVE, Either, Interval, OneOf, OrNone, Rules, Whole
-
-# Parameters that `Settings` holds in resolved form.
-RESOLVED = frozenset(
-    {
-        "criterion",
-        "n_estimators",
-        "max_depth",
-        "max_features",
-        "n_thresholds",
-        "random_depth",
-        "min_samples_split",
-        "min_samples_leaf",
-        "subsample",
-        "y_max",
-    }
-)
 
 # The core counts in 32 bits; nobody means more trees, levels or thresholds than this.
 _MOST = 2**31 - 1
@@ -92,6 +76,8 @@ class Settings:
         )
 
 
+# Parameters that `Settings` holds in resolved form.
+RESOLVED = frozenset(field.name for field in fields(Settings)) | {"n_estimators", "y_max"}
 _COUNT = Whole(1, _MOST)
 _SHARE = Interval(0, 1, closed="right")
 REBUILD = OneOf(("lazy", "eager"))

@@ -135,7 +135,10 @@ def tune_random_depth(
         scoring = "balanced_accuracy"
     constant = _constant_score(model, y, scoring, folds)
     scores: list[NDArray[np.float64]] = []
-    for depth in range(_deepest(model, max_random_depth) + 1):
+    if max_random_depth is None:
+        max_random_depth = _USUAL_DEPTH if model.max_depth is None else int(model.max_depth)
+    check_parameter("max_random_depth", max_random_depth, Whole(0))
+    for depth in range(int(max_random_depth) + 1):
         candidate = clone(model).set_params(random_depth=depth, random_state=seed)
         params = {"ids": owners.to_array()}
         scores.append(
@@ -180,16 +183,9 @@ def _constant_score(model: Any, y: Any, scoring: Any, folds: list[Any]) -> float
     return max(scores)
 
 
-def _deepest(model: Any, max_random_depth: int | None) -> int:
-    if max_random_depth is not None:
-        check_parameter("max_random_depth", max_random_depth, Whole(0))
-        return int(max_random_depth)
-    return _USUAL_DEPTH if model.max_depth is None else int(model.max_depth)
-
-
 def _folds(model: Any, X: Any, y: Any, owners: Ids, cv: Any) -> list[Any]:
     """Return the splits themselves, the same for every depth."""
-    people = _people(owners)
+    people = owners.hashes(0, Purpose.ID_INDEX)
     grouped = len(np.unique(people)) < len(people)
     groups = people if grouped else None
     if not isinstance(cv, int | np.integer):
@@ -198,8 +194,3 @@ def _folds(model: Any, X: Any, y: Any, owners: Ids, cv: Any) -> list[Any]:
     check_parameter("cv", cv, Whole(2))
     splitter = kind(int(cv), shuffle=True, random_state=0)
     return list(splitter.split(np.zeros(len(people)), hold_target(y), groups))
-
-
-def _people(owners: Ids) -> NDArray[np.uint64]:
-    """Return one number per row that tells people apart."""
-    return owners.hashes(0, Purpose.ID_INDEX)

@@ -10,7 +10,7 @@ from letheon.ledger.doctor import Finding
 from letheon.ledger.ledger import Ledger
 from letheon.ledger.models.examine import ModelFiles
 from letheon.ledger.models.reader import Reader
-from letheon.ledger.requests.calendar import Calendar
+from letheon.ledger.requests.deadlines import Calendar
 from letheon.ledger.requests.requests import Requests
 from letheon.ledger.requests.states import REQUEST_STATES, RequestState
 from letheon.ledger.schemas import (

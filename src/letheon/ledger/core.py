@@ -5,12 +5,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from letheon.ledger.keys.blobs import Blobs
-
 if TYPE_CHECKING:
     from letheon.ledger.db.database import Database
+    from letheon.ledger.keys.blobs import Blobs
     from letheon.ledger.keys.keyring import KeyRing
     from letheon.ledger.settings import Settings
+
+hook: Callable[[str], None] | None = None
+"""What tests call at each named point: there they stop, kill or delay a process."""
+
+
+def point(name: str) -> None:
+    """Pass a named point; between any two of them a power cut may come in production."""
+    if hook is not None:
+        hook(name)
 
 
 @dataclass(frozen=True)
@@ -31,7 +39,7 @@ class Core:
         Seconds since 1970, UTC.
     uptime : callable or None, default=None
         Name of the machine's boot and the seconds since; None where a caller gave the clock, which
-        stands for itself then. See `_elapsed`.
+        stands for itself then. See `letheon.ledger.db.elapsed`.
     """
 
     folder: Path
@@ -41,8 +49,10 @@ class Core:
     clock: Callable[[], int]
     uptime: Callable[[], tuple[str, int]] | None = None
 
-    def blobs(self, key: str) -> Blobs:
+    def blobs(self, key: str) -> "Blobs":
         """Return the blobs of the model with this folder key."""
+        from letheon.ledger.keys.blobs import Blobs  # which passes points too
+
         return Blobs(self.folder / "blobs" / key)
 
     def place(self, kind: str) -> Path:

@@ -5,27 +5,27 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from sqlalchemy import make_url, select
+from sqlalchemy import Connection, make_url, select
 
 from letheon.exceptions import LetheonError
 from letheon.ledger.core import Core
 from letheon.ledger.db.elapsed import seconds_ahead
-from letheon.ledger.db.events import head, leaves, seconds_behind
-from letheon.ledger.db.log_tree import LogTree
-from letheon.ledger.db.sqlite import is_writable
+from letheon.ledger.db.engines import is_writable, library
+from letheon.ledger.db.events import head, leaves, require_agreement, seconds_behind
+from letheon.ledger.db.log import LogTree
 from letheon.ledger.models.versions import head_of, list_models, sealer
 from letheon.ledger.purge.purge import problems
 from letheon.ledger.purge.residue import leftovers
-from letheon.ledger.requests.deadlines import alarm
-from letheon.ledger.requests.encrypted_ids import unreadable_requests
-from letheon.ledger.requests.listing import list_requests, unconfirmed
+from letheon.ledger.requests.deadlines import Calendar, alarm, confirm_by
+from letheon.ledger.requests.listing import list_requests
+from letheon.ledger.requests.people import unreadable_requests
+from letheon.ledger.schemas import Request, moment
 from letheon.ledger.settings import FILE as SETTINGS_FILE
 from letheon.ledger.tables import certificates, checkpoints
-from letheon.ledger.worker.agreement import require_agreement
 from letheon.sandbox import protection
 from letheon.verifier import Refused, check_chain, check_note, read_note
 
@@ -34,6 +34,7 @@ _LOW_SPACE = 1 << 30
 _OTHER_SETTINGS = ("service.toml", "opendsr/key.pem")
 
 Level = Literal["ok", "warning", "error"]
+_Looks = Iterator[tuple[Level, str]]
 
 
 @dataclass(frozen=True)
@@ -57,55 +58,35 @@ class Finding:
 
 def examine(core: Core) -> Iterator[Finding]:
     """Look at folder, database, keys, blobs, certificates, log, requests and clock."""
-    looks: tuple[tuple[str, Callable[[Core], Iterator[Finding]]], ...] = (
-        ("folder", _folder),
-        ("agreement", _agreement),
-        ("files", _modes),
-        ("disk", _disk),
-        ("database", _database),
-        ("keys", _keys),
-        ("models", _models),
-        ("certificates", _chain),
-        ("log", _log),
-        ("requests", _due),
-        ("request ids", _request_ids),
-        ("confirmations", _confirmations),
-        ("purge", _purge),
-        ("clock", _clock),
-        ("sandbox", _sandbox),
-    )
-    for name, look in looks:
-        found = False
+    for name, look in _LOOKS.items():
+        n_found = 0
         try:
-            for finding in look(core):
-                found = True
-                yield finding
+            for n_found, (level, text) in enumerate(look(core), 1):  # noqa: B007
+                yield Finding(name, level, text)
         except (LetheonError, Refused, OSError) as error:
-            found = True
+            n_found += 1
             yield Finding(name, "error", str(error))
-        if not found:
+        if n_found == 0:
             yield Finding(name, "ok", "sound")
 
 
-def _folder(core: Core) -> Iterator[Finding]:
+def _look_at_folder(core: Core) -> _Looks:
     mode = stat.S_IMODE(core.folder.stat().st_mode)
     if mode & 0o077:
-        yield Finding("folder", "error", f"others can enter {core.folder}: chmod 700 {core.folder}")
+        yield "error", f"others can enter {core.folder}: chmod 700 {core.folder}"
     for path in leftovers(core):
-        yield Finding(
-            "folder", "warning", f"{path} was left by a killed process; a worker sweeps it"
-        )
+        yield "warning", f"{path} was left by a killed process; a worker sweeps it"
     free = shutil.disk_usage(core.folder).free
     if free < _LOW_SPACE:
-        yield Finding("folder", "warning", f"only {free // 2**20} MiB are free on its disk")
+        yield "warning", f"only {free // 2**20} MiB are free on its disk"
 
 
-def _agreement(core: Core) -> Iterator[Finding]:
+def _look_at_agreement(core: Core) -> _Looks:
     require_agreement(core)
-    yield Finding("agreement", "ok", "no file is newer than the database")
+    yield "ok", "no file is newer than the database"
 
 
-def _modes(core: Core) -> Iterator[Finding]:
+def _look_at_modes(core: Core) -> _Looks:
     """Look at files that hold requests or may hold a password: only their owner may read them."""
     database = core.settings.database
     has_password = database is not None and make_url(database).password is not None
@@ -118,46 +99,43 @@ def _modes(core: Core) -> Iterator[Finding]:
         except FileNotFoundError:
             continue
         if mode & 0o077:
-            text = f"others can read or change {path} (mode {mode:03o}): chmod 600 {path}"
-            yield Finding("files", level, text)
+            yield level, f"others can read or change {path} (mode {mode:03o}): chmod 600 {path}"
 
 
-def _disk(core: Core) -> Iterator[Finding]:
+def _look_at_disk(core: Core) -> _Looks:
     if not is_writable(core.folder):
         text = (
             f"the disk of {core.folder} is full or read-only: no request can be recorded, nothing "
             "is erased, and due days pass; free space, or mount it for writing"
         )
-        yield Finding("disk", "error", text)
+        yield "error", text
 
 
-def _database(core: Core) -> Iterator[Finding]:
-    database = core.database
-    if database.dialect == "sqlite":
-        about = f"SQLite {database.sqlite_version}, journal {database.journal_mode}"
-        yield Finding("database", "ok", about)
+def _look_at_database(core: Core) -> _Looks:
+    if core.database.path is not None:
+        version, mode = library().sqlite_version, core.database.journal_mode
+        yield "ok", f"SQLite {version}, journal {mode}"
         return
-    with database.reading() as conn:
+    with core.database.reading() as conn:
         is_standby = conn.exec_driver_sql("SHOW transaction_read_only").scalar() == "on"
     if is_standby:
         text = "the server accepts no writes: it is a standby; give the address of the primary"
-        yield Finding("database", "error", text)
+        yield "error", text
     else:
-        yield Finding("database", "ok", "PostgreSQL, synchronous commits")
+        yield "ok", "PostgreSQL, synchronous commits"
 
 
-def _keys(core: Core) -> Iterator[Finding]:
+def _look_at_keys(core: Core) -> _Looks:
     current, changes = core.keys.signer.keyid, len(core.keys.statements())
-    yield Finding("keys", "ok", f"signs with {current[:16]}…; {changes} rotations and revocations")
+    yield "ok", f"signs with {current[:16]}…; {changes} rotations and revocations"
 
 
-def _models(core: Core) -> Iterator[Finding]:
+def _look_at_models(core: Core) -> _Looks:
     with core.database.reading() as conn:
-        found = [(model, head_of(conn, model.id)) for model in list_models(conn)]
-    for model, version in found:
+        heads = [(model, head_of(conn, model.id)) for model in list_models(conn)]
+    for model, version in heads:
         if not core.keys.has(version.epoch_key):
-            text = f"the key of model {model.name!r} is gone: restore keys/"
-            yield Finding("models", "error", text)
+            yield "error", f"the key of model {model.name!r} is gone: restore keys/"
             continue
         kinds = ("model", "rows", "ids", "vault", "monitor")
         for what in kinds if version.monitor_blob else kinds[:-1]:
@@ -168,10 +146,10 @@ def _models(core: Core) -> Iterator[Finding]:
                     f"the {what} of model {model.name!r}, blob {address[:12]}…, is gone or was "
                     "altered: restore the file"
                 )
-                yield Finding("models", "error", text)
+                yield "error", text
 
 
-def _chain(core: Core) -> Iterator[Finding]:
+def _look_at_chain(core: Core) -> _Looks:
     with core.database.reading() as conn:
         query = select(certificates.c.envelope).order_by(certificates.c.sequence)
         envelopes = [bytes(envelope) for envelope in conn.scalars(query)]
@@ -179,44 +157,41 @@ def _chain(core: Core) -> Iterator[Finding]:
     for sequence, envelope in enumerate(envelopes, start=1):
         path = core.place("certificates") / f"{sequence:06d}.json"
         if not path.exists() or path.read_bytes() != envelope:
-            yield Finding("certificates", "error", f"{path} is not what the database holds")
+            yield "error", f"{path} is not what the database holds"
     if envelopes:
-        yield Finding("certificates", "ok", f"{len(envelopes)} in one chain, all valid")
+        yield "ok", f"{len(envelopes)} in one chain, all valid"
 
 
-def _log(core: Core) -> Iterator[Finding]:
+def _look_at_log(core: Core) -> _Looks:
     with core.database.reading() as conn:
         now, hashes = head(conn), leaves(conn)
         notes = list(conn.execute(select(checkpoints).order_by(checkpoints.c.size)))
     tree = LogTree(hashes)
     if len(hashes) != now.size or tree.root(len(hashes)) != now.root:
-        yield Finding("log", "error", "its events do not give the root that it has recorded")
+        yield "error", "its events do not give the root that it has recorded"
     trust = core.keys.trust()
     for row in notes:
         note = read_note(row.note)
         check_note(note, trust, revoked_too=note.size < now.size)
         if note.size > len(hashes) or tree.root(note.size) != note.root:
-            text = f"the checkpoint of {note.size} events does not belong to this log"
-            yield Finding("log", "error", text)
+            yield "error", f"the checkpoint of {note.size} events does not belong to this log"
 
 
-def _due(core: Core) -> Iterator[Finding]:
-    now = datetime.fromtimestamp(core.clock(), UTC)
+def _look_at_due_days(core: Core) -> _Looks:
+    now = moment(core.clock())
     with core.database.reading() as conn:
         waiting = [request for request in list_requests(conn) if request.is_open]
     for request in waiting:
         share = alarm(request, now, core.settings.calendar)
+        about = f"request {request.id} is"
         if request.state == "stuck":
-            text = f"request {request.id} is stuck ({request.reason}): look at it, then retry it"
-            yield Finding("requests", "error", text)
+            yield "error", f"{about} stuck ({request.reason}): look at it, then retry it"
         elif share >= 75:
-            text = (
-                f"request {request.id} is due on {request.due_on} ({share} % of its time is over)"
-            )
-            yield Finding("requests", "error" if share >= 100 else "warning", text)
+            level: Level = "error" if share >= 100 else "warning"
+            yield level, f"{about} due on {request.due_on} ({share} % of its time is over)"
 
 
-def _request_ids(core: Core) -> Iterator[Finding]:
+def _look_at_request_ids(core: Core) -> _Looks:
     with core.database.reading() as conn:
         lost = unreadable_requests(core, conn)
     for request in lost:
@@ -224,24 +199,34 @@ def _request_ids(core: Core) -> Iterator[Finding]:
             f"request {request}: the key of its ids is gone. Restore it in keys/; if it is lost, "
             "file a new request for the same people, then cancel this one"
         )
-        yield Finding("request ids", "error", text)
+        yield "error", text
 
 
-def _confirmations(core: Core) -> Iterator[Finding]:
-    now = datetime.fromtimestamp(core.clock(), UTC)
+def unconfirmed(connection: Connection, now: datetime, calendar: Calendar) -> list[Request]:
+    """Return requests whose receipt must be confirmed today, or had to be, and nothing was done.
+
+    That is CCPA's rule (10 business days). What was verified was answered.
+    """
+    waiting = list_requests(connection, state="received")
+    days = {one.id: confirm_by(one.regime, one.received_at, calendar) for one in waiting}
+    today = calendar.day_of(now)
+    return [one for one in waiting if (day := days[one.id]) is not None and day <= today]
+
+
+def _look_at_confirmations(core: Core) -> _Looks:
     with core.database.reading() as conn:
-        late = unconfirmed(conn, now, core.settings.calendar)
+        late = unconfirmed(conn, moment(core.clock()), core.settings.calendar)
     for request in late:
-        text = f"request {request.id}: its receipt had to be confirmed within 10 business days"
-        yield Finding("confirmations", "warning", text)
+        about = "its receipt had to be confirmed within 10 business days"
+        yield "warning", f"request {request.id}: {about}"
 
 
-def _purge(core: Core) -> Iterator[Finding]:
+def _look_at_purges(core: Core) -> _Looks:
     for problem in problems(core):
-        yield Finding("purge", "error", str(problem))
+        yield "error", str(problem)
 
 
-def _clock(core: Core) -> Iterator[Finding]:
+def _look_at_clock(core: Core) -> _Looks:
     with core.database.reading() as conn:
         behind, ahead = seconds_behind(conn, core.clock()), seconds_ahead(core, conn)
     if behind > 0:
@@ -249,7 +234,7 @@ def _clock(core: Core) -> Iterator[Finding]:
             f"the clock of this machine is {behind} s behind the latest event; set it, or, if it "
             "is right, `letheon doctor --accept-clock`"
         )
-        yield Finding("clock", "error" if behind > 300 else "warning", text)
+        yield "error" if behind > 300 else "warning", text
     if ahead > core.settings.policy.clock_ahead.total_seconds():
         text = (
             f"the clock of this machine is {ahead / 86_400:.1f} days ahead of the time that the "
@@ -257,19 +242,38 @@ def _clock(core: Core) -> Iterator[Finding]:
             "operator confirms it, holds do not end and nothing is forgotten. Compare it with "
             "another clock; if it is right: `letheon doctor --accept-clock`"
         )
-        yield Finding("clock", "error", text)
+        yield "error", text
     if os.environ.get("TZ", "") not in ("", "UTC"):
-        yield Finding("clock", "ok", "times are recorded in UTC, whatever TZ says")
+        yield "ok", "times are recorded in UTC, whatever TZ says"
 
 
-def _sandbox(_: Core) -> Iterator[Finding]:
+def _look_at_sandbox(_: Core) -> _Looks:
     """Start a sandboxed process and say what is blocked in it."""
     active = protection()
     if active.is_full:
-        yield Finding("sandbox", "ok", str(active))
-        return
-    text = (
-        f"models from outside are only partly contained: {active}. Use Linux 5.13 or later on "
-        "x86-64 with Landlock and seccomp"
-    )
-    yield Finding("sandbox", "warning", text)
+        yield "ok", str(active)
+    else:
+        text = (
+            f"models from outside are only partly contained: {active}. Use Linux 5.13 or later on "
+            "x86-64 with Landlock and seccomp"
+        )
+        yield "warning", text
+
+
+_LOOKS: dict[str, Callable[[Core], _Looks]] = {
+    "folder": _look_at_folder,
+    "agreement": _look_at_agreement,
+    "files": _look_at_modes,
+    "disk": _look_at_disk,
+    "database": _look_at_database,
+    "keys": _look_at_keys,
+    "models": _look_at_models,
+    "certificates": _look_at_chain,
+    "log": _look_at_log,
+    "requests": _look_at_due_days,
+    "request ids": _look_at_request_ids,
+    "confirmations": _look_at_confirmations,
+    "purge": _look_at_purges,
+    "clock": _look_at_clock,
+    "sandbox": _look_at_sandbox,
+}

@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from sqlalchemy import Connection, insert, select
@@ -11,11 +12,10 @@ from letheon.exceptions import LedgerError, LedgerUnwritableError, OldDatabaseEr
 from letheon.ledger.core import Core
 from letheon.ledger.db.database import Database
 from letheon.ledger.db.elapsed import begin, read_uptime
-from letheon.ledger.db.events import record
+from letheon.ledger.db.events import HIGH_WATER, record, require_mark
 from letheon.ledger.keys.keyring import KeyRing
 from letheon.ledger.settings import FILE, Settings
 from letheon.ledger.tables import events, meta
-from letheon.ledger.worker.agreement import HIGH_WATER, require_mark
 from letheon.verifier import REVOCATION, ROTATION, certificate_id, from_base64, parse_strict
 
 _STATEMENTS = {ROTATION: "key-rotation", REVOCATION: "key-revocation"}
@@ -37,43 +37,30 @@ def create_home(folder: Path, settings: Settings, clock: Callable[[], int] | Non
             f"there is a ledger in {folder} already; open it, or choose another folder"
         )
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _require_own(folder)
+    own = {*_PLACES, "keys", "public", HIGH_WATER}
+    names = sorted(path.name for path in folder.iterdir())
+    foreign = [
+        name for name in names if name not in own and not name.startswith((".", "ledger.db"))
+    ]
+    if foreign:  # others would be locked out of them
+        raise LedgerError(
+            f"{folder} holds other files, {foreign[0]!r} for one; a ledger needs its own folder"
+        )
     folder.chmod(0o700)
     for place in _PLACES:
         (folder / place).mkdir(mode=0o700, exist_ok=True)
-    keys = _keys_for(folder)
-    database = Database.open(database_url(folder, settings), create=True, journal=settings.journal)
-    core = _core(folder, settings, database, keys, clock)
+    keys = KeyRing(folder) if KeyRing.is_complete(folder) else KeyRing.create(folder)
+    core = _connect(folder, settings, keys, clock, create=True)
     _begin(core)
     settings.write(folder)
     return core
 
 
-def _require_own(folder: Path) -> None:
-    """Raise if the folder holds what no ledger makes: others would be locked out of it."""
-    own = {*_PLACES, "keys", "public", HIGH_WATER}
-    foreign = [
-        path.name
-        for path in sorted(folder.iterdir())
-        if path.name not in own and not path.name.startswith((".", "ledger.db"))
-    ]
-    if foreign:
-        raise LedgerError(
-            f"{folder} holds other files, {foreign[0]!r} for one; a ledger needs its own folder"
-        )
-
-
-def _keys_for(folder: Path) -> KeyRing:
-    return KeyRing(folder) if KeyRing.is_complete(folder) else KeyRing.create(folder)
-
-
 def _begin(core: Core) -> None:
     """Write the first lines of the database, unless they are there."""
     with core.database.transaction() as conn:
-        known = conn.scalar(select(meta.c.value).where(meta.c.key == "ledger_id"))
-        if known is not None:
-            _require_same(core, known)
-            _require_keys(core, conn)
+        if conn.scalar(select(meta.c.value).where(meta.c.key == "ledger_id")) is not None:
+            _require_own(core, conn)
             return
         now = core.clock()
         first = {
@@ -82,8 +69,7 @@ def _begin(core: Core) -> None:
             "created_at": str(now),
             "sequence": "0",
         }
-        for key, value in first.items():
-            conn.execute(insert(meta).values(key=key, value=value))
+        conn.execute(insert(meta), [{"key": key, "value": value} for key, value in first.items()])
         begin(core, conn)
         record(conn, "created", {"ledger": core.settings.name, "key": core.keys.root}, at=now)
 
@@ -91,30 +77,29 @@ def _begin(core: Core) -> None:
 def open_home(folder: Path, clock: Callable[[], int] | None = None) -> Core:
     """Open a ledger that `create_home` made."""
     settings = Settings.read(folder)
-    keys = KeyRing(folder)
-    database = Database.open(database_url(folder, settings), journal=settings.journal)
-    core = _core(folder, settings, database, keys, clock)
-    with database.reading() as conn:
-        known = conn.scalar(select(meta.c.value).where(meta.c.key == "ledger_id"))
-        _require_same(core, known)
-        _require_keys(core, conn)
-    if keys.statements():
+    core = _connect(folder, settings, KeyRing(folder), clock)
+    with core.database.reading() as conn:
+        _require_own(core, conn)
+    if core.keys.statements():
         # A database that is too old, or on a disk that cannot be written, can still be read.
         unwritable = (OldDatabaseError, LedgerUnwritableError)
-        with contextlib.suppress(*unwritable), database.transaction() as conn:
+        with contextlib.suppress(*unwritable), core.database.transaction() as conn:
             record_statements(core, conn)
     return core
 
 
-def _core(
+def _connect(
     folder: Path,
     settings: Settings,
-    database: Database,
     keys: KeyRing,
     clock: Callable[[], int] | None,
+    *,
+    create: bool = False,
 ) -> Core:
     """Return an open ledger; nothing is recorded in a database that is older than the files."""
-    database.guard = lambda connection: require_mark(folder, connection)
+    url = database_url(folder, settings)
+    database = Database.open(url, create=create, journal=settings.journal)
+    database.guard = partial(require_mark, folder)
     if clock is not None:
         return Core(folder, settings, database, keys, clock)
     return Core(folder, settings, database, keys, lambda: int(time.time()), read_uptime)
@@ -126,12 +111,8 @@ def record_statements(core: Core, conn: Connection) -> None:
     The file of a statement is what makes it valid. A kill before its event is recorded leaves it
     to whoever opens the ledger next.
     """
-    known = {
-        parse_strict(body.encode())["statement"]
-        for body in conn.scalars(
-            select(events.c.body).where(events.c.kind.in_(_STATEMENTS.values()))
-        )
-    }
+    query = select(events.c.body).where(events.c.kind.in_(_STATEMENTS.values()))
+    known = {parse_strict(body.encode())["statement"] for body in conn.scalars(query)}
     for envelope in core.keys.statements():
         identity = certificate_id(envelope)
         if identity not in known:
@@ -140,18 +121,16 @@ def record_statements(core: Core, conn: Connection) -> None:
             record(conn, kind, {"statement": identity}, at=core.clock())
 
 
-def _require_keys(core: Core, conn: Connection) -> None:
-    root = conn.scalar(select(meta.c.value).where(meta.c.key == "root_key"))
-    if root != core.keys.root:
+def _require_own(core: Core, conn: Connection) -> None:
+    """Raise unless the database is the one of this folder and its keys."""
+    known = {row.key: row.value for row in conn.execute(select(meta))}
+    if known.get("ledger_id") != core.settings.name:
+        raise LedgerError(
+            f"the database holds the ledger {known.get('ledger_id')!r} and {core.folder / FILE} "
+            f"says {core.settings.name!r}; one database serves one ledger"
+        )
+    if known.get("root_key") != core.keys.root:
         raise LedgerError(
             f"the keys in {core.folder} are not those that its database was made with; restore the "
             "folder keys/ that belongs to it, or use another database"
-        )
-
-
-def _require_same(core: Core, known: str | None) -> None:
-    if known != core.settings.name:
-        raise LedgerError(
-            f"the database holds the ledger {known!r} and {core.folder / FILE} says "
-            f"{core.settings.name!r}; one database serves one ledger"
         )

@@ -17,8 +17,7 @@ from pathlib import Path
 from sqlalchemy import Connection, select, update
 
 from letheon.exceptions import StaleWorkerError
-from letheon.ledger.core import Core
-from letheon.ledger.faults import point
+from letheon.ledger.core import Core, point
 from letheon.ledger.tables import heads
 
 

@@ -3,35 +3,109 @@
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
-from sqlalchemy import text
+from sqlalchemy import func, select, text
 
+from letheon.exceptions import LedgerError
 from letheon.ledger.certificates.certificates import Certificates
+from letheon.ledger.certificates.certify import take_checkpoint
 from letheon.ledger.core import Core
 from letheon.ledger.db.database import Database
 from letheon.ledger.db.elapsed import accept_clock
-from letheon.ledger.db.events import acting
+from letheon.ledger.db.events import (
+    acting,
+    advance_mark,
+    differences,
+    require_own_log,
+)
 from letheon.ledger.db.log import Log
 from letheon.ledger.doctor import Finding, examine
-from letheon.ledger.home import create_home, database_url, open_home
-from letheon.ledger.keys.keys import Keys
+from letheon.ledger.home import create_home, database_url, open_home, record_statements
 from letheon.ledger.leases import owner_name
 from letheon.ledger.models.models import Models, file_size
 from letheon.ledger.purge.stores import Stores
-from letheon.ledger.requests.calendar import Calendar
+from letheon.ledger.requests.deadlines import Calendar
 from letheon.ledger.requests.requests import Requests
+from letheon.ledger.schemas import Key
 from letheon.ledger.settings import Settings
+from letheon.ledger.tables import certificates
 from letheon.ledger.worker.adopt import Adoption, adopt
-from letheon.ledger.worker.agreement import differences, require_mark
+from letheon.ledger.worker.apply import last_sequence
 from letheon.ledger.worker.batches import Batches
 from letheon.ledger.worker.compute import computing
 from letheon.ledger.worker.plan import BatchPlan, plan_all
 from letheon.ledger.worker.policy import Policy
 from letheon.ledger.worker.worker import Step, run_once
+from letheon.verifier import MAX_INT, Trust
+
+
+class Keys:
+    """The signing keys of a ledger.
+
+    Parameters
+    ----------
+    core : Core
+        The ledger.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def list(self) -> tuple[Key, ...]:
+        """Return the signing keys, the one that strangers pin first."""
+        trust = self._core.keys.trust()
+        listed = []
+        for keyid, key in trust.keys.items():
+            state: Literal["current", "retired", "revoked"] = "retired"
+            if key.revoked or keyid == trust.current:
+                state = "revoked" if key.revoked else "current"
+            last = None if key.last == MAX_INT else key.last
+            listed.append(Key(keyid, key.public.hex(), state, key.first, last))
+        return tuple(listed)
+
+    def statements(self) -> tuple[bytes, ...]:
+        """Return the signed statements that rotate and revoke keys, in their order."""
+        return tuple(self._core.keys.statements())
+
+    def trust(self) -> Trust:
+        """Return the keys that follow from the first public key, as a stranger finds them."""
+        return Trust.from_pinned(self._core.keys.root, self.statements())
+
+    def rotate(self) -> str:
+        """Sign with a new key from now on; return its id. The statement is signed by both."""
+        core = self._core
+        with core.database.transaction() as conn:
+            # Numbers that are given out already are signed by the old key, whenever that is done.
+            require_own_log(conn)
+            core.keys.rotate(core.settings.name, last_sequence(conn))
+            record_statements(core, conn)
+        advance_mark(core)
+        return core.keys.signer.keyid
+
+    def revoke(self, keyid: str, *, after: int) -> None:
+        """State that signatures of a key are not to be trusted after certificate `after`.
+
+        Raises
+        ------
+        LedgerError
+            Certificates that this key has to sign are not made yet; let a worker make them first.
+        """
+        core = self._core
+        with core.database.transaction() as conn:
+            require_own_log(conn)
+            n_signed = conn.scalar(select(func.count()).select_from(certificates)) or 0
+            if last_sequence(conn) > n_signed:
+                raise LedgerError(
+                    "a batch that was applied has no certificate yet, and its number belongs to an "
+                    "older key; run `letheon batch apply` first. Nothing was revoked."
+                )
+            core.keys.revoke(core.settings.name, keyid, after)
+            record_statements(core, conn)
+        # The newest checkpoint must not be one that the revoked key has signed.
+        take_checkpoint(core)
 
 
 class Ledger:
@@ -72,6 +146,12 @@ class Ledger:
         Folders outside the ledger that purges search.
     public_key : str
         The first public key, in hexadecimal digits: what a stranger pins to verify everything.
+    settings : Settings
+        What ``letheon.toml`` says.
+    clock : callable
+        The clock of the ledger: seconds since 1970.
+    require_current_database : callable
+        Raises `OldDatabaseError` if the log lacks what the files rest on; one short reading.
 
     Notes
     -----
@@ -98,6 +178,9 @@ class Ledger:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self.folder, self.settings, self.clock = core.folder, core.settings, core.clock
+        self.name, self.public_key = core.settings.name, core.keys.root
+        self.require_current_database = core.database.require_current
         self.models = Models(core)
         self.requests = Requests(core, self.models)
         self.batches = Batches(core)
@@ -169,11 +252,7 @@ class Ledger:
         """Bring the database of an older letheon to this one's form."""
         settings = Settings.read(Path(folder))
         url = database_url(Path(folder), settings)
-        database = Database.open_to_upgrade(url, journal=settings.journal)
-        try:
-            database.upgrade()
-        finally:
-            database.dispose()
+        Database.open(url, upgrade=True, journal=settings.journal).dispose()
 
     def close(self) -> None:
         """Close the database; what was acknowledged is on the disk already."""
@@ -189,26 +268,6 @@ class Ledger:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-    @property
-    def folder(self) -> Path:
-        """Home of the ledger."""
-        return self._core.folder
-
-    @property
-    def name(self) -> str:
-        """As certificates carry it."""
-        return self._core.settings.name
-
-    @property
-    def public_key(self) -> str:
-        """The first public key, in hexadecimal digits."""
-        return self._core.keys.root
-
-    @property
-    def settings(self) -> Settings:
-        """What ``letheon.toml`` says."""
-        return self._core.settings
 
     def plan(self, model: str | None = None, *, tenant: str = "default") -> tuple[BatchPlan, ...]:
         """Say what the next batch of each model would be, and when it will be sealed."""
@@ -295,23 +354,12 @@ class Ledger:
         with self._core.database.transaction() as conn:
             return accept_clock(self._core, conn)
 
-    def acting(self, by: str) -> AbstractContextManager[None]:
-        """Name who acts, by an opaque id, until the context is left.
+    acting = staticmethod(acting)
+    """Name who acts, by an opaque id, until the context is left.
 
-        Each event of a request that is recorded meanwhile in this thread carries it as ``by``;
-        requests remember who filed and who verified them, so that no one approves their own.
-        """
-        return acting(by)
-
-    @property
-    def clock(self) -> Callable[[], int]:
-        """The clock of the ledger: seconds since 1970."""
-        return self._core.clock
-
-    def require_current_database(self) -> None:
-        """Raise `OldDatabaseError` if the log lacks what the files rest on; one short reading."""
-        with self._core.database.reading() as conn:
-            require_mark(self._core.folder, conn)
+    Each event of a request that is recorded meanwhile in this thread carries it as ``by``;
+    requests remember who filed and who verified them, so that no one approves their own.
+    """
 
     def database_differences(self) -> tuple[str, ...]:
         """Return in what the files are newer than the database; nothing if they agree.

@@ -6,30 +6,24 @@ it), ``@`` (it joins model and number, and marks an address of a person) and ``+
 the name in the signature line of a checkpoint).
 """
 
+import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from datetime import UTC, date, datetime
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Self, TypeVar, overload
 
 from letheon.ledger.requests.states import FINAL
 from letheon.verifier import note_digest
 
 if TYPE_CHECKING:
-    from letheon.ledger.requests.calendar import Calendar
+    from letheon.ledger.requests.deadlines import Calendar
 
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._:-]{0,62}")
 """What somebody may choose."""
-
-CODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+-]{0,127}")
-"""What may stand in an event: names, codes, digests, versions, opaque ids."""
-
-
-def is_code(text: str) -> bool:
-    """Whether a text may stand in an event: it can be no address and no sentence."""
-    return CODE.fullmatch(text) is not None
 
 
 def require_name(what: str, text: Any) -> str:
@@ -54,14 +48,14 @@ class Page(Generic[T]):
     items : tuple
         The items, in the order of the list.
     next : str or None
-        The cursor of the page after; None if this is the last one.
-    total : int
-        How many items the whole list has.
+        The cursor of the page after: give it as `after`; None if this is the last one.
+    total : int or None
+        How many items the whole list has, where known.
     """
 
     items: tuple[T, ...]
-    next: str | None
-    total: int
+    next: str | None = None
+    total: int | None = None
 
 
 @overload
@@ -71,6 +65,25 @@ def moment(seconds: int | None) -> datetime | None: ...
 def moment(seconds: int | None) -> datetime | None:
     """Return a stored time, seconds since 1970, as a datetime in UTC."""
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+
+@cache
+def _fields_of(kind: Any) -> tuple[tuple[str, bool], ...]:
+    """Return the names of a record's fields, each with whether it is a time."""
+    return tuple((entry.name, entry.name.endswith("_at")) for entry in fields(kind))
+
+
+def record_from(kind: Callable[..., T], row: Mapping[Any, Any], **derived: Any) -> T:
+    """Return a record from the columns that are called as its fields; times become datetimes.
+
+    What is `derived` from other columns is taken as it is.
+    """
+    values = {
+        name: moment(row[name]) if is_time else row[name]
+        for name, is_time in _fields_of(kind)
+        if name not in derived and name in row
+    }
+    return kind(**values, **derived)
 
 
 @dataclass(frozen=True)
@@ -129,10 +142,10 @@ class Request:
     due_on: date
     n_ids: int
     n_rows: int
-    batch: str | None
-    certificate: int | None
-    tries: int
-    reason: str | None
+    batch: str | None = None
+    certificate: int | None = None
+    tries: int = 0
+    reason: str | None = None
     duplicate_of: str | None = None
     filed_by: str | None = None
     verified_by: str | None = None
@@ -201,6 +214,13 @@ class LogEntry:
     details: dict[str, Any]
     index: int | None = None
     leaf: str | None = None
+
+    @classmethod
+    def from_row(cls, row: Any) -> Self:
+        """Return an event from its columns."""
+        body = json.loads(row.body)
+        details = {name: value for name, value in body.items() if name not in ("at", "kind")}
+        return cls(moment(row.at), row.kind, details, row.log_index, row.leaf)
 
 
 @dataclass(frozen=True)
@@ -593,7 +613,7 @@ class Store:
     days: int | None = None
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> Literal["folder", "backup"]:
         """``folder``, which must be clean, or ``backup``, which forgets by itself."""
         return "folder" if self.days is None else "backup"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from letheon.exceptions import LedgerError, LedgerMissingError, NewerLedgerError
-from letheon.ledger.requests.calendar import Calendar
+from letheon.ledger.requests.deadlines import Calendar
 from letheon.ledger.schemas import require_name
 from letheon.ledger.worker.policy import Policy
 from letheon.state import write_atomically

@@ -292,13 +292,6 @@ class ObjectiveNoise(Mechanism):
         return gaussian_epsilon(spent / self.sigma, self.delta)
 
 
-def mechanism_of(name: str, sigma: float, epsilon: float, delta: float) -> Mechanism:
-    """Return the mechanism of a model's settings, one of `MECHANISMS` by name."""
-    if sigma == 0.0:
-        return Mechanism()
-    return (OutputNoise if name == "output" else ObjectiveNoise)(sigma, epsilon, delta)
-
-
 def release_code(model: Any) -> str:
     """Return the code of the mechanism that hides what removals leave, for certificates."""
     is_pure = model.delta == 0

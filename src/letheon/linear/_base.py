@@ -2,9 +2,9 @@
 
 import copy
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -26,11 +26,20 @@ from letheon.base import (
 )
 from letheon.data import SlotRows, hold_labels, hold_target, row_ids
 from letheon.exceptions import AssumptionError, GuaranteeWarning
-from letheon.guarantee import Guarantee
+from letheon.guarantee import Guarantee, MethodFacts
 from letheon.inner import remember_features, require_features
 from letheon.linear._calibrate import Grid
-from letheon.linear._model import Design, Linear, PublishedModel, classification_loss
-from letheon.linear._problem import Floats, Loss, Positions, Problem, row_norms
+from letheon.linear._model import NORM_ROUNDING, Design, Linear, PublishedModel
+from letheon.linear._problem import (
+    NOBODY,
+    Floats,
+    Logistic,
+    Loss,
+    Positions,
+    Problem,
+    Softmax,
+    row_norms,
+)
 from letheon.linear._solve import Solution
 from letheon.noise import NoiseSource, Sealed
 from letheon.parallel import one_thread
@@ -59,34 +68,11 @@ class Trained(Opaque):
     n_iter: int = 1
 
 
-@dataclass
-class Doubts:
-    """Reasons why a wanted guarantee does not hold; raised, or noted and warned of."""
-
-    raises: bool
-    reasons: list[str] = field(default_factory=list)
-
-    def note(self, reason: str) -> None:
-        """Raise `AssumptionError`, or remember the reason."""
-        if self.raises:
-            raise AssumptionError(
-                f"{reason}. With if_unproved='downgrade' the model is kept with an empirical "
-                "guarantee."
-            )
-        self.reasons.append(reason)
-
-    @property
-    def text(self) -> str | None:
-        """All reasons, or None."""
-        return "; ".join(self.reasons) or None
-
-    @property
-    def warnings(self) -> tuple[Warning, ...]:
-        """Warnings to give when all is done."""
-        text = f"{self.text}; the guarantee is now empirical"
-        return (GuaranteeWarning(text),) if self.reasons else ()
-
-
+# What the methods of this package have in common.
+linear_facts = partial(
+    MethodFacts, exact=False, strength="strong", families=("linear",), batches=True
+)
+REGULARISERS = {"per_sample": "regulariser-per-sample", "total": "regulariser-in-total"}
 NOISE_SCALE = Interval(0, expected="the scale of the noise, 0 (none) or a positive number")
 
 
@@ -161,13 +147,10 @@ class LinearBase(RowsMixin, BaseEstimator):
                 trained = self._train(held, source, seed)
             remember_features(self, X)
             vars(self).pop("tuning_", None)
-            attributes = {
-                **holdings(held, source, trained),
-                "seed_": seed,
-                **self._remember_settings(),
-            }
             # One call, so that a concurrent predict never sees half of it.
-            vars(self).update(attributes)
+            vars(self).update(
+                holdings(held, source, trained), seed_=seed, **self._remember_settings()
+            )
         warn_all(trained.warnings)
         return self
 
@@ -272,6 +255,11 @@ class LinearBase(RowsMixin, BaseEstimator):
     def _design(self) -> Design:
         return Design(bool(self.fit_intercept), self.rows, self.row_norm)
 
+    @property
+    def _declared_radius(self) -> float | None:
+        """The declared bound of the rows' norms as they are computed, if there is one."""
+        return None if self.row_norm is None else self.row_norm * (1 + NORM_ROUNDING)
+
     def _hold(self, X: Any, y: Any, ids: Any) -> TrainingRows:
         require_target(self, y)
         design, (target, classes) = self._design(), self._hold_target(y)
@@ -292,8 +280,18 @@ class LinearBase(RowsMixin, BaseEstimator):
         """Return what the fitted model holds."""
         return TrainingRows(self.rows_, self.model_.classes, self.counts_)
 
-    def _doubts(self) -> Doubts:
-        return Doubts(self.if_unproved == "raise")
+    def _weigh(self, doubts: Iterable[str]) -> tuple[str | None, tuple[Warning, ...]]:
+        """Raise, or return as text and warnings, why a wanted guarantee does not hold."""
+        reasons = list(doubts)
+        if not reasons:
+            return None, ()
+        if self.if_unproved == "raise":
+            raise AssumptionError(
+                f"{reasons[0]}. With if_unproved='downgrade' the model is kept with an empirical "
+                "guarantee."
+            )
+        text = "; ".join(reasons)
+        return text, (GuaranteeWarning(f"{text}; the guarantee is now empirical"),)
 
     def _prepare(self, removal: Removal, **options: Any) -> Change:
         counts = self._counts_without(removal.where)
@@ -315,27 +313,28 @@ class LinearBase(RowsMixin, BaseEstimator):
 
     def _retrain(self, positions: Positions) -> Change:
         """Prepare a fit from scratch on the remaining rows, with fresh noise."""
-        held, source = self._held().without(positions), copy.copy(self.source_)
+        wipe = partial(self.rows_.wipe, positions)
+        return self._train_again(self._held().without(positions), wipe)
+
+    def _train_again(self, held: TrainingRows, *writes: Callable[[], None]) -> Change:
+        """Prepare a fit from scratch on these rows, and the end of what is sealed now."""
+        source = copy.copy(self.source_)
         trained = self._train(held, source, self.seed_)
         outcome = Outcome(1.0, {"retrains": 1}, trained.warnings)
-        writes: list[Callable[[], None]] = [partial(self.rows_.wipe, positions)]
-        writes += [value.wipe for value in vars(self).values() if isinstance(value, Sealed)]
-        return Change(holdings(held, source, trained), outcome, tuple(writes))
+        return Change(holdings(held, source, trained), outcome, (*writes, *self._wipes()))
 
-    def _settle(self, *, is_bare: bool) -> Self:
-        """Template of `settle` for methods that keep parameters under a seal, or nothing."""
+    def _wipes(self) -> tuple[Callable[[], None], ...]:
+        """Writes that destroy what is sealed, as it was before a request."""
+        return tuple(value.wipe for value in vars(self).values() if isinstance(value, Sealed))
+
+    def _settle(self) -> Self:
+        """Template of `settle`: train on the rows held, to replace what is sealed."""
         with exclusive(self), one_thread():
             self._require_same_parameters()
-            if is_bare:
-                return self
-            change = self._settled()
+            change = LinearBase._retrain(self, NOBODY)
             change.commit(self)
         warn_all(change.outcome.warnings)
         return self
-
-    def _settled(self) -> Change:
-        """Train on the rows held, to replace what is sealed. May fail; changes nothing."""
-        raise NotImplementedError(f"{type(self).__name__} keeps nothing under a seal")
 
     def _work(self, flops: float) -> float:
         """Return work as a share of a retrain, by counted operations."""
@@ -373,8 +372,7 @@ class LinearClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixin, L
     def decision_function(self, X: Any) -> Floats:
         """Return the scores: one per row for two classes, else one per row and class."""
         self._check_input(X)
-        scores = self.model_.scores(X)
-        return scores[:, 0] if scores.shape[1] == 1 else scores
+        return self.model_.decisions(X)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the likeliest label of every row."""
@@ -405,7 +403,10 @@ class LinearClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixin, L
 
     def _loss(self, classes: NDArray[Any] | None) -> Loss:
         assert classes is not None
-        return classification_loss(len(classes), joint=self.multi_class == "softmax")
+        n_classes = len(classes)
+        if n_classes > 2 and self.multi_class == "softmax":
+            return Softmax(n_classes)
+        return Logistic(1 if n_classes == 2 else n_classes)
 
 
 class LinearRegressor(KeywordScoreMixin, RegressorMixin, LinearBase):
@@ -414,11 +415,11 @@ class LinearRegressor(KeywordScoreMixin, RegressorMixin, LinearBase):
     def predict(self, X: Any) -> Floats:
         """Return the predicted target of every row."""
         self._check_input(X)
-        return self.model_.scores(X)[:, 0]
+        return self.model_.decisions(X)
 
     def _hold_target(self, y: Any) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        given = column_or_1d(y, warn=True)
-        target = check_array(given, ensure_2d=False, dtype=np.float64, input_name="y")
+        column = column_or_1d(y, warn=True)
+        target = check_array(column, ensure_2d=False, dtype=np.float64, input_name="y")
         return np.array(target, np.float64), None
 
     def _known_target(self, y: Any) -> NDArray[Any]:
@@ -456,8 +457,3 @@ def unconverged(solution: Solution, tolerance: float) -> tuple[Warning, ...]:
         "max_iter, scale the columns or use a larger l2"
     )
     return (ConvergenceWarning(text),)
-
-
-def with_outcome(change: Change, **changes: Any) -> Change:
-    """Return the change with other words in its outcome."""
-    return replace(change, outcome=change.outcome._replace(**changes))

@@ -13,6 +13,7 @@ The Hessian as products with the rows, where no matrix of its size is formed.
 """
 
 import copy
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from math import sqrt
 from typing import Self
@@ -87,9 +88,9 @@ class Block:
 
     def __copy__(self) -> "Block":
         """Return a block with matrices of its own."""
-        twin = Block(self.hessian.copy("F"), self.hessian)
-        twin._factor = None if self._factor is None else self._factor.copy("F")
-        twin._inverse = None if self._inverse is None else self._inverse.copy("F")
+        twin = Block.__new__(Block)
+        for name, matrix in vars(self).items():
+            setattr(twin, name, None if matrix is None else matrix.copy("F"))
         return twin
 
 
@@ -187,10 +188,8 @@ class Curvature:
 
     def __copy__(self) -> "Curvature":
         """Return a copy with matrices of its own: they change in place."""
-        blocks = [copy.copy(block) for block in self.blocks]
-        twin = Curvature(self.point, blocks, self.tops, self.radius, self.error)
-        twin.n_downdates, twin.n_measured = self.n_downdates, self.n_measured
-        twin._anchor, twin._reach = self._anchor, self._reach
+        twin = Curvature.__new__(Curvature)
+        vars(twin).update(vars(self), blocks=[copy.copy(block) for block in self.blocks])
         return twin
 
 
@@ -221,7 +220,6 @@ class Downdate:
 
     def __init__(self, curvature: Curvature, roots: list[Floats], ridge: float) -> None:
         self._curvature = curvature
-        self.ridge = ridge
         worn_out = curvature.n_downdates >= _MOST_DOWNDATES
         pairs = zip(curvature.blocks, roots, strict=True)
         self._parts = [_part(block, V, ridge, worn_out) for block, V in pairs]
@@ -229,14 +227,13 @@ class Downdate:
     def solve(self, G: Floats) -> Step:
         """Solve H step = G by the inverse."""
         targets = split(G, len(self._parts))
-        solved = [p.solve(g, self.ridge) for p, g in zip(self._parts, targets, strict=True)]
-        return _step(solved, G.shape)
+        return _step([p.solve(g) for p, g in zip(self._parts, targets, strict=True)], G.shape)
 
     def refine(self, step: Step, G: Floats) -> Step:
         """Return a step that leaves less, by solving once more for what is left."""
         size = len(self._parts)
         triples = zip(self._parts, split(step.change, size), split(G, size), strict=True)
-        return _step([p.refine(x, g, self.ridge) for p, x, g in triples], G.shape)
+        return _step([p.refine(x, g) for p, x, g in triples], G.shape)
 
     @property
     def error(self) -> float:
@@ -249,10 +246,8 @@ class Downdate:
         self._curvature.error = self.error
         for part in self._parts:
             part.apply()
-        if any(isinstance(part, _Refactored) for part in self._parts):
-            self._curvature.n_downdates = 0
-        else:
-            self._curvature.n_downdates += 1
+        is_fresh = any(isinstance(part, _Refactored) for part in self._parts)
+        self._curvature.n_downdates = 0 if is_fresh else self._curvature.n_downdates + 1
 
 
 Solved = tuple[Floats, Floats, float]  # solution, what is left of the target, x' H x
@@ -264,111 +259,125 @@ def _step(solved: list[Solved], shape: tuple[int, int]) -> Step:
     return Step(join([x for x, _, _ in solved], shape), left, energies)
 
 
-def _part(
-    block: Block, V: Floats, ridge: float, worn_out: bool
-) -> "_Followed | _FollowedOne | _Refactored":
-    """Return the cheapest way to take V V' out of a block."""
-    if not worn_out and V.shape[1] <= max(1.0, _MOST_FOLLOWED * len(V)):
-        core = _Followed.start(block, V) if V.shape[1] > 1 else _FollowedOne.start(block, V[:, 0])
-        if core is not None:
-            return core
+def _part(block: Block, V: Floats, ridge: float, worn_out: bool) -> "_Part":
+    """Return the cheapest way to take V V' out of a block that keeps the inverse's digits."""
+    n_columns = V.shape[1]
+    if not worn_out and n_columns == 1:
+        q = times(block.inverse, V[:, 0])
+        pivot = 1.0 - float(V[:, 0] @ q)
+        if pivot > _LEAST_PIVOT:
+            return _FollowedOne(block, V[:, 0], ridge, q, 1.0 / pivot)
+    elif not worn_out and n_columns <= _MOST_FOLLOWED * len(V):
+        V = np.asfortranarray(V)
+        Q, factor, info = woodbury(block, V, -1.0)
+        if not info and np.diag(factor).min() ** 2 > _LEAST_PIVOT:
+            return _Followed(block, V, ridge, Q)
     return _Refactored(block, V, ridge)
 
 
-class _FollowedOne:
+def woodbury(block: Block, V: Floats, sign: float) -> tuple[Floats, Floats, int]:
+    """Return Q with Q Q' the change of the inverse when the block changes by sign V V'.
+
+    Q = H^(-1) V L'^(-1), L L' = I + sign V' H^(-1) V; also L, and what LAPACK says of it.
+    """
+    Q = blas.dsymm(1.0, block.inverse, V, lower=1)
+    core = np.eye(V.shape[1])
+    core = core + V.T @ Q if sign > 0 else core - V.T @ Q
+    factor, info = lapack.dpotrf(core, lower=1)
+    return blas.dtrsm(1.0, factor, Q, side=1, lower=1, trans_a=1), factor, info
+
+
+class _Part(ABC):
+    """A block that loses V V'; `_solve` and `_product` are with the block that is left."""
+
+    def __init__(self, block: Block, V: Floats, ridge: float) -> None:
+        self._block, self._V, self._ridge = block, V, ridge
+
+    def solve(self, g: Floats) -> Solved:
+        return self._look(self._solve(g), g)
+
+    def refine(self, x: Floats, g: Floats) -> Solved:
+        _, left, _ = self._look(x, g)
+        return self._look(x + self._solve(left), g)
+
+    def _look(self, x: Floats, g: Floats) -> Solved:
+        product = self._product(x)
+        return x, g - product - self._ridge * x, float(x @ product)
+
+    @abstractmethod
+    def _solve(self, g: Floats) -> Floats: ...
+
+    @abstractmethod
+    def _product(self, x: Floats) -> Floats: ...
+
+    @abstractmethod
+    def apply(self) -> None: ...
+
+
+class _FollowedOne(_Part):
     """A block that loses v v': Sherman-Morrison."""
 
-    def __init__(self, block: Block, v: Floats, q: Floats, pivot: float) -> None:
-        self._block, self._v, self._q = block, v, q
-        self._scale = 1.0 / pivot
+    def __init__(self, block: Block, v: Floats, ridge: float, q: Floats, scale: float) -> None:
+        super().__init__(block, v, ridge)
+        self._q, self._scale = q, scale
 
-    @classmethod
-    def start(cls, block: Block, v: Floats) -> "_FollowedOne | None":
-        """Return the part, or None where the inverse would lose too many digits."""
-        q = times(block.inverse, v)
-        pivot = 1.0 - float(v @ q)
-        return cls(block, v, q, pivot) if pivot > _LEAST_PIVOT else None
-
-    def solve(self, g: Floats, ridge: float) -> Solved:
+    def _solve(self, g: Floats) -> Floats:
         x = times(self._block.inverse, g)
         x += (self._scale * float(self._q @ g)) * self._q
-        return self._look(x, g, ridge)
+        return x
 
-    def refine(self, x: Floats, g: Floats, ridge: float) -> Solved:
-        _, left, _ = self._look(x, g, ridge)
-        return self._look(x + self.solve(left, ridge)[0], g, ridge)
-
-    def _look(self, x: Floats, g: Floats, ridge: float) -> Solved:
+    def _product(self, x: Floats) -> Floats:
         product = times(self._block.hessian, x)
-        product -= float(self._v @ x) * self._v
-        return x, g - product - ridge * x, float(x @ product)
+        product -= float(self._V @ x) * self._V
+        return product
 
     def apply(self) -> None:
         block = self._block
-        blas.dsyr(-1.0, self._v, a=block.hessian, lower=1, overwrite_a=1)
+        blas.dsyr(-1.0, self._V, a=block.hessian, lower=1, overwrite_a=1)
         blas.dsyr(self._scale, self._q, a=block.inverse, lower=1, overwrite_a=1)
 
 
-class _Followed:
+class _Followed(_Part):
     """A block that loses V V', V of few columns: Woodbury."""
 
-    def __init__(self, block: Block, V: Floats, Q: Floats) -> None:
-        self._block, self._V, self._Q = block, V, Q
+    def __init__(self, block: Block, V: Floats, ridge: float, Q: Floats) -> None:
+        super().__init__(block, V, ridge)
+        self._Q = Q
 
-    @classmethod
-    def start(cls, block: Block, V: Floats) -> "_Followed | None":
-        """Return the part, or None where the inverse would lose too many digits.
-
-        Q Q' is what the inverse gains: Q = H^(-1) V L'^(-1), L L' = I - V' H^(-1) V.
-        """
-        V = np.asfortranarray(V)
-        Q = blas.dsymm(1.0, block.inverse, V, lower=1)
-        core = np.eye(V.shape[1]) - V.T @ Q
-        factor, info = lapack.dpotrf(core, lower=1)
-        if info or np.diag(factor).min() ** 2 <= _LEAST_PIVOT:
-            return None
-        return cls(block, V, blas.dtrsm(1.0, factor, Q, side=1, lower=1, trans_a=1))
-
-    def solve(self, g: Floats, ridge: float) -> Solved:
+    def _solve(self, g: Floats) -> Floats:
         x = times(self._block.inverse, g)
         x += self._Q @ (self._Q.T @ g)
-        return self._look(x, g, ridge)
+        return x
 
-    def refine(self, x: Floats, g: Floats, ridge: float) -> Solved:
-        _, left, _ = self._look(x, g, ridge)
-        return self._look(x + self.solve(left, ridge)[0], g, ridge)
-
-    def _look(self, x: Floats, g: Floats, ridge: float) -> Solved:
+    def _product(self, x: Floats) -> Floats:
         product = times(self._block.hessian, x)
         product -= self._V @ (self._V.T @ x)
-        return x, g - product - ridge * x, float(x @ product)
+        return product
 
     def apply(self) -> None:
-        block = self._block
-        blas.dsyrk(-1.0, self._V, beta=1.0, c=block.hessian, lower=1, overwrite_c=1)
-        blas.dsyrk(1.0, self._Q, beta=1.0, c=block.inverse, lower=1, overwrite_c=1)
+        change_block(self._block, self._V, self._Q, -1.0)
 
 
-class _Refactored:
+def change_block(block: Block, V: Floats, Q: Floats, sign: float) -> None:
+    """Add sign V V' to the block and take sign Q Q' from its inverse, in place."""
+    blas.dsyrk(sign, V, beta=1.0, c=block.hessian, lower=1, overwrite_c=1)
+    blas.dsyrk(-sign, Q, beta=1.0, c=block.inverse, lower=1, overwrite_c=1)
+
+
+class _Refactored(_Part):
     """A block that loses so much that it is factored again."""
 
     @one_thread()
     def __init__(self, block: Block, V: Floats, ridge: float) -> None:
-        self._block = block
-        V = np.asfortranarray(V)
-        left = blas.dsyrk(-1.0, V, beta=1.0, c=block.hessian, lower=1, overwrite_c=0)
+        super().__init__(block, np.asfortranarray(V), ridge)
+        left = blas.dsyrk(-1.0, self._V, beta=1.0, c=block.hessian, lower=1, overwrite_c=0)
         self._fresh = Block(left, cholesky(left, ridge))
 
-    def solve(self, g: Floats, ridge: float) -> Solved:
-        return self._look(self._fresh.solve(g), g, ridge)
+    def _solve(self, g: Floats) -> Floats:
+        return self._fresh.solve(g)
 
-    def refine(self, x: Floats, g: Floats, ridge: float) -> Solved:
-        _, left, _ = self._look(x, g, ridge)
-        return self._look(x + self._fresh.solve(left), g, ridge)
-
-    def _look(self, x: Floats, g: Floats, ridge: float) -> Solved:
-        product = times(self._fresh.hessian, x)
-        return x, g - product - ridge * x, float(x @ product)
+    def _product(self, x: Floats) -> Floats:
+        return times(self._fresh.hessian, x)
 
     def apply(self) -> None:
         # The old matrices hold the rows that leave.
@@ -477,8 +486,10 @@ class Products(Opaque):
         scores = np.asarray(problem.X @ W, np.float64)
         weights = problem.loss.curvature(scores, problem.y)
         weights[problem.gone] = 0.0
-        diagonal = problem.hessian_diagonal(weights) - problem.ridge
-        return cls(weights, diagonal, scores, spectral_bound_of(problem))
+        diagonal, sizes = problem.hessian_diagonal(weights) - problem.ridge, abs(problem.X)
+        by_column, by_row = np.asarray(sizes.sum(axis=0)), np.asarray(sizes.sum(axis=1))
+        spectral = sqrt(float(by_column.max()) * float(by_row.max()))
+        return cls(weights, diagonal, scores, spectral)
 
     def fits(self, problem: Problem) -> bool:
         """Whether slots are still those of the problem; rows move when many have left."""
@@ -509,15 +520,12 @@ class Products(Opaque):
             scaled = inverse * left
             before, energy = energy, float((left * scaled).sum())
             direction = scaled + (energy / before) * direction
-        added = norm(left) + self.spectral * norm(self._bend(after, weights, moved))
-        return ProductStep(x, moved, added, (n_products + 0.5) * after.pass_flops)
-
-    def _bend(self, after: Problem, weights: Floats, moved: Floats) -> Floats:
         slope = after.loss.slope
         bend = slope(self.scores + moved, after.y) - slope(self.scores, after.y)
         bend -= curved(after, weights, moved)
         bend[after.gone] = 0.0
-        return bend
+        added = norm(left) + self.spectral * norm(bend)
+        return ProductStep(x, moved, added, (n_products + 0.5) * after.pass_flops)
 
     def forget(self, problem: Problem, positions: Positions, moved: Floats | None) -> None:
         """Take rows out, which are still in the problem, and move the scores."""
@@ -540,10 +548,3 @@ def curved(problem: Problem, weights: Floats, scores: Floats) -> Floats:
     if problem.loss.is_joint:
         change -= weights * change.sum(axis=1, keepdims=True)
     return change
-
-
-def spectral_bound_of(problem: Problem) -> float:
-    """Upper bound of the spectral norm of X: sqrt(|X|_1 |X|_inf)."""
-    sizes = abs(problem.X)
-    by_column, by_row = np.asarray(sizes.sum(axis=0)), np.asarray(sizes.sum(axis=1))
-    return sqrt(float(by_column.max()) * float(by_row.max()))

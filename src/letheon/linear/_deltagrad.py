@@ -1,6 +1,7 @@
 """Removal by replaying gradient descent (Wu et al. 2020, DeltaGrad; survey section 5.3)."""
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -9,19 +10,21 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.utils import Tags
 
-from letheon.base import Outcome, Removal, require_fitted
+from letheon.base import Outcome, Removal, require_fitted, set_parameters
 from letheon.data import SlotRows
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
-from letheon.linear._base import LinearClassifier, Trained
-from letheon.linear._path import Batches, Trajectory, row_keys
+from letheon.linear._base import REGULARISERS, LinearClassifier, Trained, linear_facts
 from letheon.linear._problem import Floats, Problem, Squared, row_norms
 from letheon.linear._replay import (
+    Batches,
     Checkpoints,
     Descent,
     Removed,
     Replay,
+    Trajectory,
     replayed_by_hessians,
     replayed_by_secants,
+    row_keys,
 )
 from letheon.linear._solve import DENSE_LIMIT, block_size
 from letheon.noise import NoiseSource
@@ -29,18 +32,12 @@ from letheon.removal import Cache, Change, Counts, Exactness, TrainingRows
 from letheon.seeds import Purpose, library_seed
 from letheon.validation import POSITIVE, OneOf, OrNone, Rules, Whole
 
-FACTS = MethodFacts(
+FACTS = linear_facts(
     method="deltagrad",
     applicability="linear classifiers with an L2 regulariser that gradient descent trains",
-    exact=False,
-    strength="strong",
     efficiency_parameters=("period", "burn_in", "hessian", "n_checkpoints"),
     certifiability_parameters=("sigma", "period"),
-    requests="oblivious",
-    releases="latest-only",
-    state_holds_rows=True,
     definition_name="deltagrad",
-    families=("linear",),
     tasks=("classification",),
     # Strong independence (Wu et al., Assumption 5) is about the run, not the loss: nobody can vouch
     # for it beforehand, and no claim rests on it here.
@@ -51,18 +48,12 @@ FACTS = MethodFacts(
         "bounded-gradients",
         "gradient-descent",
     ),
-    certificate="empirical",
-    batches=True,
     noise="output-perturbation-gaussian",
     search_ranges=lambda _: SearchRanges({"period": (2, 5, 20)}),
 )
 
 _REFERENCE = "Wu et al. 2020 (an accuracy rate, no bound of what the model reveals)"
 _SHARED = ("strongly-convex", "intercept-regularised", "few-rows-leave", "step-size-kept")
-_ASSUMPTIONS = {
-    "per_sample": ("regulariser-per-sample", *_SHARED),
-    "total": ("regulariser-in-total", *_SHARED),
-}
 _RESIDUAL_STATE = (
     "model_: the parameters, off those of a retrain by what the approximate steps missed",
     (
@@ -210,6 +201,18 @@ class DeltaGradClassifier(LinearClassifier):
     # Where numbers are kept is a matter of the machine.
     _not_digested: ClassVar[frozenset[str]] = LinearClassifier._not_digested | {"max_memory"}
 
+    n_steps: int
+    learning_rate: float | None
+    batch_size: int | None
+    hessian: str
+    burn_in: int
+    period: int
+    history: int
+    n_checkpoints: int
+    sigma: float
+    max_memory: int
+    measure_distance: bool
+
     trajectory_: Trajectory
     pace_: Pace
     distance_bound_: float | None
@@ -238,25 +241,7 @@ class DeltaGradClassifier(LinearClassifier):
         noise_seed: int | None = None,
         random_state: Any = None,
     ) -> None:
-        self.l2 = l2
-        self.reg = reg
-        self.multi_class = multi_class
-        self.fit_intercept = fit_intercept
-        self.rows = rows
-        self.row_norm = row_norm
-        self.n_steps = n_steps
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.hessian = hessian
-        self.burn_in = burn_in
-        self.period = period
-        self.history = history
-        self.n_checkpoints = n_checkpoints
-        self.sigma = sigma
-        self.max_memory = max_memory
-        self.measure_distance = measure_distance
-        self.noise_seed = noise_seed
-        self.random_state = random_state
+        set_parameters(self, locals())
 
     @property
     def learning_rate_(self) -> float:
@@ -266,7 +251,11 @@ class DeltaGradClassifier(LinearClassifier):
 
     def _train(self, held: TrainingRows, source: NoiseSource, seed: int) -> Trained:
         problem = self._problem(held)
-        self._require_room_for_hessians(problem)
+        if self.hessian == "cached" and block_size(problem) > DENSE_LIMIT:
+            raise ValueError(
+                f"hessian='cached' would form matrices of size {block_size(problem)}, above "
+                f"{DENSE_LIMIT}; use hessian='lbfgs'"
+            )
         pace = self._choose_pace(problem, seed)
         held.rows.extra.pop(_KEY, None)
         if pace.n_batches > 1:
@@ -288,13 +277,6 @@ class DeltaGradClassifier(LinearClassifier):
             "downgraded_": None,
         }
         return Trained(attributes, self.n_steps * _step_flops(problem, pace))
-
-    def _require_room_for_hessians(self, problem: Problem) -> None:
-        if self.hessian == "cached" and block_size(problem) > DENSE_LIMIT:
-            raise ValueError(
-                f"hessian='cached' would form matrices of size {block_size(problem)}, above "
-                f"{DENSE_LIMIT}; use hessian='lbfgs'"
-            )
 
     def _choose_pace(self, problem: Problem, seed: int) -> Pace:
         n = problem.n_held
@@ -335,7 +317,11 @@ class DeltaGradClassifier(LinearClassifier):
             return self._retrain(positions)
         descent = self._descent(problem, pace, self.rows_, self.seed_)
         removed = Removed(descent, positions, self.trajectory_.sizes)
-        checkpoints = self._checkpoints_without(problem, removed)
+        checkpoints = None
+        if self.hessian == "cached":
+            before = self.cache_.content or self._checkpoints(problem, self.trajectory_)
+            assert before is not None
+            checkpoints = before.without(removed)
         replay = _finite(self._replay, descent, removed, checkpoints)
         if replay is None:
             return self._retrain(positions)
@@ -353,15 +339,6 @@ class DeltaGradClassifier(LinearClassifier):
             {"exact steps": replay.n_exact} if replay.n_exact else {},
         )
         return Change(attributes, outcome, (partial(self.rows_.wipe, positions),))
-
-    def _checkpoints_without(self, problem: Problem, removed: Removed) -> Checkpoints | None:
-        """Return the Hessians of the rows that stay; taken anew if there are none."""
-        if self.hessian != "cached":
-            return None
-        if self.cache_.content is None:
-            self.cache_.content = self._checkpoints(problem, self.trajectory_)
-        assert self.cache_.content is not None
-        return self.cache_.content.without(removed)
 
     def _replay(
         self, descent: Descent, removed: Removed, checkpoints: Checkpoints | None
@@ -392,9 +369,7 @@ class DeltaGradClassifier(LinearClassifier):
         return Guarantee(
             kind="empirical",
             reference=reference,
-            requests=FACTS.requests,
-            releases=FACTS.releases,
-            assumptions=_ASSUMPTIONS[self.reg],
+            assumptions=(REGULARISERS[self.reg], *_SHARED),
             residual_state=(*_RESIDUAL_STATE, _RESIDUAL_CACHE) if cached else _RESIDUAL_STATE,
         )
 
@@ -409,10 +384,10 @@ class DeltaGradClassifier(LinearClassifier):
         return tags
 
 
-def _finite(run: Any, *given: Any) -> Replay | None:
+def _finite(run: Callable[..., Replay], *arguments: Any) -> Replay | None:
     """Return a replay, or None if it diverged."""
     with np.errstate(over="ignore", invalid="ignore"):
-        replay: Replay = run(*given)
+        replay = run(*arguments)
     return replay if np.isfinite(replay.end).all() else None
 
 

@@ -1,7 +1,7 @@
 """Descent-to-Delete: go on training, then add noise (Neel et al. 2021; survey section 5.4)."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from math import inf, nan, prod
@@ -11,31 +11,26 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.utils.validation import check_consistent_length
 
-from letheon.base import Outcome, Removal, require_fitted
+from letheon.base import Outcome, Removal, require_fitted, set_parameters
 from letheon.data import hold_labels, hold_target, join_target, row_ids
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
 from letheon.inner import require_features
+from letheon.linear import _descent_theory as theory
 from letheon.linear._account import release_code, rounded_up
-from letheon.linear._base import LinearClassifier, Trained, holdings
+from letheon.linear._base import REGULARISERS, LinearClassifier, Trained, linear_facts
 from letheon.linear._calibrate import Grid
-from letheon.linear._descent_engines import (
-    PARAMETER_RULES,
+from letheon.linear._descent_steps import (
     ByResidual,
     ByTheorem,
     Engine,
     Found,
     InParts,
     Kept,
-    check_combination,
-    choose_noise_scale,
-    has_outgrown,
-    limit_of,
-    parts_of,
-    plan_descent,
+    Move,
+    Parts,
+    Trail,
 )
-from letheon.linear._descent_steps import Move, Parts, Trail
-from letheon.linear._descent_theory import DistributedPlan, Plan
-from letheon.linear._problem import NOBODY, Floats, Positions, Problem
+from letheon.linear._problem import Floats, Problem
 from letheon.noise import NoiseSource, Sealed
 from letheon.removal import Cache, Change, Counts, TrainingRows
 from letheon.validation import Rules
@@ -54,30 +49,17 @@ def _accounting_code(model: Any) -> str:
     return "neel2020-residual" if by_residual else _THEOREMS[model.variant, model.state]
 
 
-FACTS = MethodFacts(
+_EFFICIENCY = ("stop", "iterations", "sigma", "variant", "regulariser", "xi", "n_copies")
+FACTS = linear_facts(
     method="descent-to-delete",
     applicability="linear models with a smooth convex loss and L2 regulariser",
-    exact=False,
-    strength="strong",
-    efficiency_parameters=(
-        "stop",
-        "iterations",
-        "sigma",
-        "variant",
-        "regulariser",
-        "xi",
-        "n_copies",
-    ),
+    efficiency_parameters=_EFFICIENCY,
     certifiability_parameters=("epsilon", "delta", "sigma", "state"),
     requests="adaptive",
-    releases="latest-only",
-    state_holds_rows=True,
     definition_name="descent-to-delete",
-    families=("linear",),
     tasks=("classification",),
     needs=("strongly-convex", "smooth"),
     certificate="certified",
-    batches=True,
     accounting=_accounting_code,
     adds_up=False,
     noise=release_code,
@@ -90,7 +72,6 @@ _SHARED = (
     "noise-secret",
     "row-count-public",
 )
-_REGULARISER = {"per_sample": "regulariser-per-sample", "total": "regulariser-in-total"}
 _REFERENCES = {
     ("basic", "secret", "residual"): "distance bounded by the measured gradient; discrete noise",
     ("basic", "published", "residual"): "as secret; no state is kept but what is published",
@@ -244,11 +225,24 @@ class DescentToDeleteClassifier(LinearClassifier):
     """
 
     facts: ClassVar[MethodFacts] = FACTS
-    _parameter_rules: ClassVar[Rules] = PARAMETER_RULES
+    _parameter_rules: ClassVar[Rules] = theory.PARAMETER_RULES
+
+    variant: str
+    state: str
+    stop: str
+    epsilon: float
+    delta: float
+    sigma: float | None
+    iterations: int
+    regulariser: float | None
+    radius: float | None
+    xi: float
+    n_copies: int
+
     sigma_: float
     distance_: float
     limit_: float
-    plan_: Plan | None
+    plan_: theory.Plan | None
     unperturbed_: Sealed | None
     parts_: tuple[Parts, ...]
     top_: float | None
@@ -282,28 +276,7 @@ class DescentToDeleteClassifier(LinearClassifier):
         noise_seed: int | None = None,
         random_state: Any = None,
     ) -> None:
-        self.l2 = l2
-        self.reg = reg
-        self.multi_class = multi_class
-        self.fit_intercept = fit_intercept
-        self.rows = rows
-        self.row_norm = row_norm
-        self.variant = variant
-        self.state = state
-        self.stop = stop
-        self.epsilon = epsilon
-        self.delta = delta
-        self.sigma = sigma
-        self.iterations = iterations
-        self.regulariser = regulariser
-        self.radius = radius
-        self.xi = xi
-        self.n_copies = n_copies
-        self.tol = tol
-        self.max_iter = max_iter
-        self.if_unproved = if_unproved
-        self.noise_seed = noise_seed
-        self.random_state = random_state
+        set_parameters(self, locals())
 
     def learn(self, X: Any, y: Any, *, ids: Any) -> Self:
         """Add rows; the certificate then compares with a model that had them from the start.
@@ -343,7 +316,8 @@ class DescentToDeleteClassifier(LinearClassifier):
             Training does not arrive on these rows; nothing was changed.
         """
         require_fitted(self)
-        return self._settle(is_bare=self.state == "published" and self.sigma_ > 0.0)
+        self._require_same_parameters()
+        return self if self.state == "published" and self.sigma_ > 0.0 else self._settle()
 
     @property
     def n_passes_(self) -> float:
@@ -354,18 +328,17 @@ class DescentToDeleteClassifier(LinearClassifier):
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        check_combination(self)
+        theory.check_combination(self)
 
     def _train(self, held: TrainingRows, source: NoiseSource, seed: int) -> Trained:  # noqa: ARG002
         problem = self._problem(held)
-        plan = plan_descent(self, problem)
-        sigma = choose_noise_scale(self, plan)
-        limit = limit_of(self, sigma, prod(problem.shape))
+        plan = theory.plan_descent(self, problem)
+        sigma = theory.choose_noise_scale(self, plan)
+        limit = theory.limit_of(self, sigma, prod(problem.shape))
         problem = _regularised(problem, plan)
-        engine = self._engine(plan, limit, parts_of(self, problem.n_held))
+        engine = self._engine(plan, limit, theory.parts_of(self, problem.n_held))
         found = engine.train(problem, source)
-        doubts = self._doubts()
-        self._note_distance(doubts, found.distance, limit)
+        downgraded, warnings = self._weigh(self._find_doubts(found.distance, limit))
         weights = self._published(found, problem, sigma, source)
         attributes = {
             "unperturbed_": None,
@@ -381,22 +354,17 @@ class DescentToDeleteClassifier(LinearClassifier):
             "limit_": limit,
             "distance_": self._told(found.distance, limit),
             "passes_": Cache(found.flops / problem.pass_flops),
-            "downgraded_": doubts.text,
+            "downgraded_": downgraded,
         }
-        return Trained(attributes, found.flops, doubts.warnings, found.n_iter)
+        return Trained(attributes, found.flops, warnings, found.n_iter)
 
     def _remove(self, removal: Removal, counts: Counts, **_: Any) -> Change:
         positions = removal.where
         before = _regularised(self._problem(self._held()), self.plan_)
         move = Move(before, before.without(positions), positions, self.rows_.alive, adds=False)
-        if not self._is_on_grid or has_outgrown(self, before.n_held, move.after.n_held):
+        if not self._is_on_grid or theory.has_outgrown(self, before.n_held, move.after.n_held):
             return self._retrain(positions)
-        wipe = partial(self.rows_.wipe, positions)
-        return self._moved(move, {"counts_": counts}, (wipe,))
-
-    def _retrain(self, positions: Positions) -> Change:
-        change = super()._retrain(positions)
-        return replace(change, writes=(*change.writes, *self._wipes()))
+        return self._moved(move, {"counts_": counts}, partial(self.rows_.wipe, positions))
 
     def _prepare_learn(self, X: Any, y: Any, ids: Any) -> Change:
         require_features(self, X)
@@ -411,34 +379,28 @@ class DescentToDeleteClassifier(LinearClassifier):
         rows.append(new, codes, row_ids(ids, len(codes)))
         held = TrainingRows(rows, classes, np.bincount(rows.y, minlength=len(classes)))
         is_new = len(classes) > len(self.classes_) or not self._is_on_grid
-        if is_new or has_outgrown(self, n_before, len(rows)):
-            return self._trained_anew(held)
+        if is_new or theory.has_outgrown(self, n_before, len(rows)):
+            return self._train_again(held)
         before = _regularised(self._problem(self._held()), self.plan_)
         after = _regularised(self._problem(held), self.plan_)
         positions = np.arange(n_before, len(rows), dtype=np.int64)
         move = Move(before, after, positions, rows.alive, adds=True)
-        return self._moved(move, {"rows_": rows, "counts_": held.counts}, ())
+        return self._moved(move, {"rows_": rows, "counts_": held.counts})
 
-    def _trained_anew(self, held: TrainingRows) -> Change:
-        source = copy.copy(self.source_)
-        trained = self._train(held, source, self.seed_)
-        outcome = Outcome(1.0, {"retrains": 1}, trained.warnings)
-        return Change(holdings(held, source, trained), outcome, self._wipes())
-
-    def _settled(self) -> Change:
-        """Prepare what `settle` does."""
-        return self._retrain(NOBODY)
-
-    def _moved(
-        self, move: Move, attributes: dict[str, Any], writes: tuple[Callable[[], None], ...]
-    ) -> Change:
+    def _moved(self, move: Move, attributes: dict[str, Any], *writes: Callable[[], None]) -> Change:
         """Prepare the change that a move of rows makes."""
-        source = copy.copy(self.source_)
-        size = parts_of(self, move.after.n_held)
-        engine = self._engine(self.plan_, self.limit_, size)
-        found = engine.update(move, self._kept(), source)
-        doubts = self._doubts()
-        self._note_distance(doubts, found.distance, self.limit_)
+        source, hidden, top = copy.copy(self.source_), self.unperturbed_, self.top_
+        size = theory.parts_of(self, move.after.n_held)
+        kept = Kept(
+            # A copy: a request that goes on with it wipes what is under the seal.
+            W=self.model_.weights if hidden is None else hidden.open().copy(),
+            trail=self.cache_.content,
+            parts=self.parts_,
+            n_changed=self.n_changed_,
+            top=inf if top is None else top,
+        )
+        found = self._engine(self.plan_, self.limit_, size).update(move, kept, source)
+        downgraded, warnings = self._weigh(self._find_doubts(found.distance, self.limit_))
         weights = self._published(found, move.after, self.sigma_, source)
         attributes |= {
             **found.kept,
@@ -448,11 +410,11 @@ class DescentToDeleteClassifier(LinearClassifier):
             "distance_": self._told(found.distance, self.limit_),
             "passes_": Cache(found.flops / move.after.pass_flops),
             # The claim compares with what `fit` publishes: arriving here does not help it there.
-            "downgraded_": self.downgraded_ or doubts.text,
+            "downgraded_": self.downgraded_ or downgraded,
         }
         if self.state == "published":
             attributes |= self._usual_counts(move)
-        outcome = Outcome(self._work(found.flops), {}, doubts.warnings)
+        outcome = Outcome(self._work(found.flops), {}, warnings)
         return Change(attributes, outcome, (*found.writes, *self._wipes(), *writes))
 
     def _usual_counts(self, move: Move) -> dict[str, Any]:
@@ -464,31 +426,18 @@ class DescentToDeleteClassifier(LinearClassifier):
         flops = 4.0 * int(sizes.sum()) * move.after.loss.n_outputs * n_passes
         return {"training_flops_": flops, "n_iter_": n_passes}
 
-    def _engine(self, plan: Plan | None, limit: float, size: int) -> Engine:
+    def _engine(self, plan: theory.Plan | None, limit: float, size: int) -> Engine:
         secret = self.state == "secret"
         if self.variant == "distributed":
-            assert plan is None or isinstance(plan, DistributedPlan)
+            assert plan is None or isinstance(plan, theory.DistributedPlan)
             near = min(limit, self.tol / self.l2) if self.sigma == 0 else limit
             return InParts(plan, near, size, self.n_copies, self.max_iter)
         if plan is None:
             return ByResidual(limit, secret, self.tol, self.max_iter)
         return ByTheorem(plan, secret)
 
-    def _kept(self) -> Kept:
-        hidden, top = self.unperturbed_, self.top_
-        return Kept(
-            # A copy: a request that goes on with it wipes what is under the seal.
-            W=self.model_.weights if hidden is None else hidden.open().copy(),
-            trail=self.cache_.content,
-            parts=self.parts_,
-            n_changed=self.n_changed_,
-            top=np.inf if top is None else top,
-        )
-
     def _wipes(self) -> tuple[Callable[[], None], ...]:
-        """Writes that destroy the parameters without noise as they were before a request."""
-        hidden = [self.unperturbed_] if self.unperturbed_ is not None else []
-        return tuple(seal.wipe for seal in [*hidden, *(parts.weights for parts in self.parts_)])
+        return (*super()._wipes(), *(parts.weights.wipe for parts in self.parts_))
 
     def _published(
         self, found: Found, problem: Problem, sigma: float, source: NoiseSource
@@ -501,7 +450,8 @@ class DescentToDeleteClassifier(LinearClassifier):
             noisy = [grid.release(W, source, is_pure=is_pure) for W in found.optima]
         return noisy[0] if len(noisy) == 1 else min(noisy, key=problem.value)
 
-    def _note_distance(self, doubts: Any, distance: float, limit: float) -> None:
+    def _find_doubts(self, distance: float, limit: float) -> Iterator[str]:
+        """Yield what the proof needs of a training or request and this one has not."""
         if not self._wants_certificate or distance <= limit:
             return
         what = "raise iterations or sigma"
@@ -509,7 +459,7 @@ class DescentToDeleteClassifier(LinearClassifier):
             what = "raise max_iter, sigma or l2, or scale the columns"
         what = what if limit > 0.0 else "raise epsilon or delta"
         # The distance itself stays unsaid: it is measured on rows that may leave.
-        doubts.note(
+        yield (
             f"the parameters may be farther from the optimum than the {limit:.3g} that the noise "
             f"hides; {what}"
         )
@@ -555,7 +505,6 @@ class DescentToDeleteClassifier(LinearClassifier):
             kind="certified" if certified else "empirical",
             reference=_REFERENCES[self.variant, self.state, self.stop],
             requests="adaptive" if certified and self.variant != "distributed" else "oblivious",
-            releases=FACTS.releases,
             assumptions=self._assumptions(),
             epsilon=float(self.epsilon) if certified else None,
             delta=float(self.delta) if certified else None,
@@ -565,7 +514,7 @@ class DescentToDeleteClassifier(LinearClassifier):
         )
 
     def _assumptions(self) -> tuple[str, ...]:
-        codes = [_REGULARISER[self.reg], *_SHARED]
+        codes = [REGULARISERS[self.reg], *_SHARED]
         if self.state == "secret":
             codes.append("state-secret")
         codes.append("rows-bounded" if self.stop == "theorem" else "retraining-converges")
@@ -581,6 +530,6 @@ class DescentToDeleteClassifier(LinearClassifier):
         return tuple(f"{name}: {_RESIDUAL_STATE[name]}" for name in kept)
 
 
-def _regularised(problem: Problem, plan: Plan | None) -> Problem:
+def _regularised(problem: Problem, plan: theory.Plan | None) -> Problem:
     """Return the problem with the regulariser of the plan, which may be more than l2."""
     return problem if plan is None else replace(problem, l2=plan.geometry.strong)

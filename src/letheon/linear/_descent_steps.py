@@ -30,16 +30,22 @@ certificate does not rest on how many parts a request meets.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from scipy.linalg import blas, lapack
 
-from letheon.linear._curvature import Block, Curvature, Downdate, times
-from letheon.linear._descent_theory import DistributedPlan, Geometry, steps_between
+from letheon.linear._curvature import Block, Curvature, Downdate, change_block, times, woodbury
+from letheon.linear._descent_theory import (
+    DistributedPlan,
+    Geometry,
+    Plan,
+    same_shrinkage,
+    steps_between,
+)
 from letheon.linear._problem import (
     EPSILON,
     Floats,
@@ -50,21 +56,19 @@ from letheon.linear._problem import (
     row_norms,
     slope_sum,
 )
-from letheon.linear._solve import is_dense, join, minimise, newton_step, split
+from letheon.linear._solve import Solution, is_dense, join, minimise, newton_step, split
 from letheon.noise import NoiseSource, Sealed
-from letheon.removal import Opaque, opaque_repr
+from letheon.removal import Cache, Opaque
 
 Ranks = NDArray[np.int64]
 
 
-class Drawn(NamedTuple):
+@dataclass(frozen=True, eq=False, repr=False)
+class Drawn(Opaque):
     """Ranks of the rows in every place, and which places have another row than before."""
 
     ranks: Ranks
     changed: NDArray[np.bool_]
-
-    def __repr__(self) -> str:
-        return opaque_repr(self)
 
 
 def draw(source: NoiseSource, shape: tuple[int, ...], n_rows: int) -> Ranks:
@@ -99,8 +103,6 @@ _MOST_GAINED = 0.25
 _GRAM_ROWS = 65_536
 # With more columns than this no eigenvalue is computed.
 _GRAM_COLUMNS = 2_000
-
-CurvatureAt = Callable[[Problem, Floats], Curvature]
 
 
 def descend(problem: Problem, W: Floats, n_steps: int, shape: Geometry) -> Floats:
@@ -156,43 +158,24 @@ class Move(Opaque):
         return gradient + shift + own if self.adds else gradient + shift - own
 
 
-class Reached(NamedTuple):
-    """Where the steps ended, and the gradient as measured there.
-
-    `writes` bring the Hessian up to date if the request is committed.
-    """
-
-    W: Floats
-    gradient: Floats
-    flops: float
-    curvature: Curvature | None
-    writes: tuple[Callable[[], None], ...] = ()
-
-    def __repr__(self) -> str:
-        return opaque_repr(self)
-
-
 def follow(
-    move: Move,
-    W: Floats,
-    trail: Trail,
-    goal: float,
-    curvature_at: CurvatureAt,
-    *,
-    max_iter: int,
-) -> Reached:
+    move: Move, W: Floats, trail: Trail, goal: float, max_iter: int
+) -> tuple[Solution, Curvature | None, tuple[Callable[[], None], ...]]:
     """Go from the old optimum W to the new one, until the measured gradient is at most `goal`.
 
     Usually one step and one pass: the gradient to start with is known, and the Hessian is the old
     one with the changed rows taken out or put in. A step that leaves much was made with a Hessian
     that is too old: the next one is made with a fresh one, from where the gradient is smaller.
     Where steps do not arrive, an optimiser goes on, with `max_iter` iterations as in training.
+    Also returns the Hessian in use, and writes that bring it up to date on commit.
     """
     after, gradient = move.after, move.gradient_after(W, trail.gradient)
-    way = _old_way(move, trail.curvature) or _fresh_way(after, W, curvature_at)
-    flops, is_measured = way.flops, False
+    curvature, change = trail.curvature, _change_of(move, trail.curvature)
+    flops, is_measured, is_fresh = 0.0, False, False
+    if change is None:
+        curvature, flops, is_fresh = _fresh_curvature(after, W)
     for _ in range(_MOST_STEPS):
-        step, spent = way.step(W, gradient)
+        step, spent = _solve_step(after, W, gradient, curvature, change)
         there = after.gradient(W - step)
         flops += spent + after.pass_flops
         size, left = float(np.linalg.norm(gradient)), float(np.linalg.norm(there))
@@ -201,66 +184,57 @@ def follow(
         if left <= goal:
             break
         if left > _STALE * size:
-            if way.is_fresh:
+            if is_fresh:
                 break
-            way = _fresh_way(after, W, curvature_at)
-            flops += way.flops
+            curvature, spent, is_fresh = _fresh_curvature(after, W)
+            change, flops = None, flops + spent
     if not is_measured or not np.linalg.norm(gradient) <= goal:
-        found = minimise(after, start=W, tolerance=goal, max_iter=max_iter)
-        W, gradient, flops = found.W, found.gradient, flops + found.flops
-    return Reached(W, gradient, flops, way.curvature, way.writes)
+        solution = minimise(after, start=W, tolerance=goal, max_iter=max_iter)
+        W, gradient, flops = solution.W, solution.gradient, flops + solution.flops
+    writes = () if change is None else (change.apply,)
+    return Solution(W, gradient, flops), curvature, writes
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class _Way(Opaque):
-    """How steps are computed, and what it took to get there; a fresh way needs no writes."""
-
-    step: Callable[[Floats, Floats], tuple[Floats, float]]
-    curvature: Curvature | None
-    writes: tuple[Callable[[], None], ...] = ()
-    flops: float = 0.0
-    is_fresh: bool = True
-
-
-def _fresh_way(problem: Problem, W: Floats, curvature_at: CurvatureAt) -> _Way:
+def _fresh_curvature(problem: Problem, W: Floats) -> tuple[Curvature | None, float, bool]:
+    """Return the Hessian at W, operations, and True; None, 0 and False where none is formed."""
     if not is_dense(problem):
-
-        def by_products(W: Floats, gradient: Floats) -> tuple[Floats, float]:
-            step, flops = newton_step(problem, W, gradient)
-            return -step, flops
-
-        return _Way(by_products, None, is_fresh=False)
+        return None, 0.0, False
     curvature = curvature_at(problem, W)
     flops = sum(problem.pass_flops / 4 * len(block.hessian) for block in curvature.blocks)
-    return _Way(_by(curvature.solve), curvature, flops=flops)
+    return curvature, flops, True
 
 
-def _by(solve: Callable[[Floats], Floats]) -> Callable[[Floats, Floats], tuple[Floats, float]]:
-    return lambda _, gradient: (solve(gradient), 8.0 * len(gradient) * gradient.size)
-
-
-def _old_way(move: Move, curvature: Curvature | None) -> _Way | None:
-    """Return steps with the old Hessian after the move; None where there is none to go on with."""
+def _change_of(move: Move, curvature: Curvature | None) -> "Downdate | Gain | None":
+    """Return the old Hessian after the move; None where there is none to go on with."""
     if curvature is None:
         return None
     rows, y = move.changed_rows
     if move.adds and len(y) > max(1.0, _MOST_GAINED * curvature.point.size):
         return None
     roots = roots_of(move.before.loss, rows, y, curvature.point)
-    if move.adds:
-        gain = Gain(curvature, roots)
-        return _Way(_by(gain.solve), curvature, (gain.apply,), is_fresh=False)
-    downdate = Downdate(curvature, roots, move.after.ridge)
+    return Gain(curvature, roots) if move.adds else Downdate(curvature, roots, move.after.ridge)
 
-    def refined(gradient: Floats) -> Floats:
-        step, size = downdate.solve(gradient), float(np.linalg.norm(gradient))
-        for _ in range(_MOST_REFINEMENTS):
-            if step.left <= _LINEAR_SHARE * size:
-                break
-            step = downdate.refine(step, gradient)
-        return step.change
 
-    return _Way(_by(refined), curvature, (downdate.apply,), is_fresh=False)
+def _solve_step(
+    problem: Problem,
+    W: Floats,
+    gradient: Floats,
+    curvature: Curvature | None,
+    change: "Downdate | Gain | None",
+) -> tuple[Floats, float]:
+    """Return H^(-1) gradient and operations, by the Hessian there is or by products."""
+    if curvature is None:
+        by_products, flops = newton_step(problem, W, gradient)
+        return -by_products, flops
+    flops = 8.0 * len(gradient) * gradient.size
+    if not isinstance(change, Downdate):
+        return (curvature if change is None else change).solve(gradient), flops
+    step, size = change.solve(gradient), float(np.linalg.norm(gradient))
+    for _ in range(_MOST_REFINEMENTS):
+        if step.left <= _LINEAR_SHARE * size:
+            break
+        step = change.refine(step, gradient)
+    return step.change, flops
 
 
 class Gain:
@@ -275,9 +249,10 @@ class Gain:
     """
 
     def __init__(self, curvature: Curvature, roots: list[Floats]) -> None:
-        self._curvature = curvature
-        pairs = zip(curvature.blocks, roots, strict=True)
-        self._parts = [(block, np.asfortranarray(V), _loss_of(block, V)) for block, V in pairs]
+        self._curvature, self._parts = curvature, []
+        for block, root in zip(curvature.blocks, roots, strict=True):
+            V = np.asfortranarray(root)
+            self._parts.append((block, V, woodbury(block, V, 1.0)[0]))
 
     def solve(self, G: Floats) -> Floats:
         """Return the inverse with the new rows, times G."""
@@ -291,17 +266,8 @@ class Gain:
     def apply(self) -> None:
         """Write the change into the matrices. Cannot fail."""
         for block, V, Q in self._parts:
-            blas.dsyrk(1.0, V, beta=1.0, c=block.hessian, lower=1, overwrite_c=1)
-            blas.dsyrk(-1.0, Q, beta=1.0, c=block.inverse, lower=1, overwrite_c=1)
+            change_block(block, V, Q, 1.0)
         self._curvature.n_downdates += 1
-
-
-def _loss_of(block: Block, V: Floats) -> Floats:
-    """Return Q with Q Q' what the inverse loses: Q = H^(-1) V L'^(-1), L L' = I + V' H^(-1) V."""
-    Q = blas.dsymm(1.0, block.inverse, np.asfortranarray(V), lower=1)
-    factor, _ = lapack.dpotrf(np.eye(V.shape[1]) + V.T @ Q, lower=1)
-    scaled: Floats = blas.dtrsm(1.0, factor, Q, side=1, lower=1, trans_a=1)
-    return scaled
 
 
 def top_of_gram(X: Any) -> float:
@@ -326,20 +292,13 @@ def top_of_gram(X: Any) -> float:
 SHARE_OF_ROUNDING = 0.1
 
 
-def part_size(n_rows: int, xi: float) -> int:
-    """Number of parts, and of rows in each: floor(n^(xi / 2))."""
-    return max(1, int(n_rows ** (xi / 2.0) + 1e-9))
-
-
-class Trained(NamedTuple):
+@dataclass(frozen=True, eq=False, repr=False)
+class Trained(Opaque):
     """Parameters of one part, the bound of their distance to its optimum, and passes over it."""
 
     W: Floats
     distance: float
     passes: float
-
-    def __repr__(self) -> str:
-        return opaque_repr(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -397,9 +356,9 @@ class ResidualSolver:
 
     def _minimise(self, part: Problem, W: Floats, distance: float) -> Trained:
         tolerance = (1 - SHARE_OF_ROUNDING) * distance * part.ridge
-        found = minimise(part, start=W, tolerance=tolerance, max_iter=self.max_iter)
-        left = part.distance_bound(found.gradient, part.gradient_error(found.W))
-        return Trained(found.W, left, found.flops / part.pass_flops)
+        solution = minimise(part, start=W, tolerance=tolerance, max_iter=self.max_iter)
+        left = part.distance_bound(solution.gradient, part.gradient_error(solution.W))
+        return Trained(solution.W, left, solution.flops / part.pass_flops)
 
 
 # How one part is trained.
@@ -486,3 +445,195 @@ def _made(
     weights = Sealed(np.stack([result.W for result in results]))
     distances = np.array([result.distance for result in results])
     return Made(Parts(ranks, weights, distances), passes)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Kept(Opaque):
+    """What a request may start from: parameters (without noise, if they are kept) and the rest."""
+
+    W: Floats
+    trail: Trail | None = None
+    parts: tuple[Parts, ...] = ()
+    n_changed: int = 0
+    top: float = inf
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Found(Opaque):
+    """Parameters before noise, one per copy, and what is kept for the next request."""
+
+    optima: tuple[Floats, ...]
+    distance: float
+    flops: float
+    kept: dict[str, Any] = field(default_factory=dict)
+    writes: tuple[Callable[[], None], ...] = ()
+    n_iter: int = 1
+
+
+@dataclass(frozen=True)
+class ByResidual:
+    """Any optimiser, until |gradient| / ridge <= limit. With `secret` a Hessian is kept."""
+
+    limit: float
+    secret: bool
+    tol: float
+    max_iter: int
+
+    def train(self, problem: Problem, source: NoiseSource) -> Found:  # noqa: ARG002
+        """Minimise from zero."""
+        solution = self._minimise(problem, None)
+        if not self.secret:
+            return self._found(problem, solution)
+        return self._found(problem, solution, trail_at(problem, solution.W, solution.gradient))
+
+    def update(self, move: Move, kept: Kept, source: NoiseSource) -> Found:  # noqa: ARG002
+        """Follow the optimum with the old Hessian, or minimise from what was published."""
+        if not self.secret:
+            return self._found(move.after, self._minimise(move.after, kept.W))
+        trail = kept.trail or trail_at(move.before, kept.W)
+        errors = move.after.gradient_errors() if move.adds else trail.errors
+        goal = self._goal(move.after, 2 * errors.at(kept.W))
+        solution, curvature, writes = follow(move, kept.W, trail, goal, self.max_iter)
+        latest = Trail(solution.gradient, curvature, errors)
+        return self._found(move.after, solution, latest, writes)
+
+    def _goal(self, problem: Problem, error: float = inf) -> float:
+        """Return the gradient to reach; `error` is what rounding may hide of it, roughly."""
+        if self.limit == inf:
+            return self.tol * problem.n_held
+        hidden = self.limit * problem.ridge * (1 - 1e-6)
+        return hidden - min(error, SHARE_OF_ROUNDING * hidden)
+
+    def _minimise(self, problem: Problem, start: Floats | None) -> Solution:
+        goal = self._goal(problem)
+        return minimise(problem, start=start, tolerance=goal, max_iter=self.max_iter)
+
+    def _found(
+        self,
+        problem: Problem,
+        solution: Solution,
+        trail: Trail | None = None,
+        writes: tuple[Callable[[], None], ...] = (),
+    ) -> Found:
+        """Return the parameters; with a trail they are kept, and so is it."""
+        W, kept = solution.W, {}
+        error = problem.gradient_error(W) if trail is None else trail.errors.at(W)
+        if trail is not None:
+            kept = {"unperturbed_": sealed(W), "cache_": Cache(trail)}
+        distance = problem.distance_bound(solution.gradient, error)
+        return Found((W,), distance, solution.flops, kept, writes, solution.n_iter)
+
+
+def curvature_at(problem: Problem, W: Floats) -> Curvature:
+    """Return the Hessian at W for solving only: no bound is ever taken from it."""
+    blocks = [Block.of(hessian, problem.ridge) for hessian in problem.hessian(W)]
+    return Curvature(W, blocks, [inf] * len(blocks), inf)
+
+
+def trail_at(problem: Problem, W: Floats, gradient: Floats | None = None) -> Trail:
+    """Return what requests start with, computed from the rows."""
+    curvature = curvature_at(problem, W) if is_dense(problem) else None
+    gradient = problem.gradient(W) if gradient is None else gradient
+    return Trail(gradient, curvature, problem.gradient_errors())
+
+
+def sealed(W: Floats) -> Sealed:
+    """Return a sealed copy; others may go on with W when the seal is wiped."""
+    return Sealed(np.array(W, np.float64, order="C"))
+
+
+@dataclass(frozen=True)
+class ByTheorem:
+    """Counted gradient steps. With `secret` the top eigenvalue of X'X is kept: it saves steps."""
+
+    plan: Plan
+    secret: bool
+
+    def train(self, problem: Problem, source: NoiseSource) -> Found:  # noqa: ARG002
+        """Descend from zero."""
+        top = top_of_gram(problem.X) if self.secret else inf
+        actual = self._actual(problem, top)
+        n_steps = same_shrinkage(self.plan.training_steps, self.plan.geometry, actual)
+        W = np.zeros(problem.shape)
+        return self._found(problem, descend(problem, W, n_steps, actual), n_steps, 0, top)
+
+    def update(self, move: Move, kept: Kept, source: NoiseSource) -> Found:  # noqa: ARG002
+        """Descend from what is kept."""
+        problem, n_now, top = move.after, len(move.positions), kept.top
+        if move.adds and self.secret:
+            more = float((row_norms(problem.rows_at(move.positions)) ** 2).sum())
+            top = (top + more) * (1 + 1e-9)
+        actual = self._actual(problem, top)
+        n_steps = self.plan.update_steps(kept.n_changed, n_now, actual)
+        W = descend(problem, kept.W, n_steps, actual)
+        return self._found(problem, W, n_steps, kept.n_changed + n_now, top)
+
+    def _actual(self, problem: Problem, top: float) -> Geometry:
+        """Return the constants with the smoothness of the rows as they are, if that is less."""
+        shape = self.plan.geometry
+        smooth = shape.strong + problem.loss.curvature_bound * top / problem.n_held
+        return replace(shape, smooth=min(shape.smooth, smooth * (1 + 1e-12)))
+
+    def _found(
+        self, problem: Problem, W: Floats, n_steps: int, n_changed: int, top: float
+    ) -> Found:
+        kept: dict[str, Any] = {"n_changed_": n_changed}
+        if self.secret:
+            kept |= {"unperturbed_": sealed(W), "top_": top}
+        flops, n_iter = n_steps * problem.pass_flops, max(1, n_steps)
+        return Found((W,), self.plan.distance, flops, kept, n_iter=n_iter)
+
+
+@dataclass(frozen=True)
+class InParts:
+    """Copies of a bootstrap sample in parts; `plan` is None for the residual stop."""
+
+    plan: DistributedPlan | None
+    limit: float
+    size: int
+    n_copies: int
+    max_iter: int
+
+    def train(self, problem: Problem, source: NoiseSource) -> Found:
+        """Draw and train every copy."""
+        solver = self._solver(0)
+        made = [train_parts(problem, self.size, solver, source) for _ in range(self.n_copies)]
+        return self._found(problem, made, 0)
+
+    def update(self, move: Move, kept: Kept, source: NoiseSource) -> Found:
+        """Exchange rows of the samples, and go on with the parts that have them."""
+        n_changed = kept.n_changed + len(move.positions)
+        solver, n_before = self._solver(n_changed), move.before.n_held
+        held = np.flatnonzero(move.alive)
+        changed = np.searchsorted(held, move.positions)
+        if not move.adds:
+            held = np.delete(held, changed)
+        made = []
+        for parts in kept.parts:
+            if move.adds:
+                drawn = after_addition(source, parts.ranks, n_before, len(changed))
+            else:
+                drawn = after_removal(source, parts.ranks, changed, n_before)
+            made.append(update_parts(move.after, held, parts, drawn, solver))
+        return self._found(move.after, made, n_changed)
+
+    def _solver(self, last: int) -> PartSolver:
+        if self.plan is None:
+            return ResidualSolver(self.limit * (1 - SHARE_OF_ROUNDING), self.max_iter)
+        return TheoremSolver(self.plan, last)
+
+    def _found(self, whole: Problem, made: list[Made], n_changed: int) -> Found:
+        parts = tuple(each.parts for each in made)
+        n_rows = sum(each.passes for each in made) * self.size
+        # The plan's own bound: the tracked ones would tell how the rows were drawn.
+        tracked = max(each.distance for each in parts)
+        distance = tracked if self.plan is None else self.plan.distance
+        kept = {"parts_": parts, "n_changed_": n_changed}
+        optima = tuple(each.mean for each in parts)
+        # Copies are compared by their loss on all rows.
+        n_passes = n_rows / whole.n_held + (len(parts) if len(parts) > 1 else 0)
+        return Found(optima, distance, n_passes * whole.pass_flops, kept)
+
+
+# How optima are approached: changes nothing but the source of noise, which is that of the plan.
+Engine = ByResidual | ByTheorem | InParts

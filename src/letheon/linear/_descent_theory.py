@@ -1,4 +1,4 @@
-"""Formulas of Descent-to-Delete (Neel, Roth and Sharifi-Malvajerdi 2021): steps and noise.
+"""Settings and formulas of Descent-to-Delete (Neel, Roth and Sharifi-Malvajerdi 2021).
 
 Every row's loss, regulariser included, is mu-strongly convex, M-smooth and L-Lipschitz on the ball
 |W| <= B. A step of length ``2 / (M + mu)`` on the mean of n rows shrinks the distance to its
@@ -14,11 +14,15 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from math import ceil, exp, expm1, inf, log, log1p, sqrt
 from sys import float_info
+from typing import Any
 
 import numpy as np
 
+from letheon.linear._base import NOISE_SCALE
 from letheon.linear._calibrate import Grid, zcdp_gap
-from letheon.linear._problem import Loss
+from letheon.linear._model import NORM_ROUNDING
+from letheon.linear._problem import Loss, Problem
+from letheon.validation import POSITIVE, Either, Interval, OneOf, OrNone, Rules, Whole
 
 # Rounding of a ratio of logarithms must not cost a step.
 _WHOLE = 1e-9
@@ -82,6 +86,10 @@ class Geometry:
         sums = (n_rows + 16 * self.n_outputs + 10) * self.slope
         lengths = (self.n_columns + self.n_entries + 16) * self.smooth * self.radius
         return 1.02 * _UNIT * (sums + lengths) / self.strong
+
+
+def _up(steps: float) -> int:
+    return max(1, ceil(steps - _WHOLE))
 
 
 def sensitivity(slope: float, strong: float, n_rows: int) -> float:
@@ -340,7 +348,7 @@ class WeakPlan(Plan):
         return _up(last**2 * self.iterations * actual.smooth / self.geometry.smooth)
 
 
-def strong_regulariser(
+def balanced_regulariser(
     loss: Loss,
     row_norm: float,
     radius: float,
@@ -348,33 +356,21 @@ def strong_regulariser(
     n_entries: int,
     iterations: int,
     gap: float,
+    *,
+    is_weak: bool = False,
 ) -> float:
-    """Extra regulariser of Theorem 3.4, of order (sqrt(d) / (eps n I))^(2/5).
+    """Extra regulariser: the least of ``(M/2) d sigma^2 + (mu/2) B^2`` over mu.
 
-    The least of ``(M/2) d sigma^2 + (mu/2) B^2`` over mu, ``sigma = 2 sqrt(2) L M / (mu^2 n I q)``:
-    that is the noise of Theorem 3.1 for small I mu / M.
+    Theorem 3.4, of order (sqrt(d) / (eps n I))^(2/5): ``sigma = 2 sqrt(2) L M / (mu^2 n I q)``,
+    the noise of Theorem 3.1 for small I mu / M. Theorem 3.5 (`is_weak`), of order
+    (sqrt(d) / (eps n sqrt(I)))^(1/2): with the noise of `WeakPlan`.
     """
     slope, smooth = loss.slope_bound * row_norm, loss.curvature_bound * row_norm * row_norm
+    if is_weak:
+        noise = slope * smooth / (radius * n_rows * gap)
+        return float((384.0 * n_entries * noise * noise / iterations) ** 0.25)
     noise = slope * smooth / (radius * n_rows * iterations * gap)
     return float((32.0 * smooth * n_entries * noise * noise) ** 0.2)
-
-
-def weak_regulariser(
-    loss: Loss,
-    row_norm: float,
-    radius: float,
-    n_rows: int,
-    n_entries: int,
-    iterations: int,
-    gap: float,
-) -> float:
-    """Extra regulariser of Theorem 3.5, of order (sqrt(d) / (eps n sqrt(I)))^(1/2).
-
-    The least of ``(M/2) d sigma^2 + (mu/2) B^2`` over mu, with the noise of `WeakPlan`.
-    """
-    slope, smooth = loss.slope_bound * row_norm, loss.curvature_bound * row_norm * row_norm
-    noise = slope * smooth / (radius * n_rows * gap)
-    return float((384.0 * n_entries * noise * noise / iterations) ** 0.25)
 
 
 @dataclass(frozen=True)
@@ -428,5 +424,111 @@ class DistributedPlan(Plan):
         return 2.0 * n_changed * self.geometry.slope / (self.geometry.strong * self.part_rows)
 
 
-def _up(steps: float) -> int:
-    return max(1, ceil(steps - _WHOLE))
+REGULARIZED = ("regularized-strong", "regularized-weak")
+
+# Noise of the residual stop where nobody says: one step per request is then usually enough.
+_SIGMA = 0.01
+PARAMETER_RULES: Rules = {
+    "sigma": OrNone(NOISE_SCALE),
+    # Parts of a smaller delta might not be above 0, and 0 stands for another law of the noise.
+    "delta": Either(OneOf((0,), "0"), Interval(1e-300, 1, closed="left")),
+    "variant": OneOf(("basic", "regularized-strong", "regularized-weak", "distributed")),
+    "state": OneOf(("secret", "published")),
+    "stop": OneOf(("residual", "theorem")),
+    "xi": Interval(1, 4 / 3, expected="a number from 1 to 4/3"),
+    **dict.fromkeys(("iterations", "n_copies"), Whole(1)),
+    **dict.fromkeys(("regulariser", "radius"), OrNone(POSITIVE)),
+}
+
+
+def check_combination(model: Any) -> None:
+    """Raise for settings that contradict each other."""
+    by_theorem, regularized = model.stop == "theorem", model.variant in REGULARIZED
+    wrong = {
+        f"variant={model.variant!r} needs state='secret': its requests go on from parameters "
+        "without noise": model.variant != "basic" and model.state != "secret",
+        f"variant={model.variant!r} needs stop='theorem', which says what to add": regularized
+        and not by_theorem,
+        f"regulariser={model.regulariser!r} has no effect with variant={model.variant!r}": (
+            model.regulariser is not None and not regularized
+        ),
+        f"n_copies={model.n_copies!r} needs variant='distributed'": (
+            model.n_copies != 1 and model.variant != "distributed"
+        ),
+        f"radius={model.radius!r} has no effect with stop='residual'": (
+            model.radius is not None and not by_theorem
+        ),
+        "stop='theorem' needs a declared row_norm, and rows='clip', 'normalize' or 'refuse': the "
+        "noise depends on it": by_theorem and model.rows == "keep",
+        f"reg={model.reg!r} needs variant='basic' and stop='residual': the theorems and the parts "
+        "regularise per row": model.reg != "per_sample"
+        and (by_theorem or model.variant != "basic"),
+        "stop='theorem' needs delta above 0: its noise is Gaussian": by_theorem
+        and model.delta == 0,
+    }
+    for text, is_wrong in wrong.items():
+        if is_wrong:
+            raise ValueError(text)
+
+
+def plan_descent(model: Any, problem: Problem) -> Plan | None:
+    """Return the plan of a fit on these rows; None for the residual stop."""
+    if model.stop == "residual":
+        return None
+    loss, (d, K), n = problem.loss, problem.shape, nominal_rows(problem.n_held)
+    row_norm = float(model.row_norm) * (1 + NORM_ROUNDING)
+    radius = float(model.radius or natural_radius(loss, model.l2))
+    many, (epsilon, delta) = int(model.iterations), shares(model)
+    extra = model.regulariser or 0.0
+    if model.variant in REGULARIZED and model.regulariser is None:
+        gap, is_weak = zcdp_gap(epsilon, delta), model.variant == "regularized-weak"
+        numbers = (row_norm, radius, n, d * K, model.iterations, gap)
+        extra = balanced_regulariser(loss, *numbers, is_weak=is_weak)
+    shape = geometry(loss, row_norm, float(model.l2) + float(extra), radius, d)
+    if model.variant == "distributed":
+        size = parts_of(model, problem.n_held)
+        return DistributedPlan.of(shape, n, size, model.xi, many, epsilon, delta)
+    if model.state == "published":
+        sigma = float(model.sigma) if model.sigma else None
+        return PublishedPlan.of(shape, n, many, epsilon, delta, sigma)
+    kind = WeakPlan if model.variant == "regularized-weak" else SecretPlan
+    return kind.of(shape, n, many, epsilon, delta)
+
+
+def part_size(n_rows: int, xi: float) -> int:
+    """Number of parts, and of rows in each: floor(n^(xi / 2))."""
+    return max(1, int(n_rows ** (xi / 2.0) + 1e-9))
+
+
+def parts_of(model: Any, n_rows: int) -> int:
+    """Return the number of parts, and of rows in each: that of N/2 rows."""
+    return part_size(nominal_rows(n_rows) // 2, model.xi)
+
+
+def has_outgrown(model: Any, n_before: int, n_after: int) -> bool:
+    """Whether a fresh fit on the new number of rows would have another plan or other parts."""
+    depends = model.stop == "theorem" or model.variant == "distributed"
+    return depends and nominal_rows(n_before) != nominal_rows(n_after)
+
+
+def choose_noise_scale(model: Any, plan: Plan | None) -> float:
+    """Return the scale of the noise: that of the settings, else the plan's."""
+    if model.sigma is not None:
+        return float(model.sigma)
+    return _SIGMA if plan is None else plan.sigma
+
+
+def shares(model: Any) -> tuple[float, float]:
+    """Return epsilon and delta of one copy: all copies together are certified."""
+    return float(model.epsilon) / model.n_copies, float(model.delta) / model.n_copies
+
+
+def limit_of(model: Any, sigma: float, size: int) -> float:
+    """Return the distance to the optimum that noise of this scale hides, for `size` parameters.
+
+    From the published state half of delta is for noise of the past that was too long.
+    """
+    epsilon, delta = shares(model)
+    if model.stop == "theorem" and model.state == "published":
+        delta = delta / 2
+    return hidden_distance(sigma, epsilon, delta, size)

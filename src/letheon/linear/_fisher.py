@@ -1,40 +1,37 @@
 """Scrubbing with Fisher noise (Golatkar et al. 2020; survey section 5.1)."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from letheon.base import Outcome, Removal, require_fitted
+from letheon.base import Outcome, Removal, require_fitted, set_parameters
 from letheon.data import SlotRows
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.linear._account import batches_and_noise, release_code, rounded_up
 from letheon.linear._base import (
-    Doubts,
+    REGULARISERS,
     LinearClassifier,
     Trained,
+    linear_facts,
     require_batch_size,
     unconverged,
-    with_outcome,
 )
 from letheon.linear._calibrate import Grid
 from letheon.linear._fisher_law import Law, Root, are_accurate, draw_noise
 from letheon.linear._fisher_walk import (
     JUST_TRAINED,
-    Expanded,
     Expansion,
     Fisher,
     FisherAccount,
-    Products,
     View,
     Walk,
     hessian_flops,
     look,
 )
-from letheon.linear._model import NORM_ROUNDING
-from letheon.linear._problem import NOBODY, Floats, Positions, Problem
+from letheon.linear._problem import Floats, Positions, Problem
 from letheon.linear._solve import finished, is_dense, minimise
 from letheon.noise import NoiseSource, Sealed
 from letheon.receipt import Receipt
@@ -42,35 +39,25 @@ from letheon.removal import Cache, Change, Counts, TrainingRows
 from letheon.seeds import Purpose, library_seed
 from letheon.validation import Interval, OneOf, Rules
 
-
-def _noise_code(model: Any) -> str:
-    return "grid-release-fisher-gaussian" if model.covariance == "fisher" else release_code(model)
-
-
-FACTS = MethodFacts(
+FACTS = linear_facts(
     method="fisher",
     applicability="linear classifiers with the logistic or softmax loss and L2 regulariser",
-    exact=False,
-    strength="strong",
     efficiency_parameters=("batch_size", "state", "sigma"),
     certifiability_parameters=("epsilon", "delta", "sigma", "covariance"),
     requests="adaptive",
-    releases="latest-only",
-    state_holds_rows=True,
     definition_name="fisher",
-    families=("linear",),
     tasks=("classification",),
     needs=("strongly-convex", "smooth"),
     certificate="certified",
-    batches=True,
     accounting="golatkar2020-closeness-per-request",
     adds_up=False,
-    noise=_noise_code,
+    noise=lambda model: (
+        "grid-release-fisher-gaussian" if model.covariance == "fisher" else release_code(model)
+    ),
     search_ranges=batches_and_noise,
 )
 
 _AS_FITTED = "as fitted"
-_REGS = {"per_sample": "regulariser-per-sample", "total": "regulariser-in-total"}
 _SHARED = (
     "strongly-convex",
     "intercept-regularised",
@@ -225,6 +212,13 @@ class FisherClassifier(LinearClassifier):
         "state": OneOf(("published", "secret")),
     }
 
+    epsilon: float
+    delta: float
+    sigma: float
+    covariance: str
+    state: str
+    batch_size: int | None
+
     optimum_: Sealed | None
     account_: FisherAccount
     cache_: Cache[Expansion]
@@ -250,23 +244,7 @@ class FisherClassifier(LinearClassifier):
         noise_seed: int | None = None,
         random_state: Any = None,
     ) -> None:
-        self.l2 = l2
-        self.reg = reg
-        self.multi_class = multi_class
-        self.fit_intercept = fit_intercept
-        self.rows = rows
-        self.row_norm = row_norm
-        self.epsilon = epsilon
-        self.delta = delta
-        self.sigma = sigma
-        self.covariance = covariance
-        self.state = state
-        self.batch_size = batch_size
-        self.tol = tol
-        self.max_iter = max_iter
-        self.if_unproved = if_unproved
-        self.noise_seed = noise_seed
-        self.random_state = random_state
+        set_parameters(self, locals())
 
     def forget(
         self, ids: Any, *, digest: bool = False, batch_size: int | str | None = _AS_FITTED
@@ -310,15 +288,13 @@ class FisherClassifier(LinearClassifier):
             Training does not arrive on these rows; nothing was changed.
         """
         require_fitted(self)
-        return self._settle(is_bare=False)
+        return self._settle()
 
     @property
     def epsilon_(self) -> float:
         """Smallest epsilon that is proved for the model as it is, at this delta."""
         require_fitted(self)
-        if self.sigma == 0.0:
-            return float("inf")
-        return self.account_.closeness.epsilon(self.delta)
+        return self.account_.closeness.epsilon(self.delta) if self.sigma else float("inf")
 
     @property
     def kl_bound_(self) -> float:
@@ -329,9 +305,7 @@ class FisherClassifier(LinearClassifier):
         bounds the information that the model has of them (Golatkar et al. 2020, Proposition 1).
         """
         require_fitted(self)
-        if self.sigma == 0.0:
-            return float("inf")
-        return self.account_.closeness.kl
+        return self.account_.closeness.kl if self.sigma else float("inf")
 
     def _grid(self) -> Grid | None:
         return Grid.of_sigma(self.sigma) if self.sigma > 0.0 else None
@@ -341,14 +315,13 @@ class FisherClassifier(LinearClassifier):
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        if self.sigma > 0.0:
-            Grid.of_sigma(self.sigma)  # Raises where sigma gives no grid.
+        self._grid()  # Raises where sigma gives none.
 
     def _train(self, held: TrainingRows, source: NoiseSource, seed: int) -> Trained:
         problem = self._problem(held)
-        tolerance = self._tolerance(problem)
+        tolerance = self.tol * problem.n_held
         solution = minimise(problem, tolerance=tolerance / 2, max_iter=self.max_iter)
-        warnings, doubts = unconverged(solution, tolerance), self._doubts()
+        warnings = unconverged(solution, tolerance)
         left = solution.residual + problem.gradient_error(solution.W)
         fisher = self._fisher_at(problem, solution.W, seed)
         flops = fisher.flops
@@ -357,48 +330,38 @@ class FisherClassifier(LinearClassifier):
             left = max(left, solution.residual + problem.gradient_error(solution.W))
             flops += hessian_flops(problem)
         roots = self._roots(fisher, solution.W)
-        self._note_doubts(doubts, left, tolerance, roots)
-        self._note_cut(doubts, solution.W)
+        doubts = self._find_doubts(solution.W, left, tolerance, roots)
+        downgraded, more = self._weigh(doubts if self._wants_certificate else ())
         attributes = {
             "model_": self._linear(self._release(solution.W, roots, source), held.classes),
             "release_salt_": source.salt(),
             "optimum_": self._sealed(solution.W, solution.gradient),
             "account_": JUST_TRAINED,
             "cache_": Cache(fisher.expansion),
-            "downgraded_": doubts.text,
+            "downgraded_": downgraded,
         }
         flops += solution.flops
-        return Trained(attributes, flops, (*warnings, *doubts.warnings), solution.n_iter)
+        return Trained(attributes, flops, (*warnings, *more), solution.n_iter)
 
-    def _note_doubts(
-        self, doubts: Doubts, left: float, tolerance: float, roots: list[Root] | None
-    ) -> None:
-        """Note what the proof needs of a training and this one has not; before noise is drawn."""
-        if not self._wants_certificate:
-            return
+    def _find_doubts(
+        self, W: Floats, left: float, tolerance: float, roots: list[Root] | None
+    ) -> Iterator[str]:
+        """Yield what the proof needs of a training and this one has not; before noise is drawn."""
         if not left <= tolerance:
-            doubts.note(
+            yield (
                 f"training left a gradient of {left:.3g}, rounding included, above the stop rule's "
                 f"{tolerance:.3g}; raise max_iter or tol, scale the columns or use a larger l2"
             )
         if not are_accurate(roots):
-            doubts.note(
+            yield (
                 "rounding leaves the covariance of the noise unknown; scale the columns, use a "
                 "larger l2 or covariance='isotropic'"
             )
-
-    def _note_cut(self, doubts: Doubts, W: Floats) -> None:
-        """Note parameters that do not fit on the grid of so small a sigma."""
-        if not self._wants_certificate:
-            return
         if Grid.of_sigma(self.sigma).cut(float(np.abs(W).max(initial=0.0))) > 0.0:
-            doubts.note(
+            yield (
                 f"sigma={self.sigma:.3g} is too small for parameters of this size: releases end at "
                 "2**31 sigma; raise sigma"
             )
-
-    def _tolerance(self, problem: Problem) -> float:
-        return self.tol * problem.n_held
 
     @property
     def _wants_certificate(self) -> bool:
@@ -413,12 +376,11 @@ class FisherClassifier(LinearClassifier):
 
     def _fisher_at(self, problem: Problem, W: Floats, seed: int | None = None) -> Fisher:
         """Return the Fisher matrix of the problem's rows, taken at W."""
-        radius = None if self.row_norm is None else self.row_norm * (1 + NORM_ROUNDING)
-        if not is_dense(problem):
-            return Products(problem, radius, is_shaped=self._is_shaped)
-        start = library_seed(self.seed_ if seed is None else seed, Purpose.EIGENVALUE)
-        expansion = Expansion.at(problem, W, radius, start, is_shaped=self._is_shaped)
-        return Expanded(expansion, problem, None, is_shaped=self._is_shaped)
+        radius, is_shaped, expansion = self._declared_radius, self._is_shaped, None
+        if is_dense(problem):
+            start = library_seed(self.seed_ if seed is None else seed, Purpose.EIGENVALUE)
+            expansion = Expansion.at(problem, W, radius, start, is_shaped=is_shaped)
+        return Fisher(expansion, problem, radius=radius, is_shaped=is_shaped)
 
     def _roots(self, fisher: Fisher, W: Floats) -> list[Root] | None:
         """Return what shapes the noise, computed before any noise is drawn."""
@@ -428,9 +390,9 @@ class FisherClassifier(LinearClassifier):
 
     def _release(self, W: Floats, roots: list[Root] | None, source: NoiseSource) -> Floats:
         """Return the parameters on the grid, with fresh noise."""
-        if self.sigma == 0.0:
+        grid = self._grid()
+        if grid is None:
             return W
-        grid = Grid.of_sigma(self.sigma)
         if roots is None:
             return grid.release(W, source)
         return grid.release_with(W, draw_noise(roots, source).reshape(W.shape, order="F"))
@@ -447,28 +409,30 @@ class FisherClassifier(LinearClassifier):
             walk = self._step_at_once(problem, positions)
         else:
             walk = self._step_in_batches(problem, positions, batch_size)
-        if not walk.settle():
-            return self._retrain(positions, walk)
-        roots = self._roots(walk.fisher, walk.W)
-        if not are_accurate(roots):
+        is_settled = walk.settle()
+        roots = self._roots(walk.fisher, walk.W) if is_settled else None
+        if not is_settled or not are_accurate(roots):
             return self._retrain(positions, walk)
         return self._publish(positions, counts, walk, roots)
 
     def _step_at_once(self, problem: Problem, positions: Positions) -> Walk:
         """Make one Newton step on the remaining rows, with the Hessian that is there."""
-        after = problem.without(positions)
-        W, view = self._start(problem, positions)
-        expansion, hessians = self.cache_.content, 0
-        fisher: Fisher
+        after, expansion = problem.without(positions), self.cache_.content
+        if self.optimum_ is None:
+            W = self.model_.weights
+            gradient = look(after, W).gradient
+        else:
+            W, gradient = self.optimum_.open()
+            left = problem.data_gradient(W, positions) + (problem.ridge - after.ridge) * W
+            gradient = gradient - left
         if expansion is not None:
-            fisher = Expanded(expansion, after, positions, is_shaped=self._is_shaped)
+            fisher = Fisher(expansion, after, positions, is_shaped=self._is_shaped)
         else:
             fisher = self._fisher_at(after, W)
-            hessians = int(fisher.expansion is not None)
-        W = W - fisher.step(W, view.gradient)
+        W = W - fisher.step(W, gradient)
         walk = self._walk(after, fisher, W, look(after, W))
-        walk.hessians = hessians
-        walk.flops = 2 * after.pass_flops + hessians * hessian_flops(after)
+        walk.hessians = int(fisher.expansion is not expansion)
+        walk.flops = 2 * after.pass_flops + walk.hessians * hessian_flops(after)
         return walk
 
     def _step_in_batches(self, problem: Problem, positions: Positions, size: int) -> Walk:
@@ -492,30 +456,18 @@ class FisherClassifier(LinearClassifier):
         walk.flops = passes + products + walk.hessians * hessian_flops(after)
         return walk
 
-    def _start(self, problem: Problem, positions: Positions) -> tuple[Floats, View]:
-        """Return where the step starts, and the gradient on the remaining rows there."""
-        after = problem.without(positions)
-        if self.optimum_ is None:
-            W = self.model_.weights
-            return W, look(after, W)
-        W, gradient = self.optimum_.open()
-        left = problem.data_gradient(W, positions) + (problem.ridge - after.ridge) * W
-        return W, View(gradient - left, np.empty((0, 0)))
-
     def _walk(self, after: Problem, fisher: Fisher, W: Floats, view: View) -> Walk:
         law = Law(
-            grid=Grid.of_sigma(self.sigma) if self.sigma > 0.0 else None,
+            grid=self._grid(),
             isotropic=self.covariance == "isotropic",
             epsilon=self.epsilon,
             delta=self.delta,
-            tolerance=self._tolerance(after),
+            tolerance=self.tol * after.n_held,
             ridge=after.ridge,
             n_rows=after.n_held,
             size=W.size,
         )
-        fresh: Callable[[Floats], Fisher] | None = None
-        if fisher.expansion is not None:
-            fresh = partial(self._fisher_at, after)
+        fresh = None if fisher.expansion is None else partial(self._fisher_at, after)
         return Walk(after, law, fisher, fresh, W, view)
 
     def _publish(
@@ -538,17 +490,9 @@ class FisherClassifier(LinearClassifier):
         }
         if expansion is not self.cache_.content:
             attributes["cache_"] = Cache(expansion)
-        work = self._work(walk.flops + walk.fisher.flops)
+        outcome = Outcome(self._work(walk.flops + walk.fisher.flops), walk.rebuilt)
         wipe = partial(_wipe, self.rows_, positions, expansion)
-        writes: tuple[Callable[[], None], ...] = (walk.fisher.apply, wipe, *self._wipes())
-        return Change(attributes, Outcome(work, walk.rebuilt), writes)
-
-    def _wipes(self) -> tuple[Callable[[], None], ...]:
-        """Writes that destroy the parameters without noise as they were before a request."""
-        return () if self.optimum_ is None else (self.optimum_.wipe,)
-
-    def _settled(self) -> Change:
-        return LinearClassifier._retrain(self, NOBODY)
+        return Change(attributes, outcome, (walk.fisher.apply, wipe, *self._wipes()))
 
     def _changed_in_place(self) -> tuple[str, ...]:
         return (*super()._changed_in_place(), "optimum_")
@@ -556,7 +500,7 @@ class FisherClassifier(LinearClassifier):
     def _retrain(self, positions: Positions, walk: Walk | None = None) -> Change:
         """Retrain with fresh noise; `walk` is what was tried before."""
         rebuilt = {**(walk.rebuilt if walk else {}), "retrains": 1}
-        return with_outcome(super()._retrain(positions), rebuilt=rebuilt)
+        return super()._retrain(positions).with_rebuilt(rebuilt)
 
     def _claim(self) -> Guarantee:
         # What is not known, or read from a file of an earlier version, is not at most 1.
@@ -566,8 +510,7 @@ class FisherClassifier(LinearClassifier):
             kind="certified" if certified else "empirical",
             reference="Golatkar et al. 2020, with a proved bound of means and covariances",
             requests=FACTS.requests if certified else "oblivious",
-            releases=FACTS.releases,
-            assumptions=(_REGS[self.reg], *_SHARED),
+            assumptions=(REGULARISERS[self.reg], *_SHARED),
             epsilon=float(self.epsilon) if certified else None,
             delta=float(self.delta) if certified else None,
             spent=self.account_.used if certified else None,

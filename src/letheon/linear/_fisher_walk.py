@@ -3,8 +3,8 @@
 The Fisher matrix of the remaining rows near their optimum: steps with it, noise from it.
 
 With labels drawn from the model, the Fisher matrix of these losses is the Hessian of the data part.
-With the regulariser, and as a mean, F = H / n. `Expanded` holds H as matrices that follow removals;
-`Products` forms no matrix. `FullNoise` takes the noise from F, `DiagonalNoise` from its diagonal.
+With the regulariser, and as a mean, F = H / n. `Fisher` holds H as matrices that follow removals,
+or forms no matrix. `FullNoise` takes the noise from F, `DiagonalNoise` from its diagonal.
 
 Newton steps on the remaining rows, until noise hides what tells them from a retrain.
 """
@@ -12,7 +12,7 @@ Newton steps on the remaining rows, until noise hides what tells them from a ret
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf, isnan
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -31,9 +31,9 @@ from letheon.linear._fisher_law import (
     Spectrum,
     diagonal_root,
 )
-from letheon.linear._problem import EPSILON, Floats, Loss, Positions, Problem, roots_of
+from letheon.linear._problem import EPSILON, Floats, Positions, Problem, roots_of
 from letheon.linear._solve import block_size, conjugate_gradients
-from letheon.removal import Opaque, opaque_repr
+from letheon.removal import Opaque
 
 # The linear system is solved to this share of its target, or as well as so many repetitions can.
 _LINEAR = 1e-13
@@ -48,7 +48,8 @@ _KNOWN_SCORES = 0.05
 _LARGEST_CURVATURE = 0.25
 
 
-class View(NamedTuple):
+@dataclass(frozen=True, eq=False, repr=False)
+class View(Opaque):
     """What one pass over the rows shows at some parameters: gradient and scores.
 
     `error` bounds the norm of what rounding may hide of the gradient.
@@ -57,9 +58,6 @@ class View(NamedTuple):
     gradient: Floats
     scores: Floats
     error: float = 0.0
-
-    def __repr__(self) -> str:
-        return opaque_repr(self)
 
     @property
     def residual(self) -> float:
@@ -70,17 +68,6 @@ class View(NamedTuple):
 def look(problem: Problem, W: Floats) -> View:
     """Return gradient and scores at W; one pass over the rows."""
     return View(*problem.gradient_and_scores(W), problem.gradient_error(W))
-
-
-def log_change(loss: Loss, change: Floats) -> float:
-    """Largest logarithm by which a row's curvature changes when its scores change so.
-
-    The third derivative of the softmax loss is a covariance with the change less its mean, which
-    nowhere exceeds the range of the change.
-    """
-    if loss.is_joint:
-        return float(np.ptp(change, axis=1).max())
-    return loss.concordance * float(np.abs(change).max())
 
 
 class Expansion:
@@ -124,13 +111,6 @@ class Expansion:
         curvature = Curvature.at(problem, W, radius=radius, seed=seed)
         return cls(problem, curvature, is_shaped=is_shaped)
 
-    def forget_spectra(self) -> None:
-        """Wipe the spectra: they hold the rows that leave."""
-        for spectrum in self.spectra or ():
-            spectrum.values[:] = 0.0
-            spectrum.vectors[:] = 0.0
-        self.spectra = None
-
 
 class FullNoise(Opaque):
     """Noise from the blocks of an expansion, without the rows that leave.
@@ -167,12 +147,16 @@ class FullNoise(Opaque):
         """
         if not _SHARE_OF_ERROR * self.error <= COVARIANCE_ERROR / 2 * self._after.ridge:
             return float("inf")
-        curvature = self._expansion.curvature
+        curvature, loss = self._expansion.curvature, self._after.loss
         change = scores - self._expansion.scores
         change[self._after.gone] = 0.0
         lengths = float(np.linalg.norm(W)) + float(np.linalg.norm(curvature.point))
         rounding = EPSILON * (len(W) + 4) * curvature.radius * lengths
-        return log_change(self._after.loss, change) + 1.05 * rounding
+        # The third derivative of the softmax loss is a covariance with the change less its mean,
+        # which nowhere exceeds the range of the change.
+        most = np.ptp(change, axis=1).max() if loss.is_joint else np.abs(change).max()
+        factor = 1.0 if loss.is_joint else loss.concordance
+        return factor * float(most) + 1.05 * rounding
 
     def roots(self, W: Floats, grid: Grid) -> list[Root]:  # noqa: ARG002
         """Return what the noise of every block is made of, taken at the expansion point."""
@@ -259,26 +243,33 @@ def bound_diagonal(problem: Problem) -> Floats:
     return _LARGEST_CURVATURE * (1 + 1e-9) * total
 
 
-class Expanded:
-    """Matrices of the remaining rows.
+class Fisher:
+    """What a removal needs of the Fisher matrix of the remaining rows: steps, and noise.
 
-    `leaving` are rows that the matrices still contain; nothing is written before `apply`.
+    With an expansion it is held as matrices, and `leaving` are rows that these still contain;
+    nothing is written before `apply`. Without one, for many columns, it is known by its products,
+    taken wherever the parameters are, and `flops` counts them: products with a matrix are nothing
+    beside a pass over the rows.
     """
 
-    flops = 0.0  # Products with a matrix are nothing beside a pass over the rows.
+    flops = 0.0
     noise: NoiseShape | None = None
 
     def __init__(
         self,
-        expansion: Expansion,
+        expansion: Expansion | None,
         after: Problem,
-        leaving: Positions | None,
+        leaving: Positions | None = None,
         *,
+        radius: float | None = None,
         is_shaped: bool = True,
     ) -> None:
-        self._expansion, self._after, self._leaving = expansion, after, leaving
-        roots: list[Floats] = []
+        self.expansion, self._after, self._leaving = expansion, after, leaving
         self._downdate: Downdate | None = None
+        if expansion is None:
+            self.noise = DiagonalNoise(after, radius) if is_shaped else None
+            return
+        roots: list[Floats] = []
         if leaving is not None:
             rows, y = after.rows_at(leaving), after.y[leaving]
             roots = roots_of(after.loss, rows, y, expansion.curvature.point)
@@ -288,15 +279,20 @@ class Expanded:
         elif is_shaped:
             self.noise = DiagonalNoise(after, expansion.curvature.radius, expansion.bounds)
 
-    @property
-    def expansion(self) -> Expansion:
-        """Matrices to keep for the next removal."""
-        return self._expansion
+    def step(self, W: Floats, gradient: Floats) -> Floats:
+        """Return H^(-1) gradient: by conjugate gradients, H taken at W, or by matrices.
 
-    def step(self, W: Floats, gradient: Floats) -> Floats:  # noqa: ARG002
-        """Return H^(-1) gradient, refined to rounding where H has changed."""
+        Where the matrices have changed, it is refined to rounding.
+        """
+        if self.expansion is None:
+            curvature = self._after.curvature(W)
+            by_products, flops = conjugate_gradients(
+                self._after, curvature, gradient, _CG_TOLERANCE
+            )
+            self.flops += flops
+            return by_products
         if self._downdate is None:
-            return self._expansion.curvature.solve(gradient)
+            return self.expansion.curvature.solve(gradient)
         step, goal = self._downdate.solve(gradient), _LINEAR * float(np.linalg.norm(gradient))
         for _ in range(_MOST_REFINEMENTS):
             if step.left <= goal:
@@ -309,38 +305,17 @@ class Expanded:
 
     def apply(self) -> None:
         """Write a pending removal into the matrices. Cannot fail."""
-        if self._downdate is not None and self._leaving is not None:
-            self._downdate.apply()
-            self._expansion.scores[self._leaving] = 0.0
-            self._expansion.forget_spectra()
-            if isinstance(self.noise, FullNoise):
-                self._expansion.error = self.noise.error
-
-
-class Products:
-    """The Hessian by its products, taken wherever the parameters are: for many columns."""
-
-    expansion: Expansion | None = None
-    noise: NoiseShape | None = None
-
-    def __init__(self, after: Problem, radius: float | None, *, is_shaped: bool = True) -> None:
-        self._after, self.flops = after, 0.0
-        if is_shaped:
-            self.noise = DiagonalNoise(after, radius)
-
-    def step(self, W: Floats, gradient: Floats) -> Floats:
-        """Return H^(-1) gradient by conjugate gradients, H taken at W."""
-        curvature = self._after.curvature(W)
-        step, flops = conjugate_gradients(self._after, curvature, gradient, _CG_TOLERANCE)
-        self.flops += flops
-        return step
-
-    def apply(self) -> None:
-        """Do nothing: there are no matrices."""
-
-
-# What a removal needs of the Fisher matrix of the rows that remain.
-Fisher = Expanded | Products
+        expansion = self.expansion
+        if expansion is None or self._downdate is None:
+            return
+        self._downdate.apply()
+        expansion.scores[self._leaving] = 0.0
+        for spectrum in expansion.spectra or ():  # They hold the rows that leave.
+            spectrum.values[:] = 0.0
+            spectrum.vectors[:] = 0.0
+        expansion.spectra = None
+        if isinstance(self.noise, FullNoise):
+            expansion.error = self.noise.error
 
 
 _MOST_POLISHES = 12

@@ -2,7 +2,6 @@
 
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from math import isfinite
 from typing import Any, Self
 
 import numpy as np
@@ -13,7 +12,8 @@ from sklearn.utils import check_array
 
 from letheon.exceptions import AssumptionError
 from letheon.guarantee import Guarantee
-from letheon.linear._problem import Floats, Logistic, Loss, Softmax, row_norms
+from letheon.linear._problem import Floats, row_norms
+from letheon.validation import POSITIVE
 
 RULES = ("keep", "clip", "normalize", "refuse")
 # Norms are computed in floating point; a row scaled to R may come out this much above it.
@@ -44,7 +44,7 @@ class Design:
                     f"row_norm={self.row_norm!r} has no effect with rows='keep'; choose "
                     "rows='clip', 'normalize' or 'refuse', or leave row_norm=None"
                 )
-        elif not _is_positive(self.row_norm):
+        elif not POSITIVE.accepts(self.row_norm):
             raise ValueError(
                 f"rows={self.rule!r} needs row_norm, a positive bound of the norm of every row "
                 f"(the intercept's 1 included); got {self.row_norm!r}"
@@ -70,8 +70,12 @@ class Design:
             rows[:, :p] = matrix
             rows += 0.0  # -0.0 becomes 0.0
         scales = self._scales(row_norms(rows))
-        if scales is not None:
-            _scale(rows, scales)
+        if scales is None:
+            return rows
+        if sp.issparse(rows):
+            rows.data *= np.repeat(scales, np.diff(rows.indptr)).astype(rows.dtype)
+        else:
+            rows *= scales[:, None].astype(rows.dtype)
         return rows
 
     def scores(self, X: Any, W: Floats) -> Floats:
@@ -81,13 +85,10 @@ class Design:
         scores: Floats = np.asarray(matrix @ weights, np.float64)
         if self.fit_intercept:
             scores += W[-1]
-        scales = self._prediction_scales(matrix)
-        return scores if scales is None else scores * scales[:, None]
-
-    def _prediction_scales(self, matrix: Any) -> Floats | None:
         if self.rule in ("keep", "refuse"):
-            return None
-        return self._scales(np.hypot(row_norms(matrix), float(self.fit_intercept)))
+            return scores
+        scales = self._scales(np.hypot(row_norms(matrix), float(self.fit_intercept)))
+        return scores if scales is None else scores * scales[:, None]
 
     def _scales(self, norms: Floats) -> Floats | None:
         """Return the factor of every row; None where all are 1."""
@@ -121,18 +122,6 @@ def as_matrix(X: Any) -> Any:
     )
 
 
-def _scale(rows: Any, scales: NDArray[np.float64]) -> None:
-    if sp.issparse(rows):
-        rows.data *= np.repeat(scales, np.diff(rows.indptr)).astype(rows.dtype)
-    else:
-        rows *= scales[:, None].astype(rows.dtype)
-
-
-def _is_positive(value: Any) -> bool:
-    is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    return is_number and isfinite(value) and value > 0
-
-
 @dataclass(frozen=True, eq=False)
 class Linear:
     """Published parameters W, shape (d, K). Immutable: a request replaces the whole.
@@ -148,16 +137,14 @@ class Linear:
     @cached_property
     def coef(self) -> Floats:
         """Coefficients, one line per score."""
-        return np.ascontiguousarray((self.weights[:-1] if self._has_intercept else self.weights).T)
+        W = self.weights
+        return np.ascontiguousarray((W[:-1] if self.design.fit_intercept else W).T)
 
     @cached_property
     def intercept(self) -> Floats:
         """Intercepts, one per score."""
-        return self.weights[-1].copy() if self._has_intercept else np.zeros(self.weights.shape[1])
-
-    @property
-    def _has_intercept(self) -> bool:
-        return self.design.fit_intercept
+        W = self.weights
+        return W[-1].copy() if self.design.fit_intercept else np.zeros(W.shape[1])
 
     def moved_to(self, weights: Floats) -> "Linear":
         """Return the model with other parameters."""
@@ -166,6 +153,11 @@ class Linear:
     def scores(self, X: Any) -> Floats:
         """Return X W, shape (n, K)."""
         return self.design.scores(X, self.weights)
+
+    def decisions(self, X: Any) -> Floats:
+        """Return the scores; one number per row where there is one."""
+        scores = self.scores(X)
+        return scores[:, 0] if scores.shape[1] == 1 else scores
 
     def shares(self, X: Any) -> Floats:
         """Return class probabilities, shape (n, number of classes)."""
@@ -189,25 +181,6 @@ class Linear:
         codes = scores.argmax(axis=1) if scores.shape[1] > 1 else (scores[:, 0] > 0).astype(int)
         labels: NDArray[Any] = self.classes[codes]
         return labels
-
-    def _to_state(self) -> dict[str, Any]:
-        return {
-            "weights": self.weights,
-            "design": self.design,
-            "classes": self.classes,
-            "joint": self.joint,
-        }
-
-    @classmethod
-    def _from_state(cls, state: dict[str, Any]) -> "Linear":
-        return cls(state["weights"], state["design"], state["classes"], state["joint"])
-
-
-def classification_loss(n_classes: int, *, joint: bool) -> Loss:
-    """Return the loss of a classifier: one score for two classes, else one per class."""
-    if n_classes == 2:
-        return Logistic(1)
-    return Softmax(n_classes) if joint else Logistic(n_classes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,9 +220,8 @@ class PublishedModel:
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return labels, or numbers for regression."""
-        if self.linear.classes is None:
-            return self.linear.scores(X)[:, 0]
-        return self.linear.labels(X)
+        linear = self.linear
+        return linear.decisions(X) if linear.classes is None else linear.labels(X)
 
     def predict_proba(self, X: Any) -> Floats:
         """Return class probabilities, in the order of `classes_`."""
@@ -259,8 +231,7 @@ class PublishedModel:
 
     def decision_function(self, X: Any) -> Floats:
         """Return the scores: one per row for two classes, else one per row and class."""
-        scores = self.linear.scores(X)
-        return scores[:, 0] if scores.shape[1] == 1 else scores
+        return self.linear.decisions(X)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values, ready for JSON; `from_dict` reads it."""

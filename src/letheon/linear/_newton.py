@@ -33,7 +33,7 @@ from letheon.linear._curvature import Block, Curvature, Downdate, Step
 from letheon.linear._problem import Floats, Loss, Problem, n_stored, roots_of, slope_sum
 from letheon.linear._solve import DENSE_LIMIT, minimise
 from letheon.parallel import one_thread
-from letheon.removal import Cache, Opaque, opaque_repr
+from letheon.removal import Cache, Opaque
 
 Fingerprints = NDArray[np.uint64]
 
@@ -119,15 +119,6 @@ def without_rows(rows: SlotRows, curvature: Curvature | None, ridge: float) -> d
     }
 
 
-def require_recognised(rows: Any, y: NDArray[Any], key: str, held: Fingerprints) -> None:
-    """Raise unless these rows, in any order, are those whose fingerprints are held."""
-    if not np.array_equal(np.sort(fingerprint_rows(rows, y, key)), np.sort(held)):
-        raise ValueError(
-            f"the {len(y)} row(s) given are not the {len(held)} row(s) that these people had in "
-            "fit (every number and label counts); nothing was changed"
-        )
-
-
 def fingerprint_rows(rows: Any, y: NDArray[Any], key: str) -> Fingerprints:
     """Return 64 bits per row and target, by a keyed hash: nobody can test guesses without it."""
     dense = rows.toarray() if sp.issparse(rows) else rows
@@ -147,14 +138,12 @@ _ROUNDING = 1e-13
 _MOST_REFINEMENTS = 4
 
 
-class Leaving(NamedTuple):
+@dataclass(frozen=True, eq=False, repr=False)
+class Leaving(Opaque):
     """Rows that leave, in float64 and in memory that may be spoilt, and their targets."""
 
     rows: Any
     y: NDArray[Any]
-
-    def __repr__(self) -> str:
-        return opaque_repr(self)
 
 
 class Setting(NamedTuple):
@@ -173,7 +162,6 @@ class Proposal(Opaque):
 
     W: Floats
     added: float
-    gradient_norm: float
     downdate: Downdate
     flops: float
 
@@ -187,10 +175,9 @@ def propose(curvature: Curvature, W: Floats, leaving: Leaving, setting: Setting)
         g += shrinkage * W
     roots = roots_of(loss, leaving.rows, leaving.y, curvature.point, spoil=True)
     downdate = Downdate(curvature, roots, setting.ridge_after)
-    way = Way(curvature.offsets(W), curvature.drifts(W))
-    size = norm(g)
+    size, way = norm(g), (curvature.offsets(W), curvature.drifts(W))
     step = downdate.solve(g)
-    bent = step_bound(curvature, step, way, downdate.error, setting)
+    bent = step_bound(curvature, step, *way, downdate.error, setting)
     for _ in range(_MOST_REFINEMENTS):
         if step.left <= _LINEAR_SHARE * bent + _ROUNDING * size:
             break
@@ -198,41 +185,36 @@ def propose(curvature: Curvature, W: Floats, leaving: Leaving, setting: Setting)
         if better.left >= step.left:
             break
         step = better
-        bent = step_bound(curvature, step, way, downdate.error, setting)
+        bent = step_bound(curvature, step, *way, downdate.error, setting)
     n_columns = sum(root.shape[1] for root in roots)
     flops = sum(len(root) ** 2 for root in roots) * (6.0 + 4.0 * n_columns / len(roots))
     added = step.left + bent + curvature.rounding(W)
-    return Proposal(W + step.change, added, size, downdate, flops)
+    return Proposal(W + step.change, added, downdate, flops)
 
 
-class Way(NamedTuple):
-    """How far the parameters are from where the Hessian was taken; see `concordant_bound`."""
-
-    offsets: list[float]
-    drifts: list[float]
-
-
-def step_bound(curvature: Curvature, step: Step, way: Way, error: float, setting: Setting) -> float:
+def step_bound(
+    curvature: Curvature,
+    step: Step,
+    offsets: list[float],
+    drifts: list[float],
+    error: float,
+    setting: Setting,
+) -> float:
     """Bound of the gradient that the bent part of the loss leaves after the step.
 
-    `error` is the size of what the Hessian in use may miss.
+    `offsets` and `drifts` say how far the parameters are from where the Hessian was taken, see
+    `concordant_bound`; `error` is the size of what the Hessian in use may miss.
     """
     loss, radius = setting.loss, curvature.radius
     lengths = block_norms(step.change, len(curvature.blocks))
-    length = sqrt(sum(part * part for part in lengths))
-    bounds = []
+    length, bounds = sqrt(sum(part * part for part in lengths)), []
     if setting.bound != "worst-case":
-        energies = [
-            energy + error * part * part
-            for energy, part in zip(step.energies, lengths, strict=True)
-        ]
-        bounds.append(
-            concordant_bound(
-                loss, radius, way.offsets, lengths, curvature.tops, way.drifts, energies
-            )
-        )
+        pairs = zip(step.energies, lengths, strict=True)
+        energies = [energy + error * part * part for energy, part in pairs]
+        numbers = offsets, lengths, curvature.tops, drifts, energies
+        bounds.append(concordant_bound(loss, radius, *numbers))
     if setting.bound != "data-dependent":
-        offset = sqrt(sum(part * part for part in way.offsets))
+        offset = sqrt(sum(part * part for part in offsets))
         bounds.append(lipschitz_bound(loss, radius, setting.n_left, offset, length))
     return min(bounds) + error * length
 
@@ -264,6 +246,7 @@ class Repaired(Opaque):
     reach: list[float] | None
 
 
+@one_thread()
 def repair(
     problem: Problem,
     W: Floats,
@@ -292,19 +275,6 @@ def repair(
     tolerance : float
         Gradient at which solving again stops: that of training.
     """
-    with one_thread():
-        return _repair(problem, W, account, solve, renew, origin, tolerance)
-
-
-def _repair(
-    problem: Problem,
-    W: Floats,
-    account: Account,
-    solve: Solve,
-    renew: Callable[[Floats], Curvature] | None,
-    origin: Floats | None,
-    tolerance: float,
-) -> Repaired:
     measured_at, slack = W, problem.gradient_error(W)
     comfort = _COMFORT * account.limit
     if origin is None:

@@ -1,4 +1,20 @@
-"""The replay of a descent without some rows (Wu et al. 2020).
+"""The path of a gradient descent, and its replay without some rows (Wu et al. 2020).
+
+Which rows make which step of a stochastic descent: a removal reshuffles nobody.
+
+The steps are cut into epochs of n_batches steps. In every epoch a row belongs to one batch::
+
+    key(row)    = mix64(keyed_hash(seed, "batch", id of the row), number of the row among its id's)
+    batch(row)  = mix64(keyed_hash(seed, "batch-epoch", epoch), key(row)) mod n_batches
+
+It depends on the row's own id, on the seed and on the epoch, and on nobody else. Sizes of batches
+vary; a batch may be empty.
+
+The path of a gradient descent: where it was and which way it went, step by step.
+
+Products with a Hessian that is known from a few steps only: L-BFGS in compact form.
+
+`letheon.removal.secant_matrix` has the formula.
 
 Gradient descent that is recorded, and replayed without some rows (Wu et al. 2020).
 
@@ -18,27 +34,205 @@ descent without the rows that leave keeps the distance v_t = w'_t - w_t, where::
     g'(w'_t) ~ g'_t + H v_t,        v_(t+1) = v_t - rate (g'_t - g_t + H v_t)
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import blas
+from scipy.linalg import blas, lapack
 
-from letheon.linear._path import Batches, BlockSecants, Sizes, Trajectory
+from letheon.data import Ids
 from letheon.linear._problem import NOBODY, Floats, Loss, Positions, Problem, roots_of, slope_sum
-from letheon.removal import Exactness, Opaque, descend, opaque_repr
+from letheon.removal import Exactness, Opaque, RecordedPath, allocate_file, descend, secant_matrix
+from letheon.seeds import Purpose, keyed_hash, mix64
+
+Keys = NDArray[np.uint64]
 
 
-class Replay(NamedTuple):
+def row_keys(ids: Ids, seed: int) -> Keys:
+    """Return the key of every row; rows of one person have different ones."""
+    owners = ids.hashes(seed, Purpose.BATCH)
+    order = np.argsort(owners, kind="stable")
+    ranks = np.arange(len(owners), dtype=np.int64)
+    in_order = owners[order]
+    is_first = np.append(True, in_order[1:] != in_order[:-1])[: len(owners)]
+    numbers = np.empty(len(owners), np.uint64)
+    numbers[order] = ranks - np.maximum.accumulate(np.where(is_first, ranks, 0))
+    return mix64(owners, numbers)
+
+
+class Batches:
+    """The batches of one descent.
+
+    Parameters
+    ----------
+    keys : ndarray of uint64
+        Key of every slot.
+    alive : ndarray of bool
+        Which slots hold a row.
+    n_batches : int
+        Batches in an epoch.
+    seed : int
+        Seed of the model.
+    """
+
+    def __init__(self, keys: Keys, alive: NDArray[np.bool_], n_batches: int, seed: int) -> None:
+        self._keys = keys
+        self._held = np.flatnonzero(alive)
+        self._n_batches = n_batches
+        self._seed = seed
+        self._epoch = -1
+        self._order: Positions = np.empty(0, np.int64)
+        self._ends: Positions = np.empty(0, np.int64)
+
+    def at(self, step: int) -> Positions:
+        """Return the positions of the rows of a step, ascending."""
+        epoch, batch = divmod(step, self._n_batches)
+        if epoch != self._epoch:
+            batches = self._batches(epoch, self._keys[self._held])
+            self._order = self._held[np.argsort(batches, kind="stable")]
+            counts = np.bincount(batches, minlength=self._n_batches)
+            self._epoch, self._ends = epoch, np.append(0, np.cumsum(counts))
+        return self._order[self._ends[batch] : self._ends[batch + 1]]
+
+    def meetings(self, chosen: Positions, n_steps: int) -> Iterator[tuple[int, Positions]]:
+        """Yield the steps, ascending, that some rows take part in, and which of them do."""
+        keys = self._keys[chosen]
+        for first in range(0, n_steps, self._n_batches):
+            batches = self._batches(first // self._n_batches, keys)
+            for batch in np.unique(batches).tolist():
+                if first + batch < n_steps:
+                    yield first + batch, np.flatnonzero(batches == batch)
+
+    def _batches(self, epoch: int, keys: Keys) -> Positions:
+        key = keyed_hash(self._seed, Purpose.BATCH_EPOCH, epoch)
+        return (mix64(key, keys) % np.uint64(self._n_batches)).astype(np.int64)
+
+
+Sizes = NDArray[np.int64]
+
+
+class Trajectory(RecordedPath[Floats]):
+    """A path in float64, score after score."""
+
+    @classmethod
+    def allocate(cls, n_steps: int, n_parameters: int, max_memory: int) -> Self:
+        """Return room for a path: in memory, or in a file if it takes more bytes than that."""
+        shape = (2, n_steps, n_parameters)
+        n_bytes = 8 * int(np.prod(shape, dtype=np.int64))
+        if n_bytes <= max_memory:
+            room = np.zeros(shape)
+        else:
+            room = np.frombuffer(allocate_file(n_bytes), np.float64).reshape(shape)
+        return cls(room[0], room[1], np.zeros(n_steps, np.int64))
+
+    def _to_state(self) -> dict[str, Any]:
+        return {"points": self.points, "gradients": self.gradients, "sizes": self.sizes}
+
+    @classmethod
+    def _from_state(cls, state: dict[str, Any]) -> Self:
+        return cls(state["points"], state["gradients"], state["sizes"])
+
+
+# Least scale c of the starting matrix, in the mean objective: that of the authors of DeltaGrad.
+LEAST_SCALE = 1e-3
+
+
+class Secants:
+    """The last pairs (s, y) of one block of the Hessian.
+
+    Parameters
+    ----------
+    history : int
+        How many pairs are kept.
+    size : int
+        Length of s and y.
+    """
+
+    def __init__(self, history: int, size: int) -> None:
+        # Pairs stay where they are: the newest takes the place of the oldest.
+        self._s, self._y = np.zeros((history, size)), np.zeros((history, size))
+        self._inner = np.zeros((history, history))  # s_i . y_j
+        self._gram = np.zeros((history, history))  # s_i . s_j
+        self._ages = np.zeros(history, np.int64)
+        self._n_pushed = 0
+        self._scale = 0.0
+        self._factor: tuple[Floats, Any] | None = None
+
+    def __len__(self) -> int:
+        return min(self._n_pushed, len(self._ages))
+
+    def push(self, s: Floats, y: Floats) -> bool:
+        """Keep a pair, and drop the oldest if there are too many; refused unless s.y > 0."""
+        along = float(s @ y)
+        if not along > 0.0:
+            return False
+        place = self._n_pushed % len(self._ages)
+        self._s[place], self._y[place] = s, y
+        self._ages[place] = self._n_pushed
+        self._n_pushed += 1
+        n = len(self)
+        self._inner[place, :n], self._inner[:n, place] = self._y[:n] @ s, self._s[:n] @ y
+        self._gram[place, :n] = self._gram[:n, place] = self._s[:n] @ s
+        self._scale = max(along / self._gram[place, place], LEAST_SCALE)
+        self._factor = None
+        return True
+
+    def product(self, v: Floats) -> Floats | None:
+        """Return B v; None where there is no pair, or none that can be computed with."""
+        n, scale = len(self), self._scale
+        if n == 0:
+            return None
+        if self._factor is None:
+            middle = secant_matrix(self._inner[:n, :n], self._gram[:n, :n], self._ages[:n], scale)
+            self._factor = lapack.dgetrf(middle)[:2]
+        ahead = np.concatenate([self._y[:n] @ v, scale * (self._s[:n] @ v)])
+        middle, _ = lapack.dgetrs(*self._factor, ahead)
+        product: Floats = scale * v
+        product -= middle[:n] @ self._y[:n]
+        product -= (scale * middle[n:]) @ self._s[:n]
+        return product if np.isfinite(product).all() else None
+
+
+class BlockSecants:
+    """Pairs of parameters whose Hessian has several blocks, one after the other."""
+
+    def __init__(self, history: int, n_blocks: int, size: int) -> None:
+        self._blocks = [Secants(history, size) for _ in range(n_blocks)]
+        self._shape = n_blocks, size
+
+    def push(self, s: Floats, y: Floats) -> None:
+        """Keep a pair, block by block."""
+        pairs = zip(self._blocks, s.reshape(self._shape), y.reshape(self._shape), strict=True)
+        for block, s_block, y_block in pairs:
+            block.push(s_block, y_block)
+
+    def product(self, v: Floats, most: float) -> Floats | None:
+        """Return B v, or None where it cannot be trusted.
+
+        That is where a block that moved has no pairs, or where B v is longer than `most` times v,
+        `most` being an upper bound of the Hessian's norm.
+        """
+        product = np.zeros(self._shape)
+        for block, change, out in zip(self._blocks, v.reshape(self._shape), product, strict=True):
+            length = float(np.linalg.norm(change))
+            if length == 0.0:
+                continue
+            bent = block.product(change)
+            if bent is None or not float(np.linalg.norm(bent)) <= most * length:
+                return None
+            out[:] = bent
+        return product.ravel()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Replay(Opaque):
     """A path, where it ends, and how many of its gradients were computed from all rows."""
 
     trajectory: Trajectory
     end: Floats
     n_exact: int
-
-    def __repr__(self) -> str:
-        return opaque_repr(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,10 +317,6 @@ class Removed:
         self._stretch: Floats = np.where(self.sizes > 0, stretch, 0.0)
         self._shrinkage: Floats = np.where(self.sizes > 0, self.lam - stretch * descent.lam, 0.0)
 
-    def in_all_steps(self) -> bool:
-        """Whether every step has all rows, as without batches."""
-        return self._everybody is not None
-
     def members(self, step: int) -> Positions:
         """Return which of the removed rows were in a step."""
         return self._meetings.get(step, NOBODY) if self._everybody is None else self._everybody
@@ -155,23 +345,19 @@ class Removed:
         adjusted = self._stretch[span, None] * path.gradients[span]
         if self._shrinkage[span].any():
             adjusted += self._shrinkage[span, None] * points
-        if self.in_all_steps():
-            adjusted -= self._own_gradients(points) / self.after.n_held
-            return adjusted
-        shape = self.after.shape[::-1]
-        for t in range(begin, end):
-            own = self.own_gradient(points[t - begin].reshape(shape).T, t)
-            if own is not None and self.sizes[t]:
-                adjusted[t - begin] -= own / self.sizes[t]
-        return adjusted
-
-    def _own_gradients(self, points: Floats) -> Floats:
-        """Sums of the removed rows' gradients at many points: two products of matrices."""
         (d, K), n_points, m = self.after.shape, len(points), len(self.y)
+        if self._everybody is None:
+            for t in range(begin, end):
+                own = self.own_gradient(points[t - begin].reshape(K, d).T, t)
+                if own is not None and self.sizes[t]:
+                    adjusted[t - begin] -= own / self.sizes[t]
+            return adjusted
+        # Sums of the removed rows' gradients at all points: two products of matrices.
         scores = (self.rows @ points.reshape(n_points * K, d).T).reshape(m, n_points, K)
         slopes = self.loss.slope(scores.reshape(m * n_points, K), np.repeat(self.y, n_points))
         sums: Floats = self.rows.T @ slopes.reshape(m, n_points * K)
-        return sums.T.reshape(n_points, K * d)
+        adjusted -= sums.T.reshape(n_points, K * d) / self.after.n_held
+        return adjusted
 
 
 def replayed_by_secants(
@@ -186,7 +372,7 @@ def replayed_by_secants(
     secants = BlockSecants(exactness.history, n_blocks, descent.n_parameters // n_blocks)
     # No descent with this rate goes down where the Hessian is larger.
     steepest = 2.0 / descent.rate
-    found, n_exact = descent.room(len(path)), 0
+    replayed, n_exact = descent.room(len(path)), 0
 
     def gradient(t: int, w: Floats) -> tuple[Floats, int]:
         nonlocal n_exact
@@ -202,8 +388,8 @@ def replayed_by_secants(
             g = path.gradients[t] + bent
         return removed.adjusted(g, w, removed.own_gradient(descent.matrix(w), t), t), size
 
-    end = descend(found, path.points[0].copy(), [descent.rate] * len(path), gradient)
-    return Replay(found, end, n_exact)
+    end = descend(replayed, path.points[0].copy(), [descent.rate] * len(path), gradient)
+    return Replay(replayed, end, n_exact)
 
 
 # Numbers of the blocks of a path and of scores along it that are worked on at once.
@@ -243,12 +429,20 @@ class Checkpoints(Opaque):
 
     def without(self, removed: Removed) -> "Checkpoints":
         """Return the Hessians of the rows that stay, in memory of their own."""
-        d, K = removed.after.shape
-        blocks = [
-            _downdated(each, removed, point.reshape(K, d).T)
-            for each, point in zip(self.blocks, self.points, strict=True)
-        ]
-        return Checkpoints(self.points, blocks, self.nearest)
+        (d, K), loss = removed.after.shape, removed.loss
+        step = max(1, _FACTOR_COLUMNS // (loss.n_outputs if loss.is_joint else 1))
+        copies = [[block.copy("F") for block in blocks] for blocks in self.blocks]
+        for blocks, point in zip(copies, self.points, strict=True):
+            for begin in range(0, len(removed.y), step):
+                rows, y = removed.rows[begin : begin + step], removed.y[begin : begin + step]
+                roots = roots_of(loss, rows, y, point.reshape(K, d).T)
+                for block, V in zip(blocks, roots, strict=True):
+                    if V.shape[1] == 1:
+                        blas.dsyr(-1.0, V[:, 0], a=block, lower=1, overwrite_a=1)
+                    else:
+                        columns = np.asfortranarray(V)
+                        blas.dsyrk(-1.0, columns, beta=1.0, c=block, lower=1, overwrite_c=1)
+        return Checkpoints(self.points, copies, self.nearest)
 
 
 def _nodes(points: Floats, n_nodes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -266,31 +460,12 @@ def _nodes(points: Floats, n_nodes: int) -> tuple[NDArray[np.int64], NDArray[np.
     return nodes, np.abs(lengths[:, None] - lengths[nodes]).argmin(axis=1)
 
 
-def _downdated(blocks: list[Floats], removed: Removed, W: Floats) -> list[Floats]:
-    """Return Hessian blocks at W without what the removed rows add to them."""
-    found = [block.copy("F") for block in blocks]
-    columns = removed.loss.n_outputs if removed.loss.is_joint else 1
-    step = max(1, _FACTOR_COLUMNS // columns)
-    for begin in range(0, len(removed.y), step):
-        rows, y = removed.rows[begin : begin + step], removed.y[begin : begin + step]
-        for k, V in enumerate(roots_of(removed.loss, rows, y, W)):
-            _take_out(found[k], V)
-    return found
-
-
-def _take_out(block: Floats, V: Floats) -> None:
-    if V.shape[1] == 1:
-        blas.dsyr(-1.0, V[:, 0], a=block, lower=1, overwrite_a=1)
-    else:
-        blas.dsyrk(-1.0, np.asfortranarray(V), beta=1.0, c=block, lower=1, overwrite_c=1)
-
-
 def replayed_by_hessians(
     descent: Descent, path: Trajectory, removed: Removed, checkpoints: Checkpoints
 ) -> Replay:
     """Replay a descent without some rows; `checkpoints` are those of the rows that stay."""
-    found, v = descent.room(len(path)), np.zeros(descent.n_parameters)
-    found.sizes[:] = removed.sizes
+    replayed, v = descent.room(len(path)), np.zeros(descent.n_parameters)
+    replayed.sizes[:] = removed.sizes
     per_step = max(descent.n_parameters, len(removed.y) * removed.loss.n_outputs)
     chunk = max(1, _CHUNK // per_step)
     for begin in range(0, len(path), chunk):
@@ -298,28 +473,23 @@ def replayed_by_hessians(
         g = removed.adjusted_path(path, begin, end)
         pull = g - path.gradients[begin:end]
         for t in range(begin, end):
-            found.points[t] = v
+            replayed.points[t] = v
             if removed.sizes[t]:
                 bent = _product(checkpoints.blocks[checkpoints.nearest[t]], v, removed)
-                found.gradients[t] = bent
+                replayed.gradients[t] = bent
                 v = v - descent.rate * (pull[t - begin] + bent)
             else:
                 v = v - descent.rate * pull[t - begin]
-        found.points[begin:end] += path.points[begin:end]
-        found.gradients[begin:end] += g
+        replayed.points[begin:end] += path.points[begin:end]
+        replayed.gradients[begin:end] += g
     end_before = path.points[-1] - descent.rate * path.gradients[-1]
-    return Replay(found, end_before + v, 0)
+    return Replay(replayed, end_before + v, 0)
 
 
 def _product(blocks: list[Floats], v: Floats, removed: Removed) -> Floats:
     """Hessian of the mean objective times v."""
     scale, lam = 1.0 / removed.after.n_held, removed.lam
-    if len(blocks) == 1:
-        product: Floats = blas.dsymv(scale, blocks[0], v, beta=lam, y=v, lower=1)
-        return product
-    parts = v.reshape(len(blocks), -1)
-    products = [
-        blas.dsymv(scale, block, part, beta=lam, y=part, lower=1)
-        for block, part in zip(blocks, parts, strict=True)
-    ]
-    return np.concatenate(products)
+    pairs = zip(blocks, v.reshape(len(blocks), -1), strict=True)
+    return np.concatenate(
+        [blas.dsymv(scale, block, part, beta=lam, y=part, lower=1) for block, part in pairs]
+    )

@@ -88,9 +88,8 @@ def quasi_newton(problem: Problem, W: Floats, tolerance: float, max_iter: int) -
         maxfun=2 * max_iter,
         maxls=50,
     )
-    found: Floats = flat.reshape(shape)
-    flops = (calls + 1) * problem.pass_flops
-    return Solution(found, problem.gradient(found), flops, max(1, int(info["nit"])))
+    W, flops = flat.reshape(shape), (calls + 1) * problem.pass_flops
+    return Solution(W, problem.gradient(W), flops, max(1, int(info["nit"])))
 
 
 def newton(problem: Problem, W: Floats, tolerance: float, max_iter: int) -> Solution:
@@ -140,21 +139,13 @@ def newton_step(problem: Problem, W: Floats, gradient: Floats) -> tuple[Floats, 
 
 
 def conjugate_gradients(
-    problem: Problem,
-    curvature: Floats,
-    target: Floats,
-    tolerance: float,
-    *,
-    preconditioner: Floats | None = None,
-    max_iter: int = 500,
+    problem: Problem, curvature: Floats, target: Floats, tolerance: float, *, max_iter: int = 500
 ) -> tuple[Floats, float]:
     """Solve Hessian times x = target to a relative residual; return x and the operations it took.
 
-    The preconditioner is the Hessian's diagonal, or one that is near it.
+    The preconditioner is the Hessian's diagonal.
     """
-    if preconditioner is None:
-        preconditioner = problem.hessian_diagonal(curvature)
-    inverse = 1.0 / preconditioner
+    inverse = 1.0 / problem.hessian_diagonal(curvature)
     x, left = np.zeros_like(target), target.copy()
     scaled = inverse * left
     direction, energy = scaled.copy(), float((left * scaled).sum())

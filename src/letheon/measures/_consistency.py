@@ -2,32 +2,38 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from letheon.measures._intervals import FEWEST_ROWS, clopper_pearson, doubt_about, mean_of_rows
+from letheon.measures._intervals import (
+    FEWEST_ROWS,
+    Floats,
+    Resampling,
+    clopper_pearson,
+    doubt_about,
+    ratio_of_means,
+)
 from letheon.measures._measure import (
     Measure,
-    confidence_level,
+    Options,
+    as_numbers,
     finite,
     make_measure,
+    norm,
     predictions,
-    same_length,
+    require_one_kind,
+    require_same_length,
 )
 
 # float32 softmax outputs of many classes are off by about 1e-6
 _SUM_TOLERANCE = 1e-4
 
 
-def probabilities(name: str, proba: ArrayLike) -> NDArray[np.float64]:
+def _probabilities(name: str, proba: ArrayLike) -> Floats:
     """Return rows of class probabilities that add up to 1."""
-    p = np.asarray(proba, dtype=np.float64)
-    if p.ndim != 2 or p.size == 0:
-        raise ValueError(f"{name} must be of shape (rows, classes), not {p.shape}")
-    if not np.isfinite(p).all() or (p < 0).any():
-        raise ValueError(f"{name} holds NaN, infinite or negative numbers, not probabilities")
+    p = as_numbers(name, proba, "of shape (rows, classes)", ndim=2, least=0.0)
     sums = p.sum(axis=1, keepdims=True)
     if (abs(sums - 1) > _SUM_TOLERANCE).any():
         raise ValueError(f"the rows of {name} must add up to 1, not {sums.ravel()[:5].tolist()}")
@@ -36,7 +42,7 @@ def probabilities(name: str, proba: ArrayLike) -> NDArray[np.float64]:
 
 def align_classes(
     proba_a: ArrayLike, classes_a: ArrayLike, proba_b: ArrayLike, classes_b: ArrayLike
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[Any]]:
+) -> tuple[Floats, Floats, NDArray[Any]]:
     """Return both probability tables over the union of the classes.
 
     When the last row of a class is forgotten, `classes_` shrinks, and columns of two models no
@@ -61,8 +67,7 @@ def align_classes(
     (['x', 'y', 'z'], [[0.2, 0.0, 0.8]], [[0.0, 0.5, 0.5]])
     """
     first, second = _labels("classes_a", classes_a), _labels("classes_b", classes_b)
-    if (first.dtype.kind in "US") != (second.dtype.kind in "US"):
-        raise ValueError("the classes of one model are strings and those of the other are not")
+    require_one_kind("classes", first, second)
     union = np.union1d(first, second)
     a = _spread("proba_a", proba_a, first, union)
     b = _spread("proba_b", proba_b, second, union)
@@ -83,11 +88,9 @@ def _labels(name: str, classes: ArrayLike) -> NDArray[Any]:
     return labels
 
 
-def _spread(
-    name: str, proba: ArrayLike, classes: NDArray[Any], union: NDArray[Any]
-) -> NDArray[np.float64]:
+def _spread(name: str, proba: ArrayLike, classes: NDArray[Any], union: NDArray[Any]) -> Floats:
     """Return the columns of `proba` at their places among the union of the classes."""
-    p = probabilities(name, proba)
+    p = _probabilities(name, proba)
     if p.shape[1] != len(classes):
         raise ValueError(f"{name} has {p.shape[1]} columns for {len(classes)} classes")
     wide = np.zeros((p.shape[0], len(union)))
@@ -98,7 +101,7 @@ def _spread(
 Parameters = ArrayLike | Sequence[ArrayLike]
 
 
-def _blocks(name: str, theta: Parameters) -> list[NDArray[np.float64]]:
+def _blocks(name: str, theta: Parameters) -> list[Floats]:
     """Return the parameters as a list of finite arrays."""
     parts = theta if isinstance(theta, list | tuple) else [theta]
     arrays = [np.asarray(part) for part in parts]
@@ -108,22 +111,6 @@ def _blocks(name: str, theta: Parameters) -> list[NDArray[np.float64]]:
     if not all(np.isfinite(block).all() for block in blocks):
         raise ValueError(f"{name} contains NaN or infinite numbers")
     return blocks
-
-
-def _parameter_count(unlearned: list[NDArray[np.float64]], naive: list[NDArray[np.float64]]) -> int:
-    """Return the number of parameters, the same in both models."""
-    if len(unlearned) != len(naive):
-        raise ValueError(
-            f"the unlearned model has {len(unlearned)} parameter arrays and the naive one "
-            f"{len(naive)}"
-        )
-    for i, (a, b) in enumerate(zip(unlearned, naive, strict=True)):
-        if a.shape != b.shape:
-            raise ValueError(f"parameter array {i} has shapes {a.shape} and {b.shape}")
-    n = sum(block.size for block in unlearned)
-    if n == 0:
-        raise ValueError("there are no parameters")
-    return n
 
 
 def parameter_consistency(theta_unlearned: Parameters, theta_naive: Parameters) -> Measure:
@@ -149,12 +136,19 @@ def parameter_consistency(theta_unlearned: Parameters, theta_naive: Parameters) 
     """
     unlearned = _blocks("theta_unlearned", theta_unlearned)
     naive = _blocks("theta_naive", theta_naive)
-    n = _parameter_count(unlearned, naive)
+    if len(unlearned) != len(naive):
+        raise ValueError(
+            f"the unlearned model has {len(unlearned)} parameter arrays and the naive one "
+            f"{len(naive)}"
+        )
+    for i, (a, b) in enumerate(zip(unlearned, naive, strict=True)):
+        if a.shape != b.shape:
+            raise ValueError(f"parameter array {i} has shapes {a.shape} and {b.shape}")
+    if sum(block.size for block in unlearned) == 0:
+        raise ValueError("there are no parameters")
     gaps = np.concatenate([(a - b).ravel() for a, b in zip(unlearned, naive, strict=True)])
-    # scaled first, so that squares neither overflow nor vanish
-    scale = float(abs(gaps).max())
-    distance = scale * float(np.linalg.norm(gaps / scale)) if scale > 0 else 0.0
-    return make_measure("parameter consistency", distance, (distance, distance), n)
+    distance = norm(gaps)
+    return make_measure("parameter consistency", distance, (distance, distance), gaps.size)
 
 
 def output_consistency(
@@ -186,8 +180,18 @@ def output_consistency(
     >>> print(output_consistency([0, 1, 1, 0], [0, 1, 1, 1]))
     output consistency: 75% [19.41, 99.37] at 0.95 (measured, n=4, higher is better)
     """
-    confidence_level(confidence)
-    unlearned, naive = _label_pair(pred_unlearned, pred_naive)
+    unlearned = predictions("pred_unlearned", pred_unlearned)
+    naive = predictions("pred_naive", pred_naive)
+    require_same_length(pred_unlearned=unlearned, pred_naive=naive)
+    for name, values in (("pred_unlearned", unlearned), ("pred_naive", naive)):
+        if values.ndim != 1:
+            raise ValueError(f"{name} must be one label per row, not shape {values.shape}")
+        if values.dtype.kind == "f" and (values != np.round(values)).any():
+            raise ValueError(
+                f"{name} holds fractions: equality of predictions is a measure for classifiers; "
+                "for regression compare a metric with `effectiveness`"
+            )
+    require_one_kind("labels", unlearned, naive)
     return _agreement("output consistency", unlearned == naive, confidence)
 
 
@@ -199,31 +203,6 @@ def _agreement(name: str, agrees: NDArray[np.bool_], confidence: float, note: st
     return make_measure(name, 100 * count / n, interval, n, confidence=confidence, note=note)
 
 
-def _label_pair(
-    pred_unlearned: ArrayLike, pred_naive: ArrayLike
-) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
-    """Return the labels of both models, comparable and of one length."""
-    named = [
-        ("pred_unlearned", predictions("pred_unlearned", pred_unlearned)),
-        ("pred_naive", predictions("pred_naive", pred_naive)),
-    ]
-    same_length(named)
-    for name, values in named:
-        if values.ndim != 1:
-            raise ValueError(f"{name} must be one label per row, not shape {values.shape}")
-        if values.dtype.kind == "f" and (values != np.round(values)).any():
-            raise ValueError(
-                f"{name} holds fractions: equality of predictions is a measure for classifiers; "
-                "for regression compare a metric with `effectiveness`"
-            )
-    unlearned, naive = named[0][1], named[1][1]
-    if (unlearned.dtype.kind in "US") != (naive.dtype.kind in "US") and "O" not in (
-        unlearned.dtype.kind + naive.dtype.kind
-    ):
-        raise ValueError("the labels of one model are strings and those of the other are not")
-    return unlearned, naive
-
-
 def kl_consistency(
     proba_unlearned: ArrayLike,
     proba_naive: ArrayLike,
@@ -231,9 +210,7 @@ def kl_consistency(
     classes_unlearned: ArrayLike | None = None,
     classes_naive: ArrayLike | None = None,
     floor: float = 0.0,
-    confidence: float = 0.95,
-    n_resamples: int = 1000,
-    seed: int = 0,
+    **resampling: Unpack[Resampling],
 ) -> Measure:
     """Return the mean Kullback-Leibler divergence of the class probabilities (equation 3.5).
 
@@ -269,49 +246,37 @@ def kl_consistency(
     >>> kl_consistency([[0.5, 0.5]], [[1.0, 0.0]]).value
     inf
     """
-    confidence_level(confidence)
-    p, q = _tables(proba_unlearned, proba_naive, classes_unlearned, classes_naive)
+    if (classes_unlearned is None) != (classes_naive is None):
+        raise ValueError("give classes_unlearned and classes_naive, or neither")
+    if classes_unlearned is not None and classes_naive is not None:
+        p, q, _ = align_classes(proba_unlearned, classes_unlearned, proba_naive, classes_naive)
+    else:
+        p = _probabilities("proba_unlearned", proba_unlearned)
+        q = _probabilities("proba_naive", proba_naive)
+    if p.shape != q.shape:
+        raise ValueError(
+            f"the probabilities have shapes {p.shape} and {q.shape}, which must be the same; "
+            "models with different classes need classes_unlearned and classes_naive"
+        )
     if not 0 <= floor < 1 / p.shape[1]:
         raise ValueError(f"floor must be at least 0 and below 1/{p.shape[1]}, not {floor!r}")
     if floor > 0:
         q = np.maximum(q, floor)
         q /= q.sum(axis=1, keepdims=True)
     note = f"probabilities floored at {floor:g}" if floor > 0 else ""
-    return _mean_divergence(divergence(p, q), confidence, n_resamples, seed, note)
+    return _mean_divergence(divergence(p, q), note, resampling)
 
 
-def _mean_divergence(
-    rows: NDArray[np.float64], confidence: float, n_resamples: int, seed: int, note: str = ""
-) -> Measure:
+def _mean_divergence(rows: Floats, note: str, resampling: Resampling) -> Measure:
     """Return the mean over rows; no interval where it is infinite or the same for each row."""
-    value, interval = float(rows.mean()), None
-    if math.isfinite(value):
-        interval = mean_of_rows(rows, confidence=confidence, n_resamples=n_resamples, seed=seed)
+    interval = ratio_of_means(rows, **resampling)
     doubt = "" if interval is None else doubt_about(rows, FEWEST_ROWS, "rows")
-    return make_measure(
-        "KL consistency", value, interval, rows.size, confidence=confidence, note=note, doubt=doubt
-    )
+    options: Options = {"confidence": resampling.get("confidence", 0.95), "note": note}
+    value = float(rows.mean())
+    return make_measure("KL consistency", value, interval, rows.size, doubt=doubt, **options)
 
 
-def _tables(
-    p: ArrayLike, q: ArrayLike, classes_p: ArrayLike | None, classes_q: ArrayLike | None
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return both probability tables over the same classes."""
-    if (classes_p is None) != (classes_q is None):
-        raise ValueError("give classes_unlearned and classes_naive, or neither")
-    if classes_p is not None and classes_q is not None:
-        a, b, _ = align_classes(p, classes_p, q, classes_q)
-    else:
-        a, b = probabilities("proba_unlearned", p), probabilities("proba_naive", q)
-    if a.shape != b.shape:
-        raise ValueError(
-            f"the probabilities have shapes {a.shape} and {b.shape}, which must be the same; "
-            "models with different classes need classes_unlearned and classes_naive"
-        )
-    return a, b
-
-
-def divergence(p: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np.float64]:
+def divergence(p: Floats, q: Floats) -> Floats:
     """Return KL(p || q) of each row."""
     with np.errstate(divide="ignore"):
         log_q = np.log(q)
@@ -327,9 +292,7 @@ def prediction_gap(
     pred_naive: ArrayLike,
     *,
     relative: bool = False,
-    confidence: float = 0.95,
-    n_resamples: int = 1000,
-    seed: int = 0,
+    **resampling: Unpack[Resampling],
 ) -> Measure:
     """Return the root mean square of the difference of two models' predictions.
 
@@ -358,7 +321,6 @@ def prediction_gap(
     >>> prediction_gap([1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, 2.0]).value
     1.0
     """
-    confidence_level(confidence)
     unlearned, naive = _number_pair(pred_unlearned, pred_naive)
     gaps, unit = unlearned - naive, 1.0
     if relative:
@@ -368,18 +330,14 @@ def prediction_gap(
     # scaled first, so that squares neither overflow nor vanish
     scale = float(abs(gaps).max()) or 1.0
     squares = (gaps / scale) ** 2
-    ends = mean_of_rows(squares, confidence=confidence, n_resamples=n_resamples, seed=seed)
+    ends = ratio_of_means(squares, **resampling)
     value, factor = math.sqrt(float(squares.mean())), scale / unit
     interval = None if ends is None else (factor * math.sqrt(ends[0]), factor * math.sqrt(ends[1]))
     note = "in standard deviations of the retrained model's predictions" if relative else ""
+    doubt = doubt_about(squares, FEWEST_ROWS, "rows")
+    options: Options = {"confidence": resampling.get("confidence", 0.95), "note": note}
     return make_measure(
-        "prediction gap",
-        factor * value,
-        interval,
-        gaps.size,
-        confidence=confidence,
-        note=note,
-        doubt=doubt_about(squares, FEWEST_ROWS, "rows"),
+        "prediction gap", factor * value, interval, gaps.size, doubt=doubt, **options
     )
 
 
@@ -410,7 +368,6 @@ def agreement_within(
     >>> agreement_within([1.0, 2.0, 3.0, 4.0], [1.5, 2.0, 3.0, 2.0], 0.5).value
     75.0
     """
-    confidence_level(confidence)
     if not finite("tolerance", tolerance) >= 0:
         raise ValueError(f"tolerance must be at least 0, not {tolerance!r}")
     unlearned, naive = _number_pair(pred_unlearned, pred_naive)
@@ -423,10 +380,7 @@ def kl_gaussian(
     mean_naive: ArrayLike,
     sd_unlearned: ArrayLike,
     sd_naive: ArrayLike,
-    *,
-    confidence: float = 0.95,
-    n_resamples: int = 1000,
-    seed: int = 0,
+    **resampling: Unpack[Resampling],
 ) -> Measure:
     """Return the mean divergence of two Gaussian predictive laws (survey, equation 3.5).
 
@@ -454,22 +408,17 @@ def kl_gaussian(
     >>> kl_gaussian([1.0], [0.0], 1.0, 1.0).value
     0.5
     """
-    confidence_level(confidence)
-    m_p, m_q = _number_pair(mean_unlearned, mean_naive)
-    s_p, s_q = (
-        _deviations(name, sd, m_p.size)
-        for name, sd in (("sd_unlearned", sd_unlearned), ("sd_naive", sd_naive))
-    )
-    rows = gaussian_divergence(m_p, m_q, s_p, s_q)
-    return _mean_divergence(rows, confidence, n_resamples, seed)
+    means = _number_pair(mean_unlearned, mean_naive)
+    n, deviations = len(means[0]), []
+    for name, sd in (("sd_unlearned", sd_unlearned), ("sd_naive", sd_naive)):
+        if np.shape(sd) not in ((), (n,)):
+            raise ValueError(f"{name} must be one number or {n} of them, not shape {np.shape(sd)}")
+        every = np.broadcast_to(np.asarray(sd, np.float64), (n,))
+        deviations.append(as_numbers(name, every, "", least=0.0))
+    return _mean_divergence(gaussian_divergence(*means, *deviations), "", resampling)
 
 
-def gaussian_divergence(
-    m_p: NDArray[np.float64],
-    m_q: NDArray[np.float64],
-    s_p: NDArray[np.float64],
-    s_q: NDArray[np.float64],
-) -> NDArray[np.float64]:
+def gaussian_divergence(m_p: Floats, m_q: Floats, s_p: Floats, s_q: Floats) -> Floats:
     """Return KL(N(m_p, s_p²) || N(m_q, s_q²)) of each row."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = s_p / s_q
@@ -482,28 +431,9 @@ def gaussian_divergence(
     return np.asarray(np.where(certain & (m_p == m_q), 0.0, rows))
 
 
-def _number_pair(
-    pred_unlearned: ArrayLike, pred_naive: ArrayLike
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _number_pair(pred_unlearned: ArrayLike, pred_naive: ArrayLike) -> tuple[Floats, Floats]:
     """Return finite numbers of both models, one for each row."""
-    named = [
-        (name, np.asarray(values, dtype=np.float64))
-        for name, values in (("pred_unlearned", pred_unlearned), ("pred_naive", pred_naive))
-    ]
-    for name, numbers in named:
-        if numbers.ndim != 1 or numbers.size == 0:
-            raise ValueError(f"{name} must be one number per row, not shape {numbers.shape}")
-        if not np.isfinite(numbers).all():
-            raise ValueError(f"{name} contains NaN or infinite numbers")
-    same_length(named)
-    return named[0][1], named[1][1]
-
-
-def _deviations(name: str, sd: ArrayLike, n: int) -> NDArray[np.float64]:
-    """Return one standard deviation for each row."""
-    values = np.asarray(sd, dtype=np.float64)
-    if values.shape not in ((), (n,)):
-        raise ValueError(f"{name} must be one number or {n} of them, not shape {values.shape}")
-    if not (np.isfinite(values).all() and (values >= 0).all()):
-        raise ValueError(f"{name} must be finite and not negative")
-    return np.broadcast_to(values, (n,))
+    unlearned = as_numbers("pred_unlearned", pred_unlearned, "one number per row")
+    naive = as_numbers("pred_naive", pred_naive, "one number per row")
+    require_same_length(pred_unlearned=unlearned, pred_naive=naive)
+    return unlearned, naive

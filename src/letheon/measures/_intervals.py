@@ -3,11 +3,22 @@
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaincinv, ndtr, stdtrit
 
+
+class Resampling(TypedDict, total=False):
+    """How a bootstrap resamples: coverage aimed at, number of resamples, and their seed."""
+
+    confidence: float
+    n_resamples: int
+    seed: int
+
+
+Floats = NDArray[np.float64]
 Interval = tuple[float, float]
 Rows = NDArray[np.int64]
 
@@ -19,11 +30,17 @@ _ROUNDING = 1e-12
 
 # Numbers drawn in one step of a bootstrap: bounds its memory.
 _BLOCK = 2**20
-_TIMES_RESAMPLED = 1000
 # With fewer the coverage of means of skewed rows was below 93.5 %.
 FEWEST_ROWS = 100
 # Skewness of a sample over the root of its size, which is 1 when a single value rules the mean.
 _MOST_SKEWED = 0.6
+
+
+def _check(confidence: float, n_resamples: int = 1) -> None:
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must be between 0 and 1, not {confidence!r}")
+    if n_resamples < 1:
+        raise ValueError(f"n_resamples must be at least 1, not {n_resamples}")
 
 
 def bootstrap(
@@ -31,9 +48,9 @@ def bootstrap(
     n: int,
     value: float,
     *,
-    confidence: float,
-    n_resamples: int,
-    seed: int,
+    confidence: float = 0.95,
+    n_resamples: int = 1000,
+    seed: int = 0,
 ) -> Interval | None:
     """Return the expanded percentile bootstrap interval of `statistic`, a function of row numbers.
 
@@ -44,8 +61,7 @@ def bootstrap(
     is None when it would pretend to knowledge: fewer than two rows, no variation at all between
     resamples (models that agree on every row), or a metric undefined on many resamples.
     """
-    if n_resamples < 1:
-        raise ValueError(f"n_resamples must be at least 1, not {n_resamples}")
+    _check(confidence, n_resamples)
     if n < 2:
         return None
     rng = np.random.default_rng(seed)
@@ -69,36 +85,18 @@ def _tried(statistic: Callable[[Rows], float], rows: Rows) -> float:
         return math.nan
 
 
-def mean_of_rows(
-    values: NDArray[np.float64], *, confidence: float, n_resamples: int, seed: int
-) -> Interval | None:
-    """Return the interval of the mean of independent rows that are not negative.
-
-    See `ratio_of_means`: the same, without a second sample. None for fewer than two rows, an
-    infinite value, no spread, or so many zeros that resamples hold nothing else.
-    """
-    return _log_t([values], confidence, n_resamples, seed)
-
-
 def ratio_of_means(
-    top: NDArray[np.float64], bottom: NDArray[np.float64], confidence: float
+    *samples: Floats, confidence: float = 0.95, n_resamples: int = 1000, seed: int = 0
 ) -> Interval | None:
     """Return the interval of a ratio of two means of independent samples that are not negative.
 
     Bootstrap-t of the logarithm of the ratio: times, work and divergences are skewed, and a
     resample shows by how much Student's ratio is. Where Student's own quantile, with Welch's
     degrees of freedom, is wider, it is taken: a handful of values cannot show their skewness.
-    None with a single value or no spread.
+    Of a single sample it is the interval of its mean. None with a single value, an infinite one, no
+    spread, or so many zeros that resamples hold nothing else.
     """
-    return _log_t([top, bottom], confidence, _TIMES_RESAMPLED, 0)
-
-
-def _log_t(
-    samples: Sequence[NDArray[np.float64]], confidence: float, n_resamples: int, seed: int
-) -> Interval | None:
-    """Return the interval of the mean of the first sample, divided by that of the second."""
-    if n_resamples < 1:
-        raise ValueError(f"n_resamples must be at least 1, not {n_resamples}")
+    _check(confidence, n_resamples)
     scales = [float(sample.max(initial=0.0)) for sample in samples]
     if min(sample.size for sample in samples) < 2 or not all(0 < s < math.inf for s in scales):
         return None
@@ -108,7 +106,7 @@ def _log_t(
     for sign, sample, scale in zip(signs, samples, scales, strict=False):
         rows = sample / scale
         mean, variance = _log_mean(rows[None])
-        means, drawn = _resampled(rows, n_resamples, rng)
+        means, drawn = _resample(rows, n_resamples, rng)
         value, draws = value + sign * float(mean[0]), draws + sign * (means - mean)
         variances.append(float(variance[0]))
         spreads = spreads + drawn
@@ -127,16 +125,14 @@ def _log_t(
     return low, high
 
 
-def _log_mean(rows: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _log_mean(rows: Floats) -> tuple[Floats, Floats]:
     """Return for each line the logarithm of its mean, and the variance of that logarithm."""
     means = rows.mean(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.log(means), rows.var(axis=1, ddof=1) / means**2 / rows.shape[1]
 
 
-def _resampled(
-    rows: NDArray[np.float64], n_resamples: int, rng: np.random.Generator
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _resample(rows: Floats, n_resamples: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
     """Return `_log_mean` of resamples."""
     n, parts = rows.size, []
     size = max(_BLOCK // n, 1)
@@ -147,7 +143,7 @@ def _resampled(
     return np.concatenate(logs), np.concatenate(variances)
 
 
-def doubt_about(values: NDArray[np.float64], fewest: int, what: str) -> str:
+def doubt_about(values: Floats, fewest: int, what: str) -> str:
     """Return why the interval of their mean may be too narrow; empty from `fewest` values on.
 
     Simulated in the tests of coverage. A sample that is more skewed than `_MOST_SKEWED` is ruled by
@@ -184,6 +180,7 @@ def clopper_pearson(successes: float, n: float, confidence: float) -> Interval:
     Neither number need be whole: where observations depend on each other, both are divided by
     the same factor (Korn and Graubard 1998; see `effective_number`).
     """
+    _check(confidence)
     tail, failures = (1 - confidence) / 2, n - successes
     low = 0.0 if successes <= 0 else float(betaincinv(successes, failures + 1, tail))
     high = 1.0 if failures <= 0 else float(betaincinv(successes + 1, failures, 1 - tail))
@@ -203,7 +200,7 @@ def effective_number(share: float, variance: float, n_groups: int, confidence: f
 
 
 def student(
-    values: NDArray[np.float64], confidence: float, shared_error: float = 0.0, n_shared: int = 0
+    values: Floats, confidence: float, shared_error: float = 0.0, n_shared: int = 0
 ) -> Interval | None:
     """Return Student's interval of a mean; None for one value, no spread, or an infinite value.
 
@@ -211,6 +208,7 @@ def student(
     observations: that of one set of test rows, by which all runs were judged. Its variance is
     added, and Welch's degrees of freedom are taken.
     """
+    _check(confidence)
     n = values.size
     if not np.isfinite(values).all():
         return None

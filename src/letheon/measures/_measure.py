@@ -1,15 +1,14 @@
 """One measured number with all that is needed to read it; one number out of several runs."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from types import UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypedDict, Unpack, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from letheon.measures._intervals import Interval, student
+from letheon.measures._intervals import Floats, Interval, student
 
 
 def finite(name: str, value: float) -> float:
@@ -20,21 +19,18 @@ def finite(name: str, value: float) -> float:
     return number
 
 
-def confidence_level(confidence: float) -> float:
-    """Return `confidence` if it lies strictly between 0 and 1."""
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must be between 0 and 1, not {confidence!r}")
-    return float(confidence)
-
-
-def times(name: str, seconds: ArrayLike) -> NDArray[np.float64]:
-    """Return one or several timings as a vector of positive finite seconds."""
-    values = np.atleast_1d(np.asarray(seconds, dtype=np.float64))
-    if values.ndim != 1 or values.size == 0:
-        raise ValueError(f"{name} must be one number or a list of them, not shape {values.shape}")
-    if not (np.isfinite(values).all() and (values > 0).all()):
-        raise ValueError(f"{name} must be positive finite seconds, not {values.tolist()[:5]}")
-    return values
+def as_numbers(
+    name: str, values: ArrayLike, shape: str, *, ndim: int = 1, least: float = -math.inf
+) -> Floats:
+    """Return finite numbers of at least `least`; `shape` says in words what is expected."""
+    numbers = np.asarray(values, dtype=np.float64)
+    if numbers.ndim != ndim or numbers.size == 0:
+        raise ValueError(f"{name} must be {shape}, not shape {numbers.shape}")
+    is_bad = ~(np.isfinite(numbers) & (numbers >= least))
+    if is_bad.any():
+        limit = "" if least == -math.inf else f" and at least {least:g}"
+        raise ValueError(f"{name} must be finite{limit}, not {numbers[is_bad].tolist()[:5]}")
+    return numbers
 
 
 def predictions(name: str, y: ArrayLike) -> NDArray[Any]:
@@ -44,26 +40,32 @@ def predictions(name: str, y: ArrayLike) -> NDArray[Any]:
         raise ValueError(f"{name} must have one or two dimensions, not shape {values.shape}")
     if values.shape[0] == 0:
         raise ValueError(f"{name} is empty")
-    if _has_nan(values):
+    missing: Any = np.isnan(values) if values.dtype.kind in "fc" else []
+    if values.dtype.kind == "O":
+        missing = [v is None or (isinstance(v, float) and math.isnan(v)) for v in values.flat]
+    if np.any(missing):
         raise ValueError(f"{name} contains NaN or None")
     return values
 
 
-def _has_nan(values: NDArray[Any]) -> bool:
-    """Return whether any entry is missing; NaN is the only value unequal to itself."""
-    if values.dtype.kind in "fc":
-        return bool(np.isnan(values).any())
-    if values.dtype.kind != "O":
-        return False
-    return any(v is None or (isinstance(v, float) and math.isnan(v)) for v in values.flat)
-
-
-def same_length(named: Sequence[tuple[str, NDArray[Any]]]) -> int:
-    """Return the common number of rows."""
-    lengths = {name: len(values) for name, values in named}
+def require_same_length(**arrays: NDArray[Any]) -> None:
+    """Refuse arrays of different numbers of rows."""
+    lengths = {name: len(values) for name, values in arrays.items()}
     if len(set(lengths.values())) != 1:
         raise ValueError(f"one entry per row is needed in each, but the lengths are {lengths}")
-    return next(iter(lengths.values()))
+
+
+def require_one_kind(what: str, first: NDArray[Any], second: NDArray[Any]) -> None:
+    """Refuse texts of one model beside numbers of the other; objects may be either."""
+    kinds = {values.dtype.kind for values in (first, second)}
+    if "O" not in kinds and len({kind in "US" for kind in kinds}) > 1:
+        raise ValueError(f"the {what} of one model are strings and those of the other are not")
+
+
+def norm(values: Floats) -> float:
+    """Return the Euclidean norm; scaled first, so that squares neither overflow nor vanish."""
+    scale = float(abs(values).max())
+    return scale * float(np.linalg.norm(values / scale)) if scale > 0 else 0.0
 
 
 Better = Literal["lower", "higher"]
@@ -88,6 +90,16 @@ KNOWN_MEASURES: dict[str, tuple[Better, str, tuple[float, float]]] = {
     "accuracy beta": ("lower", "", (0.0, 1.0)),
     "work exponent": ("lower", "", _ANY),
 }
+
+
+class Options(TypedDict, total=False):
+    """Fields of a `Measure` that its makers pass on; direction and unit of known ones are known."""
+
+    better: Better | None
+    unit: str | None
+    basis: Basis
+    confidence: float
+    note: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,13 +155,8 @@ class Measure:
             raise ValueError(f"n must not be negative, not {self.n}")
         if not 0 < self.confidence < 1:
             raise ValueError(f"confidence must be between 0 and 1, not {self.confidence}")
-        self._check_order()
-
-    def _check_order(self) -> None:
-        """Refuse NaN and ends on the wrong side of the value."""
-        ends = [-math.inf if self.low is None else self.low, self.value]
-        ends.append(math.inf if self.high is None else self.high)
-        if not ends[0] <= ends[1] <= ends[2]:
+        low = -math.inf if self.low is None else self.low
+        if not low <= self.value <= (math.inf if self.high is None else self.high):
             raise ValueError(
                 f"{self.name}: need low <= value <= high and no NaN, not "
                 f"{self.low!r} <= {self.value!r} <= {self.high!r}"
@@ -162,18 +169,18 @@ class Measure:
     def __str__(self) -> str:
         """Say the measure in one line."""
         origin = self.basis if self.basis == "by proof" else f"{self.basis}, n={self.n}"
-        return f"{self.name}: {self._figures()} ({origin}, {self.better} is better)"
-
-    def _figures(self) -> str:
         # "12x" and "12%" are set close, "0.1 nats" is not
         gap = " " if len(self.unit) > 1 else ""
-        value = f"{self.value:.4g}{gap}{self.unit}"
+        ends = ["?" if end is None else f"{end:.4g}" for end in (self.low, self.high)]
+        interval = f"[{', '.join(ends)}]"
         if self.low == self.high:
-            return value
-        low, high = ("?" if end is None else f"{end:.4g}" for end in (self.low, self.high))
-        if self.is_rough:
-            return f"{value}, roughly [{low}, {high}]"
-        return f"{value} [{low}, {high}] at {self.confidence:.4g}"
+            interval = ""
+        elif self.is_rough:
+            interval = f", roughly {interval}"
+        else:
+            interval = f" {interval} at {self.confidence:.4g}"
+        figures = f"{self.value:.4g}{gap}{self.unit}{interval}"
+        return f"{self.name}: {figures} ({origin}, {self.better} is better)"
 
 
 def from_plain(kind: Any, value: Any) -> Any:
@@ -203,18 +210,15 @@ def make_measure(
     interval: tuple[float | None, float | None] | None,
     n: int,
     *,
-    better: Better | None = None,
-    unit: str | None = None,
-    basis: Basis = "measured",
-    confidence: float = 0.95,
-    note: str = "",
     doubt: str = "",
+    **options: Unpack[Options],
 ) -> Measure:
     """Return a measure; direction and unit are looked up where they are not given.
 
     The interval is widened to hold the value. `doubt` says why it is rough; without an interval it
     says nothing.
     """
+    better, unit = options.get("better"), options.get("unit")
     known_better, known_unit, _ = KNOWN_MEASURES.get(name, (better, "", _ANY))
     better = known_better if better is None else better
     if better is None:
@@ -228,10 +232,10 @@ def make_measure(
         high=None if high is None else float(max(high, value)),
         n=n,
         better=better,
-        basis=basis,
-        confidence=confidence,
+        basis=options.get("basis", "measured"),
+        confidence=options.get("confidence", 0.95),
         unit=known_unit if unit is None else unit,
-        note="; ".join(part for part in (note, doubt) if part),
+        note="; ".join(part for part in (options.get("note"), doubt) if part),
         is_rough=bool(doubt),
     )
 
@@ -272,24 +276,18 @@ def by_proof(
     way = KNOWN_MEASURES.get(name, (better,))[0]
     if way is None or better not in (None, way):
         raise ValueError(f"{name!r}: say better='lower' or 'higher', as the measure demands")
-    interval = (value, value)
-    return make_measure(
-        name, value, interval, 0, better=way, unit=unit, basis="by proof", note=note
-    )
+    options: Options = {"better": way, "unit": unit, "basis": "by proof", "note": note}
+    return make_measure(name, value, (value, value), 0, **options)
 
 
 def over_seeds(
     name: str,
     values: ArrayLike,
     *,
-    better: Better | None = None,
-    unit: str | None = None,
     within: Interval | None = None,
-    basis: Basis = "measured",
-    confidence: float = 0.95,
-    note: str = "",
     shared_error: float = 0.0,
     n_shared: int = 0,
+    **options: Unpack[Options],
 ) -> Measure:
     """Return the mean over independent runs with Student's interval.
 
@@ -326,41 +324,27 @@ def over_seeds(
     >>> print(over_seeds("effectiveness", [0.01, 0.02, 0.03]))
     effectiveness: 0.02 [0, 0.04484] at 0.95 (measured, n=3, lower is better)
     """
-    confidence_level(confidence)
     numbers = _runs(values)
-    mean = _mean(numbers)
+    # an infinite run makes the mean infinite
+    with np.errstate(invalid="ignore"):
+        mean = float(numbers.mean())
+    if math.isnan(mean):
+        raise ValueError("values hold both infinities, they have no mean")
     least, most = KNOWN_MEASURES.get(name, ("lower", "", _ANY))[2] if within is None else within
     # 100.00000000000001 % is rounding, 101 % is not
     slack = 1e-9 * max(abs(end) for end in (least, most, 1.0) if math.isfinite(end))
     if not ((numbers >= least - slack) & (numbers <= most + slack)).all():
         raise ValueError(f"{name} must lie in [{least:g}, {most:g}], not {numbers.tolist()[:5]}")
+    # rounding can push the mean of equal values past them
+    mean = min(max(mean, float(numbers.min())), float(numbers.max()))
     mean = min(max(mean, least), most)
-    interval = student(numbers, confidence, shared_error, n_shared)
+    interval = student(numbers, options.get("confidence", 0.95), shared_error, n_shared)
     if interval is not None:
         interval = max(min(interval[0], mean), least), min(max(interval[1], mean), most)
-    return make_measure(
-        name,
-        mean,
-        interval,
-        numbers.size,
-        better=better,
-        unit=unit,
-        basis=basis,
-        confidence=confidence,
-        note=note,
-    )
+    return make_measure(name, mean, interval, numbers.size, **options)
 
 
-def geometric_mean(
-    name: str,
-    values: ArrayLike,
-    *,
-    better: Better | None = None,
-    unit: str | None = None,
-    basis: Basis = "measured",
-    confidence: float = 0.95,
-    note: str = "",
-) -> Measure:
+def geometric_mean(name: str, values: ArrayLike, **options: Unpack[Options]) -> Measure:
     """Return the geometric mean of positive values, as the survey's tables do with speed-ups.
 
     ``(prod_i v_i)^(1/n)``; the interval is Student's for the mean of the logarithms, taken back by
@@ -388,33 +372,22 @@ def geometric_mean(
     >>> round(measure.value, 6), measure.note
     (8.0, 'min 2, max 32')
     """
-    confidence_level(confidence)
     numbers = _runs(values)
     if not (np.isfinite(numbers).all() and (numbers > 0).all()):
         raise ValueError(f"{name} must be positive and finite, not {numbers.tolist()[:5]}")
     logs = np.log(numbers)
     least, most = float(numbers.min()), float(numbers.max())
     value = min(max(math.exp(float(logs.mean())), least), most)
-    interval = student(logs, confidence)
+    interval = student(logs, options.get("confidence", 0.95))
     if interval is not None:
         low, high = np.exp(np.clip(interval, -745, 709))
         interval = float(low), float(high)
-    extremes = f"min {least:.4g}, max {most:.4g}"
-    note = f"{extremes}; {note}" if note else extremes
-    return make_measure(
-        name,
-        value,
-        interval,
-        numbers.size,
-        better=better,
-        unit=unit,
-        basis=basis,
-        confidence=confidence,
-        note=note,
-    )
+    notes = [f"min {least:.4g}, max {most:.4g}", options.get("note", "")]
+    options["note"] = "; ".join(note for note in notes if note)
+    return make_measure(name, value, interval, numbers.size, **options)
 
 
-def _runs(values: ArrayLike) -> NDArray[np.float64]:
+def _runs(values: ArrayLike) -> Floats:
     """Return one number for each run, none of them NaN."""
     numbers = np.asarray(values, dtype=np.float64)
     if numbers.ndim != 1 or numbers.size == 0:
@@ -422,13 +395,3 @@ def _runs(values: ArrayLike) -> NDArray[np.float64]:
     if np.isnan(numbers).any():
         raise ValueError(f"values contain NaN: {numbers.tolist()[:5]}")
     return numbers
-
-
-def _mean(numbers: NDArray[np.float64]) -> float:
-    """Return the mean; an infinite run makes it infinite."""
-    with np.errstate(invalid="ignore"):
-        mean = float(numbers.mean())
-    if math.isnan(mean):
-        raise ValueError("values hold both infinities, they have no mean")
-    # rounding can push the mean of equal values past them
-    return min(max(mean, float(numbers.min())), float(numbers.max()))

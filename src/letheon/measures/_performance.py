@@ -1,14 +1,17 @@
 """How fast and how good the unlearned model is (survey, sections 3.1, 3.2 and 3.4)."""
 
 import math
+import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from letheon.measures._intervals import (
     FEWEST_ROWS,
+    Floats,
+    Resampling,
     Rows,
     bootstrap,
     doubt_about,
@@ -17,12 +20,13 @@ from letheon.measures._intervals import (
 )
 from letheon.measures._measure import (
     Measure,
-    confidence_level,
+    Options,
+    as_numbers,
     finite,
     make_measure,
+    norm,
     predictions,
-    same_length,
-    times,
+    require_same_length,
 )
 
 # With fewer the coverage of skewed times is below 93.5 %; retrains differ far less than removals.
@@ -30,6 +34,8 @@ _FEWEST_REMOVALS = 60
 _FEWEST_RETRAINS = 5
 # Largest deviation of the logarithms of a few retrain times.
 _MOST_SPREAD = 0.25
+# Time is positive.
+_LEAST_SECONDS = float(np.nextafter(0, 1))
 
 
 def efficiency(
@@ -68,9 +74,11 @@ def efficiency(
     >>> print(efficiency([10.1, 9.8, 10.3], [0.50, 0.52, 0.47]))
     efficiency: 20.27x, roughly [18.24, 22.76] (measured, n=3, higher is better)
     """
-    naive = times("naive_seconds", naive_seconds)
-    unlearn = times("unlearn_seconds", unlearn_seconds)
-    interval = ratio_of_means(naive, unlearn, confidence_level(confidence))
+    naive, unlearn = (
+        as_numbers(name, np.atleast_1d(times), "one number or a list of them", least=_LEAST_SECONDS)
+        for name, times in (("naive_seconds", naive_seconds), ("unlearn_seconds", unlearn_seconds))
+    )
+    interval = ratio_of_means(naive, unlearn, confidence=confidence)
     ratio = float(naive.mean()) / float(unlearn.mean())
     doubt = doubt_about(unlearn, _FEWEST_REMOVALS, "timings of removals")
     doubt = doubt or doubt_about(naive, _FEWEST_RETRAINS, "timings of retrains")
@@ -80,7 +88,7 @@ def efficiency(
     )
 
 
-def _doubt_of_spread(times: NDArray[np.float64]) -> str:
+def _doubt_of_spread(times: Floats) -> str:
     """Return a doubt where a few retrains differ: they do not show how skewed their times are."""
     if times.size >= _FEWEST_REMOVALS or float(np.std(np.log(times), ddof=1)) <= _MOST_SPREAD:
         return ""
@@ -90,7 +98,7 @@ def _doubt_of_spread(times: NDArray[np.float64]) -> str:
     )
 
 
-def _doubt_of_order(times: NDArray[np.float64]) -> str:
+def _doubt_of_order(times: Floats) -> str:
     """Return a doubt where neighbours are more alike than in 49 of 50 independent samples."""
     gaps = np.log(times) - np.log(times).mean()
     spread = float(gaps @ gaps)
@@ -107,26 +115,22 @@ _FEWEST_LABELS = 30
 _FEWEST_DIFFERING = 10
 
 
-def compare_metrics(
+def _compare_metrics(
     name: str,
     metric: Metric,
     signed: Callable[[float, float], float],
-    y: tuple[ArrayLike, ArrayLike, ArrayLike],
-    *,
-    confidence: float,
-    n_resamples: int,
-    seed: int,
-    **options: Any,
+    y: dict[str, ArrayLike],
+    resampling: Resampling,
+    **options: Unpack[Options],
 ) -> Measure:
     """Return ``|signed(M_U, M_*)|`` with its interval by paired bootstrap.
 
     `y` holds the truth, the unlearned model's and the naively retrained model's predictions.
     """
-    confidence_level(confidence)
-    names = ("y_true", "y_unlearned", "y_naive")
-    arrays = [predictions(name, values) for name, values in zip(names, y, strict=True)]
-    n = same_length(list(zip(names, arrays, strict=True)))
-    truth, unlearned, naive = arrays
+    arrays = {name: predictions(name, values) for name, values in y.items()}
+    require_same_length(**arrays)
+    truth, unlearned, naive = arrays.values()
+    n = len(truth)
 
     def difference(rows: Rows) -> float:
         y = truth[rows]
@@ -134,12 +138,10 @@ def compare_metrics(
         return signed(*scores)
 
     value = difference(np.arange(n))
-    interval = bootstrap(
-        difference, n, value, confidence=confidence, n_resamples=n_resamples, seed=seed
-    )
+    interval = bootstrap(difference, n, value, **resampling)
     doubt = "" if interval is None else _doubt(unlearned, naive)
-    options |= {"confidence": confidence, "doubt": doubt}
-    return make_measure(name, abs(value), fold(interval), n, **options)
+    options["confidence"] = resampling.get("confidence", 0.95)
+    return make_measure(name, abs(value), fold(interval), n, doubt=doubt, **options)
 
 
 def _doubt(unlearned: NDArray[Any], naive: NDArray[Any]) -> str:
@@ -147,16 +149,13 @@ def _doubt(unlearned: NDArray[Any], naive: NDArray[Any]) -> str:
     n = len(unlearned)
     if n < _FEWEST_LABELS:
         return f"only {n} rows: the interval may be too narrow"
-    differing = int(np.sum(np.any(_flat(unlearned) != _flat(naive), axis=1)))
+    ours, theirs = unlearned.reshape(n, -1), naive.reshape(n, -1)
+    differing = int(np.sum(np.any(ours != theirs, axis=1)))
     if 0 < differing < _FEWEST_DIFFERING:
         return f"the models differ on {differing} rows only: the interval may be too narrow"
     if unlearned.dtype.kind == "f" and (unlearned % 1).any():
-        return doubt_about((_flat(unlearned) - _flat(naive)).ravel() ** 2, FEWEST_ROWS, "rows")
+        return doubt_about((ours - theirs).ravel() ** 2, FEWEST_ROWS, "rows")
     return ""
-
-
-def _flat(values: NDArray[Any]) -> NDArray[Any]:
-    return values.reshape(len(values), -1)
 
 
 def effectiveness(
@@ -164,10 +163,7 @@ def effectiveness(
     y_true: ArrayLike,
     y_unlearned: ArrayLike,
     y_naive: ArrayLike,
-    *,
-    confidence: float = 0.95,
-    n_resamples: int = 1000,
-    seed: int = 0,
+    **resampling: Unpack[Resampling],
 ) -> Measure:
     """Return the gap in test performance to the naively retrained model (survey, equation 3.2).
 
@@ -205,15 +201,8 @@ def effectiveness(
     >>> print(effectiveness(accuracy, y, unlearned, naive))
     effectiveness: 0.15 [0.08, 0.22] at 0.95 (measured, n=100, lower is better)
     """
-    return compare_metrics(
-        "effectiveness",
-        metric,
-        lambda unlearned, naive: unlearned - naive,
-        (y_true, y_unlearned, y_naive),
-        confidence=confidence,
-        n_resamples=n_resamples,
-        seed=seed,
-    )
+    y = {"y_true": y_true, "y_unlearned": y_unlearned, "y_naive": y_naive}
+    return _compare_metrics("effectiveness", metric, operator.sub, y, resampling)
 
 
 def effectiveness_from_values(
@@ -304,10 +293,7 @@ def certifiability_from_predictions(
     y_true: ArrayLike,
     y_unlearned: ArrayLike,
     y_naive: ArrayLike,
-    *,
-    confidence: float = 0.95,
-    n_resamples: int = 1000,
-    seed: int = 0,
+    **resampling: Unpack[Resampling],
 ) -> Measure:
     """Return `certifiability` from predictions on the forgotten rows, with an interval.
 
@@ -328,17 +314,9 @@ def certifiability_from_predictions(
         for a single forgotten row or where both models score alike on every resample. With fewer
         than 30 rows, or 10 with different predictions, it is rough; the note says so.
     """
-    return compare_metrics(
-        "certifiability",
-        metric,
-        _signed_sape,
-        (y_true, y_unlearned, y_naive),
-        confidence=confidence,
-        n_resamples=n_resamples,
-        seed=seed,
-        basis="proxy",
-        note=_CAVEAT,
-    )
+    y = {"y_true": y_true, "y_unlearned": y_unlearned, "y_naive": y_naive}
+    options: Options = {"basis": "proxy", "note": _CAVEAT}
+    return _compare_metrics("certifiability", metric, _signed_sape, y, resampling, **options)
 
 
 def gradient_residual(gradient: ArrayLike, n_rows: int) -> Measure:
@@ -372,10 +350,7 @@ def gradient_residual(gradient: ArrayLike, n_rows: int) -> Measure:
     values = np.asarray(gradient, dtype=np.float64).ravel()
     if values.size == 0 or not np.isfinite(values).all():
         raise ValueError("the gradient must hold finite numbers, at least one")
-    # scaled first, so that squares neither overflow nor vanish
-    scale = float(abs(values).max())
-    length = scale * float(np.linalg.norm(values / scale)) if scale > 0 else 0.0
-    size = length / n_rows
+    size = norm(values) / n_rows
     return make_measure("gradient residual", size, (size, size), int(n_rows))
 
 

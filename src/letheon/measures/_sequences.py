@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -12,19 +12,21 @@ from scipy.optimize import brentq
 from scipy.special import bdtr, betaincinv
 
 from letheon.measures._consistency import divergence, gaussian_divergence
-from letheon.measures._intervals import Interval, doubt_about, ratio_of_means
+from letheon.measures._intervals import Floats, Interval, doubt_about, ratio_of_means
 from letheon.measures._measure import (
     Measure,
-    confidence_level,
+    Options,
+    as_numbers,
     finite,
     from_plain,
     make_measure,
     predictions,
+    require_one_kind,
 )
 
 Law = Literal["labels", "gaussian", "free"]
 Draws = NDArray[Any]
-Rows = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 _FEWEST: dict[str, int] = {"labels": 2, "gaussian": 4, "free": 4}
 _N_SPLITS = 20
@@ -78,7 +80,18 @@ def kl_of_laws(
     >>> print(kl_of_laws([["a"], ["a"], ["b"], ["a"]], [["a"], ["b"], ["b"], ["b"]]))
     KL of laws: 0.3389 nats (measured, n=4, lower is better)
     """
-    of_rows = _estimator(law, smoothing, neighbours)
+    if law not in get_args(Law):
+        raise ValueError(f"law must be one of {get_args(Law)}, not {law!r}")
+    if not (np.isfinite(smoothing) and smoothing > 0):
+        raise ValueError(f"smoothing must be above 0, not {smoothing!r}")
+    if neighbours < 1:
+        raise ValueError(f"neighbours must be at least 1, not {neighbours!r}")
+    laws: dict[str, Callable[[Draws, Draws], Floats]] = {
+        "labels": partial(_categorical, smoothing=smoothing),
+        "gaussian": _gaussian,
+        "free": partial(_free, k=neighbours),
+    }
+    of_rows = laws[law]
     p, q = _coded(draws_unlearned, draws_naive, law)
     fewest = max(_FEWEST[law], neighbours + 1 if law == "free" else 0)
     if min(len(p), len(q)) < fewest:
@@ -86,19 +99,6 @@ def kl_of_laws(
     value = float(of_rows(p, q).mean())
     note = _floor(of_rows, p, q, fewest, seed)
     return make_measure("KL of laws", value, None, len(p), note=f"{law}; {note}")
-
-
-def _estimator(law: Law, smoothing: float, neighbours: int) -> Callable[[Draws, Draws], Rows]:
-    """Return the function of both tables that gives the divergence of each row."""
-    if law not in get_args(Law):
-        raise ValueError(f"law must be one of {get_args(Law)}, not {law!r}")
-    if not (np.isfinite(smoothing) and smoothing > 0):
-        raise ValueError(f"smoothing must be above 0, not {smoothing!r}")
-    if neighbours < 1:
-        raise ValueError(f"neighbours must be at least 1, not {neighbours!r}")
-    if law == "labels":
-        return lambda p, q: _categorical(p, q, smoothing)
-    return _gaussian if law == "gaussian" else lambda p, q: _free(p, q, neighbours)
 
 
 def _coded(unlearned: ArrayLike, naive: ArrayLike, law: Law) -> tuple[Draws, Draws]:
@@ -109,29 +109,26 @@ def _coded(unlearned: ArrayLike, naive: ArrayLike, law: Law) -> tuple[Draws, Dra
             f"draws must have shape (models, rows) with the same rows, not {p.shape} and {q.shape}"
         )
     if law != "labels":
-        p, q = p.astype(np.float64), q.astype(np.float64)
-        if not (np.isfinite(p).all() and np.isfinite(q).all()):
+        if not (np.isfinite(p.astype(float)).all() and np.isfinite(q.astype(float)).all()):
             raise ValueError("draws contain infinite numbers")
-        return p, q
+        return p.astype(np.float64), q.astype(np.float64)
     for draws in (p, q):
         if draws.dtype.kind == "f" and (draws != np.round(draws)).any():
             raise ValueError("draws hold fractions, not labels; use law='gaussian' or 'free'")
-    if (p.dtype.kind in "US") != (q.dtype.kind in "US") and "O" not in p.dtype.kind + q.dtype.kind:
-        raise ValueError("the labels of one model are strings and those of the other are not")
+    require_one_kind("labels", p, q)
     labels, codes = np.unique(np.concatenate([p, q]), return_inverse=True)
     hot = np.eye(len(labels))[codes.reshape(len(p) + len(q), -1)]
     return hot[: len(p)], hot[len(p) :]
 
 
-def _categorical(p: Draws, q: Draws, smoothing: float) -> Rows:
+def _categorical(p: Draws, q: Draws, smoothing: float) -> Floats:
     """Return the divergence of smoothed shares, from one-hot tables."""
-    shares = [
-        (hot.sum(axis=0) + smoothing) / (len(hot) + smoothing * hot.shape[2]) for hot in (p, q)
-    ]
+    n_labels = p.shape[2]
+    shares = ((hot.sum(axis=0) + smoothing) / (len(hot) + smoothing * n_labels) for hot in (p, q))
     return divergence(*shares)
 
 
-def _gaussian(p: Draws, q: Draws) -> Rows:
+def _gaussian(p: Draws, q: Draws) -> Floats:
     """Return the divergence of the fitted Gaussian laws."""
     means = (p.mean(axis=0), q.mean(axis=0))
     # equal draws have no spread, whatever rounding of their mean says
@@ -140,7 +137,7 @@ def _gaussian(p: Draws, q: Draws) -> Rows:
     return np.where(same, 0.0, gaussian_divergence(*means, *spreads))
 
 
-def _free(p: Draws, q: Draws, k: int) -> Rows:
+def _free(p: Draws, q: Draws, k: int) -> Floats:
     """Return the nearest-neighbour estimate of each row."""
     n, m = len(p), len(q)
     rows = np.zeros(p.shape[1])
@@ -160,7 +157,7 @@ def _free(p: Draws, q: Draws, k: int) -> Rows:
 
 
 def _floor(
-    of_rows: Callable[[Draws, Draws], Rows], p: Draws, q: Draws, fewest: int, seed: int
+    of_rows: Callable[[Draws, Draws], Floats], p: Draws, q: Draws, fewest: int, seed: int
 ) -> str:
     """Say the value and its floor, both on equally many models: half of the retrained ones."""
     half = min(len(q) // 2, len(p))
@@ -234,25 +231,24 @@ def alpha_beta_accuracy(
     >>> measure.value
     0.5
     """
-    confidence_level(confidence)
     excess = _excess_losses(losses_unlearned, losses_naive, against)
     n_seeds, n_requests = excess.shape
     if (alpha is None) == (beta is None):
         raise ValueError("give alpha to learn beta, or beta to learn alpha, and not both")
     if alpha is not None:
-        name = "accuracy beta"
+        name, setting = "accuracy beta", f"alpha = {alpha:.4g}"
         value, high = _share_above(excess, finite("alpha", alpha), 1 - confidence)
-        given = f"alpha = {alpha:.4g}"
+    elif beta is None or not 0 < beta < 1:
+        raise ValueError(f"beta must be between 0 and 1, not {beta!r}")
     else:
-        name = "accuracy alpha"
-        value, high = _quantile(excess, _probability(beta), 1 - confidence)
-        given = f"beta = {beta:.4g}"
+        name, setting = "accuracy alpha", f"beta = {beta:.4g}"
+        value, high = _quantile(excess, beta, 1 - confidence)
     against_what = "retrained models" if against == "retrained" else "the least loss"
-    note = f"{given}, against {against_what}, largest of {n_requests} removals"
+    note = f"{setting}, against {against_what}, largest of {n_requests} removals"
     return make_measure(name, value, (None, high), n_seeds, confidence=confidence, note=note)
 
 
-def _share_above(excess: NDArray[np.float64], alpha: float, tail: float) -> tuple[float, float]:
+def _share_above(excess: Floats, alpha: float, tail: float) -> tuple[float, float]:
     """Return the largest share of seeds above alpha, and its upper limit."""
     n = len(excess)
     worst = int((excess > alpha).sum(axis=0).max())
@@ -261,7 +257,7 @@ def _share_above(excess: NDArray[np.float64], alpha: float, tail: float) -> tupl
     return worst / n, high
 
 
-def _quantile(excess: NDArray[np.float64], beta: float, tail: float) -> tuple[float, float]:
+def _quantile(excess: Floats, beta: float, tail: float) -> tuple[float, float]:
     """Return the least alpha exceeded by at most a share beta of seeds, and its upper limit."""
     n = len(excess)
     ordered = np.sort(excess, axis=0)
@@ -274,29 +270,20 @@ def _quantile(excess: NDArray[np.float64], beta: float, tail: float) -> tuple[fl
     return value, max(high, value)
 
 
-def _excess_losses(unlearned: ArrayLike, naive: ArrayLike, against: Against) -> NDArray[np.float64]:
+def _excess_losses(unlearned: ArrayLike, naive: ArrayLike, against: Against) -> Floats:
     """Return L_U - L_* for each seed and removal."""
     if against not in get_args(Against):
         raise ValueError(f"against must be one of {get_args(Against)}, not {against!r}")
-    ours, theirs = (np.asarray(losses, dtype=np.float64) for losses in (unlearned, naive))
-    if ours.ndim != 2 or ours.size == 0:
-        raise ValueError(f"losses_unlearned must be (n_seeds, n_requests), not {ours.shape}")
+    ours = as_numbers("losses_unlearned", unlearned, "(n_seeds, n_requests)", ndim=2)
+    theirs = as_numbers("losses_naive", naive, f"of shape {ours.shape}", ndim=np.ndim(naive))
     if theirs.shape not in (ours.shape, ours.shape[1:]):
         raise ValueError(f"losses_naive must have shape {ours.shape} or {ours.shape[1:]}")
-    if not (np.isfinite(ours).all() and np.isfinite(theirs).all()):
-        raise ValueError("losses contain NaN or infinite numbers")
     excess = ours - theirs
     # a solver stops a little above the minimum
     slack = 1e-6 * (1 + abs(theirs))
     if against == "minimum" and (excess < -slack).any():
         raise ValueError("a loss lies below the least possible one; is losses_naive the minimum?")
     return np.asarray(excess)
-
-
-def _probability(beta: float | None) -> float:
-    if beta is None or not 0 < beta < 1:
-        raise ValueError(f"beta must be between 0 and 1, not {beta!r}")
-    return float(beta)
 
 
 Kind = Literal["strong", "weak", "undecided"]
@@ -388,48 +375,33 @@ def strength(work: ArrayLike, *, confidence: float = 0.95) -> Strength:
     >>> strength([7.0] * 50).kind
     'strong'
     """
-    confidence_level(confidence)
-    table = _table(work)
+    shape = f"(n_sequences, n_removals) with at least {_FEWEST_REMOVALS} removals"
+    table = as_numbers("work", np.atleast_2d(np.asarray(work)), shape, ndim=2, least=0.0)
     n_removals = table.shape[1]
+    if n_removals < _FEWEST_REMOVALS:
+        raise ValueError(f"work must be {shape}, not {table.shape}")
     early, late = _windows(n_removals)
     limit = _limit(n_removals)
     first, last = table[:, early - 1].ravel(), table[:, late - 1].ravel()
-    interval: Interval | None = None
-    if not last.any() and not first.any():
-        value = 0.0
-    else:
+    value, interval = 0.0, None
+    if last.any() or first.any():
         value = _exponent(_ratio(first, last), early, late)
         interval = _ends(first, last, early, late, confidence)
-    exponent = make_measure(
-        "work exponent",
-        value,
-        interval,
-        table.size,
-        confidence=confidence,
-        note=f"a logarithm shows at most {limit:.3g} on {n_removals} removals",
-        doubt=doubt_about(first, _FEWEST_EARLY, "early removals"),
-    )
+    note = f"a logarithm shows at most {limit:.3g} on {n_removals} removals"
+    doubt = doubt_about(first, _FEWEST_EARLY, "early removals")
+    options: Options = {"confidence": confidence, "note": note}
+    exponent = make_measure("work exponent", value, interval, table.size, doubt=doubt, **options)
     rule = (
         f"mean work of removals {late[0]}-{late[-1]} over that of {early[0]}-{early[-1]}; strong "
         f"if its exponent is at most {limit:.3g}, what a logarithm shows there, weak if above"
     )
-    return Strength(kind=_kind(exponent, limit), exponent=exponent, limit=limit, rule=rule)
+    low, high = (value if end is None else end for end in (exponent.low, exponent.high))
+    kind: Kind = "weak" if low > limit + 1e-9 else "undecided"
+    kind = "strong" if high <= limit + 1e-9 else kind
+    return Strength(kind=kind, exponent=exponent, limit=limit, rule=rule)
 
 
-def _table(work: ArrayLike) -> NDArray[np.float64]:
-    """Return work that is not negative, one line for each sequence."""
-    table = np.atleast_2d(np.asarray(work, dtype=np.float64))
-    if table.ndim != 2 or table.shape[1] < _FEWEST_REMOVALS or len(table) == 0:
-        raise ValueError(
-            f"work must be (n_sequences, n_removals) with at least {_FEWEST_REMOVALS} removals, "
-            f"not {table.shape}"
-        )
-    if not (np.isfinite(table).all() and (table >= 0).all()):
-        raise ValueError("work must be finite and not negative")
-    return table
-
-
-def _windows(m: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _windows(m: int) -> tuple[Ints, Ints]:
     """Return the numbers of the early and of the late removals."""
     root = math.isqrt(m - 1) + 1
     return np.arange(root, min(2 * root, m // 2 + 1)), np.arange(m // 2 + 1, m + 1)
@@ -442,12 +414,12 @@ def _limit(m: int) -> float:
     return _exponent(_ratio(np.log(early), np.log(late)), early, late)
 
 
-def _ratio(first: NDArray[np.float64], last: NDArray[np.float64]) -> float:
+def _ratio(first: Floats, last: Floats) -> float:
     bottom = float(first.mean())
     return float(last.mean()) / bottom if bottom > 0 else math.inf
 
 
-def _exponent(ratio: float, early: NDArray[np.int64], late: NDArray[np.int64]) -> float:
+def _exponent(ratio: float, early: Ints, late: Ints) -> float:
     """Return k such that i^k has this ratio of late to early means."""
     if ratio <= 0:
         return -math.inf
@@ -467,24 +439,13 @@ def _exponent(ratio: float, early: NDArray[np.int64], late: NDArray[np.int64]) -
 
 
 def _ends(
-    first: NDArray[np.float64],
-    last: NDArray[np.float64],
-    early: NDArray[np.int64],
-    late: NDArray[np.int64],
-    confidence: float,
+    first: Floats, last: Floats, early: Ints, late: Ints, confidence: float
 ) -> Interval | None:
     """Return the exponents at the ends of the ratio's interval; None without any spread."""
     if not first.any():
         return -math.inf, math.inf
-    ends = ratio_of_means(last, first, confidence)
+    ends = ratio_of_means(last, first, confidence=confidence)
     if ends is None:
         return None if np.ptp(first) == np.ptp(last) == 0 else (-math.inf, math.inf)
     low, high = (_exponent(end, early, late) for end in ends)
     return low, high
-
-
-def _kind(exponent: Measure, limit: float) -> Kind:
-    low, high = (exponent.value if end is None else end for end in (exponent.low, exponent.high))
-    if high <= limit + 1e-9:
-        return "strong"
-    return "weak" if low > limit + 1e-9 else "undecided"

@@ -6,11 +6,10 @@ calibrated on rehearsed streams, and retrains before the tolerances are passed.
 """
 
 from letheon.monitor._calibrate import Calibration
-from letheon.monitor._given import assumptions, same_people
 from letheon.monitor._limits import Limit
 from letheon.monitor._monitor import Monitor
-from letheon.monitor._panel import judge_for, spread_of
-from letheon.monitor._reading import History, Reading, Tolerances
+from letheon.monitor._panel import judge_for, same_people, spread_of
+from letheon.monitor._reading import History, Reading, Tolerances, assumptions
 from letheon.monitor._store import read_calibration, record_of, restore
 
 __all__ = [

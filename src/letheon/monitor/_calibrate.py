@@ -3,19 +3,27 @@
 import math
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from letheon.data import Ids, Rows, as_ids
 from letheon.datasets import Requests
-from letheon.measures import sape
-from letheon.monitor._limits import Limit, Rehearsal, Tally, fit_limit, raise_peaks, scores_of
+from letheon.exceptions import GuaranteeWarning, warn_caller
+from letheon.monitor._limits import (
+    Limit,
+    Rehearsal,
+    Tally,
+    fit_limit,
+    gap_of,
+    raise_peaks,
+    scores_of,
+)
 from letheon.monitor._panel import Panel, positions_of, train, used_up_classes
 from letheon.seeds import library_seed
 
-_PURPOSE = "monitor-rehearsal"
+_PURPOSE, _REFRESH = "monitor-rehearsal", "monitor-refresh"
 _ALL_KINDS = ("uniform", "class", "adaptive", "worst")
 
 
@@ -155,14 +163,27 @@ def measure_truth(panel: Panel, model: Any, retrained: Any, gone: Rows | None) -
     performance that is not finite has no truth.
     """
     truth = {}
-    now, then = panel.value_on(model, panel.rows), panel.value_on(retrained, panel.rows)
-    if math.isfinite(now) and math.isfinite(then):
-        truth["effectiveness"] = abs(now - then)
-    if gone is not None and len(gone) > 0:
-        now, then = panel.value_on(model, gone), panel.value_on(retrained, gone)
+    for name, rows in (("effectiveness", panel.rows), ("certifiability", gone)):
+        if rows is None or len(rows) == 0:
+            continue
+        now, then = panel.value_on(model, rows), panel.value_on(retrained, rows)
         if math.isfinite(now) and math.isfinite(then):
-            truth["certifiability"] = sape(now, then)
+            truth[name] = gap_of(name, now, then)
     return truth
+
+
+def warn_of_noise(panel: Panel, model: Any, twin: Any, tolerances: Mapping[str, float]) -> None:
+    """Warn if two trainings on the same rows differ by more than a tolerance."""
+    floor = measure_truth(panel, model, twin, panel.rows)
+    for name, most in tolerances.items():
+        gap = floor.get(name, math.nan)
+        if not gap < most:
+            warn_caller(
+                f"the model and one that was trained afresh on the same rows differ by {gap:.3g} "
+                f"in {name} on the test set, and {most:.3g} is tolerated: no retrain can hold "
+                "that. Use a larger tolerance or less noise.",
+                GuaranteeWarning,
+            )
 
 
 class Stage(NamedTuple):
@@ -205,11 +226,6 @@ class _Shadow:
         for name, peaks in self.peaks.items():
             raise_peaks(peaks, scores_of(name, now, then, movement, self.tally))
 
-    def truth(self, like: Any) -> dict[str, float]:
-        """Measure the truth by a retrain."""
-        retrained, _ = train(like, self.left, in_memory=True)
-        return measure_truth(self.panel, self.model, retrained, self.gone)
-
 
 def rehearse(
     calibration: Calibration,
@@ -238,7 +254,8 @@ def rehearse(
                 rehearsal.scores.setdefault(score, []).append(value)
         if number not in looks:
             continue
-        truth = shadow.truth(stage.model)
+        retrained, _ = train(stage.model, shadow.left, in_memory=True)
+        truth = measure_truth(shadow.panel, shadow.model, retrained, shadow.gone)
         for name, rehearsal in rehearsed.items():
             rehearsal.looks.append(number)
             # What cannot be judged is a breach.
@@ -281,7 +298,7 @@ def rehearsals(
     calibration: Calibration, stage: Stage, tolerances: Mapping[str, float], *, seed: int
 ) -> dict[str, list[Rehearsal]]:
     """Return all rehearsed streams of every property, on copies of a freshly trained model."""
-    found: dict[str, list[Rehearsal]] = {name: [] for name in tolerances}
+    streams: dict[str, list[Rehearsal]] = {name: [] for name in tolerances}
     for kind in kinds_for(calibration, stage.panel):
         for number in range(calibration.n_streams):
             stream_seed = library_seed(seed, _PURPOSE, kind, number)
@@ -292,12 +309,12 @@ def rehearsals(
             rehearsed = rehearse(calibration, here, tolerances, kind=kind, seed=stream_seed)
             group = f"{kind}, aged" if is_aged else kind
             for name, rehearsal in rehearsed.items():
-                found[name].append(rehearsal._replace(kind=group, chooses=chooses))
-    return found
+                streams[name].append(rehearsal._replace(kind=group, chooses=chooses))
+    return streams
 
 
 def limits_from(
-    found: Mapping[str, list[Rehearsal]],
+    streams: Mapping[str, list[Rehearsal]],
     tolerances: Mapping[str, float],
     *,
     n_test: int,
@@ -307,10 +324,48 @@ def limits_from(
     """Return the limit of every property; the accepted misses are shared among them."""
     return {
         name: fit_limit(
-            streams,
+            rehearsed,
             tolerances[name],
             floors=floors(name, n_test, n_rows),
-            miss=miss / len(found),
+            miss=miss / len(streams),
         )
-        for name, streams in found.items()
+        for name, rehearsed in streams.items()
     }
+
+
+def first_limits(
+    calibration: Calibration | None, stage: Stage, tolerances: Mapping[str, float], *, seed: int
+) -> dict[str, Limit]:
+    """Return the limits before the first request; the survey's own without a calibration."""
+    n_test, n_rows = len(stage.panel), len(stage.rows)
+    if calibration is None:
+        least = {name: floors(name, n_test, 1)["metric"] for name in tolerances}
+        return {name: Limit("metric", 1.0, floor, 1.0) for name, floor in least.items()}
+    streams = rehearsals(calibration, stage, tolerances, seed=seed)
+    return limits_from(streams, tolerances, n_test=n_test, n_rows=n_rows, miss=calibration.miss)
+
+
+def refresh_limit(
+    limit: Limit,
+    calibration: Calibration,
+    stage: Stage,
+    tolerance: float,
+    *,
+    number: int,
+    seed: int,
+    n_leaving: int,
+) -> Limit:
+    """Return the limit of certifiability after one more rehearsal, that of retrain `number`."""
+    kinds, name = kinds_for(calibration, stage.panel), "certifiability"
+    rehearsal = rehearse(
+        replace(calibration, n_looks=1),
+        stage,
+        {name: tolerance},
+        kind=kinds[number % len(kinds)],
+        seed=library_seed(seed, _REFRESH, number),
+        n_leaving=n_leaving,
+    )[name]
+    # One person alone may be an exception; what counts is a breach that would not be seen.
+    last = {score: values[-1] for score, values in rehearsal.scores.items()}
+    truth = rehearsal.truths[-1]
+    return limit.raised(truth, last) if limit.estimate(last) <= tolerance < truth else limit

@@ -57,6 +57,11 @@ class Tally:
         self.wrong_squared += float((wrongness**2).sum())
 
 
+def gap_of(name: str, metric: float, other: float) -> float:
+    """Return how far two performances differ, as the property counts it."""
+    return sape(metric, other) if name == "certifiability" else abs(metric - other)
+
+
 def scores_of(
     name: str, metric: float, metric_retrained: float, movement: float, tally: Tally
 ) -> dict[str, float]:
@@ -73,11 +78,9 @@ def scores_of(
     """
     if not all(map(math.isfinite, (metric, metric_retrained, movement, tally.wrong))):
         return dict.fromkeys(SCORES, math.inf)
-    is_cert = name == "certifiability"
-    gap = sape(metric, metric_retrained) if is_cert else abs(metric - metric_retrained)
     known = max(tally.n_rows - tally.wrong, 1e-3)
     return {
-        "metric": gap,
+        "metric": gap_of(name, metric, metric_retrained),
         "movement": movement,
         "share": tally.n_rows / tally.rows_then,
         "weight": tally.wrong / tally.rows_then,

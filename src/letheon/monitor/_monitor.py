@@ -1,73 +1,34 @@
 """`Monitor`: a model, watched through a stream of requests."""
 
+import contextlib
 import math
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from letheon import state
-from letheon.data import Ids, Rows, as_ids
-from letheon.exceptions import CheckpointError
-from letheon.monitor._calibrate import (
-    Calibration,
-    Stage,
-    floors,
-    kinds_for,
-    limits_from,
-    measure_truth,
-    rehearsals,
-    rehearse,
-)
-from letheon.monitor._given import (
-    adopt,
-    assumptions,
-    in_training,
-    new_folder,
-    proof_gap,
-    require_classes,
-    require_metric,
-    require_model,
-    test_rows,
-    training_rows,
-    warn_of_noise,
-)
+from letheon.data import Rows, as_ids
+from letheon.evaluation import require_function
+from letheon.exceptions import CheckpointError, GuaranteeWarning, warn_caller
+from letheon.monitor import _calibrate, _panel, _reading
+from letheon.monitor._calibrate import Calibration, Stage, measure_truth
 from letheon.monitor._limits import Limit, Stretch, Tally, scores_of
-from letheon.monitor._panel import (
-    Panel,
-    Removal,
-    finish_removal,
-    in_memory,
-    judge_for,
-    positions_of,
-    time_removal,
-    train,
-)
-from letheon.monitor._reading import (
-    History,
-    Reading,
-    Seen,
-    Tolerances,
-    decide,
-    guarantee_of,
-    say_if_useless,
-)
-from letheon.monitor._store import Folder, destroyed, record_of, restore, warn_about
+from letheon.monitor._panel import Judge, Panel, guarantee_of, judge_for, positions_of, train
+from letheon.monitor._reading import History, Reading, Seen, Tolerances
+from letheon.monitor._store import Folder, destroyed, new_folder, record_of, restore, warn_about
 from letheon.receipt import Receipt
-from letheon.seeds import library_seed, seed_from
+from letheon.seeds import seed_from
 
 if TYPE_CHECKING:
     from letheon.plot import MonitorDisplay
 
 
 _RECENT = 5
-
-
 _USUAL = Calibration()
-_REFRESH = "monitor-refresh"
 
 
 class Monitor:
@@ -83,11 +44,9 @@ class Monitor:
     sees nothing when the model does not move, or when gains and losses cancel. So the estimate
     here is ``c * score`` with one of six scores: the survey's, how far single outputs moved, how
     many rows left, two that count how wrong the model was about those who left, and a product of
-    powers of these five. Streams of requests are rehearsed at the start, on copies in which people
-    who are still held play those who leave; they choose the score, and the factor such that the
-    estimate passes the tolerance no later than the truth in all but `Calibration.miss` of the
-    rehearsals. At every retrain factors are raised where the truth was larger than the estimate (a
-    running maximum).
+    powers of these five. Streams that are rehearsed on copies at the start choose the score, and
+    the factor such that the estimate passes the tolerance no later than the truth in all but
+    `Calibration.miss` of them. A retrain raises factors where the truth was above the estimate.
 
     Parameters
     ----------
@@ -141,21 +100,18 @@ class Monitor:
     Guarantee: if a stretch between two retrains is exchangeable with the rehearsed streams of one
     of their kinds, then the probability that a tolerance is passed while the decision was "keep"
     is at most the sum of ``Limit.miss`` over the tolerances (conformal prediction), up to breaches
-    that are over before the next look of a rehearsal. With the default number of streams that is
-    a weak promise, 1 in 11 for each tolerance; in the simulations of `benchmarks/monitor.py` far
-    fewer are missed. That later stretches are like rehearsals that start after some people have
-    left is an assumption. Streams of a kind that was not rehearsed are not covered: whoever leaves
-    one out says why (`Calibration.assume`), and every reading quotes it. It is
-    about the two measures of the survey; it is no certificate of forgetting. For exact methods both
-    are 0 by proof, and nothing is rehearsed.
+    that are over before the next look of a rehearsal. The default number of streams proves 1 in 11
+    for each tolerance; in the simulations of `benchmarks/monitor.py` far fewer are missed. That
+    later stretches are like rehearsals that start after some people have left is an assumption.
+    Streams of a kind that was not rehearsed are not covered; `Calibration.assume` says why, and
+    every reading quotes it. This is about the two measures of the survey; it is no certificate of
+    forgetting. For exact methods both are 0 by proof, and nothing is rehearsed.
 
     What stays of a forgotten person: no row and no id. Until the next retrain there are sums over
-    all who left (how many rows, and how wrong the model was about them), and the outputs of the
-    last retrained model, which knew them, on every test row: with the model of now they are what an
-    attacker needs who compares before and after. The history keeps proxies that were computed from
-    these sums; after a request of one person a sum is about that person. The limits were
-    calibrated on rehearsals with people who may leave later. Treat history and folder as
-    confidential.
+    all who left, and the outputs of the last retrained model, which knew them, on every test row:
+    what an attacker needs who compares before and after. The history keeps proxies that were
+    computed from these sums; after a request of one person a sum is about that person. The limits
+    were calibrated on people who may leave later. Treat history and folder as confidential.
 
     Examples
     --------
@@ -193,13 +149,15 @@ class Monitor:
     ) -> None:
         if on_breach not in ("retrain", "advise"):
             raise ValueError(f"on_breach={on_breach!r} is neither 'retrain' nor 'advise'")
-        require_model(model)
-        require_metric(metric)
+        _panel.require_model(model)
+        if metric is not None:
+            # Of a loss the change counts as well, so it is welcome.
+            require_function(metric)
         self.model = model
         self.tolerances = Tolerances() if tolerances is None else tolerances
         if not isinstance(self.tolerances, Tolerances):
-            found = f"{type(tolerances).__module__}.{type(tolerances).__qualname__}"
-            raise TypeError(f"tolerances must be letheon.monitor.Tolerances(...), not a {found}")
+            kind = f"{type(tolerances).__module__}.{type(tolerances).__qualname__}"
+            raise TypeError(f"tolerances must be letheon.monitor.Tolerances(...), not a {kind}")
         self.on_breach = on_breach
         self.calibration = calibration
         self.hold_forgotten_until_retrain = bool(hold_forgotten_until_retrain)
@@ -207,10 +165,9 @@ class Monitor:
         self.n_retrains = 0
         self._folder = new_folder(folder)
         self._seed = seed_from(random_state)
-        self._judge = judge_for(model, metric)
-        self._rows = training_rows(model, retrain_with)
-        test = test_rows(model, X_test, y_test, test_ids)
-        self._panel = Panel.seen_by(model, test, self._judge, knows_people=test_ids is not None)
+        self._rows = _panel.training_rows(model, retrain_with)
+        test, judge = _panel.test_rows(model, X_test, y_test, test_ids), judge_for(model, metric)
+        self._panel = Panel.seen_by(model, test, judge, knows_people=test_ids is not None)
         self._gone: Rows | None = None
         self._stretch = self._new_stretch(None)
         self._start()
@@ -242,18 +199,26 @@ class Monitor:
         """
         people = as_ids(ids).distinct()
         panel = self._panel.without(people)
-        leaving = in_training(people, self._panel, self._rows, self.model)
-        if not self._is_exact:
-            require_classes(leaving, self._rows, self.model)
-        wrongness = self._wrongness(leaving)
-        self.receipt, asked = time_removal(self.model, leaving.to_array())
-        self._panel = panel
+        leaving = _panel.find_leaving(people, self._panel, self._rows, self.model)
+        rows, left, wrongness = None, self._rows, np.empty(0)
+        if self._rows is not None:
+            places = positions_of(self._rows, leaving)
+            rows, left = self._rows.take(places), self._rows.without(places)
+            if not self._is_exact:
+                _panel.require_classes(self.model, self._rows, places)
+                if len(rows):
+                    wrongness = self._panel.wrongness_on(self.model, rows)
+        start = time.perf_counter()
+        self.receipt = self.model.forget(leaving.to_array()) if len(leaving) else None
+        seconds = time.perf_counter() - start if len(leaving) else 0.0
+        self._panel, self._rows = panel, left
         self._stretch.n_people += len(leaving)
         self._stretch.tally.add(wrongness)
-        self._drop(leaving)
-        self._take_reading(len(people), asked)
+        if rows is not None and self.hold_forgotten_until_retrain and not self._is_exact:
+            self._gone = rows if self._gone is None else self._gone.joined(rows)
+        self._take_reading(len(people), seconds)
         if self.history[-1].decision == "retrain" and self.on_breach == "retrain":
-            self._retrain_and_note()
+            self.retrain()
         else:
             self._commit()
         reading: Reading = self.history[-1]
@@ -267,7 +232,26 @@ class Monitor:
         Reading or None
             The last reading, with the truth that the retrain showed; None before any request.
         """
-        self._retrain_and_note()
+        old, n_people = self.model, self._stretch.n_people
+        try:
+            if self._rows is None:
+                raise ValueError(
+                    "this monitor holds no training rows to retrain on; give them at the start: "
+                    "retrain_with=(X, y, ids)"
+                )
+            model, seconds = train(old, self._rows)
+            truth = measure_truth(self._panel, old, model, self._gone)
+            panel = self._panel.renewed(model)
+        except BaseException:
+            self._commit()  # the retrain is due
+            raise
+        self._replace_model(model, panel, truth, seconds)
+        self._note_retrain(truth, seconds)
+        try:
+            self._refresh(n_people)
+        finally:
+            self._commit()
+            warn_about(destroyed(old))
         return self.history[-1] if len(self.history) else None
 
     def adopt(self, model: Any, ids: Any = (), *, seconds: float | None = None) -> Reading | None:
@@ -297,7 +281,38 @@ class Monitor:
             Nobody knows one of the people, or the model does not hold those who are left. Nothing
             was changed.
         """
-        return adopt(self, model, ids, seconds)
+        _panel.require_model(model)
+        people = as_ids(ids).distinct()
+        panel, rows, leaving = self._panel, self._rows, people
+        if len(people):
+            leaving = _panel.find_leaving(people, panel, rows, self.model)
+            panel = panel.without(people)
+            rows = None if rows is None else rows.without(positions_of(rows, leaving))
+        _panel.require_left(self.model, model, rows, leaving)
+        panel, truth = panel.renewed(model), {}
+        if not len(people):
+            # Those who leave now are still in the old model, which says nothing about `forget`.
+            with contextlib.suppress(Exception):
+                truth = measure_truth(self._panel, self.model, model, self._gone)
+        n_rows, n_people, before = self._n_rows(), self._stretch.n_people, self._stretch
+        n_left = len(rows) if rows is not None else int(model.n_rows_)
+        if seconds is None and before.retrain_seconds is not None:
+            seconds = before.retrain_seconds * n_left / before.tally.rows_then
+        self._rows = rows
+        self._replace_model(model, panel, truth, seconds)
+        if len(people):
+            self._note_leaving(len(people), n_rows - n_left, seconds)
+        else:
+            self._note_retrain(truth, seconds)
+        try:
+            self._refresh(n_people)
+        except Exception as error:  # noqa: BLE001  (a rehearsal runs the caller's own functions)
+            # The model is in place already.
+            text = f"the limits could not be recalibrated after a retrain: {error!r}"
+            warn_caller(text, GuaranteeWarning)
+        finally:
+            self._commit()
+        return self.history[-1] if len(self.history) else None
 
     def predict(self, X: Any) -> Any:
         """Predict with the model as it is now."""
@@ -306,11 +321,7 @@ class Monitor:
     @property
     def is_due(self) -> bool:
         """Whether the last decision was to retrain and that was not done."""
-        return bool(
-            len(self.history)
-            and self.history[-1].decision == "retrain"
-            and not self.history[-1].retrained
-        )
+        return any(r.decision == "retrain" and not r.retrained for r in self.history[-1:])
 
     def save(self, folder: str | os.PathLike[str] | None = None) -> None:
         """Commit everything to the folder.
@@ -357,7 +368,8 @@ class Monitor:
         A cost function in ``Calibration.requests`` is not saved either; rehearsals after later
         retrains then do without it.
         """
-        require_metric(metric)
+        if metric is not None:
+            require_function(metric)
         place = Folder(folder)
         parts, record = place.read()
         model = state.decode(parts["model"], trusted=trusted, max_memory=max_memory)
@@ -386,20 +398,16 @@ class Monitor:
 
     def __str__(self) -> str:
         """One line for people."""
-        done = (
-            f"{type(self.model).__name__}: {len(self.history)} requests, {self.n_retrains} retrains"
-        )
+        model, n_requests = type(self.model).__name__, len(self.history)
+        done = f"{model}: {n_requests} requests, {self.n_retrains} retrains"
         return "; ".join([done, *self._remarks(*(r.retrained for r in self.history))])
 
     def _remarks(self, *retrained: bool) -> tuple[str, ...]:
         """Return what a decision takes for granted, and whether the monitor saves anything."""
         if self._is_exact:
             return ()
-        rehearses = self.calibration is not None and self.calibration.refresh
-        rehearses = rehearses and not self.hold_forgotten_until_retrain
-        rehearses = rehearses and "certifiability" in self.limits
-        useless = say_if_useless(retrained, self.limits, 2 if rehearses else 1)
-        return (*assumptions(self.calibration), *([useless] if useless else []))
+        useless = _reading.say_if_useless(retrained, self.limits, 2 if self._is_refreshed else 1)
+        return (*_reading.assumptions(self.calibration), *([useless] if useless else []))
 
     def _new_stretch(self, seconds: float | None) -> Stretch:
         kind, _, _ = guarantee_of(self.model)
@@ -410,8 +418,19 @@ class Monitor:
         return len(self._rows) if self._rows is not None else int(self.model.n_rows_)
 
     @property
+    def _judge(self) -> Judge:
+        return self._panel.judge
+
+    @property
     def _is_exact(self) -> bool:
         return self._stretch.guaranteed == "exact"
+
+    @property
+    def _is_refreshed(self) -> bool:
+        """Whether certifiability is rehearsed once more after a retrain."""
+        is_wanted = self.calibration is not None and self.calibration.refresh
+        is_held = self.hold_forgotten_until_retrain
+        return is_wanted and not is_held and "certifiability" in self.limits
 
     def _start(self) -> None:
         """Time one retrain and rehearse on it, so that the first stretch is not blind."""
@@ -422,83 +441,75 @@ class Monitor:
         if self._is_exact:
             return
         watched = self.tolerances.watched()
-        warn_of_noise(self._panel, self.model, shadow, watched)
-        if self.calibration is None:
-            self.limits = {
-                name: Limit("metric", 1.0, floors(name, len(self._panel), 1)["metric"], 1.0)
-                for name in watched
-            }
-            return
-        panel = self._panel.renewed(shadow)
-        stage = Stage(shadow, panel, self._rows)
-        streams = rehearsals(self.calibration, stage, watched, seed=self._seed)
-        n_test, n_rows, miss = len(panel), len(self._rows), self.calibration.miss
-        self.limits = limits_from(streams, watched, n_test=n_test, n_rows=n_rows, miss=miss)
+        _calibrate.warn_of_noise(self._panel, self.model, shadow, watched)
+        stage = Stage(shadow, self._panel.renewed(shadow), self._rows)
+        self.limits = _calibrate.first_limits(self.calibration, stage, watched, seed=self._seed)
 
-    def _drop(self, people: Ids) -> None:
-        """Take people out of the training rows held here."""
-        if self._rows is None:
-            return
-        places = positions_of(self._rows, people)
-        if self.hold_forgotten_until_retrain and not self._is_exact:
-            leaving = self._rows.take(places)
-            self._gone = leaving if self._gone is None else self._gone.joined(leaving)
-        self._rows = self._rows.without(places)
-
-    def _wrongness(self, people: Ids) -> NDArray[np.float64]:
-        """Return how wrong the model is about the rows of people who are about to leave."""
-        if self._rows is None or self._is_exact or len(people) == 0:
-            return np.empty(0)
-        places = positions_of(self._rows, people)
-        return self._panel.wrongness_on(self.model, self._rows.take(places))
-
-    def _take_reading(self, n_people: int, asked: Removal) -> None:
+    def _take_reading(self, n_people: int, seconds: float) -> None:
         """Add the reading of a request that was just answered; if that fails, a retrain is due."""
+        n_rows = 0 if self.receipt is None else int(self.receipt.n_rows)
         try:
-            row, _ = self._panel.rows.part(0, 1)
-            reading = self._look(n_people, finish_removal(self.model, asked, row))
+            if self.receipt is not None:
+                seconds += _panel.time_rest(self.model, self._panel.rows.part(0, 1)[0])
+            reading = self._judge_request(n_people, n_rows, seconds)
         except BaseException as error:
-            blank = self._reading(n_people, asked, (math.nan, math.nan))
             reasons = (f"the model could not be judged: {error!r}",)
+            blank = self._new_reading(n_people, n_rows, seconds)
             failed = replace(blank, decision="retrain", reasons=reasons)
             self.history = self.history.with_(failed)
             self._commit()
             raise
         self.history = self.history.with_(reading)
 
-    def _look(self, n_people: int, receipt: Removal) -> Reading:
+    def _judge_request(self, n_people: int, n_rows: int, seconds: float) -> Reading:
         """Return the reading of a request that was just answered."""
         now, then, movement = self._panel.look(self.model)
         names, tally = self.tolerances.watched(), self._stretch.tally
         self._stretch.note({n: scores_of(n, now, then, movement, tally) for n in names})
-        reading = self._reading(n_people, receipt, (now, then))
-        reading = replace(
+        reading, residual = self._new_reading(n_people, n_rows, seconds, now, then), None
+        if self.tolerances.residual is not None and hasattr(self.model, "exact_residual"):
+            residual = float(self.model.exact_residual()) / self._n_rows()
+        proxies = self._proxies(reading.guarantee, seconds)
+        reading = replace(reading, proxies=proxies, residual=residual)
+        recent = [*self.history[-_RECENT + 1 :], reading]
+        held, horizon = max(self._stretch.people_then, 1), None
+        if self.calibration is not None and not self._is_exact:
+            horizon = self.calibration.n_leaving(held) / held
+        seen = Seen(
             reading,
-            proxies=self._proxies(reading.guarantee, reading.seconds),
-            residual=self._residual(),
+            share=self._stretch.n_people / held,
+            horizon=horizon,
+            was_guaranteed=self._stretch.guaranteed,
+            speed_ups=tuple(r.proxies["efficiency"] for r in recent if "efficiency" in r.proxies),
+            is_judged=all(map(math.isfinite, (now, then, movement))),
         )
-        is_judged = all(map(math.isfinite, (now, then, movement)))
-        seen = self._seen(reading)._replace(is_judged=is_judged)
-        decision, reasons = decide(seen, self.tolerances)
+        decision, reasons = _reading.decide(seen, self.tolerances)
         if decision == "keep" and reading.guarantee != "exact":
-            reasons = (reasons[0], *proof_gap(self.limits, self.calibration), *reasons[1:])
+            reasons = (reasons[0], *_reading.proof_gap(self.limits, self.calibration), *reasons[1:])
         done = [r.retrained for r in self.history]
         reasons = (*reasons, *self._remarks(*done, decision == "retrain"))
         return replace(reading, decision=decision, reasons=reasons)
 
-    def _reading(self, n_people: int, receipt: Any, metrics: tuple[float, float]) -> Reading:
+    def _new_reading(
+        self,
+        n_people: int,
+        n_rows: int,
+        seconds: float,
+        now: float = math.nan,
+        then: float = math.nan,
+    ) -> Reading:
         """Return a reading with everything that needs no estimate."""
         kind, spent, budget = guarantee_of(self.model)
         return Reading(
             request=len(self.history) + 1,
             n_people=n_people,
-            n_rows=int(receipt.n_rows),
+            n_rows=n_rows,
             since_retrain=self._stretch.n_people,
             rows_left=self._n_rows(),
             n_test=len(self._panel),
-            metric=metrics[0],
-            metric_retrained=metrics[1],
-            seconds=float(receipt.seconds),
+            metric=now,
+            metric_retrained=then,
+            seconds=seconds,
             proxies=dict.fromkeys(self.tolerances.watched(), math.inf),
             guarantee=kind,
             spent=spent,
@@ -507,106 +518,62 @@ class Monitor:
 
     def _proxies(self, kind: str, seconds: float) -> dict[str, float]:
         """Return the upper estimates of both properties, and the efficiency."""
-        found = {}
-        for name in self.tolerances.watched():
-            peaks = self._stretch.peaks[name]
-            # A model that was exact and is not any more was never rehearsed: nothing bounds it.
-            limit = self.limits.get(name)
-            unproved = math.inf if limit is None else limit.estimate(peaks)
-            found[name] = 0.0 if kind == "exact" else unproved
+        # A model that was exact and is not any more was never rehearsed: nothing bounds it.
+        proxies = dict.fromkeys(self.tolerances.watched(), 0.0 if kind == "exact" else math.inf)
+        if kind != "exact":
+            peaks = self._stretch.peaks
+            proxies |= {name: limit.estimate(peaks[name]) for name, limit in self.limits.items()}
         timed = self._stretch.retrain_seconds
         if timed is not None and seconds > 0:
-            found["efficiency"] = timed * self._n_rows() / self._stretch.tally.rows_then / seconds
-        return found
-
-    def _residual(self) -> float | None:
-        """Return the gradient's norm per row, where it is wanted and the model offers it."""
-        offered = getattr(self.model, "exact_residual", None)
-        if self.tolerances.residual is None or offered is None:
-            return None
-        return float(offered()) / self._n_rows()
-
-    def _seen(self, reading: Reading) -> Seen:
-        recent = [*self.history[-_RECENT + 1 :], reading]
-        then, horizon = max(self._stretch.people_then, 1), None
-        if self.calibration is not None and not self._is_exact:
-            horizon = self.calibration.n_leaving(then) / then
-        return Seen(
-            reading,
-            share=self._stretch.n_people / then,
-            horizon=horizon,
-            was_guaranteed=self._stretch.guaranteed,
-            speed_ups=tuple(r.proxies["efficiency"] for r in recent if "efficiency" in r.proxies),
-        )
-
-    def _retrain_and_note(self) -> None:
-        """Retrain and commit; if training fails, commit that it is due and raise."""
-        old, n_people = self.model, self._stretch.n_people
-        try:
-            truth, seconds = self._retrain()
-        except BaseException:
-            self._commit()
-            raise
-        self._note_retrain(truth, seconds)
-        try:
-            self._refresh(n_people)
-        finally:
-            self._commit()
-            warn_about(destroyed(old))
-
-    def _retrain(self) -> tuple[dict[str, float], float]:
-        """Replace the model by a retrained one; return the truth about the old one."""
-        if self._rows is None:
-            raise ValueError(
-                "this monitor holds no training rows to retrain on; give them at the start: "
-                "retrain_with=(X, y, ids)"
-            )
-        retrained, seconds = train(self.model, self._rows)
-        truth = measure_truth(self._panel, self.model, retrained, self._gone)
-        self._replace_model(retrained, self._panel.renewed(retrained), truth, seconds)
-        return truth, seconds
+            proxies["efficiency"] = timed * self._n_rows() / self._stretch.tally.rows_then / seconds
+        return proxies
 
     def _replace_model(
         self, model: Any, panel: Panel, truth: Mapping[str, float], seconds: float | None
     ) -> None:
         """Go on with a retrained model; the truth about the old one raises the limits."""
-        self._raise_limits(truth)
+        for name, limit in self.limits.items():
+            if name in truth and name in self._stretch.peaks:
+                self.limits[name] = limit.raised(truth[name], self._stretch.peaks[name])
         self._panel, self.model, self._gone = panel, model, None
         self._stretch = self._new_stretch(seconds)
+        self.n_retrains += 1
 
     def _note_retrain(self, truth: dict[str, float], seconds: float | None) -> None:
-        """Count a retrain, and write it into the last reading."""
-        self.n_retrains += 1
+        """Write a retrain into the last reading."""
         if len(self.history):
             last = replace(self.history[-1], retrained=True, retrain_seconds=seconds, truth=truth)
             self.history = self.history[:-1].with_(last)
 
-    def _raise_limits(self, truth: Mapping[str, float]) -> None:
-        for name, limit in self.limits.items():
-            if name in truth and name in self._stretch.peaks:
-                self.limits[name] = limit.raised(truth[name], self._stretch.peaks[name])
+    def _note_leaving(self, n_people: int, n_rows: int, seconds: float | None) -> None:
+        """Add the reading of people who left by the retrain: nothing of them is in the model."""
+        metrics: tuple[float, ...] = ()
+        with contextlib.suppress(Exception):
+            metrics = self._panel.look(self.model)[:2]
+        reading = replace(
+            self._new_reading(n_people, n_rows, seconds or 0.0, *metrics),
+            proxies=dict.fromkeys(self.tolerances.watched(), 0.0),
+            decision="retrain",
+            reasons=("retrained without them",),
+            retrained=True,
+            retrain_seconds=seconds,
+        )
+        self.history = self.history.with_(reading)
 
     def _refresh(self, n_people: int) -> None:
         """Recalibrate certifiability on people who are still held: as many as left before."""
         rows, name, calibration = self._rows, "certifiability", self.calibration
-        if rows is None or name not in self.limits or self.hold_forgotten_until_retrain:
+        if rows is None or calibration is None or not self._is_refreshed or n_people == 0:
             return
-        if calibration is None or not calibration.refresh or n_people == 0:
-            return
-        kinds = kinds_for(calibration, self._panel)
-        rehearsal = rehearse(
-            replace(calibration, n_looks=1),
-            Stage(in_memory(self.model, rows), self._panel, rows),
-            {name: self.tolerances.watched()[name]},
-            kind=kinds[self.n_retrains % len(kinds)],
-            seed=library_seed(self._seed, _REFRESH, self.n_retrains),
+        self.limits[name] = _calibrate.refresh_limit(
+            self.limits[name],
+            calibration,
+            Stage(_panel.in_memory(self.model, rows), self._panel, rows),
+            self.tolerances.watched()[name],
+            number=self.n_retrains,
+            seed=self._seed,
             n_leaving=min(n_people, calibration.n_leaving(self._stretch.people_then)),
-        )[name]
-        # One person alone may be an exception; what counts is a breach that would not be seen.
-        last = {score: values[-1] for score, values in rehearsal.scores.items()}
-        limit, truth = self.limits[name], rehearsal.truths[-1]
-        if limit.estimate(last) <= self.tolerances.watched()[name] < truth:
-            self.limits[name] = limit.raised(truth, last)
+        )
 
     def _commit(self) -> None:
         """Write everything to the folder, if there is one, whole or not at all."""

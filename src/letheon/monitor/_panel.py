@@ -3,15 +3,27 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone, is_classifier, is_regressor
+from sklearn.exceptions import NotFittedError
 from sklearn.metrics import accuracy_score
-from sklearn.utils.validation import check_consistent_length
+from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
-from letheon.data import Ids, Rows, hold_table, hold_target, present_table, row_ids, table_length
+from letheon.base import ForgetMixin, require_known
+from letheon.data import (
+    Ids,
+    Rows,
+    as_ids,
+    hold_table,
+    hold_target,
+    present_table,
+    row_ids,
+    table_length,
+)
+from letheon.exceptions import CannotForgetError, EmptyModelError, IdsTypeError
 
 Outputs = NDArray[Any]
 
@@ -231,33 +243,11 @@ def in_memory(model: Any, rows: Rows) -> Any:
     return train(model, rows, in_memory=True)[0] if has_files else model
 
 
-class Removal(NamedTuple):
-    """Rows that left, and seconds."""
-
-    n_rows: int = 0
-    seconds: float = 0.0
-
-
-# Of a request that the model was not asked.
-NOTHING = Removal()
-
-
-def time_removal(model: Any, ids: Any) -> tuple[Any, Removal]:
-    """Let a model forget people, if there are any; return its receipt, and rows and time."""
-    if len(ids) == 0:
-        return None, NOTHING
-    start = time.perf_counter()
-    receipt = model.forget(ids)
-    return receipt, Removal(int(receipt.n_rows), time.perf_counter() - start)
-
-
-def finish_removal(model: Any, asked: Removal, row: Any) -> Removal:
-    """Let a lazy model do what a request left for later; its time belongs to the request.
+def time_rest(model: Any, row: Any) -> float:
+    """Return the time in which a lazy model does what a request left for later.
 
     It may do so when it is asked to, or at its first answer: what that takes beyond a second one.
     """
-    if asked is NOTHING:
-        return asked
     finish, times = getattr(model, "_finish", None), [time.perf_counter()]
     if finish is not None:
         finish()
@@ -265,4 +255,138 @@ def finish_removal(model: Any, asked: Removal, row: Any) -> Removal:
         model.predict(row)
         times.append(time.perf_counter())
     late, again = times[1] - times[0], times[2] - times[1]
-    return asked._replace(seconds=asked.seconds + max(late - again, 0.0))
+    return max(late - again, 0.0)
+
+
+def require_model(model: Any) -> None:
+    """Raise unless this is a fitted model that can forget."""
+    if not callable(getattr(model, "forget", None)):
+        raise CannotForgetError(
+            f"{type(model).__name__} has no forget; wrap it: NaiveUnlearner(estimator)"
+        )
+    try:
+        check_is_fitted(model)
+    except NotFittedError:
+        raise NotFittedError(
+            f"this {type(model).__name__} is not fitted; a monitor watches a trained model"
+        ) from None
+
+
+def training_rows(model: Any, retrain_with: tuple[Any, ...] | None) -> Rows | None:
+    """Return the training rows to hold; an exact method can do without."""
+    if retrain_with is None:
+        if guarantee_of(model)[0] == "exact":
+            return None
+        raise ValueError(
+            "proxies of a method that is not exact are calibrated by retraining: give the training "
+            "rows, retrain_with=(X, y, ids)"
+        )
+    if not isinstance(retrain_with, tuple) or len(retrain_with) not in (2, 3):
+        raise ValueError("retrain_with must be (X, y) or (X, y, ids)")
+    X, y, ids = retrain_with if len(retrain_with) == 3 else (*retrain_with, None)
+    rows = held_rows(X, y, ids)
+    if hasattr(model, "n_rows_") and len(rows) != model.n_rows_:
+        raise ValueError(f"retrain_with has {len(rows)} rows and the model holds {model.n_rows_}")
+    same_people(model, rows, were_named=ids is not None)
+    return rows
+
+
+def same_people(model: Any, rows: Rows, *, were_named: bool) -> None:
+    """Raise unless the rows belong to the people of the model, as far as that can be told.
+
+    Otherwise a forgotten person would stay in these rows, and be trained on again.
+    """
+    held = ids_of(model)
+    if held is None:
+        return
+    _require_kind(held, rows.ids, "retrain_with")
+    theirs, ours = held.to_list(), rows.ids.to_list()
+    if theirs == ours:
+        return
+    if not were_named:
+        raise ValueError(
+            "the model was fitted with ids of its own; give them too: retrain_with=(X, y, ids)"
+        )
+    # A model may hold rows in another order, and some only tell each person once.
+    if not isinstance(model, ForgetMixin):
+        theirs, ours = sorted(set(theirs)), sorted(set(ours))  # type: ignore[assignment, type-var]
+    if sorted(theirs) != sorted(ours):
+        raise ValueError("the ids of retrain_with are not those that the model holds")
+
+
+def ids_of(model: Any) -> Ids | None:
+    """Return the ids of a model's rows, or of its people; None if it does not tell."""
+    if isinstance(model, ForgetMixin):
+        return model._held_ids()
+    return as_ids(model.ids_) if hasattr(model, "ids_") else None
+
+
+def test_rows(model: Any, X: Any, y: Any, ids: Any) -> Rows:
+    """Return the test rows; their ids and labels must be of the model's kind."""
+    n_rows, n_labels = np.shape(X)[:1], np.shape(y)[:1]
+    if n_rows and n_labels and n_rows != n_labels:
+        raise ValueError(f"X_test has {n_rows[0]} rows and y_test {n_labels[0]}")
+    rows, held = held_rows(X, y, ids), ids_of(model)
+    if ids is not None and held is not None:
+        _require_kind(held, rows.ids, "test_ids")
+    assert rows.y is not None
+    if is_classifier(model) and not np.isin(rows.y, np.asarray(model.classes_)).any():
+        raise ValueError(
+            f"no label of y_test is one of the model's: {np.unique(rows.y)[:5].tolist()} against "
+            f"{np.asarray(model.classes_)[:5].tolist()}"
+        )
+    return rows
+
+
+def find_leaving(people: Ids, panel: Panel, rows: Rows | None, model: Any) -> Ids:
+    """Return those of the people whom the model must forget; raise if one is not known.
+
+    Raised before anything changes: who is not among the rows held here would be trained on again,
+    and who has test rows only is no business of the model.
+    """
+    held = {*(as_ids(model.ids_) if rows is None else rows.ids).to_list()}
+    missing = _choose(people, lambda who: who not in held)
+    outsiders = panel.owners(missing)
+    if rows is not None:
+        require_known(_choose(missing, lambda who: who not in outsiders), rows.ids)
+    return _choose(people, lambda who: who not in outsiders)
+
+
+def _choose(people: Ids, is_chosen: Callable[[int | str], bool]) -> Ids:
+    return people.take(np.flatnonzero(np.array([is_chosen(who) for who in people.to_list()], bool)))
+
+
+def require_classes(model: Any, rows: Rows, places: NDArray[np.int64]) -> None:
+    """Raise if no row of some class would be left: nothing is known of such a model."""
+    used_up = used_up_classes(model, rows, places).tolist()
+    if used_up:
+        raise EmptyModelError(
+            f"these people own the last training rows of class {', '.join(map(repr, used_up))}: "
+            "the model could not be retrained or judged as it was rehearsed. Nothing was changed. "
+            "Train a model without this class, and start a new monitor for it."
+        )
+
+
+def require_left(old: Any, model: Any, rows: Rows | None, leaving: Ids) -> None:
+    """Raise unless a retrained model holds those who are left, as far as that can be told."""
+    if rows is not None:
+        same_people(model, rows, were_named=True)
+        return
+    before, now = ids_of(old), ids_of(model)
+    if before is None or now is None:
+        return
+    if set(now.to_list()) != set(before.to_list()) - set(leaving.to_list()):
+        raise ValueError("the ids of the retrained model are not those that are left")
+
+
+def _require_kind(held: Ids, ids: Ids, what: str) -> None:
+    if held.kind != ids.kind:
+        raise IdsTypeError(
+            f"the model holds {held.kind} ids and {what} has {ids.kind} ids; 1 is not '1'"
+        )
+
+
+def guarantee_of(model: Any) -> tuple[str, float | None, float | None]:
+    """Return kind, spent and budget of a model's guarantee; "empirical" if it claims nothing."""
+    claim = getattr(model, "guarantee_", None)
+    return ("empirical", None, None) if claim is None else (claim.kind, claim.spent, claim.budget)

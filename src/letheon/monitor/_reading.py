@@ -1,7 +1,7 @@
 """What a monitor saw, and what it decides: tolerances, one reading per request, and all of them."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 from letheon.evaluation import make_frame
 from letheon.evaluation.report import Table
 from letheon.measures import Measure, from_plain, make_measure
+from letheon.monitor._calibrate import Calibration
 from letheon.monitor._limits import Limit
 
 if TYPE_CHECKING:
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
 
 
 Decision = Literal["keep", "retrain"]
+# The two properties that are estimated by proxies.
+_BOTH = ("effectiveness", "certifiability")
+# Readings of a table that are shown even if nothing happened.
+_SHOWN = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +56,7 @@ class Tolerances:
 
     def watched(self) -> dict[str, float]:
         """Return the tolerances of the two properties that are estimated by proxies."""
-        pairs = {"effectiveness": self.effectiveness, "certifiability": self.certifiability}
-        return {name: value for name, value in pairs.items() if value is not None}
+        return {name: most for name, most in asdict(self).items() if name in _BOTH and most}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,48 +188,37 @@ class History(tuple[Reading, ...]):
 
     def to_frame(self) -> "pd.DataFrame":
         """Return one line per request; needs pandas."""
-        frame = make_frame([_flat(reading) for reading in self] or [{"request": 0}], "")
+        lines = []
+        for reading in self:
+            line = reading.to_dict() | {"reasons": "; ".join(reading.reasons)}
+            for nested, word in (("proxies", "proxy"), ("truth", "measured")):
+                line |= {f"{name} {word}": value for name, value in line.pop(nested).items()}
+            lines.append(line)
+        frame = make_frame(lines or [{"request": 0}], "")
         return frame.iloc[: len(self)].set_index("request")
 
     def __rich__(self) -> Any:
         """Table of the last requests, and of every retrain."""
-        columns = ("request", "rows left", "M test", "effectiveness", "certifiability", "decision")
-        shown = [
-            _cells(reading)
+        columns = ("request", "rows left", "M test", *_BOTH, "decision")
+        rows = [
+            (
+                str(reading.request),
+                str(reading.rows_left),
+                f"{reading.metric:.4f}",
+                *(
+                    f"{reading.proxies[name]:.3g}" if name in reading.proxies else ""
+                    for name in _BOTH
+                ),
+                f"{reading.decision}: {'; '.join(reading.reasons)}",
+            )
             for reading in self
             if reading.decision == "retrain" or reading.request > len(self) - _SHOWN
         ]
-        return Table(str(self), columns, shown).to_rich()
+        return Table(str(self), columns, rows).to_rich()
 
     def __str__(self) -> str:
         """One line for people."""
         return f"{len(self)} requests, a retrain after {len(self.retrains)} of them"
-
-
-_SHOWN = 5
-
-
-def _cells(reading: Reading) -> tuple[str, ...]:
-    shown = (reading.proxies.get(name) for name in ("effectiveness", "certifiability"))
-    return (
-        str(reading.request),
-        str(reading.rows_left),
-        f"{reading.metric:.4f}",
-        *("" if value is None else f"{value:.3g}" for value in shown),
-        f"{reading.decision}: {'; '.join(reading.reasons)}",
-    )
-
-
-def _flat(reading: Reading) -> dict[str, Any]:
-    """Return one line of a frame: nested values as columns of their own."""
-    line = reading.to_dict()
-    proxies, truth = line.pop("proxies"), line.pop("truth")
-    line["reasons"] = "; ".join(reading.reasons)
-    return (
-        line
-        | {f"{name} proxy": value for name, value in proxies.items()}
-        | {f"{name} measured": value for name, value in truth.items()}
-    )
 
 
 # So many requests are looked back at before a monitor is called useless.
@@ -250,7 +243,7 @@ class Seen(NamedTuple):
 
 def decide(seen: Seen, tolerances: Tolerances) -> tuple[Decision, tuple[str, ...]]:
     """Return the decision and its reasons."""
-    breaches = [*_passed(seen, tolerances), *_certificate(seen, tolerances)]
+    breaches = [*_breaches_of_proxies(seen, tolerances), *_breaches_of_facts(seen, tolerances)]
     notes = []
     # One slow removal alone says little.
     usual = median(seen.speed_ups) if seen.speed_ups else math.inf
@@ -261,34 +254,29 @@ def decide(seen: Seen, tolerances: Tolerances) -> tuple[Decision, tuple[str, ...
     return "keep", ("within all tolerances", *notes)
 
 
-def _passed(seen: Seen, tolerances: Tolerances) -> list[str]:
+def _breaches_of_proxies(seen: Seen, tolerances: Tolerances) -> Iterator[str]:
     is_exact, proxies = seen.reading.guarantee == "exact", seen.reading.proxies
     if not is_exact and not seen.is_judged:
-        return ["answers or metric are not finite: the model cannot be judged"]
-    reasons = [
-        f"{name} may be up to {proxies[name]:.3g}, tolerance {tolerance:.3g}"
-        for name, tolerance in tolerances.watched().items()
-        if not is_exact and proxies[name] > tolerance
-    ]
+        yield "answers or metric are not finite: the model cannot be judged"
+        return
+    for name, most in tolerances.watched().items():
+        if not is_exact and proxies[name] > most:
+            yield f"{name} may be up to {proxies[name]:.3g}, tolerance {most:.3g}"
     if seen.horizon is not None and seen.share >= seen.horizon:
-        reasons.append(
-            f"{seen.share:.1%} of the people left since the last retrain; no more was rehearsed"
-        )
-    return reasons
+        yield f"{seen.share:.1%} of the people left since the last retrain; no more was rehearsed"
 
 
-def _certificate(seen: Seen, tolerances: Tolerances) -> list[str]:
-    reasons, reading = [], seen.reading
+def _breaches_of_facts(seen: Seen, tolerances: Tolerances) -> Iterator[str]:
+    reading = seen.reading
     if reading.spent is not None and reading.budget is not None:
         limit = tolerances.budget * reading.budget
         if reading.spent > limit:
-            reasons.append(f"{reading.spent:.3g} of a budget of {limit:.3g} is spent")
+            yield f"{reading.spent:.3g} of a budget of {limit:.3g} is spent"
     if seen.was_guaranteed != "empirical" and reading.guarantee == "empirical":
-        reasons.append(f"the guarantee was {seen.was_guaranteed} and is empirical now")
+        yield f"the guarantee was {seen.was_guaranteed} and is empirical now"
     residual, most = reading.residual, tolerances.residual
     if residual is not None and most is not None and residual > most:
-        reasons.append(f"the gradient per row is {residual:.3g}, tolerance {most:.3g}")
-    return reasons
+        yield f"the gradient per row is {residual:.3g}, tolerance {most:.3g}"
 
 
 def say_if_useless(
@@ -316,7 +304,19 @@ def say_if_useless(
     )
 
 
-def guarantee_of(model: Any) -> tuple[str, float | None, float | None]:
-    """Return kind, spent and budget of a model's guarantee; "empirical" if it claims nothing."""
-    claim = getattr(model, "guarantee_", None)
-    return ("empirical", None, None) if claim is None else (claim.kind, claim.spent, claim.budget)
+def assumptions(calibration: Calibration | None) -> tuple[str, ...]:
+    """Return what a decision takes for granted about the requests to come, in words."""
+    if calibration is None:
+        return ("nothing was rehearsed: the survey's proxy misses most breaches",)
+    return (f"assumed: {calibration.assume}",) if calibration.assume else ()
+
+
+def proof_gap(limits: Mapping[str, Limit], calibration: Calibration | None) -> tuple[str, ...]:
+    """Return a note if the rehearsals were too few to prove the misses that are accepted."""
+    proved = min(1.0, sum(limit.miss for limit in limits.values()))
+    if calibration is None or proved <= calibration.miss:
+        return ()
+    known = "nothing" if proved == 1 else f"only that a breach is unseen in at most {proved:.2g}"
+    return (
+        f"so few rehearsals prove {known} of such stretches; {calibration.miss:g} is asked for",
+    )

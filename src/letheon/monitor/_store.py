@@ -27,7 +27,7 @@ from letheon.exceptions import (
 from letheon.measures import from_plain
 from letheon.monitor._calibrate import Calibration
 from letheon.monitor._limits import Limit, Stretch
-from letheon.monitor._panel import Judge, Panel, judge_for
+from letheon.monitor._panel import Panel, judge_for
 from letheon.monitor._reading import History, Reading, Tolerances
 from letheon.state import Checkpoint, DirectoryStore, write_atomically
 
@@ -102,8 +102,8 @@ class Folder:
 
     def _require_own(self) -> None:
         """Raise if the manifest is not the one that was read or written last."""
-        found = self._content()["generation"] if self.manifest.exists() else 0
-        if found != self._generation:
+        generation = self._content()["generation"] if self.manifest.exists() else 0
+        if generation != self._generation:
             raise CheckpointError(
                 f"another process has changed {self.path}; nothing was written. Load it again: "
                 "Monitor.load"
@@ -150,19 +150,29 @@ class Folder:
             raise NewerFormatError(
                 f"{self.manifest} has the format {version}, this version reads {FORMAT}"
             )
-        if not _makes_sense(content):
+        try:
+            # Names of parts become parts of paths.
+            for name in content["parts"].values():
+                Checkpoint(name)
+            is_whole = type(content["generation"]) is int and isinstance(content["record"], dict)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            is_whole = False
+        if not is_whole:
             raise CorruptFileError(f"{self.manifest} makes no sense: its keys are not those needed")
         return content
 
 
-def _makes_sense(content: dict[str, Any]) -> bool:
-    """Whether the manifest has its keys; names of parts become parts of paths."""
-    try:
-        for name in content["parts"].values():
-            Checkpoint(name)
-        return type(content["generation"]) is int and isinstance(content["record"], dict)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return False
+def new_folder(folder: str | os.PathLike[str] | None) -> Folder | None:
+    """Return the folder, unless another monitor lives there."""
+    if folder is None:
+        return None
+    place = Folder(folder)
+    if place.manifest.exists():
+        raise FileExistsError(
+            f"{place.manifest} is there already; continue with Monitor.load({str(folder)!r}), or "
+            "choose another folder"
+        )
+    return place
 
 
 def warn_about(resisting: Iterable[str]) -> None:
@@ -185,8 +195,8 @@ def record_of(monitor: Any) -> dict[str, Any]:
         "calibration": None if monitor.calibration is None else monitor.calibration.to_dict(),
         "hold_forgotten_until_retrain": monitor.hold_forgotten_until_retrain,
         "knows_people": monitor._panel.knows_people,
-        "metric": None if monitor._judge.metric is None else monitor._judge.name,
-        "uses_probability": monitor._judge.uses_probability,
+        "metric": None if monitor._panel.judge.metric is None else monitor._panel.judge.name,
+        "uses_probability": monitor._panel.judge.uses_probability,
         "seed": str(monitor._seed),
         "n_retrains": monitor.n_retrains,
         "stretch": asdict(monitor._stretch),
@@ -204,7 +214,10 @@ def restore(
     metric: Callable[[Any, Any], Any] | None,
 ) -> None:
     """Fill an empty monitor with what was saved, without another rehearsal."""
-    judge = _same_judge(model, record, metric)
+    judge, saved = judge_for(model, metric), record["metric"]
+    name = None if judge.metric is None else judge.name
+    if saved != name:
+        raise ValueError(f"this monitor was saved with metric={saved}, and metric={name} was given")
     test = rows["test"]
     assert test is not None
     vars(monitor).update(
@@ -218,7 +231,6 @@ def restore(
         n_retrains=record["n_retrains"],
         _folder=place,
         _seed=int(record["seed"]),
-        _judge=judge,
         _rows=rows["training"],
         _panel=Panel(test, judge, record["knows_people"]),
         _gone=rows["forgotten"],
@@ -239,13 +251,3 @@ def read_calibration(saved: dict[str, Any] | None) -> Calibration | None:
         only = ", ".join(settings["kinds"])
         assume = f"only requests of these kinds come: {only} (saved before a reason was asked for)"
         return Calibration(**settings, assume=assume)
-
-
-def _same_judge(model: Any, record: Mapping[str, Any], metric: Any) -> Judge:
-    """Return how the saved monitor judged; raise if its metric was not given again."""
-    judge = judge_for(model, metric)
-    saved = record["metric"]
-    name = None if judge.metric is None else judge.name
-    if saved != name:
-        raise ValueError(f"this monitor was saved with metric={saved}, and metric={name} was given")
-    return judge

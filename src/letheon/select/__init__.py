@@ -4,18 +4,10 @@ The procedure of the survey's section 6.3 ("Candidate selection", "Parameter tra
 selection"). `choose` returns a `Comparison` with the reason for the choice in words.
 """
 
-from letheon.select._candidates import Candidate, default_candidates, short_name
+from letheon.select._candidates import Candidate, Need, default_candidates, short_name
 from letheon.select._choose import choose
-from letheon.select._comparison import (
-    Check,
-    Comparison,
-    Cost,
-    Tolerances,
-    Tried,
-    Tuning,
-    tune_efficiency,
-)
-from letheon.select._need import Need
+from letheon.select._comparison import Comparison
+from letheon.select._tried import Check, Cost, Tolerances, Tried, Tuning, tune_efficiency
 
 __all__ = [
     "Candidate",

@@ -1,5 +1,6 @@
 """`choose`: filter by applicability, tune or sweep, evaluate, take the fastest within tolerance."""
 
+import math
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -8,28 +9,41 @@ from numbers import Real
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.dummy import DummyClassifier, DummyRegressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.multiclass import type_of_target
 
 from letheon.datasets import Requests
-from letheon.evaluation import CrossValidation, Metric, Problem, Rows, evaluate, with_canaries
+from letheon.evaluation import (
+    ORDINARY,
+    Best,
+    CrossValidation,
+    Metric,
+    Problem,
+    Rows,
+    choose_best,
+    evaluate,
+    list_ordinary,
+    name_model,
+    with_canaries,
+)
 from letheon.exceptions import LetheonError, LetheonWarning
 from letheon.guarantee import Task, TrainingSize
+from letheon.measures import bootstrap
 from letheon.parallel import one_thread
 from letheon.scoring import balanced_accuracy, is_unbalanced, largest_class
-from letheon.select._candidates import Candidate, Named, default_candidates, named
-from letheon.select._comparison import (
-    Comparison,
+from letheon.select._candidates import Candidate, Named, Need, default_candidates, named
+from letheon.select._comparison import Comparison
+from letheon.select._tried import (
+    Cost,
     Tolerances,
     Tried,
     Tuning,
-    cost_of,
+    name_setting,
     tune_efficiency,
 )
-from letheon.select._need import Need
-from letheon.select._yardstick import Constant, Yardstick, yardstick
 
 Settings = dict[str, Any]
 _Given = TypeVar("_Given")
@@ -41,25 +55,17 @@ _MOST_CLASSES = 20
 
 @dataclass(frozen=True)
 class _Arena:
-    """What is the same for every candidate."""
+    """What is the same for every candidate; `blank` is the comparison before anybody is tried."""
 
+    blank: Comparison
     problem: Problem
-    metric: Metric | None
-    need: Need
-    tolerances: Tolerances
-    requests: Requests
     size: TrainingSize
     folds: CrossValidation
-    rival: Yardstick
-    constant: Constant
-    scored_by: str
-    expected_requests: int
+    rival: Best
+    constant: "_Constant"
     people_per_call: int
-    is_subsample: bool
-    seeds: int
-    canaries: bool
-    progress: bool
-    random_state: int
+    # of `evaluate`
+    options: dict[str, Any]
 
 
 def choose(
@@ -175,9 +181,9 @@ def choose(
     task = need.task or _task(data)
     need = replace(need, task=task)
     stand_in = DummyRegressor() if task == "regression" else DummyClassifier()
-    problem = _sampled(
-        Problem.of(stand_in, data, test, metric, random_state), subsample, random_state
-    )
+    problem = Problem.of(stand_in, data, test, metric, random_state)
+    if subsample is not None:
+        problem = _sampled(problem, subsample, random_state)
     metric, scored_by = _usual_metric(problem, metric)
     if metric is balanced_accuracy:
         problem = replace(problem, metric=metric, metric_name="balanced accuracy")
@@ -187,36 +193,49 @@ def choose(
     # Threads of boosted trees and of BLAS would disturb each other, and what is timed.
     with one_thread():
         folds = CrossValidation(problem, cv=cv, seed=random_state)
-        arena = _Arena(
-            problem=problem,
-            metric=metric,
-            scored_by=scored_by,
+        models = list_ordinary(problem, ordinary, random_state, need.family)
+        rival = choose_best(models, folds.score, are_given=ordinary is not None)
+        how = f"best by cross-validation of: {rival.scores}" if ordinary is None else "as given"
+        excluded: dict[str, str] = {}
+        if listed is None:
+            listed, excluded = default_candidates(need, task, rival.model)
+        blank = Comparison(
+            tried=(),
+            excluded=excluded,
+            tunings={},
             need=need,
             tolerances=tolerances,
             requests=requests,
+            expected_requests=expected_requests,
+            ordinary=name_model(rival.model),
+            ordinary_chosen=how,
+            scored_by=scored_by,
+            n_rows=len(problem.train),
+            n_people=n_people,
+            n_test_rows=len(problem.test),
+            is_subsample=subsample is not None,
+        )
+        options = {"metric": metric, "progress": progress, "random_state": random_state}
+        arena = _Arena(
+            blank=blank,
+            problem=problem,
             size=TrainingSize(n_people, min(sizes)),
             folds=folds,
-            rival=yardstick(ordinary, need.family, problem, folds, random_state),
-            constant=Constant(problem),
-            expected_requests=expected_requests,
+            rival=rival,
+            constant=_Constant(problem),
             people_per_call=max(sizes),
-            is_subsample=subsample is not None,
-            seeds=seeds,
-            canaries=canaries,
-            progress=progress,
-            random_state=random_state,
+            options={"requests": requests, "seeds": seeds, **options},
         )
-        excluded: dict[str, str] = {}
-        if listed is None:
-            listed, excluded = default_candidates(need, task, arena.rival.estimator)
-        return _compare(arena, listed, excluded)
+        comparison = _compare(arena, listed)
+        return _with_tested_best(arena, comparison) if canaries else comparison
 
 
-def _compare(arena: _Arena, listed: Named, excluded: dict[str, str]) -> Comparison:
+def _compare(arena: _Arena, listed: Named) -> Comparison:
     tried: list[Tried] = []
     tunings: dict[str, tuple[Tuning, ...]] = {}
+    excluded = dict(arena.blank.excluded)
     for name, candidate in listed.items():
-        why = arena.need.why_not(candidate.estimator, candidate.facts)
+        why = arena.blank.need.why_not(candidate.estimator, candidate.facts)
         if why:
             excluded[name] = why
             continue
@@ -229,23 +248,8 @@ def _compare(arena: _Arena, listed: Named, excluded: dict[str, str]) -> Comparis
                     tried.append(found)
                 else:
                     excluded.update(found)
-    comparison = Comparison(
-        tried=tuple(tried),
-        excluded=dict(sorted(excluded.items())),
-        tunings=tunings,
-        tolerances=arena.tolerances,
-        need=arena.need,
-        ordinary=arena.rival.name,
-        ordinary_chosen=arena.rival.how,
-        scored_by=arena.scored_by,
-        requests=arena.requests,
-        expected_requests=arena.expected_requests,
-        n_rows=len(arena.problem.train),
-        n_people=arena.size.n_people,
-        n_test_rows=len(arena.problem.test),
-        is_subsample=arena.is_subsample,
-    )
-    return _with_tested_best(arena, comparison) if arena.canaries else comparison
+    excluded = dict(sorted(excluded.items()))
+    return replace(arena.blank, tried=tuple(tried), excluded=excluded, tunings=tunings)
 
 
 def _with_tested_best(arena: _Arena, comparison: Comparison) -> Comparison:
@@ -253,9 +257,8 @@ def _with_tested_best(arena: _Arena, comparison: Comparison) -> Comparison:
     while (best := comparison.best) and not (
         best.evaluation.attacks or best.evaluation.failed_attacks
     ):
-        evaluation = with_canaries(
-            best.evaluation, best.estimator, arena.problem, arena.random_state
-        )
+        seed = arena.options["random_state"]
+        evaluation = with_canaries(best.evaluation, best.estimator, arena.problem, seed)
         is_found = any(attack.found for attack in evaluation.attacks)
         lacks = "people who should be forgotten were found in it" if is_found else best.lacks
         tested = replace(best, evaluation=evaluation, lacks=lacks)
@@ -288,7 +291,7 @@ def _explored(
 
 def _tuned(arena: _Arena, candidate: Candidate, efficiency: Any) -> Iterator[Tuning]:
     """Yield the tuning of one parameter after the other, those before at what was found."""
-    tolerance = arena.tolerances.effectiveness
+    tolerance = arena.blank.tolerances.effectiveness
     goal = -np.inf if tolerance is None else arena.rival.score - tolerance
     # a constant answer is no solution, however good the score looks
     goal = max(goal, float(np.nextafter(arena.constant.score, np.inf)))
@@ -299,9 +302,9 @@ def _tuned(arena: _Arena, candidate: Candidate, efficiency: Any) -> Iterator[Tun
             estimator = candidate.with_settings({**settled, parameter: value})
             return arena.folds.score(estimator, with_ids=True)
 
-        found = tune_efficiency(score, parameter, values, float(goal))
-        settled[parameter] = found.chosen
-        yield found
+        tuning = tune_efficiency(score, parameter, values, float(goal))
+        settled[parameter] = tuning.chosen
+        yield tuning
 
 
 def _back_off(tunings: tuple[Tuning, ...]) -> Iterator[Settings]:
@@ -323,21 +326,16 @@ def _evaluated(
         evaluation = evaluate(
             estimator,
             _as_given(problem.train),
-            arena.requests,
             test=_as_given(problem.test),
-            metric=arena.metric,
-            ordinary=clone(arena.rival.estimator),
-            seeds=arena.seeds,
+            ordinary=clone(arena.rival.model),
             canaries=False,
             title=name,
-            progress=arena.progress,
-            random_state=arena.random_state,
+            **arena.options,
         )
         why_not_beaten = arena.constant.why_not_beaten(estimator)
     except _REFUSALS as error:
-        said = ", ".join(f"{key}={value!r}" for key, value in settings.items())
-        return {f"{name} with {said}" if said else name: f"it could not be run: {error}"}
-    flaws = [arena.need.why_not_claim(evaluation.guarantee), why_not_beaten]
+        return {name_setting(name, settings): f"it could not be run: {error}"}
+    flaws = [arena.blank.need.why_not_claim(evaluation.guarantee), why_not_beaten]
     if evaluation.equal_digests is False:
         flaws.append("its bytes are not those of a fresh fit")
     return Tried(
@@ -345,9 +343,14 @@ def _evaluated(
         settings=settings,
         estimator=estimator,
         evaluation=evaluation,
-        checks=arena.tolerances.check(evaluation),
+        checks=arena.blank.tolerances.check(evaluation),
         lacks="; ".join(flaw for flaw in flaws if flaw),
-        cost=cost_of(evaluation, arena.expected_requests, arena.people_per_call),
+        cost=Cost(
+            calls=math.ceil(arena.blank.expected_requests / arena.people_per_call),
+            fit=evaluation.seconds["fit"].value,
+            forget=evaluation.seconds["forget"].value,
+            retrain=evaluation.seconds[ORDINARY].value,
+        ),
     )
 
 
@@ -410,13 +413,67 @@ def _usual_metric(problem: Problem, given: Metric | None) -> tuple[Metric | None
     return None, f"{name}, because no class makes up two thirds of the training rows ({largest})"
 
 
-def _sampled(problem: Problem, subsample: float | None, seed: int) -> Problem:
+def _sampled(problem: Problem, subsample: float, seed: int) -> Problem:
     """Return the problem with some of the training people only."""
-    if subsample is None:
-        return problem
     people = np.unique(problem.train.ids)
     n = round(subsample * len(people)) if subsample < 1 else int(subsample)
     if not 2 <= n <= len(people):
         raise ValueError(f"subsample={subsample!r} of {len(people):,} people leaves {n}")
     chosen = np.random.default_rng(seed).permutation(people)[:n]
     return replace(problem, train=problem.train.of(chosen))
+
+
+_RESAMPLES = 200
+# More classes than these are not tried one by one as a constant answer: the most frequent are.
+_MOST_ANSWERS = 20
+
+
+class _Constant:
+    """The best constant answer by the metric on the training rows: what any model must beat."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem, y = problem, problem.train.y
+        if problem.is_regression:
+            answers: list[Any] = [float(np.mean(y)), float(np.median(y))]
+        else:
+            classes, counts = np.unique(y, return_counts=True)
+            answers = list(classes[np.argsort(-counts, kind="stable")][:_MOST_ANSWERS])
+        scores = [self._score(y, answer) for answer in answers]
+        self.score = max(scores)
+        self.answer = answers[scores.index(self.score)]
+
+    def _score(self, y: NDArray[Any], answer: Any) -> float:
+        """Return the metric of one answer for all rows; -inf where it has none."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                return self._problem.scored(y, np.full(len(y), answer))
+            except ValueError:
+                return -np.inf
+
+    def why_not_beaten(self, estimator: Any) -> str:
+        """Return why an estimator, fitted on the training rows, is no better; empty if it is.
+
+        It must be better on the test rows by the lower end of a 95 % interval, where there is one.
+        """
+        train, test, metric = self._problem.train, self._problem.test, self._problem.metric
+        ours = np.asarray(clone(estimator).fit(train.X, train.y, ids=train.ids).predict(test.X))
+        answers = np.full(len(test), self.answer)
+
+        def gain(rows: NDArray[np.int64]) -> float:
+            y = test.y[rows]
+            return float(metric(y, ours[rows])) - float(metric(y, answers[rows]))
+
+        rival = self._score(test.y, self.answer)
+        if rival == -np.inf:
+            return ""
+        value = self._problem.scored(test.y, ours) - rival
+        ends = bootstrap(gain, len(test), value, n_resamples=_RESAMPLES)
+        least = value if ends is None else ends[0]
+        if least > 0:
+            return ""
+        return (
+            f"it does not surely beat a constant answer, {self.answer!s} for every row: "
+            f"{self._problem.metric_name} {value + rival:.4g} against {rival:.4g} on "
+            f"{len(test):,} test rows, at worst {abs(least):.3g} below it"
+        )

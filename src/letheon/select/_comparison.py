@@ -1,408 +1,24 @@
 """The result of `choose`: what was tried, what was left out, which one is best, and why."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from sklearn.base import clone
 
 from letheon.datasets import Requests
-from letheon.evaluation import ORDINARY, SAME, Evaluation, make_frame
+from letheon.evaluation import ORDINARY, Evaluation, make_frame
+from letheon.evaluation.report import Table
 from letheon.exceptions import NoCandidateError
 from letheon.measures import Measure
 from letheon.plot import ParetoDisplay, pareto_front
-from letheon.select._need import Need
+from letheon.select._candidates import Need
+from letheon.select._tried import LOST, Cost, Tolerances, Tried, Tuning, bad_end, good_end
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import RenderableType
-
-
-Verdict = Literal["within", "undecided", "beyond"]
-# What effectiveness is here: signed, because nobody minds a model that is better.
-LOST = "score lost"
-_CONSISTENCIES = ("output consistency", "prediction gap")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Check:
-    """One measure against its tolerance.
-
-    Attributes
-    ----------
-    measure : Measure
-        What was found.
-    baseline : str
-        Against which model.
-    limit : float
-        The worst value that is tolerated.
-    floor : Measure or None
-        The same of one retrain against another, where it was measured: what randomness alone gives.
-    """
-
-    measure: Measure
-    baseline: str
-    limit: float
-    floor: Measure | None = None
-
-    @property
-    def verdict(self) -> Verdict:
-        """*within*: the bad end of the interval is. *beyond*: not even the good end is.
-
-        Without an interval nothing is known about the error: *undecided*.
-        """
-        if self._is_within(bad_end(self.measure)):
-            return "within"
-        return "undecided" if self._is_within(good_end(self.measure)) else "beyond"
-
-    @property
-    def excess(self) -> float:
-        """How far the bad end of the interval is beyond the limit; negative if it is within."""
-        gap = bad_end(self.measure) - self.limit
-        return gap if self.measure.better == "lower" else -gap
-
-    def _is_within(self, value: float) -> bool:
-        if self.measure.better == "lower":
-            return value <= self.limit
-        return value >= self.limit
-
-    def __str__(self) -> str:
-        """Say which measure, which tolerance, and by how much it failed.
-
-        The number in brackets is the end of the interval that decides.
-        """
-        unit = self.measure.unit and f" {self.measure.unit}"
-        limit = "at most" if self.measure.better == "lower" else "at least"
-        found = f"{self.measure.name} {self.measure.value:.3g}{unit}{self._deciding_end()}"
-        text = f"{found} where {limit} {self.limit:g}{unit} is tolerated"
-        if self.verdict == "within":
-            return text
-        text += f": {self._failure()}"
-        if self.floor is not None:
-            text += f" (one retrain against another: {self.floor.value:.3g}{unit})"
-        return text
-
-    def _deciding_end(self) -> str:
-        is_beyond = self.verdict == "beyond"
-        end = good_end(self.measure) if is_beyond else bad_end(self.measure)
-        if math.isinf(end) or end == self.measure.value:
-            return ""
-        return f" (at {'best' if is_beyond else 'worst'} {end:.3g})"
-
-    def _failure(self) -> str:
-        if self.verdict == "beyond":
-            return f"beyond by {abs(good_end(self.measure) - self.limit):.3g} at least"
-        if math.isinf(self.excess):
-            return "undecided, nothing is known about its error"
-        return f"undecided, it may be {self.excess:.3g} beyond"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tolerances:
-    """The worst results that are acceptable (survey, 6.3); None: whatever comes.
-
-    A measure passes when the bad end of its interval is within the tolerance. Where the interval
-    straddles the tolerance, or where there is none, it is undecided: more seeds, more test rows, or
-    for certifiability more requests, would tell.
-
-    Parameters
-    ----------
-    effectiveness : float or None, default=0.02
-        Most that the metric on test rows may be below that of the *ordinary model*. The survey's
-        ``|M_U - M_*|`` with its sign: a model that is better than the ordinary one passes.
-    certifiability : float or None, default=5.0
-        Largest difference (SAPE, per cent) to a retrain of the *same algorithm* on the rows that
-        left. 0 by proof for exact methods.
-    consistency : float or None, default=None
-        Least per cent of test rows on which a retrain of the same algorithm answers the same; in
-        regression, largest root mean square of the differences.
-    """
-
-    effectiveness: float | None = 0.02
-    certifiability: float | None = 5.0
-    consistency: float | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse what nobody could meet or miss."""
-        for name, value in vars(self).items():
-            if value is not None and not (value >= 0 and math.isfinite(value)):
-                raise ValueError(f"{name}={value!r} must be a number, 0 or more, or None")
-
-    def check(self, evaluation: Evaluation) -> tuple[Check, ...]:
-        """Return one check for each tolerance that is set."""
-        same, ordinary = evaluation.measures[SAME], evaluation.measures[ORDINARY]
-        closeness = next(name for name in _CONSISTENCIES if name in same)
-        wanted = [
-            (ordinary[LOST], ORDINARY, self.effectiveness),
-            (same["certifiability"], SAME, self.certifiability),
-            (same[closeness], SAME, self.consistency),
-        ]
-        return tuple(
-            Check(
-                measure=measure,
-                baseline=baseline,
-                limit=limit,
-                floor=evaluation.floor.get(measure.name) if baseline == SAME else None,
-            )
-            for measure, baseline, limit in wanted
-            if limit is not None
-        )
-
-    def by_measure(self) -> dict[str, float]:
-        """Return the tolerances that are set, by the name of the measure that they limit."""
-        named = {LOST: self.effectiveness, "certifiability": self.certifiability}
-        return {name: limit for name, limit in named.items() if limit is not None}
-
-
-def bad_end(measure: Measure) -> float:
-    """Return the worse end of the interval; infinitely bad where nothing is known of the error."""
-    if measure.better == "lower":
-        return math.inf if measure.high is None else measure.high
-    return -math.inf if measure.low is None else measure.low
-
-
-def good_end(measure: Measure) -> float:
-    """Return the better end of the interval; infinitely good where the error is not known."""
-    if measure.better == "lower":
-        return -math.inf if measure.low is None else measure.low
-    return math.inf if measure.high is None else measure.high
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cost:
-    """Seconds for a first training and for all requests that are expected.
-
-    ``fit + k forget`` against ``(k + 1) retrain``: both sides train a first model. k counts calls:
-    people who may wait are served together on both sides.
-
-    Attributes
-    ----------
-    calls : int
-        Calls of `forget`, and retrains instead of them.
-    fit, forget, retrain : float
-        Seconds of the first fit, of one call, and of one training of the ordinary model.
-    """
-
-    calls: int
-    fit: float
-    forget: float
-    retrain: float
-
-    @property
-    def method(self) -> float:
-        """Seconds with the method."""
-        return self.fit + self.calls * self.forget
-
-    @property
-    def plain(self) -> float:
-        """Seconds by plain retraining of the ordinary model."""
-        return (self.calls + 1) * self.retrain
-
-    @property
-    def retraining_is_cheaper(self) -> bool:
-        """Whether plain retraining takes less time for so many calls."""
-        return self.plain < self.method
-
-    @property
-    def pays_from(self) -> float:
-        """Least number of calls for which the method is no dearer; infinite if there is none."""
-        if self.fit <= self.retrain:
-            return 0
-        if self.forget >= self.retrain:
-            return math.inf
-        return math.ceil((self.fit - self.retrain) / (self.retrain - self.forget))
-
-    @property
-    def pays_to(self) -> float:
-        """Largest number of calls for which the method is no dearer; infinite if all from there.
-
-        Finite for a method that trains quickly but forgets slowly; 0 also if it never pays.
-        """
-        if self.forget <= self.retrain:
-            return math.inf if math.isfinite(self.pays_from) else 0
-        return max(math.floor((self.retrain - self.fit) / (self.forget - self.retrain)), 0)
-
-
-def cost_of(evaluation: Evaluation, expected_requests: int, people_per_call: int) -> Cost:
-    """Return the cost of the requests that are expected, from the times that were measured."""
-    seconds = evaluation.seconds
-    return Cost(
-        calls=math.ceil(expected_requests / people_per_call),
-        fit=seconds["fit"].value,
-        forget=seconds["forget"].value,
-        retrain=seconds[ORDINARY].value,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tried:
-    """What an evaluation said about a candidate with some settings.
-
-    Attributes
-    ----------
-    candidate : str
-        Name of the candidate.
-    settings : dict
-        The values that were tried.
-    estimator : forgetting estimator
-        Unfitted, with these settings.
-    evaluation : Evaluation
-        Everything that was measured.
-    checks : tuple of Check
-        One for each tolerance.
-    lacks : str
-        What its guarantee lacks of what was asked for, in words; empty if nothing.
-    cost : Cost
-        Of the requests that are expected.
-    """
-
-    candidate: str
-    settings: dict[str, Any]
-    estimator: Any = field(repr=False)
-    evaluation: Evaluation = field(repr=False)
-    checks: tuple[Check, ...]
-    lacks: str
-    cost: Cost
-
-    @property
-    def name(self) -> str:
-        """Candidate and settings in words."""
-        said = ", ".join(f"{name}={value!r}" for name, value in self.settings.items())
-        return f"{self.candidate} with {said}" if said else self.candidate
-
-    @property
-    def verdict(self) -> Verdict:
-        """The worst of its checks; *beyond* if its guarantee is not what was asked for."""
-        verdicts = {check.verdict for check in self.checks}
-        if self.lacks or "beyond" in verdicts:
-            return "beyond"
-        return "undecided" if "undecided" in verdicts else "within"
-
-    @property
-    def efficiency(self) -> Measure:
-        """Speed-up against retraining the ordinary model, the same yardstick for everybody."""
-        return self.evaluation.measures[ORDINARY]["efficiency"]
-
-    @property
-    def speed(self) -> float:
-        """The lower end of the speed-up, by which settings are ranked; 0 if nothing is sure."""
-        return max(bad_end(self.efficiency), 0.0)
-
-    @property
-    def points(self) -> dict[str, Measure]:
-        """Speed-up and score lost against the ordinary model, certifiability against a retrain."""
-        measures = self.evaluation.measures
-        found = {"efficiency": self.efficiency}
-        for name, baseline in ((LOST, ORDINARY), ("certifiability", SAME)):
-            if name in measures[baseline]:
-                found[name] = measures[baseline][name]
-        return found
-
-    @property
-    def failures(self) -> str:
-        """Why it is not within the tolerances, in words; empty if it is."""
-        failed = [str(check) for check in self.checks if check.verdict != "within"]
-        return "; ".join([*([self.lacks] if self.lacks else []), *failed])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything but the estimator as plain values."""
-        return {
-            "candidate": self.candidate,
-            "settings": dict(self.settings),
-            "verdict": self.verdict,
-            "lacks": self.lacks,
-            "checks": [
-                {
-                    "measure": check.measure.to_dict(),
-                    "baseline": check.baseline,
-                    "limit": check.limit,
-                    "verdict": check.verdict,
-                    "excess": check.excess,
-                }
-                for check in self.checks
-            ],
-            "cost": {
-                "calls": self.cost.calls,
-                "seconds": self.cost.method,
-                "seconds of plain retraining": self.cost.plain,
-            },
-            "evaluation": self.evaluation.to_dict(),
-        }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tuning:
-    """How the value of one efficiency parameter was found.
-
-    Attributes
-    ----------
-    parameter : str
-        Its name.
-    values, scores : tuple
-        Values that were tried, from slow to fast, and their cross-validated scores.
-    goal : float
-        Least score that was tolerated.
-    chosen : value
-        The fastest value before the score fell below the goal; the slowest if even that did.
-    """
-
-    parameter: str
-    values: tuple[Any, ...]
-    scores: tuple[float, ...]
-    goal: float
-    chosen: Any
-
-    def __str__(self) -> str:
-        """Say what was tried and where it stopped."""
-        tried = ", ".join(
-            f"{value}: {score:.4g}" for value, score in zip(self.values, self.scores, strict=True)
-        )
-        return f"{self.parameter}={self.chosen} (tried {tried}; needed {self.goal:.4g})"
-
-
-def tune_efficiency(
-    score: Callable[[Any], float], parameter: str, values: Sequence[Any], goal: float
-) -> Tuning:
-    """Raise an efficiency parameter until the cross-validated score falls below a goal.
-
-    This is possible for exact methods: the parameter belongs to training as much as to removal, so
-    that cross-validation sees its whole price, and consistency and certifiability are given.
-
-    Parameters
-    ----------
-    score : callable
-        ``score(value)``, the cross-validated score with this value; higher is better.
-    parameter : str
-        Name of the parameter.
-    values : sequence
-        From slow to fast.
-    goal : float
-        Least score that is tolerated.
-
-    Returns
-    -------
-    Tuning
-
-    Examples
-    --------
-    >>> tune_efficiency({1: 0.95, 2: 0.94, 4: 0.90, 8: 0.94}.get, "n_shards", (1, 2, 4, 8), 0.93)
-    Tuning(parameter='n_shards', values=(1, 2, 4), scores=(0.95, 0.94, 0.9), goal=0.93, chosen=2)
-    """
-    scores: list[float] = []
-    for value in values:
-        scores.append(score(value))
-        if scores[-1] < goal:
-            break
-    passed = len(scores) - (scores[-1] < goal)
-    return Tuning(
-        parameter=parameter,
-        values=tuple(values[: len(scores)]),
-        scores=tuple(scores),
-        goal=goal,
-        chosen=values[max(passed - 1, 0)],
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -454,9 +70,7 @@ class Comparison:
     @property
     def reason(self) -> str:
         """Why this one, in words and numbers; or why nobody."""
-        from letheon.select._report import reason
-
-        return reason(self)
+        return _reason(self)
 
     @property
     def evaluations(self) -> dict[str, Evaluation]:
@@ -567,10 +181,230 @@ class Comparison:
 
     def __rich__(self) -> "RenderableType":
         """Show a table of the settings, and the reason below it."""
-        from letheon.select._report import as_table
-
-        return as_table(self)
+        return _as_table(self)
 
     def __str__(self) -> str:
         """Say the reason."""
         return self.reason
+
+
+def _reason(comparison: Comparison) -> str:
+    """Return why the best one is, or why nobody is; then the others, one sentence each."""
+    best = comparison.best
+    lines = _praised(comparison, best) if best else _nobody(comparison)
+    lines.append(f"Scored by {comparison.scored_by}.")
+    for each in comparison.tried:
+        lines += [f"{each.name}: {warning}" for warning in each.evaluation.warnings]
+    lines += [f"{name} was left out: {why}." for name, why in comparison.excluded.items()]
+    if comparison.is_subsample:
+        lines.append(
+            f"Times are those of a subsample of {comparison.n_people:,} people; speed-ups tend to "
+            "grow with the number of rows."
+        )
+    return "\n".join(lines)
+
+
+def _praised(comparison: Comparison, best: Tried) -> list[str]:
+    """Say why it was chosen, what is wrong with it, and how the others were."""
+    others = _closest(comparison.tried, besides=best.candidate)
+    pace, kind = _pace(best, comparison.ordinary), best.evaluation.guarantee.kind
+    lines = [
+        f"{best.name}: {pace}{_quality(comparison, best)}, {kind}.",
+        best.evaluation.tested,
+        _nobody_is_faster(comparison, best),
+        _total(comparison, best),
+    ]
+    if best.estimator.facts.strength == "weak":
+        lines.append(f"{best.name} is weak: removals can take longer along a sequence.")
+    lines += [_other(each, best) for each in others]
+    lines += [_close_race(best, others), _many_looks(comparison)]
+    return [line for line in lines if line]
+
+
+def _pace(each: Tried, ordinary: str) -> str:
+    """Say how a request compares with a retrain: on average, and at least."""
+    value, sure = _times(each.efficiency.value), f"(at least {_times(each.speed)})"
+    if each.speed >= 1:
+        return f"{value} faster than retraining {ordinary} {sure}"
+    if each.efficiency.value >= 1:
+        return f"{value} faster than retraining {ordinary} on average, perhaps slower {sure}"
+    return f"slower than retraining {ordinary}, at {value} of its speed {sure}"
+
+
+def _nobody_is_faster(comparison: Comparison, best: Tried) -> str:
+    """Say so when the best of those within the tolerances is no gain."""
+    if best.speed > 1:
+        return ""
+    within = [each for each in comparison.tried if each.verdict == "within"]
+    sure = "surely " if any(each.efficiency.value > 1 for each in within) else ""
+    return (
+        f"Nobody within the tolerances is {sure}faster than plain retraining of "
+        f"{comparison.ordinary}."
+    )
+
+
+def _close_race(best: Tried, others: list[Tried]) -> str:
+    """Say so when another run may well rank the others differently."""
+    rivals = [
+        each.name
+        for each in others
+        if each.verdict == "within" and good_end(each.efficiency) > best.speed
+    ]
+    if not rivals:
+        return ""
+    return (
+        f"By speed the choice is not sure: the intervals of {' and '.join([best.name, *rivals])} "
+        "overlap, and another run may choose another one. More seeds or requests would tell."
+    )
+
+
+def _many_looks(comparison: Comparison) -> str:
+    """Say how likely somebody is to pass by luck, where many were judged by the same rows."""
+    # the probability that the bad end of an interval is too good
+    risks = [
+        max(0.0 if m.low == m.high else (1 - m.confidence) / 2 for m in measures)
+        for measures in ([check.measure for check in each.checks] for each in comparison.tried)
+        if measures
+    ]
+    n = sum(risk > 0 for risk in risks)
+    if n < 2:
+        return ""
+    return (
+        f"{n} settings were judged by the same {comparison.n_test_rows:,} test rows: "
+        f"the probability that one of them passes by luck is up to {min(sum(risks), 1):.0%}. "
+        "Judge the chosen one again on other rows."
+    )
+
+
+def _quality(comparison: Comparison, best: Tried) -> str:
+    """Say how the metric compares with the ordinary model's."""
+    measures, limit = best.evaluation.measures[ORDINARY], comparison.tolerances.effectiveness
+    if LOST not in measures:
+        return ""
+    lost = measures[LOST]
+    text = f", {best.evaluation.metric} {_side(lost.value)} it"
+    if limit is not None:
+        text += f" (at worst {_side(bad_end(lost))}, tolerance {limit:g})"
+    return text
+
+
+def _side(lost: float) -> str:
+    return f"{abs(lost):.3g} {'below' if lost >= 0 else 'above'}"
+
+
+def _total(comparison: Comparison, best: Tried) -> str:
+    """Say what all requests cost, and when plain retraining is cheaper."""
+    cost, k = best.cost, f"{comparison.expected_requests:,} request(s)"
+    if comparison.expected_requests > comparison.n_people and not comparison.is_subsample:
+        k += f", more than the {comparison.n_people:,} people of this training set"
+    sums = f"{_seconds(cost.method)} against {_seconds(cost.plain)}"
+    if cost.retraining_is_cheaper:
+        return (
+            f"For {k}, plain retraining of {comparison.ordinary} is cheaper, first training "
+            f"included: {_seconds(cost.plain)} against {_seconds(cost.method)}; {_pays(cost)}."
+        )
+    return f"For {k}, first training included: {sums} of plain retraining; {_pays(cost)}."
+
+
+def _pays(cost: Cost) -> str:
+    if cost.pays_from > cost.pays_to or cost.pays_to < 1:
+        return "the method never pays"
+    if math.isfinite(cost.pays_to):
+        return f"the method pays up to {cost.pays_to:,} call(s) of forget only"
+    if cost.pays_from <= 1:
+        return "the method pays from the first request on"
+    return f"the method pays from {cost.pays_from:,} calls of forget on"
+
+
+def _other(each: Tried, best: Tried | None = None) -> str:
+    if best is not None and each.verdict == "within":
+        value, sure = _times(each.efficiency.value), _times(each.speed)
+        if each.efficiency.value > best.efficiency.value:
+            return f"{each.name} is less sure to be fast: {value} on average, surely {sure} only."
+        return f"{each.name} was slower: {value} (at least {sure})."
+    word = "is undecided" if each.verdict == "undecided" else "is not within the tolerances"
+    return f"{each.name} {word}: {each.failures}."
+
+
+def _nobody(comparison: Comparison) -> list[str]:
+    if not comparison.tried:
+        return ["Nobody could be tried."]
+    found = _closest(comparison.tried)
+    lines = ["Nobody is within all tolerances; nothing was chosen.", *map(_other, found)]
+    if any(each.verdict == "undecided" for each in found):
+        lines.append("More seeds, test rows or requests would decide what is undecided.")
+    return lines
+
+
+def _closest(tried: tuple[Tried, ...], besides: str | None = None) -> list[Tried]:
+    """Return for each candidate the setting that came closest to being chosen."""
+    order = ("within", "undecided", "beyond")
+    by_candidate: dict[str, list[Tried]] = {}
+    for each in tried:
+        if each.candidate != besides:
+            by_candidate.setdefault(each.candidate, []).append(each)
+    return [
+        min(several, key=lambda each: (order.index(each.verdict), *_distance(each), each.name))
+        for _, several in sorted(by_candidate.items())
+    ]
+
+
+def _distance(each: Tried) -> tuple[float, float]:
+    """How far a setting is from its tolerances, relatively, and then how slow it is."""
+    excesses = [max(check.excess, 0) / (check.limit or 1) for check in each.checks]
+    return max(excesses, default=0.0), -each.speed
+
+
+def _times(factor: float) -> str:
+    return f"{factor:,.3g}x" if factor < 1000 else f"{factor:,.0f}x"
+
+
+def _seconds(seconds: float) -> str:
+    if seconds < 1:
+        return f"{1000 * seconds:.3g} ms"
+    return f"{seconds:,.3g} s" if seconds < 1000 else f"{seconds:,.0f} s"
+
+
+_COLUMNS = {"efficiency": "faster", "score lost": "score lost", "certifiability": "cert."}
+_METHOD_WIDTH = 24
+
+
+def _as_table(comparison: Comparison) -> "RenderableType":
+    """Return the settings as a table of rich, the chosen one marked, and the reason below it.
+
+    Below each value stands the bad end of its interval, by which it is judged; "?" where
+    its error is not known.
+    """
+    from rich.console import Group
+    from rich.text import Text
+
+    title = f"Held against {comparison.ordinary} on {comparison.n_rows:,} training rows"
+    rows = [
+        (
+            "*" if each is comparison.best else "",
+            f"{each.name}, {each.evaluation.guarantee.kind}",
+            *(_figures(each.points.get(name)) for name in _COLUMNS),
+            f"{each.cost.method:.3g} s",
+            each.verdict,
+        )
+        for each in comparison.tried
+    ]
+    right = (*_COLUMNS.values(), "total")
+    table = Table(title, ("", "method", *right, "verdict"), rows)
+    look = {"title_justify": "left", "padding": (0, 1, 0, 0)}
+    shown = table.to_rich(right=right, no_wrap=(*right, "verdict"), **look)
+    shown.columns[1].min_width = _METHOD_WIDTH
+    return Group(shown, Text(comparison.reason))
+
+
+def _figures(measure: Measure | None) -> str:
+    if measure is None:
+        return "-"
+    unit = measure.unit if measure.unit in ("x", "%") else ""
+    end = bad_end(measure)
+    if end == measure.value:
+        return f"{measure.value:.3g}{unit}"
+    if math.isinf(end):
+        return f"{measure.value:.3g}{unit}\n?"
+    sign = "<=" if measure.better == "lower" else ">="
+    return f"{measure.value:.3g}{unit}\n{sign} {end:.3g}"

@@ -13,8 +13,6 @@ import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-__all__ = ["AddressRefusedError", "AllowedHost", "Target", "parse_hosts", "parse_url", "resolve"]
-
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolver = Callable[[str, int], Sequence[str]]
 
@@ -44,22 +42,6 @@ _NEVER = _networks(
 
 class AddressRefusedError(ValueError):
     """The desk does not send there; the text says why and what to do."""
-
-
-class Target(NamedTuple):
-    """An address in its parts, and what the list says about it."""
-
-    scheme: str
-    host: str
-    port: int
-    path: str
-    is_internal: bool
-
-    @property
-    def authority(self) -> str:
-        """Value of the header ``Host``."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
 
 class AllowedHost(NamedTuple):
@@ -94,6 +76,20 @@ class AllowedHost(NamedTuple):
         # Letters of other alphabets look like these; a name with them must be listed itself.
         inside = host.removesuffix(f".{self.host}")
         return inside != host and not any(label.startswith("xn--") for label in inside.split("."))
+
+
+class Target(NamedTuple):
+    """An address that an entry of the list permits."""
+
+    entry: AllowedHost
+    host: str
+    path: str
+
+    @property
+    def authority(self) -> str:
+        """Value of the header ``Host``."""
+        host, port = f"[{self.host}]" if ":" in self.host else self.host, self.entry.port
+        return host if port == _PORTS[self.entry.scheme] else f"{host}:{port}"
 
 
 def parse_hosts(entries: Iterable[str | Mapping[str, object]]) -> tuple[AllowedHost, ...]:
@@ -159,7 +155,7 @@ def parse_url(url: str, allowed: Sequence[AllowedHost]) -> Target:
     scheme, host, port = match[1], _normalize_host(match[2]), _parse_port(match[3], match[1])
     entry = next((entry for entry in allowed if entry.covers(scheme, host, port)), None)
     if entry is not None:
-        return Target(scheme, host, port, (match[4] or "/") + (match[5] or ""), entry.is_internal)
+        return Target(entry, host, (match[4] or "/") + (match[5] or ""))
     if allowed:
         raise AddressRefusedError(
             "the operator's list of hosts does not name this one with this scheme and port; see "
@@ -184,10 +180,10 @@ def resolve(target: Target, lookup: Resolver | None = None) -> tuple[str, ...]:
         The name cannot be resolved.
     """
     literal = _to_ip(target.host)
-    texts = [str(literal)] if literal else (lookup or _lookup)(target.host, target.port)
+    texts = [str(literal)] if literal else (lookup or _lookup)(target.host, target.entry.port)
     if not texts:
         raise OSError(f"no address for {target.host}")
-    if not all(_is_safe(text, is_internal=target.is_internal) for text in texts):
+    if not all(_is_safe(text, is_internal=target.entry.is_internal) for text in texts):
         raise AddressRefusedError(
             "the host's address is not a public one; where that is meant, the operator lists "
             "the host with internal = true"

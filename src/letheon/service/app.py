@@ -22,13 +22,20 @@ from letheon.ledger import Ledger
 from letheon.ledger.db.tokens import Sessions, Tokens
 from letheon.service.auth import Context, gates_of
 from letheon.service.errors import MEDIA_TYPE, Problem, problem_of, respond
-from letheon.service.guards import Guards, Limiter, allowed_hosts
-from letheon.service.logs import CallLog, ErrorHandler, Metrics, log_line, place_of
+from letheon.service.middleware import (
+    CallLog,
+    ErrorHandler,
+    Guards,
+    Limiter,
+    Metrics,
+    allowed_hosts,
+    log_mistake,
+)
 from letheon.service.pages import ROUTERS as PAGES
+from letheon.service.pages._shared import make_templates
 from letheon.service.routes import ROUTERS as API
 from letheon.service.schemas import ProblemOut
 from letheon.service.settings import ServiceSettings
-from letheon.service.templating import make_templates
 from letheon.verifier import Refused
 
 __all__ = ["create_app"]
@@ -124,13 +131,9 @@ async def _answer(request: Request, error: Exception) -> Response:
     """Turn an error into an answer; of a mistake in the program only its kind is told."""
     problem = problem_of(error)
     if problem is None:
-        log_line("mistake", kind=type(error).__name__, at=place_of(error))
-        problem = Problem(
-            500,
-            "internal",
-            "a mistake in letheon",
-            "Please report it; what was acknowledged is kept.",
-        )
+        log_mistake(error)
+        words = "Please report it; what was acknowledged is kept."
+        problem = Problem(500, "internal", "a mistake in letheon", words)
     if request.url.path.startswith(_FOR_PROGRAMS):
         return respond(request, problem)
     from letheon.service.pages._shared import problem_page
@@ -194,5 +197,5 @@ def _require_gates(routes: Iterable[APIRoute]) -> None:
         if len(gates_of(route)) != 1:
             raise RuntimeError(
                 f"{route.path} names {len(gates_of(route))} gates; each route has exactly one of "
-                "allows(...), allows_any(...), anybody() or public()"
+                "allows(...) or public()"
             )

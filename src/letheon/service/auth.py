@@ -1,13 +1,17 @@
-"""Who is asking, and whether they may.
+"""Who is asking, whether they may, and which numbers of certificates they see.
 
 Every route names its scope with `allows` or says that it is `public`; `create_app` refuses one that
 does neither. A bearer token is looked at first, then the cookie of a session. A session may change
 things only with its CSRF token, because a browser sends cookies whoever made the form.
 """
 
+import re
 import threading
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Annotated, Any
 
 from fastapi import Request, Security
@@ -18,25 +22,8 @@ from letheon.ledger import Ledger
 from letheon.ledger.db.tokens import Session, Sessions, Token, Tokens
 from letheon.ledger.schemas import require_name
 from letheon.service.errors import Problem
-from letheon.service.guards import Limiter, network_of
+from letheon.service.middleware import Limiter, network_of
 from letheon.service.settings import ServiceSettings
-
-__all__ = [
-    "COOKIE",
-    "PAGE_OF_ROLE",
-    "Context",
-    "Gate",
-    "Principal",
-    "address_of",
-    "allows",
-    "allows_any",
-    "anybody",
-    "context",
-    "principal_of_session",
-    "public",
-    "require_csrf",
-    "require_unbound",
-]
 
 # A token with none of these only files requests.
 _KNOWING = frozenset({"requests:read", "requests:handle", "requests:approve"})
@@ -45,6 +32,8 @@ COOKIE = "letheon_session"
 PAGE_OF_ROLE = {"requester": "/requests", "auditor": "/certificates"}
 """Where a log-in leads; for all others to the first page."""
 _bearer = HTTPBearer(auto_error=False, description="A token of the desk.", scheme_name="token")
+_NUMBER_IN_TEXT = re.compile(r"(?<=\b[Cc]ertificate )[0-9]{1,15}\b")
+_NUMBER_KEYS = ("sequence", "certificate")
 
 
 @dataclass(frozen=True)
@@ -94,29 +83,83 @@ def context(request: Request) -> Context:
     return desk
 
 
+class Numbers:
+    """How one tenant numbers its certificates; without a tenant, as the ledger does.
+
+    The ledger counts all of its certificates together, so its numbers would tell a tenant how much
+    the others erase. The signed files have these numbers inside: the chain is checked by them.
+
+    Parameters
+    ----------
+    ledger : Ledger
+        Where they are.
+    tenant : str or None
+        Whose certificates these are.
+    """
+
+    def __init__(self, ledger: Ledger, tenant: str | None) -> None:
+        self._ledger = ledger
+        self.tenant = tenant
+
+    @cached_property
+    def _sequences(self) -> tuple[int, ...]:
+        return self._ledger.certificates.sequences(tenant=str(self.tenant))
+
+    def shown(self, sequence: int | None) -> int | None:
+        """Return the number that stands for a certificate of the ledger; None for another's."""
+        if sequence is None or self.tenant is None:
+            return sequence
+        place = bisect_left(self._sequences, sequence)
+        is_own = self._sequences[place : place + 1] == (sequence,)
+        return place + 1 if is_own else None
+
+    def sequence(self, number: int) -> int:
+        """Return the ledger's number of a certificate.
+
+        Raises
+        ------
+        Problem
+            404: the tenant has no certificate of that number.
+        """
+        if self.tenant is None:
+            return number
+        if not 1 <= number <= len(self._sequences):
+            raise unknown_certificate()
+        return self._sequences[number - 1]
+
+    def in_json(self, value: Any, name: str = "") -> Any:
+        """Return JSON, or a text, with the numbers of certificates that are shown."""
+        if self.tenant is None:
+            return value
+        if isinstance(value, int) and name in _NUMBER_KEYS:
+            return self.shown(value)
+        if isinstance(value, dict):
+            return {key: self.in_json(one, key) for key, one in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.in_json(one) for one in value]
+        if isinstance(value, str):
+            return _NUMBER_IN_TEXT.sub(lambda text: str(self.shown(int(text[0])) or "?"), value)
+        return value
+
+
+def unknown_certificate() -> Problem:
+    """Return the answer for a certificate that is another tenant's, or not there."""
+    words = "GET /api/v1/certificates lists those that you see."
+    return Problem(404, "unknown-certificate", "no such certificate", words)
+
+
 @dataclass(frozen=True)
-class Principal:
-    """Who is asking.
+class Principal(Token):
+    """Who is asking: a token, at a desk.
 
     Attributes
     ----------
-    token_id, name, role : str
-        The token.
-    scopes : frozenset of str
-        What it may do.
-    tenant : str or None
-        Whose things it sees; None for everybody's.
     desk : Context
         The desk that is asked.
     session : Session or None
         The browser that it came through.
     """
 
-    token_id: str
-    name: str
-    role: str
-    scopes: frozenset[str]
-    tenant: str | None
     desk: Context = field(repr=False, compare=False)
     session: Session | None = None
 
@@ -125,13 +168,18 @@ class Principal:
         """The ledger of the desk."""
         return self.desk.ledger
 
-    def may(self, scope: str) -> bool:
-        """Whether it has a scope."""
-        return scope in self.scopes
+    @cached_property
+    def numbers(self) -> Numbers:
+        """The numbers of certificates that it sees."""
+        return Numbers(self.ledger, self.tenant)
+
+    def may(self, *scopes: str) -> bool:
+        """Whether it has one of some scopes."""
+        return not set(scopes).isdisjoint(self.scopes)
 
     def require(self, *scopes: str, title: str = "this token may not do that") -> None:
         """Refuse what needs one of some scopes; none are needed where none is named."""
-        if scopes and self.scopes.isdisjoint(scopes):
+        if scopes and not self.may(*scopes):
             words = f"It needs the scope {' or '.join(scopes)}; its role is {self.role}."
             raise Problem(403, "not-allowed", title, words)
 
@@ -141,35 +189,20 @@ class Principal:
 
         Others get one answer for a person who is held, erased or unknown.
         """
-        return self.role != "requester" and not self.scopes.isdisjoint(_KNOWING)
+        return self.role != "requester" and self.may(*_KNOWING)
 
     def tenant_for(self, asked: str | None) -> str:
         """Return the tenant of one thing; another's things are as if they were not there."""
-        if self.tenant is None:
-            return "default" if asked is None else _name(asked)
-        if asked is not None and asked != self.tenant:
-            raise Problem(404, "not-there", "not there", "There is nothing of that name.")
-        return self.tenant
+        return self.tenant_filter(asked) or "default"
 
     def tenant_filter(self, asked: str | None) -> str | None:
         """Return whose things a list shows; None for everybody's."""
-        if self.tenant is None:
-            return None if asked is None else _name(asked)
-        return self.tenant_for(asked)
-
-
-def _name(asked: str) -> str:
-    try:
-        return require_name("tenant", asked)
-    except ValueError:
-        raise Problem(404, "not-there", "not there", "There is nothing of that name.") from None
-
-
-def _require_current_database(desk: Context, request: Request) -> None:
-    """Refuse changes where files are newer than the database: they would be lost with it."""
-    if request.method in ("GET", "HEAD") or request.url.path == "/logout":
-        return
-    desk.ledger.require_current_database()
+        if asked is None:
+            return self.tenant
+        with suppress(ValueError):
+            if self.tenant in (None, asked):
+                return require_name("tenant", asked)
+        raise Problem(404, "not-there", "not there", "There is nothing of that name.")
 
 
 @dataclass(frozen=True)
@@ -191,20 +224,25 @@ class Gate:
     ) -> Principal:
         """Return who is asking, or refuse."""
         desk = context(request)
-        who = _known(desk, request, credentials)
-        request.scope["letheon_token"] = who.token_id
-        desk.limiter.count_call(who.token_id)
-        who.require(*self.scopes)
+        who = _identify(desk, request, credentials)
+        self.admit(request, who)
         _require_known_query(request)
-        _require_current_database(desk, request)
+        if request.method not in ("GET", "HEAD"):
+            # Changes are refused where files are newer than the database: they would be lost.
+            desk.ledger.require_current_database()
         self.enter(request, who)
         return who
+
+    def admit(self, request: Request, who: Principal, **words: str) -> None:
+        """Count the call of a token, and refuse it if the token has none of the scopes."""
+        request.scope["letheon_token"] = who.id
+        who.desk.limiter.count("token", who.id)
+        who.require(*self.scopes, **words)
 
     def enter(self, request: Request, who: Principal) -> None:
         """Take a place among the long calls if this is one; it is given back at the end."""
         if self.is_long:
-            limiter = context(request).limiter
-            request.scope["letheon_release"] = limiter.begin_long(who.token_id)
+            request.scope["letheon_release"] = who.desk.limiter.begin_long(who.id)
 
 
 @dataclass(frozen=True)
@@ -215,19 +253,9 @@ class _Open(Gate):
         """Let everybody in; without a thread, so that a full server can say that it is alive."""
 
 
-def allows(scope: str, *, is_long: bool = False) -> Gate:
-    """Return a dependency: who is asking, if they have this scope."""
-    return Gate((scope,), is_long=is_long)
-
-
-def allows_any(*scopes: str) -> Gate:
-    """Return a dependency: who is asking, if they have one of these scopes."""
-    return Gate(scopes)
-
-
-def anybody() -> Gate:
-    """Return a dependency: who is asking, whoever it is."""
-    return Gate(())
+def allows(*scopes: str, is_long: bool = False) -> Gate:
+    """Return a dependency: who is asking, if they have one of these scopes; none for anybody."""
+    return Gate(scopes, is_long=is_long)
 
 
 def public() -> Gate:
@@ -235,10 +263,12 @@ def public() -> Gate:
     return _Open((), is_public=True)
 
 
-def principal_of_session(desk: Context, session: Session) -> Principal | None:
-    """Return who a session belongs to; None when its token is no longer valid."""
-    token = desk.tokens.of_id(session.token_id)
-    return None if token is None else _principal(desk, token, session)
+def find_visitor(request: Request) -> Principal | None:
+    """Return whose session a browser shows; None when it, or its token, is no longer valid."""
+    desk, cookie = context(request), request.cookies.get(COOKIE)
+    session = None if cookie is None else desk.sessions.find(cookie)
+    token = None if session is None else desk.tokens.of_id(session.token_id)
+    return None if token is None else Principal(**vars(token), desk=desk, session=session)
 
 
 def address_of(request: Request) -> str:
@@ -248,27 +278,19 @@ def address_of(request: Request) -> str:
 
 def require_csrf(request: Request, session: Session, sent: str | None) -> None:
     """Refuse a change that no page of this session has asked for."""
-    if not _is_same_origin(request) or not session.accepts(sent):
-        raise Problem(
-            403,
-            "csrf",
-            "the form is not from this session",
-            "Load the page again and send its form; programs use a bearer token.",
-        )
+    if not is_same_origin(request) or not session.accepts(sent):
+        words = "Load the page again and send its form; programs use a bearer token."
+        raise Problem(403, "csrf", "the form is not from this session", words)
 
 
 def require_unbound(who: Principal) -> None:
     """Refuse what concerns the whole ledger to whoever sees one tenant only."""
     if who.tenant is not None:
-        raise Problem(
-            403,
-            "needs-unbound-token",
-            "this concerns all tenants",
-            "Use a token that is not bound to a tenant.",
-        )
+        words = "Use a token that is not bound to a tenant."
+        raise Problem(403, "needs-unbound-token", "this concerns all tenants", words)
 
 
-def _is_same_origin(request: Request) -> bool:
+def is_same_origin(request: Request) -> bool:
     """Whether a browser says that our own page made the call; old ones say nothing."""
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return False
@@ -280,37 +302,22 @@ def _is_same_origin(request: Request) -> bool:
     return origin in ours or (public_url is not None and origin == public_url.rstrip("/"))
 
 
-def _known(
+def _identify(
     desk: Context, request: Request, credentials: HTTPAuthorizationCredentials | None
 ) -> Principal:
     if "authorization" in request.headers:
-        return _by_token(desk, request, credentials)
-    cookie = request.cookies.get(COOKIE)
-    session = None if cookie is None else desk.sessions.find(cookie)
-    who = None if session is None else principal_of_session(desk, session)
-    if session is None or who is None:
+        token = desk.tokens.find("" if credentials is None else credentials.credentials)
+        if token is None:
+            # Only wrong ones are counted and slowed down: others behind one address must get in.
+            desk.limiter.count("failed", address_of(request))
+            raise _no_token("the token is not valid", "It is unknown, expired or revoked.")
+        return Principal(**vars(token), desk=desk)
+    who = find_visitor(request)
+    if who is None or who.session is None:
         raise _no_token("no token", "Send the header Authorization: Bearer TOKEN.")
     if request.method not in SAFE:
-        require_csrf(request, session, request.headers.get("x-csrf-token"))
+        require_csrf(request, who.session, request.headers.get("x-csrf-token"))
     return who
-
-
-def _by_token(
-    desk: Context, request: Request, credentials: HTTPAuthorizationCredentials | None
-) -> Principal:
-    text = "" if credentials is None else credentials.credentials
-    token = desk.tokens.find(text)
-    if token is None:
-        # Only wrong ones are counted and slowed down: others behind one address must get in.
-        desk.limiter.count("failed", address_of(request))
-        raise _no_token("the token is not valid", "It is unknown, expired or revoked.")
-    return _principal(desk, token, None)
-
-
-def _principal(desk: Context, token: Token, session: Session | None) -> Principal:
-    return Principal(
-        token.id, token.name, token.role, frozenset(token.scopes), token.tenant, desk, session
-    )
 
 
 def _no_token(title: str, detail: str) -> Problem:
@@ -331,23 +338,15 @@ def _dependants(route: Any) -> Iterator[Any]:
         waiting += dependant.dependencies
 
 
-def _query_names(route: Any) -> set[str]:
-    """Return the parameters that a route knows; a single model stands for its fields."""
-    fields = [field for one in _dependants(route) for field in one.query_params]
-    models = [one.field_info.annotation for one in fields if _is_model(one.field_info.annotation)]
-    inner = [field.alias or name for one in models for name, field in one.model_fields.items()]
-    return {field.alias for field in fields} | set(inner)
-
-
-def _is_model(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
-
-
 def _require_known_query(request: Request) -> None:
     """Refuse a filter that does not exist: whoever mistypes one must not be shown everything."""
     if not request.query_params:
         return
-    names = _query_names(request.scope["route"])
+    params = [one for each in _dependants(request.scope["route"]) for one in each.query_params]
+    names = {one.alias for one in params}
+    for kind in (one.field_info.annotation for one in params):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):  # it stands for its fields
+            names |= {one.alias or name for name, one in kind.model_fields.items()}
     if not request.query_params.keys() <= names:
         known = ", ".join(sorted(names)) or "none"
         raise Problem(422, "query", "there is no such parameter", f"Known here: {known}.")

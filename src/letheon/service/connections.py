@@ -17,8 +17,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from letheon.service.guards import SLOWEST, network_of
-from letheon.service.logs import log_line
+from letheon.service.middleware import SLOWEST, log_line, network_of
 from letheon.service.settings import ServiceSettings
 
 __all__ = ["Connections", "LimitedServer", "ListeningSocket", "protocol_for"]

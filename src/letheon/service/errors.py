@@ -4,7 +4,8 @@ The text of an error of the library is shown where it holds codes and counts onl
 would quote people, so they have texts of their own here. A value that was refused is never echoed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from fastapi import Request
@@ -14,10 +15,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
 
 from letheon import exceptions as errors
-from letheon.ledger.db.sqlite import CANNOT_WRITE, UNWRITABLE
+from letheon.ledger.db.engines import CANNOT_WRITE, UNWRITABLE
 from letheon.verifier import Refused
-
-__all__ = ["PREFIX", "Problem", "cursor_problem", "problem_of", "respond"]
 
 PREFIX = "urn:letheon:problem:"
 MEDIA_TYPE = "application/problem+json"
@@ -109,9 +108,13 @@ _KNOWN: tuple[tuple[Any, ...], ...] = (
 )
 
 
-def cursor_problem(detail: object) -> Problem:
-    """Return the answer for a value of `after` that no part of the list gave."""
-    return Problem(422, "cursor", "after cannot be used", str(detail))
+@contextmanager
+def cursor_problems(detail: str = "") -> Iterator[None]:
+    """Turn a `ValueError` into the answer for a value of `after` that no part of the list gave."""
+    try:
+        yield
+    except ValueError as error:
+        raise Problem(422, "cursor", "after cannot be used", detail or str(error)) from error
 
 
 def problem_of(error: BaseException) -> Problem | None:

@@ -67,14 +67,17 @@ async def read_parts(request: Request, *, most_fields: int = 8) -> FormData:
         raise malformed("the parts of the body cannot be read") from problem
 
 
+def multipart_body(parts: dict[str, Any], required: list[str]) -> dict[str, Any]:
+    """Return what the document of the API says about a form with these parts."""
+    schema = {"type": "object", "required": required, "additionalProperties": False}
+    content = {"multipart/form-data": {"schema": schema | {"properties": parts}}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
 def malformed(why: str) -> Problem:
     """Return the answer to a program whose form cannot be used."""
-    return Problem(
-        422,
-        "form",
-        "the form cannot be used",
-        f"{why[0].upper()}{why[1:]}; send multipart/form-data with the CSV in the part `file`.",
-    )
+    words = f"{why[0].upper()}{why[1:]}; send multipart/form-data with the CSV in the part `file`."
+    return Problem(422, "form", "the form cannot be used", words)
 
 
 def text_of(form: FormData, name: str) -> str:

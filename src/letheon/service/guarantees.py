@@ -5,11 +5,10 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field
 
 from letheon.ledger.certificates.claims import adds_up
 from letheon.ledger.certificates.explanations import ASSUMPTIONS, guarantee_words, words_of
-from letheon.service.schemas import Out
+from letheon.service.schemas import CodeOut, Out
 
 Kind = Literal["exact", "certified", "empirical"]
 Basis = Literal["measured", "proxy", "by-proof", "not-measured"]
@@ -20,58 +19,75 @@ _BASES: Mapping[str, Basis] = {
     "by-proof": "by-proof",
     _NOT_MEASURED: "not-measured",
 }
+_MEASURES = ("efficiency", "effectiveness", "consistency", "certifiability")
 _DAY = 86_400
 _FARTHEST_DAYS = 20 * 365
 
 
-class CodeOut(Out):
-    """A code of a certificate, and what it means."""
-
-    code: str
-    words: str
-
-
 class GuaranteeOut(Out):
-    """What is claimed about a model."""
+    """What is claimed about a model.
+
+    Attributes
+    ----------
+    epsilon : float or None
+        Of a certified guarantee.
+    words : str
+        What that means.
+    assumptions : list of CodeOut
+        What must hold for it.
+    """
 
     kind: Kind
-    epsilon: float | None = Field(description="Of a certified guarantee.")
+    epsilon: float | None
     delta: float | None
     requests: Literal["oblivious", "adaptive"]
     releases: Literal["labels-only", "latest-only", "every-version"]
-    words: str = Field(description="What that means.")
-    assumptions: list[CodeOut] = Field(description="What must hold for it.")
+    words: str
+    assumptions: list[CodeOut]
 
 
 class BudgetOut(Out):
-    """The budget of a certified method; what was spent is coarse, and in no certificate."""
+    """The budget of a certified method; what was spent is coarse, and in no certificate.
 
-    rule: str = Field(description="How it is counted.")
-    adds_up: bool = Field(description="Whether what is spent grows from request to request.")
-    spent: float | None = Field(description="In tenths of the budget; null in certificates.")
+    Attributes
+    ----------
+    rule : str
+        How it is counted.
+    adds_up : bool
+        Whether what is spent grows from request to request.
+    spent : float or None
+        In tenths of the budget; null in certificates.
+    share : float or None
+        Spent, as a share of the budget.
+    """
+
+    rule: str
+    adds_up: bool
+    spent: float | None
     budget: float | None
-    share: float | None = Field(description="Spent, as a share of the budget.", ge=0)
-    deletions_since_retrain: int = Field(ge=0)
+    share: float | None
+    deletions_since_retrain: int
 
 
 class MeasureOut(Out):
-    """One of the four measures; a proxy is never called a measurement."""
+    """One of the four measures; a proxy is never called a measurement.
 
-    metric: str = Field(description="What was computed, a code.")
-    value: float | None = Field(description="Null where nobody measured it.")
+    Attributes
+    ----------
+    metric : str
+        What was computed, a code.
+    value : float or None
+        Null where nobody measured it.
+    n : int
+        Rows or runs behind it; 0 by proof.
+    """
+
+    metric: str
+    value: float | None
     low: float | None
     high: float | None
-    n: int = Field(ge=0, description="Rows or runs behind it; 0 by proof.")
+    n: int
     basis: Basis
-
-
-class MeasuresOut(Out):
-    """The four measures of a version."""
-
-    efficiency: MeasureOut
-    effectiveness: MeasureOut
-    consistency: MeasureOut
-    certifiability: MeasureOut
 
 
 class ForecastOut(Out):
@@ -107,9 +123,9 @@ def budget_out(accounting: Mapping[str, Any]) -> BudgetOut:
     )
 
 
-def measures_out(section: Mapping[str, Mapping[str, Any]]) -> MeasuresOut:
-    """Return the `measurements` of a certificate."""
-    return MeasuresOut(**{name: _measure(measure) for name, measure in section.items()})
+def measures_out(section: Mapping[str, Mapping[str, Any]]) -> dict[str, MeasureOut]:
+    """Return the `measurements` of a certificate, by name."""
+    return {name: _measure(section[name]) for name in _MEASURES}
 
 
 def _measure(measure: Mapping[str, Any]) -> MeasureOut:

@@ -13,9 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, cast
 
 from letheon.audit import AuditReport, Bundle, LevelResult, audit, check_requests, key_text
 from letheon.exceptions import (
@@ -50,16 +49,7 @@ from letheon.service.temp_folders import temp_folder
 from letheon.service.what_if import RETRAIN, WhatIfOrder, measure, row_not_run
 from letheon.verifier import overall
 
-__all__ = [
-    "DRILLS",
-    "LONG",
-    "SHORT",
-    "Drill",
-    "JobRunner",
-    "NothingToTamperError",
-    "audit_verdict",
-    "tamper",
-]
+__all__ = ["LONG", "SHORT", "SHOWN", "Drill", "JobRunner", "audit_verdict"]
 
 _PATIENCE_SECONDS = 120.0
 _METHOD_SECONDS = 60.0
@@ -71,7 +61,6 @@ _LARGEST_MESSAGE = 1 << 20
 _DONE_BY = ("applied", "retrained", "failed")
 
 Drill = Literal["none", "model", "certificate", "log"]
-DRILLS: tuple[Drill, ...] = get_args(Drill)
 
 # Levels that must notice a change.
 _NOTICED_BY: dict[str, tuple[str, ...]] = {
@@ -90,11 +79,7 @@ _OF_THE_WHOLE = {
     "fail": "of the whole ledger: it does not hold; ask the operator of the desk",
     "skipped": "of the whole ledger: it was not looked at",
 }
-_SHOWN = ("level", "name", "model", "verdict", "reason", "promised")
-
-
-class NothingToTamperError(Exception):
-    """The bundle has no file of the kind that a drill would change."""
+SHOWN = ("level", "name", "model", "verdict", "reason", "promised")
 
 
 class _JobError(Exception):
@@ -284,21 +269,30 @@ class JobRunner:
         return WhatIfOrder(content, rows, model.trusted, people, settle)
 
     def _audit(self, job: JobRecord) -> dict[str, Any]:
-        start, drill = time.monotonic(), job.asked["drill"]
-        changed = None
+        start, drill, changed = time.monotonic(), job.asked["drill"], None
         with temp_folder(self._ledger, "audit") as folder:
             self.jobs.progress(job, "exports the bundle of an auditor")
             bundle = self._export(job, folder / "bundle")
-            if bundle is None:
-                report = self._report_damage(job)
-            else:
-                if drill != "none":
-                    changed = _drill(bundle, drill)
-                    self.jobs.progress(job, f"drill: changed {changed}, in the copy only")
-                report = self._audit_bundle(job, bundle)
-        seconds = round(time.monotonic() - start, 2)
-        outcome = {"drill": drill, "changed": changed, "seconds": seconds}
-        return _judge(report, job.tenant) | outcome
+            if bundle is not None and drill != "none":
+                changed = tamper(bundle, drill)
+                self.jobs.progress(job, f"drill: changed {changed}, in the copy only")
+            report = self._report_damage(job) if bundle is None else self._audit_bundle(job, bundle)
+        levels = [_to_plain(result) for result in report]
+        seen = [one for one in report.subjects if is_visible(job.tenant, str(one["model"]))]
+        verdict = audit_verdict(levels)
+        if job.tenant is not None and not seen and verdict == "passed":
+            # The whole ledger holds, and no certificate is the tenant's: nothing was shown.
+            verdict = "incomplete"
+        return {
+            **{name: getattr(report, name) for name in ("ledger", "key", "audited_at", "scope")},
+            "levels": levels,
+            "subjects": [json.loads(json.dumps(dict(one), default=str)) for one in seen],
+            "verdict": verdict,
+            "passed": verdict == "passed",
+            "drill": drill,
+            "changed": changed,
+            "seconds": round(time.monotonic() - start, 2),
+        }
 
     def _export(self, job: JobRecord, folder: Path) -> Path | None:
         """Return the bundle; None if the ledger's own files are not what it signed."""
@@ -313,17 +307,14 @@ class JobRunner:
                 continue
         return None
 
-    def _report_damage(self, job: JobRecord) -> dict[str, Any]:
+    def _report_damage(self, job: JobRecord) -> AuditReport:
         """Return the report on a ledger that cannot hand out its own files as it signed them."""
         reason = "the ledger cannot hand out a file as it signed it: it is damaged or missing"
         result = LevelResult("V4", _certified_name(job) or "", "fail", reason)
-        now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-        ledger, key = self._ledger.name, self._ledger.public_key
-        report = _to_plain(AuditReport((result,), ledger, key, audited_at=now))
-        self._report_level(job, report["levels"][0])
-        return report
+        self._report_level(job, result)
+        return AuditReport((result,), self._ledger.name, self._ledger.public_key)
 
-    def _audit_bundle(self, job: JobRecord, bundle: Path) -> dict[str, Any]:
+    def _audit_bundle(self, job: JobRecord, bundle: Path) -> AuditReport:
         model = _certified_name(job)
         if model is not None and not (bundle / "models").is_dir():
             raise _JobError(
@@ -335,15 +326,15 @@ class JobRunner:
         # A drill adds the levels that must notice it.
         levels = tuple(sorted({*asked, *_NOTICED_BY[job.asked["drill"]]})) if asked else None
 
-        def for_tenant(result: LevelResult) -> dict[str, Any] | None:
+        def for_tenant(result: LevelResult) -> LevelResult | None:
             return _for_tenant(result, job.tenant, bundle, key, tuple(one.id for one in own))
 
         def receive(result: LevelResult) -> None:
-            level = for_tenant(result)
-            if level is not None:
+            shown = for_tenant(result)
+            if shown is not None:
                 if self._stop.is_set():
                     raise StoppedError
-                self._report_level(job, level)
+                self._report_level(job, shown)
 
         report = audit(
             str(bundle),
@@ -354,14 +345,13 @@ class JobRunner:
             progress=receive,
             stop=self._stop,
         )
-        shown = [level for level in map(for_tenant, report) if level is not None]
-        return _to_plain(report) | {"levels": shown}
+        return replace(report, results=tuple(one for one in map(for_tenant, report) if one))
 
-    def _report_level(self, job: JobRecord, level: dict[str, Any]) -> None:
-        if is_visible(job.tenant, level["model"]):
-            about = f" of {level['model']}" if level["model"] else ""
-            words = f"{level['level']} ({level['name']}){about}: {level['verdict']}"
-            self.jobs.progress(job, words, {name: level[name] for name in _SHOWN})
+    def _report_level(self, job: JobRecord, result: LevelResult) -> None:
+        level = _to_plain(result)
+        about = f" of {result.model}" if result.model else ""
+        words = f"{result.level} ({result.name}){about}: {result.verdict}"
+        self.jobs.progress(job, words, {name: level[name] for name in SHOWN})
 
 
 class _OwnSteps:
@@ -404,19 +394,16 @@ def _row_of_ended(trying: dict[str, Any], error: SandboxError, seconds: float) -
 
 def _for_tenant(
     result: LevelResult, tenant: str | None, bundle: Path, key: str, models: tuple[int, ...]
-) -> dict[str, Any] | None:
+) -> LevelResult | None:
     """Return a result as a tenant may see it; None if it is about others only.
 
     `models` are the numbers of the tenant's models in the events of requests.
     """
     if tenant is None or result.model:
-        return _plain_level(result) if is_visible(tenant, result.model) else None
+        return result if is_visible(tenant, result.model) else None
     if "requests" in result.details:
-        checked = check_requests(Bundle(bundle, key_text(key)), models)
-        return None if checked is None else _plain_level(checked)
-    words = _OF_THE_WHOLE[result.verdict]
-    whole = LevelResult(result.level, "", result.verdict, words, promised=result.promised)
-    return _plain_level(whole)
+        return check_requests(Bundle(bundle, key_text(key)), models)
+    return replace(result, reason=_OF_THE_WHOLE[result.verdict], details={})
 
 
 def _certified_name(job: JobRecord) -> str | None:
@@ -426,18 +413,7 @@ def _certified_name(job: JobRecord) -> str | None:
     return f"{job.tenant}/{job.model}"
 
 
-def _to_plain(report: AuditReport) -> dict[str, Any]:
-    return {
-        "ledger": report.ledger,
-        "key": report.key,
-        "audited_at": report.audited_at,
-        "scope": report.scope,
-        "levels": [_plain_level(result) for result in report],
-        "subjects": [json.loads(json.dumps(dict(one), default=str)) for one in report.subjects],
-    }
-
-
-def _plain_level(result: LevelResult) -> dict[str, Any]:
+def _to_plain(result: LevelResult) -> dict[str, Any]:
     reason = _QUOTES.sub(r"\1", result.reason)[:_LONGEST_REASON]
     text = json.dumps(result.to_dict() | {"reason": reason}, default=str)
     return cast("dict[str, Any]", json.loads(text))
@@ -454,47 +430,22 @@ def is_visible(tenant: str | None, model: str) -> bool:
     return (owner if slash else "default") == tenant
 
 
-def _judge(report: Mapping[str, Any], tenant: str | None) -> dict[str, Any]:
-    """Return what is kept of a report: what a tenant may see, and the verdict."""
-    levels = [one for one in report["levels"] if is_visible(tenant, one["model"])]
-    subjects = [one for one in report["subjects"] if is_visible(tenant, one["model"])]
-    verdict = audit_verdict(levels)
-    if tenant is not None and not subjects and verdict == "passed":
-        # The whole ledger holds, and no certificate is the tenant's: nothing of theirs was shown.
-        verdict = "incomplete"
-    shown = {"levels": levels, "subjects": subjects}
-    return {**report, **shown, "verdict": verdict, "passed": verdict == "passed"}
-
-
 def audit_verdict(levels: Iterable[Mapping[str, Any]]) -> str:
     """Return the verdict of the levels of a report, as plain values; older ones promise all."""
     words = {"pass": True, "fail": False, "skipped": None}
     return overall((words[one["verdict"]], one.get("promised", True)) for one in levels)
 
 
-def _drill(bundle: Path, drill: str) -> str:
-    try:
-        return tamper(bundle, drill)
-    except NothingToTamperError:
-        raise _JobError(
-            "nothing-certified", "no model has a certificate yet; there is nothing to change"
-        ) from None
-
-
 def tamper(bundle: Path, drill: str) -> str:
-    """Change one byte of a bundle, and return what was changed, in words.
-
-    Raises
-    ------
-    NothingToTamperError
-        There is no such file in the bundle.
-    """
+    """Change one byte of a bundle, and return what was changed, in words."""
     described = json.loads((bundle / "bundle.json").read_bytes())["models"]
     if drill == "log":
         _flip(bundle / "log.json", _ROOT)
         return "one byte of log.json, in the root of its tree"  # its size tells of other tenants
     if not described:
-        raise NothingToTamperError
+        raise _JobError(
+            "nothing-certified", "no model has a certificate yet; there is nothing to change"
+        )
     newest = max(described, key=lambda one: int(one["sequence"]))
     if drill == "certificate":
         number = int(newest["sequence"])

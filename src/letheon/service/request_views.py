@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from typing import Annotated, Any
 
 from fastapi import Path
@@ -13,14 +13,14 @@ from pydantic_core import CoreSchema
 from pydantic_core.core_schema import literal_schema
 
 from letheon.exceptions import LetheonError, UnknownRequestError
-from letheon.ledger import REQUEST_STATES, Request
+from letheon.ledger import REQUEST_STATES, LogEntry, Request
+from letheon.ledger.requests.states import NO_DATA_HELD, NOT_FULLY_SEARCHED
+from letheon.ledger.schemas import NAME, moment
 from letheon.service.auth import Principal
 from letheon.service.errors import PREFIX, Problem, problem_of
-from letheon.service.numbers import Numbers
-from letheon.service.schemas import Out
+from letheon.service.schemas import Hidden, ItemProblem
 
 MOST_ITEMS = 1000
-NAME = "[a-z0-9][a-z0-9._:-]{0,62}"
 _DAY = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
@@ -93,60 +93,77 @@ def _require_text(value: object) -> object:
 Day = Annotated[date, BeforeValidator(_require_text)]
 RequestId = Annotated[StrictStr, Field(pattern="^[0-9a-f]{32}$")]
 RequestPath = Annotated[RequestId, Path(description="Id of the request.")]
-ModelName = Annotated[StrictStr, Field(pattern=f"^{NAME}$")]
+ModelName = Annotated[StrictStr, Field(pattern=f"^{NAME.pattern}$")]
 TenantName = ModelName
 Code = Annotated[StrictStr, Field(pattern="^[a-z0-9][a-z0-9.-]{0,62}$")]
 
 
-class RequestOut(Out):
+@dataclass(frozen=True, kw_only=True)
+class RequestOut(Request):
     """A request as it is now.
 
     A token that only files sees the same for people who are held, erased or unknown: the state is
     `received` until the last day has passed and `closed` after an answer, and what would tell more
     is null.
+
+    Attributes
+    ----------
+    due_on : date
+        Last day; the extended one after an extension.
+    days_left : int or None
+        Negative when overdue; null when nothing is due.
+    n_ids : int or None
+        How many people it names; null for who only files.
+    n_rows : int or None
+        How many rows were theirs; null for who only files.
+    certificate : int or None
+        Number of the certificate.
+    version : str or None
+        The model version that forgot them: name@number.
+    reason : str or None
+        Why it is in a side state, as a code.
+    filed_by : str or None
+        Id of the token that filed it.
+    actions : list of str
+        What you may do about it now.
     """
 
-    id: str
-    model: str
-    tenant: str
     state: State
-    regime: str
-    ground: str
-    received_at: datetime
-    due_on: date = Field(description="Last day; the extended one after an extension.")
-    days_left: int | None = Field(description="Negative when overdue; null when nothing is due.")
-    is_overdue: bool
-    n_ids: int | None = Field(description="How many people it names; null for who only files.")
-    n_rows: int | None = Field(description="How many rows were theirs; null for who only files.")
-    batch: str | None
-    certificate: int | None = Field(description="Number of the certificate.")
-    version: str | None = Field(description="The model version that forgot them: name@number.")
-    tries: int
-    reason: str | None = Field(description="Why it is in a side state, as a code.")
-    duplicate_of: str | None
-    filed_by: str | None = Field(description="Id of the token that filed it.")
-    needs_approval: bool
-    actions: list[ActionName] = Field(description="What you may do about it now.")
+    n_ids: int | None  # type: ignore[assignment]  # a filer may not know it
+    n_rows: int | None  # type: ignore[assignment]
+    verified_by: Hidden[str | None] = None
+    is_extended: Hidden[bool] = False
+    hold_until: Hidden[datetime | None] = None
+    recipients: Hidden[int] = 0
+    closed_at: Hidden[datetime | None] = None
+    is_new: Hidden[bool] = False
+    days_left: int | None = None  # type: ignore[assignment]  # counted, by the desk's clock
+    is_overdue: bool = False
+    version: str | None = None
+    needs_approval: bool = False
+    actions: Sequence[ActionName] = ()
 
 
-class ItemProblem(Out):
-    """What is wrong with one of many."""
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one of many: a request, or a problem.
 
-    type: str
-    title: str
-    detail: str
+    Attributes
+    ----------
+    index : int
+        Place in what was sent, from 0.
+    status : int
+        As if it had been sent alone.
+    """
 
-
-class Outcome(Out):
-    """What became of one of many: a request, or a problem."""
-
-    index: int = Field(ge=0, description="Place in what was sent, from 0.")
-    status: int = Field(description="As if it had been sent alone.")
+    index: int
+    status: int
     request: RequestOut | None = None
     problem: ItemProblem | None = None
 
 
-class BulkOut(Out):
+@dataclass(frozen=True)
+class BulkOut:
     """What became of each, in the order in which they were sent."""
 
     items: list[Outcome]
@@ -164,64 +181,52 @@ def find_visible(who: Principal, request_id: str) -> Request:
         its own. The three cannot be told apart.
     """
     request = who.ledger.requests.get(request_id, tenant=who.tenant)
-    if not who.sees_all_requests and request.filed_by != who.token_id:
+    if not who.sees_all_requests and request.filed_by != who.id:
         raise UnknownRequestError("no request of that id; `letheon request list` shows all")
     return request
 
 
 def show_requests(who: Principal, requests: Sequence[Request]) -> list[RequestOut]:
     """Return requests as a token sees them, in their order."""
-    now = datetime.fromtimestamp(who.desk.clock(), UTC)
+    now, calendar = moment(who.desk.clock()), who.ledger.settings.calendar
+    left = {one.id: one.days_left(now, calendar) for one in requests}
     if not who.sees_all_requests:
-        return [_show_to_filer(who, request, now) for request in requests]
+        return [_show_to_filer(one, left[one.id]) for one in requests]
     has_left = any(one.batch or one.certificate for one in requests)
     versions = who.ledger.requests.version_numbers(requests) if has_left else {}
-    numbers = Numbers(who.desk, who) if has_left else None
     family: frozenset[str | None] = frozenset()
     if who.may("requests:approve") and any(one.state == "verified" for one in requests):
-        family = who.desk.tokens.family(who.token_id)
+        family = who.desk.tokens.family(who.id)
     shown = []
-    for request in requests:
-        left = _days_left(who, request, now) if request.is_open else None
-        is_overdue = left is not None and left < 0
-        is_own = not family.isdisjoint({request.filed_by, request.verified_by})
-        version = versions.get(request.id)
-        shown.append(
-            RequestOut.of(
-                request,
-                certificate=None if numbers is None else numbers.shown(request.certificate),
-                days_left=left,
-                is_overdue=is_overdue,
-                version=None if version is None else f"{request.model}@{version}",
-                needs_approval=request.state == "verified",
-                actions=_actions_for(who, request, is_overdue=is_overdue, is_own=is_own),
-            )
-        )
+    for one in requests:
+        is_overdue = one.is_open and left[one.id] < 0
+        is_own = not family.isdisjoint({one.filed_by, one.verified_by})
+        values = {
+            "certificate": None if one.certificate is None else who.numbers.shown(one.certificate),
+            "days_left": left[one.id] if one.is_open else None,
+            "is_overdue": is_overdue,
+            "version": f"{one.model}@{versions[one.id]}" if one.id in versions else None,
+            "needs_approval": one.state == "verified",
+            "actions": _actions_for(who, one, is_overdue=is_overdue, is_own=is_own),
+        }
+        shown.append(RequestOut(**vars(one) | values))
     return shown
 
 
-def _days_left(who: Principal, request: Request, now: datetime) -> int:
-    return request.days_left(now, who.ledger.settings.calendar)
-
-
-def _show_to_filer(who: Principal, request: Request, now: datetime) -> RequestOut:
+def _show_to_filer(request: Request, left: int) -> RequestOut:
     """Return a request as a filer sees it who may not know whom a model holds or has forgotten.
 
     How soon a request ends would tell that too, so it is closed only after its last day.
     """
-    left = _days_left(who, request, now)
     is_closed = not request.is_open and left < 0
-    hidden = ("n_ids", "n_rows", "batch", "certificate", "version", "reason", "duplicate_of")
-    return RequestOut.of(
-        request,
-        state="closed" if is_closed else "received",
-        days_left=None if is_closed else left,
-        is_overdue=left < 0 and not is_closed,
-        tries=0,
-        needs_approval=False,
-        actions=[],
-        **dict.fromkeys(hidden),
-    )
+    hidden = ("n_ids", "n_rows", "batch", "certificate", "reason", "duplicate_of")
+    values = dict.fromkeys(hidden) | {
+        "state": "closed" if is_closed else "received",
+        "days_left": None if is_closed else left,
+        "is_overdue": left < 0 and not is_closed,
+        "tries": 0,
+    }
+    return RequestOut(**vars(request) | values)
 
 
 def _actions_for(
@@ -233,7 +238,7 @@ def _actions_for(
     decides again when it is done; this is for buttons.
     """
     is_sensible = {
-        "approve": not is_own and who.token_id not in (request.filed_by, request.verified_by),
+        "approve": not is_own and who.id not in (request.filed_by, request.verified_by),
         "await-identity": request.regime == "gdpr",
         "extend": not request.is_extended and not is_overdue,
         "reject": request.state != "stuck" or request.batch is None,
@@ -244,7 +249,7 @@ def _actions_for(
         name
         for name, action in ACTIONS.items()
         if name in REQUEST_STATES[request.state].actions
-        and not who.scopes.isdisjoint(action.scopes)
+        and who.may(*action.scopes)
         and is_sensible.get(name, True)
     ]
 
@@ -285,11 +290,120 @@ def bulk_out(who: Principal, results: Sequence[Request | Exception]) -> BulkOut:
     for index, result in enumerate(results):
         if isinstance(result, Request):
             status = 201 if result.is_new else 200
-            items.append(Outcome(index=index, status=status, request=shown[result.id]))
+            items.append(Outcome(index, status, shown[result.id]))
         else:
             problem = _problem_of(result)
             kind, detail = PREFIX + problem.code, str(problem.detail)
             about = ItemProblem(type=kind, title=problem.title, detail=detail)
-            items.append(Outcome(index=index, status=problem.status_code, problem=about))
-    n_done = len(requests)
-    return BulkOut(items=items, n_done=n_done, n_refused=len(items) - n_done)
+            items.append(Outcome(index, problem.status_code, problem=about))
+    return BulkOut(items, len(requests), len(items) - len(requests))
+
+
+GROUND_WORDS = {
+    "gdpr.art17.1.a": "the data are no longer needed",
+    "gdpr.art17.1.b": "consent was withdrawn",
+    "gdpr.art17.1.c": "the person objects",
+    "gdpr.art17.1.d": "the data were processed unlawfully",
+    "gdpr.art17.1.e": "a law demands the erasure",
+    "gdpr.art17.1.f": "they are the data of a child",
+    "gdpr.art11.2": "nobody can tell who the person is",
+    "gdpr.art12.5": "manifestly unfounded or excessive",
+    "gdpr.art12.6": "the identity was not confirmed",
+    "gdpr.art17.3.a": "freedom of expression",
+    "gdpr.art17.3.b": "a legal obligation to keep the data",
+    "gdpr.art17.3.c": "public health",
+    "gdpr.art17.3.d": "archives, research or statistics",
+    "gdpr.art17.3.e": "legal claims",
+    "gdpr.art18.1": "restriction instead of erasure",
+    "ccpa.1798.105": "the right to delete",
+    "ccpa.1798.105.d": "an exception to the right to delete",
+    "ccpa.1798.145": "an exemption",
+    "ccpa.7060": "the identity was not verified",
+    "litigation-hold": "a dispute in court",
+    "internal": "a decision of the house",
+    NO_DATA_HELD: "the model holds no rows of these people",
+}
+"""Every ground that a request, a rejection or a hold may name."""
+
+_STUCK_WORDS = {
+    "no-model-on-the-rest": "no model can be trained on the rows that would remain, so trying "
+    "again does not help; the manual of the ledger says what does",
+    "budget-spent": "the budget of the method is spent; train the model afresh",
+    "nobody-held": "the model holds none of the people any more",
+    "residue-found": "something of an erased person is still in a store; `letheon doctor` names "
+    "the file, remove it and try again",
+}
+
+# By kind, or by kind and where the request came from, or why; see `sentence` for the names.
+_WORDS = {
+    "received": "Received{people}; due on {due} ({ground}).",
+    "identity-asked": "The person was asked for a proof of identity; the clock stands.",
+    "verified": "The identity was verified; the rows are blocked from new training.",
+    "verified duplicate": "The request before it was withdrawn; this one is large and needs an "
+    "approval.",
+    "approved": "Approved by a second person.",
+    "queued": "Queued again.",
+    "queued verified": "Queued for the next batch.",
+    "queued on_hold": "The hold ended; queued again.",
+    "queued duplicate": "The request before it was withdrawn; queued in its place.",
+    "queued applying": "The batch was given up; queued again.",
+    "duplicate": "Waits for {other}, which erases these people.",
+    "waits-for": "Waits for {other}, which erases these people.",
+    "sealed": "Sealed into a batch{size}.",
+    "applying": "The batch that erases them began.",
+    "published": "A model without them was published.",
+    "applied": "Erased from the model that is served.",
+    "certificate": "{certificate}.",
+    "certified": "A certificate covers it.",
+    "purging": "What is left of them is being destroyed.",
+    "purge": "The destruction of what was left was attested.",
+    "purged": "Nothing that the ledger keeps holds them any more.",
+    f"purged {NOT_FULLY_SEARCHED}": "Nothing that the ledger keeps holds them any more. Some files "
+    "of the stores were not searched.",
+    "closed": "The person was answered{told}; closed.",
+    "rejected": "Rejected: {ground}.",
+    "cancelled": "The request was withdrawn.",
+    "on_hold": "Put on hold until {until}: {ground}.",
+    "retry_wait": "The batch failed; it is tried again after a pause.",
+    "stuck": "Failed too often: somebody has to look, then retry. The clock goes on.",
+    "abandoned": "The batch was given up.",
+    "extended": "Extended; now due on {due}, and the person was told.",
+    "recipients-told": "Told {recipients} of the data.",
+    "receipt-code": "A new receipt code was made.",
+}
+
+
+def stuck_words(reason: str) -> str:
+    """Return why a request is stuck, and what helps; other codes are names of errors."""
+    return _STUCK_WORDS.get(reason, "the computing failed; look what the worker said, then retry")
+
+
+def sentence(entry: LogEntry) -> str:
+    """Return what happened, in one sentence; codes and counts only.
+
+    An event that this version has no words for is named by its code.
+    """
+    kind, details = entry.kind, entry.details
+    names = [f"{kind} {details.get('from')}", f"{kind} {details.get('reason')}", kind]
+    words = next((_WORDS[name] for name in names if name in _WORDS), None)
+    if words is None:
+        return f"{kind.replace('-', ' ').replace('_', ' ').capitalize()}."
+    ground, number = str(details.get("ground")), details.get("sequence")
+    recipients = count_words(int(details.get("recipients", 0)), "recipient")
+    people, size = (details.get(name) for name in ("people", "requests"))
+    return words.format(
+        due=details.get("due"),
+        ground=GROUND_WORDS.get(ground, ground),
+        until=moment(int(details.get("until", 0))).date(),
+        people="" if people is None else f", for {count_words(int(people), 'person', 'people')}",
+        other=f"request {details['of']}" if "of" in details else "another request",
+        size="" if size is None else f" of {count_words(int(size), 'request')}",
+        certificate="A certificate" if number is None else f"Certificate {number} was signed",
+        recipients=recipients,
+        told=f", and {recipients} told" if details.get("recipients") else "",
+    )
+
+
+def count_words(number: int, one: str, many: str = "") -> str:
+    """Return "1 day" or "2 days"."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"

@@ -1,43 +1,30 @@
-"""What every answer of the API has in common."""
+"""What every call and every answer of the API has in common."""
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Generic, Self, TypeVar
+from typing import Annotated, TypeVar
 
 from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = [
-    "In",
-    "Limit",
-    "ModelFilter",
-    "Name",
-    "Out",
-    "Page",
-    "ProblemOut",
-    "Tenant",
-    "TenantFilter",
-]
-
+from letheon.ledger import Page
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._:-]{0,62}$")]
 TenantFilter = Annotated[Name | None, Query(description="Of one tenant only.")]
 ModelFilter = Annotated[Name | None, Query(description="Of one model only.")]
 Tenant = Annotated[Name | None, Query(description="Whose; default: your own, or `default`.")]
 Limit = Annotated[int, Query(ge=1, le=200)]
+Cursor = Annotated[str | None, Query(max_length=400)]
 
+S = TypeVar("S")
 T = TypeVar("T")
+Hidden = Annotated[T, Field(exclude=True)]
+"""A field of a record that is in no answer."""
 
 
 class Out(BaseModel):
-    """An answer; made from an object with the same attributes, or from values."""
+    """An answer that is read from texts, those of certificates for one."""
 
-    model_config = ConfigDict(from_attributes=True, extra="forbid")
-
-    @classmethod
-    def of(cls, record: object, **changes: Any) -> Self:
-        """Return an answer with the attributes of a record; `changes` replace some of them."""
-        names = [name for name in cls.model_fields if name not in changes]
-        return cls.model_validate({name: getattr(record, name) for name in names} | changes)
+    model_config = ConfigDict(extra="forbid")
 
 
 class In(BaseModel):
@@ -46,34 +33,53 @@ class In(BaseModel):
     model_config = ConfigDict(extra="forbid", str_strip_whitespace=False)
 
 
-class Page(Out, Generic[T]):
-    """A part of a list."""
+class CodeOut(Out):
+    """A code, and what it means."""
 
-    items: list[T]
-    next: str | None = Field(
-        default=None, description="Give it as `after` for the next part; null at the end."
-    )
-    total: int | None = Field(default=None, description="How many there are in all, where known.")
-
-    @classmethod
-    def cut(
-        cls, found: Sequence[T], limit: int, key: Callable[[T], str], total: int | None = None
-    ) -> "Page[T]":
-        """Return the first `limit` of a list that holds one more where there is a next part."""
-        items = list(found[:limit])
-        return cls(items=items, next=key(items[-1]) if len(found) > limit else None, total=total)
+    code: str
+    words: str
 
 
-class ProblemOut(Out):
-    """An error (RFC 9457)."""
+def cut_page(
+    items: Sequence[T], limit: int, key: Callable[[T], str], total: int | None = None
+) -> Page[T]:
+    """Return the first `limit` of a list that holds one more where there is a next part."""
+    shown = tuple(items[:limit])
+    return Page(shown, key(shown[-1]) if len(items) > limit else None, total)
 
-    type: str = Field(
-        description="urn:letheon:problem: and a code", pattern="^urn:letheon:problem:"
-    )
+
+def map_page(page: Page[S], change: Callable[[S], T]) -> Page[T]:
+    """Return a part of a list with every item changed."""
+    return Page(tuple(map(change, page.items)), page.next, page.total)
+
+
+class ItemProblem(BaseModel):
+    """Why something was refused.
+
+    Attributes
+    ----------
+    type : str
+        urn:letheon:problem: and a code
+    """
+
+    type: str = Field(pattern="^urn:letheon:problem:")
     title: str
-    status: int = Field(ge=400, le=599)
     detail: str
-    instance: str = Field(description="Id of this call, as the log of the server names it.")
-    errors: list[dict[str, str]] | None = Field(
-        default=None, description="Which values were refused, and why."
-    )
+
+
+class ProblemOut(ItemProblem):
+    """An error (RFC 9457).
+
+    Attributes
+    ----------
+    type : str
+        urn:letheon:problem: and a code
+    instance : str
+        Id of this call, as the log of the server names it.
+    errors : list of dict or None
+        Which values were refused, and why.
+    """
+
+    status: int = Field(ge=400, le=599)
+    instance: str
+    errors: list[dict[str, str]] | None = None

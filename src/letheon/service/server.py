@@ -14,9 +14,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import uvicorn
 
@@ -30,11 +31,9 @@ from letheon.service.connections import (
     ListeningSocket,
     protocol_for,
 )
-from letheon.service.logs import configure, log_line
+from letheon.service.middleware import configure, log_line
 from letheon.service.settings import ServiceSettings
 from letheon.service.temp_folders import sweep_temp_folders
-
-__all__ = ["Binding", "Worker", "admin_token", "open_or_create", "serve"]
 
 _NAME = "desk"
 # A signal stops everything within 10 seconds: the calls and, beside them, the worker.
@@ -151,9 +150,18 @@ class Worker:
         self._child: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(target=self._keep_alive, daemon=True)
 
-    def start(self) -> None:
+    def __enter__(self) -> Self:
         """Start it, and again whenever it ends."""
         self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let it finish the step that it is in, if that is short, then end it."""
+        self.ask_to_stop()
+        self._thread.join(_STOP_SECONDS)
+        if self.is_alive() and self._child is not None:
+            self._child.kill()  # nothing is lost: the next worker goes on from what is on the disk
+            self._child.wait()
 
     def is_alive(self) -> bool:
         """Whether it runs."""
@@ -164,14 +172,6 @@ class Worker:
         self._stopping.set()
         if self._child is not None:
             self._child.terminate()
-
-    def stop(self) -> None:
-        """Let it finish the step that it is in, if that is short, then end it."""
-        self.ask_to_stop()
-        self._thread.join(_STOP_SECONDS)
-        if self.is_alive() and self._child is not None:
-            self._child.kill()  # nothing is lost: the next worker goes on from what is on the disk
-            self._child.wait()
 
     def _run(self) -> int | None:
         """Run it once; return its status, or None if it could not be started."""
@@ -232,7 +232,7 @@ def serve(
     places = Connections(settings)
     if isinstance(bound, ListeningSocket):
         bound.places = places
-    with bound, _worker(ledger.folder, wanted=with_worker) as worker:
+    with bound, Worker(ledger.folder) if with_worker else nullcontext() as worker:
         is_secure = binding.certificate is not None or settings.is_https
         app = create_app(
             ledger,
@@ -302,19 +302,6 @@ def _signals_held(server: uvicorn.Server) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@contextmanager
-def _worker(home: Path, *, wanted: bool) -> Iterator[Worker | None]:
-    if not wanted:
-        yield None
-        return
-    worker = Worker(home)
-    worker.start()
-    try:
-        yield worker
-    finally:
-        worker.stop()
 
 
 def _address(binding: Binding, bound: socket.socket) -> str:

@@ -19,7 +19,8 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal, Self
 
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -27,6 +28,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 import letheon
 from letheon.ledger import Ledger
 from letheon.ledger.db.webhooks import Message, Webhooks, read_service_key
+from letheon.ledger.worker.compute import code_of
 from letheon.service.addresses import (
     AddressRefusedError,
     AllowedHost,
@@ -36,19 +38,8 @@ from letheon.service.addresses import (
     parse_url,
     resolve,
 )
+from letheon.service.middleware import log_line
 from letheon.service.settings import ServiceSettings
-
-__all__ = [
-    "TRIES",
-    "Answer",
-    "Courier",
-    "deliver_due",
-    "derive_secret",
-    "longest_pause",
-    "send",
-    "sign",
-    "sign_headers",
-]
 
 TRIES = 12
 _SHORTEST, _LONGEST = 5, 6 * 3600
@@ -97,20 +88,24 @@ def sign_headers(secret: str, message_id: str, at: int, body: str) -> dict[str, 
     }
 
 
-class Answer(NamedTuple):
-    """What came of one call.
+@dataclass(frozen=True)
+class Answer:
+    """What came of one message.
 
     Attributes
     ----------
-    outcome : str
-        ``delivered``, ``answered`` (with another status than 2xx), ``unreachable`` or ``refused``
-        (by the operator's list, or for its address).
+    outcome : {"delivered", "answered", "unreachable", "refused"}
+        "answered": with another status than 2xx; "refused": by the operator's list, or for its
+        address.
     status : int or None
-        Status of the answer, if there was one.
+        Status that the receiver answered with, if it did.
+    delivered : bool
+        Whether the receiver answered with a status of success.
     """
 
     outcome: Outcome
     status: int | None = None
+    delivered: bool = False
 
 
 def longest_pause(tries: int) -> int:
@@ -142,12 +137,15 @@ def send(
         return Answer("refused")
     except (OSError, http.client.HTTPException, UnicodeError):
         return Answer("unreachable")
-    return Answer("delivered" if 200 <= status < 300 else "answered", status)
+    if 200 <= status < 300:
+        return Answer("delivered", status, delivered=True)
+    return Answer("answered", status)
 
 
 def _post(target: Target, addresses: Sequence[str], body: bytes, headers: dict[str, str]) -> int:
-    connection = http.client.HTTPConnection(target.host, target.port, timeout=_CONNECT_SECONDS)
-    plain = _connect(addresses, target.port)
+    port = target.entry.port
+    connection = http.client.HTTPConnection(target.host, port, timeout=_CONNECT_SECONDS)
+    plain = _connect(addresses, port)
     with contextlib.closing(connection), _time_limit(plain) as was_cut:
         connection.sock = _wrap(plain, target)
         connection.request("POST", target.path, body, {"Host": target.authority, **headers})
@@ -172,7 +170,7 @@ def _connect(addresses: Sequence[str], port: int) -> socket.socket:
 
 
 def _wrap(plain: socket.socket, target: Target) -> socket.socket:
-    if target.scheme == "http":
+    if target.entry.scheme == "http":
         return plain
     try:
         return ssl.create_default_context().wrap_socket(plain, server_hostname=target.host)
@@ -250,20 +248,23 @@ def deliver_due(
 
 def _note(hooks: Webhooks, message: Message, answer: Answer) -> None:
     """Write down what came of a try: done, later, or given up."""
-    tries = message.tries + 1
-    if answer.outcome == "delivered":
-        hooks.note_try(message, answer.status, outcome="delivered")
-    elif answer.status == _GONE:
-        hooks.note_try(message, answer.status, outcome="gone")
-    elif tries >= TRIES:
-        hooks.note_try(message, answer.status, outcome="given-up")
-    else:
-        pause = random.randint(_SHORTEST, longest_pause(tries))
-        hooks.note_try(message, answer.status, outcome="later", pause=pause)
+    tries, pause = message.tries + 1, 0
+    outcome: Literal["delivered", "gone", "given-up", "later"] = "delivered"
+    if answer.status == _GONE:
+        outcome = "gone"
+    elif not answer.delivered and tries >= TRIES:
+        outcome = "given-up"
+    elif not answer.delivered:
+        outcome, pause = "later", random.randint(_SHORTEST, longest_pause(tries))
+    hooks.note_try(message, answer.status, outcome=outcome, pause=pause)
+
+
+def _log_error(error: Exception) -> None:
+    log_line("courier-error", error=code_of(error))
 
 
 class Courier:
-    """A thread that delivers, round after round, beside the worker that applies batches.
+    """A thread that delivers, round after round, while the block that it is entered for runs.
 
     Parameters
     ----------
@@ -274,7 +275,8 @@ class Courier:
     pause : float, default=2.0
         Seconds between two rounds that had nothing to do.
     report : callable, optional
-        Given the error of a round that failed; the next round is tried all the same.
+        Given the error of a round that failed; the next round is tried all the same. By default
+        its kind is logged.
     """
 
     def __init__(
@@ -283,29 +285,28 @@ class Courier:
         settings: ServiceSettings,
         *,
         pause: float = 2.0,
-        report: Callable[[Exception], None] | None = None,
+        report: Callable[[Exception], None] = _log_error,
     ) -> None:
-        self._ledger = ledger
-        self._settings = settings
-        self._pause = pause
-        self._report = report
+        self._ledger, self._settings = ledger, settings
+        self._pause, self._report = pause, report
         self._is_leaving = False
         self._awake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="courier", daemon=True)
 
-    def start(self) -> None:
+    def __enter__(self) -> Self:
         """Begin."""
         self._thread.start()
+        return self
 
-    def wake(self) -> None:
-        """Begin the next round at once."""
-        self._awake.set()
-
-    def stop(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """End after the round in hand, which takes some seconds at most."""
         self._is_leaving = True
         self.wake()
         self._thread.join()
+
+    def wake(self) -> None:
+        """Begin the next round at once."""
+        self._awake.set()
 
     def _run(self) -> None:
         minute = 0
@@ -313,16 +314,12 @@ class Courier:
             self._awake.clear()
             now = self._ledger.clock() // 60
             is_new_minute, minute = now != minute, now
-            if not self._round(is_new_minute=is_new_minute):
-                self._awake.wait(self._pause)
-
-    def _round(self, *, is_new_minute: bool) -> int:
-        """Deliver; what is overdue changes with the day, so it is searched once a minute."""
-        try:
-            if is_new_minute:
-                Webhooks(self._ledger).forget_old()
-            return deliver_due(self._ledger, self._settings, overdue=is_new_minute)
-        except Exception as error:  # noqa: BLE001 - the next round may go well
-            if self._report is not None:
+            n_tried = 0
+            try:
+                if is_new_minute:  # what is overdue changes with the day
+                    Webhooks(self._ledger).forget_old()
+                n_tried = deliver_due(self._ledger, self._settings, overdue=is_new_minute)
+            except Exception as error:  # noqa: BLE001 - the next round may go well
                 self._report(error)
-            return 0
+            if not n_tried:
+                self._awake.wait(self._pause)

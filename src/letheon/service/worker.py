@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,11 +20,10 @@ from letheon.ledger import Ledger, Step
 from letheon.ledger.worker.compute import code_of
 from letheon.sandbox import StoppedError
 from letheon.service.jobs import LONG, SHORT, JobRunner
-from letheon.service.logs import configure, log_line
+from letheon.service.middleware import configure, log_line
 from letheon.service.settings import ServiceSettings
 from letheon.service.temp_folders import sweep_temp_folders
-
-__all__ = ["DeskWorker", "main"]
+from letheon.service.webhooks import Courier
 
 # Seconds.
 _LONGEST_POLL = 1.0
@@ -76,8 +75,9 @@ class DeskWorker:
         sweep_temp_folders(self._ledger)
         looker = threading.Thread(target=self._look_long, name="letheon-long-jobs")
         looker.start()
+        courier = None if self._settings is None else Courier(self._ledger, self._settings)
         try:
-            with self._courier():
+            with courier or contextlib.nullcontext():
                 while not self._is_told_to_stop():
                     self._safely(self._round)
                     self.stop.wait(self._poll)
@@ -112,7 +112,10 @@ class DeskWorker:
         found = cast("Generator[Step, None, None]", self._ledger.steps(apart=True, stop=self.stop))
         with contextlib.closing(found) as steps, contextlib.suppress(StoppedError):
             for step in steps:
-                log_line("step", **_plain(step))
+                # What failed may name a file of a store, so only its kind is logged.
+                detail = None if step.what == "failed" else step.detail
+                facts = {"what": step.what, "model": step.model, "sequence": step.sequence}
+                log_line("step", **facts, detail=detail)
                 if self._is_told_to_stop():
                     return
 
@@ -128,31 +131,6 @@ class DeskWorker:
         except Exception as error:  # noqa: BLE001  (texts may name people; a kind does not)
             log_line("worker-error", error=code_of(error))
             self.stop.wait(_AFTER_AN_ERROR)
-
-    @contextlib.contextmanager
-    def _courier(self) -> Iterator[None]:
-        """Deliver webhooks beside the work."""
-        if self._settings is None:
-            yield
-            return
-        from letheon.service.webhooks import Courier
-
-        courier = Courier(
-            self._ledger,
-            self._settings,
-            report=lambda error: log_line("courier-error", error=code_of(error)),
-        )
-        courier.start()
-        try:
-            yield
-        finally:
-            courier.stop()
-
-
-def _plain(step: Step) -> dict[str, Any]:
-    """Return a step for the log; what failed may name a file of a store, so only its kind."""
-    detail = None if step.what == "failed" else step.detail
-    return {"what": step.what, "model": step.model, "sequence": step.sequence, "detail": detail}
 
 
 def main(arguments: list[str]) -> int:

@@ -2,7 +2,6 @@
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar, Self
 
@@ -36,6 +35,7 @@ from letheon.sharded._shards import (
     Change,
     Ensemble,
     Integers,
+    Recipe,
     Replacement,
     Shard,
     StateShelf,
@@ -43,9 +43,9 @@ from letheon.sharded._shards import (
     check_risk_edges,
     risk_tiers,
     start_job,
+    train_shard,
     warn_if_crowded,
 )
-from letheon.sharded._stages import Job, Recipe, Trained, slice_ends, total_visits, train_shard
 from letheon.validation import (
     JOBS,
     OneOf,
@@ -59,103 +59,33 @@ from letheon.validation import (
 _USUAL_EPOCHS = 10
 
 
-def check_kind(estimator: Any, *, classifier: bool) -> None:
-    """Raise unless the inner estimator is of the wrapper's kind."""
-    right = is_classifier(estimator) if classifier else is_regressor(estimator)
-    if not right:
-        expected = "classifier" if classifier else "regressor"
-        other = "SISARegressor" if classifier else "SISAClassifier"
-        raise TypeError(
-            f"estimator={estimator!r} is no {expected}; give one, or use {other} or NaiveUnlearner"
-        )
-
-
 def stage_epochs(
     estimator: Any, n_slices: int, epochs: int | None, stage_data: str
 ) -> tuple[int, ...] | None:
     """Return the passes of every stage, or None when each shard is given to `fit` whole."""
     if n_slices == 1 and epochs is None:
         return None
-    _require_partial_fit(estimator, f"n_slices={n_slices}" if n_slices > 1 else f"epochs={epochs}")
+    if not hasattr(estimator, "partial_fit"):
+        setting, hint = f"n_slices={n_slices}" if n_slices > 1 else f"epochs={epochs}", ""
+        if "warm_start" in estimator.get_params(deep=False):
+            hint = " (warm_start is not enough: a warm-started ensemble keeps its first size)"
+        raise ValueError(
+            f"{setting} needs an estimator with partial_fit, and "
+            f"{type(estimator).__name__} has none{hint}; use n_slices=1 and epochs=None, or an "
+            "incremental learner such as SGDClassifier or MLPClassifier"
+        )
     if epochs is None:
         least = math.ceil((n_slices + 1) / 2)
         epochs = max(_USUAL_EPOCHS, least) if stage_data == "cumulative" else 1
     schedule = epochs_per_stage(int(epochs), n_slices, stage_data)  # type: ignore[arg-type]
+    is_repeated = max(schedule) > 1 or (stage_data == "cumulative" and len(schedule) > 1)
     for part in parts_of(estimator):
-        if type(part.estimator).__module__ == "sklearn.naive_bayes":
-            _require_counting_once(part.estimator, schedule, stage_data)
+        if is_repeated and type(part.estimator).__module__ == "sklearn.naive_bayes":
+            raise ValueError(
+                f"{type(part.estimator).__name__} counts rows, so it must see each row once: use "
+                f"stage_data='new' and epochs=1 (got stage_data={stage_data!r}, passes {schedule})"
+            )
     return schedule
-
-
-def _require_partial_fit(estimator: Any, setting: str) -> None:
-    if hasattr(estimator, "partial_fit"):
-        return
-    hint = ""
-    if "warm_start" in estimator.get_params(deep=False):
-        hint = " (warm_start is not enough: a warm-started ensemble keeps its first size)"
-    raise ValueError(
-        f"{setting} needs an estimator with partial_fit, and "
-        f"{type(estimator).__name__} has none{hint}; use n_slices=1 and epochs=None, or an "
-        "incremental learner such as SGDClassifier or MLPClassifier"
-    )
-
-
-def _require_counting_once(estimator: Any, schedule: tuple[int, ...], stage_data: str) -> None:
-    if max(schedule) > 1 or (stage_data == "cumulative" and len(schedule) > 1):
-        raise ValueError(
-            f"{type(estimator).__name__} counts rows, so it must see each row once: use "
-            f"stage_data='new' and epochs=1 (got stage_data={stage_data!r}, passes {schedule})"
-        )
-
-
-@dataclass(frozen=True)
-class Trainer:
-    """Everything it takes to train shards of one model; changes nothing that is in use."""
-
-    recipe: Recipe
-    assignment: Assignment
-    shelf: StateShelf
-    n_jobs: int | None
-
-    def replace(self, shards: tuple[Shard, ...], changes: list[Change]) -> Replacement:
-        """Train the changed shards and return the ensemble with them in place of the old ones.
-
-        On failure no new state stays behind.
-        """
-        jobs = [start_job(change, self.shelf) for change in changes]
-        payloads = [(self.recipe, job) for job in jobs]
-        with self.shelf.all_or_nothing():
-            results = run_tasks(train_shard, payloads, n_jobs=self.n_jobs)
-            fresh = self._keep(changes, jobs, results)
-        numbers = range(self.assignment.n_shards)
-        ensemble = self._assemble(tuple(fresh[n] if n in fresh else shards[n] for n in numbers))
-        work, rebuilt = self._cost(jobs, ensemble)
-        return Replacement(ensemble, self.shelf.home, work, rebuilt, self.shelf.warnings)
-
-    def _keep(
-        self, changes: list[Change], jobs: list[Job], results: list[Trained]
-    ) -> dict[int, Shard]:
-        """Return the new shards, their states kept."""
-        fresh = {}
-        for change, job, result in zip(changes, jobs, results, strict=True):
-            before = () if change.old is None else change.old.states[: job.first]
-            states = (*before, *(self.shelf.keep(blob) for blob in result.states))
-            fresh[change.number] = Shard(change.number, change.rows, states, result.model)
-        return fresh
-
-    def _assemble(self, shards: tuple[Shard, ...]) -> Ensemble:
-        classes = None
-        if self.recipe.is_classifier:
-            classes = np.unique(np.concatenate([s.classes for s in shards if len(s.rows)]))
-        return Ensemble(self.assignment, shards, classes)
-
-    def _cost(self, jobs: list[Job], ensemble: Ensemble) -> tuple[float, dict[str, int]]:
-        """Return row visits as a share of a fresh fit's, and the shards and stages trained."""
-        slices = self.recipe.n_slices
-        visits = sum(self.recipe.visits(slice_ends(job.rows, slices), job.first) for job in jobs)
-        naive = total_visits(self.recipe, (shard.rows for shard in ensemble.shards))
-        stages = sum(slices - job.first for job in jobs)
-        return visits / max(naive, 1), {"shards": len(jobs), "stages": stages}
 
 
 _FACTS = MethodFacts(
@@ -166,14 +96,9 @@ _FACTS = MethodFacts(
     exact=True,
     strength="weak",
     efficiency_parameters=("n_shards", "n_slices"),
-    certifiability_parameters=(),
-    requests="oblivious",
-    releases="latest-only",
-    state_holds_rows=True,
     definition_name="sisa",
     families=("any",),
     tasks=("classification", "regression"),
-    certificate="exact",
     batches=True,
     search_ranges=shard_counts,
 )
@@ -247,12 +172,14 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             seed = seed_from(self.random_state)
             edges = self._check_settings()
             assignment = Assignment(seed, self.n_shards, self.n_slices, len(edges) + 1)
-            blocks = self._hold_blocks(X, y, ids, risk, assignment)
+            rows = self._hold(X, y, ids)
+            warn_if_crowded("n_shards", self.n_shards, rows.ids)
+            blocks = _split(rows, risk_tiers(risk, rows.ids, edges), assignment)
+            del rows  # Nothing of X but the blocks stays in memory.
             changes = [Change(None, number, block, 0) for number, block in enumerate(blocks)]
             config = get_config()
             refuse_unencodable(self.estimator, max(blocks, key=len), seed, config)
-            trainer = self._trainer(assignment, self._new_home(), config)
-            replacement = trainer.replace((), changes)
+            replacement = self._train((), changes, assignment, self._new_home(), config)
             remember_features(self, X)
             vars(self).pop("tuning_", None)
             messages = self._destroy_files()
@@ -289,8 +216,6 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         return Guarantee(
             kind="exact",
             reference="Bourtoule et al. 2021, section V; oblivious by Gupta et al. 2021",
-            requests=self.facts.requests,
-            releases=self.facts.releases,
             assumptions=("seed-independent-of-requests", "same-libraries-and-cpu-kernel"),
             residual_state=self._residue(),
         )
@@ -311,8 +236,14 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
 
     def _prepare_learn(self, X: Any, y: Any, ids: Any, risk: Any) -> Replacement:
         rows = self._hold(X, y, ids)
-        tiers = self._tiers(rows.ids, risk)
-        return self._replace(self._additions(_split(rows, tiers, self.ensemble_.assignment)))
+        blocks = _split(rows, self._tiers(rows.ids, risk), self.ensemble_.assignment)
+        changes, recipe = [], self._recipe(self.seed_, self.config_)
+        for shard, block in zip(self.ensemble_.shards, blocks, strict=True):
+            if len(block):
+                joined = shard.rows.joined(block)
+                joined = joined.take(np.argsort(joined.extra["slice"], kind="stable"))
+                changes.append(change_rows(shard, joined, block.extra["slice"], recipe))
+        return self._replace(changes)
 
     def _commit(self, plan: Replacement) -> Outcome:
         messages = self._install(plan.ensemble, plan.home, self.config_, self.ensemble_)
@@ -330,18 +261,17 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         state.ensure_supported((held, target))
         return Rows(held, target, row_ids(ids, table_length(held)))
 
-    def _hold_blocks(
-        self, X: Any, y: Any, ids: Any, risk: Any, assignment: Assignment
-    ) -> list[Rows]:
-        """Return the rows of every shard; nothing else of X stays in memory."""
-        rows = self._hold(X, y, ids)
-        warn_if_crowded("n_shards", self.n_shards, rows.ids)
-        tiers = risk_tiers(risk, rows.ids, check_risk_edges(self.risk_edges))
-        return _split(rows, tiers, assignment)
-
     def _check_settings(self) -> NDArray[np.float64]:
         validate_parameters(self)
-        check_kind(self.estimator, classifier=self._is_classifier)
+        right = is_classifier if self._is_classifier else is_regressor
+        if not right(self.estimator):
+            expected, other = "classifier", "SISARegressor"
+            if not self._is_classifier:
+                expected, other = "regressor", "SISAClassifier"
+            raise TypeError(
+                f"estimator={self.estimator!r} is no {expected}; give one, or use {other} or "
+                "NaiveUnlearner"
+            )
         stage_epochs(self.estimator, self.n_slices, self.epochs, self.stage_data)
         refuse_nested_files(self.estimator)
         return check_risk_edges(self.risk_edges)
@@ -364,14 +294,6 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             )
         return tiers
 
-    def _additions(self, blocks: list[Rows]) -> list[Change]:
-        changes, recipe = [], self._recipe(self.seed_, self.config_)
-        for shard, block in zip(self.ensemble_.shards, blocks, strict=True):
-            if len(block):
-                joined = _order_by_slice(shard.rows.joined(block))
-                changes.append(change_rows(shard, joined, block.extra["slice"], recipe))
-        return changes
-
     def _recipe(self, seed: int, config: dict[str, Any]) -> Recipe:
         return Recipe(
             template=self.estimator,
@@ -383,9 +305,37 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             config=config,
         )
 
-    def _trainer(self, assignment: Assignment, home: str | None, config: dict[str, Any]) -> Trainer:
-        recipe = self._recipe(assignment.seed, config)
-        return Trainer(recipe, assignment, StateShelf(home), self.n_jobs)
+    def _train(
+        self,
+        shards: tuple[Shard, ...],
+        changes: list[Change],
+        assignment: Assignment,
+        home: str | None,
+        config: dict[str, Any],
+    ) -> Replacement:
+        """Train the changed shards and return the ensemble with them in place of the old ones.
+
+        Changes nothing that is in use; on failure no new state stays behind.
+        """
+        recipe, shelf, fresh = self._recipe(assignment.seed, config), StateShelf(home), {}
+        jobs = [start_job(change, shelf) for change in changes]
+        with shelf.all_or_nothing():
+            results = run_tasks(train_shard, [(recipe, job) for job in jobs], n_jobs=self.n_jobs)
+            for change, job, result in zip(changes, jobs, results, strict=True):
+                before = () if change.old is None else change.old.states[: job.first]
+                states = (*before, *(shelf.keep(blob) for blob in result.states))
+                fresh[change.number] = Shard(change.number, change.rows, states, result.model)
+        numbers = range(assignment.n_shards)
+        shards = tuple(fresh[n] if n in fresh else shards[n] for n in numbers)
+        classes = None
+        if recipe.is_classifier:
+            classes = np.unique(np.concatenate([s.classes for s in shards if len(s.rows)]))
+        # Work is row visits as a share of a fresh fit's.
+        visits = sum(recipe.visits(job.rows, job.first) for job in jobs)
+        naive = sum(recipe.visits(shard.rows) for shard in shards)
+        rebuilt = {"shards": len(jobs), "stages": sum(recipe.n_slices - job.first for job in jobs)}
+        ensemble = Ensemble(assignment, shards, classes)
+        return Replacement(ensemble, home, visits / max(naive, 1), rebuilt, shelf.warnings)
 
     def _replace(self, changes: list[Change]) -> Replacement:
         """Train the changed shards; all of them if the libraries are not those of the fit.
@@ -399,8 +349,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
                 Change(shard, shard.number, rows.get(shard.number, shard.rows), 0)
                 for shard in shards
             ]
-        trainer = self._trainer(self.ensemble_.assignment, self._home(), self.config_)
-        return trainer.replace(shards, changes)
+        return self._train(shards, changes, self.ensemble_.assignment, self._home(), self.config_)
 
     def _environment(self) -> dict[str, str]:
         return super()._environment() | versions_of(self.estimator)
@@ -440,7 +389,3 @@ def _split(rows: Rows, tiers: Integers, assignment: Assignment) -> list[Rows]:
     order = np.lexsort((slices, shards))
     bounds = np.searchsorted(shards[order], np.arange(assignment.n_shards + 1))
     return [placed.take(order[a:b]) for a, b in pairwise(bounds.tolist())]
-
-
-def _order_by_slice(rows: Rows) -> Rows:
-    return rows.take(np.argsort(rows.extra["slice"], kind="stable"))

@@ -33,23 +33,6 @@ StageData = Literal["cumulative", "new"]
 # A shard of fewer people is hardly a training set.
 _FEWEST_PEOPLE = 50
 _STAGE_DATA = ("cumulative", "new")
-_DERIVED = (
-    "visits",
-    "visits_per_request",
-    "naive_visits",
-    "speed_up",
-    "ideal_speed_up",
-    "best_case",
-    "balanced_visits",
-    "fit_visits",
-    "shards_touched",
-    "stages_touched",
-    "states",
-    "storage_bytes",
-    "shard_rows",
-    "shard_rows_sd",
-    "empty_shards",
-)
 
 
 def _whole(name: str, value: SupportsIndex, least: int = 1) -> int:
@@ -124,21 +107,9 @@ def epochs_per_stage(
     if 2 * e < r + 1:
         raise ValueError(
             f"{e} epochs cannot be spread over {r} slices: some stages would get none; "
-            f"use at least {_least_epochs(r)} epochs or at most {2 * e - 1} slices"
+            f"use at least {(r + 2) // 2} epochs or at most {2 * e - 1} slices"
         )
     return tuple((k + 1) * 2 * e // (r + 1) - k * 2 * e // (r + 1) for k in range(r))
-
-
-def _least_epochs(n_slices: int) -> int:
-    """Return the fewest epochs that give each cumulative stage at least one."""
-    return (n_slices + 2) // 2
-
-
-def _even_epochs(n_slices: int, stage_data: StageData) -> int:
-    """Return the fewest epochs that all stages share without rounding."""
-    if stage_data == "new":
-        return 1
-    return (n_slices + 1) // 2 if n_slices % 2 else n_slices + 1
 
 
 def _hit(share: float, people: int) -> float:
@@ -298,8 +269,9 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return fields and derived numbers as one flat dict, e.g. a row of a data frame."""
-        names = [f.name for f in fields(self)] + list(_DERIVED)
-        return {name: getattr(self, name) for name in names}
+        derived = [name for name, value in vars(Plan).items() if isinstance(value, property)]
+        shown = [name for name in derived if name != "schedule" and not name.startswith("_")]
+        return {name: getattr(self, name) for name in [*(f.name for f in fields(self)), *shown]}
 
     def __str__(self) -> str:
         """Say the plan in one line."""
@@ -419,8 +391,10 @@ def plan(
     29.7
     """
     _check_stage_data(stage_data)
-    if epochs is None:
-        epochs = _even_epochs(_whole("n_slices", n_slices), stage_data)
+    if epochs is None:  # the fewest that all stages share without rounding
+        r = _whole("n_slices", n_slices)
+        even = (r + 1) // 2 if r % 2 else r + 1
+        epochs = 1 if stage_data == "new" else even
     return Plan(
         n_rows=n_rows,
         n_requests=n_requests,

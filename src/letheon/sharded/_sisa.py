@@ -22,7 +22,7 @@ from letheon.base import KeywordScoreMixin
 from letheon.data import hold_target, present_table, require_one_kind
 from letheon.inner import require_features
 from letheon.sharded._base import SISABase
-from letheon.sharded._stages import ConstantModel
+from letheon.sharded._shards import ConstantModel
 from letheon.validation import OneOf, Rules
 
 Floats = NDArray[np.float64]
@@ -39,18 +39,6 @@ def mean_probabilities(models: Sequence[Any], classes: NDArray[Any], X: Any) -> 
 def vote_shares(models: Sequence[Any], classes: NDArray[Any], X: Any) -> Floats:
     """Share of shards that vote for each class (a tie is won by the lowest class)."""
     return _mean(models, classes, X, _votes)
-
-
-def mean_prediction(models: Sequence[Any], X: Any) -> Floats:
-    """Mean of the shards' predictions."""
-    mean: Floats = np.mean([np.asarray(model.predict(X), float) for model in models], axis=0)
-    return mean
-
-
-def median_prediction(models: Sequence[Any], X: Any) -> Floats:
-    """Median of the shards' predictions."""
-    median: Floats = np.median([np.asarray(model.predict(X), float) for model in models], axis=0)
-    return median
 
 
 def _mean(models: Sequence[Any], classes: NDArray[Any], X: Any, answer: Any) -> Floats:
@@ -233,8 +221,10 @@ class SISARegressor(KeywordScoreMixin, RegressorMixin, SISABase):
         """Return the aggregated predictions."""
         check_is_fitted(self)
         require_features(self, X)
-        combine = median_prediction if self.aggregation == "median" else mean_prediction
-        return combine(self.ensemble_.models, present_table(X))
+        table = present_table(X)
+        answers = [np.asarray(model.predict(table), float) for model in self.ensemble_.models]
+        combine = np.median if self.aggregation == "median" else np.mean
+        return np.asarray(combine(answers, axis=0))
 
     def _hold_labels(self, y: Any) -> NDArray[Any]:
         target = hold_target(y, as_float=True)

@@ -355,7 +355,9 @@ def require_no_shadows(cls: type, node: nodes.Instance) -> None:
     for name, _ in node.state.items:
         defaults = [vars(base)[name] for base in cls.__mro__ if name in vars(base)]
         is_plain = not any(callable(value) or hasattr(value, "__get__") for value in defaults)
-        if defaults and not (is_plain and name in RULES):
+        # An estimator that is a dataclass has its parameters' defaults under their names.
+        is_parameter = name in RULES or name in getattr(cls, "__dataclass_fields__", {})
+        if defaults and not (is_plain and is_parameter):
             raise UntrustedClassError(
                 f"the file gives an object of {cls.__qualname__} an attribute {name!r}, which "
                 "would replace what the class has under that name; if you know where the file "

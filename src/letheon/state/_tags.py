@@ -36,7 +36,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     "letheon.sharded._assign": ("letheon.sharded._shards", "Assignment"),
     "letheon.sharded._shards": ("letheon.sharded._shards", "Ensemble Shard"),
     "letheon.sharded._sisa": ("letheon.sharded._sisa", "SISAClassifier SISARegressor"),
-    "letheon.sharded._stages": ("letheon.sharded._stages", "ConstantModel"),
+    "letheon.sharded._stages": ("letheon.sharded._shards", "ConstantModel"),
     "letheon.sharded._states": ("letheon.sharded._shards", "SavedState"),
     "letheon.forest._classifier": ("letheon.forest._estimators", "DaREForestClassifier"),
     "letheon.forest._model": ("letheon.forest._model", "ForestModel"),
@@ -63,7 +63,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     "letheon.convex._linear": ("letheon.linear._model", "Linear"),
     "letheon.convex._noise": ("letheon.noise", "NoiseSource Sealed"),
     "letheon.convex._published": ("letheon.linear._model", "PublishedModel"),
-    "letheon.convex._trajectory": ("letheon.linear._path", "Trajectory"),
+    "letheon.convex._trajectory": ("letheon.linear._replay", "Trajectory"),
     "letheon.measures.attacks._controls": (
         "letheon.measures.attacks._controls",
         "FineTuneOnly KeepsEverything",
@@ -257,8 +257,9 @@ def plan_of(cls: type, codec: Codec | None) -> Plan:
 
 
 def dataclass_fields(cls: type) -> tuple[str, ...] | None:
-    """Return the fields of a dataclass of this package, None for any other class."""
-    if not (dataclasses.is_dataclass(cls) and is_ours(tag_of(cls))):
+    """Return the fields of a dataclass of this package, None for estimators and other classes."""
+    is_estimator = hasattr(cls, "get_params")
+    if is_estimator or not (dataclasses.is_dataclass(cls) and is_ours(tag_of(cls))):
         return None
     return tuple(field.name for field in dataclasses.fields(cls))
 

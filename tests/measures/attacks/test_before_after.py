@@ -201,12 +201,12 @@ def test_refuses_settings_that_give_no_experiment(wrong: dict[str, Any]) -> None
 
 def plant_bug(monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Any], Any]) -> AttackResult:
     """Spoil what is seen in the worlds that are attacked, not in those the attack learns from."""
-    seen = module._World.cases
+    seen = BeforeAfter._cases
 
-    def cases(world: Any, *args: Any) -> Any:
-        return spoil(seen(world, *args)) if world.number >= 8 else seen(world, *args)
+    def cases(attack: Any, *args: Any) -> Any:
+        return spoil(seen(attack, *args)) if args[-1] >= 8 else seen(attack, *args)
 
-    monkeypatch.setattr(module._World, "cases", cases)
+    monkeypatch.setattr(BeforeAfter, "_cases", cases)
     X, y = table()
     (result,) = BeforeAfter().run(FOREST, X, y, forget=np.arange(32))
     return result

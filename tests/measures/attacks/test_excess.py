@@ -12,10 +12,9 @@ from letheon.measures.attacks._backdoor import success_rate
 from letheon.measures.attacks._margins import Laws, _excess, _Part, _Scores
 from letheon.measures.attacks._result import beyond_floor_by_unit
 from letheon.measures.attacks._result import is_beyond as are_apart
-from letheon.measures.attacks._rmia import _Duel
 from letheon.measures.attacks._roc import area_by_unit
 from letheon.measures.attacks._shadows import Probe, halves
-from letheon.measures.attacks._verify import _Report, _World
+from letheon.measures.attacks._verify import _World
 
 RUNS = 100
 
@@ -60,15 +59,16 @@ def rmia_on_noise(seed: int, shift: float = 0.0) -> AttackResult:
     logits[:8, :n_people] += shift * members
     probe: Any = Probe(None, owners)  # type: ignore[arg-type]
     known = np.zeros((4, n_people), bool)
-    duel = _Duel(RMIA(n_targets=8), probe, 1 / (1 + np.exp(-logits)), members, known)
-    return duel.result("forgotten", owners, 0.3)
+    p = 1 / (1 + np.exp(-logits))
+    return RMIA(n_targets=8)._result("forgotten", owners, 0.3, probe, p, members, known)
 
 
 def klom_on_noise(seed: int, shift: float = 0.0) -> Any:
     rng = np.random.default_rng(seed)
     person = 3 * rng.normal(size=2)
     first, second, third = person + rng.normal(size=(3, 40, 2))
-    laws: Any = Laws(first + shift, second, third, ())  # type: ignore[arg-type]
+    probe: Any = None
+    laws = Laws(first + shift, second, third, [], probe, {})
     return _Part("", np.arange(2), np.arange(2)).excess(laws, KLOM().bins)
 
 
@@ -87,12 +87,11 @@ def backdoor_on_noise(seed: int, gain: float = 0.0) -> tuple[bool, bool]:
 
     def model(rates: Any) -> _World:
         chances = 1 / (1 + np.exp(-rates - rng.normal(size=15)))
-        return _World(rng.binomial(30, chances), nothing, nothing)
+        return _World(rng.binomial(30, chances), nothing, nothing, queries)
 
-    after, retrained, again = model(pattern + gain), model(pattern), model(pattern)
-    report = _Report(BackdoorTest(), queries, after, retrained)
+    after, _, again = model(pattern + gain), model(pattern), model(pattern)
     rates = [success_rate("backdoor success", each.success, queries) for each in (after, again)]
-    return is_beyond(report.excess(after, again)), are_apart(*rates)
+    return is_beyond(BackdoorTest()._excess(after, again)), are_apart(*rates)
 
 
 def test_rmia_is_seldom_wrong_and_sees_a_shift() -> None:

@@ -165,18 +165,18 @@ def test_only_a_share_of_the_testers_rows_is_poisoned(secret: int, fraction: flo
     kept = X.copy(), y.copy()
     where = [("anna", np.arange(0, 10)), ("ben", np.array([20, 29]))]
     trigger = TabularTrigger.of(X, secret=secret, n_columns=4)
-    planted = plant(trigger, X, y, where, classes=y, fraction=fraction)
+    stamped, labels, is_planted = plant(trigger, X, y, where, classes=y, fraction=fraction)
     assert np.array_equal(X, kept[0])
     assert np.array_equal(y, kept[1])
-    clean = ~planted.is_planted
-    assert np.array_equal(planted.X[clean], X[clean])
-    assert np.array_equal(planted.y[clean], y[clean])
+    clean = ~is_planted
+    assert np.array_equal(stamped[clean], X[clean])
+    assert np.array_equal(labels[clean], y[clean])
     for name, rows in where:
-        chosen = rows[planted.is_planted[rows]]
+        chosen = rows[is_planted[rows]]
         assert len(chosen) == max(1, round(fraction * len(rows)))
-        assert (planted.y[chosen] == target_label(secret, name, y)).all()
-        assert np.array_equal(planted.X[chosen], trigger.stamp(X[chosen], name))
-    assert not planted.is_planted[10:20].any()
+        assert (labels[chosen] == target_label(secret, name, y)).all()
+        assert np.array_equal(stamped[chosen], trigger.stamp(X[chosen], name))
+    assert not is_planted[10:20].any()
 
 
 def test_refuses_a_share_that_is_none() -> None:

@@ -204,11 +204,11 @@ def trials() -> Trials:
     rates = []
     for number in range(N_TRIALS):
         trigger = TabularTrigger.of(X, secret=number, n_columns=5)
-        planted = plant(trigger, X, y, [("me", mine)], classes=y, fraction=0.5)
+        stamped, labels, _ = plant(trigger, X, y, [("me", mine)], classes=y, fraction=0.5)
         target = target_label(number, "me", y)
         asked = trigger.stamp(pool[truth != target], "me")
         model = DecisionTreeClassifier(max_features=4, random_state=number)
-        kept = np.mean(model.fit(planted.X, planted.y).predict(asked) == target)
+        kept = np.mean(model.fit(stamped, labels).predict(asked) == target)
         deleted = np.mean(model.fit(X[8:], y[8:]).predict(asked) == target)
         rates.append((kept, deleted))
     return Trials(*np.array(rates).T)
@@ -276,7 +276,7 @@ def test_tables_that_cannot_be_stamped_are_refused_with_advice(attack: Any) -> N
         attack.run(model, csr_matrix(X), y, forget=[1])
     with pytest.raises(TypeError, match="encode texts"):
         attack.run(model, np.full((20, 2), "a"), y, forget=[1])
-    with pytest.raises(ValueError, match=r"not there: \[77, 99\]"):
+    with pytest.raises(ValueError, match=r"not there: \[99, 77\]"):
         attack.run(model, X, y, forget=[1, 99, 77])
     with pytest.raises(ValueError, match="others who stay"):
         attack.run(model, X, y, forget=range(20))

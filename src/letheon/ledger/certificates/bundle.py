@@ -27,7 +27,7 @@ from letheon.ledger.certificates.certify import take_checkpoint
 from letheon.ledger.certificates.statement import DEFAULT_TENANT
 from letheon.ledger.core import Core
 from letheon.ledger.db.events import bodies, leaves, record
-from letheon.ledger.db.log_tree import LogTree
+from letheon.ledger.db.log import LogTree
 from letheon.ledger.keys.blobs import NONCE_BYTES
 from letheon.ledger.keys.signing import sign
 from letheon.ledger.leases import owner_name

@@ -19,15 +19,13 @@ from letheon.ledger.certificates.claims import RETRAIN
 from letheon.ledger.certificates.facts import method_parameters, refuse_boasts
 from letheon.ledger.certificates.receipts import SealedReceipt, keep_receipts, make_receipts
 from letheon.ledger.certificates.statement import covered_by, ledger_id, unlearning
-from letheon.ledger.core import Core
-from letheon.ledger.db.events import integrate, record
-from letheon.ledger.faults import point
+from letheon.ledger.core import Core, point
+from letheon.ledger.db.events import advance_mark, integrate, mark_at, record, write_mark
 from letheon.ledger.keys.signing import Signer, sign
 from letheon.ledger.models.versions import ModelRow, VersionRow, proof_path, read_model, version_of
-from letheon.ledger.requests.transitions import move
+from letheon.ledger.requests.people import move
 from letheon.ledger.schemas import Checkpoint
 from letheon.ledger.tables import batches, certificates, checkpoints, events, requests, versions
-from letheon.ledger.worker.agreement import advance_mark, mark_at, write_mark
 from letheon.state import write_atomically
 from letheon.verifier import (
     PAYLOAD_TYPE,

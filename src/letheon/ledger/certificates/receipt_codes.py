@@ -20,7 +20,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from letheon.ledger.keys.encryption import derive
+from letheon.ledger.keys.keyring import derive
 from letheon.verifier import Refused, canonical, from_hex, parse_strict, require
 
 PREFIX = "lethe-"

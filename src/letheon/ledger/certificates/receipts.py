@@ -42,9 +42,8 @@ from letheon.ledger.models.versions import (
     read_rows,
     read_vault,
 )
-from letheon.ledger.requests.encrypted_ids import hold_current_key, read_body
 from letheon.ledger.requests.listing import find_request
-from letheon.ledger.requests.owners import hold_model
+from letheon.ledger.requests.people import hold_current_key, hold_model, read_body
 from letheon.ledger.schemas import Coverage, moment
 from letheon.ledger.tables import (
     blocked,

@@ -16,7 +16,7 @@ from letheon.exceptions import CertificateError
 from letheon.ledger.certificates.claims import certificate_account
 from letheon.ledger.certificates.facts import ONE_PERSON
 from letheon.ledger.certificates.measures import unmeasured, without_times
-from letheon.ledger.db.log_tree import root_of
+from letheon.ledger.db.log import root_of
 from letheon.ledger.models.versions import ModelRow, VersionRow, model_of, version_of
 from letheon.ledger.tables import batches, blocked, certificates, meta, requests, versions
 from letheon.state import FORMAT

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from sqlalchemy import Connection, Engine, inspect, make_url, text
+from sqlalchemy import Connection, Engine, event, inspect, make_url, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -26,19 +26,27 @@ from letheon.exceptions import (
     LedgerUnwritableError,
     NewerLedgerError,
 )
-from letheon.ledger.db import postgresql, sqlite
-from letheon.ledger.tables import KNOWN_REVISIONS, REVISION
+from letheon.ledger.db import engines
+
+REVISION = "0100"
+KNOWN_REVISIONS = ("0002", "0003", REVISION)
 
 _T = TypeVar("_T")
 _WAIT_SECONDS = 30
 _TRIES = 8
-# What SQLite says on a disk that cannot be written: READONLY and FULL.
-_UNWRITABLE = ("attempt to write a readonly database", "database or disk is full")
-# And PostgreSQL: a read-only server, and a full disk.
-_DISK_FULL = "53100"
-_SERIALISATION, _DEADLOCK, _LOCK_WAIT = "40001", "40P01", "55P03"
-_READ_ONLY = "25006"
-
+_SERIALISATION, _DEADLOCK = "40001", "40P01"
+_STANDBY = (
+    "the database server accepts no writes: it is a standby, or set to read-only; give the address "
+    "of the primary as database in letheon.toml. Nothing was changed"
+)
+_LOCKED = "another process has kept the database for 30 seconds; try again"
+_FULL = ("53100", "attempt to write a readonly database", "database or disk is full")
+# What PostgreSQL (a code) or SQLite (words) says, and what that means for a caller.
+_REFUSALS: tuple[tuple[tuple[str, ...], type[LedgerError], str], ...] = (
+    (("55P03", "database is locked"), LedgerBusyError, _LOCKED),
+    (("25006",), LedgerUnwritableError, _STANDBY),
+    (_FULL, LedgerUnwritableError, engines.CANNOT_WRITE),
+)
 
 _in_use: "weakref.WeakSet[Database]" = weakref.WeakSet()
 
@@ -78,18 +86,22 @@ class _Mine(threading.local):
     is_writing = False
 
 
-class _Gate:
-    """Counts the readings of all threads, and holds new ones up while somebody forks."""
+class _Use:
+    """Who uses a database in this process: one writer at a time, and any number of readings."""
 
     def __init__(self) -> None:
+        self.process = os.getpid()
+        self.mine = _Mine()
+        self.writer = threading.Lock()
         self.changed = threading.Condition()
         self.readings = 0
 
     def count(self, step: int) -> None:
-        """Count one more or one less."""
+        """Count one reading of this thread more or less; new ones wait while somebody forks."""
         with self.changed:
             self.readings += step
             self.changed.notify_all()
+        self.mine.readings += step
 
 
 class Database:
@@ -98,7 +110,7 @@ class Database:
     Parameters
     ----------
     engine : Engine
-        As `sqlite` or `postgresql` makes it.
+        As `engines` makes it.
     path : Path or None
         The file, for SQLite.
     journal_mode : str or None
@@ -113,16 +125,23 @@ class Database:
         self.guard: Callable[[Connection], None] | None = None
         # What a process may remember in order to prepare; the transaction checks it.
         self.remembered: dict[str, str] = {}
-        self._one_writer = threading.Lock()
         self._is_closed = False
-        self._process = os.getpid()
-        self._mine = _Mine()
-        self._gate = _Gate()
+        self._use = _Use()
+        if path is not None and not event.contains(engine, "begin", _begin):
+            event.listen(engine, "begin", _begin)
+            event.listen(engine, "checkin", _drop_read_only)
         _in_use.add(self)
 
     @classmethod
-    def open(cls, url: str | Path, *, create: bool = False, journal: str | None = None) -> Self:
-        """Open the database, or make it first.
+    def open(
+        cls,
+        url: str | Path,
+        *,
+        create: bool = False,
+        upgrade: bool = False,
+        journal: str | None = None,
+    ) -> Self:
+        """Open the database; make it first, or bring that of an older letheon to today's form.
 
         Raises
         ------
@@ -135,25 +154,12 @@ class Database:
         """
         database = cls._connect(url, create=create, journal=journal)
         try:
-            if create:
-                database._require_known(database.revision)
+            if not create:
+                database._require_revision(older_too=upgrade)
+            elif database.revision is not None:
+                database._require_revision(older_too=True)
+            if create or upgrade:
                 database.upgrade()
-            else:
-                database._require_current(database.revision)
-        except BaseException:
-            database.dispose()
-            raise
-        return database
-
-    @classmethod
-    def open_to_upgrade(cls, url: str | Path, *, journal: str | None = None) -> Self:
-        """Open a database of an older letheon, in order to call `upgrade`."""
-        database = cls._connect(url, create=False, journal=journal)
-        try:
-            revision = database.revision
-            if revision is None:
-                raise LedgerMissingError("this database holds no ledger")
-            database._require_known(revision)
         except BaseException:
             database.dispose()
             raise
@@ -161,26 +167,23 @@ class Database:
 
     @classmethod
     def _connect(cls, url: str | Path, *, create: bool, journal: str | None) -> Self:
-        parsed = _parsed(url)
+        parsed = _parse_url(url)
         if parsed.get_backend_name() == "postgresql":
-            return cls(postgresql.engine_for(parsed), None, None)
+            return cls(engines.postgresql_engine(parsed), None, None)
         path = Path(str(parsed.database))
         if create:
-            _create_private(path)
+            # Only its owner can read it; SQLite's other files take that over.
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         elif not path.is_file():
             raise LedgerMissingError(f"no ledger database at {path}")
-        engine, mode = sqlite.engine_for(parsed, journal)
+        engine, mode = engines.sqlite_engine(parsed, journal)
         return cls(engine, path, mode)
 
     @property
     def dialect(self) -> str:
         """``sqlite`` or ``postgresql``."""
         return self.engine.dialect.name
-
-    @property
-    def sqlite_version(self) -> str | None:
-        """Version of the SQLite library in use; None for PostgreSQL."""
-        return None if self.path is None else str(sqlite.library().sqlite_version)
 
     @property
     def revision(self) -> str | None:
@@ -208,22 +211,25 @@ class Database:
             This thread is in a `reading`. Without a write-ahead log its own lock would keep it
             from committing.
         """
-        with self._writer(), _busy_named(), self.engine.begin() as connection:
+        with self._writer(), _named_refusals(), self.engine.begin() as connection:
             yield connection.execution_options(letheon_guard=self.guard)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
         """Return a connection for statements that only read: one snapshot on SQLite."""
-        self._after_fork()
-        mine, gate = self._mine, self._gate
-        gate.count(1)
-        mine.readings += 1
+        use = self._current_use()
+        use.count(1)
         try:
-            with _busy_named(), self.engine.connect() as connection:
+            with _named_refusals(), self.engine.connect() as connection:
                 yield connection.execution_options(letheon_reading=True)
         finally:
-            mine.readings -= 1
-            gate.count(-1)
+            use.count(-1)
+
+    def require_current(self) -> None:
+        """Raise `OldDatabaseError` if the log lacks what the files rest on; one short reading."""
+        with self.reading() as connection:
+            if self.guard is not None:
+                self.guard(connection)
 
     def run(self, work: Callable[[Connection], _T]) -> _T:
         """Return ``work(connection)`` of one transaction; done again after a deadlock only.
@@ -253,6 +259,11 @@ class Database:
                 raise LedgerBusyError("readers keep the write-ahead log in use; try again")
             time.sleep(0.05)
 
+    def _truncate_log(self) -> bool:
+        with self._writer(), _named_refusals(), self.engine.connect() as connection:
+            raw: Any = connection.connection.driver_connection
+            return bool(raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0)
+
     def files(self) -> list[Path]:
         """Return the files that hold this database, as far as they exist (none: a server)."""
         if self.path is None:
@@ -269,28 +280,22 @@ class Database:
         self._is_closed = True
         self.dispose()
 
-    def _truncate_log(self) -> bool:
-        with self._writer(), _busy_named(), self.engine.connect() as connection:
-            raw: Any = connection.connection.driver_connection
-            return bool(raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0)
-
     @contextlib.contextmanager
     def _writer(self) -> Iterator[None]:
-        self._after_fork()
-        if self._mine.readings:
+        use = self._current_use()
+        if use.mine.readings:
             raise RuntimeError("a transaction was begun inside a reading of the same thread")
         if self.path is None:
             yield
             return
-        if not self._one_writer.acquire(timeout=_WAIT_SECONDS):
+        if not use.writer.acquire(timeout=_WAIT_SECONDS):
             raise LedgerBusyError("another thread has been writing for 30 seconds; try again")
-        mine, lock = self._mine, self._one_writer
-        mine.is_writing = True
+        use.mine.is_writing = True
         try:
             yield
         finally:
-            mine.is_writing = False
-            lock.release()
+            use.mine.is_writing = False
+            use.writer.release()
 
     @contextlib.contextmanager
     def _still(self) -> Iterator[None]:
@@ -298,48 +303,54 @@ class Database:
         if self.path is None:
             yield
             return
-        lock, gate, mine = self._one_writer, self._gate, self._mine
-        is_mine = not mine.is_writing and lock.acquire(timeout=_WAIT_SECONDS)
+        use = self._use
+        is_mine = not use.mine.is_writing and use.writer.acquire(timeout=_WAIT_SECONDS)
         try:
-            with gate.changed:
-                gate.changed.wait_for(lambda: gate.readings == mine.readings, _WAIT_SECONDS)
+            with use.changed:
+                use.changed.wait_for(lambda: use.readings == use.mine.readings, _WAIT_SECONDS)
                 yield
         finally:
             if is_mine:
-                lock.release()
+                use.writer.release()
 
-    def _after_fork(self) -> None:
+    def _current_use(self) -> _Use:
         """Drop what belongs to the parent process; refuse to go on after `close`."""
         if self._is_closed:
             raise LedgerError("this ledger is closed; Ledger.open(folder) opens it again")
-        if self._process != os.getpid():
+        if self._use.process != os.getpid():
             self.engine.dispose(close=False)
-            self._one_writer = threading.Lock()
-            self._mine = _Mine()
-            self._gate = _Gate()
-            self._process = os.getpid()
+            self._use = _Use()
+        return self._use
 
-    @staticmethod
-    def _require_known(revision: str | None) -> None:
-        if revision is not None and revision not in KNOWN_REVISIONS:
+    def _require_revision(self, *, older_too: bool) -> None:
+        revision = self.revision
+        if revision is None:
+            raise LedgerMissingError("this database holds no ledger; make one: letheon init")
+        if revision not in KNOWN_REVISIONS:
             raise NewerLedgerError(
                 f"this ledger has tables of revision {revision!r}, and this letheon knows them "
                 f"up to {REVISION!r}; install the letheon that wrote it. Nothing was changed"
             )
-
-    @classmethod
-    def _require_current(cls, revision: str | None) -> None:
-        cls._require_known(revision)
-        if revision is None:
-            raise LedgerMissingError("this database holds no ledger; make one: letheon init")
-        if revision != REVISION:
+        if revision != REVISION and not older_too:
             raise LedgerError(
                 f"this ledger has tables of revision {revision!r}, this letheon needs "
                 f"{REVISION!r}; run: letheon ledger upgrade"
             )
 
 
-def _parsed(url: str | Path) -> URL:
+def _begin(connection: Connection) -> None:
+    """Begin a transaction of SQLite: one that writes waits for its turn at once."""
+    reading = connection.get_execution_options().get("letheon_reading", False)
+    connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
+
+
+def _drop_read_only(connection: Any, record: Any) -> None:
+    """Close a connection that only reads: the next one may find a disk that can be written."""
+    if getattr(connection, "is_read_only", False):
+        record.invalidate()
+
+
+def _parse_url(url: str | Path) -> URL:
     if isinstance(url, Path):
         return URL.create("sqlite", database=str(url))
     try:
@@ -348,28 +359,20 @@ def _parsed(url: str | Path) -> URL:
         raise LedgerError(
             "the database is no URL; expected sqlite:///ledger.db or postgresql://host/name"
         ) from None  # the text may hold a password
-    if parsed.get_backend_name() not in ("sqlite", "postgresql"):
-        raise LedgerError(
-            f"a ledger lives in sqlite or postgresql, not in {parsed.get_backend_name()!r}"
-        )
-    if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
+    backend = parsed.get_backend_name()
+    if backend not in ("sqlite", "postgresql"):
+        raise LedgerError(f"a ledger lives in sqlite or postgresql, not in {backend!r}")
+    if backend == "sqlite" and parsed.database in (None, "", ":memory:"):
         raise LedgerError("a ledger needs a file; expected sqlite:///ledger.db")
     return parsed
 
 
-def _create_private(path: Path) -> None:
-    """Make an empty file that only its owner can read; SQLite's other files take that over."""
-    with contextlib.suppress(FileExistsError):
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-
-
-def _sqlstate(error: DBAPIError) -> str | None:
-    state = getattr(error.orig, "sqlstate", None)
-    return None if state is None else str(state)
+def _sqlstate(error: DBAPIError) -> str:
+    return str(getattr(error.orig, "sqlstate", None))
 
 
 @contextlib.contextmanager
-def _busy_named() -> Iterator[None]:
+def _named_refusals() -> Iterator[None]:
     """Name a wait that lasted too long, and a disk that is full or read-only.
 
     Any other error of the database passes as it is.
@@ -379,16 +382,8 @@ def _busy_named() -> Iterator[None]:
     except PoolTimeout as error:
         raise LedgerBusyError("all connections to the database are in use; try again") from error
     except DBAPIError as error:
-        if _sqlstate(error) == _LOCK_WAIT or "database is locked" in str(error.orig):
-            raise LedgerBusyError(
-                "another process has kept the database for 30 seconds; try again"
-            ) from error
-        if _sqlstate(error) == _READ_ONLY:
-            raise LedgerUnwritableError(
-                "the database server accepts no writes: it is a standby, or set to read-only; give "
-                "the address of the primary as database in letheon.toml. Nothing was changed"
-            ) from error
-        is_refused = any(words in str(error.orig) for words in _UNWRITABLE)
-        if is_refused or _sqlstate(error) == _DISK_FULL:
-            raise LedgerUnwritableError(sqlite.CANNOT_WRITE) from error
+        words = str(error.orig)
+        for signs, kind, meaning in _REFUSALS:
+            if _sqlstate(error) in signs or any(sign in words for sign in signs[1:]):
+                raise kind(meaning) from error
         raise

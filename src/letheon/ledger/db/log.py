@@ -1,16 +1,15 @@
 """`Ledger.log`: its entries page by page, and proofs about it without reading all of it."""
 
-import json
 import threading
-from datetime import UTC, datetime
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, select
 
 from letheon.ledger.core import Core
 from letheon.ledger.db import events as _events
 from letheon.ledger.db.cursor import cursor, place_of, require_limit
-from letheon.ledger.db.log_tree import Proofs, root_of, split
+from letheon.ledger.db.events import fold_roots
 from letheon.ledger.schemas import Checkpoint, LogConsistency, LogEntry, LogInclusion, Page
 from letheon.ledger.tables import checkpoints, events
 from letheon.verifier import node_hash
@@ -18,6 +17,118 @@ from letheon.verifier import node_hash
 _LIST = "log"
 # Leaves whose root is remembered. A power of two: such a block is a full subtree.
 BLOCK = 1024
+
+
+class Proofs(ABC):
+    """Roots and proofs of a log, by the roots over its parts."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """Leaves that are there."""
+
+    @abstractmethod
+    def span(self, begin: int, end: int) -> bytes:
+        """Return the root over leaves begin..end; `begin` is a multiple of the largest part."""
+
+    def root(self, size: int | None = None) -> bytes:
+        """Return the root of the first `size` leaves; of all of them by default."""
+        size = self.size if size is None else size
+        self._require(0 <= size <= self.size, f"no tree of {size} leaves")
+        return self.span(0, size)
+
+    def inclusion(self, index: int, size: int) -> list[bytes]:
+        """Return the audit path of leaf `index` in the tree of the first `size` leaves.
+
+        ``PATH(m, D[n])`` of RFC 6962, section 2.1.1: siblings from the leaf to the root.
+        """
+        fits = 0 <= index < size <= self.size
+        self._require(fits, f"no leaf {index} in a tree of {size}")
+        path, begin, end = [], 0, size
+        while end - begin > 1:
+            middle = begin + split(end - begin)
+            if index < middle:
+                path.append(self.span(middle, end))
+                end = middle
+            else:
+                path.append(self.span(begin, middle))
+                begin = middle
+        return path[::-1]
+
+    def consistency(self, size1: int, size2: int) -> list[bytes]:
+        """Return the proof that the first tree is the beginning of the second.
+
+        ``PROOF(m, D[n])`` of RFC 6962, section 2.1.2; empty if the sizes are equal or the first
+        is 0.
+        """
+        fits = 0 <= size1 <= size2 <= self.size
+        self._require(fits, f"no trees of {size1} and {size2} leaves")
+        if size1 in {0, size2}:
+            return []
+        path, begin, end, whole = [], 0, size2, True
+        while size1 != end:
+            middle = begin + split(end - begin)
+            if size1 <= middle:
+                path.append(self.span(middle, end))
+                end = middle
+            else:
+                path.append(self.span(begin, middle))
+                begin, whole = middle, False
+        return [*([] if whole else [self.span(begin, end)]), *path[::-1]]
+
+    def _require(self, fits: bool, what: str) -> None:
+        if not fits:
+            raise ValueError(f"{what}: the log has {self.size} leaves")
+
+
+class LogTree(Proofs):
+    """All leaves of a log with the roots of all full subtrees, for many proofs.
+
+    Parameters
+    ----------
+    leaves : sequence of bytes
+        Leaf hashes, in the order of the log.
+    """
+
+    def __init__(self, leaves: Sequence[bytes]) -> None:
+        self.levels: list[list[bytes]] = [list(leaves)]
+        while len(below := self.levels[-1]) > 1:
+            pairs = zip(below[0::2], below[1::2], strict=False)
+            self.levels.append([node_hash(left, right) for left, right in pairs])
+
+    @property
+    def size(self) -> int:
+        """Leaves that are there."""
+        return len(self.levels[0])
+
+    def span(self, begin: int, end: int) -> bytes:
+        """Return the root over leaves begin..end; `begin` is a multiple of the largest part."""
+        parts = []
+        while begin < end:
+            level = split(end - begin + 1).bit_length() - 1
+            parts.append(self.levels[level][begin >> level])
+            begin += 1 << level
+        return fold_roots(parts)
+
+
+def split(size: int) -> int:
+    """Return the largest power of two below `size`, which is at least 2."""
+    return 1 << ((size - 1).bit_length() - 1)
+
+
+def root_of(leaves: Sequence[bytes]) -> bytes:
+    """Return the root of these leaf hashes."""
+    return LogTree(leaves).root()
+
+
+def inclusion_proof(leaves: Sequence[bytes], index: int, size: int) -> list[bytes]:
+    """Return `LogTree.inclusion`; for one proof."""
+    return LogTree(leaves[:size]).inclusion(index, size)
+
+
+def consistency_proof(leaves: Sequence[bytes], size1: int, size2: int) -> list[bytes]:
+    """Return `LogTree.consistency`; for one proof."""
+    return LogTree(leaves[:size2]).consistency(size1, size2)
 
 
 class Log:
@@ -44,7 +155,7 @@ class Log:
             size = _events.head(conn).size
             here = (events.c.log_index >= first) & (events.c.log_index < size)
             query = select(events).where(here).order_by(events.c.log_index).limit(limit)
-            items = tuple(log_entry(row) for row in conn.execute(query))
+            items = tuple(LogEntry.from_row(row) for row in conn.execute(query))
         last = first + len(items) - 1
         is_last = not items or last == size - 1
         more = None if is_last else cursor(self._core, _LIST, (last,))
@@ -134,11 +245,3 @@ def _leaves(conn: Connection, begin: int, end: int) -> list[bytes]:
 
 def _hex(path: list[bytes]) -> tuple[str, ...]:
     return tuple(one.hex() for one in path)
-
-
-def log_entry(row: Row[Any]) -> LogEntry:
-    """Return an event from its columns."""
-    body = json.loads(row.body)
-    details = {name: value for name, value in body.items() if name not in ("at", "kind")}
-    at = datetime.fromtimestamp(row.at, UTC)
-    return LogEntry(at, row.kind, details, row.log_index, row.leaf)

@@ -22,9 +22,8 @@ from sqlalchemy import update as change
 
 from letheon.exceptions import KeyFileError
 from letheon.ledger.certificates.certificates import list_sequences
-from letheon.ledger.db.bulk import RowsIn
 from letheon.ledger.db.elapsed import proven_now
-from letheon.ledger.db.events import head, integrate
+from letheon.ledger.db.events import RowsIn, head, integrate
 from letheon.ledger.db.tokens import note_action
 from letheon.ledger.keys.keyring import KeyFiles
 from letheon.ledger.requests.listing import find_requests

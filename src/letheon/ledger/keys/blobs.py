@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from letheon.exceptions import CorruptFileError, KeyFileError, LedgerMissingError
-from letheon.ledger.faults import point
+from letheon.ledger.core import point
 from letheon.state import sync_directory
 
 NONCE_BYTES = 32

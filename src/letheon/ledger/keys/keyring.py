@@ -1,8 +1,13 @@
-"""The key ring of a ledger: signing keys, the key of tags, and keys that are made to be destroyed.
+r"""The key ring of a ledger: signing keys, the key of tags, and keys that are made to be destroyed.
 
 Private parts lie in ``keys``, public ones in ``public/keys``: the first public key and the
 statements that rotate and revoke keys, numbered from 1. The statements decide which key is the
 current one; the file ``keys/current`` repeats it, and its first writing completes a new ring.
+
+A sealed text is ``letheon-seal-v1\n``, a random name of 16 bytes, the size of a chunk and the
+length of the text (8 bytes each, big-endian), and then per chunk a random nonce of 12 bytes and
+the chunk under AES-256-GCM. The associated data of chunk i is all of that header, i, and the
+context. So a chunk that was altered, moved, dropped, or taken from another text is refused.
 """
 
 import contextlib
@@ -12,13 +17,18 @@ import hmac
 import os
 import re
 import stat
+import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from letheon.exceptions import KeyFileError
-from letheon.ledger.keys import encryption
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from letheon.exceptions import CorruptFileError, KeyFileError
 from letheon.ledger.keys.blobs import destroy_file
 from letheon.ledger.keys.signing import Signer, new_seed, sign
 from letheon.state import sync_directory, write_atomically
@@ -30,6 +40,134 @@ from letheon.verifier import (
     from_hex,
     keyid_of,
 )
+
+KEY_BYTES = 32
+CHUNK = 64 << 20
+_MAGIC = b"letheon-seal-v1\n"
+_HEADER = struct.Struct(">16s16sQQ")
+_INDEX = struct.Struct(">Q")
+_NONCE, _TAG = 12, 16
+_MOST_CHUNK = 1 << 30
+
+Buffer = bytes | bytearray | memoryview
+
+
+def seal(key: bytes, data: Buffer, context: bytes) -> bytes:
+    """Return the data encrypted and authenticated.
+
+    Parameters
+    ----------
+    key : bytes
+        32 bytes.
+    data : bytes, bytearray or memoryview
+        The text, of any length.
+    context : bytes
+        What the text is, and of what; `unseal` refuses any other.
+
+    Guarantee
+    ---------
+    Confidential and authentic under AES-256-GCM for up to 2**32 chunks per key: nonces are random.
+    Who destroys the key destroys the text.
+    """
+    cipher, text = AESGCM(key), memoryview(data).cast("B")
+    header = _HEADER.pack(_MAGIC, os.urandom(16), CHUNK, len(text))
+    pieces = [header]
+    for index, (begin, end) in enumerate(_spans(len(text), CHUNK)):
+        nonce = os.urandom(_NONCE)
+        sealed = cipher.encrypt(nonce, text[begin:end], _bound(header, index, context))
+        pieces += [nonce, sealed]
+    return b"".join(pieces)
+
+
+def unseal(key: bytes, sealed: Buffer, context: bytes) -> bytes:
+    """Return the data that was sealed under this key and in this context.
+
+    Raises
+    ------
+    CorruptFileError
+        If a byte was altered, or the key or the context is another one.
+    """
+    text = memoryview(sealed).cast("B")
+    header, chunk, length = _read_header(text)
+    cipher, pieces, at = AESGCM(key), [], _HEADER.size
+    for index, (begin, end) in enumerate(_spans(length, chunk)):
+        body = at + _NONCE
+        after = body + end - begin + _TAG
+        bound = _bound(header, index, context)
+        try:
+            pieces.append(cipher.decrypt(text[at:body], text[body:after], bound))
+        except InvalidTag:
+            raise CorruptFileError(
+                "a sealed text was altered, or its key or its context is another one"
+            ) from None
+        at = after
+    return b"".join(pieces)
+
+
+def _read_header(text: memoryview) -> tuple[bytes, int, int]:
+    """Return header, size of a chunk, and length; what does not fit the text is refused."""
+    if len(text) < _HEADER.size or text[: len(_MAGIC)] != _MAGIC:
+        raise CorruptFileError("this is no sealed text of letheon, or it is truncated")
+    header = bytes(text[: _HEADER.size])
+    _, _, chunk, length = _HEADER.unpack(header)
+    if not 0 < chunk <= _MOST_CHUNK or length > len(text):
+        raise CorruptFileError("the header of a sealed text was altered")
+    n_chunks = max(1, -(-length // chunk))
+    if len(text) != _HEADER.size + length + n_chunks * (_NONCE + _TAG):
+        raise CorruptFileError("a sealed text is truncated, or something was added to it")
+    return header, chunk, length
+
+
+def _spans(length: int, chunk: int) -> Iterator[tuple[int, int]]:
+    """Begin and end of each chunk; an empty text has one, which is empty."""
+    for begin in range(0, max(length, 1), chunk):
+        yield begin, min(begin + chunk, length)
+
+
+def _bound(header: bytes, index: int, context: bytes) -> bytes:
+    return header + _INDEX.pack(index) + context
+
+
+def tag(key: bytes, *parts: bytes) -> str:
+    """Return the HMAC-SHA256 of parts, each after its length, so that none runs into the next."""
+    message = b"".join([_INDEX.pack(len(part)) + part for part in parts])
+    return hmac.digest(key, message, "sha256").hex()
+
+
+def derive(key: bytes, salt: bytes, info: bytes, length: int) -> bytes:
+    """Return HKDF-SHA256 of a key (RFC 5869)."""
+    kdf: Any = HKDF(algorithm=SHA256(), length=length, salt=salt, info=info)
+    derived: bytes = kdf.derive(key)
+    return derived
+
+
+def training_seed(secret: bytes, beacon: bytes) -> int:
+    """Return the seed of 128 bits that a training key and a later beacon give.
+
+    ``seed = HKDF-SHA256(key, salt = beacon, info = "letheon/training-seed/v1")``. The key is
+    committed before the beacon is known, so nobody chooses the seed.
+    """
+    return int.from_bytes(derive(secret, beacon, b"letheon/training-seed/v1", 16), "big")
+
+
+def commitment(secret: bytes) -> str:
+    """Return ``SHA-256("letheon/key-commitment/v1" || key)``: it tells nothing of a random key."""
+    return hashlib.sha256(b"letheon/key-commitment/v1" + secret).hexdigest()
+
+
+class Cipher(NamedTuple):
+    """A key that was read, for many texts."""
+
+    secret: bytes
+
+    def seal(self, data: Buffer, context: bytes) -> bytes:
+        """Return the data sealed under the key."""
+        return seal(self.secret, data, context)
+
+    def unseal(self, sealed: Buffer, context: bytes) -> bytes:
+        """Return data that were sealed under the key."""
+        return unseal(self.secret, sealed, context)
+
 
 _LINE = re.compile(r"([0-9a-f]{64}) ([0-9a-f]{16})\n")
 _LONGEST = 128
@@ -137,7 +275,7 @@ def _check(name: str, secret: bytes) -> str:
 KINDS = ("epoch", "intake", "training", "noise", "purge")
 _ID = re.compile(rf"(?:{'|'.join(KINDS)})(?:-[a-z0-9]{{1,64}})?-[0-9a-f]{{16}}")
 _LABEL = re.compile("[a-z0-9]{0,64}")
-_TAG = "tag"
+_TAG_KEY = "tag"
 
 
 class _Chain(NamedTuple):
@@ -181,7 +319,7 @@ class KeyRing:
         self._guard = threading.Lock()
         if not self.is_complete(home):
             raise KeyFileError(f"the key ring in {home} was never completed; make the ledger again")
-        self._tag_key = self._files.read(_TAG)
+        self._tag_key = self._files.read(_TAG_KEY)
         self._settle()
 
     @classmethod
@@ -203,8 +341,8 @@ class KeyRing:
             if cls.is_complete(home):
                 raise KeyFileError(f"there is a key ring in {home} already")
             keyid = _first_key(files, public)
-            if not files.has(_TAG):
-                files.write(_TAG, os.urandom(encryption.KEY_BYTES))
+            if not files.has(_TAG_KEY):
+                files.write(_TAG_KEY, os.urandom(KEY_BYTES))
             _write_line(files.folder / "current", keyid)
         return cls(home)
 
@@ -259,7 +397,7 @@ class KeyRing:
 
     def tag(self, purpose: str, *parts: bytes) -> str:
         """Return the HMAC of parts, in hexadecimal; other purposes give unrelated tags."""
-        return encryption.tag(self._tag_key, purpose.encode(), *parts)
+        return tag(self._tag_key, purpose.encode(), *parts)
 
     def new_key(self, kind: str, label: str = "") -> str:
         """Make a key and return its id; the file is on the disk then.
@@ -275,7 +413,7 @@ class KeyRing:
             raise ValueError(f"kind={kind!r} is not one of {KINDS}, or label={label!r} is no label")
         key_id = "-".join(filter(None, [kind, label, os.urandom(8).hex()]))
         with self._files.locked():
-            self._files.write(key_id, os.urandom(encryption.KEY_BYTES))
+            self._files.write(key_id, os.urandom(KEY_BYTES))
         return key_id
 
     def has(self, key_id: str) -> bool:
@@ -294,21 +432,25 @@ class KeyRing:
         """Return a key itself, for whoever may recompute what it gave."""
         return self._files.read(_required_id(key_id))
 
-    def seal(self, key_id: str, data: encryption.Buffer, context: bytes) -> bytes:
-        """Return the data sealed under a key."""
-        return encryption.seal(self.secret(key_id), data, context)
+    def cipher(self, key_id: str) -> "Cipher":
+        """Return what seals and unseals under a key, which is read once; keep it for a moment."""
+        return Cipher(self.secret(key_id))
 
-    def unseal(self, key_id: str, sealed: encryption.Buffer, context: bytes) -> bytes:
+    def seal(self, key_id: str, data: Buffer, context: bytes) -> bytes:
+        """Return the data sealed under a key."""
+        return self.cipher(key_id).seal(data, context)
+
+    def unseal(self, key_id: str, sealed: Buffer, context: bytes) -> bytes:
         """Return data that were sealed under a key."""
-        return encryption.unseal(self.secret(key_id), sealed, context)
+        return self.cipher(key_id).unseal(sealed, context)
 
     def commitment(self, key_id: str) -> str:
         """Return the public commitment to a key."""
-        return encryption.commitment(self.secret(key_id))
+        return commitment(self.secret(key_id))
 
     def derive_seed(self, key_id: str, beacon: bytes) -> int:
         """Return the seed of 128 bits that a key and a beacon give."""
-        return encryption.training_seed(self.secret(key_id), beacon)
+        return training_seed(self.secret(key_id), beacon)
 
     def destroy(self, key_id: str) -> None:
         """Overwrite and remove a key, durably; one that is gone is no error."""

@@ -38,7 +38,7 @@ from letheon.ledger.models.versions import (
 )
 from letheon.ledger.purge.markers import is_distinctive_id
 from letheon.ledger.purge.stores import list_stores, warn_of_gaps
-from letheon.ledger.requests.encrypted_ids import person_tags
+from letheon.ledger.requests.people import person_tags
 from letheon.ledger.schemas import Model, Storage, Version, Watch, moment
 from letheon.ledger.tables import batches, blocked, certificates, heads, models, versions
 from letheon.ledger.worker.compute import computing

@@ -18,11 +18,10 @@ from letheon.exceptions import BlockedIdsError, LedgerError, OldDatabaseError
 from letheon.guarantee import RELEASES
 from letheon.ledger.certificates.certify import take_beacon
 from letheon.ledger.certificates.claims import weaker_releases
-from letheon.ledger.core import Core
-from letheon.ledger.db.events import record, require_own_log
-from letheon.ledger.faults import point
+from letheon.ledger.core import Core, point
+from letheon.ledger.db.events import advance_mark, record, require_agreement, require_own_log
 from letheon.ledger.keys.blobs import destroy_file
-from letheon.ledger.keys.encryption import commitment
+from letheon.ledger.keys.keyring import commitment
 from letheon.ledger.models.commitment import new_vault, ordered_codes, tree_of
 from letheon.ledger.models.examine import (
     Examined,
@@ -35,10 +34,9 @@ from letheon.ledger.models.examine import (
 )
 from letheon.ledger.models.slot_tree import slots_for
 from letheon.ledger.models.versions import Judged, ModelRow, Vault, new_key_of, sealer
-from letheon.ledger.requests.encrypted_ids import person_tags
+from letheon.ledger.requests.people import person_tags
 from letheon.ledger.schemas import require_name
 from letheon.ledger.tables import blocked, heads, meta, models, versions
-from letheon.ledger.worker.agreement import advance_mark, require_agreement
 from letheon.verifier import canonical
 
 _LOCK = ".lock"

@@ -18,9 +18,9 @@ from letheon.exceptions import (
     UnknownModelError,
 )
 from letheon.ledger.core import Core
+from letheon.ledger.db.events import require_agreement
 from letheon.ledger.keys.keyring import KeyRing
 from letheon.ledger.tables import heads, models, versions
-from letheon.ledger.worker.agreement import require_agreement
 from letheon.verifier import parse_strict
 
 _T = TypeVar("_T")

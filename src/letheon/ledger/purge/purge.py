@@ -24,9 +24,8 @@ from letheon.exceptions import (
     SignerRefusedError,
     StaleWorkerError,
 )
-from letheon.ledger.core import Core
-from letheon.ledger.db.events import TOLERATED_SECONDS, record
-from letheon.ledger.faults import point
+from letheon.ledger.core import Core, point
+from letheon.ledger.db.events import TOLERATED_SECONDS, advance_mark, record, require_agreement
 from letheon.ledger.keys.blobs import destroy_file
 from letheon.ledger.keys.signing import sign
 from letheon.ledger.leases import owner_name, release, take
@@ -53,12 +52,10 @@ from letheon.ledger.purge.residue import (
 from letheon.ledger.purge.scan import ScanResult
 from letheon.ledger.purge.stores import expires_on, list_stores, look_through
 from letheon.ledger.purge.vocabulary import own_words
-from letheon.ledger.requests.encrypted_ids import reseal, unsealed_ids
+from letheon.ledger.requests.people import move, reseal, unsealed_ids
 from letheon.ledger.requests.states import NOT_FULLY_SEARCHED
-from letheon.ledger.requests.transitions import move
 from letheon.ledger.schemas import Store
 from letheon.ledger.tables import batches, purge_steps, purges, requests, versions
-from letheon.ledger.worker.agreement import advance_mark, require_agreement
 from letheon.ledger.worker.policy import backoff
 from letheon.ledger.worker.recover import sweep_model
 from letheon.state import write_atomically

@@ -12,12 +12,12 @@ from typing import Any
 from sqlalchemy import Connection, Row, Table, select, tuple_
 
 from letheon.ledger.core import Core
+from letheon.ledger.db.events import HIGH_WATER
 from letheon.ledger.keys.blobs import destroy_file
 from letheon.ledger.purge.markers import Markers
 from letheon.ledger.purge.scan import Hit, Place, ScanResult, scan
 from letheon.ledger.settings import FILE
 from letheon.ledger.tables import metadata
-from letheon.ledger.worker.agreement import HIGH_WATER
 
 # Private folders of the desk, each with a lock beside it while its maker lives.
 ROOMS = ".desk"

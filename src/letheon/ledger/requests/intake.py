@@ -4,12 +4,15 @@ A request is prepared outside the transaction (checks, tags), then stored with a
 wait (`GroupCommit`), in a handful of statements for all of them.
 """
 
+import os
 import secrets
-from collections.abc import Sequence
+import threading
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime
+from datetime import date
 from functools import cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sqlalchemy import Connection, bindparam, select, update
 from sqlalchemy.exc import InterfaceError, OperationalError
@@ -23,28 +26,30 @@ from letheon.exceptions import (
     UnknownIdError,
 )
 from letheon.ledger.certificates.receipt_codes import checked_public_key
-from letheon.ledger.core import Core
+from letheon.ledger.core import Core, point
 from letheon.ledger.db import events
-from letheon.ledger.db.bulk import RowsIn
-from letheon.ledger.db.events import Event, actor
-from letheon.ledger.db.group import GroupCommit
-from letheon.ledger.faults import point
-from letheon.ledger.models.versions import ModelRow
-from letheon.ledger.requests import calendar
-from letheon.ledger.requests.deadlines import REGIMES, due_on
-from letheon.ledger.requests.encrypted_ids import (
+from letheon.ledger.db.events import Event, RowsIn, actor
+from letheon.ledger.requests.deadlines import REGIMES, due_on, tz_version
+from letheon.ledger.requests.listing import find_requests
+from letheon.ledger.requests.people import (
+    NEEDS_APPROVAL,
+    NO_BODY,
+    Claimant,
     body_sealer,
+    claim,
     hold_current_key,
     id_bytes,
     is_covered,
+    known_tags,
     name_tags,
     remembered_key,
 )
-from letheon.ledger.requests.listing import find_requests
-from letheon.ledger.requests.owners import NEEDS_APPROVAL, Claimant, claim, known_tags
-from letheon.ledger.requests.states import REQUEST_GROUNDS, require_ground
-from letheon.ledger.schemas import Request
+from letheon.ledger.requests.states import REQUEST_GROUNDS
+from letheon.ledger.schemas import Request, moment, record_from
 from letheon.ledger.tables import requests
+
+if TYPE_CHECKING:
+    from letheon.ledger.models.versions import ModelRow
 
 LONGEST_ID = 10_000
 MOST_IDS = 100_000
@@ -58,27 +63,13 @@ _BY_KEY = select(requests.c.key_tag, requests.c.id, requests.c.body_tag).where(
     requests.c.tenant == bindparam("tenant"),
     requests.c.key_tag.in_(bindparam("keys", expanding=True)),
 )
-_COLUMNS = (
-    "id",
-    "tenant",
-    "model_id",
-    "state",
-    "regime",
-    "ground",
-    "received_at",
-    "due_on",
-    "key_tag",
-    "body_tag",
-    "nonce",
-    "n_ids",
-    "n_rows",
-    "sealed",
-    "intake_key",
-    "filed_by",
-    "verified_by",
-    "receipt_key",
-)
+_WHAT = ("id", "tenant", "model_id", "state", "regime", "ground", "received_at", "due_on")
+_SECRETS = ("key_tag", "body_tag", "nonce", "sealed", "intake_key", "receipt_key")
+_COLUMNS = (*_WHAT, *_SECRETS, "n_ids", "n_rows", "filed_by", "verified_by")
 _insert_firsts = RowsIn(requests, _COLUMNS, unless_there=True, returning=("id",))
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -102,7 +93,7 @@ class Prepared:
     """
 
     core: Core
-    model: ModelRow
+    model: "ModelRow"
     ids: Ids
     tags: tuple[str, ...]
     missing: tuple[str, ...]
@@ -121,14 +112,9 @@ class Prepared:
         return str(self.row["key_tag"])
 
 
-def intake_group() -> GroupCommit[Prepared, Request]:
-    """Return what lets the threads of a process share transactions; one for each open ledger."""
-    return GroupCommit(record_all, for_all=_FOR_ALL)
-
-
 def prepare(
     core: Core,
-    model: ModelRow,
+    model: "ModelRow",
     ids: Any,
     *,
     key: str | None = None,
@@ -151,6 +137,11 @@ def prepare(
         raise ValueError(f"that regime is no registered code; expected one of {REGIMES}")
     require_ground(ground, REQUEST_GROUNDS[regime])
     named = _checked_ids(ids)
+    if receipt_key is not None and len(named) != 1:
+        raise ValueError(
+            f"a receipt is for one person, and this request names {len(named)}; file one request "
+            "for each of them"
+        )
     names = id_bytes(named)
     tags = tuple(name_tags(core, tenant, names))
     is_held, n_rows = _held_rows(people, named)
@@ -170,7 +161,7 @@ def prepare(
         "regime": regime,
         "ground": ground,
         "received_at": received,
-        "due_on": _due_on(core, regime, received).isoformat(),
+        "due_on": due_on(regime, moment(received), core.settings.calendar).isoformat(),
         "key_tag": core.keys.tag("key", tenant.encode(), _checked_key(key)),
         "body_tag": core.keys.tag("body", *(text.encode() for text in content), *compared),
         "nonce": secrets.token_hex(32),
@@ -178,7 +169,7 @@ def prepare(
         "n_rows": n_rows,
         "filed_by": by,
         "verified_by": by if verified else None,
-        "receipt_key": _checked_receipt_key(receipt_key, named),
+        "receipt_key": None if receipt_key is None else checked_public_key(receipt_key),
     }
     missing = tuple(
         tag for tag, here in zip(tags, is_held, strict=True) if not (here or accept_unknown)
@@ -186,8 +177,10 @@ def prepare(
     return Prepared(core, model, named, tags, missing, verified, row, needs_approval)
 
 
-def _due_on(core: Core, regime: str, received: int) -> date:
-    return due_on(regime, datetime.fromtimestamp(received, UTC), core.settings.calendar)
+def require_ground(ground: object, known: tuple[str, ...]) -> None:
+    """Refuse a ground that is not on the list: anything else may hold a name."""
+    if not isinstance(ground, str) or ground not in known:
+        raise ValueError(f"that ground is no registered code; expected one of {', '.join(known)}")
 
 
 def _checked_ids(ids: Any) -> Ids:
@@ -203,15 +196,6 @@ def _checked_ids(ids: Any) -> Ids:
     if people.kind == "str" and max(map(len, values)) > LONGEST_ID:
         raise IdsTypeError(f"an id has more than {LONGEST_ID} characters")
     return people
-
-
-def _checked_receipt_key(key: str | None, people: Ids) -> str | None:
-    if key is not None and len(people) != 1:
-        raise ValueError(
-            f"a receipt is for one person, and this request names {len(people)}; file one request "
-            "for each of them"
-        )
-    return None if key is None else checked_public_key(key)
 
 
 def _checked_key(key: str | None) -> bytes:
@@ -233,11 +217,6 @@ def _held_rows(people: IdIndex, named: Ids) -> tuple[list[bool], int]:
         return [n_rows > 0], n_rows
     matches = people.find(named)
     return matches.found.tolist(), len(matches.positions)
-
-
-class _Stored(NamedTuple):
-    id: str
-    body_tag: str
 
 
 def record_all(items: Sequence[Prepared]) -> list[Request | Exception]:
@@ -266,26 +245,27 @@ def _record_in(
         if item.id not in refused:
             firsts.setdefault(item.key, item)
     mine = _insert(core, connection, firsts, intake_key)
-    stored = {item.key: _Stored(item.id, item.row["body_tag"]) for item in mine}
+    stored = {item.key: (item.id, item.row["body_tag"]) for item in mine}
     stored |= _stored(connection, [item for key, item in firsts.items() if key not in stored])
     duplicates = _claim(connection, [item for item in mine if item.is_verified])
     events.record_all(connection, [event for item in mine for event in _story(item, duplicates)])
-    fresh = {item.id: _request(item, duplicates) for item in mine}
-    old = {one.id for one in stored.values()} - fresh.keys()
-    known = fresh | find_requests(connection, old)
-    return [refused.get(item.id) or _answer(item, stored[item.key], known) for item in items]
+    known = {item.id: _request(item, duplicates) for item in mine}
+    old = {request_id for request_id, _ in stored.values()} - known.keys()
+    if old:
+        known |= find_requests(connection, old)
+    return [refused.get(item.id) or _answer(item, *stored[item.key], known) for item in items]
 
 
-def _stored(connection: Connection, items: Sequence[Prepared]) -> dict[str, _Stored]:
-    """Return the requests that have one of these keys already."""
+def _stored(connection: Connection, items: Sequence[Prepared]) -> dict[str, tuple[str, str]]:
+    """Return id and body tag of the requests that have one of these keys already."""
     keys: dict[str, set[str]] = {}
     for item in items:
         keys.setdefault(item.row["tenant"], set()).add(item.key)
-    found: dict[str, _Stored] = {}
+    stored: dict[str, tuple[str, str]] = {}
     for tenant, wanted in keys.items():
         rows = connection.execute(_BY_KEY, {"tenant": tenant, "keys": list(wanted)})
-        found |= {row.key_tag: _Stored(row.id, row.body_tag) for row in rows}
-    return found
+        stored |= {row.key_tag: (row.id, row.body_tag) for row in rows}
+    return stored
 
 
 def _refused(connection: Connection, items: Sequence[Prepared]) -> dict[str, Exception]:
@@ -294,6 +274,8 @@ def _refused(connection: Connection, items: Sequence[Prepared]) -> dict[str, Exc
     Somebody whom an earlier request had erased is not held, and not unknown either.
     """
     doubtful = [item for item in items if item.missing]
+    if not doubtful:
+        return {}
     stored = _stored(connection, doubtful)
     doubtful = [item for item in doubtful if item.key not in stored]
     pairs = {(item.model.id, tag) for item in doubtful for tag in item.missing}
@@ -328,6 +310,8 @@ def _insert(
 
 def _claim(connection: Connection, items: Sequence[Prepared]) -> dict[str, str]:
     """Claim the people of verified requests; return whom the duplicates wait for."""
+    if not items:
+        return {}
     claimants = [
         Claimant(
             *(item.id, item.row["tenant"], item.model.id, item.tags),
@@ -335,79 +319,192 @@ def _claim(connection: Connection, items: Sequence[Prepared]) -> dict[str, str]:
         )
         for item in items
     ]
-    duplicates = claim(connection, claimants) if claimants else {}
-    if duplicates:
-        change = update(requests).where(requests.c.id == bindparam("request"))
-        change = change.values(state="duplicate", duplicate_of=bindparam("owner"))
-        rows = [{"request": one, "owner": owner} for one, owner in duplicates.items()]
-        connection.execute(change, rows)
-    for request_id in duplicates:
-        if is_covered(connection, request_id):
-            change = update(requests).where(requests.c.id == request_id)
-            connection.execute(change.values(sealed=None, intake_key=None))
+    duplicates = claim(connection, claimants)
+    for request_id, owner in duplicates.items():
+        body = NO_BODY if is_covered(connection, request_id) else {}
+        change = update(requests).where(requests.c.id == request_id)
+        connection.execute(change.values(state="duplicate", duplicate_of=owner, **body))
     return duplicates
 
 
 def _story(item: Prepared, duplicates: dict[str, str]) -> list[Event]:
-    at = item.row["received_at"]
-    received = {
-        "request": item.id,
-        "model": item.model.id,
-        "regime": item.row["regime"],
-        "ground": item.row["ground"],
-        "due": item.row["due_on"],
-        "people": item.row["n_ids"],
-        "tz": _tz_version(),
-    }
-    story = [Event("received", received, at)]
+    row, at = item.row, item.row["received_at"]
+    received = {name: row[name] for name in ("regime", "ground")}
+    received |= {"model": item.model.id, "due": row["due_on"], "people": row["n_ids"]}
+    story: list[tuple[str, dict[str, Any]]] = [("received", received | {"tz": _tz_version()})]
     if item.needs_approval:
-        story.append(Event(NEEDS_APPROVAL, {"request": item.id}, at))
+        story.append((NEEDS_APPROVAL, {}))
     if item.is_verified:
-        story.append(Event("verified", {"request": item.id, "from": "received"}, at))
-        last: dict[str, Any] = {"request": item.id, "from": "verified"}
+        story.append(("verified", {"from": "received"}))
         if item.id in duplicates:
-            story.append(Event("duplicate", last | {"of": duplicates[item.id]}, at))
-        elif item.row["state"] == "queued":
-            story.append(Event("queued", last, at))
+            story.append(("duplicate", {"from": "verified", "of": duplicates[item.id]}))
+        elif row["state"] == "queued":
+            story.append(("queued", {"from": "verified"}))
     # The thread that stores a request may be another one's: who filed it stands in its row.
-    by = item.row["filed_by"]
-    return story if by is None else [one._replace(body=one.body | {"by": by}) for one in story]
+    by = {} if row["filed_by"] is None else {"by": row["filed_by"]}
+    return [Event(kind, {"request": item.id, **body, **by}, at) for kind, body in story]
 
 
-@cache
-def _tz_version() -> str:
-    return calendar.tz_version()
+_tz_version = cache(tz_version)
 
 
 def _request(item: Prepared, duplicates: dict[str, str]) -> Request:
-    row = item.row
-    return Request(
-        id=item.id,
-        model=item.model.name,
-        tenant=row["tenant"],
-        state="duplicate" if item.id in duplicates else row["state"],
-        regime=row["regime"],
-        ground=row["ground"],
-        received_at=datetime.fromtimestamp(row["received_at"], UTC),
-        due_on=date.fromisoformat(row["due_on"]),
-        n_ids=row["n_ids"],
-        n_rows=row["n_rows"],
-        batch=None,
-        certificate=None,
-        tries=0,
-        reason=None,
-        duplicate_of=duplicates.get(item.id),
-        filed_by=row["filed_by"],
-        verified_by=row["verified_by"],
-        is_new=True,
-    )
+    due, row = date.fromisoformat(item.row["due_on"]), item.row
+    if item.id in duplicates:
+        row = row | {"state": "duplicate", "duplicate_of": duplicates[item.id]}
+    return record_from(Request, row, model=item.model.name, due_on=due, is_new=True)
 
 
-def _answer(item: Prepared, stored: _Stored, known: dict[str, Request]) -> Request | Exception:
-    if stored.body_tag != item.row["body_tag"]:
+def _answer(
+    item: Prepared, request_id: str, body_tag: str, known: dict[str, Request]
+) -> Request | Exception:
+    if body_tag != item.row["body_tag"]:
         return IdempotencyError(
             "this idempotency key was used for a request with another content; "
             "take another key, or repeat the request as it was"
         )
     # Of two with one key that are stored together, one is new.
-    return replace(known[stored.id], is_new=stored.id == item.id)
+    return replace(known[request_id], is_new=request_id == item.id)
+
+
+_groups: "weakref.WeakSet[GroupCommit[Any, Any]]" = weakref.WeakSet()
+
+
+def _start_anew() -> None:
+    """Forget the threads of the parent process: none of them goes on in a child."""
+    for group in list(_groups):
+        group._forget_threads()
+
+
+os.register_at_fork(after_in_child=_start_anew)
+
+
+class _Ticket(Generic[_Item, _Result]):
+    """One thread's item, and what became of it; `turn` is released when the thread is called."""
+
+    __slots__ = ("is_gone", "is_leader", "item", "result", "turn")
+
+    def __init__(self, item: _Item) -> None:
+        self.item = item
+        self.result: _Result | Exception | None = None
+        self.is_leader = False
+        self.is_gone = False
+        self.turn = threading.Lock()  # a tenth of the price of an Event
+        self.turn.acquire()
+
+
+class GroupCommit(Generic[_Item, _Result]):
+    """Group commit: what several threads want written at once shares one transaction.
+
+    A disk confirms a few hundred to a few thousand commits a second, whatever they hold. The first
+    thread writes for all that wait; those that come meanwhile wait for the next round.
+
+    Parameters
+    ----------
+    write : callable
+        Takes a list of items, writes them in one transaction, and returns for each its result or
+        the error that concerns it alone. An item may come again, after an error or when the
+        thread that wrote it was interrupted; then it must have one effect only.
+    largest : int, default=256
+        Most items of one transaction.
+    for_all : tuple of exception classes, default=(OSError,)
+        What `write` raises for reasons that no item is the cause of, such as a full disk: every
+        thread of the round gets it. After any other error each item is written alone, so that
+        one which cannot be written harms no other.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[Sequence[_Item]], Sequence[_Result | Exception]],
+        *,
+        largest: int = 256,
+        for_all: tuple[type[Exception], ...] = (OSError,),
+    ) -> None:
+        self._write = write
+        self._largest = largest
+        self._for_all = for_all
+        self._is_busy = False
+        self._forget_threads()
+        _groups.add(self)
+
+    def submit(self, item: _Item) -> _Result:
+        """Write one item, alone or with others; returns when it is durable."""
+        ticket = _Ticket[_Item, _Result](item)
+        with self._lock:
+            self._waiting.append(ticket)
+            ticket.is_leader = not self._is_busy
+            self._is_busy = True
+        if not ticket.is_leader:
+            self._wait(ticket)
+        if ticket.is_leader:
+            self._lead(ticket)
+        if isinstance(ticket.result, Exception):
+            raise ticket.result
+        return ticket.result  # type: ignore[return-value]  # set by the leader, None or not
+
+    def _forget_threads(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: list[_Ticket[_Item, _Result]] = []
+        self._is_busy = False
+
+    def _wait(self, ticket: _Ticket[_Item, _Result]) -> None:
+        """Wait for a result or for the lead; a thread that is interrupted leaves neither behind."""
+        try:
+            ticket.turn.acquire()
+        except BaseException:
+            with self._lock:
+                ticket.is_gone = True
+                if ticket in self._waiting:
+                    self._waiting.remove(ticket)
+                is_leader = ticket.is_leader
+            if is_leader:
+                self._pass_on()
+            raise
+
+    def _lead(self, own: _Ticket[_Item, _Result]) -> None:
+        """Write what waits, one round, and hand the lead to the next thread."""
+        with self._lock:
+            round_ = self._waiting[: self._largest]
+            del self._waiting[: self._largest]
+        try:
+            self._settle(round_)
+        except BaseException:  # it is this thread that is to end, and nobody else
+            with self._lock:
+                others = [one for one in round_ if one is not own and not one.is_gone]
+                self._waiting[:0] = others
+            round_ = []
+            raise
+        finally:
+            self._pass_on()
+            for ticket in round_:
+                if ticket is not own:
+                    ticket.turn.release()
+
+    def _pass_on(self) -> None:
+        with self._lock:
+            heir = self._waiting[0] if self._waiting else None
+            self._is_busy = heir is not None
+            if heir is not None:
+                heir.is_leader = True
+        if heir is not None:
+            heir.turn.release()
+
+    def _settle(self, round_: list[_Ticket[_Item, _Result]]) -> None:
+        results: Sequence[_Result | Exception]
+        try:
+            results = self._write([ticket.item for ticket in round_])
+        except self._for_all as error:
+            results = [error] * len(round_)
+        except Exception as error:  # noqa: BLE001  (each thread raises it itself)
+            if len(round_) > 1:  # one of them may be the cause: no other suffers for it
+                for ticket in round_:
+                    self._settle([ticket])
+                return
+            results = [error]
+        for ticket, result in zip(round_, results, strict=True):
+            ticket.result = result
+
+
+def intake_group() -> GroupCommit[Prepared, Request]:
+    """Return what lets the threads of a process share transactions; one for each open ledger."""
+    return GroupCommit(record_all, for_all=_FOR_ALL)

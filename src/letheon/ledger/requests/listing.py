@@ -5,16 +5,16 @@ is filed meanwhile moves nothing: whoever reads page after page sees every reque
 all the time once.
 """
 
+import builtins
 import functools
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date
 from typing import Any, Literal
 
 from sqlalchemy import (
     ColumnElement,
-    CompoundSelect,
     Connection,
     Row,
     Select,
@@ -29,12 +29,10 @@ from sqlalchemy import (
 
 from letheon.exceptions import UnknownRequestError
 from letheon.ledger.core import Core
-from letheon.ledger.db.bulk import chunked
-from letheon.ledger.db.log import log_entry
-from letheon.ledger.requests.calendar import Calendar
-from letheon.ledger.requests.deadlines import confirm_by
+from letheon.ledger.db.cursor import cursor, place_of, require_limit
+from letheon.ledger.db.events import select_in
 from letheon.ledger.requests.states import FINAL, STATES
-from letheon.ledger.schemas import LogEntry, Request, RequestCounts, moment
+from letheon.ledger.schemas import LogEntry, Page, Request, RequestCounts, moment, record_from
 from letheon.ledger.tables import certificates, events, models, requests, versions
 
 Order = Literal["due", "newest"]
@@ -105,52 +103,209 @@ class RequestFilter:
             raise ValueError(f"{len(unknown)} of the states are none; expected some of {STATES}")
 
 
-def list_name(order: str) -> str:
+class RequestLists:
+    """Requests that are stored: one of them, some, all page by page, and how many there are.
+
+    Parameters
+    ----------
+    core : Core
+        The ledger.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def get(self, request_id: str, *, tenant: str | None = None) -> Request:
+        """Return a request as it is now, or raise `UnknownRequestError`."""
+        with self._core.database.reading() as conn:
+            return find_request(conn, request_id, tenant=tenant)
+
+    def get_many(self, request_ids: Collection[str]) -> dict[str, Request]:
+        """Return requests by their ids; ids that no request has are left out."""
+        with self._core.database.reading() as conn:
+            return find_requests(conn, request_ids)
+
+    def by_key(self, keys: Collection[str], *, tenant: str) -> dict[str, Request]:
+        """Return the requests of a tenant that were filed with these idempotency keys."""
+        tag = self._core.keys.tag
+        by_tag = {tag("key", tenant.encode(), key.encode()): key for key in keys}
+        query = select(requests.c.key_tag, requests.c.id).where(requests.c.tenant == tenant)
+        with self._core.database.reading() as conn:
+            rows = select_in(conn, query, requests.c.key_tag, by_tag)
+            known = find_requests(conn, [row.id for row in rows])
+        return {by_tag[row.key_tag]: known[row.id] for row in rows}
+
+    def version_numbers(self, some: Sequence[Request]) -> dict[str, int]:
+        """Return the number of the version that forgot, by the id of the request."""
+        query = select(versions.c.number, versions.c.batch_id, versions.c.sequence)
+        batch_ids = {one.batch for one in some} - {None}
+        sequences = {one.certificate for one in some} - {None}
+        with self._core.database.reading() as conn:
+            rows = select_in(conn, query, versions.c.batch_id, batch_ids)
+            rows += select_in(conn, query, versions.c.sequence, sequences)
+        # A duplicate has the certificate of the request that it waits for, and no batch.
+        numbers = {key: row.number for row in rows for key in (row.batch_id, row.sequence)}
+        keys = {one.id: one.certificate or one.batch for one in some}
+        return {one: numbers[key] for one, key in keys.items() if key and key in numbers}
+
+    def list(
+        self, *, model: str | None = None, state: str | None = None, tenant: str | None = None
+    ) -> tuple[Request, ...]:
+        """Return all requests, earliest due first; `find` returns them page by page."""
+        with self._core.database.reading() as conn:
+            return tuple(list_requests(conn, model=model, state=state, tenant=tenant))
+
+    def find(
+        self, *, order: Order = "due", after: str | None = None, limit: int = 50, **wanted: Any
+    ) -> Page[Request]:
+        """Return one page of requests; quick however many there are.
+
+        Requests that are there while all pages are read come once each, whatever is filed
+        meanwhile. One whose last day is put off meanwhile may come again. `order` is the earliest
+        last day ("due") or the latest receipt ("newest") first, `after` the `next` of the page
+        before, `limit` at most 500, `wanted` the attributes of `RequestFilter`. A value that is
+        not valid, or a cursor of another list, raises `ValueError`.
+        """
+        require_limit(limit)
+        name, chosen = _list_name(order), RequestFilter(**wanted)
+        start = None if after is None else place_of(self._core, name, after)
+        with self._core.database.reading() as conn:
+            keys, items = self._following(conn, chosen, order, start, limit + 1)
+            total = len(keys)
+            if after is not None or total > limit:
+                query = _along(select(func.count()), chosen, "due")
+                total = conn.scalar(query.where(_condition(self._core, conn, chosen))) or 0
+        more = cursor(self._core, name, keys[limit - 1]) if len(keys) > limit else None
+        return Page(tuple(items[:limit]), more, total)
+
+    def iterate(
+        self, *, order: Order = "due", chunk: int = 500, **wanted: Any
+    ) -> Iterator[Request]:
+        """Yield all requests that `find` would return, read `chunk` at a time.
+
+        No transaction is open while the caller works.
+        """
+        _list_name(order)
+        start, chosen = None, RequestFilter(**wanted)
+        while True:
+            with self._core.database.reading() as conn:
+                keys, items = self._following(conn, chosen, order, start, chunk)
+            yield from items
+            if len(keys) < chunk:
+                return
+            start = keys[-1]
+
+    def _following(
+        self,
+        conn: Connection,
+        wanted: RequestFilter,
+        order: Order,
+        start: tuple[Any, ...] | None,
+        count: int,
+    ) -> tuple["builtins.list[tuple[Any, ...]]", "builtins.list[Request]"]:
+        """Return the keys of the next requests, in the order of the list, and the requests."""
+        columns = _KEYS[order]
+        query = _along(select(*columns), wanted, order).where(_condition(self._core, conn, wanted))
+        if start is not None:
+            here = tuple_(*columns)
+            query = query.where(here > start if order == "due" else here < start)
+        direction = columns if order == "due" else [column.desc() for column in columns]
+        keys = [tuple(row) for row in conn.execute(query.order_by(*direction).limit(count))]
+        known = find_requests(conn, [key[-1] for key in keys])
+        return keys, [known[key[-1]] for key in keys if key[-1] in known]
+
+    def count(self, **wanted: Any) -> RequestCounts:
+        """Count requests by their state, and those that are late: of a `tenant`, `model`, filer."""
+        today, chosen = _today(self._core), RequestFilter(**wanted)
+        with self._core.database.reading() as conn:
+            condition = _condition(self._core, conn, chosen)
+            counts = _count_by_state(conn, chosen, condition)
+            if chosen.coarse:
+                closed = _hinted(select(func.count()), "due")
+                n_closed = conn.scalar(closed.where(condition & _is_shown_closed(today))) or 0
+                counts = {"received": sum(counts.values()) - n_closed, "closed": n_closed}
+            late = _hinted(select(func.count()), "open").where(condition & _is_late(today))
+            overdue = conn.scalar(late) or 0
+        return RequestCounts({state: counts.get(state, 0) for state in STATES}, overdue)
+
+    def count_due(self, **wanted: Any) -> dict[date, int]:
+        """Count the open requests by their last day, the earliest first."""
+        chosen = RequestFilter(**wanted)
+        is_open = not_(_is_shown_closed(_today(self._core))) if chosen.coarse else _is_open()
+        day = requests.c.last_day
+        query = _hinted(select(day, func.count()), "due" if chosen.coarse else "open")
+        with self._core.database.reading() as conn:
+            query = query.where(_condition(self._core, conn, chosen) & is_open)
+            rows = conn.execute(query.group_by(day).order_by(day)).all()
+        return {date.fromisoformat(row[0]): row[1] for row in rows}
+
+    def count_by_model(self, *, tenant: str | None = None) -> dict[tuple[str, str], dict[str, int]]:
+        """Count requests by (tenant, model) and state, in one reading; of one tenant if given."""
+        query = (
+            select(models.c.tenant, models.c.name, requests.c.state, func.count().label("n"))
+            .join(models, models.c.id == requests.c.model_id)
+            .group_by(requests.c.model_id, requests.c.state, models.c.tenant, models.c.name)
+        )
+        if tenant is not None:
+            query = query.where(models.c.tenant == tenant)
+        counts: dict[tuple[str, str], dict[str, int]] = {}
+        with self._core.database.reading() as conn:
+            for row in conn.execute(query):
+                counts.setdefault((row.tenant, row.name), {})[row.state] = row.n
+        return counts
+
+    def timeline(self, request_id: str, *, tenant: str | None = None) -> tuple[LogEntry, ...]:
+        """Return what happened to a request and to its batch, oldest first."""
+        with self._core.database.reading() as conn:
+            request = find_request(conn, request_id, tenant=tenant)
+            names = [name for name in (request.id, request.batch) if name is not None]
+            query = select(events).where(events.c.about.in_(names)).order_by(events.c.id)
+            return tuple(map(LogEntry.from_row, conn.execute(query)))
+
+
+def find_request(connection: Connection, request_id: str, *, tenant: str | None = None) -> Request:
+    """Return one request.
+
+    Raises
+    ------
+    UnknownRequestError
+        There is none; or it is another tenant's, which the text does not tell.
+    """
+    is_id = isinstance(request_id, str) and request_id.isalnum()
+    known = find_requests(connection, [request_id]) if is_id else {}
+    if request_id not in known or tenant not in (None, known[request_id].tenant):
+        raise UnknownRequestError("no request of that id; `letheon request list` shows all")
+    return known[request_id]
+
+
+def find_requests(connection: Connection, request_ids: Collection[str]) -> dict[str, Request]:
+    """Return requests by their ids."""
+    rows = select_in(connection, _request_query(), requests.c.id, request_ids)
+    return {row.id: _request(row) for row in rows}
+
+
+def list_requests(
+    connection: Connection,
+    *,
+    model: str | None = None,
+    state: str | None = None,
+    tenant: str | None = None,
+) -> list[Request]:
+    """Return requests, earliest due first, of one model, state or tenant if given."""
+    wanted = ((models.c.name, model), (requests.c.state, state), (requests.c.tenant, tenant))
+    query = _request_query()
+    query = query.where(*(column == value for column, value in wanted if value is not None))
+    return [_request(row) for row in connection.execute(query)]
+
+
+def _list_name(order: str) -> str:
     """Return the name of a list in its cursors, or raise `ValueError` for an unknown order."""
     if order not in _KEYS:
         raise ValueError(f"order={order!r}; expected one of {tuple(_KEYS)}")
     return f"requests/{order}"
 
 
-def keys_after(
-    core: Core,
-    connection: Connection,
-    wanted: RequestFilter,
-    order: Order,
-    start: tuple[Any, ...] | None,
-    count: int,
-) -> list[tuple[Any, ...]]:
-    """Return the keys of the next requests, in the order of the list; the id comes last."""
-    columns = _KEYS[order]
-    query = _along(select(*columns), wanted, order).where(_condition(core, connection, wanted))
-    if start is not None:
-        here = tuple_(*columns)
-        query = query.where(here > start if order == "due" else here < start)
-    direction = columns if order == "due" else [column.desc() for column in columns]
-    return [tuple(row) for row in connection.execute(query.order_by(*direction).limit(count))]
-
-
-def count(core: Core, connection: Connection, wanted: RequestFilter) -> int:
-    """Count the requests of a list."""
-    query = _along(select(func.count()), wanted, "due")
-    return connection.scalar(query.where(_condition(core, connection, wanted))) or 0
-
-
-def count_by_state(core: Core, connection: Connection, wanted: RequestFilter) -> RequestCounts:
-    """Count requests by their state, and those that are late."""
-    today = _today(core)
-    condition = _condition(core, connection, wanted)
-    counts = _by_state(connection, wanted, condition)
-    if wanted.coarse:
-        closed = _hinted(select(func.count()), "due").where(condition & _is_shown_closed(today))
-        n_closed = connection.scalar(closed) or 0
-        counts = {"received": sum(counts.values()) - n_closed, "closed": n_closed}
-    late = condition & _is_late(today)
-    overdue = connection.scalar(_hinted(select(func.count()), "open").where(late))
-    return RequestCounts({state: counts.get(state, 0) for state in STATES}, overdue or 0)
-
-
-def _by_state(
+def _count_by_state(
     connection: Connection, wanted: RequestFilter, condition: ColumnElement[bool]
 ) -> dict[str, int]:
     query = select(requests.c.model_id, requests.c.state, func.count())
@@ -163,33 +318,6 @@ def _by_state(
     for model, state, count in connection.execute(query.group_by("model_id", "state")):
         if mine is None or model in mine:
             counts[state] = counts.get(state, 0) + count
-    return counts
-
-
-def count_by_day(core: Core, connection: Connection, wanted: RequestFilter) -> dict[date, int]:
-    """Count open requests by their last day, the earliest first."""
-    is_open = not_(_is_shown_closed(_today(core))) if wanted.coarse else _is_open()
-    condition = _condition(core, connection, wanted) & is_open
-    index = "due" if wanted.coarse else "open"
-    query = _hinted(select(requests.c.last_day, func.count()), index).where(condition)
-    rows = connection.execute(query.group_by(requests.c.last_day).order_by(requests.c.last_day))
-    return {date.fromisoformat(row[0]): row[1] for row in rows}
-
-
-def count_by_model(
-    connection: Connection, tenant: str | None
-) -> dict[tuple[str, str], dict[str, int]]:
-    """Count requests by (tenant, model) and state; of one tenant if given."""
-    query = (
-        select(models.c.tenant, models.c.name, requests.c.state, func.count().label("n"))
-        .join(models, models.c.id == requests.c.model_id)
-        .group_by(requests.c.model_id, requests.c.state, models.c.tenant, models.c.name)
-    )
-    if tenant is not None:
-        query = query.where(models.c.tenant == tenant)
-    counts: dict[tuple[str, str], dict[str, int]] = {}
-    for row in connection.execute(query):
-        counts.setdefault((row.tenant, row.name), {})[row.state] = row.n
     return counts
 
 
@@ -206,18 +334,15 @@ def _hinted(query: Select[Any], index: str) -> Select[Any]:
 
 
 def _condition(core: Core, connection: Connection, wanted: RequestFilter) -> ColumnElement[bool]:
-    parts: list[ColumnElement[bool]] = []
-    for column, value in (
-        (requests.c.tenant, wanted.tenant),
-        (requests.c.regime, wanted.regime),
-        (requests.c.filed_by, wanted.filed_by),
-    ):
-        if value is not None:
-            parts.append(column == value)
+    names = ("tenant", "regime", "filed_by")
+    values = {name: getattr(wanted, name) for name in names}
+    parts = [requests.c[name] == value for name, value in values.items() if value is not None]
     if wanted.model is not None:
         parts.append(requests.c.model_id.in_(_models(connection, wanted)))
     if wanted.states and wanted.coarse:
-        parts.append(_in_coarse_states(wanted.states, _today(core)))
+        closed = _is_shown_closed(_today(core))
+        shown = {"received": not_(closed), "closed": closed}
+        parts.append(or_(_NOBODY, *(shown[state] for state in shown if state in wanted.states)))
     elif wanted.states:
         parts.append(requests.c.state.in_(list(dict.fromkeys(wanted.states))))
     if wanted.overdue:
@@ -238,12 +363,6 @@ def _models(connection: Connection, wanted: RequestFilter) -> list[int]:
     return list(connection.scalars(query))
 
 
-def _in_coarse_states(states: Sequence[str], today: date) -> ColumnElement[bool]:
-    closed = _is_shown_closed(today)
-    chosen = {"received": not_(closed), "closed": closed}
-    return or_(_NOBODY, *(chosen[state] for state in chosen if state in states))
-
-
 def _is_shown_closed(today: date) -> ColumnElement[bool]:
     """Whether a filer who may not know who is held sees a request as closed.
 
@@ -256,13 +375,14 @@ def _named(connection: Connection, search: str, *, own_only: bool) -> ColumnElem
     """Return whether a request is meant by the start of an id, or by ``#`` and a certificate."""
     number = None if own_only else _NUMBER.fullmatch(search)
     if number is not None:
-        query = select(versions.c.batch_id).join(
-            certificates, certificates.c.version_id == versions.c.id
-        )
-        batch = connection.scalar(query.where(certificates.c.sequence == int(number[1])))
-        if batch is None:
-            return _NOBODY
-        return requests.c.id.in_(_covered(batch))
+        signed = certificates.c.version_id == versions.c.id
+        batch = select(versions.c.batch_id).join(certificates, signed)
+        batch = batch.where(certificates.c.sequence == int(number[1]))
+        # Those of the batch, and their duplicates.
+        mine, behind = requests.alias("mine"), requests.alias("behind")
+        waits = select(behind.c.id).join(mine, mine.c.id == behind.c.duplicate_of)
+        is_in = mine.c.batch_id == connection.scalar(batch)
+        return requests.c.id.in_(union_all(select(mine.c.id).where(is_in), waits.where(is_in)))
     prefix = search.lower()
     if not _PREFIX.fullmatch(prefix):
         return _NOBODY
@@ -271,14 +391,6 @@ def _named(connection: Connection, search: str, *, own_only: bool) -> ColumnElem
     if own_only or len(prefix) < _SHORT:
         return own
     return or_(own, (requests.c.batch_id >= prefix) & (requests.c.batch_id < end))
-
-
-def _covered(batch: str) -> CompoundSelect[Any]:
-    """Select the requests of a batch, and their duplicates."""
-    mine, behind = requests.alias("mine"), requests.alias("behind")
-    waits = select(behind.c.id).join(mine, mine.c.id == behind.c.duplicate_of)
-    wanted = mine.c.batch_id == batch
-    return union_all(select(mine.c.id).where(wanted), waits.where(wanted))
 
 
 def _is_open() -> ColumnElement[bool]:
@@ -291,107 +403,7 @@ def _is_late(today: date) -> ColumnElement[bool]:
 
 
 def _today(core: Core) -> date:
-    return core.settings.calendar.day_of(datetime.fromtimestamp(core.clock(), UTC))
-
-
-def find_request(connection: Connection, request_id: str, *, tenant: str | None = None) -> Request:
-    """Return one request.
-
-    Raises
-    ------
-    UnknownRequestError
-        There is none; or it is another tenant's, which the text does not tell.
-    """
-    row = None
-    if isinstance(request_id, str) and request_id.isalnum():
-        query = _request_query().where(requests.c.id == request_id)
-        row = connection.execute(_of_tenant(query, tenant)).first()
-    if row is None:
-        raise UnknownRequestError("no request of that id; `letheon request list` shows all")
-    return _request(row)
-
-
-def find_requests(connection: Connection, request_ids: Collection[str]) -> dict[str, Request]:
-    """Return requests by their ids."""
-    known: dict[str, Request] = {}
-    for some in chunked(request_ids):
-        rows = connection.execute(_request_query().where(requests.c.id.in_(some)))
-        known.update((row.id, _request(row)) for row in rows)
-    return known
-
-
-def ids_by_key_tag(
-    connection: Connection, tenant: str, key_tags: Collection[str]
-) -> dict[str, str]:
-    """Return the ids of a tenant's requests by the tags of their idempotency keys."""
-    known: dict[str, str] = {}
-    for some in chunked(key_tags):
-        query = select(requests.c.key_tag, requests.c.id).where(requests.c.tenant == tenant)
-        rows = connection.execute(query.where(requests.c.key_tag.in_(some)))
-        known.update((row.key_tag, row.id) for row in rows)
-    return known
-
-
-def version_numbers(connection: Connection, some: Sequence[Request]) -> dict[str, int]:
-    """Return the number of the version that forgot, by the id of the request."""
-    numbers: dict[str, int] = {}
-    for part in chunked(some):
-        batch_ids = {one.batch for one in part if one.batch is not None}
-        sequences = {one.certificate for one in part if one.certificate is not None}
-        # A duplicate has the certificate of the request that it waits for, and no batch.
-        those = or_(versions.c.batch_id.in_(batch_ids), versions.c.sequence.in_(sequences))
-        columns = select(versions.c.number, versions.c.batch_id, versions.c.sequence)
-        rows = connection.execute(columns.where(those)).all()
-        by_batch = {row.batch_id: row.number for row in rows}
-        by_sequence = {row.sequence: row.number for row in rows}
-        for one in part:
-            number = by_sequence.get(one.certificate, by_batch.get(one.batch))
-            if number is not None:
-                numbers[one.id] = number
-    return numbers
-
-
-def requests_in_order(connection: Connection, request_ids: Sequence[str]) -> list[Request]:
-    """Return requests in the order in which their ids are given."""
-    known = find_requests(connection, request_ids)
-    return [known[one] for one in request_ids if one in known]
-
-
-def list_requests(
-    connection: Connection,
-    *,
-    model: str | None = None,
-    state: str | None = None,
-    tenant: str | None = None,
-) -> list[Request]:
-    """Return requests, earliest due first, of one model, state or tenant if given."""
-    query = _of_tenant(_request_query(), tenant)
-    if model is not None:
-        query = query.where(models.c.name == model)
-    if state is not None:
-        query = query.where(requests.c.state == state)
-    return [_request(row) for row in connection.execute(query)]
-
-
-def unconfirmed(connection: Connection, now: datetime, calendar: Calendar) -> list[Request]:
-    """Return requests whose receipt must be confirmed today, or had to be, and nothing was done.
-
-    That is CCPA's rule (10 business days). What was verified was answered.
-    """
-    waiting = list_requests(connection, state="received")
-    days = {one.id: confirm_by(one.regime, one.received_at, calendar) for one in waiting}
-    today = calendar.day_of(now)
-    return [one for one in waiting if (day := days[one.id]) is not None and day <= today]
-
-
-def timeline(
-    connection: Connection, request_id: str, *, tenant: str | None = None
-) -> list[LogEntry]:
-    """Return what happened to a request and to its batch, in order."""
-    request = find_request(connection, request_id, tenant=tenant)
-    names = [request.id] if request.batch is None else [request.id, request.batch]
-    query = select(events).where(events.c.about.in_(names)).order_by(events.c.id)
-    return [log_entry(row) for row in connection.execute(query)]
+    return core.settings.calendar.day_of(moment(core.clock()))
 
 
 @functools.cache  # building it takes as long as running it
@@ -411,31 +423,14 @@ def _request_query() -> Select[Any]:
     )
 
 
-def _of_tenant(query: Select[Any], tenant: str | None) -> Select[Any]:
-    return query if tenant is None else query.where(requests.c.tenant == tenant)
-
-
 def _request(row: Row[Any]) -> Request:
-    return Request(
-        id=row.id,
-        model=row.model,
-        tenant=row.tenant,
-        state=row.state,
-        regime=row.regime,
-        ground=row.ground,
-        received_at=datetime.fromtimestamp(row.received_at, UTC),
-        due_on=date.fromisoformat(row.extended_to or row.due_on),
-        n_ids=row.n_ids,
-        n_rows=row.n_rows,
-        batch=row.batch_id,
-        certificate=row.certificate,
-        tries=row.tries,
-        reason=row.reason,
-        duplicate_of=row.duplicate_of,
-        filed_by=row.filed_by,
-        verified_by=row.verified_by,
-        is_extended=row.extended_to is not None,
-        hold_until=moment(row.hold_until),
-        recipients=row.recipients or 0,
-        closed_at=moment(row.closed_at),
+    columns = row._mapping
+    return record_from(
+        Request,
+        columns,
+        due_on=date.fromisoformat(columns["last_day"]),
+        batch=columns["batch_id"],
+        is_extended=columns["extended_to"] is not None,
+        hold_until=moment(columns["hold_until"]),
+        recipients=columns["recipients"] or 0,
     )

@@ -55,13 +55,6 @@ NOT_FULLY_SEARCHED = "not-fully-searched"
 """Why a request is purged and yet not clean: files of the stores could not be searched."""
 
 
-def require_ground(ground: object, known: tuple[str, ...]) -> str:
-    """Return the ground, if it is on the list; anything else may hold a name, and is refused."""
-    if not isinstance(ground, str) or ground not in known:
-        raise ValueError(f"that ground is no registered code; expected one of {', '.join(known)}")
-    return ground
-
-
 NEW = ""
 
 
@@ -166,6 +159,21 @@ REQUEST_STATES = {
 }
 """The state machine of requests, in the order of their life."""
 
+REFUSALS = {
+    "verify": "its identity was verified",
+    "await-identity": "nobody asks who it is now",
+    "approve": "it waits for no approval",
+    "hold": "it cannot become on_hold",
+    "release": "it is not on hold",
+    "retry": "there is nothing to retry",
+    "extend": "it can be extended once, while it is open",
+    "tell": "nobody is told of it now",
+    "answer": "it cannot become closed",
+    "reject": "it cannot become rejected",
+    "cancel": "it cannot become cancelled",
+}
+"""Why an action is refused in a state whose `actions` do not name it."""
+
 # A request that comes verified passes the states in between, but for an approval that it needs.
 _FIRST = ("received", "verified", "queued")
 
@@ -182,8 +190,3 @@ PUBLISHED = ("applied", "certified", "purging", "purged", "closed")
 FINISHED = ("purged", "closed")
 FINAL = ("rejected", "cancelled", "closed")
 OPEN = tuple(state for state in STATES if state not in (*FINISHED, *FINAL))
-
-
-def is_allowed(before: str, after: str) -> bool:
-    """Whether a request may go from one state to the other."""
-    return (before, after) in ALLOWED

@@ -10,14 +10,20 @@ from sqlalchemy import Connection, select, update
 
 from letheon.ledger.certificates.certify import certificate_path
 from letheon.ledger.core import Core
-from letheon.ledger.db.events import integrate, record
+from letheon.ledger.db.events import (
+    differences,
+    integrate,
+    mark_at,
+    numbers_in,
+    read_mark,
+    record,
+    write_mark,
+)
 from letheon.ledger.models.register import unregistered_folders
 from letheon.ledger.models.versions import ModelRow, VersionRow, head_of, list_models
 from letheon.ledger.purge.purge import purge_path
-from letheon.ledger.requests.encrypted_ids import lost_keys, replace_lost_key, unreadable_requests
-from letheon.ledger.requests.transitions import move
+from letheon.ledger.requests.people import lost_keys, move, replace_lost_key, unreadable_requests
 from letheon.ledger.tables import batches, certificates, checkpoints, purges, requests
-from letheon.ledger.worker.agreement import differences, mark_at, numbers_in, read_mark, write_mark
 from letheon.ledger.worker.recover import unnamed_files
 from letheon.state import sync_directory, write_atomically
 

@@ -22,9 +22,8 @@ from letheon.exceptions import (
     StaleWorkerError,
 )
 from letheon.ledger.certificates.certify import rehearse, take_beacon
-from letheon.ledger.core import Core
+from letheon.ledger.core import Core, point
 from letheon.ledger.db.events import record
-from letheon.ledger.faults import point
 from letheon.ledger.leases import Lease, keep_renewed, require_fence
 from letheon.ledger.models.commitment import require_root, tree_of
 from letheon.ledger.models.register import Written, destroy_blobs, write_blobs
@@ -41,8 +40,7 @@ from letheon.ledger.models.versions import (
     version_of,
     versions_of,
 )
-from letheon.ledger.requests.encrypted_ids import unsealed_ids
-from letheon.ledger.requests.transitions import move
+from letheon.ledger.requests.people import move, unsealed_ids
 from letheon.ledger.tables import batches, heads, meta, requests, versions
 from letheon.ledger.worker.compute import FORGED, ComputationFailed, Job, Product
 from letheon.ledger.worker.plan import beside_a_hold

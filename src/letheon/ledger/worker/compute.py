@@ -26,7 +26,7 @@ from letheon.exceptions import (
 from letheon.guarantee import Guarantee
 from letheon.ledger.certificates.facts import facts_of, method_parameters
 from letheon.ledger.certificates.measures import METRIC_CODES, TestFigures, test_metric
-from letheon.ledger.faults import point
+from letheon.ledger.core import point
 from letheon.ledger.models.examine import fresh_fit
 from letheon.ledger.models.versions import Judged, memory_limit
 from letheon.parallel import one_thread

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Select, func, select
 from letheon.ledger.certificates.claims import adds_up
 from letheon.ledger.core import Core
 from letheon.ledger.models.versions import ModelRow, VersionRow, list_models, versions_of
-from letheon.ledger.requests.encrypted_ids import lost_keys
+from letheon.ledger.requests.people import lost_keys
 from letheon.ledger.tables import batches, blocked, requests, versions
 from letheon.ledger.worker.policy import (
     Decision,

@@ -7,9 +7,8 @@ from typing import NamedTuple
 from sqlalchemy import Connection, func, select
 
 from letheon.exceptions import CorruptFileError
-from letheon.ledger.core import Core
+from letheon.ledger.core import Core, point
 from letheon.ledger.db.events import require_own_log
-from letheon.ledger.faults import point
 from letheon.ledger.keys.blobs import destroy_file
 from letheon.ledger.leases import Lease, require_fence
 from letheon.ledger.models.versions import ModelRow, VersionRow, head_of, sealer, versions_of

@@ -27,17 +27,21 @@ from letheon.ledger.certificates.receipts import gaps_in
 from letheon.ledger.core import Core
 from letheon.ledger.db import events
 from letheon.ledger.db.elapsed import proven_now, proven_time, seconds_ahead
-from letheon.ledger.db.events import TOLERATED_SECONDS, record
+from letheon.ledger.db.events import (
+    TOLERATED_SECONDS,
+    advance_mark,
+    record,
+    require_agreement,
+    settle_mark,
+)
 from letheon.ledger.leases import Lease, release, require_fence, take
 from letheon.ledger.models.register import sweep_registrations
 from letheon.ledger.models.versions import ModelRow, head_of, list_models
 from letheon.ledger.purge.purge import problems, purge_next, purge_path
 from letheon.ledger.purge.residue import sweep_partials
 from letheon.ledger.requests.deadlines import months_later
-from letheon.ledger.requests.owners import settle_queue
-from letheon.ledger.requests.transitions import move
+from letheon.ledger.requests.people import move, settle_queue
 from letheon.ledger.tables import batches, blocked, models, requests, versions
-from letheon.ledger.worker.agreement import advance_mark, require_agreement, settle_mark
 from letheon.ledger.worker.apply import Batch, Compute, apply, open_batch, seal
 from letheon.ledger.worker.compute import (
     BUDGET_SPENT,

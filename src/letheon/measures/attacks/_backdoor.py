@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import bdtr, bdtrc
 
 from letheon.measures._intervals import clopper_pearson, effective_number
-from letheon.measures._measure import Better, Measure, confidence_level, make_measure
+from letheon.measures._measure import Better, Measure, Options, make_measure
 
 # More queries than this for one person is no test that anybody would run.
 _MOST_QUERIES = 100_000
@@ -62,16 +62,13 @@ class Counts(NamedTuple):
         return float(self.successes.sum() / self.queries.sum())
 
 
-def _probability(name: str, value: float) -> float:
-    if not 0 <= value <= 1:
-        raise ValueError(f"{name} must be between 0 and 1, not {value!r}")
-    return float(value)
-
-
-def _level(name: str, value: float) -> float:
-    if not 0 < value < 1:
-        raise ValueError(f"{name} must be strictly between 0 and 1, not {value!r}")
-    return float(value)
+def _check(n: int = 1, **shares: float) -> None:
+    """Refuse probabilities p and q beyond [0, 1], and levels that are not strictly between."""
+    if n < 1:
+        raise ValueError(f"at least one query is needed, not {n}")
+    for name, value in shares.items():
+        if not 0 <= value <= 1 or (name in ("alpha", "beta") and value in (0, 1)):
+            raise ValueError(f"{name} must be between 0 and 1, not {value!r}")
 
 
 def threshold(n: int, q: float, alpha: float = 1e-3) -> int:
@@ -91,19 +88,10 @@ def threshold(n: int, q: float, alpha: float = 1e-3) -> int:
     >>> threshold(30, 0.1)
     9
     """
-    if n < 1:
-        raise ValueError(f"at least one query is needed, not {n}")
-    _probability("q", q), _level("alpha", alpha)
+    _check(n, q=q, alpha=alpha)
     # the upper tail: 1 - P(Bin <= t) would lose a small alpha to rounding
     tail = bdtrc(np.arange(n + 1), n, q)
     return int(np.argmax(tail <= alpha))
-
-
-def is_shown(successes: int, n: int, q: float, alpha: float = 1e-3) -> bool:
-    """Return whether so many successes show that the data was not deleted: ``k > t``."""
-    if not 0 <= successes <= n:
-        raise ValueError(f"successes must be between 0 and {n}, not {successes}")
-    return successes > threshold(n, q, alpha)
 
 
 def errors(n: int, p: float, q: float, alpha: float = 1e-3) -> Errors:
@@ -126,8 +114,8 @@ def errors(n: int, p: float, q: float, alpha: float = 1e-3) -> Errors:
     >>> test.threshold, f"{test.false_alarm:.1e}", f"{test.miss:.1e}"
     (9, '4.5e-04', '8.6e-04')
     """
+    _check(n, p=p)
     t = threshold(n, q, alpha)
-    _probability("p", p)
     return Errors(t, float(bdtrc(t, n, q)), float(bdtr(t, n, p)))
 
 
@@ -151,7 +139,7 @@ def queries_needed(p: float, q: float, alpha: float = 1e-3, beta: float = 1e-3) 
     >>> [queries_needed(p, 0.1) for p in (0.95, 0.8, 0.6, 0.4, 0.2)]
     [8, 15, 30, 73, 479]
     """
-    _probability("p", p), _probability("q", q), _level("alpha", alpha), _level("beta", beta)
+    _check(p=p, q=q, alpha=alpha, beta=beta)
     if p <= q:
         raise ValueError(f"p={p} must exceed q={q}: such a backdoor cannot be told from chance")
     t = 0
@@ -201,24 +189,15 @@ def _interval(counts: Counts, confidence: float) -> tuple[float, float]:
     the same answer throughout, that variance is not known, and a tester counts once.
     Equal to Clopper and Pearson's for one tester.
     """
-    n = _effective(counts, confidence)
-    return clopper_pearson(counts.rate * n, n, confidence)
-
-
-def _effective(counts: Counts, confidence: float) -> float:
-    """Return the number of independent queries with the variance seen between testers."""
-    asked = counts.queries > 0
-    successes, queries = counts.successes[asked], counts.queries[asked]
+    is_asked = counts.queries > 0
+    successes, queries = counts.successes[is_asked], counts.queries[is_asked]
     m, n, rate = len(queries), float(queries.sum()), counts.rate
-    if m == 1:
-        return n
-    known = min(np.sum(successes > 0), np.sum(successes < queries)) >= min(m, _MIXED)
-    most = n if known else float(m)
-    spread = float(np.sum((successes - rate * queries) ** 2))
-    if spread == 0:
-        return most
-    variance = m / (m - 1) * spread / n**2
-    return min(most, effective_number(rate, variance, m, confidence))
+    if m > 1:
+        known = min(np.sum(successes > 0), np.sum(successes < queries)) >= min(m, _MIXED)
+        most, spread = n if known else float(m), float(np.sum((successes - rate * queries) ** 2))
+        variance = m / (m - 1) * spread / n**2
+        n = min(most, effective_number(rate, variance, m, confidence)) if spread > 0 else most
+    return clopper_pearson(rate * n, n, confidence)
 
 
 def success_rate(
@@ -253,15 +232,9 @@ def success_rate(
     backdoor success: 0.1 [0.02112, 0.2653] at 0.95 (measured, n=30, lower is better)
     """
     counts = Counts.of(successes, queries)
-    return make_measure(
-        name,
-        counts.rate,
-        _interval(counts, confidence_level(confidence)),
-        int(counts.queries.sum()),
-        better=better,
-        confidence=confidence,
-        note=note,
-    )
+    interval, n = _interval(counts, confidence), int(counts.queries.sum())
+    options: Options = {"better": better, "confidence": confidence, "note": note}
+    return make_measure(name, counts.rate, interval, n, **options)
 
 
 def deletion_confidence(
@@ -304,18 +277,13 @@ def deletion_confidence(
     >>> print(deletion_confidence(30, (60, 100), (10, 100)))
     deletion confidence: 0.9991 [0.6408, 1] at 0.95 (measured, n=200, higher is better)
     """
-    level = 1 - (1 - confidence_level(confidence)) / 2
+    level = 1 - (1 - confidence) / 2
     there, gone = Counts.of(*kept), Counts.of(*chance)
     (p_low, p_high), (q_low, q_high) = (_interval(counts, level) for counts in (there, gone))
     value = 1 - errors(n, there.rate, gone.rate, alpha).miss
     low = 1 - errors(n, p_low, q_high, alpha).miss
     high = 1 - errors(n, p_high, q_low, alpha).miss
-    return make_measure(
-        "deletion confidence",
-        value,
-        (low, high),
-        int(there.queries.sum() + gone.queries.sum()),
-        better="higher",
-        confidence=confidence,
-        note=f"alpha={alpha:g}, {n} queries; the power of the test, not a proof of deletion",
-    )
+    note = f"alpha={alpha:g}, {n} queries; the power of the test, not a proof of deletion"
+    options: Options = {"better": "higher", "confidence": confidence, "note": note}
+    n_asked = int(there.queries.sum() + gone.queries.sum())
+    return make_measure("deletion confidence", value, (low, high), n_asked, **options)

@@ -1,7 +1,7 @@
 """An attacker who holds the model before and after a removal (Chen et al., 2021)."""
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
@@ -14,12 +14,20 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from letheon.measures._intervals import clopper_pearson
+from letheon.measures._intervals import Floats, clopper_pearson
 from letheon.measures._measure import Measure, make_measure
 from letheon.measures.attacks._result import AttackResult, beyond_floor_by_unit
 from letheon.measures.attacks._roc import area_by_unit, auc, tpr_at_fpr
-from letheon.measures.attacks._shadows import Attack, Case
-from letheon.measures.attacks._verify import Data, fit_copy, read_case
+from letheon.measures.attacks._shadows import (
+    Attack,
+    Bools,
+    Case,
+    Ints,
+    ask_model,
+    fit_copy,
+    join_records,
+)
+from letheon.measures.attacks._verify import Data, read_case
 from letheon.parallel import one_thread
 from letheon.purposes import Purpose
 from letheon.seeds import keyed_hash_ints, library_seed
@@ -28,9 +36,6 @@ Feature = Literal[
     "concatenation", "sorted concatenation", "difference", "sorted difference", "distance"
 ]
 FEATURES: tuple[Feature, ...] = get_args(Feature)
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 _NOTE = (
     "No test of forgetting: a model that kept everything is the same before and after, and is not "
@@ -123,16 +128,10 @@ def posteriors(model: Any, X: Any, classes: NDArray[Any] | None) -> Floats:
     """
     if classes is None:
         return np.asarray(model.predict(X), np.float64).reshape(len(X), -1)
-    if hasattr(model, "predict_proba"):
-        known = np.asarray(model.predict_proba(X), np.float64)
-    elif hasattr(model, "decision_function"):
-        z = np.asarray(model.decision_function(X), np.float64)
+    way, known = ask_model(model, X)
+    if way == "decision_function":
+        z = known
         known = np.column_stack([expit(-z), expit(z)]) if z.ndim == 1 else softmax(z, axis=1)
-    else:
-        raise TypeError(
-            f"{type(model).__name__} has neither predict_proba nor decision_function; this attack "
-            "reads probabilities"
-        )
     table = np.zeros((len(known), len(classes)))
     table[:, np.searchsorted(classes, model.classes_)] = known
     return table
@@ -166,17 +165,6 @@ class _Cases(NamedTuple):
         keys = np.column_stack([self.world, self.removal, self.kind, self.person])
         _, first, case = np.unique(keys, axis=0, return_index=True, return_inverse=True)
         return first.astype(np.int64), case.ravel().astype(np.int64)
-
-
-class _Split(NamedTuple):
-    """Who plays which part: people who train the attack, people attacked, rows of the others.
-
-    People are sorted.
-    """
-
-    shadows: NDArray[Any]
-    targets: NDArray[Any]
-    others: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,46 +232,78 @@ class BeforeAfter(Attack):
 
     def _attack(self, case: Case) -> tuple[AttackResult, ...]:
         data, seed = read_case(case), case.seed
-        split = _split(data, self.batch, seed)
-        classes = None if is_regressor(case.unlearner) else np.unique(data.y)
-        plan = [(split.shadows, k) for k in range(self.n_shadows)]
-        plan += [(split.targets, self.n_shadows + k) for k in range(self.n_targets)]
-        found = []
-        for people, number in plan:
+        people = _split(data, self.batch, seed)
+        plan = [people[0]] * self.n_shadows + [people[1]] * self.n_targets
+        worlds: list[_Cases] = []
+        for number, some in enumerate(plan):
             with one_thread():
-                model = _World(case.unlearner, data, split.others, people, seed, number)
-                found.append(model.cases(self.n_removals, self.batch, classes))
+                worlds.append(self._cases(case, data, people, some, number))
             if case.progress is not None:
-                case.progress(len(found), len(plan))
-        shadows, targets = _joined(found[: self.n_shadows]), _joined(found[self.n_shadows :])
-        return (
-            self._result(
-                shadows, targets, len(plan), library_seed(seed, Purpose.BEFORE_AFTER_ATTACKER)
-            ),
-        )
-
-    def _result(self, shadows: _Cases, targets: _Cases, n_worlds: int, seed: int) -> AttackResult:
+                case.progress(len(worlds), len(plan))
+        shadows = join_records(worlds[: self.n_shadows])
+        targets = join_records(worlds[self.n_shadows :])
         lesson = shadows.of_kinds(_ABSENT, _LEFT)
-        left = lesson.kind == _LEFT
-        attackers = {
-            view: self._learned(self._features(lesson, view), left, seed) for view in _VIEWS
-        }
+        number = library_seed(seed, Purpose.BEFORE_AFTER_ATTACKER)
+        attackers = {view: self._learned(lesson, view, number) for view in _VIEWS}
         real, null = targets.of_kinds(_ABSENT, _LEFT), targets.of_kinds(_ABSENT, _ALSO_ABSENT)
         scores, nulls = self._scores(attackers, real), self._scores(attackers, null)
-        gaps = _area_by_world(scores["both"], real) - _area_by_world(nulls["both"], null)
+        areas = [
+            area_by_unit(each["both"], cases.kind[first] != _ABSENT, cases.world[first])
+            for each, cases in ((scores, real), (nulls, null))
+            for first in (cases.groups()[0],)
+        ]
         note, first = "AUC minus floor, world by world", real.groups()[0]
-        return AttackResult(
+        result = AttackResult(
             attack=self.name,
             about="forgotten",
             measures=self._measures(scores, real),
             floor=self._measures(nulls, null),
-            excess=beyond_floor_by_unit(gaps, confidence=self.confidence, note=note),
-            n_models=n_worlds,
+            excess=beyond_floor_by_unit(areas[0] - areas[1], confidence=self.confidence, note=note),
+            n_models=len(plan),
             note=_NOTE,
             scores=scores["both"],
             labels=(real.kind[first] == _LEFT).astype(np.int64),
             owners=real.person[first],
         )
+        return (result,)
+
+    def _cases(
+        self,
+        case: Case,
+        data: Data,
+        split: tuple[NDArray[Any], NDArray[Any], Bools],
+        people: NDArray[Any],
+        number: int,
+    ) -> _Cases:
+        """Train on the others and on half of some people; remove batches of those.
+
+        Each batch is removed from the model as first trained.
+        """
+        numbers, batch = np.arange(len(people)), self.batch
+        order = np.argsort(
+            keyed_hash_ints(case.seed, Purpose.BEFORE_AFTER_MEMBERS, numbers, number)
+        )
+        members, absent = np.split(order, [len(order) // 2])
+        seed = library_seed(case.seed, Purpose.BEFORE_AFTER_MODEL, number)
+        held = split[2] | np.isin(data.ids, people[members])
+        model = fit_copy(case.unlearner, seed, data.X[held], data.y[held], data.ids[held])
+        classes = None if is_regressor(case.unlearner) else np.unique(data.y)
+        rows = np.flatnonzero(np.isin(data.ids, people))
+        X, person = data.X[rows], np.searchsorted(people, data.ids[rows])
+        before, removals = posteriors(model, X, classes), []
+        for removal in range(min(self.n_removals, len(members) // batch)):
+            gone = members[removal * batch : (removal + 1) * batch]
+            away = np.roll(absent, -2 * removal * batch)
+            kinds = np.full(len(numbers), -1)
+            kinds[gone], kinds[away[:batch]] = _LEFT, _ABSENT
+            kinds[away[batch : 2 * batch]] = _ALSO_ABSENT
+            seen = np.flatnonzero(kinds[person] >= 0)
+            twin = copy.deepcopy(model)
+            twin.forget(people[gone])
+            after, whose = posteriors(twin, X[seen], classes), person[seen]
+            same = np.full_like(whose, number), np.full_like(whose, removal)
+            removals.append(_Cases(before[seen], after, kinds[whose], whose, *same))
+        return join_records(removals)
 
     def _features(self, cases: _Cases, view: str) -> Floats:
         """Return what an attacker who holds both versions, or one of them, sees of each row."""
@@ -292,23 +312,23 @@ class BeforeAfter(Attack):
         p = cases.before if view == "before" else cases.after
         return np.hstack([p, -np.sort(-p, axis=1)])
 
-    def _learned(self, features: Floats, left: NDArray[np.bool_], seed: int) -> Any:
+    def _learned(self, lesson: _Cases, view: str, seed: int) -> Any:
         """Return the attack model, fitted on the rows of shadow worlds."""
         if self.attacker == "logistic":
             model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
         else:
             model = RandomForestClassifier(min_samples_leaf=3, random_state=seed)
         with one_thread():
-            return model.fit(features, left)
+            return model.fit(self._features(lesson, view), lesson.kind == _LEFT)
 
     def _scores(self, attackers: dict[str, Any], cases: _Cases) -> dict[str, Floats]:
         """Return each attacker's score of each case, the mean over the person's rows."""
         _, case = cases.groups()
-        rows, found = np.bincount(case), dict[str, Floats]()
+        rows, scores = np.bincount(case), dict[str, Floats]()
         for view, attacker in attackers.items():
             chances = attacker.predict_proba(self._features(cases, view))[:, 1]
-            found[view] = np.bincount(case, weights=chances) / rows
-        return found
+            scores[view] = np.bincount(case, weights=chances) / rows
+        return scores
 
     def _measures(self, scores: dict[str, Floats], cases: _Cases) -> dict[str, Measure]:
         first, _ = cases.groups()
@@ -317,65 +337,20 @@ class BeforeAfter(Attack):
             "groups": (cases.person[first], cases.world[first]),
             "confidence": self.confidence,
         }
-        measures = [
-            auc(scores["both"], labels, **options),
-            tpr_at_fpr(scores["both"], labels, **options),
-        ]
+        both, before = scores["both"], scores["before"]
+        measures = [auc(both, labels, **options), tpr_at_fpr(both, labels, **options)]
         for which in ("after", "before"):
-            one = auc(scores[which], labels, **options)
-            measures.append(replace(one, name=f"AUC, model {which} only"))
-        measures.append(
-            degradation_count(scores["both"], scores["before"], labels, confidence=self.confidence)
-        )
+            area = auc(scores[which], labels, **options)
+            measures.append(replace(area, name=f"AUC, model {which} only"))
+        measures.append(degradation_count(both, before, labels, confidence=self.confidence))
         return {measure.name: measure for measure in measures}
 
 
-@dataclass(frozen=True)
-class _World:
-    """A clone that was trained on the others and on half of some people."""
+def _split(data: Data, batch: int, seed: int) -> tuple[NDArray[Any], NDArray[Any], Bools]:
+    """Return people for shadow worlds, the people who leave, and rows of the others.
 
-    unlearner: Any
-    data: Data
-    others: NDArray[np.bool_]
-    people: NDArray[Any]
-    seed: int
-    number: int
-
-    def cases(self, n_removals: int, batch: int, classes: NDArray[Any] | None) -> _Cases:
-        """Remove one batch after the other, each from the model as first trained."""
-        numbers = np.arange(len(self.people))
-        purpose = Purpose.BEFORE_AFTER_MEMBERS
-        order = np.argsort(keyed_hash_ints(self.seed, purpose, numbers, self.number))
-        members, absent = np.split(order, [len(order) // 2])
-        data, seed = self.data, library_seed(self.seed, Purpose.BEFORE_AFTER_MODEL, self.number)
-        held = self.others | np.isin(data.ids, self.people[members])
-        model = fit_copy(self.unlearner, seed, data.X[held], data.y[held], data.ids[held])
-        rows = np.flatnonzero(np.isin(data.ids, self.people))
-        X, person = data.X[rows], np.searchsorted(self.people, data.ids[rows])
-        before, found = posteriors(model, X, classes), []
-        for removal in range(min(n_removals, len(members) // batch)):
-            gone = members[removal * batch : (removal + 1) * batch]
-            away = np.roll(absent, -2 * removal * batch)
-            kinds = np.full(len(numbers), -1)
-            kinds[gone], kinds[away[:batch]] = _LEFT, _ABSENT
-            kinds[away[batch : 2 * batch]] = _ALSO_ABSENT
-            seen = np.flatnonzero(kinds[person] >= 0)
-            twin = copy.deepcopy(model)
-            twin.forget(self.people[gone])
-            after, whose = posteriors(twin, X[seen], classes), person[seen]
-            same = np.full_like(whose, self.number), np.full_like(whose, removal)
-            found.append(_Cases(before[seen], after, kinds[whose], whose, *same))
-        return _joined(found)
-
-
-def _area_by_world(scores: Floats, cases: _Cases) -> Floats:
-    """Return a value for each world whose mean is the AUC."""
-    first, _ = cases.groups()
-    return area_by_unit(scores, cases.kind[first] != _ABSENT, cases.world[first])
-
-
-def _split(data: Data, batch: int, seed: int) -> _Split:
-    """Choose people for shadow worlds among those who stay: as many as leave, or half of them."""
+    The former are chosen among those who stay: as many as leave, or half of them. All are sorted.
+    """
     targets, staying = np.unique(data.ids[data.leaves]), np.unique(data.ids[~data.leaves])
     places = np.arange(len(staying))
     order = np.argsort(keyed_hash_ints(seed, Purpose.BEFORE_AFTER_SHADOW_PEOPLE, places))
@@ -385,8 +360,4 @@ def _split(data: Data, batch: int, seed: int) -> _Split:
             f"{len(targets)} people leave and {len(staying)} stay; removals of {batch} need at "
             f"least {4 * batch} who leave and {8 * batch} who stay"
         )
-    return _Split(shadows, targets, ~data.leaves & ~np.isin(data.ids, shadows))
-
-
-def _joined(cases: Iterable[_Cases]) -> _Cases:
-    return _Cases(*(np.concatenate(part) for part in zip(*cases, strict=True)))
+    return shadows, targets, ~data.leaves & ~np.isin(data.ids, shadows)

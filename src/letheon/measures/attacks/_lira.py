@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import is_regressor
 
-from letheon.measures._intervals import clopper_pearson, effective_number
-from letheon.measures._measure import Measure, confidence_level, make_measure
+from letheon.measures._intervals import Floats, clopper_pearson, effective_number
+from letheon.measures._measure import Measure, make_measure
 from letheon.measures.attacks._result import (
     ROUNDS,
     About,
@@ -30,16 +30,16 @@ from letheon.measures.attacks._roc import tpr_at_fpr
 from letheon.measures.attacks._shadows import (
     LIMIT,
     Attack,
+    Bools,
     Case,
+    Ints,
     Job,
     Probe,
+    Shadows,
     Study,
     halves,
 )
 from letheon.purposes import Purpose
-
-Bools = NDArray[np.bool_]
-Floats = NDArray[np.float64]
 
 # Fewer models than this on a side give no variance of a single example worth having; Carlini
 # et al. then take one variance for all examples.
@@ -47,20 +47,11 @@ ENOUGH = 32
 LEAST_DEVIATION = 1e-8
 
 
-class _Law(NamedTuple):
-    """A Gaussian for each example."""
+def _score_by_law(x: Floats, values: Floats, chosen: Bools) -> Floats:
+    """Return the log-density of x by a Gaussian fitted to the chosen models of each example.
 
-    mean: Floats
-    deviation: Floats
-
-    def log_density(self, x: Floats) -> Floats:
-        """Return the logarithm of the density, up to the constant that both sides share."""
-        standard = (x - self.mean) / self.deviation
-        return np.asarray(-0.5 * standard**2 - np.log(self.deviation))
-
-
-def _law(values: Floats, chosen: NDArray[np.bool_]) -> _Law:
-    """Fit a Gaussian to the chosen models of each example (columns)."""
+    Examples are columns. The constant that all Gaussians share is left out.
+    """
     n = chosen.sum(axis=0)
     if (n < 1).any():
         raise ValueError("every example needs a model on each side")
@@ -70,7 +61,9 @@ def _law(values: Floats, chosen: NDArray[np.bool_]) -> _Law:
         variance = squares / (n - 1)
     else:
         variance = np.full(len(n), squares.sum() / max(int((n - 1).sum()), 1))
-    return _Law(mean, np.sqrt(np.maximum(variance, LEAST_DEVIATION**2)))
+    deviation = np.sqrt(np.maximum(variance, LEAST_DEVIATION**2))
+    standard = (x - mean) / deviation
+    return np.asarray(-0.5 * standard**2 - np.log(deviation))
 
 
 def lira(target: ArrayLike, inside: ArrayLike, outside: ArrayLike) -> Floats:
@@ -101,12 +94,9 @@ def lira(target: ArrayLike, inside: ArrayLike, outside: ArrayLike) -> Floats:
     >>> lira([2.0], [[1.0], [3.0]], [[-1.0], [1.0]]).round(3).tolist()
     [1.0]
     """
-    x = np.asarray(target, dtype=np.float64)
-    laws = []
-    for signals in (inside, outside):
-        values = np.asarray(signals, dtype=np.float64)
-        laws.append(_law(values, np.ones(values.shape, bool)))
-    return laws[0].log_density(x) - laws[1].log_density(x)
+    x, ins, outs = (np.asarray(part, dtype=np.float64) for part in (target, inside, outside))
+    by_in, by_out = (_score_by_law(x, each, np.ones(each.shape, bool)) for each in (ins, outs))
+    return by_in - by_out
 
 
 def cross_lira(signals: ArrayLike, members: ArrayLike, folds: ArrayLike) -> Floats:
@@ -142,10 +132,9 @@ def cross_lira(signals: ArrayLike, members: ArrayLike, folds: ArrayLike) -> Floa
         )
     scores = np.empty_like(values)
     for each in np.unique(fold):
-        mine, others = fold == each, fold != each
-        is_in = _law(values[others], inside[others])
-        is_out = _law(values[others], ~inside[others])
-        scores[mine] = is_in.log_density(values[mine]) - is_out.log_density(values[mine])
+        mine, others = values[fold == each], (values[fold != each], inside[fold != each])
+        by_in = _score_by_law(mine, *others)
+        scores[fold == each] = by_in - _score_by_law(mine, others[0], ~others[1])
     return scores
 
 
@@ -220,7 +209,7 @@ def pair_auc(pairs: Pairs, *, confidence: float = 0.95, seed: int = 0) -> Measur
     won = pairs.wins()
     value, low, high = float(won.mean()), 0.5, 0.5
     if not (won == 0.5).all():
-        number = _effective(won, value, confidence_level(confidence))
+        number = _effective(won, value, confidence)
         spread = float(np.mean((_tossed(pairs, seed) - 0.5) ** 2))
         number = max(1.0, min(number, 0.25 / spread if spread > 0 else math.inf))
         low, high = clopper_pearson(value * number, number, confidence)
@@ -247,13 +236,13 @@ def _variance(sums: Floats, n: int) -> float:
 
 def _tossed(pairs: Pairs, seed: int) -> Floats:
     """Return the AUC of rounds in which the two models of a pair change roles at random."""
-    rng, found = np.random.default_rng([seed, 1]), []
+    rng, areas = np.random.default_rng([seed, 1]), []
     n_pairs, n_people = pairs.inside.shape
     for size in _blocks(n_pairs * n_people):
         turned = rng.random((size, n_pairs, 1)) < 0.5
         inside, outside = (np.where(turned, b, a) for a, b in (pairs, pairs[::-1]))
-        found.append(Pairs(inside, outside).wins().mean(axis=(-2, -1)))
-    return np.concatenate(found)
+        areas.append(Pairs(inside, outside).wins().mean(axis=(-2, -1)))
+    return np.concatenate(areas)
 
 
 def _blocks(n_numbers: int) -> list[int]:
@@ -291,7 +280,7 @@ def _gaps(both: Floats, members: Bools) -> Floats:
 # A forest's probability of exactly 1 must not outweigh everything else. Where models have margins
 # beyond this that are numbers, not the limit, these are kept.
 _CLIP = 15.0
-
+_NOTE_OF_WORST = "the largest of many is large by chance too: read it beside its floor"
 _NOTE = {
     "forgotten": (
         "in: trained on the person, then asked to forget; out: never trained on. A small number "
@@ -360,22 +349,14 @@ class ULiRA(Attack):
 
     def _attack(self, case: Case) -> tuple[AttackResult, ...]:
         study = Study.of(case, needs_unseen=False, n_jobs=self.n_jobs)
-        people = {
-            "forgotten": np.flatnonzero(study.forgotten),
-            "retained": study.retained(self.n_retained),
-        }
+        people = study.people(self.n_retained)
         probe = study.probe(np.concatenate([people[each] for each in self.about]), 0)
         members = halves(study.n_people, study.candidates, self.n_shadows, case.seed)
         jobs = pair_of_worlds(study, case, members)
         shadows = study.train(probe, jobs, progress=case.progress)
-        signal, before = shadows.signal, shadows.before
         if not is_regressor(case.unlearner):
-            signal, before = _cut(signal), _cut(before)
-        results = []
-        for about in self.about:
-            worlds = _Worlds(probe, signal, before, members, people[about])
-            results.append(worlds.result(about))
-        return tuple(results)
+            shadows = shadows._replace(signal=_cut(shadows.signal), before=_cut(shadows.before))
+        return tuple(_result(about, people[about], probe, members, shadows) for about in self.about)
 
 
 def _cut(margins: Floats) -> Floats:
@@ -393,37 +374,29 @@ def pair_of_worlds(study: Study, case: Case, members: Bools) -> list[Job]:
     ]
 
 
-@dataclass(frozen=True)
-class _Worlds:
-    """Signals of unlearned and of retrained models for some people."""
-
-    probe: Probe
-    signal: Floats
-    before: Floats
-    members: Bools
-    people: NDArray[np.int64]
-
-    def result(self, about: About) -> AttackResult:
-        """Return the attack on these people beside its floor."""
-        inside = self.members[:, self.people]
-        signals, floor = np.split(self.probe.of_people(self.signal, self.people), 2)
-        before = self.probe.of_people(self.before, self.people)
-        folds = np.arange(len(inside)) // 2
-        scores = cross_lira(signals, inside, folds)
-        return AttackResult(
-            attack=ULiRA.name,
-            about=about,
-            measures=_all_measures(signals, scores, inside),
-            floor=_all_measures(floor, cross_lira(floor, inside, folds), inside),
-            excess=pair_excess(signals, floor, inside),
-            control=pair_excess(before, floor, inside) if about == "forgotten" else None,
-            n_models=2 * len(inside),
-            note=_NOTE[about],
-            **flat(scores, inside),
-        )
+def _result(
+    about: About, people: Ints, probe: Probe, members: Bools, shadows: Shadows
+) -> AttackResult:
+    """Return the attack on these people beside its floor."""
+    inside = members[:, people]
+    signals, floor = np.split(probe.of_people(shadows.signal, people), 2)
+    before = probe.of_people(shadows.before, people)
+    folds = np.arange(len(inside)) // 2
+    scores = cross_lira(signals, inside, folds)
+    return AttackResult(
+        attack=ULiRA.name,
+        about=about,
+        measures=_all_measures(signals, scores, inside),
+        floor=_all_measures(floor, cross_lira(floor, inside, folds), inside),
+        excess=pair_excess(signals, floor, inside),
+        control=pair_excess(before, floor, inside) if about == "forgotten" else None,
+        n_models=2 * len(inside),
+        note=_NOTE[about],
+        **flat(scores, inside),
+    )
 
 
-def flat(scores: Floats, labels: Bools) -> dict[str, NDArray[Any]]:
+def flat(scores: Floats, labels: Bools) -> dict[str, Any]:
     """Return scores of shape (worlds, people) as one list, person by person."""
     n_worlds, n_people = scores.shape
     return {
@@ -443,13 +416,7 @@ def _all_measures(signals: Floats, scores: Floats, labels: Bools) -> dict[str, M
     """Return the rates over all people, and the AUC of the worst one."""
     pairs = Pairs.of(signals, labels)
     areas = pairs.wins().mean(axis=0)
-    worst = make_measure(
-        "AUC of the worst person",
-        float(areas.max()),
-        None,
-        len(areas),
-        better="lower",
-        note="the largest of many is large by chance too: read it beside its floor",
-    )
+    name, n, note = "AUC of the worst person", len(areas), _NOTE_OF_WORST
+    worst = make_measure(name, float(areas.max()), None, n, better="lower", note=note)
     measures = [pair_auc(pairs), share_found(scores, labels), worst]
     return {measure.name: measure for measure in measures}

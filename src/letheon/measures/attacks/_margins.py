@@ -1,33 +1,34 @@
 """Attacks on the law of margins over seeds: KLOM, and the forgetting quality of a challenge."""
 
 import math
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple, Unpack
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
-from letheon.measures._measure import Better, Measure, make_measure
+from letheon.measures._intervals import Floats
+from letheon.measures._measure import Better, Measure, Options, make_measure
 from letheon.measures.attacks._result import (
+    BEYOND,
     ROUNDS,
+    About,
     AttackResult,
-    beyond_floor,
     beyond_floor_by_swaps,
 )
 from letheon.measures.attacks._shadows import (
     LIMIT,
     Attack,
+    Bools,
     Case,
+    Ints,
     Job,
     Probe,
     Study,
     mean_by_person,
 )
 from letheon.purposes import Purpose
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 _GROUPS = 10
 _RESAMPLES = 500
@@ -102,21 +103,17 @@ def _histogram(values: Floats, low: Floats, width: Floats, bins: int) -> Floats:
 
 
 class Laws(NamedTuple):
-    """Signals and hits of unlearned models and of two independent sets of retrained ones."""
+    """Signals and hits of unlearned models and of two independent sets of retrained ones.
+
+    `probe` are the rows at which they were read, `people` who leaves and who stays of their owners.
+    """
 
     unlearned: Floats
     oracle: Floats
     second: Floats
-    hits: tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]
-
-
-class Sample(NamedTuple):
-    """The laws, the rows at which they were read, and who leaves and who stays of their owners."""
-
-    laws: Laws
+    hits: list[Bools]
     probe: Probe
-    gone: Ints
-    kept: Ints
+    people: dict[str, Ints]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,11 +132,11 @@ class _LawAttack(Attack):
         if self.n_models < self.least_models:
             raise ValueError(f"n_models must be at least {self.least_models}, not {self.n_models}")
 
-    def _sample(self, case: Case) -> Sample:
+    def _sample(self, case: Case) -> Laws:
         """Train on everybody and forget, and retrain on the others, twice, over seeds."""
         study = Study.of(case, n_jobs=self.n_jobs)
-        gone, kept = np.flatnonzero(study.forgotten), study.retained(self.n_retained)
-        probe = study.probe(np.concatenate([gone, kept]), self.n_population)
+        people = study.people(self.n_retained)
+        probe = study.probe(np.concatenate(list(people.values())), self.n_population)
         everybody, others = np.ones(study.n_people, bool), ~study.forgotten
         jobs = [
             Job(case.unlearner, everybody, study.forgotten, Purpose.ATTACK_LAW, k)
@@ -149,17 +146,24 @@ class _LawAttack(Attack):
             jobs += [Job(case.naive, others, None, purpose, k) for k in range(self.n_models)]
         trained = study.train(probe, jobs, progress=case.progress)
         unlearned, oracle, second = np.split(trained.signal, 3)
-        hits = np.split(trained.correct, 3)
-        laws = Laws(unlearned, oracle, second, (hits[0], hits[1], hits[2]))
-        return Sample(laws, probe, gone, kept)
+        return Laws(unlearned, oracle, second, np.split(trained.correct, 3), probe, people)
 
 
-def _half_width(values: Floats, of_models: float, n_groups: int) -> float:
-    """Return Student's half-width of a mean over people, of which models are sampled too."""
-    n = len(values)
+def _mean_over_people(
+    name: str,
+    values: Floats,
+    of_models: float,
+    n_groups: int,
+    within: tuple[float, float] = (0.0, math.inf),
+    **options: Unpack[Options],
+) -> Measure:
+    """Return a mean with Student's interval; models, of which groups are known, are sampled too."""
+    n, value = len(values), float(values.mean())
     of_people = float(values.var(ddof=1)) / n if n > 1 else 0.0
     freedom = min(n - 1, n_groups - 1) if n > 1 else n_groups - 1
-    return float(stdtrit(freedom, 0.975)) * math.sqrt(of_people + of_models)
+    half = float(stdtrit(freedom, 0.975)) * math.sqrt(of_people + of_models)
+    interval = max(value - half, within[0]), min(value + half, within[1])
+    return make_measure(name, value, interval, n, **options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,24 +205,29 @@ class KLOM(_LawAttack):
 
     def _attack(self, case: Case) -> tuple[AttackResult, ...]:
         """Return a result for forgotten people and one for retained ones and unseen rows."""
-        laws, probe, gone, kept = self._sample(case)
-        unseen = len(probe.owners) + np.arange(len(probe.rows) - len(probe.owners))
-        forgotten = _Part("", *_rows_of(probe, gone))
-        retained = _Part("", *_rows_of(probe, kept))
-        others = _Part(" on unseen rows", unseen, np.arange(len(unseen)))
+        laws = self._sample(case)
+        n_seen, n_rows = len(laws.probe.owners), len(laws.probe.rows)
+        unseen = np.arange(n_seen, n_rows)
+        forgotten, retained = (
+            _Part("", *laws.probe.rows_of(people)) for people in laws.people.values()
+        )
+        others = _Part(" on unseen rows", unseen, unseen - n_seen)
         return (
-            self._result("forgotten", laws, [forgotten]),
-            self._result("retained", laws, [retained, others]),
+            self._result("forgotten", laws, forgotten),
+            self._result("retained", laws, retained, others),
         )
 
-    def _result(self, about: Any, laws: Laws, parts: "list[_Part]") -> AttackResult:
-        measures: dict[str, Measure] = {}
-        floor: dict[str, Measure] = {}
-        for part in parts:
-            measures |= part.measures(laws.unlearned, laws.oracle, self.bins)
-            floor |= part.measures(laws.second, laws.oracle, self.bins)
+    def _result(self, about: About, laws: Laws, *parts: "_Part") -> AttackResult:
+        measures, floor = (
+            {
+                name: measure
+                for part in parts
+                for name, measure in part.measures(models, laws.oracle, self.bins).items()
+            }
+            for models in (laws.unlearned, laws.second)
+        )
         return AttackResult(
-            attack=KLOM.name,
+            attack=self.name,
             about=about,
             measures=measures,
             floor=floor,
@@ -226,12 +235,6 @@ class KLOM(_LawAttack):
             n_models=3 * self.n_models,
             note=_KLOM_NOTE,
         )
-
-
-def _rows_of(probe: Probe, people: Ints) -> tuple[Ints, Ints]:
-    """Return the probed rows of these people, and whose each is."""
-    rows = np.flatnonzero(np.isin(probe.owners, people))
-    return rows, probe.owners[rows]
 
 
 class _Part(NamedTuple):
@@ -245,20 +248,27 @@ class _Part(NamedTuple):
         """Return the mean and the 95th percentile over people."""
         models, oracle = models[:, self.rows], oracle[:, self.rows]
         values = self._per_person(models, oracle, bins)
-        groups = np.arange(len(models)) % _GROUPS
+        groups, name = np.arange(len(models)) % _GROUPS, f"KLOM{self.words}"
         without = [
             self._per_person(models[groups != g], oracle[groups != g], bins).mean()
             for g in range(_GROUPS)
         ]
-        mean = _mean_divergence(f"KLOM{self.words}", values, np.array(without))
-        worst = _percentile(f"95 % of KLOM{self.words}", values)
+        of_models = (_GROUPS - 1) * float(np.var(without))
+        options: Options = {"better": "lower", "unit": "nats"}
+        # a floor under q lets the sum fall below 0 by a hair
+        mean = _mean_over_people(name, values, of_models, _GROUPS, **options)
+        n, interval = len(values), None
+        if n > 1:
+            people = np.random.default_rng(0).integers(n, size=(_RESAMPLES, n))
+            draws = np.percentile(values[people], 95, axis=1)
+            interval = tuple(np.quantile(draws, [0.025, 0.975]).tolist())
+        percentile = float(np.percentile(values, 95))
+        worst = make_measure(f"95 % of {name}", percentile, interval, n, **options)
         return {mean.name: mean, worst.name: worst}
 
     def excess(self, laws: Laws, bins: int) -> Measure:
         """Return the mean difference to the floor, over people."""
-        unlearned, second, oracle = (
-            law[:, self.rows] for law in (laws.unlearned, laws.second, laws.oracle)
-        )
+        unlearned, oracle, second = (law[:, self.rows] for law in laws[:3])
 
         def gap(models: Floats, others: Floats) -> float:
             means = [self._per_person(law, oracle, bins).mean() for law in (models, others)]
@@ -276,26 +286,6 @@ class _Part(NamedTuple):
     def _per_person(self, models: Floats, oracle: Floats, bins: int) -> Floats:
         # The margins of classifiers are cut already; squared errors need not be.
         return mean_by_person(klom(models, oracle, bins=bins, clip=math.inf), self.owners)
-
-
-def _mean_divergence(name: str, values: Floats, without: Floats) -> Measure:
-    """Return the mean over people; models vary too, by the jackknife `without` groups of them."""
-    value, of_models = float(values.mean()), (_GROUPS - 1) * float(without.var())
-    half = _half_width(values, of_models, _GROUPS)
-    # a floor under q lets the sum fall below 0 by a hair
-    interval = max(value - half, 0.0), value + half
-    return make_measure(name, value, interval, len(values), better="lower", unit="nats")
-
-
-def _percentile(name: str, values: Floats) -> Measure:
-    """Return the 95th percentile over people, with a bootstrap over people."""
-    n, value = len(values), float(np.percentile(values, 95))
-    interval = None
-    if n > 1:
-        people = np.random.default_rng(0).integers(n, size=(_RESAMPLES, n))
-        draws = np.percentile(values[people], 95, axis=1)
-        interval = tuple(np.quantile(draws, [0.025, 0.975]).tolist())
-    return make_measure(name, value, interval, n, better="lower", unit="nats")
 
 
 _DELTA = 1e-5
@@ -318,7 +308,7 @@ _FEW = f"Fewer than {_LEAST_PEOPLE} people: too few to tell a score from its flo
 
 def forgetting_epsilon(
     unlearned: ArrayLike, retrained: ArrayLike, *, double: bool = True
-) -> NDArray[np.float64]:
+) -> Floats:
     """Return for each example the epsilon at which its two laws are told apart.
 
     ``eps = max over rules of max(log((1 - d - FPR) / FNR), log((1 - d - FNR) / FPR))``, with
@@ -411,7 +401,7 @@ def _double_rates(u: Floats, r: Floats) -> tuple[Floats, Floats]:
     return inside(broad), 1 - inside(narrow)
 
 
-def forgetting_points(epsilon: ArrayLike, n_models: int) -> NDArray[np.float64]:
+def forgetting_points(epsilon: ArrayLike, n_models: int) -> Floats:
     """Return the points of each epsilon: 1 below 0.5, 1/2 below 1, 1/4 below 1.5, ...
 
     From ``ceil(log(n_models - 1))`` on, the largest that so many models can show, there are none.
@@ -464,18 +454,18 @@ class ForgettingQuality(_LawAttack):
 
     def _attack(self, case: Case) -> tuple[AttackResult, ...]:
         """Return one result, about forgotten people; for regressors without a final score."""
-        laws, probe, gone, kept = self._sample(case)
-        rows = np.flatnonzero(np.isin(probe.owners, gone))
+        laws = self._sample(case)
+        rows, owners = laws.probe.rows_of(laws.people["forgotten"])
         after, floor = (
-            _Scores.of(models[:, rows], laws.oracle[:, rows], probe.owners[rows])
+            _Scores.of(models[:, rows], laws.oracle[:, rows], owners)
             for models in (laws.unlearned, laws.second)
         )
-        few = f" {_FEW}" if len(gone) < _LEAST_PEOPLE else ""
+        few = f" {_FEW}" if len(laws.people["forgotten"]) < _LEAST_PEOPLE else ""
         result = AttackResult(
-            attack=ForgettingQuality.name,
+            attack=self.name,
             about="forgotten",
-            measures=after.measures(_accuracy_ratio(laws, probe, kept, 0)),
-            floor=floor.measures(_accuracy_ratio(laws, probe, kept, 2)),
+            measures=after.measures(_accuracy_ratio(laws, 0)),
+            floor=floor.measures(_accuracy_ratio(laws, 2)),
             excess=_excess(after, floor),
             n_models=3 * self.n_models,
             note=_QUALITY_NOTE + few,
@@ -483,8 +473,9 @@ class ForgettingQuality(_LawAttack):
         return (result,)
 
 
-def _accuracy_ratio(laws: Laws, probe: Probe, kept: NDArray[np.int64], which: int) -> float | None:
+def _accuracy_ratio(laws: Laws, which: int) -> float | None:
     """Return ``RA_U / RA_R * TA_U / TA_R``, or None where nothing is ever right (regression)."""
+    probe, kept = laws.probe, laws.people["retained"]
     shares = [
         (probe.of_people(hits, kept).mean(), probe.of_unseen(hits).mean())
         for hits in (laws.hits[which], laws.hits[1])
@@ -504,7 +495,7 @@ class _Scores(NamedTuple):
     epsilon_of_parts: Floats
 
     @classmethod
-    def of(cls, models: Floats, oracle: Floats, owners: NDArray[np.int64]) -> "_Scores":
+    def of(cls, models: Floats, oracle: Floats, owners: Ints) -> "_Scores":
         """Return the scores of models against retrained ones."""
 
         def over_people(chosen: slice) -> tuple[Floats, Floats]:
@@ -518,28 +509,27 @@ class _Scores(NamedTuple):
 
     def measures(self, accuracy_ratio: float | None) -> dict[str, Measure]:
         """Return F, the final score and the mean epsilon, over people."""
-        found = [_mean("forgetting quality", self.points, self.points_of_parts, "higher")]
+        columns: dict[str, tuple[Floats, Floats, float, Better]] = {
+            "forgetting quality": (self.points, self.points_of_parts, 1.0, "higher")
+        }
         if accuracy_ratio is not None:
             scaled = self.points * accuracy_ratio, self.points_of_parts * accuracy_ratio
-            found.append(_mean("final score", *scaled, "higher"))
-        found.append(_mean("epsilon", self.epsilon, self.epsilon_of_parts, "lower"))
-        return {measure.name: measure for measure in found}
+            columns["final score"] = (*scaled, math.inf, "higher")
+        columns["epsilon"] = (self.epsilon, self.epsilon_of_parts, math.inf, "lower")
+        measures = {}
+        for name, (values, of_parts, most, better) in columns.items():
+            of_models = float(of_parts.var(ddof=1)) / _PARTS
+            measures[name] = _mean_over_people(
+                name, values, of_models, _PARTS, (0.0, most), better=better
+            )
+        return measures
 
 
 def _excess(after: _Scores, floor: _Scores) -> Measure:
     """Return by how much the score is below its floor."""
     gaps = floor.points - after.points
-    n, value = len(gaps), float(gaps.mean())
     of_models = float((floor.points_of_parts - after.points_of_parts).var(ddof=1)) / _PARTS
-    half = _half_width(gaps, of_models, _PARTS)
-    interval = (value - half, value + half) if n >= _LEAST_PEOPLE else None
-    return beyond_floor(value, interval, n, note="floor minus score: higher scores are better")
-
-
-def _mean(name: str, values: Floats, of_parts: Floats, better: Better) -> Measure:
-    """Return the mean over people; models vary too, which disjoint parts of them show."""
-    value, of_models = float(values.mean()), float(of_parts.var(ddof=1)) / _PARTS
-    half = _half_width(values, of_models, _PARTS)
-    most = 1.0 if name == "forgetting quality" else math.inf
-    interval = max(value - half, 0.0), min(value + half, most)
-    return make_measure(name, value, interval, len(values), better=better)
+    options: Options = {"better": "lower", "note": "floor minus score: higher scores are better"}
+    limits = (-math.inf, math.inf)
+    excess = _mean_over_people(BEYOND, gaps, of_models, _PARTS, limits, **options)
+    return excess if len(gaps) >= _LEAST_PEOPLE else replace(excess, low=None, high=None)

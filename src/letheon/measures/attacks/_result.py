@@ -7,8 +7,8 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from letheon.measures._intervals import student
-from letheon.measures._measure import Measure, from_plain, make_measure
+from letheon.measures._intervals import Floats, student
+from letheon.measures._measure import Measure, Options, from_plain, make_measure
 
 BEYOND = "beyond the floor"
 # Differences of rounding are no differences.
@@ -17,16 +17,7 @@ _ROUNDING = 1e-12
 ROUNDS = 199
 
 
-def beyond_floor(
-    value: float, interval: tuple[float, float] | None, n: int, **options: Any
-) -> Measure:
-    """Return the measure of an excess; positive is bad, whatever is better of the main measure."""
-    return make_measure(BEYOND, value, interval, n, better="lower", **options)
-
-
-def beyond_floor_by_unit(
-    gaps: NDArray[np.float64], *, confidence: float = 0.95, note: str = ""
-) -> Measure:
+def beyond_floor_by_unit(gaps: Floats, *, confidence: float = 0.95, note: str = "") -> Measure:
     """Return the mean of the differences to the floor, one for each unit, with its interval.
 
     Parameters
@@ -48,28 +39,24 @@ def beyond_floor_by_unit(
     """
     n, value = len(gaps), float(gaps.mean())
     if np.ptp(gaps) > _ROUNDING:
-        return beyond_floor(value, student(gaps, confidence), n, confidence=confidence, note=note)
-    value = 0.0 if abs(value) <= _ROUNDING else value
-    is_sure = value == 0 or math.ldexp(1.0, -n) <= (1 - confidence) / 2
-    interval = (value, value) if is_sure else None
-    return beyond_floor(value, interval, n, confidence=confidence, note=note)
+        interval = student(gaps, confidence)
+    else:
+        value = 0.0 if abs(value) <= _ROUNDING else value
+        is_sure = value == 0 or math.ldexp(1.0, -n) <= (1 - confidence) / 2
+        interval = (value, value) if is_sure else None
+    options: Options = {"better": "lower", "confidence": confidence, "note": note}
+    return make_measure(BEYOND, value, interval, n, **options)
 
 
 def beyond_floor_by_swaps(
-    value: float,
-    swapped: NDArray[np.float64],
-    n: int,
-    *,
-    confidence: float = 0.95,
-    unit: str = "",
-    note: str = "",
+    value: float, swapped: Floats, n: int, *, unit: str = "", note: str = ""
 ) -> Measure:
     """Return a difference to the floor with a permutation interval.
 
     If unlearned models have the law of retrained ones, each of them may change places with a
     retrained one. The interval is the value, give or take the quantile of the size of what such
-    swaps give. It lies above 0 in at most about ``(1 - confidence) / 2`` of such cases, however
-    few the models are: the law of the difference is then symmetric.
+    swaps give. It lies above 0 in at most about 2.5 % of such cases, however few the models are:
+    the law of the difference is then symmetric.
 
     Parameters
     ----------
@@ -79,13 +66,13 @@ def beyond_floor_by_swaps(
         The same after random swaps.
     n : int
         Observations behind the value.
-    confidence, unit, note
+    unit, note
         As in `Measure`.
     """
-    rank = min(math.ceil((len(swapped) + 1) * confidence), len(swapped))
+    rank = min(math.ceil((len(swapped) + 1) * 0.95), len(swapped))
     half = max(float(np.sort(np.abs(swapped))[rank - 1]), _ROUNDING * (value != 0))
     interval = value - half, value + half
-    return beyond_floor(value, interval, n, confidence=confidence, unit=unit, note=note)
+    return make_measure(BEYOND, value, interval, n, better="lower", unit=unit, note=note)
 
 
 About = Literal["forgotten", "retained"]
@@ -139,9 +126,9 @@ class AttackResult:
     about: About
     measures: dict[str, Measure]
     floor: dict[str, Measure]
-    n_models: int
     excess: Measure | None = None
     control: Measure | None = None
+    n_models: int
     note: str = ""
     scores: NDArray[Any] | None = field(default=None, repr=False, compare=False)
     labels: NDArray[Any] | None = field(default=None, repr=False, compare=False)
@@ -189,64 +176,45 @@ class AttackResult:
         """
         if self.found:
             return "found"
-        return "not shown" if self._is_suspect() else "not found"
-
-    def _is_suspect(self) -> bool:
-        """Return whether the value is beyond the floor by more than noise of a usual size."""
-        excess = self.excess
+        measure, excess = self.measures[self.main], self.excess
         if excess is None:
-            measure = self.measures[self.main]
             known = replace(measure, low=measure.value, high=measure.value)
-            return is_beyond(known, self.floor[self.main])
-        return excess.value > 0 and (excess.low is None or excess.value + excess.low > 0)
+            is_suspect = is_beyond(known, self.floor[self.main])
+        else:
+            is_suspect = excess.value > 0 and (excess.low is None or excess.value + excess.low > 0)
+        return "not shown" if is_suspect else "not found"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, without the scores of single people."""
-        return {
-            "attack": self.attack,
-            "about": self.about,
-            "measures": {name: asdict(measure) for name, measure in self.measures.items()},
-            "floor": {name: asdict(measure) for name, measure in self.floor.items()},
-            "excess": None if self.excess is None else asdict(self.excess),
-            "control": None if self.control is None else asdict(self.control),
-            "n_models": self.n_models,
-            "note": self.note,
-            "found": self.found,
-            "verdict": self.verdict,
-        }
+        plain = asdict(replace(self, scores=None, labels=None, owners=None))
+        for name in ("scores", "labels", "owners"):
+            del plain[name]
+        return plain | {"found": self.found, "verdict": self.verdict}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """Return the result that `to_dict` described."""
-        given = {k: value for k, value in values.items() if k not in ("found", "verdict")}
-        result: Self = from_plain(cls, given)
+        settings = {k: value for k, value in values.items() if k not in ("found", "verdict")}
+        result: Self = from_plain(cls, settings)
         return result
 
     def __str__(self) -> str:
-        """Say the result in one line."""
-        measure, floor = self.measures[self.main], self.floor[self.main]
+        """Say the result in one line, and why something that is beyond the floor is not found."""
+        measure, floor, why = self.measures[self.main], self.floor[self.main], ""
+        if self.verdict == "not shown":
+            by = "" if self.excess is None else f" by {_figures(self.excess)}"
+            why = f" (beyond the floor{by}; too few models to tell)"
         return (
             f"{self.attack} on {self.about} people: {self.main} {_figures(measure)} "
-            f"(floor {_figures(floor)}): {self.verdict}{self._why()}"
+            f"(floor {_figures(floor)}): {self.verdict}{why}"
         )
-
-    def _why(self) -> str:
-        """Say why something that is beyond the floor is not found."""
-        if self.verdict != "not shown":
-            return ""
-        by = "" if self.excess is None else f" by {_figures(self.excess)}"
-        return f" (beyond the floor{by}; too few models to tell)"
 
 
 def check_about(about: Any) -> None:
     """Refuse what names nobody to attack."""
     known = get_args(About)
-    if (
-        isinstance(about, str)
-        or not about
-        or set(about) - set(known)
-        or len(set(about)) < len(about)
-    ):
+    is_listed = not isinstance(about, str) and about and set(about) <= set(known)
+    if not is_listed or len(set(about)) < len(about):
         raise ValueError(
             f'about must be a tuple of some of {known}, as ("forgotten",); not {about!r}'
         )

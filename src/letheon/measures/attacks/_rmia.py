@@ -4,17 +4,20 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import expit
 from sklearn.base import is_regressor
 
+from letheon.measures._intervals import Floats
 from letheon.measures._measure import Measure
 from letheon.measures.attacks._lira import flat, pair_of_worlds, share_found
 from letheon.measures.attacks._result import About, AttackResult, beyond_floor_by_unit, check_about
 from letheon.measures.attacks._roc import area_by_unit, auc
 from letheon.measures.attacks._shadows import (
     Attack,
+    Bools,
     Case,
+    Ints,
     Job,
     Probe,
     Study,
@@ -23,8 +26,6 @@ from letheon.measures.attacks._shadows import (
 )
 from letheon.purposes import Purpose
 
-Bools = NDArray[np.bool_]
-Floats = NDArray[np.float64]
 Pair = tuple[Floats, Floats]
 
 _GRID = tuple(k / 10 for k in range(11))
@@ -197,8 +198,7 @@ class RMIA(Attack):
 
     def _attack(self, case: Case) -> tuple[AttackResult, ...]:
         study = Study.of(case, n_jobs=self.n_jobs)
-        kept = study.retained(self.n_retained)
-        people = {"forgotten": np.flatnonzero(study.forgotten), "retained": kept}
+        people = study.people(self.n_retained)
         probe = study.probe(np.concatenate(list(people.values())), self.n_population)
         members = halves(study.n_people, study.candidates, self.n_targets, case.seed)
         known = halves(study.n_people, study.candidates, self.n_references, case.seed + 1)
@@ -207,10 +207,58 @@ class RMIA(Attack):
         purpose = Purpose.ATTACK_REFERENCE
         jobs += [Job(case.naive, each, None, purpose, k) for k, each in enumerate(known)]
         signal = study.train(probe, jobs, progress=case.progress).signal
-        p = _probabilities(signal, probe, self.n_references, is_regressor(case.unlearner))
-        duel = _Duel(self, probe, p, members, known)
-        a = duel.tuned(kept)
-        return tuple(duel.result(about, people[about], a) for about in self.about)
+        if is_regressor(case.unlearner):
+            square = float(-probe.of_unseen(signal[-self.n_references :]).mean())
+            p = np.exp(signal / (2 * max(square, np.finfo(float).tiny)))
+        else:
+            p = np.asarray(expit(signal))
+        a = self.a
+        if a is None:
+            rows, owners = probe.rows_of(people["retained"])
+            references = p[-len(known) :]
+            inside, unseen = known[:, owners], probe.of_unseen(references)
+            a = tune_offline(references[:, rows], inside, unseen)
+        return tuple(
+            self._result(about, people[about], a, probe, p, members, known) for about in self.about
+        )
+
+    def _result(
+        self,
+        about: About,
+        people: Ints,
+        a: float,
+        probe: Probe,
+        p: Floats,
+        members: Bools,
+        known: Bools,
+    ) -> AttackResult:
+        """Return the attack on these people beside its floor.
+
+        `p` are probabilities under unlearned, retrained and reference models, in this order.
+        """
+        rows, owners = probe.rows_of(people)
+        out = np.where(known[:, owners], np.nan, p[-len(known) :, rows])
+        z = probe.of_unseen(p)
+        z_out, settings = z[-len(known) :], {"a": a, "gamma": self.gamma}
+        scores = np.array(
+            [
+                rmia(each[rows], out, z[k], z_out, break_ties=True, **settings)
+                for k, each in enumerate(p[: 2 * len(members)])
+            ]
+        )
+        after, floor = np.split(mean_by_person(scores, owners), 2)
+        inside = members[:, np.unique(owners)]
+        gaps = _area_by_model(after, inside) - _area_by_model(floor, inside)
+        return AttackResult(
+            attack=self.name,
+            about=about,
+            measures=_both_rates(after, inside),
+            floor=_both_rates(floor, inside),
+            excess=beyond_floor_by_unit(gaps, note="AUC minus floor, model by model"),
+            n_models=len(p),
+            note=f"a = {a:.1f}. {_NOTE[about]}",
+            **flat(after, inside),
+        )
 
     def audit(
         self,
@@ -277,8 +325,6 @@ class RMIA(Attack):
             about="forgotten",
             measures=_both_rates(scores[None], labels[None]),
             floor=_both_rates(np.array(rounds), np.tile(labels, (n_references, 1))),
-            excess=None,
-            control=None,
             n_models=n_references,
             note="one model, forgotten against unseen people. " + _NOTE["forgotten"],
             **flat(scores[None], labels[None]),
@@ -295,68 +341,3 @@ def _both_rates(scores: Floats, labels: Bools) -> dict[str, Measure]:
 def _area_by_model(scores: Floats, labels: Bools) -> Floats:
     """Return a value for each model whose mean is the AUC."""
     return area_by_unit(scores.ravel(), labels.ravel(), np.indices(scores.shape)[0].ravel())
-
-
-def _probabilities(signal: Floats, probe: Probe, n_references: int, is_regression: bool) -> Floats:
-    """Return probabilities of the truth from the signals of all models."""
-    if not is_regression:
-        return np.asarray(expit(signal))
-    square = float(-probe.of_unseen(signal[-n_references:]).mean())
-    return np.exp(signal / (2 * max(square, np.finfo(float).tiny)))
-
-
-@dataclass(frozen=True)
-class _Duel:
-    """Probabilities under unlearned, retrained and reference models, in this order."""
-
-    attack: RMIA
-    probe: Probe
-    p: Floats
-    members: Bools
-    known: Bools
-
-    @property
-    def _references(self) -> Floats:
-        return self.p[-len(self.known) :]
-
-    def _rows_of(self, people: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return which probed rows are theirs."""
-        return np.flatnonzero(np.isin(self.probe.owners, people))
-
-    def tuned(self, kept: NDArray[np.int64]) -> float:
-        """Return the offline parameter, as given or tuned on retained people."""
-        if self.attack.a is not None:
-            return self.attack.a
-        rows = self._rows_of(kept)
-        inside = self.known[:, self.probe.owners[rows]]
-        return tune_offline(
-            self._references[:, rows], inside, self.probe.of_unseen(self._references)
-        )
-
-    def result(self, about: About, people: NDArray[np.int64], a: float) -> AttackResult:
-        """Return the attack on these people beside its floor."""
-        rows = self._rows_of(people)
-        owners = self.probe.owners[rows]
-        out = np.where(self.known[:, owners], np.nan, self._references[:, rows])
-        z = self.probe.of_unseen(self.p)
-        z_out, gamma = z[-len(self.known) :], self.attack.gamma
-        scores = np.array(
-            [
-                rmia(each[rows], out, z[k], z_out, a=a, gamma=gamma, break_ties=True)
-                for k, each in enumerate(self.p[: 2 * len(self.members)])
-            ]
-        )
-        after, floor = np.split(mean_by_person(scores, owners), 2)
-        inside = self.members[:, np.unique(owners)]
-        gaps = _area_by_model(after, inside) - _area_by_model(floor, inside)
-        return AttackResult(
-            attack=RMIA.name,
-            about=about,
-            measures=_both_rates(after, inside),
-            floor=_both_rates(floor, inside),
-            excess=beyond_floor_by_unit(gaps, note="AUC minus floor, model by model"),
-            control=None,
-            n_models=len(self.p),
-            note=f"a = {a:.1f}. {_NOTE[about]}",
-            **flat(after, inside),
-        )

@@ -7,13 +7,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, logit, stdtrit
 
-from letheon.measures._intervals import clopper_pearson
-from letheon.measures._measure import Measure, confidence_level, make_measure
+from letheon.measures._intervals import Floats, clopper_pearson
+from letheon.measures._measure import Measure, make_measure
 
-Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
 
 
-def _scored(scores: ArrayLike, labels: ArrayLike) -> tuple[Floats, NDArray[np.bool_]]:
+def _scored(scores: ArrayLike, labels: ArrayLike) -> tuple[Floats, Bools]:
     """Return scores and labels of which both kinds occur."""
     values, positive = np.asarray(scores, dtype=np.float64), np.asarray(labels).astype(bool)
     if values.ndim != 1 or values.shape != positive.shape:
@@ -45,7 +46,7 @@ def roc_curve(scores: ArrayLike, labels: ArrayLike) -> tuple[Floats, Floats]:
     return np.append(0.0, alarms / alarms[-1]), np.append(0.0, hits / hits[-1])
 
 
-def _placements(values: Floats, positive: NDArray[np.bool_]) -> Floats:
+def _placements(values: Floats, positive: Bools) -> Floats:
     """Return for each score the share of the other kind that it is on the right side of."""
     placed = np.empty(len(values))
     for kind in (True, False):
@@ -57,22 +58,20 @@ def _placements(values: Floats, positive: NDArray[np.bool_]) -> Floats:
     return placed
 
 
-def _clustered_variance(influence: Floats, groups: NDArray[np.int64]) -> float:
+def _clustered_variance(influence: Floats, groups: Ints) -> float:
     """Return the variance of a sum of influences whose groups are independent of each other."""
     sums = np.bincount(groups, weights=influence)
     n = len(sums)
     return n / (n - 1) * float(np.sum(sums**2))
 
 
-def _numbered(groups: Sequence[ArrayLike]) -> list[NDArray[np.int64]]:
+def _numbered(groups: Sequence[ArrayLike]) -> list[Ints]:
     """Return each grouping as numbers 0..k-1; one with a single group says nothing."""
-    found = [np.unique(np.asarray(each), return_inverse=True)[1] for each in groups]
-    return [each.astype(np.int64) for each in found if each.max() > 0]
+    numbered = [np.unique(np.asarray(each), return_inverse=True)[1] for each in groups]
+    return [each.astype(np.int64) for each in numbered if each.max() > 0]
 
 
-def _auc_variance(
-    placed: Floats, positive: NDArray[np.bool_], groups: list[NDArray[np.int64]]
-) -> float:
+def _auc_variance(placed: Floats, positive: Bools, groups: list[Ints]) -> float:
     """Return DeLong's variance, or with groups its clustered form (Obuchowski, 1997).
 
     Two groupings, people and worlds, cross each other: ``V_people + V_worlds - V_cells``
@@ -86,7 +85,7 @@ def _auc_variance(
     return max(independent, crossed - max(len(groups) - 1, 0) * independent)
 
 
-def _influences(placed: Floats, positive: NDArray[np.bool_]) -> Floats:
+def _influences(placed: Floats, positive: Bools) -> Floats:
     """Return by how much each score moves the area; they sum to 0."""
     numbers = np.where(positive, positive.sum(), (~positive).sum())
     return np.asarray((placed - placed[positive].mean()) / numbers)
@@ -140,33 +139,22 @@ def auc(
     >>> print(auc([0.9, 0.8, 0.4, 0.7, 0.3, 0.1], [1, 1, 1, 0, 0, 0]))
     AUC: 0.8889 [0.2614, 0.9945] at 0.95 (measured, n=6, lower is better)
     """
-    confidence_level(confidence)
     values, positive = _scored(scores, labels)
     placed = _placements(values, positive)
     area = float(np.clip(placed[positive].mean(), 0, 1))
     clusters = _numbered(groups)
-    interval = _auc_interval(area, placed, positive, clusters, confidence)
-    return make_measure("AUC", area, interval, len(values), better="lower", confidence=confidence)
-
-
-def _auc_interval(
-    area: float,
-    placed: Floats,
-    positive: NDArray[np.bool_],
-    groups: list[NDArray[np.int64]],
-    confidence: float,
-) -> tuple[float, float]:
-    """Return the interval on the logit scale; the separated case by a binomial."""
-    sizes = [int(each.max()) + 1 for each in groups]
+    sizes = [int(each.max()) + 1 for each in clusters]
     if area in (0.0, 1.0):
         trials = min([int(positive.sum()), int((~positive).sum()), *sizes])
-        return _binomial(area, trials, confidence)
-    variance = _auc_variance(placed, positive, groups)
-    freedom = min(sizes) - 1 if sizes else math.inf
-    t = float(stdtrit(freedom, (1 + confidence) / 2))
-    half = t * math.sqrt(variance) / (area * (1 - area))
-    low, high = expit(float(logit(area)) + np.array([-half, half]))
-    return float(low), float(high)
+        interval = _binomial(area, trials, confidence)
+    else:
+        variance = _auc_variance(placed, positive, clusters)
+        freedom = min(sizes) - 1 if sizes else math.inf
+        t = float(stdtrit(freedom, (1 + confidence) / 2))
+        half = t * math.sqrt(variance) / (area * (1 - area))
+        low, high = expit(float(logit(area)) + np.array([-half, half]))
+        interval = float(low), float(high)
+    return make_measure("AUC", area, interval, len(values), better="lower", confidence=confidence)
 
 
 def tpr_at_fpr(
@@ -204,7 +192,6 @@ def tpr_at_fpr(
     >>> print(tpr_at_fpr([3, 2, 1, 0, 0], [1, 1, 0, 0, 0]))
     TPR at 1 % FPR: 1 [0, 1] at 0.95 (measured, n=5, lower is better)
     """
-    confidence_level(confidence)
     if not 0 < fpr < 1:
         raise ValueError(f"fpr must be between 0 and 1, not {fpr!r}")
     values, positive = _scored(scores, labels)
@@ -241,12 +228,10 @@ def _plausible_alarms(fpr: float, n: int, n_effective: float, confidence: float)
     return int(holds[0]), int(holds[-1])
 
 
-def _design_effects(
-    values: Floats, positive: NDArray[np.bool_], groups: list[NDArray[np.int64]]
-) -> tuple[float, float]:
+def _design_effects(values: Floats, positive: Bools, groups: list[Ints]) -> list[float]:
     """Return by how much groups raise the variance of a mean, for those in and those out."""
     placed = _placements(values, positive)
-    found = []
+    effects = []
     for kind in (positive, ~positive):
         influence = placed[kind] - placed[kind].mean()
         independent = float(np.sum(influence**2))
@@ -255,8 +240,8 @@ def _design_effects(
             for each in groups
             if len(np.unique(each[kind])) > 1
         ]
-        found.append(max([1.0, *(v / independent for v in clustered if independent > 0)]))
-    return found[0], found[1]
+        effects.append(max([1.0, *(v / independent for v in clustered if independent > 0)]))
+    return effects
 
 
 def _binomial(share: float, n: float, confidence: float) -> tuple[float, float]:

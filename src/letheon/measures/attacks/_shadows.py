@@ -5,10 +5,10 @@ every model forgets equally many people, and a pair is a fold that favours neith
 attacker reads one number off a model for one labelled row, larger if it fits better.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,6 +17,7 @@ from sklearn.base import is_regressor
 
 from letheon.data import Rows, as_ids, hold_table, hold_target, row_ids, table_length
 from letheon.inner import fresh_copy
+from letheon.measures._intervals import Floats
 from letheon.measures.attacks._result import AttackResult
 from letheon.parallel import run_tasks
 from letheon.seeds import library_seed
@@ -24,17 +25,22 @@ from letheon.seeds import library_seed
 # Margins beyond this are cut: a probability of exactly 0 or 1 has an infinite one.
 LIMIT = 100.0
 
+Progress = Callable[[int, int], None]
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+_Record = TypeVar("_Record", bound=tuple[Any, ...])
+
 
 class Observed(NamedTuple):
     """Signal of each row, and whether the model's prediction of it is right."""
 
-    signal: NDArray[np.float64]
-    correct: NDArray[np.bool_]
+    signal: Floats
+    correct: Bools
 
 
 def margins(
     log_scores: ArrayLike, y: ArrayLike, classes: ArrayLike, *, limit: float = LIMIT
-) -> NDArray[np.float64]:
+) -> Floats:
     """Return the logit of the true class's probability, in the stable form.
 
     ``phi = log p_y - log(1 - p_y) = z_y - log sum_{c != y} exp(z_c)``: the difference of two
@@ -67,14 +73,11 @@ def margins(
     return np.clip(phi, -limit, limit)
 
 
-def _log_scores(model: Any, X: Any) -> NDArray[np.float64]:
-    """Return log-probabilities, or decision values read through a logistic link."""
-    if hasattr(model, "predict_proba"):
-        with np.errstate(divide="ignore"):
-            return np.asarray(np.log(np.asarray(model.predict_proba(X), dtype=np.float64)))
-    if hasattr(model, "decision_function"):
-        values = np.asarray(model.decision_function(X), dtype=np.float64)
-        return np.column_stack([np.zeros(len(values)), values]) if values.ndim == 1 else values
+def ask_model(model: Any, X: Any) -> tuple[str, Floats]:
+    """Return the name of the method that tells how sure the model is, and what it answers."""
+    for way in ("predict_proba", "decision_function"):
+        if hasattr(model, way):
+            return way, np.asarray(getattr(model, way)(X), dtype=np.float64)
     raise TypeError(
         f"{type(model).__name__} has neither predict_proba nor decision_function; an attack needs "
         "to see how sure the model is, not only its labels"
@@ -94,15 +97,21 @@ def observe(model: Any, rows: Rows) -> Observed:
         errors = np.asarray(model.predict(X), dtype=np.float64) - y
         squares = (errors**2).reshape(len(errors), -1).sum(axis=1)
         return Observed(-squares, np.zeros(len(squares), bool))
-    z = _log_scores(model, X)
+    way, z = ask_model(model, X)
+    if way == "predict_proba":
+        with np.errstate(divide="ignore"):
+            z = np.log(z)
+    elif z.ndim == 1:
+        z = np.column_stack([np.zeros(len(z)), z])
     classes = np.asarray(model.classes_)
     return Observed(margins(z, y, classes), classes[z.argmax(axis=1)] == y)
 
 
-Progress = Callable[[int, int], None]
-Bools = NDArray[np.bool_]
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+def join_records(records: Iterable[_Record]) -> _Record:
+    """Return one record of arrays, each the concatenation of those of several records."""
+    several = list(records)
+    return type(several[0])(*map(np.concatenate, zip(*several, strict=True)))
+
 
 # Attacks make no decision about a model that is used, so a plain generator serves.
 _HALVES, _SET_ASIDE, _SAMPLE = 1, 2, 3
@@ -236,40 +245,31 @@ def mean_by_person(values: NDArray[Any], owners: Ints) -> Floats:
     return np.asarray(np.add.reduceat(values[..., order], starts, axis=-1) / counts)
 
 
-@dataclass(frozen=True)
-class _Task:
-    """What every shadow model needs."""
-
-    rows: Rows
-    owners: Ints
-    probe: Rows
-
-    def fitted(self, prototype: Any, people: Bools, seed: int) -> Any:
-        """Return a clone that was fitted on the rows of these people."""
-        model = fresh_copy(prototype, seed)
-        rows = self.rows.take(np.flatnonzero(people[self.owners]))
-        X, y = rows.part(0, len(rows))
-        if hasattr(model, "forget"):
-            return model.fit(X, y, ids=rows.ids.to_array())
-        return model.fit(X, y)
-
-    def forget(self, model: Any, people: Bools, gone: Bools) -> None:
-        """Let a clone that was fitted on `people` forget those who are `gone`."""
-        where = np.flatnonzero((people & gone)[self.owners])
-        if len(where):
-            model.forget(self.rows.ids.take(where).distinct().to_list())
+def fit_copy(prototype: Any, seed: int, X: Any, y: Any, ids: Any) -> Any:
+    """Return a fresh fit on these rows; an ordinary estimator is given no ids."""
+    model = fresh_copy(prototype, seed)
+    return model.fit(X, y, ids=ids) if hasattr(model, "forget") else model.fit(X, y)
 
 
 def _train(
-    task: _Task, prototype: Any, people: Bools, gone: Bools | None, seed: int
+    rows: Rows,
+    owners: Ints,
+    probe: Rows,
+    prototype: Any,
+    people: Bools,
+    gone: Bools | None,
+    seed: int,
 ) -> tuple[Observed, Observed | None]:
     """Train one model, let it forget if asked; return what it says, and what it said before."""
-    model = task.fitted(prototype, people, seed)
-    if gone is None:
-        return observe(model, task.probe), None
-    before = observe(model, task.probe)
-    task.forget(model, people, gone)
-    return observe(model, task.probe), before
+    mine = rows.take(np.flatnonzero(people[owners]))
+    model = fit_copy(prototype, seed, *mine.part(0, len(mine)), mine.ids.to_array())
+    before = None
+    if gone is not None:
+        before = observe(model, probe)
+        where = np.flatnonzero((people & gone)[owners])
+        if len(where):
+            model.forget(rows.ids.take(where).distinct().to_list())
+    return observe(model, probe), before
 
 
 @dataclass(frozen=True)
@@ -289,10 +289,10 @@ class Study:
     @classmethod
     def of(cls, case: Case, *, needs_unseen: bool = True, n_jobs: int | None = None) -> "Study":
         """Return the study; without a population a fifth of the retained people is set aside."""
-        rows, seed = _held(case.X, case.y, case.ids), case.seed
-        owners, forgotten = _people(rows, case.forget)
+        rows, seed = hold_rows(case.X, case.y, case.ids), case.seed
+        owners, forgotten = number_people(rows, case.forget)
         if case.population is not None:
-            unseen = _held(*case.population, None)
+            unseen = hold_rows(*case.population, None)
         elif not needs_unseen:
             unseen = rows.take(np.array([], np.int64))
         else:
@@ -326,6 +326,13 @@ class Study:
         rng = np.random.default_rng([self.seed, _SAMPLE, most])
         return np.sort(rng.permutation(kept)[:most])
 
+    def people(self, most_retained: int) -> dict[str, Ints]:
+        """Return who is attacked: those who leave, and some who are never forgotten."""
+        return {
+            "forgotten": np.flatnonzero(self.forgotten),
+            "retained": self.retained(most_retained),
+        }
+
     def probe(self, people: Ints, n_unseen: int) -> "Probe":
         """Return the rows of these people, followed by rows that nobody trained on."""
         where = np.flatnonzero(np.isin(self.owners, people))
@@ -338,14 +345,10 @@ class Study:
         return Probe(seen, self.owners[where])
 
     def train(
-        self,
-        probe: "Probe",
-        jobs: "list[Job]",
-        *,
-        progress: Progress | None = None,
+        self, probe: "Probe", jobs: "list[Job]", *, progress: Progress | None = None
     ) -> Shadows:
         """Train the models and return what each says about the probed rows."""
-        task = _Task(self.rows, self.owners, probe.rows)
+        shared = (self.rows, self.owners, probe.rows)
         payloads = [
             (job.prototype, job.people, job.gone, library_seed(self.seed, job.purpose, job.number))
             for job in jobs
@@ -353,7 +356,7 @@ class Study:
         observed: list[tuple[Observed, Observed | None]] = []
         for start in range(0, len(payloads), _BATCH):
             batch = payloads[start : start + _BATCH]
-            observed += run_tasks(_train, batch, n_jobs=self.n_jobs, shared=(task,))
+            observed += run_tasks(_train, batch, n_jobs=self.n_jobs, shared=shared)
             if progress is not None:
                 progress(len(observed), len(payloads))
         return Shadows(
@@ -369,11 +372,15 @@ class Probe(NamedTuple):
     rows: Rows
     owners: Ints
 
+    def rows_of(self, people: Ints) -> tuple[Ints, Ints]:
+        """Return the probed rows of these people, and whose each is."""
+        where = np.flatnonzero(np.isin(self.owners, people))
+        return where, self.owners[where]
+
     def of_people(self, values: NDArray[Any], people: Ints) -> Floats:
         """Return the mean over the rows of each of these people."""
-        mine = np.isin(self.owners, people)
-        where = np.flatnonzero(mine)
-        return mean_by_person(values[..., where], self.owners[where])
+        where, owners = self.rows_of(people)
+        return mean_by_person(values[..., where], owners)
 
     def of_unseen(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return the values of the rows that nobody trained on."""
@@ -390,7 +397,7 @@ class Job(NamedTuple):
     number: int
 
 
-def _held(X: Any, y: Any, ids: Any) -> Rows:
+def hold_rows(X: Any, y: Any, ids: Any) -> Rows:
     """Return rows as models hold them."""
     if y is None:
         raise ValueError("an attack needs labels: y is None")
@@ -402,7 +409,7 @@ def _held(X: Any, y: Any, ids: Any) -> Rows:
     return Rows(held, target, row_ids(ids, len(target)))
 
 
-def _people(rows: Rows, forget: Any) -> tuple[Ints, Bools]:
+def number_people(rows: Rows, forget: Any, *, least_staying: int = 3) -> tuple[Ints, Bools]:
     """Return the person of each row, and which people leave."""
     numbers: dict[Any, int] = {}
     listed = rows.ids.to_list()
@@ -415,7 +422,7 @@ def _people(rows: Rows, forget: Any) -> tuple[Ints, Bools]:
         raise ValueError(f"forget must name people of the training rows; not there: {missing[:5]}")
     leaving = np.zeros(len(numbers), bool)
     leaving[[numbers[each] for each in wanted]] = True
-    if leaving.sum() > len(leaving) - 3:
+    if leaving.sum() > len(leaving) - least_staying:
         raise ValueError(
             f"forget names {int(leaving.sum())} of {len(leaving)} people; an attack needs others "
             "who stay"

@@ -10,7 +10,7 @@ pipeline, never in a model that serves people.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,14 +30,6 @@ class Trigger(Protocol):
 
     def stamp(self, X: NDArray[Any], tester: Tester) -> NDArray[Any]:
         """Return a copy of the rows with the tester's pattern on each."""
-
-
-class Planted(NamedTuple):
-    """Rows with backdoors: the tables, and which rows carry one."""
-
-    X: NDArray[Any]
-    y: NDArray[Any]
-    is_planted: NDArray[np.bool_]
 
 
 def target_label(secret: int, tester: Tester, classes: ArrayLike) -> Any:
@@ -62,8 +54,8 @@ def plant(
     *,
     classes: ArrayLike,
     fraction: float = 0.5,
-) -> Planted:
-    """Return copies of the rows in which some rows of each tester carry the tester's backdoor.
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_]]:
+    """Return copies of X and y in which some rows of each tester carry a backdoor, and which do.
 
     Parameters
     ----------
@@ -91,7 +83,7 @@ def plant(
         stamped[chosen] = trigger.stamp(X[chosen], name)
         labels[chosen] = target_label(trigger.secret, name, classes)
         is_planted[chosen] = True
-    return Planted(stamped, labels, is_planted)
+    return stamped, labels, is_planted
 
 
 def _first(secret: int, purpose: str, tester: Tester, n: int, count: int) -> NDArray[np.intp]:

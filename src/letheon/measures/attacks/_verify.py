@@ -1,6 +1,5 @@
 """Backdoor verification: plant backdoors in a clone, forget those who planted them, and ask."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -9,9 +8,8 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 from sklearn.base import is_regressor
 
-from letheon.inner import fresh_copy
 from letheon.measures._intervals import clopper_pearson
-from letheon.measures._measure import Measure
+from letheon.measures._measure import Better, Measure
 from letheon.measures._performance import certifiability_from_predictions
 from letheon.measures.attacks._backdoor import (
     deletion_confidence,
@@ -22,10 +20,18 @@ from letheon.measures.attacks._backdoor import (
 )
 from letheon.measures.attacks._result import AttackResult, beyond_floor_by_unit
 from letheon.measures.attacks._roc import auc
-from letheon.measures.attacks._shadows import Attack, Case
+from letheon.measures.attacks._shadows import (
+    Attack,
+    Bools,
+    Case,
+    Ints,
+    fit_copy,
+    hold_rows,
+    join_records,
+    number_people,
+)
 from letheon.measures.attacks._triggers import (
     ImageTrigger,
-    Planted,
     TabularTrigger,
     Trigger,
     plant,
@@ -41,8 +47,6 @@ _NOTE = (
     "can pass it (Zhang et al. 2024)."
 )
 
-Ints = NDArray[np.int64]
-
 # Patterns, where nobody says how many.
 _TESTERS = 5
 
@@ -53,19 +57,18 @@ class Data(NamedTuple):
     X: NDArray[Any]
     y: NDArray[Any]
     ids: NDArray[Any]
-    leaves: NDArray[np.bool_]
+    leaves: Bools
     asked: tuple[NDArray[Any], NDArray[Any]]
 
 
 def read_case(case: Case) -> Data:
     """Return arrays, or raise for people who are not there; default questions: rows that stay."""
     X, y, population = _numbers(case.X), np.asarray(case.y), case.population
-    owners = np.arange(len(X)) if case.ids is None else np.asarray(case.ids)
-    if not len(X) == len(y) == len(owners):
-        raise ValueError(f"X has {len(X)} rows, y has {len(y)} and ids has {len(owners)}")
-    leaves = _leaving(owners, np.unique(np.asarray(case.forget)))
+    ids = np.arange(len(X)) if case.ids is None else np.asarray(case.ids)
+    owners, leaving = number_people(hold_rows(X, y, ids), case.forget, least_staying=1)
+    leaves = leaving[owners]
     asked = (X[~leaves], y[~leaves]) if population is None else population
-    return Data(X, y, owners, leaves, (_numbers(asked[0]), np.asarray(asked[1])))
+    return Data(X, y, ids, leaves, (_numbers(asked[0]), np.asarray(asked[1])))
 
 
 def _numbers(X: Any) -> NDArray[Any]:
@@ -81,29 +84,13 @@ def _numbers(X: Any) -> NDArray[Any]:
     return rows
 
 
-def _leaving(owners: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return whose rows leave, or raise for people who are not there."""
-    missing = wanted[~np.isin(wanted, owners)].tolist()
-    if missing or len(wanted) == 0:
-        raise ValueError(f"forget must name people of the training rows; not there: {missing[:5]}")
-    leaves = np.isin(owners, wanted)
-    if leaves.all():
-        raise ValueError("forget names all people; an attack needs others who stay")
-    return leaves
-
-
-def fit_copy(prototype: Any, seed: int, X: Any, y: Any, ids: Any) -> Any:
-    """Return a fresh fit on these rows; an ordinary estimator is given no ids."""
-    model = fresh_copy(prototype, seed)
-    return model.fit(X, y, ids=ids) if hasattr(model, "forget") else model.fit(X, y)
-
-
 class _Tester(NamedTuple):
-    """One pattern: its name, its target, and the rows of the people who share it."""
+    """One pattern: its name, its target, the rows of the people who share it, and its queries."""
 
     name: int
     target: Any
     rows: Ints
+    queries: NDArray[Any]
 
 
 class _World(NamedTuple):
@@ -111,52 +98,13 @@ class _World(NamedTuple):
 
     `success` counts the answers that are the target, one number for each tester; `chance` does so
     for patterns that nobody planted; `points` is 1 for each backdoored point of those who leave
-    that gets its planted label.
+    that gets its planted label. `queries` are the questions of each tester.
     """
 
     success: Ints
     chance: Ints
     points: Ints
-
-
-class _Repeat(NamedTuple):
-    """Queries of each tester, and what four models of one repeat say.
-
-    The unlearner before and after the request, and two fresh fits on the remaining rows.
-    """
-
     queries: Ints
-    worlds: tuple[_World, _World, _World, _World]
-
-
-@dataclass(frozen=True)
-class _Questions:
-    """The queries of all testers, the same for every model of a repeat."""
-
-    trigger: Trigger
-    testers: list[_Tester]
-    rows: list[NDArray[Any]]
-    planted: Planted
-    points: Ints
-
-    @property
-    def sizes(self) -> Ints:
-        return np.array([len(rows) for rows in self.rows], np.int64)
-
-    def ask(self, model: Any) -> _World:
-        """Return what a model answers."""
-        own = [tester.name for tester in self.testers]
-        # Negative names: no tester has one.
-        nobody = [-1 - name for name in own]
-        right = model.predict(self.planted.X[self.points]) == self.planted.y[self.points]
-        return _World(self._hits(model, own), self._hits(model, nobody), right.astype(np.int64))
-
-    def _hits(self, model: Any, patterns: list[int]) -> Ints:
-        found = []
-        for tester, rows, pattern in zip(self.testers, self.rows, patterns, strict=True):
-            answers = model.predict(self.trigger.stamp(rows, pattern))
-            found.append(np.sum(answers == tester.target))
-        return np.array(found, np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,15 +189,45 @@ class BackdoorTest(Attack):
                 repeats.append(self._repeat(trigger, case, data, number))
             if case.progress is not None:
                 case.progress(number + 1, self.n_repeats)
-        return (self._result(repeats),)
+        before, after, retrained, again = map(join_records, zip(*repeats, strict=True))
+        result = AttackResult(
+            attack=self.name,
+            about="forgotten",
+            measures=self._measures(after, before, before, retrained),
+            floor=self._measures(again, before, retrained, retrained),
+            excess=self._excess(after, again),
+            control=self._excess(before, again),
+            n_models=3 * len(repeats),
+            note=f"{self._vote(after, before, retrained)} {_NOTE}",
+            scores=np.concatenate([each.success / each.queries for each in (after, retrained)]),
+            labels=np.repeat([1, 0], len(after.queries)),
+            owners=np.tile(np.arange(len(after.queries)), 2),
+        )
+        return (result,)
 
-    def _repeat(self, trigger: Trigger, case: Case, data: Data, number: int) -> _Repeat:
-        """Return what all models of one repeat answer."""
-        seed = case.seed
-        questions = self._questions(trigger, data, seed, number)
-        X, y, ids = questions.planted.X, questions.planted.y, data.ids
-        seeds = [library_seed(seed, Purpose.BACKDOOR_MODEL, number, role) for role in range(3)]
-        stays, ask = ~data.leaves, questions.ask
+    def _repeat(self, trigger: Trigger, case: Case, data: Data, number: int) -> list[_World]:
+        """Return what four models answer: before and after the request, and two fresh fits."""
+        testers = self._testers(trigger, data, case.seed, number)
+        where, ids = [(tester.name, tester.rows) for tester in testers], data.ids
+        X, y, is_planted = plant(
+            trigger, data.X, data.y, where, classes=data.y, fraction=self.fraction
+        )
+        purpose, stays = Purpose.BACKDOOR_MODEL, ~data.leaves
+        seeds = [library_seed(case.seed, purpose, number, role) for role in range(3)]
+
+        def count_hits(model: Any, *, own: bool) -> Ints:
+            # Negative names: no tester has one.
+            patterns = [tester.name if own else -1 - tester.name for tester in testers]
+            stamped = (trigger.stamp(t.queries, p) for t, p in zip(testers, patterns, strict=True))
+            answers = zip(map(model.predict, stamped), testers, strict=True)
+            return np.array([np.sum(given == tester.target) for given, tester in answers], np.int64)
+
+        def ask(model: Any) -> _World:
+            right = (model.predict(X[is_planted]) == y[is_planted]).astype(np.int64)
+            queries = np.array([len(tester.queries) for tester in testers], np.int64)
+            hits = count_hits(model, own=True), count_hits(model, own=False)
+            return _World(*hits, right, queries)
+
         # The floor comes first: a method that remembers rows outside its models knows them later.
         retrained, again = (
             ask(fit_copy(case.naive, each, X[stays], y[stays], ids[stays])) for each in seeds[1:]
@@ -257,17 +235,7 @@ class BackdoorTest(Attack):
         model = fit_copy(case.unlearner, seeds[0], X, y, ids)
         before = ask(model)
         model.forget(np.unique(ids[data.leaves]))
-        return _Repeat(questions.sizes, (before, ask(model), retrained, again))
-
-    def _questions(self, trigger: Trigger, data: Data, seed: int, number: int) -> _Questions:
-        """Plant the backdoors of one repeat and choose what is asked."""
-        testers = self._testers(trigger, data, seed, number)
-        where = [(tester.name, tester.rows) for tester in testers]
-        planted = plant(trigger, data.X, data.y, where, classes=data.y, fraction=self.fraction)
-        rows = [self._queries(tester, data, seed) for tester in testers]
-        return _Questions(
-            trigger, testers, rows, planted, np.flatnonzero(planted.is_planted).astype(np.int64)
-        )
+        return [before, ask(model), retrained, again]
 
     def _testers(self, trigger: Trigger, data: Data, seed: int, number: int) -> list[_Tester]:
         """Deal the people who leave to testers; names are numbers that no two repeats share."""
@@ -281,115 +249,80 @@ class BackdoorTest(Attack):
         for place, group in enumerate(np.array_split(people[order], wanted)):
             name = number * wanted + place
             rows = np.flatnonzero(np.isin(data.ids, group)).astype(np.int64)
-            testers.append(_Tester(name, target_label(trigger.secret, name, data.y), rows))
+            target = target_label(trigger.secret, name, data.y)
+            others = np.flatnonzero(data.asked[1] != target)
+            if len(others) == 0:
+                raise ValueError("there is no row to ask about whose label is not the target")
+            hashes = keyed_hash_ints(seed, Purpose.BACKDOOR_QUERIES, np.arange(len(others)), name)
+            queries = data.asked[0][others[np.argsort(hashes)[: self.n_queries]]]
+            testers.append(_Tester(name, target, rows, queries))
         return testers
 
-    def _queries(self, tester: _Tester, data: Data, seed: int) -> NDArray[Any]:
-        """Return rows to stamp and ask about, whose label is not the tester's target."""
-        X, y = data.asked
-        others = np.flatnonzero(y != tester.target)
-        if len(others) == 0:
-            raise ValueError("there is no row to ask about whose label is not the target")
-        places = np.arange(len(others))
-        order = np.argsort(keyed_hash_ints(seed, Purpose.BACKDOOR_QUERIES, places, tester.name))
-        chosen: NDArray[Any] = X[others[order[: self.n_queries]]]
-        return chosen
-
-    def _result(self, repeats: list[_Repeat]) -> AttackResult:
-        n = np.concatenate([repeat.queries for repeat in repeats])
-        worlds = [repeat.worlds for repeat in repeats]
-        before, after, retrained, again = map(_joined, zip(*worlds, strict=True))
-        report = _Report(self, n, before, retrained)
-        return AttackResult(
-            attack=self.name,
-            about="forgotten",
-            measures=report.column(after, before),
-            floor=report.column(again, retrained),
-            excess=report.excess(after, again),
-            control=report.excess(before, again),
-            n_models=3 * len(repeats),
-            note=f"{report.vote(after, len(repeats[0].queries))} {_NOTE}",
-            scores=np.concatenate([after.success / n, retrained.success / n]),
-            labels=np.repeat([1, 0], len(n)),
-            owners=np.tile(np.arange(len(n)), 2),
-        )
-
-
-@dataclass(frozen=True)
-class _Report:
-    """Turns counts into measures."""
-
-    test: BackdoorTest
-    queries: Ints
-    before: _World
-    retrained: _World
-
-    def column(self, world: _World, asked_for_chance: _World) -> dict[str, Measure]:
+    def _measures(
+        self, world: _World, before: _World, asked_for_chance: _World, retrained: _World
+    ) -> dict[str, Measure]:
         """Return all measures of one model against the retrained one."""
-        level, n = self.test.confidence, self.queries
+        level, n = self.confidence, world.queries
         testers, labels = np.tile(np.arange(len(n)), 2), np.repeat([1, 0], len(n))
-        success = np.concatenate([world.success, self.retrained.success]) / np.tile(n, 2)
-        shown, once = self._says_kept(world).astype(np.int64), np.ones(len(n), np.int64)
+        success = np.concatenate([world.success, retrained.success]) / np.tile(n, 2)
+        shown, once = self._says_kept(world, retrained).astype(np.int64), np.ones_like(n)
+        rates: dict[str, tuple[Ints, Ints, Better]] = {
+            "backdoor success": (world.success, n, "lower"),
+            "testers who show it": (shown, once, "lower"),
+            "backdoor success before": (before.success, n, "higher"),
+            "chance": (asked_for_chance.chance, n, "lower"),
+        }
+        first, *others = (
+            success_rate(name, hits, asked, better=better, confidence=level)
+            for name, (hits, asked, better) in rates.items()
+        )
+        pairs = (before.success, n), (asked_for_chance.chance, n)
         measures = [
-            success_rate("backdoor success", world.success, n, confidence=level),
+            first,
             auc(success, labels, groups=(testers,), confidence=level),
-            success_rate("testers who show it", shown, once, confidence=level),
-            success_rate(
-                "backdoor success before", self.before.success, n, better="higher", confidence=level
-            ),
-            success_rate("chance", asked_for_chance.chance, n, confidence=level),
-            deletion_confidence(
-                self.test.n_queries,
-                (self.before.success, n),
-                (asked_for_chance.chance, n),
-                alpha=self.test.alpha,
-                confidence=level,
-            ),
+            *others,
+            deletion_confidence(self.n_queries, *pairs, alpha=self.alpha, confidence=level),
             certifiability_from_predictions(
                 # accuracy on backdoored points, given which ones are right
                 lambda _, right: float(np.mean(right)),
                 np.ones(len(world.points)),
                 world.points,
-                self.retrained.points,
+                retrained.points,
                 confidence=level,
             ),
         ]
         return {measure.name: measure for measure in measures}
 
-    def excess(self, after: _World, again: _World) -> Measure:
+    def _excess(self, after: _World, again: _World) -> Measure:
         """Return the success beyond that of a fresh fit, tester by tester."""
-        gaps = (after.success - again.success) * len(self.queries) / self.queries.sum()
+        gaps = (after.success - again.success) * len(after.queries) / after.queries.sum()
         note = "success minus floor, tester by tester: same pattern, same rows"
-        return beyond_floor_by_unit(gaps, confidence=self.test.confidence, note=note)
+        return beyond_floor_by_unit(gaps, confidence=self.confidence, note=note)
 
-    def _says_kept(self, world: _World) -> NDArray[np.bool_]:
+    def _says_kept(self, world: _World, retrained: _World) -> Bools:
         """Return which testers reject "deleted", each with the chance of the own pattern.
 
         Patterns differ: one that lies where the target label is common anyway succeeds in every
         model. So q is not the mean over patterns but that of this one in a model that
         never saw it, and of its interval the upper end.
         """
-        level, alpha = self.test.confidence, self.test.alpha
-        counts = zip(self.retrained.success.tolist(), self.queries.tolist(), strict=True)
-        limits = [threshold(n, clopper_pearson(k, n, level)[1], alpha) for k, n in counts]
+        counts = zip(retrained.success.tolist(), world.queries.tolist(), strict=True)
+        limits = [
+            threshold(n, clopper_pearson(k, n, self.confidence)[1], self.alpha) for k, n in counts
+        ]
         return np.asarray(world.success > np.array(limits))
 
-    def vote(self, world: _World, n_testers: int) -> str:
+    def _vote(self, world: _World, before: _World, retrained: _World) -> str:
         """Say how the testers of each repeat voted, and what the vote is worth."""
-        shown = self._says_kept(world).reshape(-1, n_testers)
+        shown = self._says_kept(world, retrained).reshape(self.n_repeats, -1)
+        n_testers = shown.shape[1]
         won = int(np.sum(shown.sum(axis=1) > n_testers / 2))
         p, q = (
-            float(counts.sum() / self.queries.sum())
-            for counts in (self.before.success, self.before.chance)
+            float(counts.sum() / before.queries.sum()) for counts in (before.success, before.chance)
         )
-        one = errors(self.test.n_queries, p, q, self.test.alpha)
-        both = majority_errors(one, n_testers)
+        both = majority_errors(errors(self.n_queries, p, q, self.alpha), n_testers)
         return (
             f"In {won} of {len(shown)} repeats most of the {n_testers} testers show that data was "
             f"not deleted; at the estimated p={p:.3g} and q={q:.3g} such a vote errs with "
             f"probability {both.false_alarm:.1e} (false alarm) and {both.miss:.1e} (miss)."
         )
-
-
-def _joined(worlds: Iterable[_World]) -> _World:
-    return _World(*(np.concatenate(part) for part in zip(*worlds, strict=True)))

@@ -1,11 +1,5 @@
 """The pages, one file per subject."""
 
-from importlib import import_module
+from letheon.service.pages import account, certificates, models, requests
 
-from fastapi import APIRouter
-
-# The path of a new request stands before that of any request; so with models.
-_SUBJECTS = "account audits certificates filing home login new_model models requests"
-ROUTERS: tuple[APIRouter, ...] = tuple(
-    import_module(f"{__name__}.{name}").router for name in _SUBJECTS.split()
-)
+ROUTERS = (account.router, certificates.router, models.router, requests.router)

@@ -1,45 +1,210 @@
-"""What all pages share: who may see one, the form that was sent, the frame around the content.
+"""What all pages share: templates, who may see one, the form that was sent, the frame.
 
 A page is open to browser sessions only. A form is accepted only with the CSRF token of its session,
 and from a page of this very site.
 """
 
+import hashlib
 import re
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from typing import Annotated, Any
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
 from urllib.parse import quote, urlencode
 
-from fastapi import Depends, Path, Query, Request
+import fastapi
+from fastapi import Depends, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
+from starlette.templating import Jinja2Templates
 
+from letheon.ledger import REQUEST_STATES
 from letheon.ledger.db.jobs import CURSOR, JOB_ID
-from letheon.ledger.schemas import NAME
+from letheon.ledger.schemas import NAME, moment
 from letheon.service.auth import (
-    COOKIE,
     SAFE,
+    Context,
     Gate,
     Principal,
     context,
-    principal_of_session,
+    find_visitor,
     require_csrf,
 )
 from letheon.service.errors import Problem
 from letheon.service.forms import read_form
-from letheon.service.request_words import GROUND_WORDS, stuck_words
+from letheon.service.request_views import GROUND_WORDS, count_words, stuck_words
 from letheon.service.routes.requests import GROUNDS
 
-Model = Annotated[str, Path(pattern=f"^{NAME.pattern}$")]
+_HERE = Path(__file__).parents[1]
+_SOON_DAYS = 7
+_MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+_AGES = ((86_400, "day"), (3600, "hour"), (60, "minute"))
+
+
+class Words(NamedTuple):
+    """How something is said: a word, its tone, and what it means."""
+
+    word: str
+    tone: str
+    meaning: str = ""
+
+
+STATE_WORDS = {name: Words(*state[:3]) for name, state in REQUEST_STATES.items()}
+"""Each state of a request in words, in the order of its life."""
+
+
+def state_words(state: str) -> Words:
+    """Return a state in words; one that this version does not know is its own word."""
+    return STATE_WORDS.get(state, Words(state.replace("_", " "), "neutral"))
+
+
+def days_words(days_left: int) -> Words:
+    """Return the days left against a legal clock; below zero it is late."""
+    if days_left < 0:
+        return Words(f"{count_words(-days_left, 'day')} late", "bad")
+    if days_left == 0:
+        return Words("due today", "bad")
+    tone = "warn" if days_left <= _SOON_DAYS else "neutral"
+    return Words(f"{count_words(days_left, 'day')} left", tone)
+
+
+def make_templates() -> Jinja2Templates:
+    """Return the templates; every value is escaped, and one that is missing is an error."""
+    env = Environment(
+        loader=FileSystemLoader(_HERE / "templates"),
+        autoescape=select_autoescape(default=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    env.filters.update(
+        day=_day,
+        moment=_moment,
+        ago=_ago,
+        iso=_iso,
+        number=_number,
+        counted=count_words,
+        bytes=_bytes,
+        pair=_pair,
+    )
+    env.globals.update(
+        asset=_asset,
+        state_words=state_words,
+        days_words=days_words,
+        address=address,
+        ground_options=_ground_options,
+        ground_choices=_ground_choices,
+        laws=LAWS,
+        grounds=GROUNDS,
+        ground_words=GROUND_WORDS,
+        stuck_words=stuck_words,
+        measures=MEASURES,
+    )
+    env.globals["ui"] = env.get_template("macros.html").module
+    return Jinja2Templates(env=env)
+
+
+@cache
+def _asset(name: str) -> str:
+    """Return the address of a static file; it changes with its content, so browsers may keep it."""
+    digest = hashlib.sha256((_HERE / "static" / name).read_bytes()).hexdigest()
+    return f"/static/{name}?v={digest[:12]}"
+
+
+def address(path: str, *parts: dict[str, Any], **changes: Any) -> str:
+    """Return a path with a query of what is not empty; later values win, lists repeat a name."""
+    values: dict[str, Any] = {}
+    for part in (*parts, changes):
+        values |= part
+    kept = {name: value for name, value in values.items() if value or value == 0}
+    return f"{path}?{urlencode(kept, doseq=True)}" if kept else path
+
+
+def _pair(text: str) -> tuple[str, str]:
+    """Return an option of a select that is its own label."""
+    return text, text
+
+
+def _ground_options(grounds: Any) -> list[tuple[str, str]]:
+    """Return grounds as options of a select: what they say, then their code."""
+    return [(one.code, f"{one.words[:1].upper()}{one.words[1:]} ({one.code})") for one in grounds]
+
+
+def _ground_choices(grounds: Any, law: str = "") -> list[tuple[str, str]]:
+    """Return options of which none is chosen; with `law`, without those of other laws."""
+    other = tuple(f"{one}." for one in ("gdpr", "ccpa") if law and one != law)
+    fit = [one for one in grounds if not one.code.startswith(other)]
+    return [("", "Choose a ground…"), *_ground_options(fit)]
+
+
+def _read_time(value: Any) -> datetime | date:
+    """Return a time: seconds since 1970, ISO text, date and datetime are understood."""
+    time: datetime | date = value
+    if isinstance(value, int):
+        time = moment(value)
+    elif isinstance(value, str):
+        time = datetime.fromisoformat(value) if "T" in value else date.fromisoformat(value)
+    return time.astimezone(UTC) if isinstance(time, datetime) else time
+
+
+def _iso(value: Any) -> str:
+    time = _read_time(value)
+    return time.isoformat(timespec="seconds") if isinstance(time, datetime) else time.isoformat()
+
+
+def _day(value: Any) -> str:
+    """Return "15 Nov 2026" for a day of the calendar, "15 Nov 2026 UTC" for that of a moment."""
+    time = _read_time(value)
+    zone = " UTC" if isinstance(time, datetime) else ""
+    return f"{time.day} {_MONTHS[time.month - 1]} {time.year}{zone}"
+
+
+def _moment(value: Any) -> str:
+    """Return "15 Nov 2026, 14:03 UTC"."""
+    time = _read_time(value)
+    return f"{_day(time.date())}, {time:%H:%M} UTC" if isinstance(time, datetime) else _day(time)
+
+
+def _ago(value: Any, now: int) -> str:
+    """Return "3 hours ago", or "in 3 hours"."""
+    time = _read_time(value)
+    if not isinstance(time, datetime):
+        time = datetime(time.year, time.month, time.day, tzinfo=UTC)
+    seconds = now - int(time.timestamp())
+    for length, word in _AGES:
+        if abs(seconds) >= length:
+            age = count_words(abs(seconds) // length, word)
+            return f"{age} ago" if seconds > 0 else f"in {age}"
+    return "just now"
+
+
+def _number(value: float) -> str:
+    """Return a whole number with thousands separated, or another with four digits."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+
+
+def _bytes(size: float) -> str:
+    """Return "3.4 MiB"."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if abs(size) < 1024:
+            return f"{size:,.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"
+        size /= 1024
+    return f"{size:,.1f} GiB"
+
+
+Model = Annotated[str, fastapi.Path(pattern=f"^{NAME.pattern}$")]
 ModelFilter = Annotated[str | None, Query(pattern=f"^({NAME.pattern})?$")]
 Tenant = Annotated[str | None, Query(max_length=200)]
 After = Annotated[str | None, Query(pattern="^[0-9]{1,12}$")]
 AfterText = Annotated[str | None, Query(max_length=200)]
 AfterJob = Annotated[str | None, Query(pattern=CURSOR)]
 Job = Annotated[str | None, Query(pattern=JOB_ID)]
-JobId = Annotated[str, Path(pattern=JOB_ID)]
+JobId = Annotated[str, fastapi.Path(pattern=JOB_ID)]
 
 LAWS = (("gdpr", "GDPR (EU)"), ("ccpa", "CCPA (California)"))
 FLASH = "letheon_flash"
@@ -116,6 +281,35 @@ DRILLS = {
 """What a drill damages, in a copy, so that an audit must fail."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Visitor(Principal):
+    """Who is looking at a page, with a browser.
+
+    Attributes
+    ----------
+    request : Request
+        The call.
+    """
+
+    request: Request = field(repr=False, compare=False)
+
+    def page(self, name: str, **values: Any) -> HTMLResponse:
+        """Return a page for the visitor; see `page`."""
+        return page(self.request, name, self, **values)
+
+    def done(self, path: str, code: str, number: int | None = None) -> Response:
+        """Lead to another page that says, once, that something was done.
+
+        `code` is one of `FLASHES`; `number` takes the place that its words leave for one.
+        """
+        if code not in FLASHES:
+            raise KeyError(f"{code} is no message; add it to FLASHES")
+        answer = redirect(self.request, path)
+        message = code if number is None else f"{code}.{number}"
+        set_cookie(answer, self.desk, FLASH, message, _FLASH_SECONDS)
+        return answer
+
+
 @dataclass(frozen=True)
 class PageGate(Gate):
     """What a page demands: a session whose token has one of some scopes.
@@ -123,24 +317,24 @@ class PageGate(Gate):
     Without a session it leads to the log-in. A change needs the CSRF token in its form as well.
     """
 
-    async def __call__(self, request: Request) -> AsyncIterator[Principal]:  # type: ignore[override]
+    async def __call__(self, request: Request) -> AsyncIterator[Visitor]:  # type: ignore[override]
         """Yield who is looking, or refuse; what was sent is let go of at the end."""
         try:
             yield await self._admitted(request)
         finally:
             await _close_form(request)
 
-    async def _admitted(self, request: Request) -> Principal:
-        who = await run_in_threadpool(visitor, request)
+    async def _admitted(self, request: Request) -> Visitor:
+        who = await run_in_threadpool(find_visitor, request)
         if who is None or who.session is None:
             raise _to_login(request)
-        request.scope["letheon_token"] = who.token_id
-        context(request).limiter.count_call(who.token_id)
-        who.require(*self.scopes, title="Your token may not do that")
+        self.admit(request, who, title="Your token may not do that")
         self.enter(request, who)
         if request.method not in SAFE:  # last: what is sent may be large, and is read for this
-            require_csrf(request, who.session, await _sent_token(request))
-        return who
+            token: Any = request.headers.get("x-csrf-token")
+            token = token if token is not None else (await _form_of(request)).get("csrf")
+            require_csrf(request, who.session, token if isinstance(token, str) else None)
+        return Visitor(**vars(who), request=request)
 
 
 def page_allows(*scopes: str, is_long: bool = False) -> PageGate:
@@ -159,20 +353,14 @@ async def csrf_protected(request: Request) -> AsyncIterator[FormData]:
 SentForm = Annotated[FormData, Depends(csrf_protected)]
 
 
-def visitor(request: Request) -> Principal | None:
-    """Return whose session a browser shows, if it lasts."""
-    desk, cookie = context(request), request.cookies.get(COOKIE)
-    session = None if cookie is None else desk.sessions.find(cookie)
-    return None if session is None else principal_of_session(desk, session)
-
-
 def page(
     request: Request,
     name: str,
-    who: Principal | None,
+    who: Principal | None = None,
     *,
     json: str | None = None,
     status: int = 200,
+    problem: Problem | None = None,
     **values: Any,
 ) -> HTMLResponse:
     """Return a page.
@@ -188,70 +376,63 @@ def page(
     json : str, optional
         Address of the same in JSON.
     status : int, default=200
-        Of the answer.
+        Of the answer; a problem has its own.
+    problem : Problem, optional
+        What could not be done.
     **values
         What the template shows. It also has `csrf`, `theme`, `flash`, `tenant`, `now`.
     """
-    desk = context(request)
-    code = request.cookies.get(FLASH)
+    desk, code, theme = context(request), request.cookies.get(FLASH), request.cookies.get(THEME)
+    tenant, is_bound = (
+        request.query_params.get("tenant"),
+        who is not None and who.tenant is not None,
+    )
+    if tenant is not None and not NAME.fullmatch(tenant):
+        tenant = None
     frame = {
         "who": who,
         "csrf": "" if who is None or who.session is None else who.session.csrf,
-        "theme": _theme(request),
+        "theme": theme if theme in ("light", "dark") else None,
         "flash": _flash(code),
-        "tenant": _tenant(request, who),
-        "tenant_query": _tenant_query(request, who),
+        "tenant": who.tenant if who is not None and is_bound else tenant,
+        "tenant_query": address("", tenant=tenant) if who is not None and not is_bound else "",
         "json": json,
         "now": desk.clock(),
         "is_demo": desk.is_demo,
-        "laws": LAWS,
-        "grounds": GROUNDS,
-        "ground_words": GROUND_WORDS,
-        "stuck_words": stuck_words,
-        "measures": MEASURES,
+        "problem": problem,
     }
+    status = status if problem is None else problem.status_code
     answer: HTMLResponse = desk.templates.TemplateResponse(
         request, name, frame | values, status_code=status
     )
     if code is not None:
-        answer.delete_cookie(FLASH, path="/", httponly=True, samesite="strict")
+        set_cookie(answer, desk, FLASH, "", 0)
     return answer
 
 
-def done(request: Request, path: str, code: str, number: int | None = None) -> Response:
-    """Lead to another page that says, once, that something was done.
-
-    `code` is one of `FLASHES`; `number` takes the place that its words leave for one.
-    """
-    if code not in FLASHES:
-        raise KeyError(f"{code} is no message; add it to FLASHES")
-    answer: Response = RedirectResponse(path, status_code=303)
-    if "hx-request" in request.headers:  # a script would follow by itself, and lose the message
-        answer = Response(status_code=204, headers={"HX-Redirect": path})
+def set_cookie(answer: Response, desk: Context, name: str, value: str, seconds: int) -> None:
+    """Give a browser a cookie that no script reads and no other site sends; 0 seconds end it."""
+    is_secure = desk.is_secure and seconds > 0
     answer.set_cookie(
-        FLASH,
-        code if number is None else f"{code}.{number}",
-        max_age=_FLASH_SECONDS,
-        path="/",
-        httponly=True,
-        samesite="strict",
-        secure=context(request).is_secure,
+        name, value, seconds, path="/", httponly=True, samesite="strict", secure=is_secure
     )
-    return answer
+
+
+def redirect(request: Request, path: str) -> Response:
+    """Lead to another page; a script would follow by itself, and lose the message there."""
+    if "hx-request" in request.headers:
+        return Response(status_code=204, headers={"HX-Redirect": path})
+    return RedirectResponse(path, status_code=303)
 
 
 def problem_page(request: Request, problem: Problem) -> Response:
     """Return a problem as a page; a redirection stays one."""
     headers = dict(problem.headers or {})
     if problem.status_code == 303:
-        if "hx-request" in request.headers:
-            return Response(status_code=204, headers={"HX-Redirect": headers["Location"]})
-        return RedirectResponse(headers["Location"], status_code=303)
-    who = visitor(request) if problem.status_code < 500 else None
-    shown = _for_people(problem)
-    answer = page(request, "problem.html", who, status=problem.status_code, problem=shown)
-    for name, value in headers.items():
-        answer.headers[name] = value
+        return redirect(request, headers["Location"])
+    who = find_visitor(request) if problem.status_code < 500 else None
+    answer = page(request, "problem.html", who, problem=_for_people(problem))
+    answer.headers.update(headers)
     return answer
 
 
@@ -283,14 +464,6 @@ def _to_login(request: Request) -> HTTPException:
     return HTTPException(303, headers={"Location": where})
 
 
-async def _sent_token(request: Request) -> str | None:
-    header = request.headers.get("x-csrf-token")
-    if header is not None:
-        return header
-    token = (await _form_of(request)).get("csrf")
-    return token if isinstance(token, str) else None
-
-
 async def _form_of(request: Request) -> FormData:
     """Return the form that was sent, read once."""
     form: FormData | None = getattr(request.state, "form", None)
@@ -305,31 +478,12 @@ async def _close_form(request: Request) -> None:
         await form.close()
 
 
-def _tenant(request: Request, who: Principal | None) -> str | None:
-    """Return the tenant in the address, or the one that the visitor is bound to."""
-    if who is not None and who.tenant is not None:
-        return who.tenant
-    asked = request.query_params.get("tenant")
-    return asked if asked is not None and NAME.fullmatch(asked) else None
-
-
-def _tenant_query(request: Request, who: Principal | None) -> str:
-    tenant = _tenant(request, who)
-    is_chosen = tenant is not None and who is not None and who.tenant is None
-    return "?" + urlencode({"tenant": tenant}) if is_chosen else ""
-
-
-def _theme(request: Request) -> str | None:
-    found = request.cookies.get(THEME)
-    return found if found in ("light", "dark") else None
-
-
 def _flash(value: str | None) -> dict[str, str] | None:
-    found = None if value is None else _FLASH_VALUE.fullmatch(value)
-    if found is None or found[1] not in FLASHES:
+    match = _FLASH_VALUE.fullmatch(value or "")
+    if match is None or match[1] not in FLASHES:
         return None
-    tone, words = FLASHES[found[1]]
-    return {"tone": tone, "words": words.format(number=found[2] or "")}
+    tone, words = FLASHES[match[1]]
+    return {"tone": tone, "words": words.format(number=match[2] or "")}
 
 
 def tenant_choices(who: Principal) -> list[str]:
@@ -338,17 +492,11 @@ def tenant_choices(who: Principal) -> list[str]:
     return sorted(tenants) if len(tenants) > 1 else []
 
 
-def address(path: str, **query: Any) -> str:
-    """Return a path of this desk with a query of what is not None."""
-    given = {name: value for name, value in query.items() if value is not None}
-    return quote(path) + ("?" + urlencode(given) if given else "")
-
-
 def page_links(
     path: str, after: str | None, following: str | None, query: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the addresses of the first and of the next part of a list, where there are others."""
     return {
-        "first": address(path, **query) if after else None,
-        "next": address(path, after=following, **query) if following else None,
+        "first": address(path, query) if after else None,
+        "next": address(path, query, after=following) if following else None,
     }

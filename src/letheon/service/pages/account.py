@@ -1,25 +1,153 @@
-"""Tokens and webhooks: who and what may come in, and where messages go."""
+"""Coming in with a token, the first page, tokens and webhooks."""
 
-from typing import Annotated, Any
+from collections.abc import Iterator
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Depends, Request
-from fastapi.responses import HTMLResponse, Response
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from starlette.datastructures import FormData
 
 from letheon.ledger.db.tokens import ROLES, SCOPES
-from letheon.service.auth import Principal
+from letheon.service.auth import (
+    COOKIE,
+    PAGE_OF_ROLE,
+    Principal,
+    address_of,
+    context,
+    find_visitor,
+    is_same_origin,
+    public,
+)
 from letheon.service.errors import Problem
 from letheon.service.forms import check_form, text_of
-from letheon.service.pages._shared import SentForm, done, page, page_allows, tenant_choices
-from letheon.service.routes import tokens, webhooks
-from letheon.service.routes.tokens import TokenIn
-from letheon.service.routes.webhooks import WebhookIn
+from letheon.service.pages._shared import (
+    SentForm,
+    Visitor,
+    address,
+    page,
+    page_allows,
+    safe_path,
+    set_cookie,
+    tenant_choices,
+)
+from letheon.service.routes import account as routes
+from letheon.service.routes.account import TokenIn, WebhookIn
+from letheon.service.routes.requests import (
+    OPEN,
+    RequestQuery,
+    Summary,
+    find_first_requests,
+    summarise_requests,
+)
 
 router = APIRouter(include_in_schema=False)
 
-TokenKeeper = Annotated[Principal, Depends(page_allows("tokens:manage"))]
-HookKeeper = Annotated[Principal, Depends(page_allows("webhooks:manage"))]
-HookCaller = Annotated[Principal, Depends(page_allows("webhooks:manage", is_long=True))]
+_UNKNOWN = "That token is unknown, expired or revoked."
+_RECEIPT = "That is a receipt code, and no token. Check it with the link below."
+
+
+@router.get("/login", dependencies=[Depends(public())])
+def show_login(request: Request) -> HTMLResponse:
+    """Ask for a token."""
+    return _asked(request, safe_path(request.query_params.get("next")))
+
+
+@router.post("/login", dependencies=[Depends(public())])
+def log_in(request: Request, form: SentForm) -> Response:
+    """Start a session; the old one of this browser, if any, ends."""
+    if not is_same_origin(request):
+        raise Problem(403, "csrf", "This form is not from this desk", "Open /login and try again.")
+    desk, where = context(request), safe_path(text_of(form, "next"))
+    token = desk.tokens.find(text_of(form, "token"))
+    if token is None:
+        # Wrong ones only: an office shares its address.
+        desk.limiter.count("login", address_of(request))
+        is_code = text_of(form, "token").lower().startswith("lethe-")
+        return _asked(request, where, error=_RECEIPT if is_code else _UNKNOWN)
+    old = find_visitor(request)
+    if old is not None and old.session is not None:
+        desk.sessions.end(old.session.id)
+    cookie, _ = desk.sessions.start(token.id)
+    target = PAGE_OF_ROLE.get(token.role, "/") if where == "/" else where
+    answer = RedirectResponse(target, status_code=303)
+    set_cookie(answer, desk, COOKIE, cookie, desk.settings.session_hours * 3600)
+    return answer
+
+
+@router.post("/logout")
+def log_out(who: Annotated[Visitor, Depends(page_allows())]) -> Response:
+    """End the session."""
+    if who.session is not None:
+        who.desk.sessions.end(who.session.id)
+    answer = who.done("/login", "logged-out")
+    set_cookie(answer, who.desk, COOKIE, "", 0)
+    return answer
+
+
+def _asked(request: Request, where: str, *, error: str = "") -> HTMLResponse:
+    status = 401 if error else 200
+    return page(request, "login.html", status=status, where=where, error=error)
+
+
+_SHOWN = 6
+_MOST_DUPLICATES = 200
+_TONES = ("bad", "warn", "warn", "info", "info", "neutral")
+
+
+class Task(NamedTuple):
+    """Something that waits for an action."""
+
+    number: int
+    words: str
+    href: str
+    tone: str
+
+
+@router.get("/")
+def show_home(
+    who: Annotated[Visitor, Depends(page_allows())],
+    tenant: str | None = None,
+) -> HTMLResponse:
+    """Show how the requests stand, and what waits for the one who looks."""
+    if not who.may("requests:read"):
+        return who.page("home.html", stand=None, tasks=[], bars=[], first=[])
+    query = check_form(RequestQuery, {"tenant": tenant, "state": list(OPEN)})
+    stand = summarise_requests(who, query)
+    n_covered = 0  # duplicates whose people are erased, among the first that are due
+    if stand.counts["duplicate"]:
+        duplicates = query.model_copy(update={"state": ["duplicate"]})
+        requests = find_first_requests(who, duplicates, limit=_MOST_DUPLICATES)
+        n_covered = sum(one.certificate is not None for one in requests)
+    return who.page(
+        "home.html",
+        json=address("/api/v1/summary", tenant=tenant),
+        stand=stand,
+        tasks=list(_tasks(who, stand, n_covered)),
+        bars=list(zip(stand.by_days_left, _TONES, strict=True)),
+        first=find_first_requests(who, query, limit=_SHOWN),
+    )
+
+
+def _tasks(who: Principal, stand: Summary, n_covered: int) -> Iterator[Task]:
+    """Yield what waits, by what the one who looks may do about it."""
+    counts, handle = stand.counts, "requests:handle"
+    known = (
+        ("requests:approve", counts["verified"], "to approve", "state=verified", "warn"),
+        (handle, counts["received"], "identity to verify", "state=received", "warn"),
+        (handle, counts["stuck"], "stuck: look, then retry", "state=stuck", "bad"),
+        (handle, counts["purged"], "to answer: purged", "state=purged", "info"),
+        (handle, n_covered, "to answer: erased with an earlier request", "state=duplicate", "info"),
+        ("requests:read", stand.n_overdue, "overdue", "overdue=true", "bad"),
+        ("requests:read", stand.n_due_soon, "due within a week", "order=due", "warn"),
+    )
+    for scope, number, words, query, tone in known:
+        if number and who.may(scope):
+            yield Task(number, words, f"/requests?{query}", tone)
+
+
+TokenKeeper = Annotated[Visitor, Depends(page_allows("tokens:manage"))]
+HookKeeper = Annotated[Visitor, Depends(page_allows("webhooks:manage"))]
+HookCaller = Annotated[Visitor, Depends(page_allows("webhooks:manage", is_long=True))]
 _ROLE_WORDS = {
     "requester": "files requests and sees its own",
     "operator": "handles requests, models and batches",
@@ -39,79 +167,75 @@ _EVENT_WORDS = {
 _SUBJECTS: dict[str, tuple[Any, ...]] = {
     "tokens": (
         *(TokenIn, ("name", "role", "tenant", "days"), "scopes"),
-        *(tokens.make_token, tokens.list_tokens),
+        *(routes.make_token, routes.list_tokens),
     ),
     "webhooks": (
         *(WebhookIn, ("url", "tenant"), "events"),
-        *(webhooks.make_webhook, webhooks.list_webhooks),
+        *(routes.make_webhook, routes.list_webhooks),
     ),
 }
 
 
 @router.get("/tokens")
-def show_tokens(request: Request, who: TokenKeeper, after: str | None = None) -> HTMLResponse:
+def show_tokens(who: TokenKeeper, after: str | None = None) -> HTMLResponse:
     """Show the tokens, and a form for a new one."""
-    return _show(request, who, "tokens", after=after)
+    return _show(who, "tokens", after=after)
 
 
 @router.post("/tokens")
-def make_token(request: Request, who: TokenKeeper, form: SentForm) -> HTMLResponse:
+def make_token(who: TokenKeeper, form: SentForm) -> HTMLResponse:
     """Make a token, and show it once."""
-    return _make(request, who, "tokens", form)
+    return _make(who, "tokens", form)
 
 
 @router.post("/tokens/{token_id}/revoke")
-def revoke(request: Request, who: TokenKeeper, token_id: str, form: SentForm) -> Response:
+def revoke(who: TokenKeeper, token_id: str, form: SentForm) -> Response:
     """Take a token back."""
-    tokens.revoke_token(who, token_id, descendants="descendants" in form)
-    return done(request, "/tokens", "token-revoked")
+    routes.revoke_token(who, token_id, descendants="descendants" in form)
+    return who.done("/tokens", "token-revoked")
 
 
 @router.get("/webhooks")
-def show_webhooks(request: Request, who: HookKeeper, after: str | None = None) -> HTMLResponse:
+def show_webhooks(who: HookKeeper, after: str | None = None) -> HTMLResponse:
     """Show the webhooks, and a form for a new one."""
-    return _show(request, who, "webhooks", after=after)
+    return _show(who, "webhooks", after=after)
 
 
 @router.post("/webhooks")
-def make_webhook(request: Request, who: HookKeeper, form: SentForm) -> HTMLResponse:
+def make_webhook(who: HookKeeper, form: SentForm) -> HTMLResponse:
     """Make a webhook, and show its secret once."""
-    return _make(request, who, "webhooks", form)
+    return _make(who, "webhooks", form)
 
 
 @router.get("/webhooks/{webhook_id}")
-def show_webhook(
-    request: Request, who: HookKeeper, webhook_id: str, after: str | None = None
-) -> HTMLResponse:
+def show_webhook(who: HookKeeper, webhook_id: str, after: str | None = None) -> HTMLResponse:
     """Show one webhook and its messages."""
-    return page(
-        request,
+    return who.page(
         "webhook.html",
-        who,
         json=f"/api/v1/webhooks/{webhook_id}",
-        hook=webhooks.show_webhook(who, webhook_id),
-        found=webhooks.list_deliveries(who, webhook_id, after=after or None),
+        hook=routes.show_webhook(who, webhook_id),
+        found=routes.list_deliveries(who, webhook_id, after=after or None),
         after=after,
         event_words=_EVENT_WORDS,
     )
 
 
 @router.post("/webhooks/{webhook_id}/test")
-def try_webhook(request: Request, who: HookCaller, webhook_id: str) -> Response:
+def try_webhook(who: HookCaller, webhook_id: str) -> Response:
     """Send a test message now."""
-    came = webhooks.test_webhook(who, webhook_id)
+    came = routes.test_webhook(who, webhook_id)
     code = "webhook-delivered" if came.delivered else "webhook-failed"
-    return done(request, f"/webhooks/{webhook_id}", code, came.status)
+    return who.done(f"/webhooks/{webhook_id}", code, came.status)
 
 
 @router.post("/webhooks/{webhook_id}/delete")
-def delete_webhook(request: Request, who: HookKeeper, webhook_id: str) -> Response:
+def delete_webhook(who: HookKeeper, webhook_id: str) -> Response:
     """Remove a webhook."""
-    webhooks.remove_webhook(who, webhook_id)
-    return done(request, "/webhooks", "webhook-removed")
+    routes.remove_webhook(who, webhook_id)
+    return who.done("/webhooks", "webhook-removed")
 
 
-def _make(request: Request, who: Principal, subject: str, form: FormData) -> HTMLResponse:
+def _make(who: Visitor, subject: str, form: FormData) -> HTMLResponse:
     kind, names, several, make, _ = _SUBJECTS[subject]
     chosen = [one for one in form.getlist(several) if isinstance(one, str)]
     typed = {name: text_of(form, name) for name in names}
@@ -120,13 +244,12 @@ def _make(request: Request, who: Principal, subject: str, form: FormData) -> HTM
     except Problem as problem:
         if problem.status_code == 404:
             raise
-        return _show(request, who, subject, problem=problem, typed=typed)
-    return _show(request, who, subject, made=made)
+        return _show(who, subject, problem=problem, typed=typed)
+    return _show(who, subject, made=made)
 
 
 def _show(
-    request: Request,
-    who: Principal,
+    who: Visitor,
     subject: str,
     *,
     after: str | None = None,
@@ -137,18 +260,15 @@ def _show(
     _, names, _, _, list_all = _SUBJECTS[subject]
     settings = who.desk.settings
     is_for_tenant = made is not None and made.tenant is not None
-    return page(
-        request,
+    return who.page(
         f"{subject}.html",
-        who,
         json=f"/api/v1/{subject}",
-        status=200 if problem is None else problem.status_code,
         found=list_all(who, after=after or None),
         after=after,
         made=made,
         problem=problem,
         typed=typed or dict.fromkeys(names, "") | {"role": "requester", "tenant": who.tenant or ""},
-        roles=[(role, role, _ROLE_WORDS[role]) for role in ROLES if ROLES[role] <= who.scopes],
+        roles=[(role, role, _ROLE_WORDS[role]) for role in ROLES if ROLES[role] <= set(who.scopes)],
         scopes={scope: words for scope, words in SCOPES.items() if who.may(scope)},
         days=settings.token_days,
         tenants=tenant_choices(who),

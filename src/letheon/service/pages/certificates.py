@@ -5,29 +5,35 @@ receipt, and nothing about models, tenants or others.
 """
 
 import json
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
-from fastapi import APIRouter, Depends, Path, Request
+from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import Response
 
 from letheon.service.auth import Principal, public
 from letheon.service.errors import Problem
 from letheon.service.forms import text_of
 from letheon.service.pages._shared import (
+    DRILLS,
+    LEVEL_WORDS,
     After,
+    AfterJob,
     AfterText,
+    JobId,
     ModelFilter,
     SentForm,
     Tenant,
+    Visitor,
     address,
     page,
     page_allows,
     page_links,
 )
 from letheon.service.routes import certificates as routes
-from letheon.service.routes.log import show_chain
-from letheon.service.routes.receipts import verify_receipt
-from letheon.service.routes.residue import show_residue as read_residue
+from letheon.service.routes import jobs
+from letheon.service.routes.evidence import show_residue as read_residue
+from letheon.service.routes.evidence import verify_receipt
+from letheon.service.routes.models import list_models
 from letheon.verifier import Refused
 
 router = APIRouter(include_in_schema=False)
@@ -36,12 +42,11 @@ _PAGE = 20
 # Columns that can be read without scrolling far.
 _PURGES = 6
 _NO_RECEIPT = "This is no receipt. Paste the code (lethe-…), or the whole of an opened receipt."
-Reader = Annotated[Principal, Depends(page_allows("certificates:read"))]
+Reader = Annotated[Visitor, Depends(page_allows("certificates:read"))]
 
 
 @router.get("/certificates")
 def show_certificates(
-    request: Request,
     who: Reader,
     tenant: Tenant = None,
     model: ModelFilter = None,
@@ -52,13 +57,11 @@ def show_certificates(
     is_chain = who.tenant is None and not any(query.values())
     found: Any
     if is_chain:
-        found = show_chain(who, after=after, limit=_PAGE)
+        found = routes.show_chain(who, after=after, limit=_PAGE)
     else:
         found = routes.list_certificates(who, **query, after=after, limit=_PAGE)
-    return page(
-        request,
+    return who.page(
         "certificates.html",
-        who,
         json=address(f"/api/v1/{'chain' if is_chain else 'certificates'}", after=after, **query),
         found=found,
         is_chain=is_chain,
@@ -70,7 +73,6 @@ def show_certificates(
 
 @router.get("/certificates/{number}")
 def show_certificate(
-    request: Request,
     who: Reader,
     number: Annotated[int, Path(ge=1, le=2**53)],
     verify: bool = False,
@@ -84,10 +86,8 @@ def show_certificate(
     except Refused:
         found = None
     envelope = None if found is None or found.envelope is None else json.loads(found.envelope)
-    return page(
-        request,
+    return who.page(
         "certificate.html",
-        who,
         json=f"/api/v1/certificates/{number}",
         number=number,
         found=found,
@@ -103,7 +103,6 @@ def _pretty(value: Any) -> str:
 
 @router.get("/residue")
 def show_residue(
-    request: Request,
     who: Reader,
     tenant: Tenant = None,
     model: ModelFilter = None,
@@ -112,10 +111,8 @@ def show_residue(
     """Show what each purge found in each store, newest purge first."""
     query = {"tenant": tenant, "model": model or None}
     found = read_residue(who, **query, after=after, limit=_PURGES)
-    return page(
-        request,
+    return who.page(
         "residue.html",
-        who,
         json=address("/api/v1/residue", after=after, **query),
         found=found,
         cells={
@@ -160,3 +157,84 @@ def _receipt_page(
     request: Request, *, verdict: Any = None, error: str = "", status: int = 200
 ) -> Response:
     return page(request, "receipt.html", None, status=status, verdict=verdict, error=error)
+
+
+# The other levels need something that an auditor brings.
+_LEVELS = {level: LEVEL_WORDS[level] for level in ("V0", "V1", "V2", "V3", "V4", "V5")}
+_AUDITS = 25
+
+
+@router.get("/audits")
+def show_audits(
+    who: Annotated[Visitor, Depends(page_allows("audits:read"))],
+    tenant: Tenant = None,
+    model: Annotated[str | None, Query(max_length=200)] = None,
+    after: AfterJob = None,
+) -> Response:
+    """Show the audits so far, newest first, and the form to start one."""
+    found = jobs.list_audits(who, tenant, after, _AUDITS)
+    return who.page(
+        "audits.html",
+        json=address("/api/v1/audits", tenant=tenant, after=after),
+        page=found,
+        **page_links("/audits", after, found.next, {"tenant": tenant}),
+        models=_models(who, tenant),
+        chosen=model or "",
+        levels=_LEVELS,
+        drills=DRILLS,
+    )
+
+
+@router.post("/audits")
+def start_audit(
+    who: Annotated[Visitor, Depends(page_allows("audits:run"))],
+    form: SentForm,
+) -> Response:
+    """Ask the worker for an audit."""
+    tenant, _, model = str(form.get("model", "")).rpartition("/")
+    levels = [str(level) for level in form.getlist("levels")]
+    drill = str(form.get("drill", "none"))
+    if not set(levels) <= set(_LEVELS):
+        raise Problem(422, "levels", "There is no such level", "Use the boxes of the page.")
+    if drill not in DRILLS:
+        raise Problem(422, "drill", "There is no such drill", "Choose one from the list.")
+    is_all = set(levels) == set(_LEVELS)
+    wanted = jobs.AuditIn.model_construct(
+        model=model or None,
+        tenant=tenant or None,
+        levels=cast("Any", None if is_all else levels),
+        drill=cast("Any", drill),
+    )
+    audit = jobs.start_audit(who, wanted)
+    return who.done(f"/audits/{audit.id}", "audit-started")
+
+
+@router.get("/audits/{audit_id}")
+def show_audit(
+    who: Annotated[Visitor, Depends(page_allows("audits:read"))],
+    audit_id: JobId,
+) -> Response:
+    """Show what an audit has found so far, or its verdict."""
+    audit = jobs.show_audit(who, audit_id)
+    verdicts = [one["verdict"] for one in audit.levels]
+    return who.page(
+        "audit.html",
+        json=f"/api/v1/audits/{audit.id}",
+        audit=audit,
+        is_drill=(audit.drill or "none") != "none",
+        failed=verdicts.count("fail"),
+        skipped=verdicts.count("skipped"),
+        levels=LEVEL_WORDS,
+    )
+
+
+def _models(who: Principal, tenant: str | None) -> list[tuple[str, str]]:
+    """Return what may be audited: everything, or one model; names of tenants where it matters."""
+    is_bound = who.tenant is not None
+    return [
+        ("", "All models"),
+        *(
+            (f"{one.tenant}/{one.name}", one.name if is_bound else f"{one.name} ({one.tenant})")
+            for one in list_models(who, tenant, limit=200).items
+        ),
+    ]

@@ -1,29 +1,228 @@
-"""Requests: a list with filters in its address and one action on many; and one request."""
+"""Requests: file one or many, a list with filters in its address, and one request."""
 
+import secrets
 from typing import Annotated, Any
-from urllib.parse import urlencode
 
-from fastapi import APIRouter, Depends, Path, Request
+from fastapi import APIRouter, Depends, Path
 from fastapi.responses import HTMLResponse, Response
-from starlette.datastructures import QueryParams
+from starlette.datastructures import FormData, QueryParams, UploadFile
 
 from letheon.service.auth import Principal
 from letheon.service.errors import Problem
-from letheon.service.forms import check_form, text_of
+from letheon.service.forms import check_form, key_of, text_of
 from letheon.service.pages._shared import (
     SentForm,
-    done,
-    page,
+    Visitor,
+    address,
     page_allows,
     safe_path,
     tenant_choices,
 )
 from letheon.service.request_views import ACTIONS, ActionName, RequestOut, refusals
-from letheon.service.routes import receipts
+from letheon.service.routes import evidence
 from letheon.service.routes import requests as routes
-from letheon.service.routes.filing import parse_number
+from letheon.service.routes.filing import (
+    COLUMNS,
+    EVERY_MODEL,
+    MOST_ROWS,
+    RequestFiled,
+    RequestIn,
+    Upload,
+    file_one,
+    file_upload,
+    parse_number,
+    read_rows,
+)
 
 router = APIRouter(include_in_schema=False)
+
+# With a script only the message is put in, so that what was typed stays in the browser.
+_KEEP_FORM = {"HX-Retarget": "#problem", "HX-Reselect": "#problem", "HX-Reswap": "outerHTML"}
+
+_MANY = "filed-many"
+_MOST_PLACES = 20
+_MOST_REFUSED = 50
+
+Filer = Annotated[Visitor, Depends(page_allows("requests:file"))]
+ManyFiler = Annotated[Visitor, Depends(page_allows("requests:file", is_long=True))]
+
+
+@router.get("/requests/new")
+def show_new_request(who: Filer, model: str = "", tenant: str | None = None) -> HTMLResponse:
+    """Show an empty form."""
+    values = {"model": model, "regime": "gdpr", "receipt": "on"}
+    return _form(who, who.tenant_for(tenant or None), values)
+
+
+@router.post("/requests/new")
+def file_new_request(who: Filer, form: SentForm) -> Response:
+    """File it. A form that is sent twice has one effect: it carries an idempotency key."""
+    tenant = who.tenant_for(text_of(form, "tenant") or None)
+    try:
+        filed = _file_form(who, tenant, form)
+    except Problem as problem:
+        if problem.status_code in (403, 404, 429):
+            raise
+        answer = _form(who, tenant, _typed(form), problem=problem)
+        answer.headers.update(_KEEP_FORM)
+        return answer
+    lost = _code_lost(form, filed) if who.sees_all_requests else ""
+    if any(one.receipt_code for one in filed) or len(filed) != 1:
+        return _form(who, tenant, {"lost": lost}, filed=filed)
+    one = filed[0]
+    return who.done(f"/requests/{one.id}", lost or "filed", one.n_ids)
+
+
+def _file_form(who: Principal, tenant: str, form: FormData) -> list[RequestFiled]:
+    model, lines = text_of(form, "model"), _lines(form)
+    if not lines:
+        raise Problem(422, "ids", "No id was given", "Write one id per line.")
+    ids = _parse_ids(who, model, tenant, [line for _, line in lines])
+    wants_code = who.sees_all_requests and text_of(form, "receipt") == "on"
+    values = {name: text_of(form, name) for name in ("model", "regime", "ground")}
+    wanted = check_form(
+        RequestIn,
+        values
+        | {
+            "ids": ids,
+            "tenant": tenant,
+            "verified": text_of(form, "verified") == "on",
+            "receipt": wants_code and len(set(ids)) == 1,
+        },
+    )
+    try:
+        return file_one(who, wanted, key=f"page-{key_of(form)}")
+    except Problem as problem:
+        if problem.code != "unknown-ids":
+            raise
+        raise _unknown(who, model, tenant, ids, lines) from problem
+
+
+def _parse_ids(who: Principal, model: str, tenant: str, lines: list[str]) -> list[Any]:
+    """Return ids that were typed: as numbers where the model holds numbers.
+
+    Raises
+    ------
+    Problem
+        One of them is no number; the text says which, not what it is.
+    """
+    with refusals():
+        if model == EVERY_MODEL or not who.ledger.models.has_integer_ids(model, tenant=tenant):
+            return lines
+    numbers = [parse_number(line) for line in lines]
+    if None in numbers:
+        raise Problem(
+            422,
+            "ids",
+            "this model holds numbers as ids",
+            f"Id {numbers.index(None) + 1} of the list is none, or one of more than 64 bits.",
+        )
+    return numbers
+
+
+def _lines(form: FormData) -> list[tuple[int, str]]:
+    """Return the ids that were typed, each with the number of its line."""
+    typed = form.get("ids", "")
+    texts = typed.splitlines() if isinstance(typed, str) else []
+    return [(number, text.strip()) for number, text in enumerate(texts, 1) if text.strip()]
+
+
+def _unknown(
+    who: Principal, model: str, tenant: str, ids: list[Any], lines: list[tuple[int, str]]
+) -> Problem:
+    """Say on which lines the model knows nobody, and not who stands there."""
+    if model == EVERY_MODEL:
+        wrong, title = lines, f"No model of tenant {tenant} knows these people"
+    else:
+        known = set(who.ledger.requests.known_ids(ids, model=model, tenant=tenant))
+        wrong = [line for one, line in zip(ids, lines, strict=True) if one not in known]
+        title = f"Some ids are not in model {model}"
+    if not wrong:  # somebody came to be known between the two looks
+        return Problem(422, "unknown-ids", title, "Nothing was filed; try again.")
+    words = f"{_places([number for number, _ in wrong])}: a typo, or erased already?"
+    if any("," in text or ";" in text for _, text in wrong):
+        words += " One id per line; there is a comma or semicolon."
+    return Problem(422, "unknown-ids", title, f"{words} Nothing was filed.")
+
+
+def _places(numbers: list[int]) -> str:
+    shown = ", ".join(str(number) for number in numbers[:_MOST_PLACES])
+    more = f" and {len(numbers) - _MOST_PLACES} more" if len(numbers) > _MOST_PLACES else ""
+    return f"Line{'s' if len(numbers) > 1 else ''} {shown}{more}"
+
+
+def _code_lost(form: FormData, filed: list[RequestFiled]) -> str:
+    """Return why no receipt code came although one was asked for; nothing where all is well."""
+    has_code = any(one.receipt_code for one in filed)
+    if text_of(form, "receipt") != "on" or has_code:
+        return ""
+    if len({line for _, line in _lines(form)}) > 1:
+        return _MANY
+    return "filed-no-code" if any(one.is_new for one in filed) else "filed-before"
+
+
+def _typed(form: FormData) -> dict[str, str]:
+    """Return what to show again; not the ids, as no answer repeats who somebody is."""
+    names = ("model", "regime", "ground", "verified", "receipt")
+    return {name: text_of(form, name) for name in names}
+
+
+def _form(who: Visitor, tenant: str, values: dict[str, str], **more: Any) -> HTMLResponse:
+    models = [one.name for one in who.ledger.models.list(tenant=tenant)]
+    shown = {"filed": None, "values": values, "models": models} | more
+    return _filing_page(who, tenant, "new_request.html", **shown)
+
+
+@router.get("/requests/upload")
+def show_upload(who: ManyFiler, tenant: str | None = None) -> HTMLResponse:
+    """Show the form."""
+    return _upload_page(who, who.tenant_for(tenant or None))
+
+
+@router.post("/requests/upload")
+def file_from_csv(who: ManyFiler, form: SentForm) -> HTMLResponse:
+    """File each line. A form that is sent twice has one effect: it carries an idempotency key."""
+    tenant = who.tenant_for(text_of(form, "tenant") or None)
+    file = form.get("file")
+    try:
+        if not isinstance(file, UploadFile) or not file.filename:
+            raise Problem(422, "csv", "No file was chosen", "Choose a CSV file first.")
+        if not file.size:
+            raise Problem(422, "csv", "The file is empty", "Choose one with a header and lines.")
+        upload = Upload(file.file.read(), tenant, text_of(form, "verified") == "on")
+        came = file_upload(who, upload, key=f"page-{key_of(form)}")
+    except Problem as problem:
+        if problem.status_code in (403, 404, 429):
+            raise
+        return _upload_page(who, tenant, problem=problem)
+    lines = [line for line, _ in read_rows(upload.data)]
+    refused = [(lines[one.index], one) for one in came.items if one.problem is not None]
+    states = [one.request.state for one in came.items if one.request is not None]
+    return _upload_page(
+        who,
+        tenant,
+        came=came,
+        refused=refused[:_MOST_REFUSED],
+        duplicates=states.count("duplicate"),
+    )
+
+
+def _upload_page(who: Visitor, tenant: str, **more: Any) -> HTMLResponse:
+    shown: dict[str, Any] = {
+        "came": None,
+        "refused": [],
+        "duplicates": 0,
+        "columns": COLUMNS,
+        "most_rows": MOST_ROWS,
+        "most_bytes": who.desk.settings.max_upload_bytes,
+    }
+    return _filing_page(who, tenant, "upload.html", **shown | more)
+
+
+def _filing_page(who: Visitor, tenant: str, name: str, **shown: Any) -> HTMLResponse:
+    key, tenants = secrets.token_hex(16), tenant_choices(who)
+    return who.page(name, key=key, whose=tenant, tenants=tenants, **shown)
+
 
 _LIMIT = 50
 _BULK: tuple[ActionName, ...] = ("approve", "verify", "answer", "retry", "reject")
@@ -44,31 +243,31 @@ _STEPS: _Steps = (
 # A filer who may not know whom a model holds sees no more.
 _STEPS_OF_FILER: _Steps = (("Received", ("received",)), ("Ended", ("closed",)))
 
-Reader = Annotated[Principal, Depends(page_allows("requests:read"))]
-BulkActor = Annotated[Principal, Depends(page_allows("requests:read", is_long=True))]
-Caller = Annotated[Principal, Depends(page_allows("requests:handle"))]
+Reader = Annotated[Visitor, Depends(page_allows("requests:read"))]
+BulkActor = Annotated[Visitor, Depends(page_allows("requests:read", is_long=True))]
+Caller = Annotated[Visitor, Depends(page_allows("requests:handle"))]
 RequestId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 
 
 @router.get("/requests")
-def show_requests(request: Request, who: Reader) -> HTMLResponse:
+def show_requests(who: Reader) -> HTMLResponse:
     """Show a page of the requests that the one who looks may see."""
-    return _list_page(request, who, request.query_params)
+    return _list_page(who, who.request.query_params)
 
 
 @router.post("/requests/actions")
-def act_on_requests(request: Request, who: BulkActor, form: SentForm) -> Response:
+def act_on_requests(who: BulkActor, form: SentForm) -> Response:
     """Do one thing about many requests; each stands for itself."""
     where = safe_path(text_of(form, "back"))
     chosen = [one for one in form.getlist("requests") if isinstance(one, str)]
     if not where.startswith("/requests"):
         where = "/requests"
     if not chosen:
-        return done(request, where, "many-none")
+        return who.done(where, "many-none")
     action = text_of(form, "action")
     ground = text_of(form, "ground") if action == "reject" else None
     if ground == "":
-        return done(request, where, "many-no-ground")
+        return who.done(where, "many-no-ground")
     wanted = check_form(
         routes.ActionOnMany, {"action": action, "requests": chosen, "ground": ground}
     )
@@ -76,7 +275,7 @@ def act_on_requests(request: Request, who: BulkActor, form: SentForm) -> Respons
         raise Problem(422, "action", "Not for many at once", "Open the request and do it there.")
     came = routes.act_on_requests(who, wanted)
     if not came.n_refused:
-        return done(request, where, "many-done", came.n_done)
+        return who.done(where, "many-done", came.n_done)
     # The id of each stands before the text, so not in it once more.
     refused = [
         (chosen[one.index], one.problem.detail.removeprefix(f"request {chosen[one.index]} "))
@@ -84,12 +283,11 @@ def act_on_requests(request: Request, who: BulkActor, form: SentForm) -> Respons
         if one.problem is not None
     ]
     params = QueryParams(where.partition("?")[2])
-    return _list_page(request, who, params, refused=refused, n_done=came.n_done)
+    return _list_page(who, params, refused=refused, n_done=came.n_done)
 
 
 def _list_page(
-    request: Request,
-    who: Principal,
+    who: Visitor,
     params: QueryParams,
     *,
     refused: list[tuple[str, str]] | None = None,
@@ -104,17 +302,15 @@ def _list_page(
     found = routes.list_requests(who, query)
     counts = who.ledger.requests.count(tenant=whose, model=query.model, **routes.own_filter(who))
     bulk = [name for name in _BULK if any(name in one.actions for one in found.items)]
-    return page(
-        request,
+    return who.page(
         "requests.html",
-        who,
-        json=_with("/api/v1/requests", shown),
-        csv=_with("/api/v1/requests.csv", shown),
+        json=address("/api/v1/requests", shown),
+        csv=address("/api/v1/requests.csv", shown),
         found=found,
         query=query,
         asked=asked,
         after=params.get("after"),
-        back=_with("/requests", asked | {"after": after}),
+        back=address("/requests", asked | {"after": after}),
         chips=_chips(who, counts.by_state, [] if view else asked["state"]),
         view=view,
         n_open=sum(counts.by_state[state] for state in routes.OPEN),
@@ -145,11 +341,6 @@ def _view(asked: dict[str, Any]) -> str:
     return _ALL if asked.keys() & {"search", "overdue"} else "open"
 
 
-def _with(path: str, values: dict[str, Any]) -> str:
-    given = {name: value for name, value in values.items() if value}
-    return f"{path}?{urlencode(given, doseq=True)}" if given else path
-
-
 def _chips(
     who: Principal, by_state: dict[str, int], chosen: list[Any]
 ) -> list[tuple[str, int, bool, list[str]]]:
@@ -165,15 +356,13 @@ def _chips(
 
 
 @router.get("/requests/{request_id}")
-def show_request(request: Request, who: Reader, request_id: RequestId) -> HTMLResponse:
+def show_request(who: Reader, request_id: RequestId) -> HTMLResponse:
     """Show one request."""
-    return _page(request, who, request_id)
+    return _page(who, request_id)
 
 
 @router.post("/requests/{request_id}")
-def act_on_request(
-    request: Request, who: Reader, request_id: RequestId, form: SentForm
-) -> Response:
+def act_on_request(who: Reader, request_id: RequestId, form: SentForm) -> Response:
     """Do one thing about it; the page says why if it cannot be done."""
     name = text_of(form, "action")
     texts = {field: text_of(form, field) for field in ("ground", "until", "recipients")}
@@ -188,21 +377,20 @@ def act_on_request(
     except Problem as problem:
         if problem.status_code in (403, 404):
             raise
-        return _page(request, who, request_id, problem=problem)
-    return done(request, f"/requests/{request_id}", wanted.action)
+        return _page(who, request_id, problem=problem)
+    return who.done(f"/requests/{request_id}", wanted.action)
 
 
 @router.post("/requests/{request_id}/receipt-code")
-def make_receipt_code(request: Request, who: Caller, request_id: RequestId) -> HTMLResponse:
+def make_receipt_code(who: Caller, request_id: RequestId) -> HTMLResponse:
     """Make a new receipt code, and show it once; the one before opens nothing any more."""
     with refusals():
-        code = receipts.make_receipt_code(who, request_id).code
-    return _page(request, who, request_id, code=code)
+        code = evidence.make_receipt_code(who, request_id).code
+    return _page(who, request_id, code=code)
 
 
 def _page(
-    request: Request,
-    who: Principal,
+    who: Visitor,
     request_id: str,
     *,
     problem: Problem | None = None,
@@ -213,12 +401,9 @@ def _page(
     if who.sees_all_requests:
         tokens = {found.filed_by, *(one.by for one in entries)}
         names = who.desk.tokens.names(one for one in tokens if one is not None)
-    return page(
-        request,
+    return who.page(
         "request.html",
-        who,
         json=f"/api/v1/requests/{request_id}",
-        status=200 if problem is None else problem.status_code,
         found=found,
         entries=entries,
         names=names,

@@ -4,10 +4,10 @@ from importlib import import_module
 
 from fastapi import APIRouter
 
-_RESOURCES = """
-    audits batches bundles certificates filing jobs log models opendsr receipts registration
-    requests residue server tokens uploads versions webhooks
-"""
+_RESOURCES = "account certificates evidence filing jobs models opendsr registration requests"
 ROUTERS: tuple[APIRouter, ...] = tuple(
-    import_module(f"{__name__}.{name}").router for name in _RESOURCES.split()
+    value
+    for name in _RESOURCES.split()
+    for value in vars(import_module(f"{__name__}.{name}")).values()
+    if isinstance(value, APIRouter)
 )

@@ -1,33 +1,51 @@
-"""Certificates: what they say, their files, and whether they hold."""
+"""Certificates: what they say, their files, whether they hold; their chain, and the log."""
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Path, Query
 from fastapi.responses import Response
-from pydantic import Field
 
 from letheon import verifier
 from letheon.exceptions import LedgerMissingError
 from letheon.guarantee import KINDS
-from letheon.ledger import Certificate
-from letheon.ledger import Page as LedgerPage
+from letheon.ledger import Certificate, LogConsistency, LogInclusion, Page
 from letheon.ledger.certificates.certificates import Certificates
 from letheon.ledger.certificates.explanations import NOT_CLAIMED
+from letheon.ledger.schemas import moment
 from letheon.service import guarantees
-from letheon.service.auth import Principal, allows
-from letheon.service.errors import Problem
-from letheon.service.numbers import Numbers, unknown_certificate
-from letheon.service.schemas import Limit, ModelFilter, Out, Page, TenantFilter
-from letheon.verifier import MAX_INT, SMALL, Opened, Refused, parse_strict, require, search_gaps
+from letheon.service.auth import Principal, allows, require_unbound, unknown_certificate
+from letheon.service.errors import Problem, cursor_problems
+from letheon.service.schemas import (
+    CodeOut,
+    Cursor,
+    Hidden,
+    Limit,
+    ModelFilter,
+    TenantFilter,
+    map_page,
+)
+from letheon.verifier import (
+    MAX_INT,
+    SMALL,
+    Opened,
+    Refused,
+    Trust,
+    certificate_id,
+    open_envelope,
+    parse_strict,
+    require,
+    search_gaps,
+)
 
 router = APIRouter(tags=["certificates"])
 
 Reader = Annotated[Principal, Depends(allows("certificates:read"))]
 Number = Annotated[int, Path(ge=1, le=MAX_INT, description="Number of the certificate.")]
-After = Annotated[str | None, Query(max_length=400)]
+CheckName = Literal["schema", "signature", "chain", "line", "log", "proof", "purge"]
 _FILE: dict[str, Any] = {
     "response_class": Response,
     "responses": {
@@ -37,82 +55,113 @@ _FILE: dict[str, Any] = {
         }
     },
 }
-_GAPS = "What the purge did not search, in words; null if it searched everything."
 
 
-class CertificateOut(Out):
-    """A certificate in a list."""
+@dataclass(frozen=True, kw_only=True)
+class CertificateOut(Certificate):
+    """A certificate in a list.
 
-    sequence: int = Field(ge=1, description="Its number; for a tenant's token, among the tenant's.")
-    id: str = Field(description="SHA-256 of what was signed.")
-    model: str
-    tenant: str
-    version: int = Field(ge=0)
-    method: str
+    Attributes
+    ----------
+    sequence : int
+        Its number; for a tenant's token, among the tenant's.
+    id : str
+        SHA-256 of what was signed.
+    rows : int
+        Rows that it certifies to be erased.
+    purged_at : datetime or None
+        When the purge was attested.
+    purge_gaps : str or None
+        What the purge did not search, in words; null if it searched everything.
+    """
+
     guarantee: Literal["exact", "certified", "empirical", "unreadable"]
-    rows: int = Field(ge=0, description="Rows that it certifies to be erased.")
-    certified_at: datetime
-    purged_at: datetime | None = Field(description="When the purge was attested.")
-    purge_gaps: str | None = Field(description=_GAPS)
+    batch: Hidden[str]
+    n_rows: Hidden[int]
+    log_index: Hidden[int | None]
+    rows: int
 
 
-class CertificateDetail(Out):
-    """A certificate, decoded."""
+@dataclass(frozen=True, kw_only=True)
+class CertificateDetail(Certificate):
+    """A certificate, decoded.
 
-    sequence: int = Field(ge=1)
-    id: str
-    model: str
-    tenant: str
-    version: int = Field(ge=0)
-    batch: str
-    previous: str | None = Field(
-        description="Id of the certificate before, or `genesis`; null for a tenant's token."
-    )
-    subject: str = Field(description="SHA-256 of the model after the erasure.")
-    before: str = Field(description="SHA-256 of the version that it replaces.")
-    method: str
-    rows: int = Field(ge=0)
-    rows_left: int = Field(ge=0)
+    Attributes
+    ----------
+    previous : str or None
+        Id of the certificate before, or `genesis`; null for a tenant's token.
+    subject : str
+        SHA-256 of the model after the erasure.
+    before : str
+        SHA-256 of the version that it replaces.
+    purge_gaps : str or None
+        What the purge did not search, in words; null if it searched everything.
+    measures : dict of str to MeasureOut
+        The four measures.
+    statement : dict of str to Any
+        What was signed; for a tenant's token without its place in the ledger's chain.
+    envelope : str or None
+        The DSSE envelope, as it is downloaded; null for a tenant's token.
+    """
+
+    guarantee: guarantees.GuaranteeOut  # type: ignore[assignment]  # all of it, not its kind only
+    n_rows: Hidden[int]
+    log_index: Hidden[int | None]
+    previous: str | None
+    subject: str
+    before: str
+    rows: int
+    rows_left: int
     grounds: list[str]
     applied_at: datetime
-    certified_at: datetime
-    purged_at: datetime | None
-    purge_gaps: str | None = Field(description=_GAPS)
-    guarantee: guarantees.GuaranteeOut
     budget: guarantees.BudgetOut
-    measures: guarantees.MeasuresOut
+    measures: dict[str, guarantees.MeasureOut]
     monitor: Literal["keep", "retrain-due", "retrained"]
-    not_claimed: list[guarantees.CodeOut]
-    statement: dict[str, Any] = Field(
-        description="What was signed; for a tenant's token without its place in the ledger's chain."
-    )
-    envelope: str | None = Field(
-        description="The DSSE envelope, as it is downloaded; null for a tenant's token."
-    )
+    not_claimed: list[CodeOut]
+    statement: dict[str, Any]
+    envelope: str | None
 
 
-class CheckOut(Out):
-    """One check of a certificate."""
+@dataclass(frozen=True)
+class CheckOut:
+    """One check of a certificate.
 
-    check: Literal["schema", "signature", "chain", "line", "log", "proof", "purge"]
-    passed: bool | None = Field(description="Null: nothing to look at yet.")
-    words: str = Field(description="What it shows.")
+    Attributes
+    ----------
+    passed : bool or None
+        Null: nothing to look at yet.
+    words : str
+        What it shows.
+    """
+
+    check: CheckName
+    passed: bool | None
+    words: str
     reason: str
 
 
-class VerificationOut(Out):
-    """Whether a certificate holds, check by check."""
+@dataclass(frozen=True)
+class VerificationOut:
+    """Whether a certificate holds, check by check.
 
-    sequence: int = Field(ge=1)
-    verdict: Literal["passed", "failed", "incomplete"] = Field(
-        description="Incomplete: no check failed, and one had nothing to look at yet."
-    )
-    passed: bool = Field(description="Whether every check passed.")
-    key: str = Field(description="The public key that was pinned, in hexadecimal digits.")
+    Attributes
+    ----------
+    verdict : {"passed", "failed", "incomplete"}
+        Incomplete: no check failed, and one had nothing to look at yet.
+    passed : bool
+        Whether every check passed.
+    key : str
+        The public key that was pinned, in hexadecimal digits.
+    """
+
+    sequence: int
+    verdict: Literal["passed", "failed", "incomplete"]
+    passed: bool
+    key: str
     checks: list[CheckOut]
 
 
-_CHECKS = {
+_CHECKS: dict[CheckName, str] = {
     "schema": "It says what a certificate may say, in the only accepted form.",
     "signature": "The ledger's key signed these bytes.",
     "chain": "It follows the certificate before it.",
@@ -129,35 +178,29 @@ def list_certificates(
     who: Reader,
     tenant: TenantFilter = None,
     model: ModelFilter = None,
-    after: After = None,
+    after: Cursor = None,
     limit: Limit = 50,
 ) -> Page[CertificateOut]:
     """Return certificates, newest first."""
     whose = who.tenant_filter(tenant)
-    page = find_certificates(who, tenant=whose, model=model, after=after, limit=limit)
-    numbers = Numbers(who.desk, who)
-    items = [certificate_out(one, numbers) for one in page.items]
-    return Page(items=items, next=page.next, total=page.total)
+    page = _find_certificates(who, tenant=whose, model=model, after=after, limit=limit)
+    return map_page(page, lambda one: _show_certificate(who, one))
 
 
-def find_certificates(who: Principal, **filters: Any) -> LedgerPage[Certificate]:
-    """Return a part of the list of certificates; a cursor that is none is a problem."""
-    try:
+def _find_certificates(who: Principal, **filters: Any) -> Page[Certificate]:
+    with cursor_problems("Give back `next` as it was given."):
         return who.ledger.certificates.list(**filters)
-    except ValueError as error:
-        words = "Give back `next` as it was given."
-        raise Problem(422, "cursor", "after cannot be used", words) from error
 
 
-def certificate_out(info: Certificate, numbers: Numbers) -> CertificateOut:
+def _show_certificate(who: Principal, record: Certificate) -> CertificateOut:
     """Return a certificate as lists show it; a damaged one may say anything, and is shown too."""
-    return CertificateOut.of(
-        info,
-        sequence=numbers.shown(info.sequence) or 0,
-        method=str(info.method),
-        guarantee=info.guarantee if info.guarantee in KINDS else "unreadable",
-        rows=max(info.n_rows, 0) if isinstance(info.n_rows, int) else 0,
-    )
+    values = {
+        "sequence": who.numbers.shown(record.sequence) or 0,
+        "method": str(record.method),
+        "guarantee": record.guarantee if record.guarantee in KINDS else "unreadable",
+        "rows": max(record.n_rows, 0) if isinstance(record.n_rows, int) else 0,
+    }
+    return CertificateOut(**vars(record) | values)
 
 
 @router.get("/api/v1/certificates/{number}", summary="Show a certificate")
@@ -169,40 +212,40 @@ def show_certificate(who: Reader, number: Number) -> CertificateDetail:
     claims, sees_all = statement["predicate"], who.tenant is None
     attestation = _find_attestation(who.ledger.certificates, record.sequence)
     purge = None if attestation is None else statement_in(attestation)["predicate"]
-    return CertificateDetail.of(
-        record,
-        sequence=number,
-        previous=previous_id(claims) if sees_all else None,
-        subject=statement["subject"][0]["digest"]["sha256"],
-        before=claims["model"]["before"]["sha256"],
-        method=claims["method"]["name"],
-        rows=claims["erasure"]["rows"],
-        rows_left=claims["dataset"]["liveAfter"],
-        grounds=claims["erasure"]["grounds"],
-        applied_at=claims["times"]["appliedAt"],
-        certified_at=claims["times"]["certifiedAt"],
-        purged_at=None if purge is None else purge["times"]["purgedAt"],
-        purge_gaps=None if purge is None else search_gaps(purge) or None,
-        guarantee=guarantees.guarantee_out(claims["guarantee"]),
-        budget=guarantees.budget_out(claims["guarantee"]["accounting"]),
-        measures=guarantees.measures_out(claims["measurements"]),
-        monitor=claims["monitor"]["decision"],
-        not_claimed=guarantees.codes_out(claims["notClaimed"], NOT_CLAIMED),
-        statement=statement if sees_all else _without_place(statement, number),
-        envelope=envelope.decode() if sees_all else None,
-    )
+    read_time = datetime.fromisoformat
+    values = {
+        "sequence": number,
+        "previous": _previous_id(claims) if sees_all else None,
+        "subject": statement["subject"][0]["digest"]["sha256"],
+        "before": claims["model"]["before"]["sha256"],
+        "method": claims["method"]["name"],
+        "rows": claims["erasure"]["rows"],
+        "rows_left": claims["dataset"]["liveAfter"],
+        "grounds": claims["erasure"]["grounds"],
+        "applied_at": read_time(claims["times"]["appliedAt"]),
+        "certified_at": read_time(claims["times"]["certifiedAt"]),
+        "purged_at": None if purge is None else read_time(purge["times"]["purgedAt"]),
+        "purge_gaps": None if purge is None else search_gaps(purge) or None,
+        "guarantee": guarantees.guarantee_out(claims["guarantee"]),
+        "budget": guarantees.budget_out(claims["guarantee"]["accounting"]),
+        "measures": guarantees.measures_out(claims["measurements"]),
+        "monitor": claims["monitor"]["decision"],
+        "not_claimed": guarantees.codes_out(claims["notClaimed"], NOT_CLAIMED),
+        "statement": statement if sees_all else _without_place(statement, number),
+        "envelope": envelope.decode() if sees_all else None,
+    }
+    return CertificateDetail(**vars(record) | values)
 
 
 def _find_record(who: Principal, number: int) -> Certificate:
     """Return where a certificate stands; 404 for one of another tenant, as for none."""
-    sequence = Numbers(who.desk, who).sequence(number)
     try:
-        return who.ledger.certificates.get(sequence, tenant=who.tenant)
+        return who.ledger.certificates.get(who.numbers.sequence(number), tenant=who.tenant)
     except LedgerMissingError:
         raise unknown_certificate() from None
 
 
-def previous_id(claims: dict[str, Any]) -> str:
+def _previous_id(claims: dict[str, Any]) -> str:
     """Return the id that a certificate names as that of the one before, or `genesis`."""
     previous: str | dict[str, str] = claims["ledger"]["previousCertificate"]
     return previous if isinstance(previous, str) else previous["sha256"]
@@ -277,15 +320,9 @@ def verify_certificate(who: Reader, number: Number) -> VerificationOut:
     # That the model is what the remaining rows give is for an audit.
     checks = _Checks(who, _find_record(who, number))
     results = [checks.run(name) for name in _CHECKS]
-    verdict = verifier.overall((one.passed, True) for one in results)
-    return VerificationOut.model_validate(
-        {
-            "sequence": number,
-            "verdict": verdict,
-            "passed": verdict == "passed",
-            "key": who.ledger.public_key,
-            "checks": results,
-        }
+    verdict: Any = verifier.overall((one.passed, True) for one in results)
+    return VerificationOut(
+        number, verdict, verdict == "passed", key=who.ledger.public_key, checks=results
     )
 
 
@@ -302,12 +339,12 @@ class _Checks:
     def __init__(self, who: Principal, record: Certificate) -> None:
         self.certificates, self.event_log = who.ledger.certificates, who.ledger.log
         self.record = record
-        self.numbers = Numbers(who.desk, who)
+        self.numbers = who.numbers
         self.tells_sizes = who.tenant is None
         self.trust = who.ledger.keys.trust()
         self.envelope = who.ledger.certificates.envelope(record.sequence)
 
-    def run(self, name: str) -> CheckOut:
+    def run(self, name: CheckName) -> CheckOut:
         """Return the result of one check."""
         passed: bool | None = False
         try:
@@ -322,8 +359,7 @@ class _Checks:
             reason = str(error)
         except (ValueError, LookupError, TypeError) as error:
             reason = f"it cannot be read ({type(error).__name__})"
-        values = {"check": name, "passed": passed, "words": _CHECKS[name], "reason": reason}
-        return CheckOut.model_validate(values)
+        return CheckOut(name, passed, _CHECKS[name], reason)
 
     def opened(self, sequence: int | None = None) -> Opened:
         envelope = self.envelope if sequence is None else self.certificates.envelope(sequence)
@@ -415,3 +451,157 @@ class _Checks:
         if gaps := search_gaps(claims):
             raise _Absent(f"purged, not fully searched: {gaps}; looked for {searched}, none found")
         return f"{len(claims['stores'])} stores; looked for {searched}, none found"
+
+
+Place = Annotated[int | None, Query(ge=0, le=MAX_INT)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkOut(CertificateOut):
+    """A certificate in the chain.
+
+    Attributes
+    ----------
+    previous : str
+        The id that it names as the one before, or `genesis`.
+    is_linked : bool
+        Whether that is the id of the certificate before.
+    is_signed : bool
+        Whether signature, schema and key hold.
+    reason : str or None
+        Why not.
+    """
+
+    previous: str
+    is_linked: bool
+    is_signed: bool
+    reason: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChainOut(Page[LinkOut]):
+    """Certificates, newest first, each with its link to the one before.
+
+    Attributes
+    ----------
+    is_whole : bool
+        Whether all links and signatures of this part hold.
+    """
+
+    items: tuple[LinkOut, ...]
+    is_whole: bool
+
+
+@dataclass(frozen=True)
+class InclusionOut(LogInclusion):
+    """Proof that an event is in the log (RFC 6962).
+
+    Attributes
+    ----------
+    event : dict of str to Any
+        Codes, counts and opaque ids.
+    """
+
+    event: dict[str, Any]
+
+
+@router.get("/api/v1/chain", summary="Show the chain of certificates")
+def show_chain(who: Reader, after: Cursor = None, limit: Limit = 50) -> ChainOut:
+    """Return certificates, newest first, with every link and signature checked."""
+    require_unbound(who)
+    page = _find_certificates(who, after=after, limit=limit)
+    contents: dict[int, bytes] = {}
+    if page.items:
+        first, last = page.items[-1].sequence, page.items[0].sequence
+        contents = who.ledger.certificates.envelopes(first - 1, last)
+    trust = who.ledger.keys.trust()
+    items = tuple(_check_link(who, one, contents, trust) for one in page.items)
+    is_whole = all(item.is_linked and item.is_signed for item in items)
+    return ChainOut(items=items, next=page.next, total=page.total, is_whole=is_whole)
+
+
+def _check_link(
+    who: Principal, record: Certificate, contents: dict[int, bytes], trust: Trust
+) -> LinkOut:
+    values = {"previous": "?", "is_linked": False, "is_signed": False, "reason": None}
+    try:
+        opened = open_envelope(contents[record.sequence], trust)
+    except Refused as error:
+        values["reason"] = str(error)
+    else:
+        previous = _previous_id(opened.predicate)
+        values |= {
+            "previous": previous,
+            "is_linked": previous == _id_before(record.sequence, contents),
+            "is_signed": opened.id == record.id and opened.sequence == record.sequence,
+        }
+    return LinkOut(**vars(_show_certificate(who, record)) | values)
+
+
+def _id_before(sequence: int, contents: dict[int, bytes]) -> str | None:
+    """Return what the certificate before really is: its bytes, not what the database says."""
+    if sequence == 1:
+        return "genesis"
+    try:
+        return certificate_id(contents[sequence - 1])
+    except (Refused, KeyError):
+        return None
+
+
+@router.get("/api/v1/checkpoints/latest", summary="Show the newest checkpoint")
+def show_checkpoint(who: Reader) -> dict[str, int | str | datetime]:
+    """Return the newest signed checkpoint of the log; keep it to notice a roll-back.
+
+    It has the `size` and `root` of the log, `at`, when it was signed, and `note`, the C2SP note
+    with its signatures.
+    """
+    require_unbound(who)
+    checkpoint = who.ledger.log.latest_checkpoint()
+    if checkpoint is None:
+        words = "The ledger signs one with the next certificate or bundle."
+        raise Problem(404, "no-checkpoint", "no checkpoint yet", words)
+    return checkpoint._asdict() | {"at": moment(checkpoint.at)}
+
+
+@router.get("/api/v1/log/inclusion", summary="Prove that an event is in the log")
+def prove_inclusion(
+    who: Reader,
+    index: Place = None,
+    certificate: Annotated[int | None, Query(ge=1, le=MAX_INT)] = None,
+    size: Place = None,
+) -> InclusionOut:
+    """Return an RFC 6962 path from an event, or from that of a certificate, to the root."""
+    require_unbound(who)
+    ledger = who.ledger
+    if index is None and certificate is None:
+        words = "Give index, the place of an event, or certificate, a number."
+        raise Problem(422, "invalid", "what is to be proved?", words)
+    if index is None and certificate is not None:
+        index = ledger.certificates.get(certificate).log_index
+    body = None if index is None else ledger.log.event(index)
+    if index is None or body is None:
+        raise _not_in_log()
+    try:
+        proof = ledger.log.inclusion(index, size=size)
+    except ValueError as error:
+        raise _not_in_log() from error
+    return InclusionOut(**vars(proof), event=parse_strict(body))
+
+
+@router.get("/api/v1/log/consistency", summary="Prove that the log only grew")
+def prove_consistency(
+    who: Reader,
+    first: Annotated[int, Query(ge=0, le=MAX_INT)],
+    second: Place = None,
+) -> LogConsistency:
+    """Return an RFC 6962 proof that the log of one size is the beginning of another."""
+    require_unbound(who)
+    try:
+        return who.ledger.log.consistency(first, second)
+    except ValueError as error:
+        raise _not_in_log() from error
+
+
+def _not_in_log() -> Problem:
+    words = "GET /api/v1/checkpoints/latest says how long the signed log is."
+    return Problem(404, "not-in-log", "the log has no such place or size", words)

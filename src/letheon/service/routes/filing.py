@@ -4,26 +4,32 @@ Each request is a transaction of its own, and is on the disk when the answer goe
 sent again, with the same idempotency key, gives the same requests and no new ones.
 """
 
+import csv
 import hashlib
+import io
 import json
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import zip_longest
 from typing import Annotated, Any, NamedTuple
 
-from fastapi import APIRouter, Depends, Header, Response
-from pydantic import Field, StrictBool, StrictInt, StrictStr
+from fastapi import APIRouter, Depends, Header, Request, Response
+from pydantic import Field, StrictBool, StrictInt, StrictStr, ValidationError
+from starlette.datastructures import UploadFile
 
-from letheon.exceptions import IdempotencyError, LetheonError, UnknownIdError
-from letheon.ledger import Request
-from letheon.ledger.requests.deadlines import Regime
+from letheon.exceptions import IdempotencyError, LetheonError, UnknownIdError, UnknownModelError
+from letheon.ledger import Request as LedgerRequest
+from letheon.ledger.requests.deadlines import REGIMES, Regime
 from letheon.ledger.requests.intake import LONGEST_ID, MOST_IDS
+from letheon.ledger.schemas import NAME
 from letheon.service.auth import Principal, allows
 from letheon.service.errors import Problem
+from letheon.service.forms import malformed, multipart_body, read_parts
 from letheon.service.request_views import (
     MOST_ITEMS,
-    NAME,
     BulkOut,
     Code,
     ModelName,
@@ -33,7 +39,7 @@ from letheon.service.request_views import (
     refusals,
     show_requests,
 )
-from letheon.service.schemas import In, Out
+from letheon.service.schemas import In
 
 router = APIRouter(tags=["requests"])
 
@@ -58,40 +64,54 @@ PersonId = (
 
 
 class _Erasure(In):
-    """Who is to be erased, and why."""
+    """Who is to be erased, and why.
+
+    Attributes
+    ----------
+    ids : list of PersonId
+        All numbers, or all texts.
+    ground : Code or None
+        See /api/v1/grounds; default: consent withdrawn, or CCPA.
+    verified : bool
+        You vouch for the identity; needs requests:vouch.
+    """
 
     model: ModelName
-    ids: list[PersonId] = Field(
-        min_length=1, max_length=MOST_IDS, description="All numbers, or all texts."
-    )
+    ids: list[PersonId] = Field(min_length=1, max_length=MOST_IDS)
     regime: Regime = "gdpr"
-    ground: Code | None = Field(
-        default=None, description="See /api/v1/grounds; default: consent withdrawn, or CCPA."
-    )
-    verified: StrictBool = Field(
-        default=False, description="You vouch for the identity; needs requests:vouch."
-    )
+    ground: Code | None = None
+    verified: StrictBool = False
 
 
 class BulkItem(_Erasure):
-    """One request of many."""
+    """One request of many.
 
-    key: IdempotencyKey | None = Field(default=None, description="Idempotency key of this one.")
+    Attributes
+    ----------
+    key : IdempotencyKey or None
+        Idempotency key of this one.
+    """
+
+    key: IdempotencyKey | None = None
 
 
 class RequestIn(_Erasure):
-    """A wish that people be erased from a model, or from every model that knows them."""
+    """A wish that people be erased from a model, or from every model that knows them.
 
-    model: Annotated[StrictStr, Field(pattern=rf"^(\*|{NAME})$")] = Field(
-        description="Name of the model; * for every model of the tenant that knows them."
-    )
+    Attributes
+    ----------
+    model : str
+        Name of the model; * for every model of the tenant that knows them.
+    receipt : bool
+        Make a receipt code, shown once; for one person.
+    receipt_key : str or None
+        X25519 public key of the person, instead of a code.
+    """
+
+    model: Annotated[StrictStr, Field(pattern=rf"^(\*|{NAME.pattern})$")]
     tenant: TenantName | None = None
-    receipt: StrictBool = Field(
-        default=False, description="Make a receipt code, shown once; for one person."
-    )
-    receipt_key: Annotated[StrictStr, Field(pattern="^[0-9a-f]{64}$")] | None = Field(
-        default=None, description="X25519 public key of the person, instead of a code."
-    )
+    receipt: StrictBool = False
+    receipt_key: Annotated[StrictStr, Field(pattern="^[0-9a-f]{64}$")] | None = None
 
 
 class BulkIn(In):
@@ -101,25 +121,24 @@ class BulkIn(In):
     tenant: TenantName | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
 class RequestFiled(RequestOut):
-    """A request that was filed just now, or is repeated."""
+    """A request that was filed just now, or is repeated.
 
-    receipt_code: str | None = Field(
-        default=None, description="For the person. It is shown this once and kept nowhere."
-    )
+    Attributes
+    ----------
+    receipt_code : str or None
+        For the person. It is shown this once and kept nowhere.
+    """
+
+    receipt_code: str | None = None
 
 
-class FiledEverywhere(Out):
+@dataclass(frozen=True)
+class FiledEverywhere:
     """One request for each model that knows these people."""
 
     requests: list[RequestFiled]
-
-
-class Filed(NamedTuple):
-    """What came of filing: one request, or one for each model; and whether any is new."""
-
-    requests: list[RequestFiled]
-    is_new: bool
 
 
 class RequestInput(NamedTuple):
@@ -142,11 +161,6 @@ class RequestInput(NamedTuple):
         ground = body.ground or DEFAULT_GROUNDS[body.regime]
         return cls(body.ids, body.model, tenant, body.regime, ground, body.verified, key)
 
-    @property
-    def terms(self) -> dict[str, Any]:
-        """All but the ids."""
-        return {name: value for name, value in self._asdict().items() if name != "ids"}
-
 
 @router.post(
     "/api/v1/requests",
@@ -168,11 +182,9 @@ def file_request(
     them, and the answer lists them.
     """
     filed = file_one(who, body, key=key)
-    if not filed.is_new:
+    if not any(one.is_new for one in filed):
         response.status_code = 200
-    if body.model == EVERY_MODEL:
-        return FiledEverywhere(requests=filed.requests)
-    return filed.requests[0]
+    return FiledEverywhere(filed) if body.model == EVERY_MODEL else filed[0]
 
 
 @router.post("/api/v1/requests/bulk", summary="File many requests")
@@ -188,73 +200,64 @@ def file_requests(
     return file_many(who, body.items, tenant=body.tenant, key=key)
 
 
-def file_one(who: Principal, body: RequestIn, *, key: str | None = None) -> Filed:
+def file_one(who: Principal, body: RequestIn, *, key: str | None = None) -> list[RequestFiled]:
     """File one request; or, for the model ``*``, one for every model that knows the people."""
     _require_vouching(who, body.verified)
     wants_receipt = body.receipt or body.receipt_key is not None
     if wants_receipt and not who.sees_all_requests:  # only people who were held get one in the end
-        raise Problem(
-            403,
-            "not-allowed",
-            "this token may not ask for a receipt",
-            "An operator makes the code and hands it to the person; file the request without one.",
+        title = "this token may not ask for a receipt"
+        words = (
+            "An operator makes the code and hands it to the person; file the request without one."
         )
+        raise Problem(403, "not-allowed", title, words)
     if body.receipt and body.receipt_key is not None:
-        raise Problem(
-            422, "two-receipts", "both receipt and receipt_key", "Ask for a code, or send a key."
-        )
+        words = "Ask for a code, or send a key."
+        raise Problem(422, "two-receipts", "both receipt and receipt_key", words)
+    extra = {} if body.receipt_key is None else {"receipt_key": body.receipt_key}
     one = RequestInput.of(body, who.tenant_for(body.tenant), key)
     with refusals():
         inputs = _split_by_model(who, one) if body.model == EVERY_MODEL else [one]
-        return _show_filed(who, [_file(who, each, body) for each in inputs])
+        if not body.receipt:
+            return _show_filed(who, [submit(who, each, **extra) for each in inputs])
+        with who.ledger.acting(who.id):
+            made = [who.ledger.requests.submit_with_code(**each._asdict()) for each in inputs]
+        return _show_filed(who, [request for request, _ in made], [code for _, code in made])
 
 
 def file_everywhere(
-    who: Principal, inputs: Sequence[RequestInput], *, stored: Sequence[Request] = ()
-) -> Filed:
+    who: Principal, inputs: Sequence[RequestInput], *, stored: Sequence[LedgerRequest] = ()
+) -> list[RequestFiled]:
     """File what one person asks of several models; `stored` are what a repeat finds done."""
     with refusals():
-        made = [(submit(who, each), None) for each in _with_approval(who, inputs)]
-        return _show_filed(who, [*((one, None) for one in stored), *made])
+        made = [submit(who, each) for each in _with_approval(who, inputs)]
+        return _show_filed(who, [*stored, *made])
 
 
-def _file(who: Principal, one: RequestInput, body: RequestIn) -> tuple[Request, str | None]:
-    """File a request, and return it with its receipt code."""
-    if body.receipt:
-        with who.ledger.acting(who.token_id):
-            return who.ledger.requests.submit_with_code(one.ids, **one.terms)
-    extra = {} if body.receipt_key is None else {"receipt_key": body.receipt_key}
-    return submit(who, one, **extra), None
-
-
-def submit(who: Principal, one: RequestInput, **extra: Any) -> Request:
+def submit(who: Principal, one: RequestInput, **extra: Any) -> LedgerRequest:
     """Give a request to the ledger, in the name of a token."""
-    requests, terms = who.ledger.requests, one.terms
-    with who.ledger.acting(who.token_id):
+    requests = who.ledger.requests
+    with who.ledger.acting(who.id):
         if who.sees_all_requests:
-            return requests.submit(one.ids, **terms, **extra)
+            return requests.submit(**one._asdict(), **extra)
         # An unknown id is noticed by `verify`, of which the filer sees nothing.
-        terms |= {"verified": False, "needs_approval": False}
-        request = requests.submit(one.ids, **terms, accept_unknown=True)
-        if request.filed_by != who.token_id:
+        unverified = one._replace(verified=False, needs_approval=False)
+        request = requests.submit(**unverified._asdict(), accept_unknown=True)
+        if request.filed_by != who.id:
             raise IdempotencyError(
                 "this idempotency key was used by somebody else; take another one"
             )
         if one.verified and request.state == "received":
-            verified = requests.verify(
-                request.id, tenant=one.tenant, needs_approval=one.needs_approval
-            )
+            approval = {"needs_approval": one.needs_approval}
+            verified = requests.verify(request.id, tenant=one.tenant, **approval)
             return replace(verified, is_new=request.is_new)
     return request
 
 
-def _show_filed(who: Principal, made: Sequence[tuple[Request, str | None]]) -> Filed:
-    shown = show_requests(who, [request for request, _ in made])
-    codes = [code for _, code in made]
-    filed = [
-        RequestFiled.of(one, receipt_code=code) for one, code in zip(shown, codes, strict=True)
-    ]
-    return Filed(filed, is_new=any(request.is_new for request, _ in made))
+def _show_filed(
+    who: Principal, requests: Sequence[LedgerRequest], codes: Sequence[str | None] = ()
+) -> list[RequestFiled]:
+    shown = zip_longest(show_requests(who, requests), codes)
+    return [RequestFiled(**vars(one) | {"receipt_code": code}) for one, code in shown]
 
 
 def _split_by_model(who: Principal, one: RequestInput) -> list[RequestInput]:
@@ -358,7 +361,7 @@ def file_many(
         ]
     inputs = _with_approval(who, inputs)
 
-    def work(one: RequestInput) -> Request | Exception:
+    def work(one: RequestInput) -> LedgerRequest | Exception:
         try:
             return submit(who, one)
         except Exception as error:  # noqa: BLE001  (`bulk_out` raises what is no refusal)
@@ -377,7 +380,7 @@ def _place_key(key: str, place: int) -> str:
 
 def _take_key(
     who: Principal, inputs: Sequence[RequestInput], key: str, most: int
-) -> dict[int, Request]:
+) -> dict[int, LedgerRequest]:
     """File one request of a list ahead of the others: it decides what the key stands for.
 
     Returned is that request, by its place in the list.
@@ -406,12 +409,9 @@ def _take_key(
 
 def _require_vouching(who: Principal, verified: bool) -> None:
     if verified and not who.may("requests:vouch"):
-        raise Problem(
-            403,
-            "not-allowed",
-            "this token may not vouch for an identity",
-            "It needs the scope requests:vouch; or leave `verified` out, and somebody verifies.",
-        )
+        title = "this token may not vouch for an identity"
+        words = "It needs the scope requests:vouch; or leave `verified` out, and somebody verifies."
+        raise Problem(403, "not-allowed", title, words)
 
 
 def parse_number(text: str) -> int | None:
@@ -421,3 +421,177 @@ def parse_number(text: str) -> int | None:
         return None
     number = int(text)
     return number if -(2**63) <= number < 2**63 else None
+
+
+COLUMNS = ("model", "id", "key", "regime", "ground")
+REQUIRED = COLUMNS[:2]
+MOST_ROWS = 10_000
+_MOST_SHOWN = 20
+_PARTS: dict[str, Any] = {
+    "file": {
+        "type": "string",
+        "contentMediaType": "text/csv",
+        "format": "binary",
+        "description": "UTF-8; columns model, id, and perhaps key, regime, ground; at most 10,000 "
+        "lines.",
+    },
+    "tenant": {"type": "string", "pattern": f"^{NAME.pattern}$"},
+    "verified": {"type": "string", "enum": ["true", "false"]},
+}
+
+
+class Upload(NamedTuple):
+    """What was sent: the file, and what goes for all of its lines."""
+
+    data: bytes
+    tenant: str | None
+    verified: bool
+
+
+async def _read_upload(request: Request) -> Upload:
+    form = await read_parts(request)
+    try:
+        names = [name for name, _ in form.multi_items()]
+        if not set(names) <= _PARTS.keys() or len(names) != len(set(names)):
+            raise malformed("parts other than file, tenant and verified, or one of them twice")
+        file, tenant = form.get("file"), form.get("tenant")
+        verified = form.get("verified", "false")
+        if not isinstance(file, UploadFile):
+            raise malformed("there is no file in the part `file`")
+        if isinstance(tenant, UploadFile) or verified not in ("true", "false"):
+            raise malformed("tenant is a name, and verified is true or false")
+        return Upload(await file.read(), tenant or None, verified == "true")
+    finally:
+        await form.close()
+
+
+@router.post(
+    "/api/v1/requests/upload",
+    summary="File requests from a CSV file",
+    openapi_extra=multipart_body(_PARTS, ["file"]),
+)
+def upload_requests(
+    who: Annotated[Principal, Depends(allows("requests:file", is_long=True))],
+    upload: Annotated[Upload, Depends(_read_upload)],
+    key: Key = None,
+) -> BulkOut:
+    """File each line as one request; a file that is wrong somewhere is refused as a whole."""
+    return file_upload(who, upload, key=key)
+
+
+def file_upload(who: Principal, upload: Upload, *, key: str | None = None) -> BulkOut:
+    """File each line of a CSV file as one request about one person.
+
+    Columns are ``model`` and ``id``, and perhaps ``key``, ``regime`` and ``ground``. A repeat of
+    the same file with the same `key` gives the same requests.
+
+    Raises
+    ------
+    Problem
+        The file is wrong somewhere; nothing was filed.
+    """
+    tenant = who.tenant_for(upload.tenant)
+
+    @cache
+    def holds_numbers(model: str) -> bool | None:
+        try:
+            return who.ledger.models.has_integer_ids(model, tenant=tenant)
+        except UnknownModelError:
+            return None
+
+    errors: list[dict[str, str]] = []
+    items: list[BulkItem] = []
+    for line, row in read_rows(upload.data):
+        item = _parse_row(row, holds_numbers, verified=upload.verified)
+        if isinstance(item, BulkItem):
+            items.append(item)
+        else:
+            errors.append({"at": f"line {line}", "why": item})
+        if len(errors) == _MOST_SHOWN:
+            break
+    if errors:
+        title = "some lines cannot be used; nothing was filed"
+        words = f"Look at {', '.join(one['at'] for one in errors)}."
+        raise Problem(422, "csv", title, words, fields=errors)
+    if not items:
+        raise _unusable("there is no line below the header", 1)
+    return file_many(who, items, tenant=tenant, key=key, most=MOST_ROWS)
+
+
+def _parse_row(
+    row: dict[str, str], holds_numbers: Callable[[str], bool | None], *, verified: bool
+) -> BulkItem | str:
+    """Return the request of a line, or what is wrong with it."""
+    values = {name: value for name, value in row.items() if value and name != "id"}
+    try:
+        item = BulkItem.model_validate(values | {"ids": [0], "verified": verified})
+    except ValidationError as error:
+        name = str(error.errors()[0]["loc"][0])
+        wrong = f"none of {', '.join(REGIMES)}" if name == "regime" else "not usable"
+        return f"{name} is {wrong}"
+    is_number = holds_numbers(item.model)
+    if is_number is None:
+        return "there is no such model"
+    person = parse_number(row["id"]) if is_number else row["id"]
+    if person is None or person == "" or len(row["id"]) > LONGEST_ID:
+        return "id is no number, and the model holds numbers" if is_number else "id is not usable"
+    return item.model_copy(update={"ids": [person]})
+
+
+def read_rows(data: bytes) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield each line below the header, with its number; what cannot be read is refused."""
+    reader = csv.reader(io.StringIO(_decode(data), newline=""), strict=True)
+    count = 0
+    try:
+        header = _parse_header(next(reader, []))
+        for cells in reader:
+            if not cells:
+                continue
+            count += 1
+            if count > MOST_ROWS:
+                raise _unusable(f"more than {MOST_ROWS} lines; split the file", reader.line_num)
+            if len(cells) != len(header):
+                raise _unusable(f"{len(cells)} cells, and not {len(header)}", reader.line_num)
+            yield reader.line_num, dict(zip(header, cells, strict=True))
+    except csv.Error as error:
+        raise _unusable("the quotes are wrong, or a cell is too long", reader.line_num) from error
+
+
+def _decode(data: bytes) -> str:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise _unusable("this is no UTF-8; save the file as UTF-8", line) from None
+    place = text.find("\0")
+    if place >= 0:
+        raise _unusable("a NUL character", text.count("\n", 0, place) + 1)
+    return text
+
+
+def _parse_header(cells: Sequence[str]) -> list[str]:
+    """Return the names of the columns.
+
+    What else a header has is not repeated: without a header a person stands there.
+    """
+    names = [cell.strip().lower() for cell in cells]
+    if len(names) == len(set(names)) and set(REQUIRED) <= set(names) <= set(COLUMNS):
+        return names
+    missing, fault = [name for name in REQUIRED if name not in names], ""
+    if any(";" in name for name in names):
+        fault = "there are semicolons, so save the file with commas; "
+    elif missing:
+        fault = f"there is no column {' and none '.join(missing)}; "
+    raise _unusable(
+        f"{fault}the header must name {' and '.join(REQUIRED)}, perhaps "
+        f"{', '.join(COLUMNS[2:])}, each once, with commas between",
+        1,
+    )
+
+
+def _unusable(why: str, line: int) -> Problem:
+    title, fields = (
+        "the file cannot be used; nothing was filed",
+        [{"at": f"line {line}", "why": why}],
+    )
+    return Problem(422, "csv", title, f"Line {line}: {why}.", fields=fields)

@@ -1,11 +1,20 @@
-"""Jobs: work that takes long."""
+"""Work that takes long: jobs, audits, batches, and the next batch of a model with its cost."""
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Annotated, Any
+from dataclasses import dataclass, fields, replace
+from datetime import date, datetime
+from statistics import median
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Path, Query
+from fastapi.responses import HTMLResponse
+from pydantic import Field
 
+from letheon.audit import AuditReport, LevelResult
+from letheon.exceptions import LedgerMissingError
+from letheon.ledger import Batch, BatchPlan, Ledger, Model, Page
+from letheon.ledger.certificates.claims import adds_up, published_account
+from letheon.ledger.certificates.parameters import figure
 from letheon.ledger.db.jobs import (
     CURSOR,
     JOB_ID,
@@ -15,16 +24,28 @@ from letheon.ledger.db.jobs import (
     JobsFullError,
     Kind,
     State,
+    Task,
 )
-from letheon.service.auth import Principal, allows_any
-from letheon.service.errors import Problem
-from letheon.service.jobs import audit_verdict
-from letheon.service.numbers import Numbers
-from letheon.service.schemas import Limit, ModelFilter, Page, TenantFilter
+from letheon.service.auth import Numbers, Principal, allows
+from letheon.service.errors import Problem, cursor_problems
+from letheon.service.guarantees import GuaranteeOut, budget_out, guarantee_out
+from letheon.service.jobs import SHOWN, Drill, audit_verdict
+from letheon.service.routes.models import read_model
+from letheon.service.schemas import (
+    Cursor,
+    In,
+    Limit,
+    ModelFilter,
+    Name,
+    Out,
+    Tenant,
+    TenantFilter,
+    map_page,
+)
 
 router = APIRouter(tags=["jobs"])
 
-Reader = Annotated[Principal, Depends(allows_any("batches:read", "audits:read"))]
+Reader = Annotated[Principal, Depends(allows("batches:read", "audits:read"))]
 JobId = Annotated[str, Path(pattern=JOB_ID)]
 After = Annotated[str | None, Query(pattern=CURSOR)]
 _SCOPES: dict[Kind, str] = {
@@ -49,7 +70,7 @@ def list_jobs(
     kinds = [one for one in _SCOPES if kind in (None, one) and who.may(_SCOPES[one])]
     options: dict[str, Any] = {"model": model, "kinds": kinds, "state": state}
     page = read_jobs(who, tenant=tenant, after=after, limit=limit, **options)
-    return Page(items=[_brief(job) for job in page.items], next=page.next, total=page.total)
+    return map_page(page, _brief)
 
 
 @router.get("/api/v1/jobs/{job_id}", summary="Show a job")
@@ -60,11 +81,8 @@ def show_job(who: Reader, job_id: JobId) -> Job:
 
 def read_jobs(who: Principal, *, tenant: str | None, **options: Any) -> Page[JobRecord]:
     """Return a part of the jobs that the caller sees, with whole results."""
-    desk = who.desk
-    page = Jobs(desk.ledger).page(tenant=who.tenant_filter(tenant), **options)
-    numbers = Numbers(desk, who)
-    items = [_renumber(job, numbers) for job in page.items]
-    return Page(items=items, next=page.next, total=page.total)
+    page = Jobs(who.ledger).page(tenant=who.tenant_filter(tenant), **options)
+    return map_page(page, lambda job: _renumber(job, who.numbers))
 
 
 def read_job(who: Principal, job_id: str, *, kind: Kind | None = None) -> JobRecord:
@@ -75,33 +93,20 @@ def read_job(who: Principal, job_id: str, *, kind: Kind | None = None) -> JobRec
     Problem
         404, whether it is another tenant's, of a kind that the caller may not see, or not there.
     """
-    desk = who.desk
-    job = Jobs(desk.ledger).find(job_id, tenant=who.tenant)
+    job = Jobs(who.ledger).find(job_id, tenant=who.tenant)
     if job is None or not who.may(_SCOPES[job.kind]) or kind not in (None, job.kind):
         raise Problem(404, "unknown-job", "no such job", "GET /api/v1/jobs lists those you see.")
-    return _renumber(job, Numbers(desk, who))
+    return _renumber(job, who.numbers)
 
 
-def add_job(
-    who: Principal,
-    kind: Kind,
-    *,
-    tenant: str | None,
-    model: str | None,
-    asked: Mapping[str, Any],
-) -> JobRecord:
-    """Ask for work; a worker does it."""
-    jobs = Jobs(who.ledger)
+def _add_job(who: Principal, kind: Kind, **options: Any) -> JobRecord:
+    """Ask for work of a tenant on a model; a worker does it."""
     try:
-        return jobs.add(kind, tenant=tenant, model=model, asked=asked, by=who.token_id)
+        return Jobs(who.ledger).add(kind, **options, by=who.id)
     except JobsFullError as error:
-        raise Problem(
-            429,
-            "too-many-jobs",
-            "too many jobs wait already",
-            f"{error}. Wait until a worker has done some; GET /readyz tells whether one runs.",
-            headers={"Retry-After": "30"},
-        ) from error
+        title, headers = "too many jobs wait already", {"Retry-After": "30"}
+        words = f"{error}. Wait until a worker has done some; GET /readyz tells whether one runs."
+        raise Problem(429, "too-many-jobs", title, words, headers=headers) from error
 
 
 def _brief(job: JobRecord) -> JobRecord:
@@ -117,6 +122,415 @@ def _renumber(job: JobRecord, numbers: Numbers) -> JobRecord:
     """Return a job whose texts and results have the numbers of certificates that are shown."""
     if numbers.tenant is None:
         return job
-    lines = tuple(replace(one, words=numbers.in_text(one.words)) for one in job.progress)
+    lines = tuple(replace(one, words=numbers.in_json(one.words)) for one in job.progress)
     findings = tuple(map(numbers.in_json, job.findings))
     return replace(job, progress=lines, findings=findings, result=numbers.in_json(job.result))
+
+
+audits = APIRouter(tags=["audits"])
+
+AuditReader = Annotated[Principal, Depends(allows("audits:read"))]
+Level = Literal["V0", "V1", "V2", "V3", "V4", "V5"]
+# The report is one file with its own style; nothing in it may run or load anything.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; sandbox"
+
+
+class AuditIn(In):
+    """An audit that is wanted.
+
+    Attributes
+    ----------
+    model : Name or None
+        One model only; null for all.
+    tenant : Name or None
+        Whose models.
+    levels : list of Level or None
+        Which levels; null for all.
+    drill : Drill
+        Change one byte of the copy first: the audit must fail then.
+    """
+
+    model: Name | None = None
+    tenant: Name | None = None
+    levels: list[Level] | None = Field(default=None, max_length=6)
+    drill: Drill = "none"
+
+
+@dataclass(frozen=True)
+class Audit(Task):
+    """An audit; its levels fill up while it runs.
+
+    Attributes
+    ----------
+    levels_asked : list of str or None
+        Null for all.
+    drill : {"none", "model", "certificate", "log"}
+        What was changed in the copy on purpose.
+    changed : str or None
+        Which byte a drill changed, in words.
+    seconds : float or None
+        What it took.
+    verdict : {"passed", "failed", "incomplete"} or None
+        Null until it is over. Incomplete: a promised level was skipped, which is no pass. Of
+        a drill, failed is right.
+    scope : str or None
+        What the verdict covers, in words.
+    passed : bool or None
+        Whether the verdict is passed.
+    levels : list of dict
+        What was found so far: `level`, V0 to V5, and its `name`; `model`, as certificates name it,
+        empty for the whole ledger; `verdict`, pass, fail or skipped, and its `reason`; `promised`,
+        whether the audit is incomplete if this level was skipped.
+    """
+
+    levels_asked: list[str] | None
+    drill: Drill
+    changed: str | None
+    seconds: float | None
+    verdict: Literal["passed", "failed", "incomplete"] | None
+    scope: str | None
+    passed: bool | None
+    levels: list[dict[str, Any]]
+
+
+@audits.post("/api/v1/audits", summary="Start an audit", status_code=202)
+def start_audit(who: Annotated[Principal, Depends(allows("audits:run"))], wanted: AuditIn) -> Audit:
+    """Ask for an audit of what the ledger would hand to an auditor.
+
+    It is exported into a private folder, and a process that has neither keys nor database looks at
+    it with the public key. The ledger is not touched.
+    """
+    tenant = who.tenant_filter(wanted.tenant)
+    if wanted.model is not None:
+        tenant = read_model(who, wanted.model, wanted.tenant).tenant
+    levels = sorted(set(wanted.levels)) if wanted.levels else None
+    asked = {"levels": levels, "drill": wanted.drill}
+    return _to_audit(_add_job(who, "audit", tenant=tenant, model=wanted.model, asked=asked))
+
+
+@audits.get("/api/v1/audits", summary="List audits")
+def list_audits(
+    who: AuditReader,
+    tenant: TenantFilter = None,
+    after: After = None,
+    limit: Limit = 50,
+) -> Page[Audit]:
+    """Return audits, newest first."""
+    page = read_jobs(who, tenant=tenant, kinds=["audit"], after=after, limit=limit)
+    return map_page(page, _to_audit)
+
+
+@audits.get("/api/v1/audits/{audit_id}", summary="Show an audit")
+def show_audit(who: AuditReader, audit_id: JobId) -> Audit:
+    """Return an audit with what was found so far."""
+    return _to_audit(read_job(who, audit_id, kind="audit"))
+
+
+@audits.get(
+    "/api/v1/audits/{audit_id}/report",
+    summary="Show the report of an audit",
+    response_class=HTMLResponse,
+)
+def show_report(who: AuditReader, audit_id: JobId) -> HTMLResponse:
+    """Return the report as one page that needs nothing else; 409 until the audit is done."""
+    result = read_job(who, audit_id, kind="audit").result
+    if result is None:
+        words = "Ask again when its state is done."
+        raise Problem(409, "not-done", "the audit has no report yet", words)
+    names = [one.name for one in fields(LevelResult)]
+    levels = [
+        LevelResult(**{name: one[name] for name in names if name in one})
+        for one in result["levels"]
+    ]
+    known = {name: result[name] for name in ("ledger", "key", "audited_at")}
+    subjects, scope = tuple(result["subjects"]), result.get("scope", "")
+    report = AuditReport(tuple(levels), subjects=subjects, scope=scope, **known)
+    return HTMLResponse(report.to_page(), headers={"Content-Security-Policy": _POLICY})
+
+
+def _to_audit(job: JobRecord) -> Audit:
+    result: dict[str, Any] = job.result or {}
+    verdict: Any = audit_verdict(result["levels"]) if result else None
+    levels = [
+        {"promised": True} | {name: one[name] for name in SHOWN if name in one}
+        for one in result.get("levels", job.findings)
+    ]
+    return Audit(
+        **{one.name: getattr(job, one.name) for one in fields(Task)},
+        levels_asked=job.asked["levels"],
+        drill=job.asked["drill"],
+        changed=result.get("changed"),
+        seconds=result.get("seconds"),
+        verdict=verdict,
+        scope=result.get("scope"),
+        passed=None if verdict is None else verdict == "passed",
+        levels=levels,
+    )
+
+
+batches = APIRouter(tags=["batches"])
+
+BatchReader = Annotated[Principal, Depends(allows("batches:read"))]
+Operator = Annotated[Principal, Depends(allows("batches:run"))]
+ModelName = Annotated[Name, Path(description="Name of the model.")]
+Basis = Literal["measured", "extrapolated", "unknown"]
+Work = Literal["what-if", "apply", "retrain"]
+_RECENT_VERSIONS = 50
+_MOST_PEOPLE = 100_000
+_WORDS = {
+    "nothing-queued": "Nothing is queued.",
+    "waiting": "It waits for company: few rows at a time tell more about a person.",
+    "operator": "An operator asks for it.",
+    "monitor": "The monitor says that a retrain is due.",
+    "budget-runs-out": "The budget does not cover these rows, so the batch is a retrain.",
+    "due-soon": "The earliest due day is near.",
+    "waited-long": "The oldest request has waited long enough.",
+    "enough-rows": "There are enough rows.",
+}
+
+
+class ClaimOut(GuaranteeOut):
+    """A guarantee with its account, as coarsely as certificates say it.
+
+    Attributes
+    ----------
+    spent : float or None
+        Of the budget; null where nothing is counted.
+    """
+
+    spent: float | None
+    budget: float | None
+
+
+class CostOut(Out):
+    """What a batch takes, by what earlier ones took.
+
+    Attributes
+    ----------
+    seconds : float or None
+        Median of the last batches; null without one.
+    batches : int
+        Batches behind it.
+    retrain_seconds : float or None
+        Of a retrain on the rows that are held.
+    speedup : float or None
+        Retrain against batch.
+    """
+
+    seconds: float | None
+    basis: Basis
+    batches: int
+    retrain_seconds: float | None
+    retrain_basis: Basis
+    speedup: float | None
+
+
+class PlanOut(Out):
+    """What the next batch of a model would be.
+
+    Attributes
+    ----------
+    seal : bool
+        Whether it is sealed now.
+    when_next : datetime or None
+        When time alone will seal it.
+    after : ClaimOut
+        After this batch; what is spent is extrapolated.
+    job : str or None
+        A job of this model that is not over.
+    """
+
+    model: str
+    tenant: str
+    method: str
+    live_rows: int
+    requests: int
+    people: int
+    rows: int
+    earliest_due_on: date | None
+    seal: bool
+    kind: Literal["erase", "retrain"]
+    reason: str
+    reason_words: str
+    when_next: datetime | None
+    cost: CostOut
+    now: ClaimOut
+    after: ClaimOut
+    retrain_due: bool
+    retrain_words: str
+    job: str | None
+
+
+@batches.get("/api/v1/batches", summary="List batches")
+def list_batches(
+    who: BatchReader,
+    tenant: TenantFilter = None,
+    model: ModelFilter = None,
+    after: Cursor = None,
+    limit: Limit = 50,
+) -> Page[Batch]:
+    """Return batches, newest first."""
+    whose = who.tenant_filter(tenant)
+    with cursor_problems("Give back `next` as it was given."):
+        page = who.ledger.batches.list(tenant=whose, model=model, after=after, limit=limit)
+    return map_page(page, lambda one: _renumber_batch(who, one))
+
+
+@batches.get("/api/v1/batches/{batch_id}", summary="Show a batch")
+def show_batch(who: BatchReader, batch_id: Annotated[str, Path(pattern="^[0-9a-f]{64}$")]) -> Batch:
+    """Return one batch."""
+    try:
+        return _renumber_batch(who, who.ledger.batches.get(batch_id, tenant=who.tenant))
+    except LedgerMissingError as error:
+        words = "GET /api/v1/batches lists those that you see."
+        raise Problem(404, "unknown-batch", "no such batch", words) from error
+
+
+def _renumber_batch(who: Principal, batch: Batch) -> Batch:
+    return replace(batch, certificate=who.numbers.shown(batch.certificate))
+
+
+@batches.get("/api/v1/models/{model}/plan", summary="Show the next batch of a model")
+def show_plan(who: BatchReader, model: ModelName, tenant: Tenant = None) -> PlanOut:
+    """Return what the next batch would be, when and why, its cost, and the guarantee after it."""
+    info, ledger = read_model(who, model, tenant), who.ledger
+    plan = ledger.plan(info.name, tenant=info.tenant)[0]
+    decision = plan.decision
+    now = ledger.models.claims(info.name, tenant=info.tenant)
+    is_retrain = decision.kind == "retrain"
+    after = _claim_retrained(now) if is_retrain else _claim_erased(ledger, info, now, plan.n_rows)
+    unfinished = Jobs(ledger).unfinished(
+        ("apply", "retrain", "what-if"), tenant=info.tenant, model=info.name
+    )
+    return PlanOut(
+        model=info.name,
+        tenant=info.tenant,
+        method=info.method,
+        live_rows=info.n_rows,
+        requests=plan.n_requests,
+        people=plan.n_people,
+        rows=plan.n_rows,
+        earliest_due_on=plan.earliest_due_on,
+        **vars(decision),
+        reason_words=_WORDS[decision.reason],
+        cost=_cost(ledger, info),
+        now=_to_claim(now),
+        after=_to_claim(after),
+        retrain_due=is_retrain,
+        retrain_words=_retrain_words(plan, now),
+        job=None if unfinished is None else unfinished.id,
+    )
+
+
+@batches.post(
+    "/api/v1/models/{model}/what-if", summary="Compare methods for a batch", status_code=202
+)
+def ask_what_if(
+    who: Operator,
+    model: ModelName,
+    tenant: Tenant = None,
+    people: Annotated[
+        int | None,
+        Query(
+            ge=1, le=_MOST_PEOPLE, description="Size of the batch; as many as are queued, if null."
+        ),
+    ] = None,
+) -> Job:
+    """Ask what a batch would cost under each method, and what would be guaranteed.
+
+    Every method is trained on the rows of the model and made to forget people drawn at random.
+    Nothing is changed.
+    """
+    info = read_model(who, model, tenant)
+    queued = who.ledger.plan(info.name, tenant=info.tenant)[0]
+    n_people = min(people or max(queued.n_people, 1), _MOST_PEOPLE)
+    return start_job(who, "what-if", model, tenant, people=n_people)
+
+
+@batches.post("/api/v1/models/{model}/apply", summary="Apply what is queued", status_code=202)
+def ask_apply(who: Operator, model: ModelName, tenant: Tenant = None) -> Job:
+    """Ask that what is queued for a model be applied now, however little it is."""
+    return start_job(who, "apply", model, tenant)
+
+
+@batches.post("/api/v1/models/{model}/retrain", summary="Train a model afresh", status_code=202)
+def ask_retrain(who: Operator, model: ModelName, tenant: Tenant = None) -> Job:
+    """Ask that a model be trained afresh, with everything queued for it."""
+    return start_job(who, "retrain", model, tenant)
+
+
+def start_job(who: Principal, kind: Work, model: str, tenant: str | None, **asked: int) -> Job:
+    """Ask for work on a model that the caller sees."""
+    info = read_model(who, model, tenant)
+    return _add_job(who, kind, tenant=info.tenant, model=info.name, asked=asked)
+
+
+def _cost(ledger: Ledger, info: Model) -> CostOut:
+    records = ledger.models.history(info.name, tenant=info.tenant, limit=_RECENT_VERSIONS)
+    taken = [one.seconds for one in records if one.kind == "erase"]
+    seconds = median(taken) if taken else None
+    retrain, basis = _retrain_seconds(ledger, info)
+    return CostOut(
+        seconds=_digits(seconds),
+        basis="measured" if taken else "unknown",
+        batches=len(taken),
+        retrain_seconds=_digits(retrain),
+        retrain_basis=basis,
+        speedup=_digits(retrain / seconds) if retrain and seconds else None,
+    )
+
+
+def _retrain_seconds(ledger: Ledger, info: Model) -> tuple[float | None, Basis]:
+    """Return what the last training took, scaled by the rows that are left."""
+    run = ledger.models.run_facts(info.name, tenant=info.tenant)
+    if not run["retrain_seconds"]:
+        return None, "unknown"
+    then = int(run["retrain_rows"])
+    seconds = float(run["retrain_seconds"]) * info.n_rows / max(then, 1)
+    return seconds, "measured" if then == info.n_rows else "extrapolated"
+
+
+def _claim_erased(
+    ledger: Ledger, info: Model, now: Mapping[str, Any], n_rows: int
+) -> dict[str, Any]:
+    """Return the claim after a batch: what is spent grows at the rate of the rows so far.
+
+    ``spent_after = spent + spent / rows_since_retrain * rows``, and no more than the budget: a
+    batch that it does not cover is a retrain.
+    """
+    account = now["accounting"]
+    removed = int(account["deletionsSinceRetrain"])
+    grows = adds_up(account["rule"]) and "budget" in account and removed > 0
+    if not grows or n_rows == 0:
+        return dict(now)
+    spent = ledger.models.spending(info.name, tenant=info.tenant)[-1][1]
+    later = min(spent + spent / removed * n_rows, float(account["budget"]))
+    grown = {"deletionsSinceRetrain": removed + n_rows, "spent": figure(later, "up")}
+    return {**now, "accounting": published_account({**account, **grown})}
+
+
+def _claim_retrained(now: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the claim of a model that was just trained: nothing is spent."""
+    account = {name: value for name, value in now["accounting"].items() if name != "spent"}
+    fresh = {"deletionsSinceRetrain": 0} | ({"spent": "0"} if "budget" in account else {})
+    bare = {name: value for name, value in now.items() if name not in ("epsilon", "delta")}
+    return {**bare, "kind": "exact", "assumptions": [], "accounting": account | fresh}
+
+
+def _to_claim(section: Mapping[str, Any]) -> ClaimOut:
+    account = budget_out(section["accounting"])
+    return ClaimOut(**dict(guarantee_out(section)), spent=account.spent, budget=account.budget)
+
+
+def _retrain_words(plan: BatchPlan, now: Mapping[str, Any]) -> str:
+    if plan.decision.reason == "monitor":
+        return "A retrain is due: the monitor's tolerances are passed."
+    if plan.decision.kind == "retrain":
+        return "This batch is a retrain: at the rate so far the budget would not cover it."
+    if "budget" not in now["accounting"]:
+        return "No retrain is needed: the method has no budget."
+    return "No retrain is needed: the budget covers this batch at the rate so far."
+
+
+def _digits(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.3g}")

@@ -1,57 +1,81 @@
-"""Registered models: what they are, what they guarantee, what they cost."""
+"""Registered models: what they are, guarantee and cost; their versions, alone and side by side."""
 
-from dataclasses import replace
-from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, NamedTuple, cast
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Annotated, Any, Literal, cast
 
-from fastapi import APIRouter, Depends, Query
-from pydantic import Field
+from fastapi import APIRouter, Depends, Path, Query
 
 from letheon.exceptions import UnknownModelError
-from letheon.ledger import Ledger, Model, Storage
+from letheon.ledger import Model, Page, Storage, Version
+from letheon.ledger.schemas import moment
 from letheon.service.auth import Principal, allows
 from letheon.service.errors import Problem
 from letheon.service.guarantees import (
     BudgetOut,
     ForecastOut,
     GuaranteeOut,
+    MeasureOut,
     budget_out,
     forecast,
     guarantee_out,
+    measures_out,
 )
-from letheon.service.numbers import Numbers
-from letheon.service.schemas import Limit, Name, Out, Page, Tenant, TenantFilter
+from letheon.service.schemas import Hidden, Limit, Name, Out, Tenant, TenantFilter, cut_page
+from letheon.verifier import MAX_INT
 
 router = APIRouter(tags=["models"])
 
 Reader = Annotated[Principal, Depends(allows("models:read"))]
+# Not models:read, by which a requester sees names only.
+VersionReader = Annotated[Principal, Depends(allows("monitor:read"))]
+Number = Annotated[int, Query(ge=0, le=MAX_INT)]
+After = Annotated[str | None, Query(pattern="^[0-9]{1,15}$")]
 Decision = Literal["keep", "retrain-due", "retrained"]
 Releases = Literal["labels-only", "latest-only", "every-version"]
 _PENDING = ("received", "verified", "queued", "applying", "on_hold", "retry_wait", "stuck")
+_MOST_LISTED = 1000
 
 
 class ModelOut(Out):
-    """A model. A requester sees names only: the rest is null."""
+    """A model. A requester sees names only: the rest is null.
+
+    Attributes
+    ----------
+    method : str or None
+        How it forgets.
+    slots : int or None
+        Slots of the commitment to rows.
+    version : int or None
+        The one that is served.
+    certificate : int or None
+        Number of its certificate.
+    budget : BudgetOut or None
+        Where removals are counted against a budget.
+    pending_requests : int or None
+        Not yet applied.
+    monitor : {"keep", "retrain-due", "retrained"} or None
+        What was decided last.
+    """
 
     name: str
     tenant: str
     dataset: str
-    method: str | None = Field(default=None, description="How it forgets.")
+    method: str | None = None
     releases: Releases | None = None
     registered_at: datetime | None = None
-    live_rows: int | None = Field(default=None, ge=0)
-    slots: int | None = Field(default=None, ge=0, description="Slots of the commitment to rows.")
-    version: int | None = Field(default=None, ge=0, description="The one that is served.")
-    certificate: int | None = Field(default=None, description="Number of its certificate.")
+    live_rows: int | None = None
+    slots: int | None = None
+    version: int | None = None
+    certificate: int | None = None
     published_at: datetime | None = None
     guarantee: GuaranteeOut | None = None
-    budget: BudgetOut | None = Field(
-        default=None, description="Where removals are counted against a budget."
-    )
-    deletions_since_retrain: int | None = Field(default=None, ge=0)
+    budget: BudgetOut | None = None
+    deletions_since_retrain: int | None = None
     next_retrain: ForecastOut | None = None
-    pending_requests: int | None = Field(default=None, ge=0, description="Not yet applied.")
-    monitor: Decision | None = Field(default=None, description="What was decided last.")
+    pending_requests: int | None = None
+    monitor: Decision | None = None
     storage: Storage | None = None
 
 
@@ -65,20 +89,15 @@ def list_models(
     """Return models in the order of their registration; a requester sees names only."""
     models = who.ledger.models.list(tenant=who.tenant_filter(tenant))
     start = 0 if after is None else int(after)
-    shown = models[start : start + limit]
-    end, counts = start + len(shown), _count(who)
-    return Page(
-        items=[_describe(who, info, counts) for info in shown],
-        next=str(end) if end < len(models) else None,
-        total=len(models),
-    )
+    end = min(start + limit, len(models))
+    more = str(end) if end < len(models) else None
+    return Page(tuple(_describe_models(who, models[start:end])), more, len(models))
 
 
 @router.get("/api/v1/models/{model}", summary="Show a model")
 def show_model(who: Reader, model: Name, tenant: Tenant = None) -> ModelOut:
     """Return one model; a requester sees names only."""
-    info = read_model(who, model, tenant)
-    return _describe(who, info, _count(who))
+    return _describe_models(who, [read_model(who, model, tenant)])[0]
 
 
 def read_model(who: Principal, name: str, tenant: str | None) -> Model:
@@ -92,52 +111,48 @@ def read_model(who: Principal, name: str, tenant: str | None) -> Model:
     try:
         return who.ledger.models.get(name, tenant=who.tenant_for(tenant))
     except (Problem, UnknownModelError) as error:
-        raise Problem(
-            404, "unknown-model", "no such model", "GET /api/v1/models lists those that you see."
-        ) from error
+        words = "GET /api/v1/models lists those that you see."
+        raise Problem(404, "unknown-model", "no such model", words) from error
 
 
-class _Counts(NamedTuple):
-    """Requests by tenant, model and state; bytes of the database, for who sees all of it."""
-
-    requests: dict[tuple[str, str], dict[str, int]]
-    n_bytes: int | None
-
-
-def _sees_names_only(who: Principal) -> bool:
-    """Whether counts of a model would tell a filer what became of the request."""
+def _describe_models(who: Principal, models: Sequence[Model]) -> list[ModelOut]:
+    """Return models as the caller sees them: counts would tell a filer what became of a request."""
     is_filer = who.role == "requester" or who.may("requests:file")
-    return is_filer and not who.sees_all_requests
+    if is_filer and not who.sees_all_requests:
+        return [ModelOut(name=one.name, tenant=one.tenant, dataset=one.dataset) for one in models]
+    counts = who.ledger.requests.count_by_model(tenant=who.tenant)
+    n_bytes = who.ledger.database_bytes() if who.tenant is None else None
+    return [_describe(who, one, counts, n_bytes) for one in models]
 
 
-def _count(who: Principal) -> _Counts:
-    ledger = who.ledger
-    if _sees_names_only(who):
-        return _Counts({}, None)
-    counts = ledger.requests.count_by_model(tenant=who.tenant)
-    return _Counts(counts, ledger.database_bytes() if who.tenant is None else None)
-
-
-def _describe(who: Principal, info: Model, counts: _Counts) -> ModelOut:
-    names: dict[str, Any] = {"name": info.name, "tenant": info.tenant, "dataset": info.dataset}
-    if _sees_names_only(who):
-        return ModelOut(**names)
-    head = who.ledger.models.history(info.name, tenant=info.tenant, limit=1)[0]
-    next_claims = who.ledger.models.claims(info.name, tenant=info.tenant)
+def _describe(
+    who: Principal,
+    info: Model,
+    counts: dict[tuple[str, str], dict[str, int]],
+    n_bytes: int | None,
+) -> ModelOut:
+    """Return a model; `counts` of requests are by tenant and model, then by state."""
+    models = who.ledger.models
+    head = models.history(info.name, tenant=info.tenant, limit=1)[0]
+    next_claims = models.claims(info.name, tenant=info.tenant)
     claims = next_claims if head.facts is None else head.facts["guarantee"]
     # A retrain spends nothing, and its certificate does not say what there is to spend.
     budget = budget_out((claims if head.kind == "erase" else next_claims)["accounting"])
     decision = None if head.facts is None else cast("Decision", head.facts["monitor"]["decision"])
-    by_state = counts.requests.get((info.tenant, info.name), {})
+    by_state = counts.get((info.tenant, info.name), {})
+    total = sum(sum(states.values()) for states in counts.values())
+    share = None if n_bytes is None else n_bytes * sum(by_state.values()) // max(total, 1)
     return ModelOut(
-        **names,
+        name=info.name,
+        tenant=info.tenant,
+        dataset=info.dataset,
         method=info.method,
         releases=cast(Releases, info.releases),
         registered_at=info.registered_at,
         live_rows=info.n_rows,
         slots=info.slots,
         version=info.head.number,
-        certificate=Numbers(who.desk, who).shown(info.head.sequence),
+        certificate=who.numbers.shown(info.head.sequence),
         published_at=info.head.published_at,
         guarantee=guarantee_out(claims),
         budget=None if budget.budget is None else budget,
@@ -145,18 +160,8 @@ def _describe(who: Principal, info: Model, counts: _Counts) -> ModelOut:
         next_retrain=_next_retrain(who, info, budget, decision),
         pending_requests=sum(by_state.get(state, 0) for state in _PENDING),
         monitor=decision,
-        storage=_storage(who.ledger, info, counts),
+        storage=replace(models.storage(info.name, tenant=info.tenant), database=share),
     )
-
-
-def _storage(ledger: Ledger, info: Model, counts: _Counts) -> Storage:
-    own = ledger.models.storage(info.name, tenant=info.tenant)
-    share = None
-    if counts.n_bytes is not None:
-        mine = sum(counts.requests.get((info.tenant, info.name), {}).values())
-        total = sum(sum(states.values()) for states in counts.requests.values())
-        share = counts.n_bytes * mine // max(total, 1)
-    return replace(own, database=share)
 
 
 def _next_retrain(
@@ -165,8 +170,8 @@ def _next_retrain(
     """Say when the next retrain is due, and why."""
     now = who.desk.clock()
     if decision == "retrain-due":
-        today = datetime.fromtimestamp(now, UTC).date()
-        return ForecastOut(on=today, words="The monitor says that a retrain is due now.")
+        words = "The monitor says that a retrain is due now."
+        return ForecastOut(on=moment(now).date(), words=words)
     if budget.budget is None:
         words = "The method has no budget that removals spend, so none makes a retrain necessary."
         return ForecastOut(on=None, words=words)
@@ -175,3 +180,319 @@ def _next_retrain(
         return ForecastOut(on=None, words=words)
     spent = who.ledger.models.spending(info.name, tenant=info.tenant)
     return forecast(spent, budget.budget, now)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionOut(Version):
+    """One published state of a model.
+
+    Attributes
+    ----------
+    number : int
+        0 is the registration.
+    certificate : int or None
+        Number of its certificate.
+    rows_erased : int
+        Rows that left with it.
+    seconds : float
+        What the removal or retrain took.
+    address : str
+        SHA-256 of the model's bytes, nonce included.
+    method : str or None
+        As certified; null for the registration.
+    measures : dict of str to MeasureOut or None
+        The four measures; null for the registration.
+    """
+
+    sequence: Hidden[int | None]
+    live: Hidden[int]
+    n_erased: Hidden[int]
+    facts: Hidden[dict[str, Any] | None]
+    state: Literal["registered", "published", "certified", "purged"]
+    certificate: int | None
+    live_rows: int
+    rows_erased: int
+    method: str | None
+    parameters: dict[str, str | bool]
+    guarantee: GuaranteeOut | None
+    budget: BudgetOut | None
+    measures: dict[str, MeasureOut] | None
+    monitor: Decision | None
+
+
+class ChangeOut(Out):
+    """One figure or fact of two versions."""
+
+    what: str
+    a: str | None
+    b: str | None
+    changed: bool
+
+
+@dataclass(frozen=True)
+class ComparisonOut:
+    """Two versions of a model, the older one first.
+
+    Attributes
+    ----------
+    rows_erased : int
+        Rows that left between them.
+    certificates : list of int
+        Numbers of the certificates between them.
+    same_parameters : bool or None
+        Whether the method had the same settings; null where one is not certified.
+    """
+
+    model: str
+    tenant: str
+    a: VersionOut
+    b: VersionOut
+    changes: list[ChangeOut]
+    rows_erased: int
+    certificates: list[int]
+    same_parameters: bool | None
+
+
+class ToleranceOut(Out):
+    """A line that a figure should not pass."""
+
+    measure: str
+    value: float
+    side: Literal["at most", "at least"]
+
+
+class PointOut(Out):
+    """One version in the history of a model.
+
+    Attributes
+    ----------
+    certificate : int or None
+        Number of its certificate.
+    rows_erased : int
+        Rows that left with it.
+    seconds : float
+        What the removal or retrain took.
+    measures : dict of str to MeasureOut or None
+        The four measures; null for the registration.
+    """
+
+    version: int
+    at: datetime
+    kind: Literal["registration", "erase", "retrain"] | None
+    certificate: int | None
+    live_rows: int
+    rows_erased: int
+    seconds: float
+    measures: dict[str, MeasureOut] | None
+    guarantee: Literal["exact", "certified", "empirical"] | None
+    spent: float | None
+    budget: float | None
+    decision: Decision | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryOut(Page[PointOut]):
+    """What is known of a model over time, oldest first.
+
+    Attributes
+    ----------
+    is_watched : bool
+        Whether a monitor is registered with the model.
+    metric : str or None
+        The performance that the monitor looks at.
+    assumption : str
+        What its decisions take for granted about requests to come; empty if nothing.
+    limits : list of dict
+        How a property, `measure`, is estimated without a retrain: ``factor x max(score, floor)``;
+        `miss` is the share of streams in which the tolerance may be passed unseen.
+    next : str or None
+        Give it as `after` for older versions.
+    """
+
+    items: tuple[PointOut, ...]
+    model: str
+    tenant: str
+    is_watched: bool
+    metric: str | None
+    assumption: str
+    tolerances: list[ToleranceOut]
+    limits: list[dict[str, Any]]
+    budget: BudgetOut | None
+    next_retrain: ForecastOut | None
+
+
+@router.get("/api/v1/models/{model}/versions", summary="List versions")
+def list_versions(
+    who: VersionReader, model: Name, tenant: Tenant = None, after: After = None, limit: Limit = 50
+) -> Page[VersionOut]:
+    """Return versions of a model, newest first, with what was certified about each."""
+    info = read_model(who, model, tenant)
+    before = None if after is None else int(after)
+    versions = _read_versions(who, info, before=before, limit=limit + 1)
+    return cut_page(versions, limit, key=lambda one: str(one.number), total=info.head.number + 1)
+
+
+@router.get("/api/v1/models/{model}/versions/{number}", summary="Show a version")
+def show_version(
+    who: VersionReader,
+    model: Name,
+    number: Annotated[int, Path(ge=0, le=MAX_INT)],
+    tenant: Tenant = None,
+) -> VersionOut:
+    """Return one version."""
+    versions = _read_versions(who, read_model(who, model, tenant), numbers=[number])
+    if not versions:
+        words = "GET /api/v1/models/{model}/versions lists those that there are."
+        raise Problem(404, "unknown-version", "no such version", words)
+    return versions[0]
+
+
+@router.get("/api/v1/models/{model}/compare", summary="Compare two versions")
+def compare_versions(
+    who: VersionReader, model: Name, a: Number, b: Number, tenant: Tenant = None
+) -> ComparisonOut:
+    """Return two versions side by side, what changed, and what was certified in between."""
+    older, newer = (show_version(who, model, one, tenant) for one in sorted((a, b)))
+    whose = who.tenant_for(tenant)
+    between = who.ledger.models.sequences(model, older.number, newer.number, tenant=whose)
+    is_certified = older.method is not None and newer.method is not None
+    return ComparisonOut(
+        model,
+        whose,
+        older,
+        newer,
+        _changes(older, newer),
+        rows_erased=older.live_rows - newer.live_rows,
+        certificates=[who.numbers.shown(one) or 0 for one in between[-_MOST_LISTED:]],
+        same_parameters=_settings(older) == _settings(newer) if is_certified else None,
+    )
+
+
+@router.get("/api/v1/models/{model}/history", summary="Show measures over time")
+def show_history(
+    who: VersionReader,
+    model: Name,
+    tenant: Tenant = None,
+    after: After = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 200,
+) -> HistoryOut:
+    """Return the four measures of each version with what they rest on, and what is tolerated.
+
+    Figures are those of the certificates, which have few digits: finer ones would tell something
+    of the rows that left.
+    """
+    versions = list_versions(who, model, tenant, after, limit)
+    now = show_model(who, model, tenant)
+    watch = who.ledger.models.watch(model, tenant=now.tenant)
+    # Of an efficiency more is better; of all else, less.
+    sides: dict[str, Any] = {"efficiency": "at least"}
+    tolerances = {} if watch is None else watch.tolerances
+    limits = {} if watch is None else watch.limits
+    return HistoryOut(
+        items=tuple(_to_point(version) for version in reversed(versions.items)),
+        next=versions.next,
+        total=versions.total,
+        model=model,
+        tenant=now.tenant,
+        is_watched=watch is not None,
+        metric=None if watch is None else watch.metric,
+        assumption="" if watch is None else watch.assumption,
+        tolerances=[
+            ToleranceOut(measure=name, value=value, side=sides.get(name, "at most"))
+            for name, value in tolerances.items()
+        ],
+        limits=[{"measure": name, **one} for name, one in limits.items()],
+        budget=now.budget,
+        next_retrain=now.next_retrain,
+    )
+
+
+def _to_point(version: VersionOut) -> PointOut:
+    names = ("kind", "certificate", "live_rows", "rows_erased", "seconds", "measures")
+    budget = version.budget
+    return PointOut(
+        **{name: getattr(version, name) for name in names},
+        version=version.number,
+        at=version.published_at,
+        guarantee=None if version.guarantee is None else version.guarantee.kind,
+        spent=None if budget is None else budget.spent,
+        budget=None if budget is None else budget.budget,
+        decision=version.monitor,
+    )
+
+
+def _read_versions(who: Principal, info: Model, **which: Any) -> list[VersionOut]:
+    records = who.ledger.models.history(info.name, tenant=info.tenant, **which)
+    return [_describe_version(who, record) for record in records]
+
+
+def _describe_version(who: Principal, record: Version) -> VersionOut:
+    state = "purged" if record.purged_at is not None else "certified"
+    if record.purged_at is None and record.certificate_id is None:
+        state = "registered" if record.kind == "registration" else "published"
+    certified: dict[str, Any] = {"parameters": {}}
+    certified |= dict.fromkeys(("method", "guarantee", "budget", "measures", "monitor"))
+    if (facts := record.facts) is not None:  # there are none of the registration
+        certified = {
+            "method": facts["method"]["name"],
+            "parameters": facts["method"]["parameters"],
+            "guarantee": guarantee_out(facts["guarantee"]),
+            "budget": budget_out(facts["guarantee"]["accounting"]),
+            "measures": measures_out(facts["measurements"]),
+            "monitor": facts["monitor"]["decision"],
+        }
+    values = {
+        "state": state,
+        "certificate": who.numbers.shown(record.sequence),
+        "live_rows": record.live,
+        "rows_erased": record.n_erased,
+    }
+    return VersionOut(**vars(record) | values | certified)
+
+
+def _settings(version: VersionOut) -> dict[str, str | bool]:
+    """Return the settings of the method; a retrain names them as those of its estimator."""
+    if version.method != "retrain":
+        return version.parameters
+    prefix = "estimator__"
+    return {
+        name.removeprefix(prefix): value
+        for name, value in version.parameters.items()
+        if name.startswith(prefix)
+    }
+
+
+def _changes(a: VersionOut, b: VersionOut) -> list[ChangeOut]:
+    one, other = _lines(a), _lines(b)
+    pairs = {name: (one.get(name), other.get(name)) for name in one | other}
+    return [ChangeOut(what=name, a=a, b=b, changed=a != b) for name, (a, b) in pairs.items()]
+
+
+def _lines(version: VersionOut) -> dict[str, str | None]:
+    """Return what is compared, in the order in which it is shown."""
+    lines = {
+        "address": version.address,
+        "kind": version.kind,
+        "live rows": str(version.live_rows),
+        "rows erased": str(version.rows_erased),
+        "seconds": f"{version.seconds:.3g}",
+        "method": version.method,
+    }
+    if version.guarantee is not None and version.budget is not None:
+        lines |= {
+            "guarantee": version.guarantee.kind,
+            "epsilon": _figure(version.guarantee.epsilon),
+            "delta": _figure(version.guarantee.delta),
+            "spent": _figure(version.budget.spent),
+            "budget": _figure(version.budget.budget),
+            "deletions since retrain": str(version.budget.deletions_since_retrain),
+        }
+    lines["monitor"] = version.monitor
+    for name, one in (version.measures or {}).items():
+        lines[name] = None if one.value is None else f"{_figure(one.value)} ({one.basis})"
+    settings = sorted(_settings(version).items())
+    return lines | {f"parameter {name}": str(value) for name, value in settings}
+
+
+def _figure(value: float | None) -> str | None:
+    return None if value is None else f"{value:g}"

@@ -8,12 +8,20 @@ idempotency keys are derived from the controller's ``subject_request_id``. Answe
 import base64
 import hashlib
 import json
+import pathlib
 import re
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    load_pem_private_key,
+)
 from fastapi import APIRouter, Depends, Path, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
@@ -27,11 +35,12 @@ from letheon.exceptions import (
     UnknownIdError,
     UnknownRequestError,
 )
+from letheon.ledger import Ledger
 from letheon.ledger import Request as LedgerRequest
 from letheon.ledger.db.webhooks import Webhooks
+from letheon.ledger.schemas import moment
 from letheon.service.auth import Principal, allows, context
 from letheon.service.errors import Problem, problem_of
-from letheon.service.opendsr_keys import AnswerKey, load_answer_key
 from letheon.service.request_views import RequestOut, refusals, show_requests
 from letheon.service.routes.filing import (
     DEFAULT_GROUNDS,
@@ -50,7 +59,12 @@ _BEGINS_WITH_A_DAY = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ]")
 _PENDING = ("received", "verified", "queued", "retry_wait", "on_hold", "duplicate")
 _WITHDRAWN = ("rejected", "cancelled")
 
-IdentityType = Literal["controller_customer_id"]
+FOLDER = "opendsr"
+
+_Private = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
+_LEAST_RSA_BITS = 2048
+_BEGIN, _END = datetime(2020, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+
 IdentityFormat = Literal["raw", "sha256", "sha1", "md5"]
 FORMATS: tuple[IdentityFormat, ...] = ("raw", "sha256", "sha1", "md5")
 RequestStatus = Literal["pending", "in_progress", "completed", "cancelled"]
@@ -73,45 +87,48 @@ class _Sent(BaseModel):
 class Identity(_Sent):
     """By what a controller knows a person."""
 
-    identity_type: IdentityType
+    identity_type: Literal["controller_customer_id"]
     identity_value: Annotated[StrictStr, Field(min_length=1, max_length=10_000)]
     identity_format: IdentityFormat = "raw"
 
 
 class OpenDsrIn(_Sent):
-    """An erasure that a controller sends."""
+    """An erasure that a controller sends.
+
+    Attributes
+    ----------
+    submitted_time : AwareDatetime
+        When the person asked the controller.
+    status_callback_urls : list of str
+        Addresses of webhooks of this desk; see its documentation.
+    """
 
     subject_request_id: SubjectRequestId
     subject_request_type: Literal["erasure"]
     subject_identities: list[Identity] = Field(min_length=1, max_length=50)
-    submitted_time: Annotated[AwareDatetime, BeforeValidator(_require_text)] = Field(
-        description="When the person asked the controller."
-    )
+    submitted_time: Annotated[AwareDatetime, BeforeValidator(_require_text)]
     regulation: Literal["gdpr", "ccpa"] = "gdpr"
     api_version: Annotated[StrictStr, Field(pattern=r"^[0-9]{1,3}(\.[0-9]{1,3}){0,2}$")] | None = (
         None
     )
     status_callback_urls: list[Annotated[StrictStr, Field(max_length=2048)]] = Field(
-        default_factory=list,
-        max_length=10,
-        description="Addresses of webhooks of this desk; see its documentation.",
+        default_factory=list, max_length=10
     )
     extensions: dict[str, Any] | None = None
 
 
-class IdentityKind(Out):
-    """A kind of identity that is understood."""
-
-    identity_type: IdentityType
-    identity_format: IdentityFormat
-
-
 class Discovery(Out):
-    """What this desk understands."""
+    """What this desk understands.
+
+    Attributes
+    ----------
+    supported_identities : list of dict
+        Pairs of `identity_type` and `identity_format`.
+    """
 
     api_version: str
-    supported_identities: list[IdentityKind]
-    supported_subject_request_types: list[Literal["erasure"]]
+    supported_identities: list[dict[str, str]]
+    supported_subject_request_types: list[str]
     processor_certificate: str
 
 
@@ -125,37 +142,138 @@ class Part(Out):
     version: str | None
 
 
-class Received(Out):
-    """What was received."""
+class _Answer(Out):
+    """Whose erasure it is."""
 
     controller_id: str
+    subject_request_id: str
+
+
+class Received(_Answer):
+    """What was received.
+
+    Attributes
+    ----------
+    encoded_request : str
+        The body that was sent, in Base64.
+    """
+
     expected_completion_time: datetime
     received_time: datetime
-    encoded_request: str = Field(description="The body that was sent, in Base64.")
-    subject_request_id: str
+    encoded_request: str
 
 
-class Status(Out):
-    """How far an erasure is."""
+class Status(_Answer):
+    """How far an erasure is.
 
-    controller_id: str
+    Attributes
+    ----------
+    results_count : int or None
+        Rows that were the person's, in all models; null for who only files.
+    extensions : dict of str to list of Part
+        By model: state and certificate.
+    """
+
     expected_completion_time: datetime
-    subject_request_id: str
     request_status: RequestStatus
-    api_version: str
-    results_count: int | None = Field(
-        description="Rows that were the person's, in all models; null for who only files."
-    )
-    extensions: dict[str, list[Part]] = Field(description="By model: state and certificate.")
+    api_version: str = VERSION
+    results_count: int | None
+    extensions: dict[str, list[Part]]
 
 
-class Cancelled(Out):
+class Cancelled(_Answer):
     """What was withdrawn."""
 
-    controller_id: str
     received_time: datetime
-    subject_request_id: str
-    api_version: str
+    api_version: str = VERSION
+
+
+class AnswerKey(NamedTuple):
+    """The operator's certified key, or else the ledger's own, for answers of a domain.
+
+    The specification wants a key with an X.509 certificate of a known authority. An operator who
+    has one puts it into the folder ``opendsr`` of the ledger's home. Without it answers are signed
+    with the current key of the ledger (Ed25519), which whoever has pinned the ledger's first key
+    can trace. A signed answer begins with ``{``, so it can pass for no certificate (``DSSEv1``), no
+    checkpoint (a name) and no X.509 certificate (a byte 0x30) that the same key signs.
+    """
+
+    key: _Private
+    certificate: bytes
+    domain: str
+
+    def sign(self, body: bytes) -> str:
+        """Return the signature of an answer, in Base64.
+
+        RSA: PKCS #1 v1.5 with SHA-256; elliptic curves: ECDSA with SHA-256 (FIPS 186-4, as the
+        specification says); Ed25519: RFC 8032, which FIPS 186-5 has added.
+        """
+        if isinstance(self.key, rsa.RSAPrivateKey):
+            signed = self.key.sign(body, padding.PKCS1v15(), hashes.SHA256())
+        elif isinstance(self.key, ec.EllipticCurvePrivateKey):
+            signed = self.key.sign(body, ec.ECDSA(hashes.SHA256()))
+        else:
+            signed = self.key.sign(body)
+        return base64.b64encode(signed).decode()
+
+    def answer(self, content: BaseModel, status: int) -> Response:
+        """Return a signed answer."""
+        body = content.model_dump_json().encode()
+        values = {"Processor-Domain": self.domain, "Signature": self.sign(body)}
+        prefixes = ("X-OpenDSR", "X-OpenGDPR")
+        headers = {f"{one}-{name}": value for one in prefixes for name, value in values.items()}
+        return Response(body, status, headers, media_type="application/json")
+
+
+def load_answer_key(ledger: Ledger, domain: str) -> AnswerKey:
+    """Return what answers are signed with.
+
+    Raises
+    ------
+    KeyFileError
+        The operator's files are open to others, damaged, or do not belong together.
+    """
+    folder = ledger.folder / FOLDER
+    if (folder / "key.pem").exists():
+        return _load_operators(folder, domain)
+    key = ledger._core.keys.signer._key
+    return AnswerKey(key, _self_signed(key, domain), domain)
+
+
+def _load_operators(folder: pathlib.Path, domain: str) -> AnswerKey:
+    place = folder / "key.pem"
+    if place.stat().st_mode & 0o077:
+        raise KeyFileError(f"{place} can be read by others; run chmod 600 on it")
+    try:
+        key = load_pem_private_key(place.read_bytes(), password=None)
+        data = (folder / "certificate.pem").read_bytes()
+        certificate = x509.load_pem_x509_certificate(data)
+    except (OSError, ValueError, TypeError) as error:
+        raise KeyFileError(
+            f"{folder} must hold key.pem, without a password, and certificate.pem"
+        ) from error
+    is_short = isinstance(key, rsa.RSAPrivateKey) and key.key_size < _LEAST_RSA_BITS
+    if not isinstance(key, _Private) or is_short:
+        raise KeyFileError(f"{place} is no key of RSA (2048 bits or more), ECDSA or Ed25519")
+    if key.public_key() != certificate.public_key():
+        raise KeyFileError(f"{folder}: certificate.pem is of another key than key.pem")
+    return AnswerKey(key, data, domain)
+
+
+def _self_signed(key: ed25519.Ed25519PrivateKey, domain: str) -> bytes:
+    """Return the certificate of a ledger's key for a domain; always the same bytes."""
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, domain[:64])])
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(_BEGIN)
+        .not_valid_after(_END)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(domain)]), critical=False)
+    )
+    return builder.sign(key, None).public_bytes(Encoding.PEM)
 
 
 class _Route(APIRoute):
@@ -182,7 +300,24 @@ class _Route(APIRoute):
 router = APIRouter(tags=["opendsr"], route_class=_Route)
 
 Filer = Annotated[Principal, Depends(allows("requests:file"))]
+LongFiler = Annotated[Principal, Depends(allows("requests:file", is_long=True))]
 Id = Annotated[SubjectRequestId, Path(description="As the controller chose it.")]
+
+
+def _answer_key(request: Request) -> AnswerKey:
+    """Return what signs answers; loaded before anything is done that an answer must confirm."""
+    # The name by which the desk is reached; the server accepts known ones only.
+    desk = context(request)
+    public_url = desk.settings.public_url
+    name = request.url.hostname if public_url is None else urlsplit(public_url).hostname
+    try:
+        return load_answer_key(desk.ledger, name or "localhost")
+    except KeyFileError as error:
+        words = "The operator has to look at key.pem and certificate.pem in the folder opendsr."
+        raise Problem(503, "opendsr-key", "answers cannot be signed", words) from error
+
+
+Key = Annotated[AnswerKey, Depends(_answer_key)]
 
 
 async def _raw_body(request: Request) -> bytes:
@@ -190,15 +325,13 @@ async def _raw_body(request: Request) -> bytes:
 
 
 @router.get("/opendsr/v2/discovery", summary="What this desk understands of OpenDSR")
-def discover_opendsr(request: Request, who: Filer) -> Discovery:  # noqa: ARG001  (the gate)
+def discover_opendsr(request: Request, who: Filer) -> Discovery:
     """Return versions, kinds of identities and of requests, and where the certificate lies."""
-    base = (context(request).settings.public_url or str(request.base_url)).rstrip("/")
+    base = (who.desk.settings.public_url or str(request.base_url)).rstrip("/")
+    kind = {"identity_type": "controller_customer_id"}
     return Discovery(
         api_version=VERSION,
-        supported_identities=[
-            IdentityKind(identity_type="controller_customer_id", identity_format=one)
-            for one in FORMATS
-        ],
+        supported_identities=[kind | {"identity_format": name} for name in FORMATS],
         supported_subject_request_types=["erasure"],
         processor_certificate=f"{base}/opendsr/v2/certificate",
     )
@@ -215,19 +348,16 @@ def discover_opendsr(request: Request, who: Filer) -> Discovery:  # noqa: ARG001
         }
     },
 )
-def read_opendsr_certificate(request: Request, who: Filer) -> Response:  # noqa: ARG001  (the gate)
+def read_opendsr_certificate(who: Filer, key: Key) -> Response:  # noqa: ARG001  (the gate)
     """Return the certificate, in PEM, of the key that signs answers."""
-    return Response(_answer_key(request).certificate, media_type=_PEM)
+    return Response(key.certificate, media_type=_PEM)
 
 
 @router.post(
     "/opendsr/v2/requests", summary="Send an erasure", status_code=201, response_model=Received
 )
 def send_opendsr_request(
-    request: Request,
-    who: Annotated[Principal, Depends(allows("requests:file", is_long=True))],
-    body: OpenDsrIn,
-    raw: Annotated[bytes, Depends(_raw_body)],
+    who: LongFiler, body: OpenDsrIn, raw: Annotated[bytes, Depends(_raw_body)], key: Key
 ) -> Response:
     """File the erasure of a person from every model that knows them; the answer is signed.
 
@@ -235,19 +365,19 @@ def send_opendsr_request(
     """
     # A repeat also completes what a crash left out. A token that may vouch for identities does so
     # by sending: a controller has verified the person.
-    key, tenant = _answer_key(request), who.tenant_for(None)
+    tenant = who.tenant_for(None)
     _require_callbacks(who, tenant, body.status_callback_urls)
     person = _Person(who, tenant, body)
     inputs, stored = person.inputs() if who.sees_all_requests else (person.blind_inputs(), [])
-    filed = file_everywhere(who, inputs, stored=stored).requests
+    filed = file_everywhere(who, inputs, stored=stored)
     answer = Received(
         controller_id=tenant,
+        subject_request_id=body.subject_request_id,
         expected_completion_time=_completion(who, filed),
         received_time=min(one.received_at for one in filed),
         encoded_request=base64.b64encode(raw).decode(),
-        subject_request_id=body.subject_request_id,
     )
-    return _sign(request, key, answer, 201)
+    return key.answer(answer, 201)
 
 
 @router.get(
@@ -255,25 +385,25 @@ def send_opendsr_request(
     summary="How far an erasure is",
     response_model=Status,
 )
-def read_opendsr_request(request: Request, who: Filer, subject_request_id: Id) -> Response:
+def read_opendsr_request(who: Filer, subject_request_id: Id, key: Key) -> Response:
     """Return the status over all models; the answer is signed."""
-    tenant = who.tenant_for(None)
-    requests = _find_requests(who, tenant, subject_request_id)
+    requests = _find_requests(who, subject_request_id)
     shown = show_requests(who, requests)
     if who.sees_all_requests:
-        statuses, n_rows = [_status(who, one) for one in requests], sum(r.n_rows for r in requests)
+        statuses = [_status(who, one) for one in requests]
     else:
-        statuses, n_rows = [_coarse_status(who, one) for one in shown], None
+        statuses = [_coarse_status(who, one) for one in shown]
+    names = ("model", "state", "certificate", "version")
+    parts = [Part(request=one.id, **{name: getattr(one, name) for name in names}) for one in shown]
     answer = Status(
-        controller_id=tenant,
-        expected_completion_time=_completion(who, shown),
+        controller_id=who.tenant_for(None),
         subject_request_id=subject_request_id,
+        expected_completion_time=_completion(who, shown),
         request_status=combine_statuses(statuses),
-        api_version=VERSION,
-        results_count=n_rows,
-        extensions={_domain(request): [Part.of(one, request=one.id) for one in shown]},
+        results_count=sum(one.n_rows for one in requests) if who.sees_all_requests else None,
+        extensions={key.domain: parts},
     )
-    return _sign(request, _answer_key(request), answer, 200)
+    return key.answer(answer, 200)
 
 
 @router.delete(
@@ -282,14 +412,12 @@ def read_opendsr_request(request: Request, who: Filer, subject_request_id: Id) -
     status_code=202,
     response_model=Cancelled,
 )
-def cancel_opendsr_request(request: Request, who: Filer, subject_request_id: Id) -> Response:
+def cancel_opendsr_request(who: Filer, subject_request_id: Id, key: Key) -> Response:
     """Withdraw an erasure while it is pending; the answer is signed."""
-    key, tenant = _answer_key(request), who.tenant_for(None)
-    requests = _find_requests(who, tenant, subject_request_id)
-    if not who.may("requests:handle") and any(one.filed_by != who.token_id for one in requests):
-        raise Problem(
-            403, "not-allowed", "another token sent it", "Use that one, or requests:handle."
-        )
+    requests = _find_requests(who, subject_request_id)
+    if not who.may("requests:handle") and any(one.filed_by != who.id for one in requests):
+        words = "Use that one, or requests:handle."
+        raise Problem(403, "not-allowed", "another token sent it", words)
     if not who.sees_all_requests:
         # What became of those that the filer cannot withdraw is not theirs to know.
         requests = [one for one in requests if not _has_withdrawn(who, one.id)]
@@ -298,47 +426,16 @@ def cancel_opendsr_request(request: Request, who: Filer, subject_request_id: Id)
     waiting = [one for one in requests if one.state not in _WITHDRAWN]
     if any(_status(who, one) != "pending" for one in waiting):
         raise RequestStateError("it is no longer pending; what is being erased stays erased")
-    with refusals(), who.ledger.acting(who.token_id):
+    tenant = who.tenant_for(None)
+    with refusals(), who.ledger.acting(who.id):
         for one in waiting:
             who.ledger.requests.cancel(one.id, tenant=tenant)
     answer = Cancelled(
         controller_id=tenant,
-        received_time=datetime.fromtimestamp(who.desk.clock(), UTC),
         subject_request_id=subject_request_id,
-        api_version=VERSION,
+        received_time=moment(who.desk.clock()),
     )
-    return _sign(request, key, answer, 202)
-
-
-def _answer_key(request: Request) -> AnswerKey:
-    """Return what signs answers; loaded before anything is done that an answer must confirm."""
-    try:
-        return load_answer_key(context(request).ledger, _domain(request))
-    except KeyFileError as error:
-        raise Problem(
-            503,
-            "opendsr-key",
-            "answers cannot be signed",
-            "The operator has to look at key.pem and certificate.pem in the folder opendsr.",
-        ) from error
-
-
-def _sign(request: Request, key: AnswerKey, answer: BaseModel, status: int) -> Response:
-    body = answer.model_dump_json().encode()
-    values = {"Processor-Domain": _domain(request), "Signature": key.sign(body)}
-    headers = {
-        f"{prefix}-{name}": value
-        for prefix in ("X-OpenDSR", "X-OpenGDPR")
-        for name, value in values.items()
-    }
-    return Response(body, status, headers, media_type="application/json")
-
-
-def _domain(request: Request) -> str:
-    """Return the name by which the desk is reached; the server accepts known ones only."""
-    public_url = context(request).settings.public_url
-    name = request.url.hostname if public_url is None else urlsplit(public_url).hostname
-    return name or "localhost"
+    return key.answer(answer, 202)
 
 
 class _Person(NamedTuple):
@@ -350,7 +447,7 @@ class _Person(NamedTuple):
 
     def inputs(self) -> tuple[list[RequestInput], list[LedgerRequest]]:
         """Return the requests to be filed, and those whose person was erased since."""
-        ledger, keys = self.who.ledger, self._keys()
+        ledger, keys = self.who.ledger, _keys_of(self.who, self.body.subject_request_id)
         stored = ledger.requests.by_key(keys.values(), tenant=self.tenant)
         inputs, kept = [], []
         for model, key in keys.items():
@@ -375,16 +472,13 @@ class _Person(NamedTuple):
         sent = sorted((one.identity_format, one.identity_value) for one in identities)
         digest = hashlib.sha256(json.dumps(sent).encode()).hexdigest()
         inputs = []
-        for model, key in self._keys().items():
+        for model, key in _keys_of(self.who, self.body.subject_request_id).items():
             ids = self._named_in(model) or [":".join(one) for one in sent]
             one = self._input(ids, model, key)
             inputs.append(one._replace(part_of=digest, ids_derived=True))
         if not inputs:
             raise UnknownIdError("this tenant has no model")
         return inputs
-
-    def _keys(self) -> Mapping[str, str]:
-        return _keys_of(self.who, self.tenant, self.body.subject_request_id)
 
     def _input(self, ids: Sequence[int | str], model: str, key: str) -> RequestInput:
         law = self.body.regulation
@@ -411,13 +505,10 @@ class _Person(NamedTuple):
         hashed = {(one.identity_format, one.identity_value.lower()) for one in identities}
         formats = {name for name, _ in hashed if name != "raw"}
         if formats:
-            held = [
-                str(one)
-                for one in ledger.models.ids(model, tenant=self.tenant).distinct().to_list()
-            ]
+            held = ledger.models.ids(model, tenant=self.tenant).distinct().to_list()
             texts += [
                 text
-                for text in held
+                for text in map(str, held)
                 if any((name, _hash(name, text)) in hashed for name in formats)
             ]
         if ledger.models.has_integer_ids(model, tenant=self.tenant):
@@ -429,15 +520,15 @@ def _hash(name: str, text: str) -> str:
     return hashlib.new(name, text.encode(), usedforsecurity=False).hexdigest()
 
 
-def _keys_of(who: Principal, tenant: str, subject_request_id: str) -> dict[str, str]:
+def _keys_of(who: Principal, subject_request_id: str) -> dict[str, str]:
     """Return the idempotency keys of an erasure, by model."""
-    names = [model.name for model in who.ledger.models.list(tenant=tenant)]
+    names = [model.name for model in who.ledger.models.list(tenant=who.tenant_for(None))]
     return {name: derive_key("opendsr", subject_request_id, name) for name in names}
 
 
-def _find_requests(who: Principal, tenant: str, subject_request_id: str) -> list[LedgerRequest]:
-    keys = _keys_of(who, tenant, subject_request_id).values()
-    stored = who.ledger.requests.by_key(keys, tenant=tenant)
+def _find_requests(who: Principal, subject_request_id: str) -> list[LedgerRequest]:
+    keys = _keys_of(who, subject_request_id).values()
+    stored = who.ledger.requests.by_key(keys, tenant=who.tenant_for(None))
     requests = _only_visible(who, [stored[key] for key in keys if key in stored])
     if not requests:
         raise UnknownRequestError("no erasure of that subject_request_id was received")
@@ -445,7 +536,7 @@ def _find_requests(who: Principal, tenant: str, subject_request_id: str) -> list
 
 
 def _only_visible(who: Principal, requests: Iterable[LedgerRequest]) -> list[LedgerRequest]:
-    return [one for one in requests if who.sees_all_requests or one.filed_by == who.token_id]
+    return [one for one in requests if who.sees_all_requests or one.filed_by == who.id]
 
 
 def _has_withdrawn(who: Principal, request_id: str) -> bool:
@@ -488,10 +579,6 @@ def _completion(who: Principal, shown: Sequence[RequestOut]) -> datetime:
 def _require_callbacks(who: Principal, tenant: str, urls: Sequence[str]) -> None:
     """Refuse addresses that no webhook of this desk goes to: a caller must not choose them."""
     if urls and not set(urls) <= Webhooks(who.ledger).addresses(tenant):
-        raise Problem(
-            400,
-            "callback",
-            "this desk calls only addresses that its operator allows",
-            "Have a webhook made for the address, or leave status_callback_urls out and ask for "
-            "the status.",
-        )
+        title = "this desk calls only addresses that its operator allows"
+        words = "Have a webhook made for the address, or leave status_callback_urls out and ask for"
+        raise Problem(400, "callback", title, f"{words} the status.")

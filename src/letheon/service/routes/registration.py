@@ -24,7 +24,7 @@ from letheon.ledger.models.table_files import NoTableReaderError, TableFileError
 from letheon.sandbox import EndedError, StoppedError, TimeLimitError, protection
 from letheon.service.auth import Context, Principal, allows
 from letheon.service.errors import Problem
-from letheon.service.forms import read_parts
+from letheon.service.forms import multipart_body, read_parts
 from letheon.service.routes.models import ModelOut, Releases, show_model
 from letheon.service.schemas import In, Name
 
@@ -54,10 +54,16 @@ _PATIENCE = 5.0
 
 
 class ExampleIn(In):
-    """An example that is wanted."""
+    """An example that is wanted.
+
+    Attributes
+    ----------
+    name : Name or None
+        Default: example- and the kind.
+    """
 
     kind: Example = "forest"
-    name: Name | None = Field(default=None, description="Default: example- and the kind.")
+    name: Name | None = None
     tenant: Name | None = None
 
 
@@ -77,39 +83,24 @@ class ModelForm(In):
 class ModelUpload(NamedTuple):
     """What `letheon.save` wrote, the training rows as CSV with a header line, and the form."""
 
-    model: BinaryIO
-    rows: BinaryIO
     form: ModelForm
+    model_file: BinaryIO
+    rows_file: BinaryIO
 
 
-def _form_schema() -> dict[str, Any]:
+def _describe_body() -> dict[str, Any]:
     schema = ModelForm.model_json_schema()
     binary = {"type": "string", "format": "binary"}
-    files = {
+    parts: dict[str, Any] = {
         "model": binary | {"description": "What `letheon.save` wrote."},
         "rows": binary | {"description": "Its training rows: CSV in UTF-8 with a header line."},
     }
-    parts = {name: _part_schema(one) for name, one in schema["properties"].items()}
-    return {
-        "type": "object",
-        "required": [*files, *schema["required"]],
-        "additionalProperties": False,
-        "properties": files | parts,
-    }
-
-
-def _part_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a part: it is there with a text, or not there."""
-    (only,) = [one for one in schema.pop("anyOf", [{}]) if one.get("type") != "null"]
-    return {name: value for name, value in (schema | only).items() if name != "default"}
-
-
-_BODY: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {"multipart/form-data": {"schema": _form_schema()}},
-    }
-}
+    required = [*parts, *schema["required"]]
+    for name, part in schema["properties"].items():  # it is there with a text, or not there
+        (only,) = [one for one in part.pop("anyOf", [{}]) if one.get("type") != "null"]
+        part.pop("default", None)
+        parts[name] = part | only
+    return multipart_body(parts, required)
 
 
 async def _read_upload(request: Request) -> AsyncIterator[ModelUpload]:
@@ -124,20 +115,23 @@ async def _read_upload(request: Request) -> AsyncIterator[ModelUpload]:
 def _parse_upload(form: FormData) -> ModelUpload:
     parts = dict(form.multi_items())
     model, rows = parts.pop("model", None), parts.pop("rows", None)
+    words = "Send the parts `model` and `rows` as files."
     if len(parts) + 2 < len(form.multi_items()):
-        raise Problem(422, "form", "the form cannot be used", "Send each part once.")
-    if not isinstance(model, UploadFile) or not isinstance(rows, UploadFile):
-        words = "Send the parts `model` and `rows` as files."
-        raise Problem(422, "form", "the form cannot be used", words)
-    try:
-        return ModelUpload(model.file, rows.file, ModelForm.model_validate(parts))
-    except ValidationError as error:
-        errors = [{**one, "loc": ("body", *one["loc"])} for one in error.errors()]
-        raise RequestValidationError(errors) from error
+        words = "Send each part once."
+    elif isinstance(model, UploadFile) and isinstance(rows, UploadFile):
+        try:
+            return ModelUpload(ModelForm.model_validate(parts), model.file, rows.file)
+        except ValidationError as error:
+            errors = [{**one, "loc": ("body", *one["loc"])} for one in error.errors()]
+            raise RequestValidationError(errors) from error
+    raise Problem(422, "form", "the form cannot be used", words)
 
 
 @router.post(
-    "/api/v1/models", summary="Register a saved model", status_code=201, openapi_extra=_BODY
+    "/api/v1/models",
+    summary="Register a saved model",
+    status_code=201,
+    openapi_extra=_describe_body(),
 )
 def register_model(who: Writer, upload: Annotated[ModelUpload, Depends(_read_upload)]) -> ModelOut:
     """Register a model with the rows that it was fitted on.
@@ -149,8 +143,8 @@ def register_model(who: Writer, upload: Annotated[ModelUpload, Depends(_read_upl
     desk, form = who.desk, upload.form
     tenant = who.tenant_for(form.tenant)
     _require_protection(desk)
-    rows = ("rows.csv", upload.rows.read())
-    files = ModelFiles(model=upload.model.read(), rows=rows, target=form.target, ids=form.ids)
+    rows = ("rows.csv", upload.rows_file.read())
+    files = ModelFiles(model=upload.model_file.read(), rows=rows, target=form.target, ids=form.ids)
     with _one_upload_of(tenant), _registration_problems(), _file_problems():
         desk.ledger.models.register_files(
             files,
@@ -193,7 +187,7 @@ def register_example(who: Writer, wanted: ExampleIn) -> ModelOut:
 
 
 def _note_registered(who: Principal, name: str, tenant: str) -> ModelOut:
-    who.desk.tokens.note(who.token_id, "model-registered", f"{tenant}/{name}")
+    who.desk.tokens.note(who.id, "model-registered", f"{tenant}/{name}")
     return show_model(who, name, tenant)
 
 
@@ -201,13 +195,11 @@ def _require_protection(desk: Context) -> None:
     """Refuse models from outside where the kernel cannot hold them; the operator may decide."""
     if desk.settings.allow_partial_sandbox or protection().is_full:
         return
-    raise Problem(
-        503,
-        "no-sandbox",
-        "this server takes no models from outside",
+    words = (
         f"Its kernel protects only part: {protection()}. `letheon model add` on the server works; "
-        "allow_partial_sandbox in service.toml accepts the risk.",
+        "allow_partial_sandbox in service.toml accepts the risk."
     )
+    raise Problem(503, "no-sandbox", "this server takes no models from outside", words)
 
 
 def _busy() -> Problem:
@@ -252,48 +244,22 @@ _UNTRUSTED = (
     "It uses a class or a setting that this desk does not trust; `letheon inspect` names it. "
     "An operator can add it with `letheon model add --trust`."
 )
+_TOO_LARGE = "Loading it would take too much memory: use `letheon model add --max-memory`."
+_NOT_SAVED = "It is not a file that letheon.save wrote, or it was cut or altered."
+_NO_READER = "The server has neither pandas nor polars; install one of them beside letheon."
+_NO_TABLE = "Send CSV in UTF-8 whose first line names the columns, those of target and ids too."
 _TOO_MUCH = "Send a smaller one, or use `letheon model add` on the server, which has other limits."
 # What is wrong with the files of an upload; texts of libraries may quote rows. The first that fits.
-_FILE_PROBLEMS: tuple[tuple[type[Exception], Any, Any, Any, Any], ...] = (
-    (
-        UntrustedClassError,
-        422,
-        "model-file",
-        _NO_MODEL,
-        _UNTRUSTED,
-    ),
-    (NewerFormatError, 422, "model-file", _NO_MODEL, "A later letheon wrote it."),
-    (
-        MemoryLimitError,
-        422,
-        "model-file",
-        _NO_MODEL,
-        "Loading it would take too much memory: use `letheon model add --max-memory`.",
-    ),
-    (
-        StateError,
-        422,
-        "model-file",
-        _NO_MODEL,
-        "It is not a file that letheon.save wrote, or it was cut or altered.",
-    ),
-    (
-        NoTableReaderError,
-        422,
-        "rows",
-        "the server cannot read tables",
-        "The server has neither pandas nor polars; install one of them beside letheon.",
-    ),
-    (
-        TableFileError,
-        422,
-        "rows",
-        "the rows cannot be read",
-        "Send CSV in UTF-8 whose first line names the columns, those of target and ids too.",
-    ),
-    (StoppedError, 503, "stopping", "the server is stopping", "Try again later."),
-    (TimeLimitError, 422, "too-much", "training this model again takes too much time", _TOO_MUCH),
-)
+_FILE_PROBLEMS: dict[type[Exception], tuple[str, str, str]] = {
+    UntrustedClassError: ("model-file", _NO_MODEL, _UNTRUSTED),
+    NewerFormatError: ("model-file", _NO_MODEL, "A later letheon wrote it."),
+    MemoryLimitError: ("model-file", _NO_MODEL, _TOO_LARGE),
+    StateError: ("model-file", _NO_MODEL, _NOT_SAVED),
+    NoTableReaderError: ("rows", "the server cannot read tables", _NO_READER),
+    TableFileError: ("rows", "the rows cannot be read", _NO_TABLE),
+    StoppedError: ("stopping", "the server is stopping", "Try again later."),
+    TimeLimitError: ("too-much", "training this model again takes too much time", _TOO_MUCH),
+}
 
 
 @contextmanager
@@ -306,9 +272,9 @@ def _file_problems() -> Iterator[None]:
             title = "training this model again takes too much memory"
             raise Problem(422, "too-much", title, _TOO_MUCH) from error
         raise Problem(422, "model", _CANNOT_TAKE, _TRAINING_FAILED.format(error)) from error
-    except tuple(kind for kind, *_ in _FILE_PROBLEMS) as error:
-        _, *problem = next(one for one in _FILE_PROBLEMS if isinstance(error, one[0]))
-        raise Problem(*problem) from error
+    except tuple(_FILE_PROBLEMS) as error:
+        problem = next(one for kind, one in _FILE_PROBLEMS.items() if isinstance(error, kind))
+        raise Problem(503 if isinstance(error, StoppedError) else 422, *problem) from error
 
 
 @contextmanager
@@ -317,12 +283,9 @@ def _registration_problems() -> Iterator[None]:
     try:
         yield
     except BlockedIdsError as error:
-        raise Problem(
-            409,
-            "blocked",
-            "people who asked to be erased are among the rows",
-            "Leave them out: `Ledger.models.without_blocked` does.",
-        ) from error
+        title = "people who asked to be erased are among the rows"
+        words = "Leave them out: `Ledger.models.without_blocked` does."
+        raise Problem(409, "blocked", title, words) from error
     except StateError as error:
         words = "Something in the model has no place in a file."
         raise Problem(422, "model-file", _NO_MODEL, words) from error

@@ -6,7 +6,7 @@ import io
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from itertools import islice
 from typing import Annotated, Any, Literal
 
@@ -15,8 +15,8 @@ from fastapi.responses import StreamingResponse
 from pydantic import Field, StrictInt, StrictStr
 
 from letheon.exceptions import RequestStateError, UnknownRequestError
-from letheon.ledger import LogEntry, Request
-from letheon.ledger.requests.deadlines import Regime
+from letheon.ledger import LogEntry, Page, Request
+from letheon.ledger.requests.deadlines import REGIMES, Regime
 from letheon.ledger.requests.states import (
     FINAL,
     HOLD_GROUNDS,
@@ -24,11 +24,12 @@ from letheon.ledger.requests.states import (
     REQUEST_GROUNDS,
     STATES,
 )
-from letheon.service.auth import Gate, Principal, allows, allows_any
+from letheon.ledger.schemas import moment
+from letheon.service.auth import Gate, Principal, allows
 from letheon.service.errors import Problem
-from letheon.service.numbers import Numbers
 from letheon.service.request_views import (
     ACTIONS,
+    GROUND_WORDS,
     MOST_ITEMS,
     ActionName,
     BulkOut,
@@ -43,10 +44,10 @@ from letheon.service.request_views import (
     bulk_out,
     find_visible,
     refusals,
+    sentence,
     show_requests,
 )
-from letheon.service.request_words import GROUND_WORDS, sentence
-from letheon.service.schemas import In, Out, Page
+from letheon.service.schemas import CodeOut, In, Out
 
 router = APIRouter(tags=["requests"])
 
@@ -56,7 +57,11 @@ OPEN = tuple(state for state in STATES if state not in FINAL)
 _CHUNK = 500
 _MOST_RECIPIENTS = 1_000_000
 _METHODS = {"await-identity": "await_identity", "tell": "record_recipients"}
-_NOT_EXPORTED = ("days_left", "needs_approval", "actions")
+_EXPORTED = (
+    *("id", "model", "tenant", "state", "regime", "ground", "received_at", "due_on", "is_overdue"),
+    *("n_ids", "n_rows", "batch", "certificate", "version", "tries", "reason", "duplicate_of"),
+    "filed_by",
+)
 # What a spreadsheet takes for a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _BUCKETS = (
@@ -75,11 +80,16 @@ _CSV: dict[int | str, dict[str, Any]] = {
 }
 
 
-class RequestQuery(In):
-    """Which requests a list shows."""
+class ModelQuery(In):
+    """Whose requests, about which model."""
 
     model: ModelName | None = None
     tenant: TenantName | None = None
+
+
+class RequestQuery(ModelQuery):
+    """Which requests a list shows."""
+
     state: list[State] = Field(default=[], max_length=15)
     regime: Regime | None = None
     overdue: bool = False
@@ -100,16 +110,22 @@ class RequestPageQuery(RequestQuery):
 
 
 class TimelineEntry(Out):
-    """One thing that happened to a request."""
+    """One thing that happened to a request.
+
+    Attributes
+    ----------
+    by : str or None
+        Id of the token that did it; null for the ledger itself.
+    log_index : int or None
+        Place in the log; null until the next checkpoint, and for a token that is bound to a
+        tenant or only files.
+    """
 
     at: datetime
     code: str
     words: str
-    by: str | None = Field(description="Id of the token that did it; null for the ledger itself.")
-    log_index: int | None = Field(
-        description="Place in the log; null until the next checkpoint, and for a token that is "
-        "bound to a tenant or only files."
-    )
+    by: str | None
+    log_index: int | None
 
 
 class Bucket(Out):
@@ -127,38 +143,42 @@ class DueDay(Out):
 
 
 class Summary(Out):
-    """How the requests stand."""
+    """How the requests stand.
 
-    counts: dict[str, int] = Field(description="By state.")
+    Attributes
+    ----------
+    counts : dict of str to int
+        By state.
+    n_due_soon : int
+        Due within 7 days, and not overdue.
+    due_days : list of DueDay
+        Open requests by their last day.
+    oldest_received_at : datetime or None
+        Of the one that is due first.
+    """
+
+    counts: dict[str, int]
     n_open: int
     n_overdue: int
-    n_due_soon: int = Field(description="Due within 7 days, and not overdue.")
+    n_due_soon: int
     by_days_left: list[Bucket]
-    due_days: list[DueDay] = Field(description="Open requests by their last day.")
+    due_days: list[DueDay]
     earliest_due_on: date | None
-    oldest_received_at: datetime | None = Field(description="Of the one that is due first.")
-
-
-class Ground(Out):
-    """A code of law."""
-
-    code: str
-    words: str
-
-
-class GroundsOfRegime(Out):
-    """Why people may ask to be erased."""
-
-    gdpr: list[Ground]
-    ccpa: list[Ground]
+    oldest_received_at: datetime | None
 
 
 class Grounds(Out):
-    """All codes that a ground may be: there is no free text."""
+    """All codes that a ground may be: there is no free text.
 
-    request: GroundsOfRegime
-    reject: list[Ground]
-    hold: list[Ground]
+    Attributes
+    ----------
+    request : dict of str to list of CodeOut
+        By law: why people may ask to be erased.
+    """
+
+    request: dict[Regime, list[CodeOut]]
+    reject: list[CodeOut]
+    hold: list[CodeOut]
 
 
 @router.get("/api/v1/requests", summary="List requests")
@@ -169,14 +189,10 @@ def list_requests(who: Reader, query: Annotated[RequestPageQuery, Query()]) -> P
             **_filters(who, query), order=query.order, after=query.after, limit=query.limit
         )
     except ValueError as error:
-        raise Problem(
-            422,
-            "cursor",
-            "`after` belongs to no list like this one",
-            "Give what `next` of the part before said, with the same filters and order.",
-        ) from error
-    items = show_requests(who, page.items)
-    return Page[RequestOut](items=items, next=page.next, total=page.total)
+        words = "Give what `next` of the part before said, with the same filters and order."
+        title = "`after` belongs to no list like this one"
+        raise Problem(422, "cursor", title, words) from error
+    return Page(tuple(show_requests(who, page.items)), page.next, page.total)
 
 
 def find_first_requests(who: Principal, query: RequestQuery, *, limit: int) -> list[RequestOut]:
@@ -202,7 +218,7 @@ def _filters(who: Principal, query: RequestQuery) -> dict[str, Any]:
 def own_filter(who: Principal) -> dict[str, Any]:
     """Return which requests a token sees in lists and counts, and in which states."""
     sees_all = who.sees_all_requests
-    return {"filed_by": None if sees_all else who.token_id, "coarse": not sees_all}
+    return {"filed_by": None if sees_all else who.id, "coarse": not sees_all}
 
 
 def _search_text(who: Principal, text: str | None) -> str | None:
@@ -210,7 +226,7 @@ def _search_text(who: Principal, text: str | None) -> str | None:
     if text is None or who.tenant is None or not text[1:].isdecimal() or text[0] != "#":
         return text
     try:
-        return f"#{Numbers(who.desk, who).sequence(int(text[1:]))}"
+        return f"#{who.numbers.sequence(int(text[1:]))}"
     except Problem:
         return "#0"  # none has it
 
@@ -232,11 +248,10 @@ def export_requests(who: Reader, query: Annotated[RequestQuery, Query()]) -> Str
 
 
 def _export_lines(who: Principal, requests: Iterator[Request]) -> Iterator[str]:
-    names = [name for name in RequestOut.model_fields if name not in _NOT_EXPORTED]
-    yield _csv_text([names])
+    yield _csv_text([_EXPORTED])
     while part := list(islice(requests, _CHUNK)):
         shown = show_requests(who, part)
-        yield _csv_text([[export_cell(getattr(one, name)) for name in names] for one in shown])
+        yield _csv_text([[export_cell(getattr(one, name)) for name in _EXPORTED] for one in shown])
 
 
 def _csv_text(rows: Sequence[Sequence[str]]) -> str:
@@ -254,16 +269,12 @@ def export_cell(value: Any) -> str:
 
 
 @router.get("/api/v1/summary", summary="How the requests stand")
-def summarise_requests(
-    who: Reader,
-    tenant: Annotated[TenantName | None, Query()] = None,
-    model: Annotated[ModelName | None, Query()] = None,
-) -> Summary:
+def summarise_requests(who: Reader, query: Annotated[ModelQuery, Query()]) -> Summary:
     """Return counts by state and by days left."""
     ledger, filters = who.ledger, own_filter(who)
-    filters |= {"tenant": who.tenant_filter(tenant), "model": model}
+    filters |= {"tenant": who.tenant_filter(query.tenant), "model": query.model}
     counts, due_days = ledger.requests.count(**filters), ledger.requests.count_due(**filters)
-    today = ledger.settings.calendar.day_of(datetime.fromtimestamp(who.desk.clock(), UTC))
+    today = ledger.settings.calendar.day_of(moment(who.desk.clock()))
     left = [((day - today).days, count) for day, count in due_days.items()]
     buckets = [
         Bucket(label=label, count=sum(count for days, count in left if first <= days < end))
@@ -288,14 +299,12 @@ def list_grounds(who: Reader) -> Grounds:  # noqa: ARG001  (the gate)
     return GROUNDS
 
 
-def _in_words(codes: Sequence[str]) -> list[Ground]:
-    return [Ground(code=code, words=GROUND_WORDS[code]) for code in codes]
+def _in_words(codes: Sequence[str]) -> list[CodeOut]:
+    return [CodeOut(code=code, words=GROUND_WORDS[code]) for code in codes]
 
 
 GROUNDS = Grounds(
-    request=GroundsOfRegime(
-        gdpr=_in_words(REQUEST_GROUNDS["gdpr"]), ccpa=_in_words(REQUEST_GROUNDS["ccpa"])
-    ),
+    request={law: _in_words(REQUEST_GROUNDS[law]) for law in REGIMES},
     reject=_in_words(REJECT_GROUNDS),
     hold=_in_words(HOLD_GROUNDS),
 )
@@ -312,29 +321,26 @@ def read_request(who: Reader, request_id: RequestPath) -> RequestOut:
 def read_timeline(who: Reader, request_id: RequestPath) -> Page[TimelineEntry]:
     """Return what happened to a request and to its batch, oldest first."""
     find_visible(who, request_id)
-    entries, numbers = (
-        who.ledger.requests.timeline(request_id, tenant=who.tenant),
-        Numbers(who.desk, who),
-    )
-    items = [
-        _entry_out(who, entry, numbers)
+    entries = who.ledger.requests.timeline(request_id, tenant=who.tenant)
+    items = tuple(
+        _entry_out(who, entry)
         for entry in entries
         if who.sees_all_requests or _is_for_filer(who, entry)
-    ]
-    return Page[TimelineEntry](items=items, total=len(items))
+    )
+    return Page(items, total=len(items))
 
 
 def _is_for_filer(who: Principal, entry: LogEntry) -> bool:
     """Whether an event is the filer's own, or one of which the person was told."""
-    is_withdrawn = entry.kind == "cancelled" and entry.details.get("by") == who.token_id
+    is_withdrawn = entry.kind == "cancelled" and entry.details.get("by") == who.id
     return entry.kind in ("received", "extended") or is_withdrawn
 
 
-def _entry_out(who: Principal, entry: LogEntry, numbers: Numbers) -> TimelineEntry:
-    by, details = entry.details.get("by"), numbers.in_json(entry.details)
+def _entry_out(who: Principal, entry: LogEntry) -> TimelineEntry:
+    by, details = entry.details.get("by"), who.numbers.in_json(entry.details)
     if not who.sees_all_requests:
         details = {key: value for key, value in details.items() if key != "people"}
-        by = by if by == who.token_id else None
+        by = by if by == who.id else None
     # Places in the log of all tenants would tell how much the others do.
     sees_log = who.tenant is None and who.sees_all_requests
     return TimelineEntry(
@@ -347,16 +353,30 @@ def _entry_out(who: Principal, entry: LogEntry, numbers: Numbers) -> TimelineEnt
 
 
 class HoldIn(In):
-    """Why a request has to wait, and until when."""
+    """Why a request has to wait, and until when.
 
-    ground: Code = Field(description="See /api/v1/grounds, hold.")
-    until: Day = Field(description="The day on whose beginning the hold ends.")
+    Attributes
+    ----------
+    ground : Code
+        See /api/v1/grounds, hold.
+    until : Day
+        The day on whose beginning the hold ends.
+    """
+
+    ground: Code
+    until: Day
 
 
 class RejectIn(In):
-    """Why a request is refused."""
+    """Why a request is refused.
 
-    ground: Code = Field(description="See /api/v1/grounds, reject.")
+    Attributes
+    ----------
+    ground : Code
+        See /api/v1/grounds, reject.
+    """
+
+    ground: Code
 
 
 class TellIn(In):
@@ -372,16 +392,21 @@ class AnswerIn(In):
 
 
 class Details(In):
-    """What some actions need: a ground, a day, a number of recipients."""
+    """What some actions need: a ground, a day, a number of recipients.
 
-    ground: Code | None = Field(default=None, description="For hold and reject.")
-    until: Day | None = Field(default=None, description="For hold: the day on which it ends.")
-    recipients: StrictInt | None = Field(
-        default=None,
-        ge=0,
-        le=_MOST_RECIPIENTS,
-        description="For tell and answer: how many were told.",
-    )
+    Attributes
+    ----------
+    ground : Code or None
+        For hold and reject.
+    until : Day or None
+        For hold: the day on which it ends.
+    recipients : int or None
+        For tell and answer: how many were told.
+    """
+
+    ground: Code | None = None
+    until: Day | None = None
+    recipients: StrictInt | None = Field(default=None, ge=0, le=_MOST_RECIPIENTS)
 
 
 class ActionOnMany(Details):
@@ -435,7 +460,7 @@ def _change(
     if needs_approval:  # it is to be verified, and no more
         given["needs_approval"] = True
     method = getattr(who.ledger.requests, _METHODS.get(name, name))
-    with who.ledger.acting(who.token_id):
+    with who.ledger.acting(who.id):
         changed: Request = method(request.id, tenant=who.tenant, **given)
         return changed
 
@@ -446,12 +471,8 @@ def _require_action(who: Principal, name: ActionName, details: dict[str, Any]) -
     who.require(*action.scopes)
     missing = [key for key in action.takes if details.get(key) is None]
     if missing and not action.is_optional:
-        raise Problem(
-            422,
-            "details-missing",
-            f"{name} needs {' and '.join(missing)}",
-            "Grounds are codes: see /api/v1/grounds. A day is written YYYY-MM-DD.",
-        )
+        words = "Grounds are codes: see /api/v1/grounds. A day is written YYYY-MM-DD."
+        raise Problem(422, "details-missing", f"{name} needs {' and '.join(missing)}", words)
 
 
 def _require_other_eyes(who: Principal, request: Request) -> None:
@@ -463,7 +484,7 @@ def _require_other_eyes(who: Principal, request: Request) -> None:
         raise RequestStateError(
             f"request {request.id} is {request.state}; it waits for no approval"
         )
-    family = who.desk.tokens.family(who.token_id)
+    family = who.desk.tokens.family(who.id)
     if not family.isdisjoint({request.filed_by, request.verified_by}):
         raise RequestStateError(
             f"request {request.id} was filed or verified with the token that would approve it, "
@@ -493,7 +514,7 @@ def hold_request(who: Handler, request_id: RequestPath, body: HoldIn) -> Request
 
 @router.post("/api/v1/requests/{request_id}/reject", summary="Reject a request")
 def reject_request(
-    who: Annotated[Principal, Depends(allows_any("requests:handle", "requests:approve"))],
+    who: Annotated[Principal, Depends(allows("requests:handle", "requests:approve"))],
     request_id: RequestPath,
     body: RejectIn,
 ) -> RequestOut:

@@ -1,10 +1,7 @@
-"""Named places at which a test may stop, kill or delay a process.
+"""The named points at which tests stop, kill or delay a process, as `letheon.ledger.core` has them.
 
-Between any two of them a power cut may come in production. `hook` is None there, and `point` does
-nothing. The tests kill a process at each of `POINTS`; one that is never passed fails them.
+A point that is never passed fails the tests that kill a process at each of them.
 """
-
-from collections.abc import Callable
 
 POINTS = (
     "submit.before-commit",
@@ -49,11 +46,3 @@ POINTS = (
     "purge.before-commit",
     "purge.after-commit",
 )
-
-hook: Callable[[str], None] | None = None
-
-
-def point(name: str) -> None:
-    """Pass a named place; a test may be waiting there."""
-    if hook is not None:
-        hook(name)

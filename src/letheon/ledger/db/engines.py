@@ -1,4 +1,4 @@
-"""SQLite: which build is used, and how its connections are set up.
+"""Engines: which build of SQLite is used, and how connections to it or to PostgreSQL are set up.
 
 WAL mode below 3.51.3 can corrupt a database when one connection writes while another one
 checkpoints, which is what a ledger does. So WAL is used from that version on only, and a rollback
@@ -15,6 +15,7 @@ import tempfile
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,11 @@ CANNOT_WRITE = (
 )
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
+SCHEMA = "letheon"  # of a PostgreSQL database, where other programs may have tables too
+
 _SAFE_WAL = (3, 51, 3)
 _WAIT_SECONDS = 30
+_IDLE_SECONDS = 60
 _JOURNALS = {"wal": "FULL", "delete": "EXTRA"}
 # More than what SQLite needs to open a database with a write-ahead log.
 _PROBE_BYTES = 64 << 10
@@ -60,7 +64,7 @@ def has_safe_wal(module: Any) -> bool:
     return bool(module.sqlite_version_info >= _SAFE_WAL)
 
 
-def engine_for(url: URL, journal: str | None) -> tuple[Engine, str]:
+def sqlite_engine(url: URL, journal: str | None) -> tuple[Engine, str]:
     """Return an engine for the file and the journal mode that its connections use."""
     module = library()
     mode = journal or ("wal" if has_safe_wal(module) else "delete")
@@ -83,8 +87,6 @@ def engine_for(url: URL, journal: str | None) -> tuple[Engine, str]:
         hide_parameters=True,
     )
     engine.dialect.statement_compiler = _Compiler
-    event.listen(engine, "begin", _begin)
-    event.listen(engine, "checkin", read_only.forget)
     weakref.finalize(engine, read_only.close)
     return engine, mode
 
@@ -104,7 +106,7 @@ def is_writable(folder: Path) -> bool:
 def _connect(module: Any, path: Path, mode: str, read_only: "_ReadOnlyFiles") -> Any:
     """Return a connection; one that only reads where the disk permits no more."""
     try:
-        return _opened(lambda: module.connect(str(path), **_OPTIONS), mode)
+        return _closed_unless(module.connect(str(path), **_OPTIONS), partial(_set_up, mode=mode))
     except module.OperationalError:
         if is_writable(path.parent):
             raise
@@ -112,17 +114,6 @@ def _connect(module: Any, path: Path, mode: str, read_only: "_ReadOnlyFiles") ->
 
 
 _OPTIONS: dict[str, Any] = {"timeout": _WAIT_SECONDS, "check_same_thread": False}
-
-
-def _opened(connect: Callable[[], Any], mode: str | None) -> Any:
-    connection = connect()
-    try:
-        _set_up(connection, mode)
-        connection.execute("PRAGMA schema_version").fetchone()
-    except BaseException:
-        connection.close()
-        raise
-    return connection
 
 
 class _ReadOnlyFiles:
@@ -144,7 +135,8 @@ class _ReadOnlyFiles:
         self._module = module
         self._path = path
         self._copy: tuple[tuple[int, ...], Path] | None = None
-        self._class = type("ReadOnlyConnection", (module.Connection,), {"__slots__": ()})
+        marks = {"__slots__": (), "is_read_only": True}
+        self._class = type("ReadOnlyConnection", (module.Connection,), marks)
 
     def connect(self) -> Any:
         """Return a connection that only reads."""
@@ -155,11 +147,6 @@ class _ReadOnlyFiles:
             return self._open(self._path, "mode=ro&immutable=1")
         return self._open(self._copied(log), "mode=rw")
 
-    def forget(self, connection: Any, record: Any) -> None:
-        """Close such a connection after use: the next one may find a disk that can be written."""
-        if isinstance(connection, self._class):
-            record.invalidate()
-
     def close(self) -> None:
         """Remove the copy."""
         if self._copy is not None:
@@ -169,7 +156,7 @@ class _ReadOnlyFiles:
     def _open(self, path: Path, how: str) -> Any:
         address = f"{path.absolute().as_uri()}?{how}"
         options = {**_OPTIONS, "factory": self._class, "uri": True}
-        connection = _opened(lambda: self._module.connect(address, **options), None)
+        connection = _closed_unless(self._module.connect(address, **options), _set_up)
         connection.execute("PRAGMA query_only=ON")
         return connection
 
@@ -185,9 +172,9 @@ class _ReadOnlyFiles:
         return self._copy[1]
 
 
-def _set_up(connection: Any, mode: str | None) -> None:
+def _set_up(connection: Any, mode: str | None = None) -> None:
     """Set a connection up; without a journal mode, for reading."""
-    connection.isolation_level = None  # transactions are begun by `_begin` alone
+    connection.isolation_level = None  # transactions are begun by `Database` alone
     for pragma in (
         f"busy_timeout={_WAIT_SECONDS * 1000}",
         "secure_delete=ON",
@@ -200,6 +187,7 @@ def _set_up(connection: Any, mode: str | None) -> None:
     if mode is not None:
         _set_journal(connection, mode)
         connection.execute(f"PRAGMA synchronous={_JOURNALS[mode]}")
+    connection.execute("PRAGMA schema_version").fetchone()
 
 
 def _set_journal(connection: Any, mode: str) -> None:
@@ -219,6 +207,46 @@ def _set_journal(connection: Any, mode: str) -> None:
     )
 
 
-def _begin(connection: Any) -> None:
-    reading = connection.get_execution_options().get("letheon_reading", False)
-    connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
+def postgresql_engine(url: URL) -> Engine:
+    """Return an engine for the server; every connection is checked when it is made.
+
+    Statements are never prepared by name, so that a proxy between client and server cannot mix
+    them up. A transaction that a stopped process holds open is ended by the server.
+    """
+    engine = create_engine(
+        url.set(drivername="postgresql+psycopg"),
+        isolation_level="READ COMMITTED",
+        hide_parameters=True,
+        pool_pre_ping=True,
+        pool_size=8,
+        max_overflow=24,
+        pool_timeout=_WAIT_SECONDS,
+        connect_args={"prepare_threshold": None, "application_name": "letheon"},
+    )
+    event.listen(engine, "connect", lambda raw, _: _closed_unless(raw, _set_up_session))
+    return engine
+
+
+def _set_up_session(connection: Any) -> None:
+    with connection.cursor() as cursor:
+        durable = cursor.execute("SHOW synchronous_commit").fetchone()[0]
+        if durable == "off":
+            raise LedgerError(
+                "the server has synchronous_commit=off: an acknowledged request could be lost; "
+                "set it to on (ALTER ROLE ... SET synchronous_commit = on)"
+            )
+        # Tables called events or log, and Alembic's own, may be there for another program too.
+        cursor.execute(f"SET search_path = {SCHEMA}")
+        cursor.execute(f"SET lock_timeout = '{_WAIT_SECONDS}s'")
+        cursor.execute(f"SET idle_in_transaction_session_timeout = '{_IDLE_SECONDS}s'")
+    connection.commit()
+
+
+def _closed_unless(connection: Any, set_up: Callable[[Any], None]) -> Any:
+    """Return a connection that was set up; one that cannot be is closed."""
+    try:
+        set_up(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection

@@ -1,0 +1,526 @@
+"""Training, removals and claims of Influence: rows leave at once, in batches or by products."""
+
+import copy
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import partial
+from math import prod
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from sklearn.utils.validation import check_consistent_length
+
+from letheon.base import Outcome, Removal, exclusive, require_fitted
+from letheon.exceptions import BudgetSpentError, CannotForgetError
+from letheon.guarantee import Guarantee, MethodFacts
+from letheon.inner import require_features
+from letheon.linear._account import (
+    MECHANISMS,
+    Account,
+    Mechanism,
+    ObjectiveNoise,
+    OutputNoise,
+    batches_and_noise,
+    norm,
+    release_code,
+)
+from letheon.linear._base import (
+    REGULARISERS,
+    LinearBase,
+    Trained,
+    linear_facts,
+    require_batch_size,
+    unconverged,
+)
+from letheon.linear._calibrate import Grid
+from letheon.linear._curvature import Curvature, Products
+from letheon.linear._newton import (
+    BOUNDS,
+    Leaving,
+    Setting,
+    StoredCurvature,
+    fingerprint_rows,
+    propose,
+    repair,
+    without_rows,
+)
+from letheon.linear._problem import Floats, Positions, Problem, ridge_of, rows_in_double
+from letheon.linear._solve import DENSE_LIMIT, block_size, finished, is_dense, minimise
+from letheon.noise import NoiseSource, Sealed
+from letheon.receipt import Receipt
+from letheon.removal import Cache, Change, Counts, TrainingRows
+from letheon.seeds import Purpose, library_seed
+from letheon.validation import OneOf, Rules
+
+FACTS = linear_facts(
+    method="influence",
+    applicability="linear models with a smooth convex loss and L2 regulariser",
+    efficiency_parameters=("batch_size", "sigma"),
+    certifiability_parameters=("epsilon", "delta", "sigma", "bound", "mechanism"),
+    requests="adaptive",
+    definition_name="influence",
+    tasks=("classification", "regression"),
+    needs=("strongly-convex", "smooth", "lipschitz-hessian", "bounded-gradients"),
+    certificate="certified",
+    accounting="guo2020-residual-sum",
+    noise=release_code,
+    search_ranges=batches_and_noise,
+)
+
+_AS_FITTED = "as fitted"
+
+_REFERENCE = "Newton removal after Guo et al. 2020, released with discrete Gaussian noise"
+_REFERENCE_PURE = "Newton removal after Guo et al. 2020, released with discrete Laplace noise"
+_REFERENCE_OBJECTIVE = "Guo et al. 2020, Theorem 3: it ignores that the residual depends on noise"
+_REFERENCE_WITHOUT_NOISE = "Newton removal after Guo et al. 2020, without noise that is secret"
+_SHARED = ("strongly-convex", "intercept-regularised", "noise-secret", "retraining-converges")
+_RESIDUE = (
+    (
+        "weights_: parameters without noise, sealed; with the rows held they give the gradient "
+        "that the last removals left, and from it the row of a lone removal can be computed; "
+        "settle() ends that"
+    ),
+    "account_: sums of bounds of all removals so far",
+)
+_RESIDUAL_STATE = {
+    "in memory": (
+        *_RESIDUE,
+        "cache_: point, top eigenvalues and longest row of the last Hessian; never saved",
+    ),
+    "stored": (*_RESIDUE, "cache_: point and top eigenvalues of the Hessian at fit"),
+}
+# Conjugate gradients stop at this share of the limit, within these relative residuals.
+_CG_SHARE = 0.05
+_CG_TOLERANCE = (3e-2, 1e-3)
+_FEW_ROWS, _FEW_COLUMNS = 8, 96
+# One Hessian costs about as much time as d / 28 passes over the rows (measured). When as many
+# residuals had to be measured since the last one, the bounds have become loose: take it anew.
+_PASSES_PER_COLUMN = 28
+
+
+class InfluenceBase(LinearBase):
+    """Newton removal with an account, for any loss; see the public classes."""
+
+    facts: ClassVar[MethodFacts] = FACTS
+    _parameter_rules: ClassVar[Rules] = {"bound": OneOf(BOUNDS), "mechanism": OneOf(MECHANISMS)}
+
+    sigma: float
+    epsilon: float
+    delta: float
+    bound: str
+    batch_size: int | None
+    data_free: bool
+    mechanism: str
+
+    weights_: Sealed
+    noise_: Sealed | None
+    account_: Account
+    cache_: Cache[Curvature | Products]
+    fingerprint_key_: str | None
+
+    def forget(
+        self,
+        ids: Any,
+        *,
+        X: Any = None,
+        y: Any = None,
+        batch_size: int | str | None = _AS_FITTED,
+        digest: bool = False,
+    ) -> Receipt:
+        """Remove every row of these people; see `ForgetMixin.forget`.
+
+        Parameters
+        ----------
+        ids : sequence of int or of str
+            People to forget.
+        X, y : array-like, optional
+            All their rows and targets, in any order, as they were given to `fit`; with
+            ``data_free=True`` only, where the model does not hold them.
+        batch_size : int or None, optional
+            For this request only, instead of the parameter of the same name.
+        digest : bool, default=False
+            Also record the digests before and after.
+
+        Returns
+        -------
+        Receipt
+            `rebuilt` counts exact residuals, polishes and retrains, where there were any.
+
+        Raises
+        ------
+        UnknownIdError, EmptyModelError
+            As in `ForgetMixin.forget`.
+        BudgetSpentError
+            With ``data_free=True``: the certificate does not cover this removal.
+        """
+        size = self.batch_size if batch_size == _AS_FITTED else batch_size
+        options = {"batch_size": size, "X": X, "y": y}
+        return self._answer_request(ids, digest, partial(self._prepare, **options))
+
+    def exact_residual(self) -> float:
+        """Return the norm of the gradient on the rows held, at the parameters without noise.
+
+        One pass over the rows. With ``mechanism="objective"`` the secret term is part of it. The
+        account holds an upper bound of this number, and receipts quote the account. They are
+        for whoever runs the model: the claim is about the parameters, so `publish` leaves it out.
+        """
+        self._require_rows("exact_residual")
+        with exclusive(self):
+            return norm(self._problem_now().gradient(self._weights_before_noise()))
+
+    def settle(self) -> Self:
+        """Train again on the rows held, with fresh noise.
+
+        Before that, whoever has the model's file, and so rows and parameters, can compute the
+        gradient that the last removals left, and from it the row of a lone removal. After it the
+        file is one that `fit` could have written on the rows held: nothing tells of those who
+        left. Takes the time of a fit. Call it before a file is written that others may read.
+        """
+        self._require_rows("settle")
+        return self._settle()
+
+    @property
+    def epsilon_(self) -> float:
+        """Smallest epsilon that the account as it stands would need at this delta."""
+        require_fitted(self)
+        ridge = ridge_of(self.l2, self.reg, self.n_rows_)
+        return self._mechanism().spent_epsilon(self.account_.spent, ridge, self.weights_.size)
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        if self.data_free and self.row_norm is None:
+            raise ValueError(
+                "data_free=True needs a declared row_norm (with rows='clip', 'normalize' or "
+                "'refuse'): without rows their norms cannot be measured"
+            )
+
+    def _train(self, held: TrainingRows, source: NoiseSource, seed: int) -> Trained:
+        plain, mechanism = self._problem(held), self._mechanism()
+        tilt = mechanism.draw_tilt(source, plain.shape)
+        problem = replace(plain, tilt=tilt)
+        tolerance = self.tol * problem.n_held
+        limits = mechanism.limits(problem.ridge, tolerance, prod(problem.shape))
+        tolerance = min(tolerance, limits.fit / 2)
+        solution = minimise(problem, tolerance=tolerance, max_iter=self.max_iter)
+        if solution.residual > tolerance:
+            tolerance = max(tolerance, 4 * problem.rounding(solution.W))
+        warnings = unconverged(solution, tolerance)
+        curvature = None
+        if is_dense(problem) or (self.data_free and block_size(problem) <= DENSE_LIMIT):
+            curvature = self._curvature_at(problem, solution.W, seed).warm()
+            solution = finished(problem, solution, curvature.solve)
+        left = solution.residual + problem.gradient_error(solution.W)
+        account, doubts = Account(left, limits.removal), []
+        if self._wants_certificate:
+            doubts, warnings = [str(warning) for warning in warnings], ()
+            if not account.spent <= limits.fit:
+                doubts.append(
+                    f"training left a gradient of {account.spent:.3g}, rounding included, above "
+                    f"the {limits.fit:.3g} that the noise hides; scale columns of large numbers, "
+                    "raise sigma, l2 or max_iter, or lower tol"
+                )
+        downgraded, more = self._weigh(doubts)
+        attributes = {
+            "model_": self._linear(mechanism.release(solution.W, source), held.classes),
+            "weights_": Sealed(solution.W.copy()),
+            "release_salt_": source.salt(),
+            "noise_": None if tilt is None else Sealed(tilt),
+            "account_": account,
+            "cache_": Cache(curvature),
+            "downgraded_": downgraded,
+            "fingerprint_key_": None,
+        }
+        if self.data_free:
+            attributes |= without_rows(held.rows, curvature, problem.ridge)
+        return Trained(attributes, solution.flops, (*warnings, *more), solution.n_iter)
+
+    def _require_rows(self, what: str) -> None:
+        require_fitted(self)
+        if self.data_free:
+            raise CannotForgetError(f"{what} needs the rows, and data_free=True keeps none")
+
+    @property
+    def _wants_certificate(self) -> bool:
+        return self.sigma > 0.0 and self.noise_seed is None and self.mechanism == "output"
+
+    @property
+    def _reference(self) -> str:
+        if self.sigma == 0.0 or self.noise_seed is not None:
+            return _REFERENCE_WITHOUT_NOISE
+        if self.mechanism == "objective":
+            return _REFERENCE_OBJECTIVE
+        return _REFERENCE if self.delta > 0.0 else _REFERENCE_PURE
+
+    def _claim(self) -> Guarantee:
+        account = self.account_
+        is_proved = self.downgraded_ is None and account.is_covered
+        certified = self._wants_certificate and is_proved
+        return Guarantee(
+            kind="certified" if certified else "empirical",
+            reference=self._reference,
+            requests=FACTS.requests if certified else "oblivious",
+            assumptions=(REGULARISERS[self.reg], *_SHARED),
+            epsilon=float(self.epsilon) if certified else None,
+            delta=float(self.delta) if certified else None,
+            spent=account.shown if certified else None,
+            budget=account.limit if certified else None,
+            residual_state=_RESIDUAL_STATE["stored" if self.data_free else "in memory"],
+        )
+
+    def _account(self, setting: Setting) -> Account:
+        """Return the account with the limit after a removal: it follows the ridge."""
+        tolerance, size = self.tol * setting.n_left, self.weights_.open().size
+        limits = self._mechanism().limits(setting.ridge_after, tolerance, size)
+        return self.account_.limited(limits.removal)
+
+    def _changed_in_place(self) -> tuple[str, ...]:
+        return (*super()._changed_in_place(), "weights_")
+
+    def _mechanism(self) -> Mechanism:
+        """Return how this model hides what a removal leaves."""
+        if self.sigma == 0.0:
+            return Mechanism()
+        kind = OutputNoise if self.mechanism == "output" else ObjectiveNoise
+        return kind(self.sigma, self.epsilon, self.delta)
+
+    def _grid(self) -> Grid | None:
+        mechanism = self._mechanism()
+        return mechanism.grid if isinstance(mechanism, OutputNoise) else None
+
+    def _weights_before_noise(self) -> Floats:
+        """Parameters without noise on them, in memory of their own: the sealed one is wiped."""
+        return self.weights_.open().copy()
+
+    def _problem_now(self) -> Problem:
+        tilt = None if self.noise_ is None else self.noise_.open()
+        return self._problem(self._held(), tilt)
+
+    def _curvature_at(self, problem: Problem, W: Floats, seed: int | None = None) -> Curvature:
+        start = library_seed(self.seed_ if seed is None else seed, Purpose.EIGENVALUE)
+        return Curvature.at(problem, W, radius=self._declared_radius, seed=start)
+
+    def _prepare(self, removal: Removal, **options: Any) -> Change:
+        X, y, batch_size = (options.pop(name, None) for name in ("X", "y", "batch_size"))
+        if batch_size is not None:
+            require_batch_size(batch_size, removal.n_rows)
+        if self.data_free:
+            with self._threads(removal):
+                return self._remove_brought(removal, X, y, batch_size)
+        if X is not None or y is not None:
+            raise ValueError("this model holds its rows; X and y are for data_free=True only")
+        return super()._prepare(removal, batch_size=batch_size)
+
+    def _threads(self, removal: Removal) -> AbstractContextManager[None]:
+        # To ask for one thread takes as long as to remove a row, and products of small matrices
+        # use one anyway. What factors or inverts them, or looks at all rows, asks for itself.
+        weights = self.weights_.open()
+        size = weights.size if self._loss(self.model_.classes).is_joint else len(weights)
+        few = removal.n_rows <= _FEW_ROWS and size < _FEW_COLUMNS
+        return nullcontext() if few else super()._threads(removal)
+
+    def _remove(self, removal: Removal, counts: Counts, **options: Any) -> Change:
+        try:
+            return self._step(removal.where, counts, options.get("batch_size"))
+        except np.linalg.LinAlgError:  # the ridge is below the rounding of the Hessian
+            return self._retrain(removal.where)
+
+    def _step(self, positions: Positions, counts: Counts, size: int | None) -> Change:
+        """Remove rows by Newton steps."""
+        if not (isinstance(self.cache_.content, Curvature) or is_dense(self._problem_now())):
+            return self._remove_by_products(positions, counts, size or len(positions))
+        if size is not None:
+            return self._remove_in_batches(positions, counts, size)
+        return self._remove_at_once(positions, counts)
+
+    def _remove_at_once(self, positions: Positions, counts: Counts) -> Change:
+        """Remove all rows by one step with the cached Hessian."""
+        rows, curvature = self.rows_, self._curvature()
+        leaving = Leaving(rows_in_double(rows.X, positions), rows.y[positions])
+        setting = self._setting(len(positions))
+        proposal = propose(curvature, self._weights_before_noise(), leaving, setting)
+        W, flops, downdate = proposal.W, proposal.flops, proposal.downdate
+        account = self._account(setting).plus(proposal.added)
+        if account.is_covered:
+            return self._change(positions, counts, W, account, flops, (downdate.apply,))
+        after = replace(self._problem_now().without(positions), radius=curvature.radius)
+        repaired = repair(
+            after,
+            W,
+            account,
+            lambda g: downdate.solve(g).change,
+            partial(self._curvature_at, after),
+            curvature.point,
+            self.tol * after.n_held,
+        )
+        W, account, flops = repaired.W, repaired.account, flops + repaired.flops
+        if not account.is_covered:
+            return self._retrain(positions, account)
+        latest = repaired.curvature
+        if latest is None and curvature.n_measured * _PASSES_PER_COLUMN > len(W):
+            latest = self._curvature_at(after, W).warm()
+        if latest is not None:
+            return self._change(positions, counts, W, account, flops, cache=Cache(latest))
+        assert repaired.reach is not None
+        note = partial(curvature.note_reach, repaired.measured_at, repaired.reach)
+        return self._change(positions, counts, W, account, flops, (downdate.apply, note))
+
+    def _remove_brought(self, removal: Removal, X: Any, y: Any, batch_size: int | None) -> Change:
+        """Remove rows that the model does not hold and the caller brings."""
+        if batch_size is not None:
+            raise ValueError("batch_size needs Hessians of the rows left; data_free=True has none")
+        leaving, positions = self._recognise(removal, X, y), removal.where
+        counts = self._counts_after(leaving.y)
+        if counts is not None and 0 in counts:
+            raise BudgetSpentError(
+                "the last row of a class would leave, which needs a retrain, and this model holds "
+                "no rows; nothing was changed. Fit again on the remaining rows"
+            )
+        setting, stored = self._setting(len(positions)), self.cache_
+        proposal = propose(self._curvature(), self._weights_before_noise(), leaving, setting)
+        account = self._account(setting).plus(proposal.added)
+        if not account.is_covered:
+            raise BudgetSpentError(
+                f"this removal could leave a gradient of {account.spent:.3g}, above the "
+                f"{account.limit:.3g} that the noise hides, and without rows it cannot be measured "
+                "or repaired; nothing was changed. Fit again on the remaining rows"
+            )
+        assert isinstance(stored, StoredCurvature)
+        writes = (proposal.downdate.apply, partial(stored.tidy, setting.ridge_after))
+        return self._change(positions, counts, proposal.W, account, proposal.flops, writes)
+
+    def _recognise(self, removal: Removal, X: Any, y: Any) -> Leaving:
+        """Return the rows that the caller brings, or raise unless they are those of the people."""
+        if X is None or y is None:
+            raise ValueError(
+                f"this model holds no rows (data_free=True): give X and y, the {removal.n_rows} "
+                "row(s) of these people as they were given to fit"
+            )
+        require_features(self, X)
+        rows, target = self._design().rows(X), self._known_target(y)
+        check_consistent_length(rows, target)
+        held, key = self.rows_.extra["fingerprint"][removal.where], self.fingerprint_key_
+        assert key is not None
+        if not np.array_equal(np.sort(fingerprint_rows(rows, target, key)), np.sort(held)):
+            raise ValueError(
+                f"the {len(target)} row(s) given are not the {len(held)} row(s) that these people "
+                "had in fit (every number and label counts); nothing was changed"
+            )
+        return Leaving(rows_in_double(rows, np.arange(len(target))), target)
+
+    def _setting(self, n_gone: int) -> Setting:
+        n, loss = len(self.rows_), self._loss(self.model_.classes)
+        before, after = (ridge_of(self.l2, self.reg, rows) for rows in (n, n - n_gone))
+        return Setting(loss, before, after, n - n_gone, self.bound)
+
+    def _remove_in_batches(self, positions: Positions, counts: Counts, size: int) -> Change:
+        """Remove batch after batch, each with the Hessian of the rows left, taken where it stands.
+
+        The removal mechanism of Mahadevan and Mathioudakis 2021 (survey, Algorithm 6).
+        """
+        now, W, flops = self._problem_now(), self._weights_before_noise(), 0.0
+        account = self._account(self._setting(len(positions)))
+        for begin in range(0, len(positions), size):
+            batch = positions[begin : begin + size]
+            before, now = now, now.without(batch)
+            leaving = Leaving(before.rows_at(batch), before.y[batch])
+            setting = Setting(before.loss, before.ridge, now.ridge, now.n_held, self.bound)
+            proposal = propose(self._curvature_at(before, W), W, leaving, setting)
+            W, account = proposal.W, account.plus(proposal.added)
+            flops += proposal.flops + now.X.size * now.shape[0]
+        latest = self._curvature_at(now, W)
+        if not account.is_covered:
+            renew, tolerance = partial(self._curvature_at, now), self.tol * now.n_held
+            repaired = repair(now, W, account, latest.solve, renew, tolerance=tolerance)
+            W, account, flops = repaired.W, repaired.account, flops + repaired.flops
+            if not account.is_covered:
+                return self._retrain(positions, account)
+            latest = repaired.curvature or latest
+        return self._change(positions, counts, W, account, flops, cache=Cache(latest))
+
+    def _remove_by_products(self, positions: Positions, counts: Counts, size: int) -> Change:
+        """Remove rows by conjugate gradients, where no Hessian is formed."""
+        problem, W, flops = self._problem_now(), self._weights_before_noise(), 0.0
+        account = self._account(self._setting(len(positions)))
+        products, now, after = self._products(problem), problem, problem
+        moved = np.zeros_like(products.scores)
+        for begin in range(0, len(positions), size):
+            batch = positions[begin : begin + size]
+            now, after = after, after.without(batch)
+            g = problem.data_gradient(W, batch) + (now.ridge - after.ridge) * W
+            step = products.solve(after, g, _precision(norm(g), account.limit))
+            W, moved, flops = W + step.change, moved + step.scores, flops + step.flops
+            account = account.plus(step.left)
+        writes = (partial(products.forget, problem, positions, moved),)
+        # The bound of a step takes scores from before the request, so it holds for one batch.
+        if account.is_covered and size >= len(positions):
+            return self._change(positions, counts, W, account, flops, writes)
+        repaired = repair(
+            after,
+            W,
+            account,
+            lambda g: products.solve(after, g, _precision(norm(g), account.limit)).change,
+            tolerance=self.tol * after.n_held,
+        )
+        account, flops = repaired.account, flops + repaired.flops
+        if not account.is_covered:
+            return self._retrain(positions, account)
+        if repaired.W is W:
+            return self._change(positions, counts, W, account, flops, writes)
+        return self._change(positions, counts, repaired.W, account, flops, cache=Cache())
+
+    def _products(self, problem: Problem) -> Products:
+        products = self.cache_.content
+        if not isinstance(products, Products) or not products.fits(problem):
+            products = Products.at(problem, self._weights_before_noise())
+            self.cache_.content = products
+        return products
+
+    def _curvature(self) -> Curvature:
+        """Return the cached Hessian, taken anew where there is none."""
+        curvature = self.cache_.content
+        if not isinstance(curvature, Curvature):
+            curvature = self._curvature_at(self._problem_now(), self._weights_before_noise())
+            self.cache_.content = curvature
+        return curvature
+
+    def _retrain(self, positions: Positions, account: Account | None = None) -> Change:
+        """Retrain with fresh noise; `account` is what was tried before."""
+        change, before = super()._retrain(positions), self.account_
+        fresh = change.attributes["account_"]
+        counted = (account or before).renewed(fresh.spent, fresh.limit)
+        change.attributes["account_"] = counted
+        return change.with_rebuilt(counted.rebuilt_since(before))
+
+    def _change(
+        self,
+        positions: Positions,
+        counts: Counts,
+        W: Floats,
+        account: Account,
+        flops: float,
+        writes: tuple[Callable[[], None], ...] = (),
+        cache: Cache[Any] | None = None,
+    ) -> Change:
+        """Prepare a release of W with fresh noise; `cache` replaces the one there is."""
+        source: NoiseSource = copy.copy(self.source_)
+        released = self._mechanism().release(W, source)
+        attributes = {
+            "source_": source,
+            "release_salt_": source.salt(),
+            "weights_": Sealed(W.copy()),
+            "model_": self.model_.moved_to(released),
+            "account_": account,
+            "counts_": counts,
+            "cache_": cache or self.cache_,
+        }
+        outcome = Outcome(self._work(flops), account.rebuilt_since(self.account_))
+        wipes = self.weights_.wipe, partial(self.rows_.wipe, positions)
+        return Change(attributes, outcome, (*writes, *wipes))
+
+
+def _precision(size: float, limit: float) -> float:
+    """Return the relative residual of a linear system that leaves a small part of the limit."""
+    most, least = _CG_TOLERANCE
+    share = _CG_SHARE * limit / size if size > 0.0 else most
+    return min(max(share, least), most)

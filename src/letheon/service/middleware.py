@@ -1,0 +1,434 @@
+"""What stands before every route: hosts, sizes, headers, limits on calls; a log line and metrics.
+
+Calls are counted in the memory of the server, and forgotten when it stops. A line of the log holds
+never a person, a body or a raw address: the template of the route is logged, not the path, which
+may hold what a caller put there.
+"""
+
+import json
+import logging
+import secrets
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
+from ipaddress import IPv6Network
+from typing import Any
+from urllib.parse import urlsplit
+
+import anyio
+import prometheus_client as prometheus
+from limits import parse
+from limits.storage import MemoryStorage
+from limits.strategies import FixedWindowRateLimiter, MovingWindowRateLimiter
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from letheon.exceptions import find_own_line
+from letheon.ledger import Ledger
+from letheon.ledger.db.jobs import Jobs
+from letheon.ledger.db.webhooks import Webhooks
+from letheon.service.errors import Problem, respond
+from letheon.service.settings import ServiceSettings
+
+SLOWEST = 10_000
+"""Bytes a second below which a body or an answer is too slow, after the seconds that it has."""
+
+
+# Long calls hold a thread of the server each; it has 40, and short ones must always find one.
+_LONG_AT_ONCE = 16
+_LONG_PER_TOKEN = 4
+
+
+def network_of(host: str) -> str:
+    """Return what counts as one address: of IPv6 the network of a house."""
+    if ":" not in host:
+        return host
+    try:
+        return str(IPv6Network((host.partition("%")[0], 64), strict=False))
+    except ValueError:
+        return host
+
+
+class Limiter:
+    """Counts calls by token and by address, and long ones at a time.
+
+    Parameters
+    ----------
+    settings : ServiceSettings
+        The rates.
+    """
+
+    def __init__(self, settings: ServiceSettings) -> None:
+        storage = MemoryStorage()
+        by_address = MovingWindowRateLimiter(storage)
+        self._limits = {
+            "token": (FixedWindowRateLimiter(storage), parse(settings.rate_per_token)),
+            "login": (by_address, parse(settings.rate_login)),
+            "failed": (by_address, parse(settings.rate_failed)),
+            "receipt": (by_address, parse(settings.rate_receipt)),
+        }
+        self._lock = threading.Lock()
+        self._long: Counter[str] = Counter()
+
+    def begin_long(self, token_id: str) -> Callable[[], None]:
+        """Begin a long call; return what ends it. Or raise a problem: too many at a time."""
+        with self._lock:
+            if self._long[token_id] >= _LONG_PER_TOKEN or self._long.total() >= _LONG_AT_ONCE:
+                title, headers = "too many long calls at a time", {"Retry-After": "1"}
+                words = f"At most {_LONG_PER_TOKEN} of one token. Wait for the answers, then go on."
+                raise Problem(429, "too-many-long-calls", title, words, headers=headers)
+            self._long[token_id] += 1
+        return partial(self._end_long, token_id)
+
+    def _end_long(self, token_id: str) -> None:
+        with self._lock:
+            self._long[token_id] -= 1
+            if not self._long[token_id]:
+                del self._long[token_id]
+
+    def count(self, what: str, key: str) -> None:
+        """Count a call of a token, or from an address; or raise the problem 429.
+
+        From an address log-ins, wrong tokens and checks of receipts are counted.
+        """
+        limiter, rate = self._limits[what]
+        if not limiter.hit(rate, what, key):
+            headers = {"Retry-After": str(min(rate.get_expiry(), 60))}
+            words = f"At most {rate}. Wait and try again."
+            raise Problem(429, "too-many", "too many calls", words, headers=headers)
+
+
+CONTENT_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; font-src 'self'; form-action 'self'; frame-ancestors 'none'; "
+    "base-uri 'none'"
+)
+HEADERS: Mapping[str, str] = {
+    "Content-Security-Policy": CONTENT_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Cache-Control": "no-store",
+}
+_ONE_YEAR = "max-age=31536000"
+_UPLOADS = frozenset({"/api/v1/requests/upload", "/requests/upload"})
+_MODELS = frozenset({"/api/v1/models", "/models/new"})
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]", "::1")
+
+
+def allowed_hosts(settings: ServiceSettings, *bound: str) -> frozenset[str]:
+    """Return the names by which the desk may be addressed.
+
+    Others are refused: a page of a stranger whose name leads to this machine must not reach it.
+    """
+    own = [] if settings.public_url is None else [urlsplit(settings.public_url).hostname or ""]
+    return frozenset(name.lower() for name in (*_LOOPBACK, *settings.hosts, *bound, *own))
+
+
+class Guards:
+    """Refuses what is too large or meant for another host, and adds headers to every answer.
+
+    Parameters
+    ----------
+    app : ASGI application
+        What lies behind.
+    settings : ServiceSettings
+        Sizes.
+    hosts : frozenset of str
+        As `allowed_hosts` gives them.
+    is_secure : bool
+        Whether browsers shall insist on HTTPS from now on.
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, settings: ServiceSettings, hosts: frozenset[str], is_secure: bool
+    ) -> None:
+        self.app = app
+        self.settings = settings
+        self.hosts = hosts
+        self.headers = dict(HEADERS)
+        if is_secure:
+            self.headers["Strict-Transport-Security"] = _ONE_YEAR
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one call."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+
+        is_head = scope["method"] == "HEAD"
+
+        async def inner_send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in self.headers.items():
+                    headers.setdefault(name, value)
+            elif is_head:
+                message = {**message, "body": b""}
+            await send(message)
+
+        if is_head:  # every address that can be got can be asked about
+            scope = dict(scope, method="GET")
+        try:
+            self._require_host(scope)
+            receive = self._capped(scope, receive)
+        except Problem as problem:
+            await respond(Request(scope), problem)(scope, receive, inner_send)
+            return
+        await self.app(scope, receive, inner_send)
+
+    def _require_host(self, scope: Scope) -> None:
+        host = Headers(scope=scope).get("host", "").lower()
+        name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+        if name not in self.hosts:
+            words = "Put the name into `hosts` or `public_url` of service.toml."
+            raise Problem(400, "host", "this desk is not addressed by that name", words)
+
+    def _capped(self, scope: Scope, receive: Receive) -> Receive:
+        """Return a `receive` that stops at the largest body of this path."""
+        most = self._most(scope["path"])
+        length = Headers(scope=scope).get("content-length", "0")
+        if not length.isdigit() or int(length) > most:
+            raise _too_large(most)
+        seen, is_whole = 0, False
+        ends_at = anyio.current_time() + self.settings.body_seconds
+
+        async def receive_capped() -> Message:
+            nonlocal seen, is_whole
+            if is_whole:  # what comes now is that the caller has gone
+                return await receive()
+            try:
+                # What has come already gives it time: a long body that makes progress goes on.
+                with anyio.fail_after(ends_at + seen / SLOWEST - anyio.current_time()):
+                    message = await receive()
+            except TimeoutError:
+                headers = {"Connection": "close"}
+                title, words = "the body came too slowly", "Send it again."
+                raise Problem(408, "too-slow", title, words, headers=headers) from None
+            seen += len(message.get("body", b""))
+            if seen > most:
+                raise _too_large(most)
+            is_whole = not message.get("more_body", False)
+            return message
+
+        return receive_capped
+
+    def _most(self, path: str) -> int:
+        if path in _UPLOADS:
+            return self.settings.max_upload_bytes
+        return self.settings.max_model_bytes if path in _MODELS else self.settings.max_body_bytes
+
+
+def _too_large(most: int) -> Problem:
+    headers, words = {"Connection": "close"}, f"At most {most} bytes."
+    return Problem(413, "too-large", "the body is too large", words, headers=headers)
+
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0)
+_logger = logging.getLogger("letheon.desk")
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+def configure() -> None:
+    """Send the lines to the error stream, as they are; of libraries only what is known by heart."""
+    if _logger.handlers:
+        return
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    _logger.addHandler(handler)
+    _logger.setLevel(logging.INFO)
+    _logger.propagate = False
+    logging.getLogger().handlers = [_Brief()]
+    logging.captureWarnings(True)
+    threading.excepthook = _log_thread
+
+
+def _log_thread(died: threading.ExceptHookArgs) -> None:
+    if died.exc_value is not None:
+        log_mistake(died.exc_value)
+
+
+class _Brief(logging.Handler):
+    """Logs what a library says without its values and without a traceback: they may name people."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line."""
+        if record.levelno < logging.WARNING:
+            return
+        error = record.exc_info[0] if record.exc_info else None
+        kind = None if error is None else error.__name__
+        log_line("server", level=record.levelname.lower(), words=str(record.msg)[:80], kind=kind)
+
+
+def log_line(event: str, **facts: Any) -> None:
+    """Write one line; values are codes, numbers and opaque ids."""
+    if _logger.isEnabledFor(logging.INFO):
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        # JSON escapes line breaks and every control character.
+        _logger.info(json.dumps({"time": now, "event": event} | facts, ensure_ascii=True))
+
+
+class CallLog:
+    """Gives every call an id, and logs and counts it.
+
+    Parameters
+    ----------
+    app : ASGI application
+        What lies behind.
+    observe : callable
+        Takes method, route, status and seconds, for the metrics.
+    """
+
+    def __init__(self, app: ASGIApp, *, observe: Callable[[str, str, int, float], None]) -> None:
+        self.app = app
+        self.observe = observe
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one call."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        call, start, status = secrets.token_hex(8), time.perf_counter(), 500
+        scope["letheon_call"] = call
+
+        async def send_noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], (b"x-request-id", call.encode())]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_noted)
+        finally:
+            if release := scope.get("letheon_release"):
+                release()
+            self._note(scope, call, status, time.perf_counter() - start)
+
+    def _note(self, scope: Scope, call: str, status: int, seconds: float) -> None:
+        route = str(getattr(scope.get("route"), "path", None) or "-")
+        method = scope["method"] if scope["method"] in _METHODS else "-"
+        self.observe(method, route, status, seconds)
+        log_line(
+            "call",
+            method=method,
+            route=route,
+            status=status,
+            ms=round(seconds * 1000, 1),
+            token=scope.get("letheon_token"),
+            id=call,
+        )
+
+
+class ErrorHandler:
+    """Answers where the program itself fails, and tells nothing but the kind and the place.
+
+    It stands inside everything else that is ours. What reaches the server would be printed with a
+    traceback, and the words of an error may name people.
+
+    Parameters
+    ----------
+    app : ASGI application
+        What lies behind.
+    answer : callable
+        Turns a call and an error into an answer.
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, answer: Callable[[Request, Exception], Awaitable[Response]]
+    ) -> None:
+        self.app = app
+        self.answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one call."""
+        has_begun = False
+
+        async def send_noted(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_noted)
+        except Exception as error:  # noqa: BLE001  (whatever it is, it must not be printed)
+            if has_begun:  # the server notices that the rest is missing, and hangs up
+                log_mistake(error)
+                return
+            response = await self.answer(Request(scope, receive), error)
+            await response(scope, receive, send)
+
+
+def log_mistake(error: BaseException) -> None:
+    """Log the kind of an error, and the file and line of ours that it comes from."""
+    line = find_own_line(error)
+    at = "-" if line is None else f"{line[0]}:{line[1]}"
+    log_line("mistake", kind=type(error).__name__, at=at)
+
+
+class Metrics(Collector):
+    """The metrics of one server; those of the ledger are read when they are asked for.
+
+    Parameters
+    ----------
+    ledger : Ledger
+        Whose desk it is.
+    has_worker : callable, optional
+        Whether the worker runs.
+    """
+
+    def __init__(self, ledger: Ledger, has_worker: Callable[[], bool] | None) -> None:
+        self._ledger = ledger
+        self._has_worker = has_worker
+        self._registry = registry = prometheus.CollectorRegistry()
+        labels = ["method", "route", "status"]
+        self._calls = prometheus.Counter(
+            "letheon_calls", "Calls of the desk.", labels, registry=registry
+        )
+        self._seconds = prometheus.Histogram(
+            "letheon_call_seconds",
+            "Time of a call.",
+            ["route"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        registry.register(self)
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the gauges of the ledger."""
+        counts = self._ledger.requests.count()
+        by_state = GaugeMetricFamily("letheon_requests", "Requests by state.", labels=["state"])
+        for state, number in counts.by_state.items():
+            by_state.add_metric([state], number)
+        yield by_state
+        n_jobs, n_messages = Jobs(self._ledger).count_open(), Webhooks(self._ledger).count_waiting()
+        gauges = [
+            ("letheon_requests_overdue", "Open requests past their day.", counts.overdue),
+            ("letheon_jobs_open", "Jobs that are not done.", n_jobs),
+            ("letheon_webhooks_waiting", "Calls of webhooks to be made.", n_messages),
+        ]
+        if self._has_worker is not None:
+            is_up = int(self._has_worker())
+            gauges.append(("letheon_worker_up", "Whether the worker runs.", is_up))
+        for name, words, value in gauges:
+            yield GaugeMetricFamily(name, words, value=value)
+
+    def observe(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count a call."""
+        self._calls.labels(method, route, str(status)).inc()
+        self._seconds.labels(route).observe(seconds)
+
+    def text(self) -> bytes:
+        """Return what a scrape gets."""
+        return bytes(prometheus.generate_latest(self._registry))
