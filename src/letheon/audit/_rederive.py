@@ -440,21 +440,14 @@ def wrong_settings(model: Any) -> list[str]:
 
 def _is_vouched_for(estimator: Any, name: str, value: Any) -> bool:
     if name == "random_state":
-        return _is_seed(value, _bits_of_seed(estimator))
+        # A seed has no more room than a seed: the state of a generator has.
+        is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        bits = 128 if isinstance(estimator, ForgetMixin) else 32
+        return value is None or (is_whole and 0 <= int(value) < 2**bits)
     if name in TAKEN_OVER:
         return TAKEN_OVER[name](value)
     is_neutral = name in neutral_parameters(estimator)
     return not is_neutral or (name in _COPIED and _COPIED[name](value))
-
-
-def _bits_of_seed(estimator: Any) -> int:
-    return 128 if isinstance(estimator, ForgetMixin) else 32
-
-
-def _is_seed(value: Any, bits: int) -> bool:
-    """Whether a seed has no more room than a seed: the state of a generator has."""
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    return value is None or (whole and 0 <= int(value) < 2**bits)
 
 
 def config_of(model: Any) -> dict[str, Any] | None:
