@@ -19,13 +19,13 @@ from letheon.ledger.db.events import head, leaves, require_agreement, seconds_be
 from letheon.ledger.db.log import LogTree
 from letheon.ledger.models.versions import head_of, list_models, sealer
 from letheon.ledger.purge.purge import problems
-from letheon.ledger.purge.residue import leftovers
 from letheon.ledger.requests.deadlines import Calendar, alarm, confirm_by
 from letheon.ledger.requests.listing import list_requests
 from letheon.ledger.requests.people import unreadable_requests
 from letheon.ledger.schemas import Request, moment
 from letheon.ledger.settings import FILE as SETTINGS_FILE
 from letheon.ledger.tables import certificates, checkpoints
+from letheon.ledger.worker.recover import leftovers
 from letheon.sandbox import protection
 from letheon.verifier import Refused, check_chain, check_note, read_note
 

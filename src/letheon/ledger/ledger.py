@@ -9,7 +9,7 @@ from typing import Literal, Self
 from sqlalchemy import func, select, text
 
 from letheon.exceptions import LedgerError
-from letheon.ledger.certificates.certificates import Certificates
+from letheon.ledger.certificates.certificates import Batches, Certificates
 from letheon.ledger.certificates.certify import take_checkpoint
 from letheon.ledger.core import Core
 from letheon.ledger.db.database import Database
@@ -26,13 +26,11 @@ from letheon.ledger.requests.requests import Requests
 from letheon.ledger.schemas import Key
 from letheon.ledger.settings import Settings
 from letheon.ledger.tables import certificates
-from letheon.ledger.worker.adopt import Adoption, adopt
 from letheon.ledger.worker.apply import last_sequence
-from letheon.ledger.worker.batches import Batches
 from letheon.ledger.worker.compute import computing
-from letheon.ledger.worker.plan import BatchPlan, plan_all
 from letheon.ledger.worker.policy import Policy
-from letheon.ledger.worker.worker import Step, run_once
+from letheon.ledger.worker.recover import Adoption, adopt
+from letheon.ledger.worker.worker import BatchPlan, Step, plan_all, run_once
 from letheon.verifier import MAX_INT, Trust
 
 
