@@ -253,10 +253,7 @@ class CertifiedHeadClassifier(
         if ids is None:
             raise IdsTypeError("learn got ids=None; say whose rows they are, one id per row")
         with self._unchanged() as head:
-            # As `fit` computes them: row by row, a function of the row alone.
-            rows = ask_rows(self, X, self.shape_)
-            features = self.backbone_.of_single_rows(rows, device=self.device)
-            head.learn(features, y, ids=ids)
+            head.learn(self._training_features(X), y, ids=ids)
         return self
 
     @offered_by(_head)
@@ -345,6 +342,11 @@ class CertifiedHeadClassifier(
             )
         validate_parameters(self)
         resolve_device(self.device)
+
+    def _training_features(self, X: Any) -> NDArray[Any]:
+        """Return features as `fit` computes them: row by row, a function of the row alone."""
+        rows = ask_rows(self, X, self.shape_)
+        return self.backbone_.of_single_rows(rows, device=self.device)
 
     def _ask_head(self, X: Any, method: str | None) -> NDArray[Any]:
         """Return the features of rows, or what a method of the head makes of them."""
