@@ -344,7 +344,10 @@ class CertifiedHeadClassifier(
         resolve_device(self.device)
 
     def _training_features(self, X: Any) -> NDArray[Any]:
-        """Return features as `fit` computes them: row by row, a function of the row alone."""
+        """Return features as `fit` computes them: row by row, a function of the row alone.
+
+        An audit computes them again.
+        """
         rows = ask_rows(self, X, self.shape_)
         return self.backbone_.of_single_rows(rows, device=self.device)
 
