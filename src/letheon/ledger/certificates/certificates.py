@@ -478,4 +478,6 @@ def _summary(envelope: bytes) -> tuple[str, str, int]:
 
 
 def _batch(row: Row[Any]) -> Batch:
-    return Batch(**{**row._mapping, "created_at": moment(row.created_at)})
+    # The sum of a server is no int.
+    exact = {"created_at": moment(row.created_at), "n_rows": int(row.n_rows)}
+    return Batch(**{**row._mapping, **exact})

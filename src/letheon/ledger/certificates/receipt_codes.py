@@ -179,10 +179,10 @@ class OpenedReceipt:
     @classmethod
     def parse(cls, data: bytes) -> Self:
         """Read what `to_bytes` wrote; rows are checked by who checks the receipt."""
-        found = parse_strict(data)
-        is_one = isinstance(found, dict) and found.keys() == cls.__dataclass_fields__.keys()
-        require(is_one, "this is no opened receipt")
-        return cls(**found)
+        parts = parse_strict(data)
+        is_receipt = isinstance(parts, dict) and parts.keys() == cls.__dataclass_fields__.keys()
+        require(is_receipt, "this is no opened receipt")
+        return cls(**parts)
 
     def to_bytes(self) -> bytes:
         """Return everything, salts too: the text that is sealed."""
@@ -196,6 +196,6 @@ class OpenedReceipt:
     def salted(self, number: int) -> bytes:
         """Return one row's receipt with its salt, for `letheon.verifier.check_receipt`."""
         row, opening = self.rows[number], self.openings[number]
-        found = {name: row[name] for name in ("slot", "before", "after")}
-        found |= {name: opening[name] for name in ("place", "salt")}
-        return canonical(found | {"certificate": self.certificate})
+        parts = {name: row[name] for name in ("slot", "before", "after")}
+        parts |= {name: opening[name] for name in ("place", "salt")}
+        return canonical(parts | {"certificate": self.certificate})

@@ -264,9 +264,8 @@ def ordered_codes(rows: Rows) -> NDArray[np.int64]:
     """
     codec = codec_of(type(rows.X))
     columns = codec.encode(rows.X)["columns"] if codec and codec.name in _FRAMES else []
-    found = [_ordered(column) for column in columns]
-    kept = [codes for codes in found if codes is not None]
-    return np.column_stack(kept) if kept else np.empty((len(rows), 0), np.int64)
+    ordered = [codes for codes in map(_ordered, columns) if codes is not None]
+    return np.column_stack(ordered) if ordered else np.empty((len(rows), 0), np.int64)
 
 
 def _ordered(column: dict[str, Any]) -> NDArray[np.int64] | None:
@@ -462,9 +461,9 @@ def tree_of(rows: Rows, vault: Vault, n_slots: int) -> SlotTree:
 
 def _is_same_order(codes: NDArray[np.int64], ranks: NDArray[np.int64]) -> bool:
     """Whether categories have the order of their ranks, and what is missing is missing."""
-    found, first, inverse = np.unique(ranks, return_index=True, return_inverse=True)
+    distinct, first, inverse = np.unique(ranks, return_index=True, return_inverse=True)
     rising = bool((np.diff(codes[first]) > 0).all())
-    missing = bool(((found < 0) == (codes[first] < 0)).all())
+    missing = bool(((distinct < 0) == (codes[first] < 0)).all())
     return rising and missing and np.array_equal(codes[first][inverse], codes)
 
 

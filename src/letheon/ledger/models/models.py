@@ -224,9 +224,9 @@ class Models:
         """Return X, y and ids without the rows of people who asked this tenant to be erased."""
         rows = held_rows(X, y, ids)
         with self._core.database.reading() as conn:
-            asked = set(conn.scalars(select(blocked.c.tag).where(blocked.c.tenant == tenant)))
+            erased = set(conn.scalars(select(blocked.c.tag).where(blocked.c.tenant == tenant)))
         tags = person_tags(self._core, tenant, rows.ids)
-        kept = rows.take(np.flatnonzero([tag not in asked for tag in tags]))
+        kept = rows.take(np.flatnonzero([tag not in erased for tag in tags]))
         return (*kept.part(0, len(kept)), kept.ids.to_array())
 
     def retrain(

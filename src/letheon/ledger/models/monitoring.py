@@ -83,20 +83,20 @@ def unpack(data: bytes, model: Any, *, trusted: Iterable[Any] = ()) -> Monitor:
     ValueError
         The model does not hold the people of the monitor's rows.
     """
-    found = state.decode(data, trusted=trusted, max_memory=state.UNLIMITED)
-    if not isinstance(found, dict) or "format" not in found:
+    parts = state.decode(data, trusted=trusted, max_memory=state.UNLIMITED)
+    if not isinstance(parts, dict) or "format" not in parts:
         raise CorruptFileError("these bytes are no monitor")
-    if found["format"] != FORMAT:
+    if parts["format"] != FORMAT:
         raise NewerFormatError(
-            f"the monitor has the format {found['format']}, this version reads {FORMAT}"
+            f"the monitor has the format {parts['format']}, this version reads {FORMAT}"
         )
-    if found.keys() != _PARTS:
+    if parts.keys() != _PARTS:
         raise CorruptFileError(f"a monitor has the parts {', '.join(sorted(_PARTS))}")
-    training: Rows | None = found["rows"]["training"]
+    training: Rows | None = parts["rows"]["training"]
     if training is not None:
         same_people(model, training, were_named=True)
     monitor = Monitor.__new__(Monitor)
-    restore(monitor, None, model, found["rows"], found["record"], found["metric"])
+    restore(monitor, None, model, parts["rows"], parts["record"], parts["metric"])
     return monitor
 
 

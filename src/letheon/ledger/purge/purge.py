@@ -297,8 +297,9 @@ def _destroy_training_key(purge: Purge) -> Evidence:
     alive = (versions.c.model_id == purge.model.id) & versions.c.purged_at.is_(None)
     with purge.core.database.reading() as conn:
         facts = select(versions.c.facts).where(alive, versions.c.id != purge.before.id)
-        found = [parse_strict(text.encode()) for text in conn.scalars(facts)]
-    others = {one["run"]["training"]["key"] for one in found}
+        others = {
+            parse_strict(text.encode())["run"]["training"]["key"] for text in conn.scalars(facts)
+        }
     key = purge.before.run["training"]["key"]
     if not key or key in others:
         return {"keys": []}
@@ -411,10 +412,9 @@ def _drop_markers(purge: Purge) -> Evidence:
 
 def _claim(purge: Purge) -> Evidence:
     """Fix what the attestation says and may change, so that it always has the same bytes."""
-    told = select(func.coalesce(func.sum(requests.c.recipients), 0))
+    count = select(func.sum(requests.c.recipients)).where(requests.c.batch_id == purge.batch)
     with purge.core.database.reading() as conn:
-        n_told = conn.execute(told.where(requests.c.batch_id == purge.batch)).scalar_one()
-    return {"sequence": purge.after.sequence, "recipients": int(n_told)}
+        return {"sequence": purge.after.sequence, "recipients": int(conn.scalar(count) or 0)}
 
 
 # What is written in the same transaction as the row of a step; False: it has to wait.
@@ -455,12 +455,12 @@ STEPS: tuple[tuple[str, Work], ...] = (
 def _report(purge: Purge, name: str, results: Iterable[ScanResult]) -> None:
     """Write down what was found, and when to look again; give up after so many tries."""
     core, policy = purge.core, purge.core.settings.policy
-    found = [problem for result in results for problem in _problems_of(purge, result)]
-    write_atomically(purge.problems_file, [json.dumps(found).encode()])
+    findings = [problem for result in results for problem in _problems_of(purge, result)]
+    write_atomically(purge.problems_file, [json.dumps(findings).encode()])
     # A private folder of the desk goes away by itself.
     is_at_hand = all(
         problem.store == ROOMS and is_in_use(core, problem.file.partition("/")[0])
-        for problem in found
+        for problem in findings
     )
     purging = (requests.c.batch_id == purge.batch) & (requests.c.state == "purging")
     with core.database.transaction() as conn:
@@ -472,7 +472,7 @@ def _report(purge: Purge, name: str, results: Iterable[ScanResult]) -> None:
         now = core.clock()
         pause = backoff(max(tries, 1), policy, random.SystemRandom().random())
         not_before = now + (_LOOK_AGAIN if is_at_hand else pause)
-        evidence = {"tries": tries, "not_before": not_before, "problems": len(found)}
+        evidence = {"tries": tries, "not_before": not_before, "problems": len(findings)}
         _note(conn, purge, name, _FAILED, evidence)
         if not is_at_hand and tries == policy.max_tries:
             waiting = list(conn.scalars(select(requests.c.id).where(purging)))
@@ -500,7 +500,7 @@ def problems(core: Core) -> tuple[Problem, ...]:
 def _read_problems(file: Path) -> list[Problem]:
     """Read what a search found; nothing, if a purge that went on is destroying the file."""
     try:
-        return [Problem(*found) for found in json.loads(file.read_bytes())]
+        return [Problem(*fields) for fields in json.loads(file.read_bytes())]
     except (FileNotFoundError, ValueError):
         return []
 

@@ -241,12 +241,12 @@ def markers_of(erased: Rows, salts: NDArray[np.uint8], left: Rows) -> Markers:
     """
     step = -(-len(erased) // _MOST_PEOPLE) or 1
     chosen = erased.take(np.arange(0, len(erased), step))
-    found = Markers.of(
+    markers = Markers.of(
         ids=chosen.ids.to_list(),
         salts=[bytes(salt) for salt in salts[::step]],
         rows=row_pieces(chosen.X, left.X),
     )
-    return replace(found, ids=tuple(erased.ids.distinct().to_list()))
+    return replace(markers, ids=tuple(erased.ids.distinct().to_list()))
 
 
 def is_distinctive_id(value: int | str) -> bool:

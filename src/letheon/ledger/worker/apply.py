@@ -7,7 +7,7 @@ written and never published are swept: nothing refers to them.
 
 import hashlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -80,7 +80,7 @@ def seal(
     lease: Lease,
     model: ModelRow,
     kind: Literal["erase", "retrain"],
-    request_ids: list[str],
+    request_ids: Sequence[str],
     reason: str,
 ) -> BatchRow:
     """Record the intent: from now on these requests are applied, by whichever worker."""
@@ -219,10 +219,9 @@ def _with_beacon(core: Core, batch: BatchRow) -> BatchRow:
     with core.database.transaction() as conn:
         mine = batches.c.id == batch.id
         conn.execute(update(batches).where(mine, batches.c.beacon.is_(None)).values(beacon=beacon))
-        found = _find_batch(conn, mine)
+        batch = _find_batch(conn, mine) or batch
     point("retrain.beacon")
-    assert found is not None
-    return found
+    return batch
 
 
 def _prove(

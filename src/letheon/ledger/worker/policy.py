@@ -208,11 +208,11 @@ def should_seal(
         (now >= when_old, "waited-long"),
         (rows >= policy.enough_rows(releases), "enough-rows"),
     ]
-    found = next((reason for holds, reason in reasons if holds), None)
-    if found is None:
+    pressing = next((reason for holds, reason in reasons if holds), None)
+    if pressing is None:
         when = min(when_due, when_old)
         return Decision(seal=False, kind=kind, reason="waiting", when_next=when)
-    return Decision(seal=True, kind=kind, reason="budget-runs-out" if budget_runs_out else found)
+    return Decision(seal=True, kind=kind, reason="budget-runs-out" if budget_runs_out else pressing)
 
 
 def describe_wait(

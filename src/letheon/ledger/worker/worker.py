@@ -224,14 +224,14 @@ def _hold(core: Core, lease: Lease, model: ModelRow, work: Iterator[Step]) -> It
 
 def _retrain(core: Core, lease: Lease, model: ModelRow, compute: Compute) -> Iterator[Step]:
     yield from _resume(core, lease, model, compute)
-    found, head = _plan_next(core, model, forced=True)
-    if not found.request_ids and not head.run["rows_since_retrain"]:
+    next_batch, head = _plan_next(core, model, forced=True)
+    if not next_batch.request_ids and not head.run["rows_since_retrain"]:
         raise LedgerError(
             f"nothing was erased from model {model.name!r} since its last training, so there is "
             "nothing that a retrain would certify"
         )
     require_sound(core, model)
-    batch = seal(core, lease, model, "retrain", list(found.request_ids), "operator")
+    batch = seal(core, lease, model, "retrain", next_batch.request_ids, "operator")
     yield from _apply(core, lease, model, batch, compute)
 
 
@@ -240,12 +240,11 @@ def _serve(
 ) -> Iterator[Step]:
     """Resume what is open, then seal and apply what is due."""
     yield from _resume(core, lease, model, compute)
-    found, _ = _plan_next(core, model, forced=forced)
-    chosen = found.decision
+    next_batch, _ = _plan_next(core, model, forced=forced)
+    chosen = next_batch.decision
     if chosen.seal:
         require_sound(core, model)
-        members = list(found.request_ids)
-        batch = seal(core, lease, model, chosen.kind, members, chosen.reason)
+        batch = seal(core, lease, model, chosen.kind, next_batch.request_ids, chosen.reason)
         yield from _apply(core, lease, model, batch, compute)
 
 
@@ -287,9 +286,8 @@ def _apply(
         yield _give_up(core, lease, model, batch, str(failure))
         if str(failure) == BUDGET_SPENT:
             # What the budget of the method does not cover is applied by training afresh.
-            found, _ = _plan_next(core, model, forced=True)
-            members = list(found.request_ids)
-            retrain = seal(core, lease, model, "retrain", members, BUDGET_SPENT)
+            next_batch, _ = _plan_next(core, model, forced=True)
+            retrain = seal(core, lease, model, "retrain", next_batch.request_ids, BUDGET_SPENT)
             yield from _apply(core, lease, model, retrain, compute)
         return
     except StoppedError:
