@@ -27,15 +27,7 @@ from letheon.state._encode import (
     environment,
     to_tree,
 )
-from letheon.state._file import (
-    Contents,
-    build,
-    name_of,
-    naming,
-    read_contents,
-    read_file,
-    write_file,
-)
+from letheon.state._file import Contents, read_contents, read_file, write_file
 from letheon.state._nodes import (
     UNLIMITED,
     Array,
@@ -70,7 +62,6 @@ __all__ = [
     "Pairs",
     "Record",
     "Scalar",
-    "build",
     "classes_of",
     "codec_of",
     "decode",
@@ -81,9 +72,7 @@ __all__ = [
     "environment",
     "has_listed_classes",
     "import_path",
-    "name_of",
     "names_of",
-    "naming",
     "plain_descr",
     "read_contents",
     "read_file",
