@@ -36,11 +36,17 @@ from letheon.exceptions import (
     UnsupportedStateError,
 )
 from letheon.state import _nodes as nodes
-from letheon.state._bytes import TreeReader, from_bytes, require_increasing, to_bytes, to_parts
+from letheon.state._bytes import (
+    TreeReader,
+    from_bytes,
+    require_increasing,
+    to_bytes,
+    to_parts,
+    write_atomically,
+)
 from letheon.state._decode import Trusted, audit, construct, trusted_names
 from letheon.state._encode import FORMAT, environment, to_tree
 from letheon.state._nodes import Buffer, MemoryBudget, Node, check_shape
-from letheon.state._stores import write_atomically
 
 _ZEROS = "0" * 64
 _START = re.compile(
