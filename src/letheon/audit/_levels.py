@@ -35,8 +35,7 @@ from letheon.ledger.certificates.claims import RETRAIN, claim_of, refuse_beyond_
 from letheon.ledger.certificates.facts import describe, method_parameters, refuse_boasts, replay_of
 from letheon.ledger.keys.keyring import commitment, training_seed
 from letheon.ledger.models.commitment import tree_of
-from letheon.ledger.purge.markers import Markers
-from letheon.ledger.purge.scan import scan
+from letheon.ledger.purge.scan import Markers, scan
 from letheon.ledger.requests.states import STATES
 from letheon.verifier import Opened
 

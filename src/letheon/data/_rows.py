@@ -6,6 +6,7 @@ slots are. Products with X need no mask: an empty slot is a row of zeros.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Self
 
@@ -484,3 +485,49 @@ def _moved_down(array: NDArray[Any], runs: list[tuple[int, int]]) -> NDArray[Any
         target += end - begin
     array[target:] = 0
     return array[:target]
+
+
+@dataclass(frozen=True)
+class People:
+    """Rows with their labels and owners.
+
+    Attributes
+    ----------
+    X : array, sparse matrix or frame
+        The rows.
+    y : ndarray or None
+        Their labels or targets.
+    ids : ndarray
+        Whose row each is.
+    owned : bool
+        Rows of which nobody said whose they are (False) have their numbers as ids: nobody who is
+        forgotten owns one of them.
+    """
+
+    X: Any
+    y: Any
+    ids: NDArray[Any]
+    owned: bool = True
+
+    @property
+    def names(self) -> list[Any]:
+        """Every person once, in order of first appearance."""
+        return list(dict.fromkeys(self.ids.tolist()))
+
+    def at(self, where: NDArray[Any]) -> "People":
+        """Return some of the rows, in the order they have."""
+        X = self.X.iloc[where] if hasattr(self.X, "iloc") else self.X[where]
+        y = None if self.y is None else self.y[where]
+        return People(X, y, self.ids[where], self.owned)
+
+    def without(self, people: Any) -> "People":
+        """Return the rows of everybody else."""
+        return self.at(np.flatnonzero(~np.isin(self.ids, people))) if self.owned else self
+
+    def of(self, people: Any) -> "People":
+        """Return the rows of some people."""
+        return self.at(np.flatnonzero(np.isin(self.ids, people)))
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.ids)

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf, nan, prod
 from typing import Any, ClassVar, Self
@@ -11,13 +11,20 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.utils.validation import check_consistent_length
 
-from letheon.base import Outcome, Removal, require_fitted, set_parameters
+from letheon.base import Outcome, Removal, require_fitted
 from letheon.data import hold_labels, hold_target, join_target, row_ids
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
 from letheon.inner import require_features
 from letheon.linear import _descent_theory as theory
 from letheon.linear._account import release_code, rounded_up
-from letheon.linear._base import REGULARISERS, LinearClassifier, Trained, linear_facts
+from letheon.linear._base import (
+    NOISE_SCALE,
+    REGULARISERS,
+    CertifiedParameters,
+    LinearClassifier,
+    Trained,
+    linear_facts,
+)
 from letheon.linear._calibrate import Grid
 from letheon.linear._descent_steps import (
     ByResidual,
@@ -33,7 +40,7 @@ from letheon.linear._descent_steps import (
 from letheon.linear._problem import Floats, Problem
 from letheon.noise import NoiseSource, Sealed
 from letheon.removal import Cache, Change, Counts, TrainingRows
-from letheon.validation import Rules
+from letheon.validation import POSITIVE, Either, Interval, OneOf, OrNone, Rules, Whole
 
 _THEOREMS = {
     ("basic", "secret"): "neel2020-theorem-3.1",
@@ -103,7 +110,8 @@ _RESIDUAL_STATE = {
 _USUAL_PASSES = 10
 
 
-class DescentToDeleteClassifier(LinearClassifier):
+@dataclass(kw_only=True, eq=False, repr=False)
+class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
     """Logistic regression that forgets by further training and fresh noise.
 
     Training stops within a distance of the optimum, and what is published is W on a grid, plus
@@ -225,58 +233,39 @@ class DescentToDeleteClassifier(LinearClassifier):
     """
 
     facts: ClassVar[MethodFacts] = FACTS
-    _parameter_rules: ClassVar[Rules] = theory.PARAMETER_RULES
+    _parameter_rules: ClassVar[Rules] = {
+        "sigma": OrNone(NOISE_SCALE),
+        # Parts of a smaller delta might not be above 0, and 0 stands for another law of the noise.
+        "delta": Either(OneOf((0,), "0"), Interval(1e-300, 1, closed="left")),
+        "variant": OneOf(("basic", "regularized-strong", "regularized-weak", "distributed")),
+        "state": OneOf(("secret", "published")),
+        "stop": OneOf(("residual", "theorem")),
+        "xi": Interval(1, 4 / 3, expected="a number from 1 to 4/3"),
+        **dict.fromkeys(("iterations", "n_copies"), Whole(1)),
+        **dict.fromkeys(("regulariser", "radius"), OrNone(POSITIVE)),
+    }
 
-    variant: str
-    state: str
-    stop: str
-    epsilon: float
-    delta: float
-    sigma: float | None
-    iterations: int
-    regulariser: float | None
-    radius: float | None
-    xi: float
-    n_copies: int
+    multi_class: str = "ovr"
+    variant: str = "basic"
+    state: str = "secret"
+    stop: str = "residual"
+    sigma: float | None = None
+    iterations: int = 50
+    regulariser: float | None = None
+    radius: float | None = None
+    xi: float = 1.0
+    n_copies: int = 1
 
-    sigma_: float
-    distance_: float
-    limit_: float
-    plan_: theory.Plan | None
-    unperturbed_: Sealed | None
-    parts_: tuple[Parts, ...]
-    top_: float | None
-    n_changed_: int
-    passes_: Cache[float]
-    cache_: Cache[Trail]
-
-    def __init__(
-        self,
-        *,
-        l2: float = 1e-3,
-        reg: str = "per_sample",
-        multi_class: str = "ovr",
-        fit_intercept: bool = True,
-        rows: str = "keep",
-        row_norm: float | None = None,
-        variant: str = "basic",
-        state: str = "secret",
-        stop: str = "residual",
-        epsilon: float = 1.0,
-        delta: float = 1e-4,
-        sigma: float | None = None,
-        iterations: int = 50,
-        regulariser: float | None = None,
-        radius: float | None = None,
-        xi: float = 1.0,
-        n_copies: int = 1,
-        tol: float = 1e-8,
-        max_iter: int = 1000,
-        if_unproved: str = "raise",
-        noise_seed: int | None = None,
-        random_state: Any = None,
-    ) -> None:
-        set_parameters(self, locals())
+    sigma_: float = field(init=False)
+    distance_: float = field(init=False)
+    limit_: float = field(init=False)
+    plan_: theory.Plan | None = field(init=False)
+    unperturbed_: Sealed | None = field(init=False)
+    parts_: tuple[Parts, ...] = field(init=False)
+    top_: float | None = field(init=False)
+    n_changed_: int = field(init=False)
+    passes_: Cache[float] = field(init=False)
+    cache_: Cache[Trail] = field(init=False)
 
     def learn(self, X: Any, y: Any, *, ids: Any) -> Self:
         """Add rows; the certificate then compares with a model that had them from the start.
@@ -470,10 +459,6 @@ class DescentToDeleteClassifier(LinearClassifier):
             return distance
         return limit if distance <= limit else inf
 
-    @property
-    def _wants_certificate(self) -> bool:
-        return self.sigma != 0 and self.noise_seed is None
-
     def _grid(self) -> Grid | None:
         return Grid.of_sigma(self.sigma_) if self.sigma_ > 0.0 else None
 
@@ -488,9 +473,6 @@ class DescentToDeleteClassifier(LinearClassifier):
         steps = self.model_.weights / Grid.of_sigma(self.sigma_).step
         return bool((steps == np.rint(steps)).all())
 
-    def _changed_in_place(self) -> tuple[str, ...]:
-        return (*super()._changed_in_place(), "unperturbed_")
-
     def __copy__(self) -> Self:
         """Return a copy with rows and seals of its own: requests wipe them."""
         twin = super().__copy__()
@@ -499,26 +481,19 @@ class DescentToDeleteClassifier(LinearClassifier):
         return twin
 
     def _claim(self) -> Guarantee:
-        is_proved = self.downgraded_ is None and self.distance_ <= self.limit_
-        certified = self._wants_certificate and is_proved and self._is_on_grid
-        return Guarantee(
-            kind="certified" if certified else "empirical",
-            reference=_REFERENCES[self.variant, self.state, self.stop],
-            requests="adaptive" if certified and self.variant != "distributed" else "oblivious",
-            assumptions=self._assumptions(),
-            epsilon=float(self.epsilon) if certified else None,
-            delta=float(self.delta) if certified else None,
-            spent=min(rounded_up(self.distance_), self.limit_) if certified else None,
-            budget=self.limit_ if certified else None,
-            residual_state=self._residue(),
-        )
-
-    def _assumptions(self) -> tuple[str, ...]:
+        is_near = self.downgraded_ is None and self.distance_ <= self.limit_
+        spent = min(rounded_up(self.distance_), self.limit_)
         codes = [REGULARISERS[self.reg], *_SHARED]
         if self.state == "secret":
             codes.append("state-secret")
         codes.append("rows-bounded" if self.stop == "theorem" else "retraining-converges")
-        return tuple(codes)
+        claim = Guarantee(
+            reference=_REFERENCES[self.variant, self.state, self.stop],
+            assumptions=tuple(codes),
+            residual_state=self._residue(),
+            **self._certify(is_near and self._is_on_grid, spent, self.limit_),
+        )
+        return replace(claim, requests="oblivious") if self.variant == "distributed" else claim
 
     def _residue(self) -> tuple[str, ...]:
         known = vars(self)

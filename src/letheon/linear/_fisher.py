@@ -2,21 +2,23 @@
 
 import copy
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from letheon.base import Outcome, Removal, require_fitted, set_parameters
+from letheon.base import Outcome, Removal, require_fitted
 from letheon.data import SlotRows
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.linear._account import batches_and_noise, release_code, rounded_up
 from letheon.linear._base import (
+    AS_FITTED,
     REGULARISERS,
+    CertifiedParameters,
     LinearClassifier,
     Trained,
     linear_facts,
-    require_batch_size,
     unconverged,
 )
 from letheon.linear._calibrate import Grid
@@ -57,7 +59,6 @@ FACTS = linear_facts(
     search_ranges=batches_and_noise,
 )
 
-_AS_FITTED = "as fitted"
 _SHARED = (
     "strongly-convex",
     "intercept-regularised",
@@ -84,7 +85,8 @@ _RESIDUAL_STATE = {
 }
 
 
-class FisherClassifier(LinearClassifier):
+@dataclass(kw_only=True, eq=False, repr=False)
+class FisherClassifier(CertifiedParameters, LinearClassifier):
     """Linear classifier that forgets by Newton steps and fresh Fisher noise.
 
     Training finds the optimum of all rows and releases it with noise,
@@ -212,42 +214,18 @@ class FisherClassifier(LinearClassifier):
         "state": OneOf(("published", "secret")),
     }
 
-    epsilon: float
-    delta: float
-    sigma: float
-    covariance: str
-    state: str
-    batch_size: int | None
+    multi_class: str = "ovr"
+    sigma: float = 0.01
+    covariance: str = "fisher"
+    state: str = "published"
+    batch_size: int | None = None
 
-    optimum_: Sealed | None
-    account_: FisherAccount
-    cache_: Cache[Expansion]
-
-    def __init__(
-        self,
-        *,
-        l2: float = 1e-3,
-        reg: str = "per_sample",
-        multi_class: str = "ovr",
-        fit_intercept: bool = True,
-        rows: str = "keep",
-        row_norm: float | None = None,
-        epsilon: float = 1.0,
-        delta: float = 1e-4,
-        sigma: float = 0.01,
-        covariance: str = "fisher",
-        state: str = "published",
-        batch_size: int | None = None,
-        tol: float = 1e-8,
-        max_iter: int = 1000,
-        if_unproved: str = "raise",
-        noise_seed: int | None = None,
-        random_state: Any = None,
-    ) -> None:
-        set_parameters(self, locals())
+    optimum_: Sealed | None = field(init=False)
+    account_: FisherAccount = field(init=False)
+    cache_: Cache[Expansion] = field(init=False)
 
     def forget(
-        self, ids: Any, *, digest: bool = False, batch_size: int | str | None = _AS_FITTED
+        self, ids: Any, *, digest: bool = False, batch_size: int | str | None = AS_FITTED
     ) -> Receipt:
         """Remove every row of these people; see `ForgetMixin.forget`.
 
@@ -265,7 +243,7 @@ class FisherClassifier(LinearClassifier):
         Receipt
             `rebuilt` counts polishes, Hessians and retrains, where there were any.
         """
-        size = self.batch_size if batch_size == _AS_FITTED else batch_size
+        size = self.batch_size if batch_size == AS_FITTED else batch_size
         return self._answer_request(ids, digest, partial(self._prepare, batch_size=size))
 
     def settle(self) -> Self:
@@ -364,10 +342,6 @@ class FisherClassifier(LinearClassifier):
             )
 
     @property
-    def _wants_certificate(self) -> bool:
-        return self.sigma > 0.0 and self.noise_seed is None
-
-    @property
     def _is_shaped(self) -> bool:
         return self.sigma > 0.0 and self.covariance == "fisher"
 
@@ -396,11 +370,6 @@ class FisherClassifier(LinearClassifier):
         if roots is None:
             return grid.release(W, source)
         return grid.release_with(W, draw_noise(roots, source).reshape(W.shape, order="F"))
-
-    def _prepare(self, removal: Removal, **options: Any) -> Change:
-        if options.get("batch_size") is not None:
-            require_batch_size(options["batch_size"], removal.n_rows)
-        return super()._prepare(removal, **options)
 
     def _remove(self, removal: Removal, counts: Counts, **options: Any) -> Change:
         batch_size = options.get("batch_size")
@@ -494,9 +463,6 @@ class FisherClassifier(LinearClassifier):
         wipe = partial(_wipe, self.rows_, positions, expansion)
         return Change(attributes, outcome, (walk.fisher.apply, wipe, *self._wipes()))
 
-    def _changed_in_place(self) -> tuple[str, ...]:
-        return (*super()._changed_in_place(), "optimum_")
-
     def _retrain(self, positions: Positions, walk: Walk | None = None) -> Change:
         """Retrain with fresh noise; `walk` is what was tried before."""
         rebuilt = {**(walk.rebuilt if walk else {}), "retrains": 1}
@@ -505,17 +471,11 @@ class FisherClassifier(LinearClassifier):
     def _claim(self) -> Guarantee:
         # What is not known, or read from a file of an earlier version, is not at most 1.
         is_proved = self.downgraded_ is None and self.account_.used <= 1.0
-        certified = self._wants_certificate and is_proved
         return Guarantee(
-            kind="certified" if certified else "empirical",
             reference="Golatkar et al. 2020, with a proved bound of means and covariances",
-            requests=FACTS.requests if certified else "oblivious",
             assumptions=(REGULARISERS[self.reg], *_SHARED),
-            epsilon=float(self.epsilon) if certified else None,
-            delta=float(self.delta) if certified else None,
-            spent=self.account_.used if certified else None,
-            budget=1.0 if certified else None,
             residual_state=_RESIDUAL_STATE[self.state],
+            **self._certify(is_proved, self.account_.used, 1.0),
         )
 
 
