@@ -16,13 +16,11 @@ from letheon.exceptions import (
     UntrustedClassError,
 )
 from letheon.state import (
+    Contents,
     Instance,
     Record,
-    build,
     environment,
-    name_of,
     names_of,
-    naming,
     read_contents,
     require_trust,
     write_file,
@@ -160,18 +158,17 @@ def load(
     _require_several(trusted)
     contents = read_contents(path, max_memory=max_memory)
     if contents.kind != KIND:
-        raise CorruptFileError(f"{name_of(path)} holds a {contents.kind}, not a model")
-    with naming(name_of(path)):
-        model = build(contents, trusted)
+        raise CorruptFileError(f"{contents.name} holds a {contents.kind}, not a model")
+    model = contents.build(trusted)
     try:
         can_forget = _can_forget(model)
     except Exception as error:  # attributes that are computed from what the file says
-        raise CorruptFileError(f"{name_of(path)} makes no sense: {error!r}") from error
+        raise CorruptFileError(f"{contents.name} makes no sense: {error!r}") from error
     if not can_forget:
         raise CorruptFileError(
-            f"{name_of(path)} holds a {type(model).__qualname__}, which cannot forget"
+            f"{contents.name} holds a {type(model).__qualname__}, which cannot forget"
         )
-    _warn_about(contents.versions, path)
+    _warn_about(contents)
     return model
 
 
@@ -184,8 +181,8 @@ def _require_several(trusted: Any) -> None:
         raise TypeError(f"trusted={trusted!r}; expected a list of classes, functions or names")
 
 
-def _warn_about(versions: dict[str, str], path: Any) -> None:
-    here = environment()
+def _warn_about(contents: Contents) -> None:
+    here, versions = environment(), contents.versions
     differ = [
         f"{name} {versions.get(name, 'absent')} (here {here.get(name, 'absent')})"
         for name in sorted(versions.keys() | here.keys())
@@ -193,7 +190,7 @@ def _warn_about(versions: dict[str, str], path: Any) -> None:
     ]
     if differ:
         warnings.warn(
-            f"{name_of(path)} was written with {', '.join(differ)}; parts trained from now on "
+            f"{contents.name} was written with {', '.join(differ)}; parts trained from now on "
             "may differ from it in the last bits",
             EnvironmentWarning,
             stacklevel=3,

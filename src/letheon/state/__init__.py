@@ -16,7 +16,7 @@ Examples
 """
 
 from letheon.state._arrays import plain_descr
-from letheon.state._bytes import to_bytes
+from letheon.state._bytes import sync_directory, to_bytes, write_atomically
 from letheon.state._decode import decode, decode_plain, has_listed_classes, require_trust, trust_of
 from letheon.state._encode import (
     FORMAT,
@@ -27,15 +27,7 @@ from letheon.state._encode import (
     environment,
     to_tree,
 )
-from letheon.state._file import (
-    Contents,
-    build,
-    name_of,
-    naming,
-    read_contents,
-    read_file,
-    write_file,
-)
+from letheon.state._file import Contents, read_contents, read_file, write_file
 from letheon.state._nodes import (
     UNLIMITED,
     Array,
@@ -50,7 +42,7 @@ from letheon.state._nodes import (
     Scalar,
     names_of,
 )
-from letheon.state._stores import Checkpoint, DirectoryStore, sync_directory, write_atomically
+from letheon.state._stores import Checkpoint, DirectoryStore
 from letheon.state._tags import NEUTRAL_PARAMETERS, codec_of, import_path, register_codec, tag_of
 
 __all__ = [
@@ -70,7 +62,6 @@ __all__ = [
     "Pairs",
     "Record",
     "Scalar",
-    "build",
     "classes_of",
     "codec_of",
     "decode",
@@ -81,9 +72,7 @@ __all__ = [
     "environment",
     "has_listed_classes",
     "import_path",
-    "name_of",
     "names_of",
-    "naming",
     "plain_descr",
     "read_contents",
     "read_file",

@@ -1,4 +1,4 @@
-"""Canonical bytes of a tree, byte by byte.
+"""Canonical bytes of a tree, byte by byte, and bytes to a file, whole or not at all.
 
 Every node is a one-byte tag and its content. ``n`` is an unsigned 64-bit little-endian number,
 ``str`` is ``n`` and that many bytes of UTF-8 (lone surrogates as three bytes each), ``shape`` is
@@ -42,9 +42,13 @@ Sorted parts must be sorted when they are read, so a tree has one encoding only.
 nothing about the bytes.
 """
 
+import contextlib
+import os
+import secrets
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
+from pathlib import Path
 from sys import getsizeof, intern
 from typing import Any
 
@@ -394,3 +398,41 @@ _ATOM_READERS: dict[int, Callable[[_Reader], Any]] = {
     ord("s"): _Reader.text,
     ord("b"): _Reader.own_bytes,
 }
+
+
+def write_atomically(path: Path, pieces: Iterable[Buffer]) -> None:
+    """Write a file so that a crash leaves the old one or the new one, never a part.
+
+    The bytes go to a file beside it that only its owner can read, reach the disk, and take the
+    name; then the directory reaches the disk. On failure the half file is removed.
+    """
+    temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.partial")
+    try:
+        _write_file(temporary, pieces)
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    sync_directory(path.parent)
+
+
+def _write_file(path: Path, pieces: Iterable[Buffer]) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        for piece in pieces:
+            rest = memoryview(piece)
+            while len(rest) > 0:
+                rest = rest[os.write(descriptor, rest) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_directory(path: Path) -> None:
+    """Make names that were added to or removed from a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -9,6 +9,7 @@ that it validates.
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -22,7 +23,7 @@ from letheon.state._bytes import from_bytes
 from letheon.state._encode import MAGIC, encode_tree
 from letheon.state._nodes import Coded, Instance, MemoryBudget, Name, Node, names_in
 from letheon.state._settings_rules import find_refusals, require_no_shadows
-from letheon.state._sklearn import check_estimator_arrays
+from letheon.state._sklearn import CHECKS, Check
 
 Trusted = Iterable[Any]
 
@@ -291,7 +292,9 @@ class _Builder:
         else:
             for field in fields:
                 object.__setattr__(value, field, state[field])
-        check_estimator_arrays(value)
+        for attribute, check in _checks_of(cls):
+            if not attribute or attribute in state:
+                check(value, state)
         return value
 
     def _take_for_state(self, cls: Any, name: str, state: dict[str, Any]) -> None:
@@ -328,6 +331,13 @@ class _Builder:
             known = self.trusted.get(name)
             self.resolved[name] = import_name(name) if known is None else known
         return self.resolved[name]
+
+
+@lru_cache(maxsize=4096)
+def _checks_of(cls: type) -> tuple[tuple[str, Check], ...]:
+    """Return how to see that an estimator would not read outside its arrays."""
+    names = [tags.tag_of(base) for base in cls.__mro__]
+    return tuple(CHECKS[name] for name in names if name in CHECKS)
 
 
 def import_name(name: str) -> Any:

@@ -36,11 +36,17 @@ from letheon.exceptions import (
     UnsupportedStateError,
 )
 from letheon.state import _nodes as nodes
-from letheon.state._bytes import TreeReader, from_bytes, require_increasing, to_bytes, to_parts
+from letheon.state._bytes import (
+    TreeReader,
+    from_bytes,
+    require_increasing,
+    to_bytes,
+    to_parts,
+    write_atomically,
+)
 from letheon.state._decode import Trusted, audit, construct, trusted_names
 from letheon.state._encode import FORMAT, environment, to_tree
 from letheon.state._nodes import Buffer, MemoryBudget, Node, check_shape
-from letheon.state._stores import write_atomically
 
 _ZEROS = "0" * 64
 _START = re.compile(
@@ -72,6 +78,8 @@ class Contents:
 
     Parameters
     ----------
+    name : str
+        What to call the file in a message.
     format : str
         Format of the file.
     kind : str
@@ -86,12 +94,20 @@ class Contents:
         What reading it has taken so far, and the limit.
     """
 
+    name: str
     format: str
     kind: str
     versions: dict[str, str]
     tree: Node
     size: int
     budget: MemoryBudget = field(repr=False, compare=False)
+
+    def build(self, trusted: Trusted) -> Any:
+        """Audit the file and build its value."""
+        names = trusted_names(trusted)
+        audit(self.tree, names)
+        with _naming(self.name):
+            return construct(self.tree, names, copy(self.budget))
 
 
 def write_file(path: str | os.PathLike[str], value: Any, *, kind: str = "value") -> None:
@@ -168,30 +184,16 @@ def read_file(
     UntrustedClassError
         If it names a class that nobody allowed; nothing was imported then.
     """
-    contents = read_contents(path, max_memory=max_memory)
-    with naming(name_of(path)):
-        return build(contents, trusted)
-
-
-def build(contents: Contents, trusted: Trusted) -> Any:
-    """Audit a verified file and build its value."""
-    names = trusted_names(trusted)
-    audit(contents.tree, names)
-    return construct(contents.tree, names, copy(contents.budget))
+    return read_contents(path, max_memory=max_memory).build(trusted)
 
 
 @contextmanager
-def naming(name: str) -> Iterator[None]:
+def _naming(name: str) -> Iterator[None]:
     """Say which file would take too much memory."""
     try:
         yield
     except MemoryLimitError as error:
         raise MemoryLimitError(f"{name}: {error}") from None
-
-
-def name_of(path: str | os.PathLike[str] | BinaryIO) -> str:
-    """Return what to call a file in a message."""
-    return os.fspath(path) if isinstance(path, str | os.PathLike) else "the file"
 
 
 def read_contents(
@@ -201,8 +203,8 @@ def read_contents(
 
     `max_memory` is as for `read_file`.
     """
-    name = name_of(path)
-    with naming(name):
+    name = os.fspath(path) if isinstance(path, str | os.PathLike) else "the file"
+    with _naming(name):
         file = Path(path) if isinstance(path, str | os.PathLike) else BytesIO(path.read())
         size = file.stat().st_size if isinstance(file, Path) else len(file.getvalue())
         budget = MemoryBudget(size, max_memory)
@@ -213,7 +215,7 @@ def read_contents(
             raise CorruptFileError(f"{name}: {_what_else(raw)}")
         try:
             _verify(raw, place)
-            return _parse(raw, budget)
+            return _parse(raw, budget, name)
         except MemoryLimitError:
             raise
         except CorruptFileError as error:
@@ -253,7 +255,7 @@ def _what_else(raw: bytes) -> str:
     return "this is no letheon file"
 
 
-def _parse(raw: bytes, budget: MemoryBudget) -> Contents:
+def _parse(raw: bytes, budget: MemoryBudget, name: str) -> Contents:
     try:
         begin = 8 + int.from_bytes(raw[:8], "little")
         _require(begin <= len(raw) and begin - 8 <= _MAX_HEADER, "its length")
@@ -264,6 +266,7 @@ def _parse(raw: bytes, budget: MemoryBudget) -> Contents:
         header = load(text)
         manifest = load(header.pop("__metadata__")["letheon"])
         contents = Contents(
+            name=name,
             format=manifest["format"],
             kind=manifest["kind"],
             versions={str(k): str(v) for k, v in manifest["versions"].items()},

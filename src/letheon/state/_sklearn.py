@@ -8,7 +8,6 @@ or writing outside an array, so the shapes are checked once, when the estimator 
 """
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -232,21 +231,6 @@ CODECS: dict[str, Codec] = {
 }
 
 
-def check_estimator_arrays(value: Any) -> None:
-    """Raise `CorruptFileError` if a decoded estimator would read outside its arrays."""
-    cls: type = type(value)
-    state = vars(value)
-    for attribute, check in _checks_of(cls):
-        if not attribute or attribute in state:
-            check(value, state)
-
-
-@lru_cache(maxsize=4096)
-def _checks_of(cls: type) -> "tuple[tuple[str, Check], ...]":
-    names = [tag_of(base) for base in cls.__mro__]
-    return tuple(_CHECKS[name] for name in names if name in _CHECKS)
-
-
 def _require_of(value: Any, condition: Any, what: str) -> None:
     require_valid(condition, f"{type(value).__name__}: {what}")
 
@@ -388,7 +372,7 @@ def _check_hasher(value: Any, state: dict[str, Any]) -> None:
 Check = Callable[[Any, dict[str, Any]], None]
 _HISTOGRAM = "sklearn.ensemble._hist_gradient_boosting.gradient_boosting.BaseHistGradientBoosting"
 # Class -> the attribute that says that there is something to check, if any, and the check.
-_CHECKS: dict[str, tuple[str, Check]] = {
+CHECKS: dict[str, tuple[str, Check]] = {
     "sklearn.tree._classes.BaseDecisionTree": ("tree_", _check_tree),
     "sklearn.ensemble._forest.BaseForest": ("estimators_", _check_forest),
     "sklearn.ensemble._iforest.IsolationForest": ("estimators_", _check_isolation_forest),

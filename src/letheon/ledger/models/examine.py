@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from sklearn.exceptions import NotFittedError
 
 import letheon.exceptions as errors
 from letheon import sandbox, state
 from letheon.compose import unfitted_twin
 from letheon.data import Ids, Rows, hold_table, hold_target, row_ids, table_length
-from letheon.exceptions import CannotForgetError, LedgerError, LetheonError, NotFittedError
+from letheon.exceptions import CannotForgetError, LedgerError, LetheonError
 from letheon.guarantee import MethodFacts
 from letheon.inner import fresh_copy
 from letheon.ledger.certificates.facts import Judged, test_metric
