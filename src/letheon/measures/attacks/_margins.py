@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
-from letheon.measures._intervals import Floats
+from letheon.measures._intervals import Bools, Floats, Ints
 from letheon.measures._measure import Better, Measure, Options, make_measure
 from letheon.measures.attacks._result import (
     BEYOND,
@@ -17,17 +17,7 @@ from letheon.measures.attacks._result import (
     AttackResult,
     beyond_floor_by_swaps,
 )
-from letheon.measures.attacks._shadows import (
-    LIMIT,
-    Attack,
-    Bools,
-    Case,
-    Ints,
-    Job,
-    Probe,
-    Study,
-    mean_by_person,
-)
+from letheon.measures.attacks._shadows import LIMIT, Attack, Case, Job, Probe, Study, mean_by_person
 from letheon.purposes import Purpose
 
 _GROUPS = 10
