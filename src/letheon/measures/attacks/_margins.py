@@ -110,9 +110,9 @@ class Laws(NamedTuple):
 class _LawAttack(Attack):
     """What the attacks on laws over seeds share: the models that they train."""
 
-    n_models: int
-    n_retained: int
-    n_population: int
+    n_models: int = 100
+    n_retained: int = 200
+    n_population: int = 200
     n_jobs: int | None = None
 
     least_models: ClassVar[int]
@@ -188,10 +188,7 @@ class KLOM(_LawAttack):
 
     least_models: ClassVar[int] = 2 * _GROUPS
 
-    n_models: int = 100
     bins: int = 20
-    n_retained: int = 200
-    n_population: int = 200
 
     def _attack(self, case: Case) -> tuple[AttackResult, ...]:
         """Return a result for forgotten people and one for retained ones and unseen rows."""
