@@ -2,9 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import matplotlib as mpl
 import numpy as np
+from matplotlib.figure import Figure
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import SGDClassifier
 from sklearn.tree import DecisionTreeClassifier
@@ -12,6 +15,7 @@ from sklearn.tree import DecisionTreeClassifier
 from benchmarks._data import Data
 from benchmarks._report import Table, mean_interval
 from letheon import Measure, NaiveUnlearner, SISAClassifier
+from letheon.plot import AccuracyShardsDisplay, PlanDisplay
 
 SHARDS = (1, 2, 5, 10, 20, 50, 100)
 NAIVE = 0  # stands for NaiveUnlearner where a number of shards is asked for
@@ -117,3 +121,32 @@ def aggregation_table(results: list[Run]) -> Table:
         "Percentage points, the same shard models; positive: the mean of probabilities is better."
     )
     return Table("6. Mean against vote: difference in accuracy", columns, rows, note)
+
+
+SETTINGS = ((1, 1), (5, 1), (20, 1), (5, 10), (20, 50))
+
+
+def draw_accuracy(results: list[Run], file: Path) -> None:
+    """Draw accuracy against shards, one panel per data set."""
+    found = measures(results)
+    names = list(dict.fromkeys(data for data, _, _ in found))
+    figure = Figure(figsize=(5.2 * len(names), 4.4), layout="constrained")
+    panels = figure.subplots(1, len(names), squeeze=False)[0]
+    for name, ax in zip(names, panels, strict=True):
+        scores: dict[str, dict[int, Measure]] = {}
+        naive = {}
+        for (data, learner, n_shards), measure in found.items():
+            if data == name and n_shards != NAIVE:
+                scores.setdefault(learner, {})[n_shards] = measure
+            elif data == name:
+                naive[learner] = measure.value
+        AccuracyShardsDisplay(scores, naive=naive).plot(ax)
+        ax.set_title(name)
+    figure.savefig(file, dpi=110)
+
+
+def draw_plan(n_rows: int, state_bytes: int, file: Path) -> None:
+    """Draw the planned speed-up against shards, slices and batch size."""
+    mpl.use("agg")
+    display = PlanDisplay.from_grid(n_rows, settings=SETTINGS, state_bytes=state_bytes)
+    display.figure_.savefig(file, dpi=110, bbox_inches="tight")

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
+from benchmarks._convex_batch import Sequence as Removals
 from benchmarks._convex_curves import Point
-from benchmarks._convex_sequence import Sequence as Removals
 from benchmarks._convex_single import Single
 from letheon.plot._axes import COLOURS, MARKERS
 

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks._deep_data import ImageSet
 from benchmarks._deep_models import (
     WIDE_MLP,
+    ImageSet,
     Yardstick,
     agreement,
     clocked,

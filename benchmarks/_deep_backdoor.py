@@ -5,8 +5,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks._deep_data import Backdoor, plant
-from benchmarks._deep_models import SEED, Yardstick, accuracy, clocked, naive, percent, times, twin
+from benchmarks._deep_models import (
+    SEED,
+    Backdoor,
+    Yardstick,
+    accuracy,
+    clocked,
+    naive,
+    percent,
+    plant,
+    times,
+    twin,
+)
 from benchmarks._deep_obliviate import Rule
 from benchmarks._report import Table
 from letheon.data import row_ids

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 from benchmarks import _deep_backdoor as backdoors
 from benchmarks import _deep_naive as yardsticks
 from benchmarks import _deep_obliviate as obliviates
-from benchmarks._deep_data import LOSSY, ImageSet
 from benchmarks._deep_models import (
+    LOSSY,
+    ImageSet,
     Recipe,
     Yardstick,
     accuracy,

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 
 from benchmarks._data import ROOT
-from benchmarks._deep_data import ImageSet
-from benchmarks._deep_models import WIDE_MLP, clocked, obliviate
+from benchmarks._deep_models import WIDE_MLP, ImageSet, clocked, obliviate
 from benchmarks._report import Table, Verdict
 
 __all__ = ["Memory", "memories", "memory_table", "memory_verdicts"]

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks._deep_data import ImageSet
-from benchmarks._deep_models import Recipe, accuracy, clocked, percent, sisa, times
+from benchmarks._deep_models import ImageSet, Recipe, accuracy, clocked, percent, sisa, times
 from benchmarks._report import Table, Verdict
 
 __all__ = ["Ceilings", "Lanes", "floor_table", "lane_table", "lane_verdicts", "race"]

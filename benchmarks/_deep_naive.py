@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from benchmarks._deep_data import ImageSet
-from benchmarks._deep_models import SMALL_CNN, Recipe, Yardstick, percent
+from benchmarks._deep_models import SMALL_CNN, ImageSet, Recipe, Yardstick, percent
 from benchmarks._report import Table
 
 __all__ = ["RECIPES", "naive_table", "tuned"]

@@ -6,8 +6,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks._data import Split
-from benchmarks._forest_forget import Crowd, leave, worst_leave
-from benchmarks._forest_models import Quality, Shape, as_unit, quality, seconds
+from benchmarks._forest_models import (
+    Crowd,
+    Quality,
+    Shape,
+    as_unit,
+    leave,
+    quality,
+    seconds,
+    worst_leave,
+)
 from benchmarks._report import Table
 from letheon.forest import tune_random_depth
 

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks._data import ROOT, Split
-from benchmarks._forest_forget import Crowd, leave
-from benchmarks._forest_models import Shape, seconds
+from benchmarks._forest_models import Crowd, Shape, leave, seconds
 
 __all__ = ["ONE_THREAD", "Fresh", "Stored", "stored"]
 

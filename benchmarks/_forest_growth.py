@@ -1,24 +1,142 @@
-"""How time and memory grow with rows, trees and depth; two threads against one."""
+"""Forests that grow, and forests that must be equal to a fresh fit."""
 
+from collections import Counter
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks._data import Split
 from benchmarks._forest_fresh import NOTE, Fresh, Stored
 from benchmarks._forest_models import Shape, seconds
 from benchmarks._report import Table, Verdict
+from letheon.forest import DaREForestClassifier
 
-__all__ = [
-    "depth_verdicts",
-    "grow_depth",
-    "grow_rows",
-    "grow_trees",
-    "growth_table",
-    "row_verdicts",
-    "threads",
-]
+
+class Life(NamedTuple):
+    """One sequence of operations and whether it ended at the fresh fit."""
+
+    data: str
+    settings: dict[str, Any]
+    done: Counter[str]
+    n_rows: int
+    equal: bool
+
+
+def live(split: Split, seed: int, n_rows: int, n_steps: int) -> Life:
+    """Fit some of the rows, change the forest many times, compare with a fit on what is held."""
+    rng = np.random.default_rng(seed)
+    rows = np.sort(rng.permutation(len(split.y))[:n_rows])
+    ids = rows if split.ids is None else split.ids[rows]
+    being = _Being(split.X[rows], split.y[rows], ids, _settings(rng), rng)
+    done: Counter[str] = Counter()
+    steps = (being.forget, being.learn, being.settle, being.predict)
+    for step in rng.choice(len(steps), size=n_steps, p=(0.45, 0.35, 0.1, 0.1)).tolist():
+        done[steps[step].__name__] += steps[step]()
+    fresh = being.new(random_state=being.model.seed_)
+    equal = fresh.digest() == being.model.digest()
+    return Life(split.name, being.settings, done, int(being.held.sum()), equal)
+
+
+def _settings(rng: np.random.Generator) -> dict[str, Any]:
+    """Draw the options of a forest."""
+    choices: dict[str, tuple[Any, ...]] = {
+        "criterion": ("gini", "entropy"),
+        "max_depth": (6, 10, None),
+        "max_features": ("sqrt", 0.5),
+        "n_thresholds": (1, 5, 25, None),
+        "random_depth": (0, 1, 3),
+        "min_samples_leaf": (1, 5),
+        "min_samples_split": (2, 20),
+        "subsample": (1.0, 1.0, 0.3),
+        "rebuild": ("lazy", "eager"),
+    }
+    drawn = {name: values[rng.integers(len(values))] for name, values in choices.items()}
+    return {"n_estimators": 10, "n_jobs": 1, **drawn}
+
+
+class _Being:
+    """A forest with all rows it may ever hold."""
+
+    def __init__(
+        self,
+        X: NDArray[np.float32],
+        y: NDArray[np.int64],
+        ids: NDArray[np.int64],
+        settings: dict[str, Any],
+        rng: np.random.Generator,
+    ) -> None:
+        self.X, self.y, self.ids, self.settings, self.rng = X, y, ids, settings, rng
+        self.held = rng.random(len(y)) < 0.75
+        self.model = self.new(random_state=int(rng.integers(2**31)))
+
+    def new(self, *, random_state: Any) -> Any:
+        """Return a fresh fit on the rows held."""
+        model: Any = DaREForestClassifier(random_state=random_state, **self.settings)
+        return model.fit(self.X[self.held], self.y[self.held], ids=self.ids[self.held])
+
+    def forget(self) -> int:
+        """Forget some people with all their rows; return how many."""
+        here = np.unique(self.ids[self.held])
+        leaving = self.rng.permutation(here)[: self._some(len(here) // 2)]
+        if len(leaving):
+            self.model.forget(leaving.tolist())
+            self.held &= ~np.isin(self.ids, leaving)
+        return len(leaving)
+
+    def learn(self) -> int:
+        """Learn some rows that are not held; return how many."""
+        rows = self.rng.permutation(np.flatnonzero(~self.held))[: self._some(len(self.y))]
+        if len(rows):
+            self.model.learn(self.X[rows], self.y[rows], ids=self.ids[rows])
+            self.held[rows] = True
+        return len(rows)
+
+    def settle(self) -> int:
+        """Build everything now."""
+        self.model.settle()
+        return 1
+
+    def predict(self) -> int:
+        """Predict a few rows, which builds what they reach."""
+        rows = self.rng.integers(len(self.y), size=3)
+        self.model.predict_proba(self.X[rows])
+        return len(rows)
+
+    def _some(self, most: int) -> int:
+        """Mostly one or a few, now and then a large batch."""
+        number = 1 + self.rng.geometric(0.3) if self.rng.random() < 0.9 else most // 4
+        return int(min(number, most))
+
+
+def identity_table(lives: list[Life], n_steps: int) -> Table:
+    """Return what happened, by table."""
+    rows = []
+    for data in dict.fromkeys(life.data for life in lives):
+        mine = [life for life in lives if life.data == data]
+        done = sum((life.done for life in mine), Counter[str]())
+        equal = sum(life.equal for life in mine)
+        counts = (done[name] for name in ("forget", "learn", "settle", "predict"))
+        rows.append((data, len(mine), *counts, f"{equal} of {len(mine)}"))
+    columns = (
+        "data", "lives", "people forgotten", "rows learnt", "settled", "rows predicted",
+        "digest of a fresh fit",
+    )  # fmt: skip
+    note = f"Each life: random options, then {n_steps} random steps on a few thousand rows."
+    return Table("Identity: long random lives", columns, rows, note)
+
+
+def identity_verdict(lives: list[Life]) -> Verdict:
+    """Judge: every digest must be equal. Name the first life that went wrong."""
+    wrong = [life for life in lives if not life.equal]
+    reached = f"{len(lives) - len(wrong)} of {len(lives)}"
+    if wrong:
+        reached += f"; first: {wrong[0].data} {wrong[0].settings}"
+    return Verdict(
+        "random lives end at the digest of a fresh fit", reached, f"all {len(lives)}", not wrong
+    )
+
 
 MOST_PER_ROW = 1.5
 MOST_LAZY_SECONDS = 0.005

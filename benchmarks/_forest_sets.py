@@ -8,9 +8,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks._data import Split
-from benchmarks._forest_forget import Crowd, Leaving, batch, first_predict, leave, worst_leave
 from benchmarks._forest_fresh import NOTE, Fresh, stored
-from benchmarks._forest_models import Quality, Shape, Timing, as_unit, quality, seconds
+from benchmarks._forest_models import (
+    Crowd,
+    Leaving,
+    Quality,
+    Shape,
+    Timing,
+    as_unit,
+    batch,
+    first_predict,
+    leave,
+    quality,
+    seconds,
+    worst_leave,
+)
 from benchmarks._report import Table, Verdict
 
 __all__ = [

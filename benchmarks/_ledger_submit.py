@@ -1,7 +1,9 @@
-"""Requests acknowledged in a second: SQLite against the disk, PostgreSQL with many clients."""
+"""Parts of the ledger's benchmark: people, submissions, batches, trees, the disk."""
 
+import gzip
 import multiprocessing
 import random
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -10,13 +12,199 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import psycopg
+from sklearn.naive_bayes import GaussianNB
 from sqlalchemy import text
 
-from benchmarks._ledger_disk import BareCommits, Rate, lap, rate_of
-from benchmarks._ledger_people import names_of, new_ledger
+from benchmarks._report import Table, timed
+from letheon import DaREForestClassifier, NaiveUnlearner
 from letheon.ledger import Ledger
+from letheon.ledger.db.engines import library
+from letheon.ledger.db.events import Frontier
+from letheon.ledger.db.log import LogTree, root_of
+from letheon.ledger.leases import owner_name
+from letheon.ledger.models.commitment import SlotTree
 from letheon.ledger.settings import Settings
+from letheon.ledger.worker.compute import compute
+from letheon.ledger.worker.worker import run_once
+from letheon.verifier import check_consistency, check_inclusion, leaf_hash, transition_roots
+
+N_COLUMNS = 20
+
+
+def names_of(n_people: int) -> list[str]:
+    """Return ids as a controller has them."""
+    return [f"customer-{number:09d}" for number in range(n_people)]
+
+
+def table(n_people: int, seed: int = 0) -> tuple[Any, Any, list[str]]:
+    """Return rows, labels and ids, one row for each person."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 2, n_people)
+    return rng.normal(size=(n_people, N_COLUMNS)) + y[:, None], y, names_of(n_people)
+
+
+def register(ledger: Ledger, n_people: int, name: str = "bench", model: Any = None) -> None:
+    """Register a fitted model of so many people."""
+    X, y, ids = table(n_people)
+    fresh = NaiveUnlearner(GaussianNB(), random_state=0) if model is None else model
+    ledger.models.register(fresh.fit(X, y, ids=ids), X, y, ids=ids, name=name)
+
+
+def new_ledger(home: Path, n_people: int, **options: Any) -> None:
+    """Make a ledger that has one model of so many people."""
+    with Ledger.create(home, name="bench", **options) as ledger:
+        register(ledger, n_people)
+
+
+class Rate(NamedTuple):
+    """How many a second, and how long one takes."""
+
+    per_second: float
+    p50: float
+    """Milliseconds."""
+    p99: float
+    """Milliseconds."""
+
+
+def rate_of(seconds: Sequence[float], wall: float | None = None) -> Rate:
+    """Return the rate of calls that took so long each, one after the other or within `wall`."""
+    p50, p99 = np.percentile(np.asarray(seconds), [50, 99]) * 1e3
+    return Rate(len(seconds) / (wall or float(sum(seconds))), float(p50), float(p99))
+
+
+def lap(call: Callable[[], object]) -> float:
+    """Return the seconds of one call."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+class BareCommits:
+    """A table of one column; each commit adds one row and is on the disk when it returns.
+
+    Parameters
+    ----------
+    path
+        A new database file, on the file system that is measured.
+    journal
+        ``"wal"`` (with ``synchronous=FULL``) or ``"delete"`` (with ``EXTRA``), as the ledger has.
+    """
+
+    def __init__(self, path: Path, journal: str) -> None:
+        self._connection = library().connect(path, isolation_level=None)
+        level = "FULL" if journal == "wal" else "EXTRA"
+        for pragma in (f"journal_mode={journal}", f"synchronous={level}", "secure_delete=ON"):
+            self._connection.execute(f"PRAGMA {pragma}").fetchall()
+        self._connection.execute("CREATE TABLE t (a TEXT)")
+
+    def commit(self) -> None:
+        """Add a row, durably."""
+        self._connection.execute("BEGIN IMMEDIATE")
+        self._connection.execute("INSERT INTO t VALUES ('one row of a request')")
+        self._connection.execute("COMMIT")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+
+def slot_table(slots: int, erased: tuple[int, ...]) -> Table:
+    """Return time and size of transitions of a full tree."""
+    leaves = [secrets.token_bytes(32) for _ in range(slots)]
+    tree, build = timed(lambda: SlotTree.build(slots, np.arange(slots), leaves))
+    columns = ("rows erased", "prove, ms", "verify, ms", "KiB", "KiB, gzip", "both roots right")
+    note = f"Built from its leaves in {build.wall:.2f} s."
+    rows = [_slot_row(tree, n) for n in erased]
+    return Table(f"Slot tree of {slots:,} slots", columns, rows, note)
+
+
+def _slot_row(tree: SlotTree, n_erased: int) -> tuple[Any, ...]:
+    rng = np.random.default_rng(n_erased)
+    places = np.sort(rng.choice(tree.slots, n_erased, replace=False))
+    (proof, after), prove = timed(lambda: tree.transition(places))
+    roots, check = timed(lambda: transition_roots(proof))
+    right = "yes" if roots[:2] == (tree.root, after.root) else "NO"
+    sizes = (len(proof) / 1024, len(gzip.compress(proof, 6)) / 1024)
+    return (f"{n_erased:,}", prove.wall * 1e3, check.wall * 1e3, *sizes, right)
+
+
+def log_table(sizes: tuple[int, ...]) -> Table:
+    """Return what the log of events costs at some sizes."""
+    columns = (
+        "events",
+        "append, us",
+        "prove, ms",
+        "verify, us",
+        "hashes, inclusion",
+        "hashes, consistency",
+        "root right",
+    )
+    note = "A proof is made from all leaves, as an export does; appending needs the frontier only."
+    return Table("Log of events", columns, [_log_row(size) for size in sizes], note)
+
+
+def _log_row(size: int) -> tuple[Any, ...]:
+    leaves = [leaf_hash(number.to_bytes(8, "big")) for number in range(size)]
+    frontier, append = timed(lambda: _appended(leaves))
+    place, half, root = size // 3, size // 2, root_of(leaves)
+    right = "yes" if frontier.root() == root else "NO"
+    proof, prove = timed(lambda: LogTree(leaves[:size]).inclusion(place, size))
+    _, check = timed(lambda: check_inclusion(leaves[place], place, size, proof, root))
+    between = LogTree(leaves[:size]).consistency(half, size)
+    check_consistency(half, root_of(leaves[:half]), size, root, between)
+    times = (append.wall / size * 1e6, prove.wall * 1e3, check.wall * 1e6)
+    return (f"{size:,}", *times, len(proof), len(between), right)
+
+
+def _appended(leaves: list[bytes]) -> Frontier:
+    frontier = Frontier()
+    for leaf in leaves:
+        frontier = frontier.append(leaf)
+    return frontier
+
+
+PARTS = ("register", "apply", "certify", "purge")
+
+
+def batch_row(home: Path, n_rows: int, n_erased: int, kind: str) -> tuple[Any, ...]:
+    """Return seconds of registration, application, certificate and purge of one batch."""
+    model = DaREForestClassifier(n_estimators=10, random_state=0) if kind == "forest" else None
+    with Ledger.create(home, name="bench") as ledger:
+        seconds = {"register": _timed(lambda: register(ledger, n_rows, model=model))}
+        ledger.requests.submit(names_of(n_rows)[:n_erased], model="bench", verified=True)
+        seconds |= _steps(ledger)
+        certificate, attestation = (
+            ledger.certificates.envelope(1),
+            ledger.certificates.purge_attestation(1),
+        )
+        proof = next(home.joinpath("proofs").rglob("*.json")).stat().st_size
+        state = ledger.requests.list()[0].state
+        with ledger._core.database.reading() as connection:
+            n_events = connection.execute(text("SELECT count(*) FROM events")).scalar()
+    sizes = (len(certificate) / 1024, len(attestation) / 1024, proof / 1024)
+    shown = tuple(seconds.get(part, 0.0) for part in PARTS)
+    return (kind, f"{n_rows:,}", f"{n_erased:,}", *shown, *sizes, n_events, state)
+
+
+def _timed(call: Any) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def _steps(ledger: Ledger) -> dict[str, float]:
+    """Run a worker's steps one by one, and time each."""
+    names = {"applied": "apply", "certified": "certify", "purged": "purge"}
+    found: dict[str, float] = {}
+    start = time.perf_counter()
+    for step in run_once(ledger._core, owner_name(), compute, forced=True):
+        now = time.perf_counter()
+        found[names.get(step.what, step.what)] = now - start
+        start = now
+    return found
+
 
 MODEL = "bench"
 N_TURNS = 8

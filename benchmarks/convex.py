@@ -20,10 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a script,
 
 from benchmarks import _convex_batch as batch
 from benchmarks import _convex_curves as curves
-from benchmarks import _convex_deltagrad as replay
 from benchmarks import _convex_fresh as fresh
 from benchmarks import _convex_pictures as pictures
-from benchmarks import _convex_sequence as sequence
 from benchmarks import _convex_single as singles
 from benchmarks._convex_data import SETS, load_set
 from benchmarks._convex_models import Method, Yardstick, deltagrad, descent, fisher, influence
@@ -221,8 +219,8 @@ class Bench:
         size, yardstick, runs = self.size, self.yardstick("mnist38"), []
         for sigma in SIGMAS["mnist38"]:
             method = influence(sigma)
-            run = sequence.run_sequence(method, yardstick, size.sequence, size.every, 4)
-            self.report.add(sequence.sequence_table(run), sequence.sequence_verdicts(run))
+            run = batch.run_sequence(method, yardstick, size.sequence, size.every, 4)
+            self.report.add(batch.sequence_table(run), batch.sequence_verdicts(run))
             runs.append(run)
         pictures.draw_sequences(runs, self._picture("sequence"))
 
@@ -231,9 +229,9 @@ class Bench:
         size, yardstick = self.size, self.yardstick("mnist38")
         found, singles_of = [], size.singles["DeltaGrad"]
         for n_gone in (1, *(int(share * len(yardstick.data.y)) for share in size.shares)):
-            found += replay.replays(yardstick, size.steps, n_gone, singles_of)
-        table = replay.replay_table(found, yardstick, size.steps, singles_of)
-        self.report.add(table, replay.replay_verdicts(found, DELTAGRAD_LEAST))
+            found += curves.replays(yardstick, size.steps, n_gone, singles_of)
+        table = curves.replay_table(found, yardstick, size.steps, singles_of)
+        self.report.add(table, curves.replay_verdicts(found, DELTAGRAD_LEAST))
 
     def measure_memory(self) -> None:
         """Measure memory with many columns, in fresh processes."""

@@ -24,19 +24,20 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a script,
 
 from benchmarks import _deep_approximate as approximate
 from benchmarks import _deep_backdoor as backdoors
-from benchmarks import _deep_budget as budget
 from benchmarks import _deep_cifar as cifar
 from benchmarks import _deep_fresh as fresh
 from benchmarks import _deep_lanes as lanes
 from benchmarks import _deep_naive as yardsticks
 from benchmarks import _deep_obliviate as obliviates
 from benchmarks import _deep_sisa as shards
-from benchmarks._deep_data import ImageSet, load_images
+from benchmarks import _deep_sizes as budget
 from benchmarks._deep_models import (
+    ImageSet,
     Yardstick,
     agreement,
     clocked,
     fisher,
+    load_images,
     naive,
     obliviate,
     sisa,

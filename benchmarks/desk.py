@@ -22,8 +22,7 @@ import typer
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a script, not a module
 
-from benchmarks._desk_fill import LOADED, MODEL, Filled, fill
-from benchmarks._desk_lists import Caller, lists, measure
+from benchmarks._desk_lists import LOADED, MODEL, Caller, Filled, fill, lists, measure
 from benchmarks._report import Report, Table, Verdict
 from letheon.ledger import Ledger
 from tests.postgres import MISSING, Server, find_binaries

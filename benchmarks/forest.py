@@ -24,7 +24,7 @@ from benchmarks import _forest_pictures as pictures
 from benchmarks import _forest_sets as sets
 from benchmarks._data import Split, load_split, made_up, synthetic_split
 from benchmarks._forest_fresh import stored
-from benchmarks._forest_identity import identity_table, identity_verdict, live
+from benchmarks._forest_growth import identity_table, identity_verdict, live
 from benchmarks._forest_models import Shape, seconds
 from benchmarks._report import Report
 

@@ -15,16 +15,17 @@ import typer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a script, not a module
 
-from benchmarks._ledger_batches import batch_row
 from benchmarks._ledger_submit import (
     BARE,
     THREADS,
+    batch_row,
     figures,
+    log_table,
     postgres_bare,
     postgres_rate,
+    slot_table,
     sqlite_rates,
 )
-from benchmarks._ledger_trees import log_table, slot_table
 from benchmarks._report import Report, Table, Verdict
 from tests.postgres import MISSING, Server, find_binaries
 

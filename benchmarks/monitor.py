@@ -15,26 +15,25 @@ import typer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a script, not a module
 
-from benchmarks import _monitor_pictures as pictures
-from benchmarks._monitor_models import DRIFTS, DriftingClassifier
 from benchmarks._monitor_streams import (
+    DRIFTS,
     KINDS,
     ORACLE,
     SIZES,
     TOLERANCES,
     WATCHERS,
+    DriftingClassifier,
     calibration,
     make_world,
     watch,
     watchers_of,
 )
-from benchmarks._monitor_summary import Record, Total, added_up, total
+from benchmarks._monitor_summary import ACCEPTED, Record, Total, added_up, draw, total
 from benchmarks._report import Report, Table, Verdict
 from letheon.parallel import one_thread
 
 Totals = Mapping[tuple[str, str], Total]
 RESULTS = Path(__file__).resolve().parent / "results"
-ACCEPTED = pictures.ACCEPTED
 # Tables before this one were looked at while the rule was being made.
 FIRST_SEED = 1000
 # Who watches, which kind of stream, which drift, how many people.
@@ -217,7 +216,7 @@ def main(
     report.add(part_table(records, "way of forgetting", DRIFTS))
     sizes = [f"{size:,}" for size in SIZES if any(f"{size:,}" in key for key in records)]
     report.add(part_table(records, "number of people", sizes))
-    pictures.draw(totals, report.file.with_suffix(".png"))
+    draw(totals, report.file.with_suffix(".png"))
     raise typer.Exit(0 if report.passed else 1)
 
 

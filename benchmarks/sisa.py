@@ -14,17 +14,28 @@ import typer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a script, not a module
 
-from benchmarks._accuracy import Run, accuracy_table, aggregation_table, runs
-from benchmarks._cost import Cost, Setting, cost_table, naive_seconds, refit, removals
+from benchmarks._accuracy import (
+    Run,
+    accuracy_table,
+    aggregation_table,
+    draw_accuracy,
+    draw_plan,
+    runs,
+)
 from benchmarks._data import Data, load
-from benchmarks._pictures import draw_accuracy, draw_plan
 from benchmarks._report import Report, Seconds, Verdict
 from benchmarks._training import (
+    Cost,
     Race,
+    Setting,
+    cost_table,
     import_times,
     latency_table,
+    naive_seconds,
     overhead_table,
     race,
+    refit,
+    removals,
     storage_table,
 )
 from letheon.state import encode

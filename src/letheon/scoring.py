@@ -4,8 +4,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["UNBALANCED", "balanced_accuracy", "is_unbalanced", "largest_class"]
-
 # Share of the largest class from which on classes count as unbalanced: a model that always answers
 # with it has this accuracy.
 UNBALANCED = 2 / 3

@@ -4,7 +4,7 @@ import pytest
 
 from letheon.bench import METHODS, PUBLISHED, Spread
 from letheon.bench._grid import RECIPES
-from letheon.bench._published import find_published
+from letheon.bench._tables import find_published
 
 
 def test_every_published_line_is_of_a_method_we_measure() -> None:

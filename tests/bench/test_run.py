@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from letheon.bench import Cell, Options, cells_of, read_cells, run, write_results
-from letheon.bench._data import prepared
-from letheon.bench._run import run_cell
+from letheon.bench._run import prepared, run_cell
 from tests.bench.records import failed, quick_runner
 
 TINY = Options.quick(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from letheon.datasets import Dataset, DatasetFormatError, _formats, load
+from letheon.datasets import Dataset, DatasetFormatError, _tables, load
 from letheon.datasets._tables import diagnosis_group
 from tests.datasets.providers import svm_lines, write
 
@@ -227,7 +227,7 @@ def test_ctr_takes_the_first_rows_and_the_numbers(
     hashes = "\t".join(["68fd1e64"] * 26)
     lines = [f"{i % 2}\t{i}\t" + "\t" * 11 + f"{-i}\t{hashes}\n" for i in range(5)]
     write(tmp_path / "ctr" / "day_0.gz", "".join(lines))
-    monkeypatch.setattr(_formats, "FIRST", 3)
+    monkeypatch.setattr(_tables, "FIRST", 3)
     data = read("ctr", tmp_path)
     assert data.X.shape == (3, 13)
     assert data.y.tolist() == [0, 1, 0]
@@ -246,7 +246,7 @@ def test_twitter_counts_marks(
         ("4", "7", "later", "1", "1"),
     ]
     write(tmp_path / "twitter" / file, "".join(mark.join(row) + "\n" for row in rows))
-    monkeypatch.setattr(_formats, "FIRST", 3)
+    monkeypatch.setattr(_tables, "FIRST", 3)
     data = read("twitter", tmp_path)
     names = ("pagerank", "num_chs", "num_hsh", "num_men", "num_lnk", "num_rtw", "num_uni")
     assert data.feature_names == (*names, "usr_msg_cnt")
@@ -275,7 +275,7 @@ def test_purchase_takes_what_is_sold_most(tmp_path: Path, monkeypatch: pytest.Mo
         "id,chain,offer,market,repeattrips,repeater,offerdate\n"
         "86246,205,1208251,34,5,t,2013-04-24\n86252,205,1197502,34,0,f,2013-03-27\n",
     )
-    monkeypatch.setattr(_formats, "TOP", 2)
+    monkeypatch.setattr(_tables, "TOP", 2)
     data = read("purchase", tmp_path)
     assert data.feature_names == ("category 9753", "category 44")
     assert data.X.tolist() == [[1, 0], [0, 1]]
@@ -310,7 +310,7 @@ def test_svmlight_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     X[np.arange(5), [0, 1999, 7, 7, 3]] = [0.5, -1.25, 2, 4, 8]
     labels = [1, -1, -1, 1, 1]
     write(tmp_path / "epsilon" / "epsilon_normalized.bz2", svm_lines(X, labels))
-    monkeypatch.setattr(_formats, "_SVM_LINES", 2)
+    monkeypatch.setattr(_tables, "_SVM_LINES", 2)
     dense = read("epsilon", tmp_path)
     np.testing.assert_array_equal(dense.X, X)
     assert dense.X.flags.c_contiguous

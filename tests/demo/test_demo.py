@@ -26,17 +26,17 @@ from letheon import (
     persist,
 )
 from letheon.cli import app
-from letheon.demo import _judging, _models, _scene, _trust
+from letheon.demo import _models, _scene, _trust
 from letheon.exceptions import UnknownIdError
 from letheon.measures.attacks import RMIA
 from letheon.noise import Sealed
 
 JUDGING = (
-    _judging.choose_method,
-    _judging.measure,
-    _judging.attack,
-    _judging.watch,
-    _judging.report,
+    _models.choose_method,
+    _models.measure,
+    _models.attack,
+    _models.watch,
+    _models.report,
 )
 
 # Acts with models of their own.
@@ -147,7 +147,7 @@ def test_a_model_that_cheats_fails_the_demo(
     assert caught in said.partition("NOT TRUE")[2]
 
 
-def test_judging_ends_with_a_report(output: str) -> None:
+def test_models_ends_with_a_report(output: str) -> None:
     """A method is chosen, liars are found and a retrain is not, the monitor retrains."""
     words = " ".join(output.split())
     assert "faster than retraining" in words
@@ -167,8 +167,8 @@ def test_an_attacker_who_finds_nobody_fails_the_demo(monkeypatch: pytest.MonkeyP
             honest = NaiveUnlearner(unlearner.estimator)
             return super().run(honest, *args, **kwargs)
 
-    monkeypatch.setattr(_judging, "RMIA", Blind)
-    fine, said = play_alone(_judging.attack, monkeypatch)
+    monkeypatch.setattr(_models, "RMIA", Blind)
+    fine, said = play_alone(_models.attack, monkeypatch)
     assert not fine
     assert "is found" in said.partition("NOT TRUE")[2]
 

@@ -5,8 +5,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks._monitor_models import DriftingClassifier
-from benchmarks._monitor_streams import KINDS, TOLERANCES, Step, make_world, watch, watchers_of
+from benchmarks._monitor_streams import (
+    KINDS,
+    TOLERANCES,
+    DriftingClassifier,
+    Step,
+    make_world,
+    watch,
+    watchers_of,
+)
 from benchmarks._monitor_summary import added_up, total
 
 DOES_NOTHING = 2

@@ -6,10 +6,17 @@
 """
 
 from letheon.bench._grid import DATASETS, METHODS, QUICK_DATASETS, Cell, Options, cells_of
-from letheon.bench._published import PUBLISHED, Published, Spread
 from letheon.bench._report import write_results
 from letheon.bench._run import describe_machine, read_cells, run
-from letheon.bench._tables import Line, brief_table, lines_of, main_table
+from letheon.bench._tables import (
+    PUBLISHED,
+    Line,
+    Published,
+    Spread,
+    brief_table,
+    lines_of,
+    main_table,
+)
 from letheon.evaluation.report import Table
 
 __all__ = [

@@ -6,23 +6,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from letheon.bench import _tables
 from letheon.bench._grid import DELTA, EPSILON, RECIPES, Options
-from letheon.bench._published import PUBLISHED, Spread
 from letheon.bench._run import describe_machine
-from letheon.bench._tables import (
-    Line,
-    attack_value,
-    brief_table,
-    lines_of,
-    main_table,
-    report_tables,
-)
+from letheon.bench._tables import Line, Spread, attack_value
 from letheon.evaluation.report import Picture, Report, write_page
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-__all__ = ["draw_pictures", "write_results"]
 
 Record = dict[str, Any]
 _TITLE = "Benchmark of all methods: measured beside published"
@@ -84,8 +75,8 @@ def write_results(
         _TITLE,
         settings=_settings(records, options, seconds),
         machine=_machine(records),
-        table=main_table(records),
-        tables=[brief_table(records), *report_tables(records, options)],
+        table=_tables.main_table(records),
+        tables=[_tables.brief_table(records), *_tables.report_tables(records, options)],
         summary=_summary(records, options),
         notes=[*notes, *(f"Warning in some cells: {text}" for text in sorted(heard)[:20])],
         pictures=draw_pictures(records) if figures else (),
@@ -95,8 +86,8 @@ def write_results(
         "machine": report.machine,
         "settings": report.settings,
         "options": options.to_dict(),
-        "lines": [asdict(line) for line in lines_of(records)],
-        "published": [asdict(line) for line in PUBLISHED],
+        "lines": [asdict(line) for line in _tables.lines_of(records)],
+        "published": [asdict(line) for line in _tables.PUBLISHED],
     }
     # One line for each cell.
     head = json.dumps(content, indent=1).removesuffix("\n}")
@@ -207,7 +198,7 @@ def draw_pictures(records: Sequence[Record]) -> list[Picture]:
         from matplotlib.figure import Figure
     except ImportError:
         return []
-    lines = lines_of(records)
+    lines = _tables.lines_of(records)
     if not lines:
         return []
     pictures = [_draw_measures(lines, Figure)]

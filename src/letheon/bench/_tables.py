@@ -1,26 +1,96 @@
-"""From cells to the survey's Tables 2 and 3, with the published numbers beside ours."""
+"""From cells to the survey's Tables 2 and 3, with the published numbers beside ours.
+
+Mercuri et al., "An Introduction to Machine Unlearning", arXiv:2209.00939 (2022), took the numbers
+from papers with different data, experiments and machines, and says that they must not be used to
+compare methods with each other. Where the print is wrong, `note` says so and the number stays as
+printed.
+"""
 
 import math
-from collections.abc import Iterable, Sequence
+import tomllib
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from importlib.resources import files
+from typing import Any, NamedTuple
 
 from letheon.bench._grid import RECIPES, Options
-from letheon.bench._published import PUBLISHED, Published, Spread, find_published
 from letheon.evaluation.report import Cell, Table
 
-__all__ = [
-    "BASELINES",
-    "Line",
-    "attack_value",
-    "brief_table",
-    "lines_of",
-    "main_table",
-    "report_tables",
-    "spread_of",
-]
+
+class Spread(NamedTuple):
+    """Least value, geometric mean and largest value over experiments."""
+
+    low: float
+    mean: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """One line of the survey's Table 3, with its line of Table 2.
+
+    Attributes
+    ----------
+    method : str
+        As in the benchmark's own lines.
+    settings : tuple of str
+        The benchmark's own settings that it stands beside; empty where there is none.
+    row : str
+        The line's second column in Table 3.
+    source : str
+        Whose experiments they are.
+    efficiency : Spread or str
+        Times faster than a retrain; or a formula, where nobody measured it.
+    effectiveness : str
+        As printed: a bound over experiments, in brackets one that stands out.
+    efficiency_against, effectiveness_against : str
+        Which of our baselines the number belongs to. Papers on exact methods compare accuracy
+        with an ordinary model, and SISA's compares times with one too.
+    consistency : Spread, str or None
+        None: not reported.
+    consistency_name : str
+        Which of the survey's consistencies it is.
+    certificate : str
+        Table 2's last column.
+    certifiability : float or None
+        Per cent, SAPE on deleted rows: Table 2, geometric mean over data sets.
+    note : str
+        What to know before comparing, and errors of the print.
+    """
+
+    method: str
+    settings: tuple[str, ...]
+    row: str
+    source: str
+    efficiency: Spread | str
+    effectiveness: str
+    efficiency_against: str = "same algorithm"
+    effectiveness_against: str = "same algorithm"
+    consistency: Spread | str | None = None
+    consistency_name: str = ""
+    certificate: str
+    certifiability: float | None = None
+    note: str = ""
+
+
+def _read_line(entry: dict[str, Any]) -> Published:
+    for name in ("efficiency", "consistency"):
+        if isinstance(entry.get(name), list):
+            entry[name] = Spread(*entry[name])
+    return Published(**entry | {"settings": tuple(entry["settings"])})
+
+
+_TABLES = tomllib.loads(files("letheon.bench").joinpath("published.toml").read_text("utf-8"))
+PUBLISHED: tuple[Published, ...] = tuple(map(_read_line, _TABLES["line"]))
+
+
+def find_published(method: str, setting: str) -> Published | None:
+    """Return the survey's line for one of the benchmark's own, or None."""
+    return next((p for p in PUBLISHED if p.method == method and setting in p.settings), None)
+
 
 Record = dict[str, Any]
+Columns = dict[str | tuple[str, str], Callable[[Any], Any]]
 BASELINES = ("same algorithm", "ordinary model")
 _ORDER: dict[tuple[str, ...], int] = {r[:3]: place for place, r in enumerate(RECIPES)}
 
@@ -51,32 +121,11 @@ _NOTE = (
     "retrain against a retrain); AUC 0.5 finds nothing. *before/after*: one person leaves and the "
     "attacker holds both versions, which reveals deletion whatever the method."
 )
-_SHORT = (
-    "method", "setting", "against",
-    ("efficiency", "min"), ("efficiency", "g. mean"), ("efficiency", "max"),
-    ("effectiveness", "worst, points"), ("consistency", "g. mean %"), ("certificate", "SAPE %"),
-    "data sets", "failed",
-)  # fmt: skip
-_DATASET = (
-    "method", "setting", "people",
-    ("efficiency", "same"), ("efficiency", "ordinary"),
-    ("effectiveness", "same"), ("effectiveness", "ordinary"),
-    ("agreement %", "same"), ("agreement %", "floor"), ("agreement %", "ordinary"),
-    ("SAPE %", "same"), ("ms", "request"), ("ms", "retrain"), ("ms", "ordinary"),
-    ("accuracy", "unlearned"), ("accuracy", "ordinary"),
-)  # fmt: skip
-_BRIEF = (
-    "method", "setting", "people", "x same algorithm", "x ordinary model",
-    "points off: same", "points off: ordinary", "agreement %", "claim", "RMIA AUC (floor)",
-)  # fmt: skip
 _BRIEF_NOTE = (
     "Published numbers in brackets. *x*: times faster than a retrain, geometric mean over {sets}. "
     "*points off*: largest difference of test accuracy, in percentage points. *agreement*: equal "
     "answers with a retrain of the same algorithm, geometric mean."
 )
-_PRINTED = (
-    "method", "row", "efficiency", "effectiveness", "consistency", "certificate", "source", "note",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,12 +324,27 @@ def attack_value(
 
 def report_tables(records: Sequence[Record], options: Options) -> list[Table]:
     """Return every table but the main one."""
-    by_people = [(removed, lines_of(records, removed)) for removed in options.removed]
-    tables = [_short_table(lines, removed) for removed, lines in by_people if lines]
-    tables += [_dataset_table(records, dataset) for dataset in _datasets(records)]
-    tables.append(_published_table())
-    errors = _error_table(records)
-    return [*tables, errors] if errors.rows else tables
+    tables = []
+    for removed in options.removed:
+        people = (
+            "1 person after the other" if removed == "1" else f"{removed} of the people at once"
+        )
+        if lines := lines_of(records, removed):
+            tables.append(_make_table(f"Removed: {people}", _SHORT, lines))
+    for dataset in _datasets(records):
+        good = [r for r in records if r["cell"]["dataset"] == dataset and r["evaluation"]]
+        titles = dict.fromkeys(f"{r['cell']['family']}: {r['data']}" for r in good)
+        note = "; ".join(titles) + ". *floor*: agreement of one retrain with another."
+        tables.append(_make_table(f"Data set: {dataset}", _DATASET, good, note))
+    note = "Least, geometric mean and largest over experiments, as printed. Formulas are theory."
+    tables.append(_make_table("What the survey printed", _PRINTED, PUBLISHED, note))
+    failed = [record for record in records if record["error"] is not None]
+    return [*tables, _make_table("Cells that failed", _ERRORS, failed)] if failed else tables
+
+
+def _make_table(title: str, columns: Columns, items: Sequence[Any], note: str = "") -> Table:
+    rows = [[make_cell(item) for make_cell in columns.values()] for item in items]
+    return Table(title, [*columns], rows, note)
 
 
 def main_table(records: Sequence[Record]) -> Table:
@@ -293,23 +357,10 @@ def main_table(records: Sequence[Record]) -> Table:
 def brief_table(records: Sequence[Record]) -> Table:
     """Return the main table with one line for each method and setting, for narrow places."""
     lines = lines_of(records)
-    rows = [
-        (
-            same.name,
-            same.setting,
-            same.removed,
-            _without_formula(_efficiency(same)[1]),
-            _without_formula(_efficiency(ordinary)[1]),
-            _effectiveness(same),
-            _effectiveness(ordinary),
-            _without_formula(_consistency(same, same.published)[1]),
-            same.certificate,
-            _attack(records, same, "rmia", "AUC"),
-        )
-        for same, ordinary in zip(lines[::2], lines[1::2], strict=True)
-    ]
+    pairs = [*zip(lines[::2], lines[1::2], strict=True)]
+    attacks: Columns = {"RMIA AUC (floor)": lambda both: _attack(records, both[0], "rmia", "AUC")}
     names = ", ".join(_datasets(records)) or "nothing"
-    return Table("In short", _BRIEF, rows, _BRIEF_NOTE.format(sets=names))
+    return _make_table("In short", _BRIEF | attacks, pairs, _BRIEF_NOTE.format(sets=names))
 
 
 def _without_formula(cell: Any) -> Any:
@@ -394,94 +445,99 @@ def _attack(records: Sequence[Record], line: Line, attack: str, measure: str) ->
     return "-" if pair is None else f"{pair[0]:.3g} ({pair[1]:.3g})"
 
 
-def _short_table(lines: Sequence[Line], removed: str) -> Table:
-    people = "1 person after the other" if removed == "1" else f"{removed} of the people at once"
-    rows = [
-        (
-            line.name,
-            line.setting,
-            line.baseline,
-            *map(_factor, line.efficiency),
-            f"{line.effectiveness.high:.2f}",
-            f"{line.consistency.mean:.4g}",
-            f"{line.certifiability.mean:.2g}",
-            len(line.datasets),
-            line.failed,
-        )
-        for line in lines
-    ]
-    return Table(f"Removed: {people}", _SHORT, rows)
-
-
-def _dataset_table(records: Sequence[Record], dataset: str) -> Table:
-    good = [
-        record
-        for record in records
-        if record["cell"]["dataset"] == dataset and record["evaluation"] is not None
-    ]
-    titles = dict.fromkeys(f"{r['cell']['family']}: {r['data']}" for r in good)
-    note = "; ".join(titles) + ". *floor*: agreement of one retrain with another."
-    return Table(f"Data set: {dataset}", _DATASET, [_dataset_row(r) for r in good], note)
-
-
-def _dataset_row(record: Record) -> tuple[Any, ...]:
-    cell, evaluation = record["cell"], record["evaluation"]
-    both = same, ordinary = [evaluation["measures"][baseline] for baseline in BASELINES]
-    floor, seconds = evaluation["floor"].get("output consistency"), evaluation["seconds"]
-    return (
-        f"{cell['method']} ({cell['family']})",
-        record["setting"],
-        cell["removed"],
-        *(_interval(**each["efficiency"]) for each in both),
-        *(f"{100 * each['effectiveness']['value']:.2f}" for each in both),
-        f"{same['output consistency']['value']:.4g}",
-        "-" if floor is None else f"{floor['value']:.4g}",
-        f"{ordinary['output consistency']['value']:.4g}",
-        f"{same['certifiability']['value']:.3g}",
-        *(f"{1000 * seconds[name]['value']:.3g}" for name in ("forget", *BASELINES)),
-        *(f"{evaluation['scores'][name]['value']:.4f}" for name in ("unlearned", BASELINES[1])),
-    )
-
-
-def _interval(*, value: float, low: float | None, high: float | None, **_: Any) -> str:
+def _interval(record: Record, baseline: str) -> str:
+    measure = record["evaluation"]["measures"][baseline]["efficiency"]
+    low, high = measure["low"], measure["high"]
     ends = "" if low is None or high is None else f" [{_factor(low)}, {_factor(high)}]"
-    return _factor(value) + ends
+    return _factor(measure["value"]) + ends
 
 
-def _published_table() -> Table:
-    def as_printed(value: Spread | str | None, unit: str) -> str:
-        if value is None or isinstance(value, str):
-            return value or "not reported"
-        return " / ".join(f"{number:.6g}{unit}" for number in value)
-
-    rows = [
-        (
-            line.method,
-            line.row or "-",
-            as_printed(line.efficiency, "x"),
-            line.effectiveness,
-            as_printed(line.consistency, ""),
-            line.certificate,
-            line.source,
-            line.note,
-        )
-        for line in PUBLISHED
-    ]
-    note = "Least, geometric mean and largest over experiments, as printed. Formulas are theory."
-    return Table("What the survey printed", _PRINTED, rows, note)
+def _measured(record: Record, baseline: str, name: str, form: str, factor: float = 1) -> str:
+    value = record["evaluation"]["measures"][baseline][name]["value"]
+    return format(factor * value, form)
 
 
-def _error_table(records: Sequence[Record]) -> Table:
-    """Return the cells that failed, and why."""
-    names = ("dataset", "method", "setting", "removed", "kind")
-    failed = [record for record in records if record["error"] is not None]
-    rows = [
-        (
-            *(record["cell"][name] for name in names),
-            record["error"]["kind"],
-            record["error"]["text"],
-        )
-        for record in failed
-    ]
-    columns = ("data set", "method", "setting", "people", "kind", "error", "text")
-    return Table("Cells that failed", columns, rows)
+def _agreement_floor(record: Record) -> str:
+    floor = record["evaluation"]["floor"].get("output consistency")
+    return "-" if floor is None else f"{floor['value']:.4g}"
+
+
+def _seconds(record: Record, name: str) -> str:
+    return f"{1000 * record['evaluation']['seconds'][name]['value']:.3g}"
+
+
+def _score(record: Record, name: str) -> str:
+    return f"{record['evaluation']['scores'][name]['value']:.4f}"
+
+
+def _as_printed(value: Spread | str | None, unit: str) -> str:
+    if value is None or isinstance(value, str):
+        return value or "not reported"
+    return " / ".join(f"{number:.6g}{unit}" for number in value)
+
+
+_SAME, _OTHER = BASELINES
+# Of a line.
+_SHORT: Columns = {
+    "method": lambda line: line.name,
+    "setting": lambda line: line.setting,
+    "against": lambda line: line.baseline,
+    ("efficiency", "min"): lambda line: _factor(line.efficiency.low),
+    ("efficiency", "g. mean"): lambda line: _factor(line.efficiency.mean),
+    ("efficiency", "max"): lambda line: _factor(line.efficiency.high),
+    ("effectiveness", "worst, points"): lambda line: f"{line.effectiveness.high:.2f}",
+    ("consistency", "g. mean %"): lambda line: f"{line.consistency.mean:.4g}",
+    ("certificate", "SAPE %"): lambda line: f"{line.certifiability.mean:.2g}",
+    "data sets": lambda line: len(line.datasets),
+    "failed": lambda line: line.failed,
+}
+# Of both lines of a setting.
+_BRIEF: Columns = {
+    "method": lambda both: both[0].name,
+    "setting": lambda both: both[0].setting,
+    "people": lambda both: both[0].removed,
+    "x same algorithm": lambda both: _without_formula(_efficiency(both[0])[1]),
+    "x ordinary model": lambda both: _without_formula(_efficiency(both[1])[1]),
+    "points off: same": lambda both: _effectiveness(both[0]),
+    "points off: ordinary": lambda both: _effectiveness(both[1]),
+    "agreement %": lambda both: _without_formula(_consistency(both[0], both[0].published)[1]),
+    "claim": lambda both: both[0].certificate,
+}
+# Of a record.
+_DATASET: Columns = {
+    "method": lambda r: f"{r['cell']['method']} ({r['cell']['family']})",
+    "setting": lambda r: r["setting"],
+    "people": lambda r: r["cell"]["removed"],
+    ("efficiency", "same"): lambda r: _interval(r, _SAME),
+    ("efficiency", "ordinary"): lambda r: _interval(r, _OTHER),
+    ("effectiveness", "same"): lambda r: _measured(r, _SAME, "effectiveness", ".2f", 100),
+    ("effectiveness", "ordinary"): lambda r: _measured(r, _OTHER, "effectiveness", ".2f", 100),
+    ("agreement %", "same"): lambda r: _measured(r, _SAME, "output consistency", ".4g"),
+    ("agreement %", "floor"): _agreement_floor,
+    ("agreement %", "ordinary"): lambda r: _measured(r, _OTHER, "output consistency", ".4g"),
+    ("SAPE %", "same"): lambda r: _measured(r, _SAME, "certifiability", ".3g"),
+    ("ms", "request"): lambda r: _seconds(r, "forget"),
+    ("ms", "retrain"): lambda r: _seconds(r, _SAME),
+    ("ms", "ordinary"): lambda r: _seconds(r, _OTHER),
+    ("accuracy", "unlearned"): lambda r: _score(r, "unlearned"),
+    ("accuracy", "ordinary"): lambda r: _score(r, _OTHER),
+}
+_ERRORS: Columns = {
+    "data set": lambda r: r["cell"]["dataset"],
+    "method": lambda r: r["cell"]["method"],
+    "setting": lambda r: r["cell"]["setting"],
+    "people": lambda r: r["cell"]["removed"],
+    "kind": lambda r: r["cell"]["kind"],
+    "error": lambda r: r["error"]["kind"],
+    "text": lambda r: r["error"]["text"],
+}
+_PRINTED: Columns = {
+    "method": lambda known: known.method,
+    "row": lambda known: known.row or "-",
+    "efficiency": lambda known: _as_printed(known.efficiency, "x"),
+    "effectiveness": lambda known: known.effectiveness,
+    "consistency": lambda known: _as_printed(known.consistency, ""),
+    "certificate": lambda known: known.certificate,
+    "source": lambda known: known.source,
+    "note": lambda known: known.note,
+}

@@ -7,21 +7,14 @@ from typing import Annotated
 
 import typer
 
-from letheon.cli import _ledgers, _requests, _serve, _tools
+from letheon.cli import _command, _ledgers, _requests, _serve, _tools
 from letheon.cli._audits import audits
 from letheon.cli._certificates import certs, receipts
-from letheon.cli._command import (
-    LedgerCommand,
-    PlainCommand,
-    ScriptedGroup,
-    flag,
-    ledger_command,
-    make_group,
-)
+from letheon.cli._command import ledger_command
 
 __all__ = ["app"]
 
-app = make_group("letheon", "Models that can forget people.", cls=ScriptedGroup)
+app = _command.make_group("letheon", "Models that can forget people.", cls=_command.ScriptedGroup)
 
 
 def _show_version(wanted: bool) -> None:
@@ -35,18 +28,18 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def main(
     version: Annotated[
-        bool, flag("--version", "Show the version.", callback=_show_version, is_eager=True)
+        bool, _command.flag("--version", "Show the version.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
     """Models that can forget people."""
 
 
 for command in (_tools.demo, _tools.plan, _tools.inspect, _tools.datasets, _tools.bench):
-    app.command(cls=PlainCommand)(command)
+    app.command(cls=_command.PlainCommand)(command)
 
 _LEDGER, _DESK = "The erasure ledger", "The erasure desk"
 ledger_command(app, opens=False, rich_help_panel=_LEDGER)(_ledgers.init)
-app.command(cls=LedgerCommand, rich_help_panel=_LEDGER)(_serve.worker)
+app.command(cls=_command.LedgerCommand, rich_help_panel=_LEDGER)(_serve.worker)
 ledger_command(app, opens=False, rich_help_panel=_LEDGER)(_ledgers.doctor)
 for group in (
     _requests.models,
@@ -60,5 +53,5 @@ for group in (
     _ledgers.stores,
 ):
     app.add_typer(group, rich_help_panel=_LEDGER)
-app.command(cls=LedgerCommand, rich_help_panel=_DESK)(_serve.serve)
+app.command(cls=_command.LedgerCommand, rich_help_panel=_DESK)(_serve.serve)
 app.add_typer(_serve.tokens, rich_help_panel=_DESK)

@@ -13,8 +13,6 @@ from letheon.verifier import EXIT_CODES, SMALL, read_capped
 if TYPE_CHECKING:
     from letheon.audit import AuditReport
 
-__all__ = ["audits"]
-
 audits = _command.make_group("audit", "Check what a ledger exported; needs no ledger.")
 
 Bundle = Annotated[Path, argument("BUNDLE", "Folder that `letheon ledger export` wrote.")]
@@ -139,7 +137,7 @@ def report(
     strict : bool
         What was skipped counts as failed.
     """
-    found = _audit(
+    outcome = _audit(
         bundle,
         key,
         model=model,
@@ -149,8 +147,8 @@ def report(
         **_search_options(store, markers),
     )
     if html is not None:
-        found.to_html(html)
-    return _report_answer(found, "failed" if strict and found.skipped else found.verdict)
+        outcome.to_html(html)
+    return _report_answer(outcome, "failed" if strict and outcome.skipped else outcome.verdict)
 
 
 @ledger_command(audits, "verifier", opens=False)
@@ -216,14 +214,15 @@ def _verdict_on(report: "AuditReport", level: str) -> str:
     """Return the verdict on the models that a level is about; other kinds are not asked for."""
     kinds = {subject["model"]: subject["guarantee"]["kind"] for subject in report.subjects}
     others = [
-        one.level == level and kinds.get(one.model, _KIND[level]) != _KIND[level] for one in report
+        result.level == level and kinds.get(result.model, _KIND[level]) != _KIND[level]
+        for result in report
     ]
     results = [
-        replace(one, promised=one.promised and not is_other)
-        for one, is_other in zip(report, others, strict=True)
+        replace(result, promised=result.promised and not is_other)
+        for result, is_other in zip(report, others, strict=True)
     ]
     verdict = replace(report, results=tuple(results)).verdict
-    is_shown = any(one.verdict == "pass" for one in report.of(level))
+    is_shown = any(result.verdict == "pass" for result in report.of(level))
     return "incomplete" if verdict == "passed" and not is_shown else verdict
 
 
@@ -235,8 +234,13 @@ def _report_answer(report: "AuditReport", verdict: str) -> Answer:
     parts += [f"it covers: {report.scope}"] if report.scope else []
     words = {"fail": "FAIL"}
     rows = [
-        (one.level, one.model or "all", words.get(one.verdict, one.verdict), one.reason)
-        for one in report
+        (
+            result.level,
+            result.model or "all",
+            words.get(result.verdict, result.verdict),
+            result.reason,
+        )
+        for result in report
     ]
     columns = ("level", "model", "verdict", "reason")
     listing = Listing(columns, rows, empty="", folds="reason")

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from letheon.ledger import Ledger
     from letheon.ledger.certificates.receipt_codes import OpenedReceipt
 
-__all__ = ["certs", "read_statements", "receipts"]
-
 certs = _command.make_group("cert", "Certificates of unlearning.")
 receipts = _command.make_group("receipt", "Receipts of people who were erased.")
 
@@ -103,12 +101,12 @@ def show_certificate(
 
     Example: letheon cert show 3
     """
-    found = _find(certificate, ledger, purge=purge)
-    statement, identity = _statement(found.data), verifier.certificate_id(found.data)
-    purged = None if found.purge is None else found.purge != _NOT_YET
-    document = {"id": identity, "purged": purged, "purge": found.purge, "statement": statement}
+    envelope = _find(certificate, ledger, purge=purge)
+    statement, identity = _statement(envelope.data), verifier.certificate_id(envelope.data)
+    purged = None if envelope.purge is None else envelope.purge != _NOT_YET
+    document = {"id": identity, "purged": purged, "purge": envelope.purge, "statement": statement}
     if statement["predicateType"] == UNLEARNING:
-        lines = _certificate_facts(statement, identity, found.purge)
+        lines = _certificate_facts(statement, identity, envelope.purge)
     elif statement["predicateType"] == verifier.PURGE:
         lines = _attestation_facts(statement["predicate"], identity)
     else:
@@ -136,13 +134,13 @@ def verify_certificate(
     keys : DIR, by default beside the file's folder
         Folder with the ledger's key rotations and revocations.
     """
-    found = _find(certificate, ledger, purge=purge)
-    pinned = found.pinned if key is None else _command.read_public_key(key)
+    envelope = _find(certificate, ledger, purge=purge)
+    pinned = envelope.pinned if key is None else _command.read_public_key(key)
     if pinned is None:
         raise UsageError("a file is verified with --key KEY, from a source that you trust")
-    beside = found.statements if keys is None else read_statements(_command.require_folder(keys))
+    beside = envelope.statements if keys is None else read_statements(_command.require_folder(keys))
     try:
-        opened = verifier.open_envelope(found.data, Trust.from_pinned(pinned, beside))
+        opened = verifier.open_envelope(envelope.data, Trust.from_pinned(pinned, beside))
     except Refused as error:
         document = {"verified": False, "reason": str(error), "key": pinned}
         return Answer(document, f"does NOT hold: {error}", status=_command.FAILED)
@@ -443,12 +441,12 @@ def _post(desk: str, name: str, body: dict[str, str]) -> dict[str, Any]:
     data, address = json.dumps(body).encode(), f"{desk.rstrip('/')}/api/v1/receipts/{name}"
     try:
         with urlopen(Request(address, data, headers), timeout=_WAIT_SECONDS) as answer:
-            found = json.loads(answer.read(SMALL))
+            document = json.loads(answer.read(SMALL))
     except HTTPError as error:
         raise LedgerError(f"the desk answered {error.code}; ask it again later") from None
     except ValueError:
         raise LedgerError("the desk answered something else than JSON") from None
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 def _verify(receipt: bytes, bundle: Path, key: str | None) -> list[Verdict]:
@@ -460,12 +458,14 @@ def _verify(receipt: bytes, bundle: Path, key: str | None) -> list[Verdict]:
 
 
 def _is_covered(verdicts: list[Verdict]) -> bool:
-    covers = [one.passed for one in verdicts if one.level == "W1"]
-    return all(covers) and all(one.passed is not False for one in verdicts)
+    covers = [verdict.passed for verdict in verdicts if verdict.level == "W1"]
+    return all(covers) and all(verdict.passed is not False for verdict in verdicts)
 
 
 def _verdict_lines(verdicts: list[Verdict]) -> str:
-    return "\n".join(f"{one.level}  {_WORDS[one.passed]:8}{one.reason}" for one in verdicts)
+    return "\n".join(
+        f"{verdict.level}  {_WORDS[verdict.passed]:8}{verdict.reason}" for verdict in verdicts
+    )
 
 
 def _write(path: Path, data: bytes) -> None:

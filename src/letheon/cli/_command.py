@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_origin
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -63,11 +63,6 @@ def value(
     return typer.Option(
         *names, metavar=metavar, help=about, show_default=default or True, **options
     )
-
-
-def count(least: int, about: str, default: str = "") -> Any:
-    """Return an option with a whole number."""
-    return value("N", about, default, parser=whole_number(least))
 
 
 def flag(name: str, about: str, **options: Any) -> Any:
@@ -235,25 +230,29 @@ _ENTRY = re.compile(r"^(\w+) : (.+)\n((?: {4}.+\n?)+)", re.MULTILINE)
 
 
 def document_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the help that the section Parameters of its docstring holds.
+    """Make the parameters of a function those of a command, with the help from its docstring.
 
-    Parameters that are given by position are arguments of the command line, others are options. The
-    type is shown as the placeholder; ``by default`` says in words what is taken without the option.
+    Parameters that are given by position are arguments of the command line, others are options. In
+    the section Parameters the type is the placeholder that is shown, and ``by default`` says in
+    words what is taken without the option. Without docstrings (``python -OO``) only help is lost.
     """
     about, _, section = (inspect.getdoc(function) or "").partition("\n\nParameters\n----------\n")
-    parameters = inspect.signature(function).parameters
-    for name, kind, text in _ENTRY.findall(section):
-        metavar, _, default = kind.partition(", by default ")
-        options: dict[str, Any] = {"help": " ".join(text.split()), "show_default": default or True}
-        names: tuple[str, ...] = ()
-        if not metavar.startswith("{"):
-            options["metavar"] = metavar
-        if metavar == "bool":
-            options["metavar"] = ""
-            names = () if parameters[name].default else (f"--{name.replace('_', '-')}",)
-        is_option = parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
-        info = typer.Option(*names, **options) if is_option else typer.Argument(**options)
-        function.__annotations__[name] = Annotated[function.__annotations__[name], info]
+    entries = {name: (kind, text) for name, kind, text in _ENTRY.findall(section)}
+    for name, parameter in inspect.signature(function).parameters.items():
+        annotation, is_keyword = parameter.annotation, parameter.kind is parameter.KEYWORD_ONLY
+        if isinstance(annotation, str):  # the ledger that `ledger_command` opens
+            continue
+        info = typer.Option() if is_keyword else typer.Argument()
+        if get_origin(annotation) is Annotated:
+            annotation, info = annotation.__origin__, annotation.__metadata__[0]
+        if annotation is bool and not parameter.default and not info.param_decls:
+            info.param_decls = (f"--{name.replace('_', '-')}",)
+        if name in entries:
+            metavar, _, default = entries[name][0].partition(", by default ")
+            info.help, info.show_default = " ".join(entries[name][1].split()), default or True
+            if not metavar.startswith("{"):
+                info.metavar = metavar if annotation is not bool else ""
+        function.__annotations__[name] = Annotated[annotation, info]
     function.__doc__ = about
     return function
 
@@ -391,9 +390,9 @@ def error_text(error: BaseException) -> str:
 
 def _is_missing_package(error: BaseException) -> bool:
     """Whether an extra is not installed; a module of letheon that is not there is another thing."""
-    for one in (error, error.__cause__):
-        if isinstance(one, ModuleNotFoundError):
-            return (one.name or "letheon").partition(".")[0] != "letheon"
+    for each in (error, error.__cause__):
+        if isinstance(each, ModuleNotFoundError):
+            return (each.name or "letheon").partition(".")[0] != "letheon"
     return False
 
 

@@ -4,22 +4,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import typer
+
 from letheon.cli import _command
 from letheon.cli._certificates import read_statements
-from letheon.cli._command import (
-    Answer,
-    Listing,
-    ledger_command,
-    usage_errors,
-    value,
-)
+from letheon.cli._command import Answer, Listing, ledger_command, usage_errors
 from letheon.exceptions import LedgerError, LedgerMissingError
 from letheon.verifier import Refused, Trust, check_chain, check_purge, search_gaps
 
 if TYPE_CHECKING:
     from letheon.ledger import Adoption, Finding, Ledger
-
-__all__ = ["doctor", "init", "keys", "ledgers", "stores"]
 
 ledgers = _command.make_group("ledger", "The ledger as a whole.")
 keys = _command.make_group("key", "Keys that certificates are signed with.")
@@ -117,11 +111,11 @@ def _finding(check: str, level: Any, text: str) -> "Finding":
     return Finding(check, level, text)
 
 
-def _findings_answer(found: "Sequence[Finding]", *, empty: str) -> Answer:
-    rows = [(one.level, one.check, one.text) for one in found]
-    status = _command.FAILED if any(one.level == "error" for one in found) else 0
+def _findings_answer(findings: "Sequence[Finding]", *, empty: str) -> Answer:
+    rows = [(finding.level, finding.check, finding.text) for finding in findings]
+    status = _command.FAILED if any(finding.level == "error" for finding in findings) else 0
     shown = Listing(("", "check", "found"), rows, empty=empty, folds="found")
-    return Answer(found, shown, status=status)
+    return Answer(findings, shown, status=status)
 
 
 @ledger_command(ledgers, "verify")
@@ -137,9 +131,9 @@ def verify(opened: "Ledger", *, key: str | None = None) -> Answer:
     key : KEY, by default that of the ledger
         First public key: 64 hexadecimal digits, or a file of them.
     """
-    found = [one for one in opened.doctor() if one.check in _SIGNED]
+    findings = [finding for finding in opened.doctor() if finding.check in _SIGNED]
     pinned = opened.public_key if key is None else _command.read_public_key(key)
-    return _findings_answer([*found, _check_signed(opened, pinned)], empty="nothing is signed")
+    return _findings_answer([*findings, _check_signed(opened, pinned)], empty="nothing is signed")
 
 
 def _check_signed(opened: "Ledger", pinned: str) -> "Finding":
@@ -232,35 +226,35 @@ def adopt(opened: "Ledger", *, yes: bool = False) -> Answer:
     yes : bool
         Do it; otherwise only say what is lost.
     """
-    found = opened.adopt_database(yes=yes)
-    status = _command.REFUSED if found.differences and not found.is_done else 0
-    return Answer(found, "\n".join(_describe_adoption(found)), status=status)
+    adoption = opened.adopt_database(yes=yes)
+    status = _command.REFUSED if adoption.differences and not adoption.is_done else 0
+    return Answer(adoption, "\n".join(_describe_adoption(adoption)), status=status)
 
 
-def _describe_adoption(found: "Adoption") -> Iterator[str]:
-    if not found.differences:
+def _describe_adoption(adoption: "Adoption") -> Iterator[str]:
+    if not adoption.differences:
         yield "database and files agree; there is nothing to adopt"
         return
-    yield from (f"differs: {text}" for text in found.differences)
+    yield from (f"differs: {text}" for text in adoption.differences)
     for kind in ("certificates", "checkpoints", "purges"):
-        numbers: tuple[int, ...] = getattr(found, kind)
+        numbers: tuple[int, ...] = getattr(adoption, kind)
         if numbers:
             listed = ", ".join(map(str, numbers[:_LISTED])) + (
                 "" if len(numbers) <= _LISTED else ", ..."
             )
             yield f"{kind} moved to superseded/: {len(numbers)} ({listed})"
-    yield f"models that only the files know, destroyed by the next worker: {found.n_models}"
+    yield f"models that only the files know, destroyed by the next worker: {adoption.n_models}"
     yield (
-        f"files that no version names, destroyed by the next worker: {found.n_blobs} blobs, "
-        f"{found.n_keys} keys, {found.n_proofs} proofs"
+        f"files that no version names, destroyed by the next worker: {adoption.n_blobs} blobs, "
+        f"{adoption.n_keys} keys, {adoption.n_proofs} proofs"
     )
-    for name in found.models:
+    for name in adoption.models:
         yield f"model {name!r} cannot be read any more: its files or its key are gone"
-    for request in found.requests:
+    for request in adoption.requests:
         yield f"request {request}: its ids cannot be read any more; file it again, then cancel it"
     yield (
         "this database is accepted; the log records it"
-        if found.is_done
+        if adoption.is_done
         else "nothing was changed; if the newer database is lost for good, add --yes"
     )
 
@@ -316,12 +310,7 @@ def rotate(opened: "Ledger") -> Answer:
 
 
 @ledger_command(keys, "revoke")
-def revoke(
-    opened: "Ledger",
-    keyid: str,
-    *,
-    after: Annotated[int, value("N", "Certificates up to this number stay trusted.", min=0)],
-) -> Answer:
+def revoke(opened: "Ledger", keyid: str, *, after: Annotated[int, typer.Option(min=0)]) -> Answer:
     """State that a key is not to be trusted after a certificate; rotate first.
 
     Example: letheon key revoke
@@ -331,6 +320,8 @@ def revoke(
     ----------
     keyid : KEY
         Id of the key, in full.
+    after : N
+        Certificates up to this number stay trusted.
     """
     with usage_errors():
         opened.keys.revoke(keyid, after=after)
@@ -346,9 +337,7 @@ def add_store(
     *,
     owner: str = "operator",
     scope: str = "copies",
-    days: Annotated[
-        int | None, value("N", "A backup that expires by itself after so many days.", min=1)
-    ] = None,
+    days: Annotated[int | None, typer.Option(min=1)] = None,
 ) -> Answer:
     """Register a folder that every purge looks through.
 
@@ -364,6 +353,8 @@ def add_store(
         Who keeps it clean.
     scope : CODE
         What lies in it.
+    days : N
+        A backup that expires by itself after so many days.
     """
     path = _command.require_folder(folder)
     with usage_errors(), _command.print_warnings():
@@ -377,10 +368,10 @@ def list_stores(opened: "Ledger") -> Answer:
 
     Example: letheon store list
     """
-    found = opened.stores.list()
-    rows = [(one.name, one.path, one.owner, one.scope, one.days) for one in found]
+    folders = opened.stores.list()
+    rows = [(store.name, store.path, store.owner, store.scope, store.days) for store in folders]
     columns = ("store", "folder", "owner", "scope", "days")
-    return Answer(found, Listing(columns, rows, empty="no folder is registered", folds="folder"))
+    return Answer(folders, Listing(columns, rows, empty="no folder is registered", folds="folder"))
 
 
 @ledger_command(stores, "remove")
@@ -394,7 +385,7 @@ def remove_store(opened: "Ledger", name: str) -> Answer:
     name : NAME
         Name of the store.
     """
-    if name not in {one.name for one in opened.stores.list()}:
+    if name not in {store.name for store in opened.stores.list()}:
         raise LedgerMissingError(f"there is no store {name!r}; `letheon store list` shows all")
     opened.stores.remove(name)
     return Answer({"store": name}, f"{name} is not looked through any more")

@@ -5,13 +5,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import typer
+
 from letheon.cli import _command
 from letheon.cli._command import Answer, Listing, UsageError, argument, ledger_command, value
 
 if TYPE_CHECKING:
     from letheon.ledger import Ledger, Model, ModelFiles, Request
-
-__all__ = ["models", "requests"]
 
 models = _command.make_group("model", "Models that people can be erased from.")
 requests = _command.make_group("request", "Requests of people to be erased.")
@@ -32,16 +32,10 @@ def add_model(
     ids: str | None = None,
     tenant: _command.Tenant = "default",
     dataset: str | None = None,
-    trusted: Annotated[
-        list[str] | None,
-        value("CLASS", "A class that the file may use, with any settings.", name="--trust"),
-    ] = None,
+    trusted: Annotated[list[str] | None, typer.Option("--trust")] = None,
     test: Path | None = None,
     releases: Literal["labels-only", "latest-only", "every-version"] | None = None,
-    max_memory: Annotated[
-        int | None,
-        value("BYTES", "Memory that loading the model may take.", "64 MiB + 4 x FILE", min=1),
-    ] = None,
+    max_memory: Annotated[int | None, typer.Option(min=1)] = None,
 ) -> Answer:
     """Register a saved model with the rows that it was fitted on.
 
@@ -64,10 +58,14 @@ def add_model(
         Column of the ids, in a table.
     dataset : NAME, by default NAME
         Name of the data.
+    trusted : CLASS
+        A class that the file may use, with any settings.
     test : FILE
         Rows by which effectiveness is estimated, in the same form.
     releases : {"labels-only", "latest-only", "every-version"}, by default what its guarantee covers
         What of the model leaves the house.
+    max_memory : BYTES, by default 64 MiB + 4 x FILE
+        Memory that loading the model may take.
     """
     from letheon.ledger import ModelFiles
 
@@ -111,14 +109,21 @@ def list_models(opened: "Ledger", tenant: OfTenant = None) -> Answer:
 
     Example: letheon model list --json
     """
-    found = opened.models.list(tenant=tenant)
+    entries = opened.models.list(tenant=tenant)
     rows = [
-        (one.name, one.tenant, one.method, f"{one.n_rows:,}", one.head.number, one.head.sequence)
-        for one in found
+        (
+            entry.name,
+            entry.tenant,
+            entry.method,
+            f"{entry.n_rows:,}",
+            entry.head.number,
+            entry.head.sequence,
+        )
+        for entry in entries
     ]
     columns = ("model", "tenant", "method", "rows", "version", "certificate")
     shown = Listing(columns, rows, empty="no model is registered yet", folds="model")
-    return Answer([one.to_dict() for one in found], shown)
+    return Answer([entry.to_dict() for entry in entries], shown)
 
 
 @ledger_command(models, "show")
@@ -132,20 +137,22 @@ def show_model(opened: "Ledger", name: str, *, tenant: _command.Tenant = "defaul
     name : NAME
         Name of the model.
     """
-    found = opened.models.versions(name, tenant=tenant)
+    versions = opened.models.versions(name, tenant=tenant)
     rows = [
         (
-            one.number,
-            one.sequence,
-            f"{one.live:,}",
-            f"{one.published_at:%Y-%m-%d %H:%M}",
-            _state_of(one),
-            f"{one.address[:16]}…",
+            version.number,
+            version.sequence,
+            f"{version.live:,}",
+            f"{version.published_at:%Y-%m-%d %H:%M}",
+            _state_of(version),
+            f"{version.address[:16]}…",
         )
-        for one in found
+        for version in versions
     ]
     columns = ("version", "certificate", "rows", "published", "is", "SHA-256")
-    return Answer([one.to_dict() for one in found], Listing(columns, rows, empty="no version"))
+    return Answer(
+        [version.to_dict() for version in versions], Listing(columns, rows, empty="no version")
+    )
 
 
 def _state_of(version: Any) -> str:
@@ -194,8 +201,8 @@ def add_request(
         Legal ground.
     """
     if bool(people) == (ids_file is not None):
-        given = "both are" if people else "nobody is"
-        raise UsageError(f"{given} named; give ids, or --ids-file FILE")
+        problem = "both are" if people else "nobody is"
+        raise UsageError(f"{problem} named; give ids, or --ids-file FILE")
     ids = people or _command.read_lines(str(ids_file))
     is_numeric = opened.models.has_integer_ids(model, tenant=tenant)
     with _command.usage_errors():
@@ -240,21 +247,21 @@ def list_requests(
         In this state only.
     """
     with _command.usage_errors():
-        found = opened.requests.list(model=model, state=state, tenant=tenant)
+        entries = opened.requests.list(model=model, state=state, tenant=tenant)
     now, calendar = datetime.now(UTC), opened.settings.calendar
     rows = [
         (
-            one.id,
-            one.model,
-            one.state,
-            one.due_on,
-            one.days_left(now, calendar) if one.is_open else None,
-            one.certificate,
+            entry.id,
+            entry.model,
+            entry.state,
+            entry.due_on,
+            entry.days_left(now, calendar) if entry.is_open else None,
+            entry.certificate,
         )
-        for one in found
+        for entry in entries
     ]
     columns = ("request", "model", "state", "due on", "days", "cert.")
-    return Answer(found, Listing(columns, rows, empty="no request", folds="model"))
+    return Answer(entries, Listing(columns, rows, empty="no request", folds="model"))
 
 
 @ledger_command(requests, "show")
@@ -346,7 +353,7 @@ def hold(
     opened: "Ledger",
     request_id: RequestId,
     ground: Ground,
-    until: Annotated[datetime, value("DAY", "Until this day.", formats=["%Y-%m-%d"])],
+    until: Annotated[datetime, typer.Option(formats=["%Y-%m-%d"])],
     tenant: OfTenant = None,
 ) -> Answer:
     """Put a request off on a legal ground; its clock goes on.
@@ -356,6 +363,11 @@ def hold(
 
     Example: letheon request hold 73fdb37cede78c1bdc82ac08614adaef --ground litigation-hold
     --until 2027-03-01
+
+    Parameters
+    ----------
+    until : DAY
+        Until this day.
     """
     return _change(
         opened.requests.hold, request_id, tenant=tenant, ground=ground, until=until.date()
@@ -395,7 +407,7 @@ def extend(opened: "Ledger", request_id: RequestId, tenant: OfTenant = None) -> 
 def tell(
     opened: "Ledger",
     request_id: RequestId,
-    recipients: Annotated[int, value("N", "So many more recipients were told.", min=1)],
+    recipients: Annotated[int, typer.Option(min=1)],
     tenant: OfTenant = None,
 ) -> Answer:
     """Record that recipients of the data were told of the erasure (GDPR, Article 19).
@@ -403,6 +415,11 @@ def tell(
     Those who were told before the purge are counted in its attestation.
 
     Example: letheon request tell 73fdb37cede78c1bdc82ac08614adaef --recipients 2
+
+    Parameters
+    ----------
+    recipients : N
+        So many more recipients were told.
     """
     return _change(
         opened.requests.record_recipients, request_id, tenant=tenant, recipients=recipients
@@ -413,11 +430,16 @@ def tell(
 def close(
     opened: "Ledger",
     request_id: RequestId,
-    recipients: Annotated[int, value("N", "So many more recipients were told.", min=0)] = 0,
+    recipients: Annotated[int, typer.Option(min=0)] = 0,
     tenant: OfTenant = None,
 ) -> Answer:
     """Close a purged request: the person was answered.
 
     Example: letheon request close 73fdb37cede78c1bdc82ac08614adaef --recipients 2
+
+    Parameters
+    ----------
+    recipients : N
+        So many more recipients were told.
     """
     return _change(opened.requests.answer, request_id, tenant=tenant, recipients=recipients)

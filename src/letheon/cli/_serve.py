@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 import typer
 
 from letheon.cli import _command
-from letheon.cli._command import Answer, Listing, UsageError, flag, ledger_command, value
+from letheon.cli._command import Answer, Listing, UsageError, ledger_command, value
 from letheon.exceptions import LedgerMissingError, OldDatabaseError
 
 if TYPE_CHECKING:
     from letheon.ledger import Ledger, Step
     from letheon.service import Tokens
-
-__all__ = ["batches", "serve", "tokens", "worker"]
 
 batches = _command.make_group("batch", "Requests that are applied together.")
 tokens = _command.make_group("token", "Tokens of the desk: who may come in, and what they may do.")
@@ -34,20 +32,20 @@ def plan(opened: "Ledger", model: Model = None, tenant: _command.Tenant = "defau
 
     Example: letheon batch plan
     """
-    found = opened.plan(model, tenant=tenant)
+    plans = opened.plan(model, tenant=tenant)
     rows = [
         (
-            one.model,
-            one.n_requests,
-            one.n_rows,
-            one.earliest_due_on,
-            _when(one.decision),
-            one.decision.reason,
+            plan.model,
+            plan.n_requests,
+            plan.n_rows,
+            plan.earliest_due_on,
+            _when(plan.decision),
+            plan.decision.reason,
         )
-        for one in found
+        for plan in plans
     ]
     columns = ("model", "requests", "rows", "first due", "applied (UTC)", "why")
-    return Answer(found, Listing(columns, rows, empty="no model is registered yet", folds="model"))
+    return Answer(plans, Listing(columns, rows, empty="no model is registered yet", folds="model"))
 
 
 def _when(decision: Any) -> str:
@@ -84,10 +82,10 @@ def apply(
         steps = opened.models.retrain(retrain, tenant=tenant, apart=True)
     else:
         steps = opened.run_once(force=force, model=model, tenant=tenant, apart=True)
-    rows = [(one.what, one.model, one.sequence, one.detail) for one in steps]
-    waiting = [] if steps else [f"{one.model}: {one.detail}" for one in find_waiting(opened)]
+    rows = [(step.what, step.model, step.sequence, step.detail) for step in steps]
+    waiting = [] if steps else [f"{step.model}: {step.detail}" for step in find_waiting(opened)]
     empty = "\n".join(["nothing is due", *waiting])
-    done = {one.what for one in steps}
+    done = {step.what for step in steps}
     status = _command.FAILED if "failed" in done else _command.TRY_AGAIN if "waits" in done else 0
     columns = ("step", "model", "no.", "detail")
     return Answer(steps, Listing(columns, rows, empty=empty, folds="detail"), status=status)
@@ -96,10 +94,10 @@ def apply(
 @_command.document_options
 def worker(
     *,
-    interval: Annotated[float, value("SECONDS", "Pause between two looks.", min=0.1)] = 10.0,
+    interval: Annotated[float, typer.Option(min=0.1)] = 10.0,
     once: bool = False,
     ledger: _command.Home = None,
-    as_json: Annotated[bool, flag("--json", "Print one JSON document per line and step.")] = False,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
     """Apply requests as they become due, until a signal says stop.
 
@@ -117,8 +115,12 @@ def worker(
 
     Parameters
     ----------
+    interval : SECONDS
+        Pause between two looks.
     once : bool
         Look once, then stop.
+    as_json : bool
+        Print one JSON document per line and step.
     """
     with (
         _command.report_errors(as_json),
@@ -177,9 +179,9 @@ def _look(
 
     failed = False
     try:
-        found = cast("Generator[Step, None, None]", opened.steps(apart=True, stop=stop))
+        generator = cast("Generator[Step, None, None]", opened.steps(apart=True, stop=stop))
         # Closing it between two steps gives the lease back.
-        with contextlib.closing(found) as steps, contextlib.suppress(StoppedError):
+        with contextlib.closing(generator) as steps, contextlib.suppress(StoppedError):
             for step in steps:
                 _log(step, as_json)
                 failed = failed or step.what == "failed"
@@ -232,7 +234,7 @@ def _log(step: "Step", as_json: bool) -> None:
 def serve(
     *,
     host: str = "127.0.0.1",
-    port: Annotated[int, value("N", "Port; 0 for any that is free.", min=0, max=65535)] = 8311,
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 8311,
     database: str | None = None,
     worker: bool = True,
     certfile: Path | None = None,
@@ -240,9 +242,7 @@ def serve(
     insecure: bool = False,
     demo: bool = False,
     ledger: _command.Home = None,
-    as_json: Annotated[
-        bool, flag("--json", "Print address and new tokens as one JSON document.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
     """Serve the desk: API, pages and a worker over one ledger.
 
@@ -257,6 +257,8 @@ def serve(
     ----------
     host : ADDRESS
         Where to listen; others than loopback need HTTPS.
+    port : N
+        Port; 0 for any that is free.
     database : URL, by default a SQLite file in the folder
         PostgreSQL database of a new ledger.
     worker : bool
@@ -269,6 +271,8 @@ def serve(
         Serve others without HTTPS all the same.
     demo : bool
         Show a filled example, in a folder that is new.
+    as_json : bool
+        Print address and new tokens as one JSON document.
     """
     with _command.report_errors(as_json), contextlib.ExitStack() as stack:
         import letheon
@@ -322,9 +326,9 @@ def _greeting(opening: _Opening, url: str) -> Iterator[str]:
         yield f"A person's receipt code, for /receipt: {opening.receipt_code}"
     if not opening.tokens:
         yield "Log in with a token; `letheon token add NAME --role admin` makes one"
-    if found := opening.ledger.database_differences():
+    if differences := "; ".join(opening.ledger.database_differences()):
         yield (
-            f"Nothing can be recorded: the files are newer than the database ({'; '.join(found)}). "
+            f"Nothing can be recorded: the files are newer than the database ({differences}). "
             "Restore the newest database; `letheon ledger adopt` says what else can be done"
         )
     yield f"The desk is open at {url} (Ctrl-C closes it)"
@@ -374,7 +378,7 @@ def add_token(
     role: str,
     scopes: str | None = None,
     tenant: str | None = None,
-    days: Annotated[int, value("N", "How long it is valid.", min=1)] = 90,
+    days: Annotated[int, typer.Option(min=1)] = 90,
 ) -> Answer:
     """Make a token and print it; it is shown this once.
 
@@ -390,8 +394,10 @@ def add_token(
         Fewer scopes than the role has.
     tenant : NAME, by default everybody's
         Whose things it sees.
+    days : N
+        How long it is valid.
     """
-    wanted = None if scopes is None else [one.strip() for one in scopes.split(",")]
+    wanted = None if scopes is None else [scope.strip() for scope in scopes.split(",")]
     with _command.usage_errors():
         text, token = _tokens_of(opened).mint(name, role, scopes=wanted, tenant=tenant, days=days)
     return Answer({"token": text} | _describe_token(token), text)
@@ -403,7 +409,7 @@ def list_tokens(opened: "Ledger") -> Answer:
 
     Example: letheon token list
     """
-    found = _tokens_of(opened).listed(limit=10_000)
+    listed = _tokens_of(opened).listed(limit=10_000)
     rows = [
         (
             token.id,
@@ -413,11 +419,11 @@ def list_tokens(opened: "Ledger") -> Answer:
             token.expires_at.date(),
             token.revoked_at and token.revoked_at.date(),
         )
-        for token in found
+        for token in listed
     ]
     columns = ("id", "name", "role", "tenant", "expires", "revoked")
     empty = "no token yet; `letheon token add` makes one"
-    return Answer([_describe_token(token) for token in found], Listing(columns, rows, empty=empty))
+    return Answer([_describe_token(token) for token in listed], Listing(columns, rows, empty=empty))
 
 
 @ledger_command(tokens, "revoke")

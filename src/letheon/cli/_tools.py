@@ -9,25 +9,27 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from letheon.cli import _command
-from letheon.cli._command import argument, count, refuse, value, whole_number, whole_numbers
+from letheon.cli._command import refuse, whole_number, whole_numbers
 
 if TYPE_CHECKING:
-    import rich.table
-
-    from letheon.bench import Options, Table
+    from letheon.bench import Options
     from letheon.datasets import DatasetInfo
     from letheon.sharded import Plan
-
-__all__ = ["bench", "datasets", "demo", "inspect", "plan"]
 
 # Batches that are shown when the caller names none.
 _USUAL_REQUESTS = [1, 30]
 
 
-def demo(seed: Annotated[int, count(0, "Seed of the models.")] = 0) -> None:
+@_command.document_options
+def demo(seed: Annotated[int, typer.Option(parser=whole_number(0))] = 0) -> None:
     """Train, forget, check and save on data that ships with scikit-learn (no download).
 
     The exit status is 1 if a forgotten model differs from a fresh fit on the remaining rows.
+
+    Parameters
+    ----------
+    seed : N
+        Seed of the models.
     """
     from letheon.demo import play
 
@@ -37,20 +39,16 @@ def demo(seed: Annotated[int, count(0, "Seed of the models.")] = 0) -> None:
 
 @_command.document_options
 def plan(
-    rows: Annotated[int, argument("ROWS", "Rows to be trained on.", parser=whole_number(2))],
+    rows: Annotated[int, typer.Argument(parser=whole_number(2))],
     *,
     requests: str | None = None,
     shards: str = "1,5,20",
     slices: str = "1,10",
-    epochs: Annotated[
-        int | None, count(1, "Passes of a model without slices.", "as slices need")
-    ] = None,
+    epochs: Annotated[int | None, typer.Option(parser=whole_number(1))] = None,
     stage_data: Literal["cumulative", "new"] = "cumulative",
     one_by_one: bool = False,
-    rows_per_person: Annotated[float, value("X", "Mean rows of one person.", min=1)] = 1.0,
-    state_bytes: Annotated[
-        int | None, count(0, "Size of one saved state; adds a storage column.")
-    ] = None,
+    rows_per_person: Annotated[float, typer.Option(min=1)] = 1.0,
+    state_bytes: Annotated[int | None, typer.Option(parser=whole_number(0))] = None,
 ) -> None:
     """Show what forgetting will cost for shards x slices x requests, before any training.
 
@@ -59,16 +57,24 @@ def plan(
 
     Parameters
     ----------
+    rows : ROWS
+        Rows to be trained on.
     requests : N,N, by default 1,30 where possible
         People who leave; several numbers with commas are compared.
     shards : N,N
         Numbers of shards to compare.
     slices : N,N
         Numbers of slices per shard to compare.
+    epochs : N, by default as slices need
+        Passes of a model without slices.
     stage_data : {"cumulative", "new"}
         A stage trains on all slices so far, or on its new one only.
     one_by_one : bool
         Serve requests singly, not in one batch.
+    rows_per_person : X
+        Mean rows of one person.
+    state_bytes : N
+        Size of one saved state; adds a storage column.
     """
     from letheon.sharded import compare_plans
     from letheon.terminal import PlainConsole, print_table
@@ -149,12 +155,15 @@ def _plan_notes(plans: "list[Plan]", dropped: list[int]) -> list[str]:
     return notes
 
 
-def inspect(
-    file: Annotated[
-        Path, argument("FILE", "A file that letheon.save wrote.", exists=True, dir_okay=False)
-    ],
-) -> None:
-    """Say what is in a saved model: verified, and without building or running anything from it."""
+@_command.document_options
+def inspect(file: Annotated[Path, typer.Argument(exists=True, dir_okay=False)]) -> None:
+    """Say what is in a saved model: verified, and without building or running anything from it.
+
+    Parameters
+    ----------
+    file : FILE
+        A file that letheon.save wrote.
+    """
     from letheon.exceptions import StateError
     from letheon.persist import inspect as read_info
     from letheon.terminal import size_text
@@ -250,22 +259,13 @@ def bench(
     data: str | None = None,
     methods: str | None = None,
     removed: str | None = None,
-    seeds: Annotated[
-        int | None, count(1, "Repetitions of every experiment.", "5, quick: 2")
-    ] = None,
-    rows: Annotated[
-        int | None, count(200, "Training rows at most; nets get two fifths of them.", "5000")
-    ] = None,
+    seeds: Annotated[int | None, typer.Option(parser=whole_number(1))] = None,
+    rows: Annotated[int | None, typer.Option(parser=whole_number(200))] = None,
     attacks: bool = True,
     only: Literal["all", "linear", "forest", "deep"] = "all",
     device: str = "cpu",
-    jobs: Annotated[
-        int | None,
-        count(1, "Experiments at once, each on one core.", "2 where there are two cores"),
-    ] = None,
-    out: Annotated[Path, value("DIR", "Where results are written.", file_okay=False)] = Path(
-        "letheon-bench"
-    ),
+    jobs: Annotated[int | None, typer.Option(parser=whole_number(1))] = None,
+    out: Annotated[Path, typer.Option(file_okay=False)] = Path("letheon-bench"),
     resume: bool = False,
 ) -> None:
     """Measure all methods as the survey's Tables 2 and 3 do, with its numbers beside.
@@ -284,12 +284,20 @@ def bench(
         Methods: Naive, SISA, DaRE, Fisher, Influence, DeltaGrad, Descent-to-Delete, DeepObliviate.
     removed : N,N%, by default 1,100,1%,10%
         People who leave: numbers, or shares of all.
+    seeds : N, by default 5, quick: 2
+        Repetitions of every experiment.
+    rows : N, by default 5000
+        Training rows at most; nets get two fifths of them.
     attacks : bool
         Run attackers on models too.
     only : {"all", "linear", "forest", "deep"}
         One family of models.
     device : DEVICE
         Where nets are trained, such as cuda.
+    jobs : N, by default 2 where there are two cores
+        Experiments at once, each on one core.
+    out : DIR
+        Where results are written.
     resume : bool
         Go on where a run was stopped.
     """
@@ -353,7 +361,9 @@ def _run_bench(options: "Options", out: Path, *, resume: bool, jobs: int) -> boo
     seconds = time.perf_counter() - begin
     files = write_results(records, options, out / "report", seconds=seconds)
     console = PlainConsole()
-    print_table(console, _rich_table(brief_table(records)))
+    table = replace(brief_table(records), title="", note="")
+    shown = table.to_rich(no_wrap=table.names, pad_edge=False, collapse_padding=True)
+    print_table(console, shown)
     failed = sum(record["error"] is not None for record in records)
     console.print(f"{len(records):,} experiments in {seconds:,.0f} s, {failed:,} failed.")
     for file in files:
@@ -369,24 +379,3 @@ def _print_progress(done: int, total: int, record: dict[str, Any]) -> None:
     if error is not None:
         said += f"  FAILED {error['kind']}: {error['text']}"
     typer.echo(said, err=True)
-
-
-# Longer published values are formulas and sentences: they stand in the report only.
-_LONGEST_PUBLISHED = 16
-
-
-def _rich_table(table: "Table") -> "rich.table.Table":
-    """Return the table in short; brackets hold published numbers."""
-    from letheon.evaluation.report import Cell
-
-    rows = [
-        [
-            cell.value
-            if isinstance(cell, Cell) and len(str(cell.published)) > _LONGEST_PUBLISHED
-            else cell
-            for cell in row
-        ]
-        for row in table.rows
-    ]
-    short = replace(table, title="", rows=rows, note="")
-    return short.to_rich(no_wrap=table.names, pad_edge=False, collapse_padding=True)

@@ -269,7 +269,8 @@ class SlotRows:
             self._compact()
 
     def _zero(self, positions: NDArray[np.int64]) -> None:
-        where = _quick_index(positions)
+        # NumPy writes through a lone position fastest if it is a number.
+        where = int(positions[0]) if len(positions) == 1 else positions
         if isinstance(self.X, np.ndarray):
             self.X[where] = 0
         else:
@@ -324,17 +325,14 @@ class SlotRows:
         n_new = X.shape[0]
         _require_target(y, n_new)
         _require_extra(extra, n_new)
-        self._require_same_extra(extra)
+        held, given = _layout(self.extra), _layout(extra)
+        if held != given:
+            raise ValueError(f"extra values are {given}; these rows hold {held}")
         if len(ids) != n_new:
             raise IdsLengthError(f"got {len(ids)} ids for {n_new} rows; give one id per row")
         both = Rows(**self._held_parts()).joined(Rows(X, y, ids, extra))
         assert both.y is not None
         self._adopt(both.X, both.y, both.ids, both.extra)
-
-    def _require_same_extra(self, extra: dict[str, NDArray[Any]]) -> None:
-        held, given = _layout(self.extra), _layout(extra)
-        if held != given:
-            raise ValueError(f"extra values are {given}; these rows hold {held}")
 
     def compacted(self) -> Self:
         """Return the rows held, without holes, in fresh memory."""
@@ -452,11 +450,6 @@ def _require_extra(extra: Mapping[str, Any], n_rows: int) -> None:
 
 def _layout(extra: Mapping[str, NDArray[Any]]) -> dict[str, tuple[str, tuple[int, ...]]]:
     return {name: (str(extra[name].dtype), extra[name].shape[1:]) for name in sorted(extra)}
-
-
-def _quick_index(positions: NDArray[np.int64]) -> NDArray[np.int64] | int:
-    """Return what NumPy writes through fastest: a lone position as a number."""
-    return int(positions[0]) if len(positions) == 1 else positions
 
 
 def _zero_csr(X: Any, positions: NDArray[np.int64]) -> None:

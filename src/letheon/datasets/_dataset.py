@@ -15,18 +15,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from letheon.datasets import _formats, _pictures, _tables
-from letheon.datasets._spec import (
-    DataFile,
-    DatasetInfo,
-    Encoding,
-    Job,
-    Loaded,
-    StandIn,
-    SurveyRow,
-    Task,
-    data_home,
-)
+from letheon.datasets import _pictures, _spec, _tables
+from letheon.datasets._spec import DatasetInfo, Encoding, Job, Loaded, Task, data_home
 from letheon.datasets._synthetic import make
 from letheon.exceptions import DatasetFormatError, DatasetMissingError
 
@@ -37,41 +27,41 @@ _READERS: dict[str, Callable[[Job], Loaded]] = {
     "mnist": _pictures.read_mnist,
     "covtype": _tables.read_covtype,
     "higgs": _tables.read_higgs,
-    "epsilon": partial(_formats.read_svm, width=2_000, is_dense=True),
+    "epsilon": partial(_tables.read_svm, width=2_000, is_dense=True),
     "cifar-2": partial(_pictures.read_cifar10, kinds=("cat", "ship")),
     "cifar-10": _pictures.read_cifar10,
     "cifar-100": _pictures.read_cifar100,
     "lsun": _pictures.read_lsun,
-    "sst": _formats.read_sst,
+    "sst": _tables.read_sst,
     "svhn": _pictures.read_svhn,
-    "rcv1": partial(_formats.read_svm, width=47_236, is_dense=False),
-    "purchase": _formats.read_purchase,
+    "rcv1": partial(_tables.read_svm, width=47_236, is_dense=False),
+    "purchase": _tables.read_purchase,
     "imagenet": _pictures.read_imagenet,
     "mini-imagenet": _pictures.read_imagenet,
     "vaccine": _tables.read_vaccine,
     "credit-card": _tables.read_credit_card,
-    "ctr": _formats.read_ctr,
-    "twitter": _formats.read_twitter,
+    "ctr": _tables.read_ctr,
+    "twitter": _tables.read_twitter,
     "lacuna-10": _pictures.read_lacuna,
     "lacuna-100": _pictures.read_lacuna,
 }
 
 
-def _make_file(entry: dict[str, Any]) -> DataFile:
+def _make_file(entry: dict[str, Any]) -> _spec.DataFile:
     """Return a file; one digest or number of rows is that of every spelling."""
     names = tuple(entry["names"])
     for key in ("sha256", "rows"):
         value = entry.get(key, {})
         entry[key] = value if isinstance(value, dict) else dict.fromkeys(names, value)
-    return DataFile(**{**entry, "names": names, "variants": tuple(entry.get("variants", ()))})
+    return _spec.DataFile(**{**entry, "names": names, "variants": tuple(entry.get("variants", ()))})
 
 
-def _make_stand_in(entry: dict[str, Any]) -> StandIn:
+def _make_stand_in(entry: dict[str, Any]) -> _spec.StandIn:
     """Return the shape of a made-up table; a number of classes stands for equal shares."""
     shares = entry.pop("shares", 2)
     shares = [1 / shares] * shares if isinstance(shares, int) else shares
     words = tuple(entry.pop("n_words", ()))
-    return StandIn(**entry, n_words=words, shares=tuple(shares))
+    return _spec.StandIn(**entry, n_words=words, shares=tuple(shares))
 
 
 def _by_variant(entry: dict[str, Any], name: str) -> dict[str, Any]:
@@ -89,7 +79,7 @@ def _make_spec(name: str, entry: dict[str, Any]) -> DatasetInfo:
     return DatasetInfo(
         name=name,
         files=tuple(map(_make_file, entry.pop("files"))),
-        survey=SurveyRow(**entry.pop("survey")),
+        survey=_spec.SurveyRow(**entry.pop("survey")),
         image_shape=shape and tuple(shape),
         reader=reader,
         stand_ins={key: _make_stand_in(values) for key, values in stand_ins.items()},
@@ -339,13 +329,7 @@ def load(
     if not is_there:
         raise DatasetMissingError(about.how_to_get(str(home), chosen))
     job = Job(
-        info=about,
-        home=home,
-        variant=chosen,
-        encode=encode,
-        n_rows=n_rows,
-        seed=seed,
-        check=check,
+        info=about, home=home, variant=chosen, encode=encode, n_rows=n_rows, seed=seed, check=check
     )
     data = _make_dataset(about, chosen, _read(job), real=True)
     return data if n_rows is None else data.sample(n_rows, seed)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from letheon.demo import _judging, _models, _trust
+from letheon.demo import _models, _trust
 from letheon.demo._scene import Scene, set_scene
 from letheon.terminal import PlainConsole
 
@@ -60,11 +60,11 @@ ACTS: tuple[Act, ...] = (
     Act("A forest: forget now, grow later", _models.regrow),
     Act("A regression: one step and secret noise", _models.step),
     Act("Nets: exactly, or by an estimate", _models.deepen),
-    Act("Which method? Say what you need", _judging.choose_method),
-    Act("Measure it", _judging.measure),
-    Act("Attack it", _judging.attack),
-    Act("Watch it", _judging.watch),
-    Act("A report", _judging.report),
+    Act("Which method? Say what you need", _models.choose_method),
+    Act("Measure it", _models.measure),
+    Act("Attack it", _models.attack),
+    Act("Watch it", _models.watch),
+    Act("A report", _models.report),
     Act("What this means", _models.explain),
     Act("The whole story: asked, erased, certified, purged, audited", _trust.erase),
     Act("The same with pages and an API", _models.open_desk),

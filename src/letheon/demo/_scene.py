@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 from rich.text import Text
 from sklearn.base import clone
 from sklearn.datasets import load_digits
@@ -46,7 +47,7 @@ class Scene:
     receipts: dict[str, list[Receipt]] = field(default_factory=dict)
     gone: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
-    found: dict[str, Any] = field(default_factory=dict)
+    results: dict[str, Any] = field(default_factory=dict)
 
     def some_people(self, number: int) -> list[str]:
         """Return so many people, evenly spread over all of them."""
@@ -99,6 +100,13 @@ class Scene:
         """Print a table whose columns after the first are aligned to the right."""
         table = make_table(columns, rows, right=columns[1:], no_wrap=columns, pad_edge=False)
         print_table(self.console, table)
+
+    def show_facts(self, facts: Mapping[str, str], indent: str = "") -> None:
+        """Print names with what they stand for."""
+        grid = Table.grid(padding=(0, 2))
+        for name, text in facts.items():
+            grid.add_row(indent + name, text)
+        self.console.print(grid)
 
     def show_times(self, seconds: dict[str, float]) -> None:
         """Print times, and how many times faster each is than the first."""

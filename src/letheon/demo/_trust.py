@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
 from letheon.demo._scene import Scene
 from letheon.exceptions import UntrustedClassError
 from letheon.forest import DaREForestClassifier
@@ -116,29 +114,27 @@ def _show_certificate(scene: Scene, envelope: bytes) -> None:
     statement = json.loads(base64.b64decode(json.loads(envelope)["payload"]))
     said: dict[str, Any] = statement["predicate"]
     claim, times = said["guarantee"], said["times"]
-    lines = Table.grid(padding=(0, 2))
-    for name, value in {
+    facts = {
         "subject": f"{statement['subject'][0]['name']}, the model after the erasure",
         "erased": f"{said['erasure']['rows']} rows; {said['dataset']['liveAfter']:,} are left",
         "guarantee": f"{claim['kind']}, {claim['requests']} requests, {claim['releases']}",
         "dates": f"asked {times['oldestReceivedOn']}, due {times['earliestDueOn']}, "
         f"applied {times['appliedAt'][:10]}",
         "not claimed": ", ".join(said["notClaimed"]),
-    }.items():
-        lines.add_row(f"  {name}", value)
+    }
     scene.say("The certificate, signed with Ed25519. It names nobody, and holds no free text:")
-    scene.console.print(lines)
+    scene.show_facts(facts, indent="  ")
 
 
 def _search(scene: Scene, evidence: Evidence) -> None:
     """Look for the people who left in every file of the ledger."""
     files = [path for path in evidence.home.rglob("*") if path.is_file()]
-    found = [
+    named = [
         path
         for path in files
         if any(person.encode() in path.read_bytes() for person in evidence.gone)
     ]
-    clean = scene.check(not found, "no file of the ledger names a person who was erased")
+    clean = scene.check(not named, "no file of the ledger names a person who was erased")
     keys = [path for path in files if path.name.startswith("epoch-")]
     # One version is left, so one key is.
     gone = scene.check(len(keys) == 1, "the key of the version before is destroyed")
@@ -153,7 +149,7 @@ def _audit(scene: Scene, evidence: Evidence) -> bool:
     """Verify everything as a stranger would; return whether there is something to forge."""
     report = _look(evidence)
     scene.say("A stranger gets a folder and the public key, and trusts nothing else:")
-    rows = [(one.level, one.name, one.verdict, one.reason) for one in report]
+    rows = [(result.level, result.name, result.verdict, result.reason) for result in report]
     columns = ("level", "shows", "verdict", "because")
     scene.console.print(make_table(columns, rows, pad_edge=False))
     shown = {result.level for result in report if result.verdict == "pass"}

@@ -11,15 +11,7 @@ import numpy as np
 from letheon.data import Ids, Rows, as_ids
 from letheon.datasets import Requests
 from letheon.exceptions import GuaranteeWarning, warn_caller
-from letheon.monitor._limits import (
-    Limit,
-    Rehearsal,
-    Tally,
-    fit_limit,
-    gap_of,
-    raise_peaks,
-    scores_of,
-)
+from letheon.monitor._limits import Limit, Rehearsal, Tally, fit_limit, gap_of, scores_of
 from letheon.monitor._panel import Panel, positions_of, train, used_up_classes
 from letheon.seeds import library_seed
 
@@ -209,11 +201,10 @@ class _Shadow:
     panel: Panel
     left: Rows
     tally: Tally
-    peaks: dict[str, dict[str, float]]
     gone: Rows | None = None
 
     def forget(self, ids: Ids) -> None:
-        """Forget in the copy, and note the scores; the last row of a class stays."""
+        """Forget in the copy; the last row of a class stays."""
         places = positions_of(self.left, ids)
         if len(used_up_classes(self.model, self.left, places)) == 0:
             leaving = self.left.take(places)
@@ -222,9 +213,6 @@ class _Shadow:
             self.model.forget(ids.to_array())
             self.left = self.left.without(places)
             self.panel = self.panel.rehearsed_without(ids)
-        now, then, movement = self.panel.look(self.model)
-        for name, peaks in self.peaks.items():
-            raise_peaks(peaks, scores_of(name, now, then, movement, self.tally))
 
 
 def rehearse(
@@ -245,13 +233,14 @@ def rehearse(
     looks = calibration.looks(len(requests.sizes(n_people)))
     rehearsed = {name: Rehearsal(kind, {}, [], []) for name in tolerances}
     unpassed = set(tolerances)
-    copy, tally = deepcopy(stage.model), Tally(len(stage.rows))
-    shadow = _Shadow(copy, stage.panel, stage.rows, tally, {name: {} for name in tolerances})
-    for number, ids in enumerate(stage.stream(requests, copy, seed)):
+    shadow = _Shadow(deepcopy(stage.model), stage.panel, stage.rows, Tally(len(stage.rows)))
+    for number, ids in enumerate(stage.stream(requests, shadow.model, seed)):
         shadow.forget(ids)
+        look = shadow.panel.look(shadow.model)
         for name, rehearsal in rehearsed.items():
-            for score, value in shadow.peaks[name].items():
-                rehearsal.scores.setdefault(score, []).append(value)
+            for score, value in scores_of(name, *look, shadow.tally).items():
+                peaks = rehearsal.scores.setdefault(score, [])
+                peaks.append(max([value, *peaks[-1:]]))
         if number not in looks:
             continue
         retrained, _ = train(stage.model, shadow.left, in_memory=True)

@@ -201,13 +201,24 @@ def fit_limit(
     choosing = [rehearsal for rehearsal in rehearsals if rehearsal.chooses] or list(rehearsals)
     judging = [rehearsal for rehearsal in rehearsals if not rehearsal.chooses]
     powers, floors = fit_powers(choosing, tolerance, floors), {**floors, BLEND: 1.0}
-    score = _best_score([_with_blend(r, powers) for r in choosing], tolerance, floors, miss)
-    streams = [_with_blend(rehearsal, powers) for rehearsal in judging]
-    threshold = max(_threshold(streams, score, tolerance, miss), floors[score])
-    groups = _by_kind(streams).values()
+    choosing, judging = ([_with_blend(r, powers) for r in part] for part in (choosing, judging))
+
+    def rank_score(score: str) -> tuple[float, str]:
+        """Rank by the length of stretches; a score that is blind has none."""
+        threshold = _threshold(choosing, score, tolerance, miss)
+        is_blind = threshold <= floors[score]
+        return (0.0 if is_blind else _mean_stretch(choosing, score, threshold)), score
+
+    score = max((*SCORES, BLEND), key=rank_score)
+    threshold = max(_threshold(judging, score, tolerance, miss), floors[score])
+    # The least factor with which the threshold passes the tolerance, rounding included.
+    factor = tolerance / threshold
+    while factor * threshold <= tolerance:
+        factor = math.nextafter(factor, math.inf)
+    groups = _by_kind(judging)
     return Limit(
         score=score,
-        factor=_factor(tolerance, threshold),
+        factor=factor,
         floor=floors[score],
         miss=max(_k(group, miss) / (len(group) + 1) for group in groups),
         powers=powers if score == BLEND else {},
@@ -215,43 +226,18 @@ def fit_limit(
     )
 
 
-def _best_score(
-    streams: Sequence[Rehearsal], tolerance: float, floors: Mapping[str, float], miss: float
-) -> str:
-    """Return the score that lets stretches be longest; one that is blind has none."""
-    candidates = []
-    for score in (*SCORES, BLEND):
-        threshold = _threshold(streams, score, tolerance, miss)
-        is_blind = threshold <= floors[score]
-        length = 0.0 if is_blind else _mean_stretch(streams, score, threshold)
-        candidates.append((length, score))
-    return max(candidates)[1]
-
-
-def _factor(tolerance: float, threshold: float) -> float:
-    """Return the least factor with which the threshold passes the tolerance, rounding included."""
-    factor = tolerance / threshold
-    while factor * threshold <= tolerance:
-        factor = math.nextafter(factor, math.inf)
-    return factor
-
-
 def _with_blend(rehearsal: Rehearsal, powers: Mapping[str, tuple[float, float]]) -> Rehearsal:
     """Return the rehearsal with the blend among its scores."""
-    n_requests = len(rehearsal.scores[SCORES[0]])
-    blend = [
-        blend_scores(powers, {name: rehearsal.scores[name][at] for name in SCORES})
-        for at in range(n_requests)
-    ]
+    requests = zip(*(rehearsal.scores[name] for name in SCORES), strict=True)
+    blend = [blend_scores(powers, dict(zip(SCORES, seen, strict=True))) for seen in requests]
     return rehearsal._replace(scores={**rehearsal.scores, BLEND: blend})
 
 
 def _threshold(rehearsals: Sequence[Rehearsal], score: str, tolerance: float, miss: float) -> float:
-    thresholds = []
-    for group in _by_kind(rehearsals).values():
-        reached = sorted(score_at_breach(r, score, tolerance) for r in group)
-        thresholds.append(reached[_k(group, miss) - 1])
-    return min(thresholds)
+    return min(
+        sorted(score_at_breach(r, score, tolerance) for r in group)[_k(group, miss) - 1]
+        for group in _by_kind(rehearsals)
+    )
 
 
 def _k(group: Sequence[Rehearsal], miss: float) -> int:
@@ -262,25 +248,13 @@ def _k(group: Sequence[Rehearsal], miss: float) -> int:
 
 def _mean_stretch(rehearsals: Iterable[Rehearsal], score: str, threshold: float) -> float:
     """Return the mean number of requests until the score reaches the threshold."""
-    stretches = []
-    for rehearsal in rehearsals:
-        above = np.flatnonzero(np.asarray(rehearsal.scores[score]) >= threshold)
-        n_requests = len(rehearsal.scores[score])
-        stretches.append(int(above[0]) if len(above) else n_requests)
-    return float(np.mean(stretches))
+    reached = (np.array([*r.scores[score], math.inf]) >= threshold for r in rehearsals)
+    return float(np.mean([np.argmax(each) for each in reached]))
 
 
-def _by_kind(rehearsals: Iterable[Rehearsal]) -> dict[str, list[Rehearsal]]:
-    groups: dict[str, list[Rehearsal]] = {}
-    for rehearsal in rehearsals:
-        groups.setdefault(rehearsal.kind, []).append(rehearsal)
-    return groups
-
-
-def raise_peaks(peaks: dict[str, float], scores: Mapping[str, float]) -> None:
-    """Raise each peak to the score: a proxy never falls within a stretch."""
-    for score, value in scores.items():
-        peaks[score] = max(peaks.get(score, 0.0), value)
+def _by_kind(rehearsals: Sequence[Rehearsal]) -> list[list[Rehearsal]]:
+    kinds = dict.fromkeys(rehearsal.kind for rehearsal in rehearsals)
+    return [[each for each in rehearsals if each.kind == kind] for kind in kinds]
 
 
 @dataclass
@@ -296,5 +270,6 @@ class Stretch:
 
     def note(self, scores: Mapping[str, Mapping[str, float]]) -> None:
         """Take the scores of one request: a proxy never falls within a stretch."""
-        for name, found in scores.items():
-            raise_peaks(self.peaks.setdefault(name, {}), found)
+        for name, values in scores.items():
+            peaks = self.peaks.setdefault(name, {})
+            peaks |= {score: max(peaks.get(score, 0.0), value) for score, value in values.items()}

@@ -73,19 +73,19 @@ class Folder:
         """
         self.path.mkdir(parents=True, exist_ok=True)
         with self._alone():
-            self._require_own()
+            written = self._content()["generation"] if self.manifest.exists() else 0
+            if written != self._generation:
+                raise CheckpointError(
+                    f"another process has changed {self.path}; nothing was written. Load it "
+                    "again: Monitor.load"
+                )
             here = self._store.names()
             names = {part: hashlib.sha256(blob).hexdigest() for part, blob in parts.items()}
             for part, blob in parts.items():
                 if names[part] not in here:
                     self._store.put(blob)
             generation = self._generation + 1
-            content = {
-                "format": FORMAT,
-                "generation": generation,
-                "parts": names,
-                "record": record,
-            }
+            content = {"format": FORMAT, "generation": generation, "parts": names, "record": record}
             write_atomically(self.manifest, [json.dumps(content, indent=1).encode()])
             self._generation = generation
             return self._store.keep_only(frozenset(names.values()))
@@ -99,15 +99,6 @@ class Folder:
             yield
         finally:
             os.close(descriptor)
-
-    def _require_own(self) -> None:
-        """Raise if the manifest is not the one that was read or written last."""
-        generation = self._content()["generation"] if self.manifest.exists() else 0
-        if generation != self._generation:
-            raise CheckpointError(
-                f"another process has changed {self.path}; nothing was written. Load it again: "
-                "Monitor.load"
-            )
 
     def destroy(self) -> tuple[str, ...]:
         """Destroy everything that a monitor wrote here; return files that resisted."""
