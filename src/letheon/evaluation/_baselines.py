@@ -79,18 +79,18 @@ def without_jobs(estimator: Any) -> Any:
     return copy
 
 
-def sample_rows(rows: People) -> People:
+def _sample_rows(rows: People) -> People:
     """Return the rows of some people, enough to walk through the code once."""
     people = np.random.default_rng(0).permutation(np.unique(rows.ids))
     return rows.of(people[:_FEW_ROWS])
 
 
-def warm_up_contender(contender: Contender, few: People) -> Contender:
-    """Return the contender after a round that is not counted."""
+def _warm_up_contender(contender: Contender, rows: People) -> None:
+    """Train on some of the rows, which is not counted."""
+    few = _sample_rows(rows)
     # So few rows may be too few for the model: a class is missing, a shard is empty.
     with suppress(LetheonError, ValueError):
         contender.fit(few).predict(few.X)
-    return contender
 
 
 # A column of names has a value for everybody: the rare ones share a column.
@@ -344,10 +344,9 @@ def race(unlearner: Any, rows: People, seed: int, given: Any = None) -> tuple[Co
     entrants = [fresh, *linear_rivals(unlearner, rows), *asked]
     if len(entrants) == 1:
         return entrants[0], [f"{entrants[0].name}: no other way to retrain it is known"]
-    few = sample_rows(rows)
     results = []
     for entrant in entrants:
-        warm_up_contender(entrant, few)
+        _warm_up_contender(entrant, rows)
         seconds = math.inf
         # The shortest of three runs; a long run is not repeated.
         for _ in range(3):
@@ -421,20 +420,24 @@ def list_ordinary(problem: Problem, given: Any, seed: int, family: str = "any") 
 
 
 def best_ordinary(problem: Problem, given: Any, seed: int) -> tuple[Contender, str]:
-    """Return the best ordinary model without unlearning support, and how it was chosen.
+    """Return the best ordinary model without unlearning support, warm, and how it was chosen.
 
     Several are compared by cross-validation on training rows, which keeps the rows of a person
     together. One that fails there cannot be chosen.
     """
     candidates = list_ordinary(problem, given, seed)
     if len(candidates) == 1:
-        return plain(candidates[0]), f"{name_model(candidates[0])}, as given"
-    some = np.random.default_rng(seed).permutation(len(problem.train))[:_MOST_CHOICE_ROWS]
-    rows = problem.train.at(np.sort(some))
-    folds = CrossValidation(replace(problem, train=rows), cv=3, seed=None)
-    best = choose_best(candidates, folds.score, are_given=given is not None)
-    how = f"best of {len(candidates)} by 3-fold cross-validation on {len(rows):,} rows"
-    return plain(best.model), f"{name_model(best.model)}, {how} ({best.scores})"
+        model, how = candidates[0], "as given"
+    else:
+        some = np.random.default_rng(seed).permutation(len(problem.train))[:_MOST_CHOICE_ROWS]
+        rows = problem.train.at(np.sort(some))
+        folds = CrossValidation(replace(problem, train=rows), cv=3, seed=None)
+        model, _, scores = choose_best(candidates, folds.score, are_given=given is not None)
+        n_rows = f"{len(rows):,} rows"
+        how = f"best of {len(candidates)} by 3-fold cross-validation on {n_rows} ({scores})"
+    contender = plain(model)
+    _warm_up_contender(contender, problem.train)
+    return contender, f"{name_model(model)}, {how}"
 
 
 # By whether people own several rows, and whether targets are classes.
@@ -484,7 +487,7 @@ class CrossValidation:
 
 def warm_up(unlearner: Any, problem: Problem) -> str:
     """Fit, forget and predict once on some rows; return what was done, in words."""
-    few = sample_rows(problem.train)
+    few = _sample_rows(problem.train)
     try:
         model = fresh_copy(unlearner, 0).fit(few.X, few.y, ids=few.ids)
         model.forget(few.ids[:1])

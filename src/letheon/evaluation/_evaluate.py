@@ -14,14 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from letheon.datasets import Requests
-from letheon.evaluation._baselines import (
-    best_ordinary,
-    race,
-    sample_rows,
-    warm_up,
-    warm_up_contender,
-    without_jobs,
-)
+from letheon.evaluation._baselines import best_ordinary, race, warm_up, without_jobs
 from letheon.evaluation._clock import RequestClock
 from letheon.evaluation._evaluation import CANARY, Evaluation
 from letheon.evaluation._problem import Metric, Problem, RequestPlan
@@ -289,7 +282,7 @@ def evaluate(
                 problem=problem,
                 unlearner=alone,
                 same=same,
-                ordinary=warm_up_contender(rival, sample_rows(problem.train)),
+                ordinary=rival,
                 asked=asked,
                 clock=clock,
                 comparisons=comparisons,

@@ -19,9 +19,10 @@ class Resampling(TypedDict, total=False):
     seed: int
 
 
+Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 Interval = tuple[float, float]
-Rows = NDArray[np.int64]
 
 # A resample may be one on which a metric is undefined (a single class, say). With fewer than
 # this share of usable resamples the quantiles would describe a different population.
@@ -45,7 +46,7 @@ def _check(confidence: float, n_resamples: int = 1) -> None:
 
 
 def bootstrap(
-    statistic: Callable[[Rows], float],
+    statistic: Callable[[Ints], float],
     n: int,
     value: float,
     *,
@@ -55,7 +56,7 @@ def bootstrap(
 ) -> Interval | None:
     """Return the expanded percentile bootstrap interval of `statistic`, a function of row numbers.
 
-    Rows are drawn with replacement, the same rows for both models, so that what the models have in
+    Ints are drawn with replacement, the same rows for both models, so that what the models have in
     common cancels. Plain percentiles are too narrow for few rows, as if a normal quantile stood in
     place of Student's and n in place of n - 1. The tails are cut by both (Hesterberg 2015). The
     interval is widened to hold `value` where resampling is biased. It

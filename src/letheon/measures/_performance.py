@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from letheon.measures._intervals import (
     FEWEST_ROWS,
     Floats,
+    Ints,
     Resampling,
-    Rows,
     bootstrap,
     doubt_about,
     fold,
@@ -130,7 +130,7 @@ def _compare_metrics(
     truth, unlearned, naive = arrays.values()
     n = len(truth)
 
-    def difference(rows: Rows) -> float:
+    def difference(rows: Ints) -> float:
         y = truth[rows]
         scores = (finite("the metric", metric(y, p[rows])) for p in (unlearned, naive))
         return signed(*scores)

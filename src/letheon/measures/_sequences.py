@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 from scipy.special import bdtr, betaincinv
 
 from letheon.measures._consistency import divergence, gaussian_divergence
-from letheon.measures._intervals import Floats, Interval, doubt_about, ratio_of_means
+from letheon.measures._intervals import Floats, Interval, Ints, doubt_about, ratio_of_means
 from letheon.measures._measure import (
     Measure,
     Options,
@@ -26,7 +26,6 @@ from letheon.measures._measure import (
 
 Law = Literal["labels", "gaussian", "free"]
 Draws = NDArray[Any]
-Ints = NDArray[np.int64]
 
 _FEWEST: dict[str, int] = {"labels": 2, "gaussian": 4, "free": 4}
 _N_SPLITS = 20

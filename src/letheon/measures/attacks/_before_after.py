@@ -15,7 +15,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from letheon.data import People
-from letheon.measures._intervals import Floats, clopper_pearson
+from letheon.measures._intervals import Bools, Floats, Ints, clopper_pearson
 from letheon.measures._measure import Measure, make_measure
 from letheon.measures.attacks._result import (
     AttackResult,
@@ -26,9 +26,7 @@ from letheon.measures.attacks._result import (
 )
 from letheon.measures.attacks._shadows import (
     Attack,
-    Bools,
     Case,
-    Ints,
     ask_model,
     fit_copy,
     join_records,

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import is_regressor
 
-from letheon.measures._intervals import Floats, clopper_pearson, effective_number
+from letheon.measures._intervals import Bools, Floats, Ints, clopper_pearson, effective_number
 from letheon.measures._measure import Measure, make_measure
 from letheon.measures.attacks._result import (
     ROUNDS,
@@ -31,9 +31,7 @@ from letheon.measures.attacks._result import (
 from letheon.measures.attacks._shadows import (
     LIMIT,
     Attack,
-    Bools,
     Case,
-    Ints,
     Job,
     Probe,
     Shadows,

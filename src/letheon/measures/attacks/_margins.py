@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
-from letheon.measures._intervals import Floats
+from letheon.measures._intervals import Bools, Floats, Ints
 from letheon.measures._measure import Better, Measure, Options, make_measure
 from letheon.measures.attacks._result import (
     BEYOND,
@@ -17,17 +17,7 @@ from letheon.measures.attacks._result import (
     AttackResult,
     beyond_floor_by_swaps,
 )
-from letheon.measures.attacks._shadows import (
-    LIMIT,
-    Attack,
-    Bools,
-    Case,
-    Ints,
-    Job,
-    Probe,
-    Study,
-    mean_by_person,
-)
+from letheon.measures.attacks._shadows import LIMIT, Attack, Case, Job, Probe, Study, mean_by_person
 from letheon.purposes import Purpose
 
 _GROUPS = 10
@@ -120,9 +110,9 @@ class Laws(NamedTuple):
 class _LawAttack(Attack):
     """What the attacks on laws over seeds share: the models that they train."""
 
-    n_models: int
-    n_retained: int
-    n_population: int
+    n_models: int = 100
+    n_retained: int = 200
+    n_population: int = 200
     n_jobs: int | None = None
 
     least_models: ClassVar[int]
@@ -198,10 +188,7 @@ class KLOM(_LawAttack):
 
     least_models: ClassVar[int] = 2 * _GROUPS
 
-    n_models: int = 100
     bins: int = 20
-    n_retained: int = 200
-    n_population: int = 200
 
     def _attack(self, case: Case) -> tuple[AttackResult, ...]:
         """Return a result for forgotten people and one for retained ones and unseen rows."""

@@ -12,11 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, logit, stdtrit
 
-from letheon.measures._intervals import Floats, clopper_pearson, student
+from letheon.measures._intervals import Bools, Floats, Ints, clopper_pearson, student
 from letheon.measures._measure import Measure, Options, from_plain, make_measure
-
-Bools = NDArray[np.bool_]
-Ints = NDArray[np.int64]
 
 
 def _scored(scores: ArrayLike, labels: ArrayLike) -> tuple[Floats, Bools]:

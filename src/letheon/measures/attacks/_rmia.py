@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from scipy.special import expit
 from sklearn.base import is_regressor
 
-from letheon.measures._intervals import Floats
+from letheon.measures._intervals import Bools, Floats, Ints
 from letheon.measures._measure import Measure
 from letheon.measures.attacks._lira import flat, pair_of_worlds, share_found
 from letheon.measures.attacks._result import (
@@ -22,9 +22,7 @@ from letheon.measures.attacks._result import (
 )
 from letheon.measures.attacks._shadows import (
     Attack,
-    Bools,
     Case,
-    Ints,
     Job,
     Probe,
     Study,

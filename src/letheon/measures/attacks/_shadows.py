@@ -18,7 +18,7 @@ from sklearn.base import is_regressor
 
 from letheon.data import People, Rows, as_ids, hold_table, hold_target, row_ids, table_length
 from letheon.inner import fresh_copy
-from letheon.measures._intervals import Floats
+from letheon.measures._intervals import Bools, Floats, Ints
 from letheon.measures.attacks._result import AttackResult
 from letheon.parallel import run_tasks
 from letheon.seeds import library_seed
@@ -27,8 +27,6 @@ from letheon.seeds import library_seed
 LIMIT = 100.0
 
 Progress = Callable[[int, int], None]
-Bools = NDArray[np.bool_]
-Ints = NDArray[np.int64]
 _Record = TypeVar("_Record", bound=tuple[Any, ...])
 
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from sklearn.base import is_regressor
 
 from letheon.data import People
-from letheon.measures._intervals import clopper_pearson
+from letheon.measures._intervals import Bools, Ints, clopper_pearson
 from letheon.measures._measure import Better, Measure
 from letheon.measures._performance import certifiability_from_predictions
 from letheon.measures.attacks._backdoor import (
@@ -26,9 +26,7 @@ from letheon.measures.attacks._backdoor import (
 from letheon.measures.attacks._result import AttackResult, auc, beyond_floor_by_unit
 from letheon.measures.attacks._shadows import (
     Attack,
-    Bools,
     Case,
-    Ints,
     as_array,
     fit_copy,
     join_records,
