@@ -22,9 +22,9 @@ from letheon import DaREForestClassifier, NaiveUnlearner
 from letheon.ledger import Ledger
 from letheon.ledger.db.engines import library
 from letheon.ledger.db.events import Frontier
-from letheon.ledger.db.log import consistency_proof, inclusion_proof, root_of
+from letheon.ledger.db.log import LogTree, root_of
 from letheon.ledger.leases import owner_name
-from letheon.ledger.models.slot_tree import SlotTree
+from letheon.ledger.models.commitment import SlotTree
 from letheon.ledger.settings import Settings
 from letheon.ledger.worker.compute import compute
 from letheon.ledger.worker.worker import run_once
@@ -150,9 +150,9 @@ def _log_row(size: int) -> tuple[Any, ...]:
     frontier, append = timed(lambda: _appended(leaves))
     place, half, root = size // 3, size // 2, root_of(leaves)
     right = "yes" if frontier.root() == root else "NO"
-    proof, prove = timed(lambda: inclusion_proof(leaves, place, size))
+    proof, prove = timed(lambda: LogTree(leaves[:size]).inclusion(place, size))
     _, check = timed(lambda: check_inclusion(leaves[place], place, size, proof, root))
-    between = consistency_proof(leaves, half, size)
+    between = LogTree(leaves[:size]).consistency(half, size)
     check_consistency(half, root_of(leaves[:half]), size, root, between)
     times = (append.wall / size * 1e6, prove.wall * 1e3, check.wall * 1e6)
     return (f"{size:,}", *times, len(proof), len(between), right)

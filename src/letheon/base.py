@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from letheon import state
-from letheon.data import Ids, Rows, as_ids
+from letheon.data import Ids, Rows, SlotRows, as_ids
 from letheon.exceptions import (
     ChangedParametersError,
     EmptyModelError,
@@ -382,11 +382,12 @@ def require_known(missing: Ids, held: Ids, *, done: str = "nothing was forgotten
     raise UnknownIdError(f"ids not in this model: {shown}{more}; {done}see model.ids_{hint}")
 
 
-def locate_in(rows: Rows, wanted: Ids) -> Removal:
+def locate_in(rows: Rows | SlotRows, wanted: Ids) -> Removal:
     """Return the removal of these people from one block of rows, or raise `UnknownIdError`."""
-    found = rows.find(wanted)
-    require_known(found.missing, rows.ids)
-    return Removal(len(wanted), len(found.positions), found.positions)
+    matches = rows.find(wanted)
+    if len(matches.missing):
+        require_known(matches.missing, rows.ids)
+    return Removal(len(wanted), len(matches.positions), matches.positions)
 
 
 def _note_verified(model: ForgetMixin, recorded: Any) -> None:

@@ -106,7 +106,9 @@ class NearestCentroid(KeywordScoreMixin, ClassifierMixin, ForgetMixin, BaseEstim
         """Return the class with the nearest centroid for every row."""
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, reset=False)
-        classes, centroids = self._fitted
+        # Labels and centroids of one moment, whatever is forgotten meanwhile.
+        seen = vars(self).copy()
+        classes, centroids = seen["classes_"], seen["centroids_"]
         # |x - c|^2 without |x|^2, which is the same for every class.
         scores = (centroids**2).sum(axis=1) - 2.0 * X @ centroids.T
         labels: NDArray[Any] = classes[np.argmin(scores, axis=1)]
@@ -117,12 +119,6 @@ class NearestCentroid(KeywordScoreMixin, ClassifierMixin, ForgetMixin, BaseEstim
         """Number of rows still held."""
         check_is_fitted(self)
         return len(self.rows_)
-
-    @property
-    def _fitted(self) -> tuple[NDArray[Any], Floats]:
-        """Labels and centroids of one moment, whatever is forgotten meanwhile."""
-        seen = vars(self).copy()
-        return seen["classes_"], seen["centroids_"]
 
     def _install(self, rows: Rows, classes: Any, centroids: Floats, **more: Any) -> None:
         # One call, so that a concurrent predict never sees half of it. Nothing is random.

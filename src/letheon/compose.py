@@ -5,7 +5,7 @@ what it learned from them.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 from sklearn import get_config
 from sklearn.base import (
@@ -33,14 +33,16 @@ from letheon.data import (
 )
 from letheon.exceptions import CannotForgetError, CheckpointWarning, warn_caller
 from letheon.guarantee import KINDS, Guarantee, Kind, MethodFacts
-from letheon.independence import refuse_learner, require_independence, transform_alone
 from letheon.inner import (
     controlled,
     inherit_tags,
     inner_training,
     offered_by,
+    refuse_learner,
     remember_features,
+    require_independence,
     retraining,
+    transform_alone,
     versions_of,
 )
 from letheon.receipt import Receipt
@@ -161,13 +163,6 @@ class FittedSteps:
         """Destroy what the steps keep outside their objects; return warnings."""
         forgetting = [step for _, step in self.steps if isinstance(step, ForgetMixin)]
         return [message for step in forgetting for message in step._destroy_files()]
-
-
-class _Plan(NamedTuple):
-    """Either a new set of fitted steps, or a plan of the last step alone."""
-
-    refitted: FittedSteps | None
-    inner: Any
 
 
 def _last(pipeline: "ForgetPipeline") -> Any:
@@ -378,7 +373,8 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
 
     def _fit_steps(self, steps: Steps, rows: Rows, config: dict[str, Any]) -> FittedSteps:
         """Fit unfitted steps on the rows, keeping the raw rows only where they are needed."""
-        fitted = FittedSteps(tuple(steps), rows if self._learns_early() else None)
+        is_needed = not all(is_data_independent(step) for _, step in self.steps[:-1])
+        fitted = FittedSteps(tuple(steps), rows if is_needed else None)
         X, _ = rows.part(0, len(rows))  # a step that works in place must not spoil the held rows
         try:
             with controlled(config, library_seed(0, Purpose.STEP)):
@@ -392,9 +388,6 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             fitted.destroy_files()
             raise
         return fitted
-
-    def _learns_early(self) -> bool:
-        return not all(is_data_independent(step) for _, step in self.steps[:-1])
 
     def _install(self, fitted: FittedSteps, config: dict[str, Any]) -> None:
         vars(self).update(
@@ -426,22 +419,23 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         removal: Removal = self.fitted_.model._locate(wanted)
         return removal
 
-    def _prepare(self, removal: Removal) -> _Plan:
+    def _prepare(self, removal: Removal) -> Any:
+        """Return a new set of fitted steps, or a plan of the last step alone."""
         rows = self.fitted_.rows
         if rows is None:
             self.fitted_.model._require_same_parameters()
-            return _Plan(None, self.fitted_.model._prepare(removal))
+            return self.fitted_.model._prepare(removal)
         steps = [(name, unfitted_twin(step)) for name, step in self.fitted_.steps]
         with retraining():
-            return _Plan(self._fit_steps(steps, rows.without(removal.where), self.config_), None)
+            return self._fit_steps(steps, rows.without(removal.where), self.config_)
 
-    def _commit(self, plan: _Plan) -> Outcome:
-        if plan.refitted is None:
-            outcome: Outcome = self.fitted_.model._commit(plan.inner)
+    def _commit(self, plan: Any) -> Outcome:
+        if self.fitted_.rows is None:
+            outcome: Outcome = self.fitted_.model._commit(plan)
             return outcome
-        found = tuple(CheckpointWarning(message) for message in self._destroy_files())
-        self._install(plan.refitted, self.config_)
-        return Outcome(1.0, {"steps": len(plan.refitted.steps)}, found)
+        warnings = tuple(CheckpointWarning(message) for message in self._destroy_files())
+        self._install(plan, self.config_)
+        return Outcome(1.0, {"steps": len(plan.steps)}, warnings)
 
     def __sklearn_tags__(self) -> Tags:
         """Tags of the last step, input tags of the first."""

@@ -1,4 +1,9 @@
-"""How a wrapper treats the estimator inside it: clone, seeds, errors, tags."""
+"""How a wrapper treats the estimator inside it: clone, seeds, errors, tags, independence of rows.
+
+Whether a transformer that is declared to learn nothing from rows keeps its word is found by a known
+list and a trial: clones that are fitted on different rows must hold equal states, and a row must
+come out the same alone and among others.
+"""
 
 import random
 import threading
@@ -12,10 +17,17 @@ from typing import Any, NamedTuple, TypeVar
 import joblib
 import numpy as np
 import scipy.sparse as sp
-from sklearn import config_context
+from sklearn import config_context, get_config
 from sklearn.base import clone
 from sklearn.frozen import FrozenEstimator
-from sklearn.utils import Tags, assert_all_finite, check_random_state, get_tags
+from sklearn.utils import (
+    Tags,
+    assert_all_finite,
+    check_random_state,
+    get_tags,
+    indexable,
+    shuffle,
+)
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import validate_data
 
@@ -32,14 +44,51 @@ from letheon.seeds import Purpose, library_seed
 
 # Rows of a trial fit: enough for most estimators, too few to take long.
 _FEW_ROWS = 32
+# Transformers of scikit-learn whose `fit` can do without the values of rows; others cannot.
+_CAN_DO_WITHOUT_ROWS = (
+    "AdditiveChi2Sampler Binarizer ColumnTransformer CountVectorizer FeatureHasher FeatureUnion "
+    "FunctionTransformer GaussianRandomProjection HashingVectorizer MissingIndicator Normalizer "
+    "OneHotEncoder OrdinalEncoder Pipeline PolynomialCountSketch PolynomialFeatures RBFSampler "
+    "SimpleImputer SkewedChi2Sampler SparseRandomProjection SplineTransformer"
+)
+# Settings with which they learn from rows all the same.
+_LEARNS_WITH: dict[str, tuple[str, tuple[str | None, ...]]] = {
+    "CountVectorizer": ("vocabulary", (None,)),
+    "GaussianRandomProjection": ("n_components", ("auto",)),
+    "MissingIndicator": ("features", ("missing-only",)),
+    "OneHotEncoder": ("categories", ("auto",)),
+    "OrdinalEncoder": ("categories", ("auto",)),
+    "SimpleImputer": ("strategy", ("mean", "median", "most_frequent")),
+    "SparseRandomProjection": ("n_components", ("auto",)),
+    "SplineTransformer": ("knots", ("uniform", "quantile")),
+}
+_TRIAL_ROWS = 64
+_ALONE = 3
+_turn = threading.RLock()
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def seeded_clone(estimator: Any, seed: int, purpose: Purpose, *parts: int) -> Any:
-    """Return an unfitted clone whose every `random_state` is derived from the keyed hash."""
+    """Return an unfitted clone whose every `random_state` is derived from the keyed hash.
+
+    Raises
+    ------
+    CannotForgetError
+        A part stays fitted in a clone, so that a retrain would keep what it learned before, or has
+        noise that nobody can repeat, so that a retrain could not be compared.
+    """
     fresh = clone(estimator)
-    _refuse_frozen(fresh)
-    _refuse_secret_noise(fresh)
+    for _, part, params in parts_of(fresh):
+        if isinstance(part, FrozenEstimator):
+            raise CannotForgetError(
+                f"{type(fresh).__name__} holds a FrozenEstimator, which keeps what it learned "
+                "before and cannot forget it; give the estimator inside it, unfitted"
+            )
+        if params.get("noise_seed", 0) is None:
+            raise CannotForgetError(
+                f"{type(part).__name__} draws secret noise, so no two fits are equal and an exact "
+                "method cannot hold it. It forgets by itself: use it without a wrapper"
+            )
     SeedSlots(fresh).fill(seed, purpose, *parts)
     return fresh
 
@@ -71,25 +120,6 @@ def _parts_inside(value: Any, path: str) -> Iterator[Part]:
     elif isinstance(value, dict):
         for key, part in value.items():
             yield from _parts_inside(part, f"{path}{key}__")
-
-
-def _refuse_frozen(estimator: Any) -> None:
-    """Raise for a part that `clone` leaves fitted: a retrain would keep what it learned before."""
-    if any(isinstance(part.estimator, FrozenEstimator) for part in parts_of(estimator)):
-        raise CannotForgetError(
-            f"{type(estimator).__name__} holds a FrozenEstimator, which keeps what it learned "
-            "before and cannot forget it; give the estimator inside it, unfitted"
-        )
-
-
-def _refuse_secret_noise(estimator: Any) -> None:
-    """Raise for a part with noise that nobody can repeat: a retrain could not be compared."""
-    for part in parts_of(estimator):
-        if "noise_seed" in part.params and part.params["noise_seed"] is None:
-            raise CannotForgetError(
-                f"{type(part.estimator).__name__} draws secret noise, so no two fits are equal and "
-                "an exact method cannot hold it. It forgets by itself: use it without a wrapper"
-            )
 
 
 class SeedSlots:
@@ -137,12 +167,9 @@ def refuse_unencodable(estimator: Any, rows: Rows, seed: int, config: dict[str, 
         return
     few = rows.take(np.linspace(0, len(rows) - 1, _FEW_ROWS).astype(np.int64))
     try:
-        trial = _fit_trial(estimator, few, seed, config)
-        again = (
-            trial
-            if state.has_listed_classes(estimator)
-            else _fit_trial(estimator, few, seed, config)
-        )
+        trial = again = _fit_trial(estimator, few, seed, config)
+        if not state.has_listed_classes(estimator):
+            again = _fit_trial(estimator, few, seed, config)
     except Exception:  # noqa: BLE001 - of the trial only; training says what is wrong
         return
     require_encodable(trial, estimator, rows)
@@ -200,35 +227,26 @@ def controlled(config: dict[str, Any], seed: int) -> Iterator[None]:
     back afterwards. The generators belong to the whole process, so models that train in threads
     of one process take turns.
     """
+    shared = check_random_state(None)
     with (
         one_thread(),
         joblib.parallel_config(backend="sequential"),
         config_context(**config),
-        _global_generators(),
+        _turn,
     ):
-        seed_globally(seed)
-        yield
+        before = shared.get_state(), random.getstate()
+        try:
+            seed_globally(seed)
+            yield
+        finally:
+            shared.set_state(before[0])
+            random.setstate(before[1])
 
 
 def seed_globally(seed: int) -> None:
     """Seed Python's and NumPy's global generators; inside `controlled` only."""
     check_random_state(None).seed(seed)  # what np.random.rand and its like draw from
     random.seed(seed)
-
-
-_turn = threading.RLock()
-
-
-@contextmanager
-def _global_generators() -> Iterator[None]:
-    shared = check_random_state(None)
-    with _turn:
-        before = shared.get_state(), random.getstate()
-        try:
-            yield
-        finally:
-            shared.set_state(before[0])
-            random.setstate(before[1])
 
 
 _REFUSAL = "raised by the estimator inside"
@@ -346,3 +364,96 @@ def fresh_copy(prototype: Any, seed: int) -> Any:
         return copy.set_params(random_state=seed)
     SeedSlots(copy).fill(seed, Purpose.STEP)
     return copy
+
+
+def refuse_learner(transformer: Any) -> None:
+    """Raise for a transformer that is known to learn from rows, at any depth."""
+    for _, part, params in parts_of(transformer):
+        if not type(part).__module__.startswith("sklearn."):
+            continue
+        kind = type(part).__name__
+        setting, learning = _LEARNS_WITH.get(kind, ("", ()))
+        value = params.get(setting)
+        if kind not in _CAN_DO_WITHOUT_ROWS.split():
+            raise _no_independence(transformer, f"the fit of {kind} depends on the rows")
+        if isinstance(value, str | None) and value in learning:
+            raise _no_independence(
+                transformer, f"the fit of {kind}({setting}={value!r}) depends on the rows"
+            )
+
+
+def _no_independence(transformer: Any, reason: str) -> CannotForgetError:
+    kind = type(transformer).__name__
+    return CannotForgetError(
+        f"{kind} is not data-independent: {reason}, so what it keeps of people would stay when "
+        f"they are forgotten. Use NaiveUnlearner({kind}(...)) as the step, or put the whole "
+        "Pipeline inside SISAClassifier or NaiveUnlearner"
+    )
+
+
+def require_independence(fresh: Any, fitted: Any, X: Any, y: Any) -> None:
+    """Raise if clones of `fresh` learn different things from different rows, or rows are mixed."""
+    expected = state.digest(fitted)
+    X, y = indexable(X, y)
+    few = min(_TRIAL_ROWS, _count_rows(X))
+    with controlled(get_config(), library_seed(0, Purpose.STEP)), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        before = transform_alone(fitted, _draw_rows(X, y, few, 0)[0])
+        samples = enumerate((few, (few + 1) // 2, 1, 1, 1))
+        digests = {_digest_of_fit(fresh, *_draw_rows(X, y, size, seed)) for seed, size in samples}
+        if digests - {None} != {expected}:
+            raise _no_independence(fresh, "fits on different rows differ")
+        rows, labels = _draw_rows(X, y, few, 0)
+        if isinstance(rows, np.ndarray) and rows.dtype.kind in "iuf":
+            altered = (rows * 2 + 1).astype(rows.dtype)
+            if _digest_of_fit(fresh, altered, labels) not in {expected, None}:
+                raise _no_independence(fresh, "fits on different values differ")
+        after = fitted.transform(_draw_rows(X, y, few, 0)[0])
+        if not _is_close(_as_array(before), _as_array(after)):
+            raise _no_independence(fresh, "fits on other rows change what it makes of a row")
+        if state.digest(fitted) != expected:
+            raise _no_independence(fresh, "it learns when it transforms")
+
+
+def transform_alone(transformer: Any, X: Any) -> Any:
+    """Transform all rows; raise if some of them come out otherwise than alone."""
+    n_rows = _count_rows(X)
+    # Copies: a transformer may work in place.
+    rows, places = shuffle(X, np.arange(n_rows), n_samples=min(_ALONE, n_rows), random_state=0)
+    together = transformer.transform(X)
+    for number, place in enumerate(places):
+        alone = _as_array(transformer.transform(rows[number : number + 1]))
+        is_complete = _count_rows(together) == n_rows
+        if not is_complete or not _is_close(alone, _as_array(together[place : place + 1])):
+            inner = getattr(transformer, "transformer", transformer)
+            raise _no_independence(inner, "what it makes of a row depends on other rows")
+    return together
+
+
+def _count_rows(X: Any) -> int:
+    return int(X.shape[0]) if hasattr(X, "shape") else len(X)
+
+
+def _draw_rows(X: Any, y: Any, size: int, seed: int) -> tuple[Any, Any]:
+    if y is None:
+        return shuffle(X, n_samples=size, random_state=seed), None
+    rows, labels = shuffle(X, y, n_samples=size, random_state=seed)
+    return rows, labels
+
+
+def _digest_of_fit(fresh: Any, X: Any, y: Any) -> str | None:
+    """Digest of a clone that was fitted on these rows, None if it cannot be."""
+    try:
+        return state.digest(clone(fresh).fit(X, y))
+    except Exception:  # noqa: BLE001 - a trial may have too few rows
+        return None
+
+
+def _as_array(table: Any) -> Any:
+    return table.toarray() if sp.issparse(table) else np.asarray(table)
+
+
+def _is_close(one: Any, other: Any) -> bool:
+    if one.dtype.kind in "biuf" and other.dtype.kind in "biuf":
+        return one.shape == other.shape and np.allclose(one, other, rtol=1e-5, equal_nan=True)
+    return np.array_equal(one, other)

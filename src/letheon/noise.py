@@ -50,7 +50,7 @@ LARGEST_SCALE = 1 << 24
 _PLACE_BITS, _BLOCK_BITS = 38, 25
 # Random bits of the uniform number that is tried first.
 _TRIAL_BITS = 32
-# Random bits of a number below 1 in `draw_long`: in its first and in its second float.
+# Random bits of a number below 1 in `long_normals`: in its first and in its second float.
 _HIGH_BITS, _LOW_BITS = 46, 53
 LONG_BITS = _HIGH_BITS + _LOW_BITS
 # More than the error of a probability below 1 that was computed in floats.
@@ -106,35 +106,6 @@ class _Candidates:
     decide: Callable[[int], bool]
 
 
-def draw_normals(words: Words, n: int, scale: int) -> Ints:
-    """Return n integers z with probabilities proportional to ``exp(-z**2 / (2 scale**2))``.
-
-    Parameters
-    ----------
-    words : callable
-        Returns as many random words of 64 bits as it is asked for.
-    n : int
-        How many.
-    scale : int
-        From 1 to `LARGEST_SCALE`.
-    """
-    return _draw_integers(words, n, scale, _NORMAL)
-
-
-def draw_laplaces(words: Words, n: int, scale: int) -> Ints:
-    """Return n integers z with probabilities proportional to ``exp(-|z| / scale)``."""
-    return _draw_integers(words, n, scale, _LAPLACE)
-
-
-def draw_long(words: Words, n: int) -> LongFloats:
-    """Return n multiples z of ``2**-LONG_BITS``, probabilities proportional to ``exp(-z**2 / 2)``.
-
-    A normal number that is rounded to such a multiple has this law but for a total variation of
-    less than ``2**-200``.
-    """
-    return LongFloats(*_draw(words, n, _long_floats))
-
-
 def _draw(words: Words, n: int, propose: Callable[[Words, int], _Candidates]) -> NDArray[Any]:
     parts: list[NDArray[Any]] = []
     n_missing = n
@@ -157,6 +128,10 @@ def _n_candidates(n_wanted: int) -> int:
 
 
 def _draw_integers(words: Words, n: int, scale: int, law: _Law) -> Ints:
+    """Return n integers z with probabilities proportional to ``exp(-energy(|z| / scale))``.
+
+    `words` returns as many random words of 64 bits as it is asked for.
+    """
     if not 1 <= scale <= LARGEST_SCALE:
         raise ValueError(f"scale must be a whole number from 1 to {LARGEST_SCALE}, got {scale}")
     given = words(3 * _n_candidates(n) // 2)
@@ -375,15 +350,19 @@ class NoiseSource:
 
     def discrete_normals(self, shape: Shape, scale: int) -> NDArray[np.int64]:
         """Return independent integers, exactly of the discrete Gaussian law of this scale."""
-        return draw_normals(self._words, _size(shape), scale).reshape(shape)
+        return _draw_integers(self._words, _size(shape), scale, _NORMAL).reshape(shape)
 
     def laplaces(self, shape: Shape, scale: int) -> NDArray[np.int64]:
         """Return independent integers, exactly of the discrete Laplace law of this scale."""
-        return draw_laplaces(self._words, _size(shape), scale).reshape(shape)
+        return _draw_integers(self._words, _size(shape), scale, _LAPLACE).reshape(shape)
 
     def long_normals(self, n: int) -> LongFloats:
-        """Return independent normal numbers to ``2**-LONG_BITS``, as sums of two floats."""
-        return draw_long(self._words, n)
+        """Return n multiples z of ``2**-LONG_BITS``, probabilities as ``exp(-z**2 / 2)``.
+
+        A normal number that is rounded to such a multiple has this law but for a total variation of
+        less than ``2**-200``. They are sums of two floats.
+        """
+        return LongFloats(*_draw(self._words, n, _long_floats))
 
     def salt(self) -> str:
         """Return 32 random bytes as hexadecimal digits, for a commitment."""

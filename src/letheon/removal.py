@@ -25,27 +25,11 @@ from letheon.base import (
     InPlaceMixin,
     Outcome,
     Removal,
+    locate_in,
     require_fitted,
-    require_known,
 )
 from letheon.data import Ids, SlotRows, hold_target
 from letheon.exceptions import EmptyModelError
-
-__all__ = [
-    "Cache",
-    "Change",
-    "Counts",
-    "Exactness",
-    "Opaque",
-    "ProbabilitiesMixin",
-    "RecordedPath",
-    "RowsMixin",
-    "TrainingRows",
-    "allocate_file",
-    "descend",
-    "opaque_repr",
-    "secant_matrix",
-]
 
 Content = TypeVar("Content")
 Numbers = TypeVar("Numbers", bound=Any)  # an array of NumPy, or a tensor
@@ -155,10 +139,7 @@ class RowsMixin(InPlaceMixin, ForgetMixin):
         return self.rows_.ids
 
     def _locate(self, wanted: Ids) -> Removal:
-        found = self.rows_.find(wanted)
-        if len(found.missing):
-            require_known(found.missing, self.rows_.ids)
-        return Removal(len(wanted), len(found.positions), found.positions)
+        return locate_in(self.rows_, wanted)
 
     def _commit(self, plan: Any) -> Outcome:
         outcome: Outcome = plan.commit(self)

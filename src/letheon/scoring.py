@@ -5,14 +5,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "UNBALANCED",
-    "balanced_accuracy",
-    "is_unbalanced",
-    "label_probability",
-    "largest_class",
-]
-
 # Share of the largest class from which on classes count as unbalanced: a model that always answers
 # with it has this accuracy.
 UNBALANCED = 2 / 3

@@ -8,33 +8,12 @@ an argument of a function by the same rules.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, Literal
 
 import numpy as np
 
 from letheon.exceptions import InvalidParameterError
-
-__all__ = [
-    "JOBS",
-    "POSITIVE",
-    "AnyCallable",
-    "Boolean",
-    "Either",
-    "Interval",
-    "OneOf",
-    "OrNone",
-    "Rule",
-    "Rules",
-    "TupleOf",
-    "Whole",
-    "check_parameter",
-    "is_number",
-    "is_whole",
-    "require_target",
-    "rules_of",
-    "validate_parameters",
-]
 
 
 class Rule(ABC):
@@ -77,7 +56,13 @@ class Interval(Rule):
 
     def accepts(self, value: Any) -> bool:
         """Whether a value is a number between the ends."""
-        return self._is_of_kind(value) and self._is_above(value) and self._is_below(value)
+        if not self._is_of_kind(value):
+            return False
+        has_low, has_high = self.closed in ("both", "left"), self.closed in ("both", "right")
+        low = -inf if self.low is None else self.low
+        high = inf if self.high is None else self.high
+        is_above = value >= low if has_low else value > low
+        return bool(is_above and (value <= high if has_high else value < high))
 
     @property
     def text(self) -> str:
@@ -86,16 +71,6 @@ class Interval(Rule):
 
     def _is_of_kind(self, value: Any) -> bool:
         return is_number(value)
-
-    def _is_above(self, value: Any) -> bool:
-        if self.low is None:
-            return True
-        return bool(value >= self.low if self.closed in ("both", "left") else value > self.low)
-
-    def _is_below(self, value: Any) -> bool:
-        if self.high is None:
-            return True
-        return bool(value <= self.high if self.closed in ("both", "right") else value < self.high)
 
     def _ends(self) -> str:
         parts = []

@@ -726,22 +726,32 @@ def log_root(leaves: Iterable[bytes]) -> bytes:
     return root
 
 
+def _climb(nodes: list[bytes], index: int, last: int, proof: Sequence[bytes]) -> list[bytes]:
+    """Return the roots over nodes: a sibling on the left belongs to all, on the right to the last.
+
+    `index` is the place of the nodes in their level, and `last` that of the level's last node. A
+    proof of another length leads to no root.
+    """
+    for sibling in proof:
+        if last == 0:
+            return []
+        if index & 1 or index == last:
+            nodes = [node_hash(sibling, node) for node in nodes]
+            while index and not index & 1:
+                index, last = index >> 1, last >> 1
+        else:
+            nodes[-1] = node_hash(nodes[-1], sibling)
+        index, last = index >> 1, last >> 1
+    return nodes if last == 0 else []
+
+
 def check_inclusion(
     leaf: bytes, index: int, size: int, proof: Sequence[bytes], root: bytes
 ) -> None:
     """Raise unless the leaf hash stands at `index` of the tree (RFC 9162, 2.1.3.2)."""
     require(0 <= index < size, f"no index {index} in a log of {size}")
-    node, last = leaf, size - 1
-    for sibling in proof:
-        require(last > 0, "the inclusion proof is too long")
-        if index & 1 or index == last:
-            node = node_hash(sibling, node)
-            while index and not index & 1:
-                index, last = index >> 1, last >> 1
-        else:
-            node = node_hash(node, sibling)
-        index, last = index >> 1, last >> 1
-    require(last == 0 and node == root, "the inclusion proof does not lead to the root")
+    found = _climb([leaf], index, size - 1, proof)
+    require(found == [root], "the inclusion proof does not lead to the root")
 
 
 def check_consistency(
@@ -759,17 +769,8 @@ def check_consistency(
     index, last = size1 - 1, size2 - 1
     while index & 1:
         index, last = index >> 1, last >> 1
-    old = new = path[0]
-    for sibling in path[1:]:
-        require(last > 0, "the consistency proof is too long")
-        if index & 1 or index == last:
-            old, new = node_hash(sibling, old), node_hash(sibling, new)
-            while index and not index & 1:
-                index, last = index >> 1, last >> 1
-        else:
-            new = node_hash(new, sibling)
-        index, last = index >> 1, last >> 1
-    require(last == 0 and (old, new) == (root1, root2), "the log was rewritten: roots do not fit")
+    found = _climb([path[0]] * 2, index, last, path[1:])
+    require(found == [root1, root2], "the log was rewritten: roots do not fit")
 
 
 @dataclass(frozen=True)

@@ -117,8 +117,8 @@ def signing(patch: pytest.MonkeyPatch, change: Callable[[dict[str, Any]], Any]) 
     """Sign something else than what follows from the database, and look at nothing before."""
     honest: Callable[..., Any] = vars(certify)["unlearning"]
 
-    def boasting(conn: Any, version: Any) -> dict[str, Any]:
-        statement: dict[str, Any] = honest(conn, version)
+    def boasting(*given: Any) -> dict[str, Any]:
+        statement: dict[str, Any] = honest(*given)
         change(statement["predicate"])
         return statement
 

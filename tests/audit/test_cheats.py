@@ -25,7 +25,7 @@ from letheon.data import Rows
 from letheon.ledger import Ledger
 from letheon.ledger.certificates import certify
 from letheon.ledger.keys.keyring import KeyRing
-from letheon.ledger.models.versions import Vault
+from letheon.ledger.models.commitment import Vault
 from letheon.ledger.worker import compute
 from letheon.sharded._shards import Ensemble
 from tests.audit.bundles import copied, erase, judged, ledger_of, reindex, resign, verdicts

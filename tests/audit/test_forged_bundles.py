@@ -21,7 +21,7 @@ from letheon import (
     state,
 )
 from letheon.audit import AuditReport, audit
-from letheon.ledger.models.versions import Vault
+from letheon.ledger.models.commitment import Vault
 from letheon.verifier import INDEX_FILES, canonical
 from tests.audit.bundles import erase, payload_of, reindex, resign
 from tests.audit.honest import IDS, Honest, N, new_ledger, place

@@ -52,15 +52,25 @@ def training_of(ledger: Ledger) -> dict[str, str]:
 def reseeding(patch: Patch, ledger: Ledger, training: dict[str, str]) -> None:
     """Train with the seed of another key or beacon at the next erasure, and say so."""
     beacon = bytes.fromhex(training["beacon"].removeprefix("checkpoint:"))
-    seed, running = ledger._core.keys.derive_seed(training["key"], beacon), apply._running
+    seed = ledger._core.keys.derive_seed(training["key"], beacon)
+    publish: Any = apply._publish
 
     def reseed(_: Any, product: Any) -> Any:
         fresh = fresh_fit(state.decode(product.model), product.rows, seed=seed).model
         return dataclasses.replace(product, model=state.encode(fresh))
 
     computing(patch, reseed)
-    patch.setattr(apply, "_training", lambda *_: training)
-    patch.setattr(apply, "_running", lambda *rest: running(*rest) | {"training": training})
+    claim_training(patch, training)
+    claimed = {"training": training}
+    patch.setattr(apply, "_publish", lambda *given: publish(*given[:-1], given[-1] | claimed))
+
+
+def claim_training(patch: Patch, training: dict[str, str]) -> None:
+    """Say of the next batch that it was trained like this."""
+    honest = apply._job
+    patch.setattr(
+        apply, "_job", lambda *given: dataclasses.replace(honest(*given), training=training)
+    )
 
 
 def beacons(ledger: Ledger, n: int) -> list[str]:
@@ -183,7 +193,7 @@ def test_a_retrain_with_a_seed_of_the_operators_fails_v4(
     chosen = {"rule": "caller-seed-v1", "beacon": "none", "keyCommitment": "00" * 32, "key": ""}
     with trained(tmp_path / "home") as ledger:
         erase(ledger, "forest", 5)
-        monkeypatch.setattr(apply, "_training", lambda *_: chosen)
+        claim_training(monkeypatch, chosen)
         ledger.models.retrain("forest")
         found = judged(ledger, tmp_path / "bundle", "V0", "V1", "V4")
     assert verdicts(found) == {"V0": "pass", "V1": "pass", "V4": "fail"}

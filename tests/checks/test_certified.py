@@ -11,7 +11,7 @@ import pytest
 from letheon.checks import parametrize_with_checks, yield_checks
 from letheon.checks._effect import make_lopsided_people
 from letheon.checks._people import CANARY, fit, fit_in_secret, make_people, refit
-from letheon.checks._secrecy import _overheard, _shows
+from letheon.checks._residue import _overheard, _shows
 from letheon.noise import Sealed
 from tests.checks import certified
 from tests.checks.approximate import NewtonRidge

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.tree import DecisionTreeClassifier
 
-from letheon.checks._exactness import _another
-from letheon.checks._people import CANARY, People, make_people
+from letheon.checks._exactness import another_value
+from letheon.checks._people import CANARY, make_people
 from letheon.checks._residue import reveals
 from letheon.checks._walk import leaves
+from letheon.data import People
 
 Floats = NDArray[np.float64]
 AGGREGATES: dict[str, Callable[[Floats, Floats], Any]] = {
@@ -62,7 +63,7 @@ def test_an_old_aggregate_reveals_the_row_and_a_new_one_does_not(kind: str, seed
 
 def test_sums_per_class_reveal_the_row() -> None:
     people = make_people(DecisionTreeClassifier())
-    rest, row = people.without([CANARY]), people.only([CANARY]).X[0]
+    rest, row = people.without([CANARY]), people.of([CANARY]).X[0]
     assert people.y is not None
     old = np.stack([people.X[people.y == label].sum(axis=0) for label in np.unique(people.y)])
     assert reveals(old, row, rest) == "product of X and y"
@@ -126,7 +127,7 @@ def test_of_long_sequences_both_ends_are_enough() -> None:
     [0.0, -1.0, np.nan, np.inf, 1e300, 3, -1, True, "", "a", np.float32(-1), np.bool_(True)],
 )
 def test_another_value_differs_and_keeps_its_kind(value: Any) -> None:
-    other = _another(value)
+    other = another_value(value)
     assert type(other) is type(value)
     assert repr(other) != repr(value)
 
@@ -134,6 +135,6 @@ def test_another_value_differs_and_keeps_its_kind(value: Any) -> None:
 @pytest.mark.parametrize("array", [["ash", "elm"], [""], [True], [7], [-1.0], [b"x"], [250]])
 def test_another_array_differs_and_keeps_its_kind(array: Any) -> None:
     value = np.array(array, np.uint8 if array == [250] else None)
-    other = _another(value)
+    other = another_value(value)
     assert other.dtype == value.dtype
     assert not np.array_equal(other, value)

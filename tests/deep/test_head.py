@@ -434,7 +434,7 @@ def test_a_module_that_changes_later_is_refused_in_answers_and_lessons() -> None
     backbone = Backbone(Remembering, arguments=("parameter", 1000))
     ours = CertifiedHeadClassifier(backbone, learner).fit(X[:50], y[:50])
     for ask in (ours.predict, lambda rows: ours.learn(rows, y[50:], ids=np.arange(50, 60))):
-        module = backbone._built(torch.device("cpu"))
+        module, _ = backbone._built(torch.device("cpu"))
         module.after = 0  # type: ignore[assignment]
         with pytest.raises(TrainingError, match="parameter seen"):
             ask(X[50:])

@@ -17,7 +17,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import Tensor, nn
 
 import letheon
-from letheon import SISANetClassifier, checks
+from letheon import SISANetClassifier, checks, state
 from letheon.data import SlotRows, as_ids
 from letheon.deep import MLP
 from letheon.deep._base import Workshop
@@ -31,6 +31,7 @@ from letheon.exceptions import (
     TrainingError,
     UnknownIdError,
     UnsupportedStateError,
+    UntrustedClassError,
 )
 from tests.deep.sisa_people import TINY, fitted, joined, refitted
 from tests.deep.test_vault import in_a_fork
@@ -426,3 +427,12 @@ def test_a_fit_destroys_files_that_were_moved(tmp_path: Path) -> None:
     left = {file.name.split(".")[0] for file in tmp_path.rglob("*.letheon-state")}
     assert left == model.vault_.files
     assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == len(left)
+
+
+@pytest.mark.parametrize("name", ["predict", "facts", "_train", "classes_", "_parameter_rules"])
+def test_a_file_replaces_parameters_and_nothing_else_of_the_class(name: str) -> None:
+    model = fitted(make_people(30, seed=1), epochs=3)
+    assert state.decode(state.encode(model)).epochs == 3
+    vars(model)[name] = 1
+    with pytest.raises(UntrustedClassError, match=f"attribute '{name}'"):
+        state.decode(state.encode(model))

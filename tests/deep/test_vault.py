@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from letheon import state
-from letheon.deep._vault import Table, Vault, VaultChange
+from letheon.deep._vault import MemoryStore, Vault, VaultChange
 from letheon.exceptions import CheckpointError, CorruptFileError
 from letheon.homes import Purge, Shelf
 from tests.sharded.people import examples
@@ -70,8 +70,9 @@ def prepare(
 
 def tensors_aside(change: VaultChange) -> list[torch.Tensor]:
     """Return what a change keeps in memory or in nameless files."""
-    held = [*change._new.values(), *change._shifts.values()]
-    return [value for value in held if isinstance(value, torch.Tensor)]
+    store, new = change._store, change._new.values()
+    rows = [store._rows[key] for key in new if isinstance(key, int)]
+    return [*rows, *change._shifts.values()]
 
 
 def entries(vault: Vault) -> list[Entry]:
@@ -97,8 +98,10 @@ def files(directory: Path) -> set[str]:
 def raw_bytes(vault: Vault, directory: Path) -> bytes:
     """All bytes that the vault keeps anywhere."""
     on_disk = b"".join(path.read_bytes() for path in directory.rglob("*") if path.is_file())
-    room = vault._room
-    return on_disk + (room.rows.numpy().tobytes() if isinstance(room, Table) else b"")
+    store = vault._store
+    rows = [*store._rows.values(), *store._free] if isinstance(store, MemoryStore) else []
+    # Free rows hold zeros.
+    return on_disk + b"".join(row.numpy().tobytes() for row in rows if row.any())
 
 
 @pytest.fixture(params=KINDS)
@@ -285,12 +288,12 @@ def require_originals_gone(kind: str, directory: Path) -> None:
     vault = filled(kind, directory, p=50)
     originals = [flat.tobytes() for flat in entries(vault) if flat is not None]
     change = prepare(vault, {1: vector(21, 50), 2: None}, shift=vector(22, 50), shifted=[3])
-    aside = tensors_aside(change)
+    shifts = list(change._shifts.values())
     assert all(original in raw_bytes(vault, directory) for original in originals)
     vault.commit(change)
     left = raw_bytes(vault, directory)
     assert [original in left for original in originals] == [True, False, False, False]
-    assert not any(tensor.any() for tensor in aside)
+    assert not any(shift.any() for shift in shifts)
     assert files(directory) == vault.files
 
 
@@ -299,7 +302,7 @@ def test_originals_are_gone_after_a_commit(kind: str, tmp_path: Path) -> None:
 
 
 def keep_old_files(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Shelf, "purge", lambda *_: Purge())
+    patch.setattr(Shelf, "destroy_all_but", lambda *_: ())
 
 
 def unlink_only(patch: pytest.MonkeyPatch) -> None:
@@ -311,15 +314,7 @@ def forget_to_shift(patch: pytest.MonkeyPatch) -> None:
 
 
 def mark_as_absent_only(patch: pytest.MonkeyPatch) -> None:
-    real = Table.install
-
-    def lazy(self: Table, i: int, flat: Any) -> None:
-        if flat is None:
-            self.present[i] = False
-        else:
-            real(self, i, flat)
-
-    patch.setattr(Table, "install", lazy)
+    patch.setattr(MemoryStore, "keep_only", lambda *_: ())
 
 
 def leave_the_shift(patch: pytest.MonkeyPatch) -> None:
@@ -671,11 +666,12 @@ def test_copies_go_their_own_way(kind: str, tmp_path: Path, duplicate: Any) -> N
 
 def test_a_loaded_vault_moves_to_a_file_and_back(tmp_path: Path) -> None:
     vault = filled("memory", tmp_path)
-    digest, old = state.digest(vault), vault._room
-    assert isinstance(old, Table)
-    assert vault.to("cpu")._room is old
+    digest, old = state.digest(vault), vault._store
+    assert isinstance(old, MemoryStore)
+    assert vault.to("cpu")._store is old
+    rows = list(old._rows.values())
     assert vault.to("cpu", max_memory=10).bytes_on_disk == 4 * N * P
-    assert not old.rows.any()
+    assert not any(row.any() for row in rows)
     assert vault.bytes_in_memory == 0
     assert state.digest(vault) == digest
     assert vault.to("cpu").bytes_in_memory == 4 * N * P

@@ -14,16 +14,17 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.tree import DecisionTreeClassifier
 
 import letheon
-from letheon.evaluation import ORDINARY, SAME, Problem, Rows
+from letheon.data import People
+from letheon.evaluation import ORDINARY, SAME, Problem
 from letheon.evaluation._baselines import best_ordinary, linear_rivals, race, regularised_loss
 from tests.evaluation.stubs import SIMPLE, TEST, Planted, X, Y, cancer, evaluate
 
 
-def rows_of(X: Any, y: Any) -> Rows:
-    return Rows(X, y, np.arange(len(y)))
+def rows_of(X: Any, y: Any) -> People:
+    return People(X, y, np.arange(len(y)))
 
 
-def people(name: str) -> Rows:
+def people(name: str) -> People:
     """Return rows of two classes, of two of which one is rare, or of three."""
     if name == "iris":
         table, labels = load_iris(return_X_y=True)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from letheon import DaREForestClassifier, DaREForestRegressor, load, save, state
 from letheon.data import IntIds, TextIds
 from letheon.exceptions import CorruptFileError
+from letheon.forest._inputs import Settings
 from letheon.forest._model import ForestModel
-from letheon.forest._settings import Settings
 
 N = 90
 

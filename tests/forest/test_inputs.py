@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from letheon import DaREForestClassifier, DaREForestRegressor
 from letheon.exceptions import PrecisionWarning
-from letheon.forest._inputs import LabelTable, as_matrix, as_weights
-from letheon.forest._settings import resolve_max_features
+from letheon.forest._inputs import LabelTable, as_matrix, as_weights, resolve_max_features
 
 pd = pytest.importorskip("pandas")
 pl = pytest.importorskip("polars")

@@ -57,7 +57,7 @@ def rotate(home: Path) -> None:
 
 def revoke(home: Path) -> None:
     ring = KeyRing(home)
-    ring.revoke(LEDGER, next(iter(ring.public_keys())), 2)
+    ring.revoke(LEDGER, next(iter(ring.trust().keys)), 2)
 
 
 def rotate_carelessly(home: Path) -> None:
@@ -74,7 +74,7 @@ def rotate_in_place(home: Path) -> None:
     new = keyring._make_signer(ring._files)
     keyring._write_line(ring._current_file, new.keyid)
     keyring._make_signer = lambda files: new
-    keyring.KeyRing._erase_unpublished = lambda self, chain: None  # type: ignore[method-assign]
+    keyring.destroy_file = lambda path: None  # type: ignore[attr-defined]
     ring.rotate(LEDGER, 3)
 
 

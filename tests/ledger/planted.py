@@ -6,10 +6,9 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import select, text
 
-from letheon.ledger.certificates.certify import certificate_path
 from letheon.ledger.db.database import Database
 from letheon.ledger.keys.keyring import KeyRing
-from letheon.ledger.models.versions import head_of
+from letheon.ledger.models.versions import head_of, signed_path
 from letheon.ledger.purge import purge
 from letheon.ledger.tables import heads
 from letheon.ledger.worker import apply, worker
@@ -82,11 +81,11 @@ def _certificate_first() -> None:
     publish = applying._publish
 
     def publish_late(core: Any, *rest: Any) -> Any:
-        written = rest[5]
+        values = rest[4]
         with core.database.reading() as conn:
             row = conn.execute(text("SELECT value FROM meta WHERE key = 'sequence'"))
-            path = certificate_path(core, int(row.scalar_one()) + 1)
-        path.write_bytes(canonical({"subject": written.model_blob}))
+            path = signed_path(core, "certificates", int(row.scalar_one()) + 1)
+        path.write_bytes(canonical({"subject": values["model_blob"]}))
         return publish(core, *rest)
 
     swap(applying, _publish=publish_late)

@@ -33,8 +33,7 @@ from letheon.ledger.models.versions import (
     versions_of,
 )
 from letheon.ledger.purge import purge as _purge
-from letheon.ledger.purge.markers import Markers
-from letheon.ledger.purge.scan import Place, scan
+from letheon.ledger.purge.scan import Markers, Place, scan
 from letheon.ledger.requests import people
 from letheon.ledger.settings import Settings
 from letheon.ledger.tables import requests

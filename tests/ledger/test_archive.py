@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from letheon.exceptions import LedgerMissingError, UnknownModelError
 from letheon.ledger import Ledger
 from letheon.ledger.certificates import certificates
+from letheon.ledger.certificates.certificates import Batches
 from letheon.ledger.db import events, log
 from letheon.ledger.db.log import Log, LogTree
-from letheon.ledger.worker.batches import Batches
 from letheon.verifier import (
     Refused,
     check_consistency,
@@ -93,7 +93,7 @@ def test_a_damaged_certificate_does_not_hide_the_others(story: Ledger, data: st.
     place = data.draw(st.integers(0, len(envelope) - 1))
     envelope[place] ^= data.draw(st.integers(1, 255))
     cut = data.draw(st.sampled_from([0, place, len(envelope)]))
-    method, guarantee, n_rows = certificates._said(bytes(envelope[:cut]))
+    method, guarantee, n_rows = certificates._summary(bytes(envelope[:cut]))
     assert isinstance(method, str)
     assert isinstance(guarantee, str)
     assert type(n_rows) is int

@@ -23,10 +23,10 @@ class Box:
         self.key = AESGCM.generate_key(256)
 
     def seal(self, data: bytes) -> bytes:
-        return keyring.seal(self.key, data, b"box")
+        return keyring.Cipher(self.key).seal(data, b"box")
 
     def unseal(self, data: bytes) -> bytes:
-        return keyring.unseal(self.key, data, b"box")
+        return keyring.Cipher(self.key).unseal(data, b"box")
 
 
 BOX = Box()

@@ -18,13 +18,12 @@ from letheon.ledger import core as faults
 from letheon.ledger.certificates.certify import (
     _claimed,
     _next_version,
-    certificate_path,
     certify_next,
     take_checkpoint,
 )
 from letheon.ledger.certificates.claims import certificate_account
 from letheon.ledger.db.events import record
-from letheon.ledger.models.versions import VersionRow, model_of, proof_path, version_of
+from letheon.ledger.models.versions import VersionRow, model_of, proof_path, signed_path, version_of
 from letheon.ledger.tables import (
     batches,
     certificates,
@@ -91,7 +90,7 @@ def require_sound(ledger: Ledger, n: int) -> list[verifier.Opened]:
     """Check that there are n certificates, in one chain, in files and database alike."""
     found = all_envelopes(ledger)
     core = core_of(ledger)
-    files = [certificate_path(core, each + 1).read_bytes() for each in range(n)]
+    files = [signed_path(core, "certificates", each + 1).read_bytes() for each in range(n)]
     assert (len(found), files) == (n, found)
     assert counted(ledger) == (n, n)
     return check_chain(found, core.keys.trust())
@@ -102,7 +101,7 @@ def refused(ledger: Ledger, match: str, error: type[Exception] = SignerRefusedEr
     with pytest.raises(error, match=match):
         certify_next(core_of(ledger))
     assert counted(ledger) == (0, 0)
-    assert not certificate_path(core_of(ledger), 1).exists()
+    assert not signed_path(core_of(ledger), "certificates", 1).exists()
 
 
 def change(ledger: Ledger, statement: Any) -> None:
@@ -320,7 +319,7 @@ def test_a_transition_that_the_proof_does_not_show_is_not_signed(ledger: Ledger,
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"null", b'{"payload":"AAAA"}'])
 def test_a_number_is_never_signed_with_two_contents(ledger: Ledger, content: bytes) -> None:
-    path = certificate_path(core_of(ledger), 1)
+    path = signed_path(core_of(ledger), "certificates", 1)
     path.write_bytes(content)
     with pytest.raises(SignerRefusedError, match="another content"):
         certify_next(core_of(ledger))
@@ -334,7 +333,7 @@ def test_a_certificate_of_this_number_from_a_fork_is_noticed(
     with copied(home, tmp_path / "fork", lambda: NOW + 60) as fork:
         certify_next(core_of(fork))
         [other] = all_envelopes(fork)
-    certificate_path(core_of(ledger), 1).write_bytes(other)
+    signed_path(core_of(ledger), "certificates", 1).write_bytes(other)
     with pytest.raises(SignerRefusedError, match="fork"):
         certify_next(core_of(ledger))
 

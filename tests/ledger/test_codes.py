@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from letheon import verifier
 from letheon.ledger import Ledger
-from letheon.ledger.certificates.parameters import is_code
+from letheon.ledger.certificates.claims import is_code
 from letheon.ledger.db import events
 from letheon.ledger.db.events import CODE
 from letheon.ledger.schemas import NAME, require_name

@@ -13,13 +13,13 @@ from letheon.data import Rows, as_ids, hold_table
 from letheon.exceptions import CorruptFileError
 from letheon.ledger.models.commitment import (
     SALT_BYTES,
+    Vault,
     new_vault,
     ordered_codes,
     require_root,
     row_bytes,
     tree_of,
 )
-from letheon.ledger.models.versions import Vault
 from letheon.verifier import slot_leaf
 from tests.sharded.people import examples
 

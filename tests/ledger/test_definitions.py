@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from letheon.ledger.certificates.facts import _NEVER_CLAIMED
-from letheon.ledger.certificates.measures import PROPERTIES
+from letheon.ledger.certificates.facts import _NEVER_CLAIMED, PROPERTIES
 from letheon.linear._descent import _THEOREMS
 from tests.ledger.forgetters import CALLER, EPOCH, EVERY, Maker, erased
 

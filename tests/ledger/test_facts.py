@@ -16,10 +16,20 @@ from sklearn.neural_network import MLPClassifier
 
 from letheon import InfluenceClassifier, NaiveUnlearner, SISAClassifier
 from letheon.exceptions import CertificateError
-from letheon.ledger.certificates.claims import certificate_account
-from letheon.ledger.certificates.facts import NO_MONITOR, facts_of
-from letheon.ledger.certificates.measures import TestFigures, test_metric, without_times
-from letheon.ledger.certificates.parameters import code_of, decimal, figure, parameters_of
+from letheon.ledger.certificates.claims import (
+    certificate_account,
+    code_of,
+    decimal,
+    figure,
+    parameters_of,
+)
+from letheon.ledger.certificates.facts import (
+    NO_MONITOR,
+    TestFigures,
+    facts_of,
+    test_metric,
+    without_times,
+)
 from letheon.ledger.models.examine import held_rows
 from letheon.monitor import Reading
 from letheon.verifier import SCHEMAS, UNLEARNING, canonical, check_schema, parse_strict

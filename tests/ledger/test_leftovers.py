@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from letheon.ledger import core as faults
-from letheon.ledger.purge.residue import leftovers, sweep_partials
+from letheon.ledger.worker.recover import leftovers, sweep_partials
 from tests.ledger.residue import Marked, make_marked, quick_folder
 
 UNLOCKED = (".", "certificates", "checkpoints")

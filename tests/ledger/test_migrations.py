@@ -13,10 +13,11 @@ from sqlalchemy import event, inspect, text
 
 from letheon.exceptions import LedgerError, LedgerMissingError, NewerLedgerError
 from letheon.ledger.db import database as _database
-from letheon.ledger.db.database import Database
+from letheon.ledger.db.database import KNOWN_REVISIONS, REVISION, Database
+from letheon.ledger.db.engines import SCHEMA
 from letheon.ledger.db.migrations import config_for
 from letheon.ledger.requests.states import ALLOWED
-from letheon.ledger.tables import KNOWN_REVISIONS, REVISION, SCHEMA, allowed_moves, metadata
+from letheon.ledger.tables import allowed_moves, metadata
 from tests.ledger.databases import Desk, database, desk, die, in_processes, kind, open_kind, place
 from tests.postgres import Server
 

@@ -16,10 +16,10 @@ from letheon import NaiveUnlearner
 from letheon.audit import audit, check_residue
 from letheon.exceptions import SearchWarning
 from letheon.ledger import Ledger
-from letheon.ledger.certificates.receipts import gaps_in
+from letheon.ledger.certificates.statement import gaps_in
 from letheon.ledger.home import create_home
 from letheon.ledger.keys.signing import sign
-from letheon.ledger.purge import attest, purge
+from letheon.ledger.purge import purge, stores
 from letheon.ledger.purge.scan import ScanResult
 from letheon.ledger.settings import Settings
 from letheon.verifier import (
@@ -282,16 +282,10 @@ def test_an_earlier_attestation_holds_and_is_not_called_fully_searched(unsearche
 def test_a_purge_that_an_earlier_version_searched_does_not_claim_more() -> None:
     searched = {"files": 3, "bytes": 5, "ambiguous": 0}
     store = searched | {"by": "", "scope": "copies"}
-    steps: Any = {
-        "started": ({"whole": True}, 1),
-        "scan": (searched, 1),
-        "stores": ({"copies": store}, 1),
-    }
-    assert attest._gaps(steps) is None
-    assert attest._users_stores(steps)[0]["state"] == "purged"
-    steps["scan"] = (searched | {"not_searched": 2}, 1)
-    steps["stores"] = ({"copies": store | {"not_searched": 1}}, 1)
-    assert attest._gaps(steps) == {"files": 3, "ids": 0, "shortIds": 0}
+    assert stores._count_gaps({"whole": True}, [searched, store]) == {}
+    assert stores._state_of(store, "then")["state"] == "purged"
+    counted: Any = [searched | {"not_searched": 2}, store | {"not_searched": 1}]
+    assert stores._count_gaps({"whole": True}, counted) == {"files": 3, "ids": 0, "shortIds": 0}
 
 
 @pytest.mark.parametrize("lie", ["values", "counts"])

@@ -14,8 +14,8 @@ from letheon.exceptions import LedgerError, OldDatabaseError
 from letheon.ledger import Ledger
 from letheon.ledger import core as faults
 from letheon.ledger.db.events import HIGH_WATER, Mark, read_mark, settle_mark, write_mark
-from letheon.ledger.models.register import new_folder, sweep_registrations
-from letheon.ledger.worker import adopt as _adopt
+from letheon.ledger.worker import recover as _adopt
+from letheon.ledger.worker.recover import new_folder, sweep_registrations
 from tests.ledger.databases import die, in_processes
 from tests.ledger.homes import IDS, X, Y, person
 from tests.ledger.old_copies import KINDS, STEPS, Story, copy_database, inventory, other_model

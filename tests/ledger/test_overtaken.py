@@ -12,12 +12,12 @@ from letheon.exceptions import BlockedIdsError, RequestStateError, StaleWorkerEr
 from letheon.ledger import Ledger, Policy
 from letheon.ledger import core as faults
 from letheon.ledger.leases import Lease, keep_renewed, take
-from letheon.ledger.models.register import new_folder, sweep_registrations
 from letheon.ledger.models.versions import ModelRow, find_model, head_of, read_judged
 from letheon.ledger.tables import batches
 from letheon.ledger.worker import compute as _compute
-from letheon.ledger.worker.apply import Batch, apply, seal
+from letheon.ledger.worker.apply import BatchRow, apply, seal
 from letheon.ledger.worker.compute import ComputationFailed, Job, Product, compute
+from letheon.ledger.worker.recover import new_folder, sweep_registrations
 from letheon.ledger.worker.worker import _apply, _give_up
 from tests.ledger.databases import NOON, Clock
 from tests.ledger.homes import IDS, X, Y, fitted, make, person
@@ -42,7 +42,7 @@ def _model(ledger: Ledger) -> ModelRow:
         return find_model(conn, "risk", "default")
 
 
-def _sealed(ledger: Ledger) -> tuple[Lease, Batch, str]:
+def _sealed(ledger: Ledger) -> tuple[Lease, BatchRow, str]:
     request = ledger.requests.submit([person(3)], model="risk", verified=True)
     lease = take(ledger._core, 1, _worker(1))
     assert lease is not None
@@ -175,20 +175,20 @@ def test_people_who_asked_are_blocked_for_their_tenant_and_no_other(ledger: Ledg
 def test_a_registration_that_just_landed_is_not_swept(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from letheon.ledger.models import register
+    from letheon.ledger.worker import recover
 
-    known: list[str] = []
-    real = register._is_registered
+    looks: list[Any] = []
+    real = recover.hold_registrations
 
-    def late(conn: Any, folder: str) -> bool:
-        known.append(folder)
-        return real(conn, folder)
+    def late(conn: Any) -> None:
+        looks.append(conn)
+        real(conn)
 
     # As if the model had not been there at the first look, and is at the second.
-    monkeypatch.setattr(register, "_is_registered", late)
+    monkeypatch.setattr(recover, "hold_registrations", late)
     folder = ledger._core.blobs(_model(ledger).folder).folder
-    assert not register._sweep_if_orphan(ledger._core, folder)
-    assert known == [folder.name]
+    assert not recover._sweep_if_orphan(ledger._core, folder)
+    assert len(looks) == 1
     assert ledger.models.load("risk").n_rows_ == 60
     with new_folder(ledger._core) as key:
         assert sweep_registrations(ledger._core) == 0, "somebody is at work in it"

@@ -7,8 +7,7 @@ import pytest
 
 from letheon.exceptions import LedgerMissingError
 from letheon.ledger import core as faults
-from letheon.ledger.models.reader import Pins, count_pins
-from letheon.ledger.models.versions import head_of
+from letheon.ledger.models.versions import count_pins, head_of, pin_version, release_pin, renew_pin
 from tests.ledger.residue import Marked, make_marked, quick_folder
 
 
@@ -29,31 +28,34 @@ def n_pins(marked: Marked, version_id: int) -> int:
 
 
 def test_pin_counts_until_it_is_released(marked: Marked) -> None:
-    pins, version = Pins(marked.core, "reader"), head_id(marked)
-    first, second = pins.pin(version, 30), pins.pin(version, 30)
+    version = head_id(marked)
+    first, second = (
+        pin_version(marked.core, "reader", version, 30),
+        pin_version(marked.core, "reader", version, 30),
+    )
     assert first != second
     assert n_pins(marked, version) == 2
-    pins.release(first)
-    pins.release(first)
+    release_pin(marked.core, first)
+    release_pin(marked.core, first)
     assert n_pins(marked, version) == 1
 
 
 def test_pin_runs_out_unless_it_is_renewed(marked: Marked) -> None:
-    pins, version = Pins(marked.core, "reader"), head_id(marked)
-    pin = pins.pin(version, 30)
+    version = head_id(marked)
+    pin = pin_version(marked.core, "reader", version, 30)
     marked.clock.now += 20
-    pins.renew(pin, 30)
+    renew_pin(marked.core, pin, 30)
     marked.clock.now += 20
     assert n_pins(marked, version) == 1
     marked.clock.now += 10
     assert n_pins(marked, version) == 0
     with pytest.raises(LedgerMissingError, match="load the head"):
-        pins.renew(pin, 30)
+        renew_pin(marked.core, pin, 30)
 
 
 def test_purge_waits_for_a_pin_and_goes_on_when_it_ran_out(marked: Marked) -> None:
     old = head_id(marked)
-    Pins(marked.core, "reader").pin(old, 30)
+    pin_version(marked.core, "reader", old, 30)
     marked.erase(marked.ids[0])
     assert marked.states() == {"purging"}
     marked.clock.now += 31
@@ -70,7 +72,7 @@ def test_version_that_is_being_purged_cannot_be_pinned(
     def try_to_pin(name: str) -> None:
         if name == at:
             with pytest.raises(LedgerMissingError, match="being purged"):
-                Pins(marked.core, "late").pin(old, 30)
+                pin_version(marked.core, "late", old, 30)
             refused.append(name)
 
     monkeypatch.setattr(faults, "hook", try_to_pin)
@@ -79,23 +81,22 @@ def test_version_that_is_being_purged_cannot_be_pinned(
 
 
 def test_later_purge_waits_for_the_version_that_knows_its_people_too(marked: Marked) -> None:
-    pins = Pins(marked.core, "reader")
-    pin = pins.pin(head_id(marked), 500)
+    pin = pin_version(marked.core, "reader", head_id(marked), 500)
     marked.erase(marked.ids[0])
     marked.erase(marked.ids[1])
     found = {request.state: request.reason for request in marked.ledger.requests.list()}
     assert found == {"purging": None, "certified": None}
-    pins.release(pin)
+    release_pin(marked.core, pin)
     marked.run()
     assert marked.states() == {"purged"}
 
 
 def test_pin_of_a_clock_that_was_ahead_holds_nothing_up(marked: Marked) -> None:
-    pins, version = Pins(marked.core, "reader"), head_id(marked)
+    version = head_id(marked)
     marked.clock.now += 200
-    pins.pin(version, 600)
+    pin_version(marked.core, "reader", version, 600)
     marked.clock.now += 365 * 86_400
-    pins.pin(version, 30)
+    pin_version(marked.core, "reader", version, 30)
     marked.clock.now -= 365 * 86_400 + 200
     assert n_pins(marked, version) == 1
     marked.erase(marked.ids[0])
@@ -105,9 +106,9 @@ def test_pin_of_a_clock_that_was_ahead_holds_nothing_up(marked: Marked) -> None:
 
 
 def test_pin_longer_than_any_that_counts_is_refused(marked: Marked) -> None:
-    pins, version = Pins(marked.core, "reader"), head_id(marked)
+    version = head_id(marked)
     with pytest.raises(ValueError, match="seconds=601"):
-        pins.pin(version, 601)
-    pin = pins.pin(version, 600)
+        pin_version(marked.core, "reader", version, 601)
+    pin = pin_version(marked.core, "reader", version, 600)
     with pytest.raises(ValueError, match="seconds=601"):
-        pins.renew(pin, 601)
+        renew_pin(marked.core, pin, 601)

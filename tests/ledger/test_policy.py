@@ -78,7 +78,7 @@ def test_the_urgent_reason_is_named_first() -> None:
     queue = waiting(hours=100, rows=100, due=date(2026, 6, 11))
     assert decide(queue, forced=True).reason == "operator"
     assert decide(queue).reason == "due-soon"
-    assert decide(replace(queue, due_on=FAR)).reason == "waited-long"
+    assert decide(queue._replace(due_on=FAR)).reason == "waited-long"
 
 
 queues = st.lists(

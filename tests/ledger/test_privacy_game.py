@@ -32,14 +32,13 @@ from sklearn.naive_bayes import GaussianNB
 from letheon import DaREForestClassifier, NaiveUnlearner, SISAClassifier, state
 from letheon.data import Rows, as_ids
 from letheon.ledger import Ledger
+from letheon.ledger.certificates.facts import Judged
 from letheon.ledger.certificates.statement import requests_root
 from letheon.ledger.db.log import root_of
 from letheon.ledger.keys import blobs as _blobs
 from letheon.ledger.keys.blobs import Blobs
-from letheon.ledger.models import commitment, slot_tree
-from letheon.ledger.models.commitment import new_vault, row_bytes, tree_of
-from letheon.ledger.models.slot_tree import slots_for
-from letheon.ledger.models.versions import Judged
+from letheon.ledger.models import commitment
+from letheon.ledger.models.commitment import new_vault, row_bytes, slots_for, tree_of
 from letheon.ledger.worker.compute import Job, compute
 from letheon.verifier import leaf_hash, parse_strict, slot_leaf
 from tests.ledger.residue import quick_folder
@@ -75,7 +74,7 @@ def seed_draws(
     patch.setattr(_blobs, "secrets", Draws(1, blinding=nonces))
     patch.setattr(commitment, "secrets", Draws(2, blinding=salts))
     urandom = types.SimpleNamespace(urandom=Draws(3, blinding=slots).token_bytes)
-    patch.setattr(slot_tree, "os", urandom)
+    patch.setattr(commitment, "os", urandom)
 
 
 @dataclass(frozen=True)

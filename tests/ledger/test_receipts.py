@@ -20,11 +20,10 @@ from letheon import NaiveUnlearner, verifier
 from letheon.exceptions import CorruptFileError, IdempotencyError, RequestStateError
 from letheon.ledger import Ledger, Policy
 from letheon.ledger import core as faults
-from letheon.ledger.certificates import receipts
+from letheon.ledger.certificates import certify as receipts
 from letheon.ledger.certificates.receipt_codes import ReceiptCode, open_sealed
-from letheon.ledger.models.commitment import row_bytes
+from letheon.ledger.models.commitment import SlotTree, row_bytes
 from letheon.ledger.models.examine import held_rows
-from letheon.ledger.models.slot_tree import SlotTree
 from letheon.ledger.models.versions import read_vault
 from letheon.ledger.requests.people import move
 from letheon.ledger.tables import certificates, events, requests
@@ -398,7 +397,7 @@ def test_planted_bugs_make_the_signer_refuse(
 
     def make_receipts(*given: Any) -> Any:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(f"letheon.ledger.certificates.receipts.{place}", planted)
+            patch.setattr(f"letheon.ledger.certificates.certify.{place}", planted)
             return real(*given)
 
     monkeypatch.setattr("letheon.ledger.certificates.certify.make_receipts", make_receipts)

@@ -197,7 +197,7 @@ def test_rotations_are_logged_even_after_a_kill(ledger: Ledger) -> None:
 
     ledger._core.keys.rotate("test", 0)  # and a kill before its event
     with Ledger.open(ledger.folder, clock=Clock(NOON)) as again:
-        old = again._core.keys.public_keys()
+        old = again._core.keys.trust().keys
         again.keys.rotate()
         again.keys.revoke(next(iter(old)), after=0)
         with again._core.database.reading() as conn:

@@ -14,8 +14,8 @@ from sqlalchemy import event, text
 from letheon.ledger import Ledger
 from letheon.ledger import core as faults
 from letheon.ledger.purge import purge as _purge
-from letheon.ledger.purge import residue
-from letheon.ledger.purge.markers import Markers
+from letheon.ledger.purge import stores
+from letheon.ledger.purge.scan import Markers
 from tests.ledger import points
 from tests.ledger.residue import NAME, Marked, Witness, make_marked, quick_folder, without_step
 from tests.postgres import Server
@@ -279,7 +279,7 @@ def test_purge_goes_on_after_a_kill(
 def test_rows_of_a_server_are_read_a_page_at_a_time(
     marked: Marked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(residue, "_ROWS", 3)
+    monkeypatch.setattr(stores, "_ROWS", 3)
     marked.ask(*marked.ids[:6])
     marked.run()
     seen: list[str] = []
@@ -288,8 +288,10 @@ def test_rows_of_a_server_are_read_a_page_at_a_time(
     with database.reading() as conn:
         requests = list(conn.scalars(text("SELECT id FROM requests")))
         seen.clear()
-        result = residue._look_at_rows(conn, Markers.of(ids=requests))
-    assert result.id_numbers == set(range(6))
-    assert {hit.file for hit in result.hits} >= {"requests", "events", "blocked"}
+        contents = list(stores._table_contents(conn))
+    markers = Markers.of(ids=requests)
+    hits = [(name, found.id_number) for name, data in contents for found in markers.find(data)]
+    assert {number for _, number in hits} == set(range(6))
+    assert {name for name, _ in hits} >= {"requests", "events", "blocked"}
     assert len(seen) > 20
     assert all("LIMIT" in statement for statement in seen)

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 from letheon.data import Rows, as_ids
 from letheon.ledger.purge import scan as _scan
-from letheon.ledger.purge.markers import Markers, Searcher, markers_of
-from letheon.ledger.purge.scan import Place, scan
+from letheon.ledger.purge.scan import Markers, Place, markers_of, scan
+from letheon.ledger.purge.search import Searcher
 from tests.sharded.people import examples
 
 SALT = bytes(range(7, 39))
@@ -94,7 +94,7 @@ def test_planted_salt_is_found_at_any_offset_and_chunk_size(
     search = _scan._Search(Markers.of(salts=[SALT]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_scan, "_CHUNK", chunk)
-        search._read("store", "file", io.BytesIO(planted))
+        search._read(_scan._Source(Place("store", Path()), "file"), io.BytesIO(planted))
     assert {hit.kind for hit in search.hits} == {"salt"}
     assert search.n_bytes == len(planted)
 
@@ -241,13 +241,6 @@ def test_file_read_apart_is_read_whole(tmp_path: Path) -> None:
     result = scan([Place("database", file, apart=True)], Markers.of(salts=[SALT]))
     assert [(hit.file, hit.offset) for hit in result.hits] == [("ledger.db", 3_000_000)]
     assert result.bytes == 3_000_032
-
-
-def test_other_folders_are_left_out_when_asked(tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "file").write_bytes(SALT)
-    place = Place("store", tmp_path, besides=(tmp_path / "other",))
-    assert scan([place], Markers.of(salts=[SALT])).clean
 
 
 def test_markers_travel_as_bytes() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from letheon.exceptions import CorruptFileError
 from letheon.ledger.keys import keyring
-from letheon.ledger.keys.keyring import commitment, derive, seal, tag, training_seed, unseal
+from letheon.ledger.keys.keyring import Cipher, commitment, derive, tag, training_seed
 
 KEY = bytes(range(32))
 HEAD = 48
@@ -26,7 +26,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def opens(sealed: bytes, context: bytes = b"rows", key: bytes = KEY) -> bool:
     try:
-        unseal(key, sealed, context)
+        Cipher(key).unseal(sealed, context)
     except CorruptFileError:
         return False
     return True
@@ -54,26 +54,26 @@ def rearranged(sealed: bytes, other: bytes) -> Iterator[bytes]:
 def test_what_was_sealed_comes_back(data: bytes, context: bytes, chunk: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(keyring, "CHUNK", chunk)
-        sealed = seal(KEY, data, context)
-    assert unseal(KEY, sealed, context) == data
-    assert unseal(KEY, memoryview(bytearray(sealed)), context) == data
+        sealed = Cipher(KEY).seal(data, context)
+    assert Cipher(KEY).unseal(sealed, context) == data
+    assert Cipher(KEY).unseal(memoryview(bytearray(sealed)), context) == data
 
 
 def test_one_chunk_is_plain_aes_gcm() -> None:
-    sealed = seal(KEY, b"text", b"rows")
+    sealed = Cipher(KEY).seal(b"text", b"rows")
     head, nonce, body = sealed[:HEAD], sealed[HEAD : HEAD + 12], sealed[HEAD + 12 :]
     assert AESGCM(KEY).decrypt(nonce, body, head + bytes(8) + b"rows") == b"text"
 
 
 def test_two_seals_of_a_text_share_no_chunk(small_chunks: None) -> None:
-    once, twice = (pieces(seal(KEY, b"same" * 6, b""))[1] for _ in range(2))
+    once, twice = (pieces(Cipher(KEY).seal(b"same" * 6, b""))[1] for _ in range(2))
     assert len({*once, *twice}) == 6
 
 
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("data", [b"", b"short", b"exactly8", b"three chunks of eight bytes"])
 def test_every_altered_byte_is_refused(data: bytes) -> None:
-    sealed = seal(KEY, data, b"rows")
+    sealed = Cipher(KEY).seal(data, b"rows")
     mutants = [sealed[:i] + sealed[i + 1 :] for i in range(len(sealed))]
     mutants += [sealed[:i] + b"\0" + sealed[i:] for i in range(len(sealed) + 1)]
     mutants += [sealed[:i] for i in range(len(sealed))]
@@ -87,7 +87,7 @@ def test_every_altered_byte_is_refused(data: bytes) -> None:
 
 @pytest.mark.usefixtures("small_chunks")
 def test_chunks_cannot_be_moved_dropped_or_taken_from_another_text() -> None:
-    one, other = (seal(KEY, text, b"rows") for text in (b"first..." * 3, b"second.." * 3))
+    one, other = (Cipher(KEY).seal(text, b"rows") for text in (b"first..." * 3, b"second.." * 3))
     assert not [mutant for mutant in rearranged(one, other) if opens(mutant)]
 
 
@@ -103,19 +103,19 @@ def test_the_rearrangements_win_against_a_careless_binding(
     careless: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keyring, "_bound", careless)
-    one, other = (seal(KEY, text, b"rows") for text in (b"first..." * 3, b"second.." * 3))
+    one, other = (Cipher(KEY).seal(text, b"rows") for text in (b"first..." * 3, b"second.." * 3))
     assert [mutant for mutant in rearranged(one, other) if opens(mutant)]
 
 
 @given(st.binary(max_size=20), st.binary(max_size=20))
 def test_another_context_or_key_is_refused(context: bytes, other: bytes) -> None:
-    sealed = seal(KEY, b"text", context)
+    sealed = Cipher(KEY).seal(b"text", context)
     assert opens(sealed, other) == (context == other)
     assert not opens(sealed, context, os.urandom(32))
 
 
 def test_a_huge_length_in_the_header_costs_nothing() -> None:
-    sealed = seal(KEY, b"text", b"")
+    sealed = Cipher(KEY).seal(b"text", b"")
     for field in (32, 40):
         assert not opens(sealed[:field] + b"\xff" * 8 + sealed[field + 8 :], b"")
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from letheon.ledger.models import slot_tree
-from letheon.ledger.models.slot_tree import SlotTree, draw_slots, slots_for, transition_between
+from letheon.ledger.models import commitment as slot_tree
+from letheon.ledger.models.commitment import SlotTree, draw_slots, slots_for, transition_between
 from letheon.verifier import TOMBSTONE, Refused, node_hash, transition_roots
 
 

@@ -19,10 +19,9 @@ from hypothesis import strategies as st
 
 from letheon.audit import check_residue
 from letheon.ledger.certificates.explanations import PURGE_NOT_CLAIMED
-from letheon.ledger.purge import attest
-from letheon.ledger.purge.id_values import IdValues
-from letheon.ledger.purge.markers import Markers
-from letheon.ledger.purge.scan import Place, ScanResult, scan
+from letheon.ledger.purge import stores
+from letheon.ledger.purge.scan import Markers, Place, ScanResult, scan
+from letheon.ledger.purge.search import IdValues
 
 NUMBER, CODE = 12_345_678, "P0003"
 PERSON = uuid.UUID("d9428888-122b-41e1-b85c-61b5b1b6d7f0")
@@ -199,7 +198,7 @@ def test_any_id_is_seen_as_a_word(person: str, sign: str) -> None:
 
 def test_every_code_of_an_attestation_is_explained() -> None:
     page = (Path(__file__).parents[2] / "docs" / "definitions.md").read_text("utf-8")
-    for code in {*attest._NOT_CLAIMED, *PURGE_NOT_CLAIMED}:
+    for code in {*stores._NOT_CLAIMED, *PURGE_NOT_CLAIMED}:
         assert f"| `{code}` | {PURGE_NOT_CLAIMED[code]} |" in page
 
 

@@ -14,8 +14,8 @@ from sqlalchemy import func, select, update
 
 from letheon.exceptions import CertificateError
 from letheon.ledger import Ledger
-from letheon.ledger.certificates.certify import _claimed, _next_version, certify_next
-from letheon.ledger.certificates.statement import covered_by, requests_root, unlearning
+from letheon.ledger.certificates.certify import _claimed, _next_version, certify_next, covered_by
+from letheon.ledger.certificates.statement import requests_root, unlearning
 from letheon.ledger.models.versions import VersionRow, model_of, raw_model, read_vault, version_of
 from letheon.ledger.tables import certificates, models, requests, versions
 from letheon.verifier import UNLEARNING, canonical, check_schema
@@ -57,7 +57,7 @@ def claimed(ledger: Ledger) -> VersionRow:
 def statement(ledger: Ledger) -> dict[str, Any]:
     version = claimed(ledger)
     with core_of(ledger).database.reading() as conn:
-        return unlearning(conn, version)
+        return unlearning(conn, version, covered_by(conn, version))
 
 
 def predicate(ledger: Ledger) -> dict[str, Any]:
@@ -123,14 +123,14 @@ def test_a_gap_in_the_chain_is_an_error(ledger: Ledger) -> None:
         second = version_of(conn, conn.scalar(select(func.max(versions.c.id))) or 0)
     second = _claimed(core, second)
     with core.database.reading() as conn, pytest.raises(CertificateError, match="before 2"):
-        unlearning(conn, second)
+        unlearning(conn, second, covered_by(conn, second))
 
 
 def test_a_version_that_nobody_claimed_has_no_statement(ledger: Ledger) -> None:
     version = _next_version(core_of(ledger))
     assert version is not None
     with core_of(ledger).database.reading() as conn, pytest.raises(CertificateError):
-        unlearning(conn, version)
+        unlearning(conn, version, covered_by(conn, version))
 
 
 @pytest.mark.parametrize("path", [("rows",), ("live",), ("guarantee", "accounting")])

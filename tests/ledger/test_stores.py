@@ -11,7 +11,6 @@ import pytest
 from letheon.exceptions import LedgerError
 from letheon.ledger import Store
 from letheon.ledger.purge import purge
-from letheon.ledger.purge import stores as _stores
 from letheon.verifier import open_envelope
 from tests.ledger.residue import Marked, make_marked, quick_folder
 
@@ -131,14 +130,15 @@ def test_backup_that_is_rotated_meanwhile_is_no_error(
 ) -> None:
     marked.ledger.stores.add("tapes", exports, days=30)
     (exports / "monday").write_text("a backup")
-    real = _stores._files_of
+    real = os.walk
 
-    def rotated(*given: Any) -> Iterator[Path]:
-        for path in real(*given):
-            path.unlink()
-            yield path
+    def rotated(top: Any, **given: Any) -> Iterator[Any]:
+        for folder, folders, names in real(top, **given):
+            for name in names if Path(folder) == exports.resolve() else ():
+                Path(folder, name).unlink()
+            yield folder, folders, names
 
-    monkeypatch.setattr(_stores, "_files_of", rotated)
+    monkeypatch.setattr(os, "walk", rotated)
     marked.erase(marked.ids[0])
     assert marked.states() == {"purged"}
 

@@ -14,9 +14,9 @@ from sqlalchemy import MetaData, Table, create_engine, event, insert, inspect, t
 from letheon.audit import audit
 from letheon.exceptions import LedgerError
 from letheon.ledger import Ledger, Settings
-from letheon.ledger.db.database import Database
+from letheon.ledger.db.database import REVISION, Database
 from letheon.ledger.home import database_url
-from letheon.ledger.tables import REVISION, metadata
+from letheon.ledger.tables import metadata
 from tests.ledger.databases import Clock, die, in_processes
 from tests.ledger.homes import make, person
 from tests.postgres import Server

@@ -19,9 +19,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from letheon.ledger.purge import id_values, values
-from letheon.ledger.purge.markers import Markers
-from letheon.ledger.purge.scan import Place, ScanResult, scan
+from letheon.ledger.purge import search as id_values
+from letheon.ledger.purge import values
+from letheon.ledger.purge.scan import Markers, Place, ScanResult, scan
 from tests.ledger.residue import quick_folder
 from tests.ledger.tables import KINDS, SEARCHED, Ids, write_csv
 
@@ -306,7 +306,7 @@ def test_without_pyarrow_parquet_is_not_searched(
     pq.write_table(pa.table({"id": PEOPLE}), tmp_path / "a.parquet")
 
     def missing() -> Any:
-        raise values.UnsearchableError("needs-pyarrow")
+        raise id_values.UnsearchableError("needs-pyarrow")
 
     monkeypatch.setattr(values, "_arrow", missing)
     assert reasons(search(tmp_path, "P0003", PEOPLE)) == ["needs-pyarrow"]

@@ -410,7 +410,7 @@ def test_a_monitor_that_wants_a_retrain_in_vain_is_not_tried_in_a_loop(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from letheon.ledger.worker import compute as _compute
-    from letheon.ledger.worker import plan as _plan
+    from letheon.ledger.worker import worker as _plan
 
     ledger = make(tmp_path, clock=clock, policy=Policy(pin_seconds=1, max_tries=3))
     ledger.requests.submit([person(1)], model="risk", verified=True)

@@ -9,15 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from letheon.linear._account import (
-    block_norms,
     concordant_bound,
     lipschitz_bound,
     mean_growth,
-    norm,
 )
 from letheon.linear._curvature import Curvature
 from letheon.linear._newton import BOUNDS, Leaving, Proposal, Setting, propose
 from letheon.linear._problem import Squared
+from letheon.linear._solve import block_norms, norm
 from tests.linear import reference as ref
 from tests.linear.people import (
     Recipe,

@@ -158,7 +158,9 @@ def test_guarantee_says_what_is_claimed(name: str) -> None:
 
 def test_every_assumption_is_explained() -> None:
     X, y = make_rows()
-    codes = {code for name in VARIANTS for code in make_model(name).fit(X, y)._assumptions()}
+    codes = {
+        code for name in VARIANTS for code in make_model(name).fit(X, y).guarantee_.assumptions
+    }
     text = DescentToDeleteClassifier.facts.definition
     assert {code for code in codes if f"`{code}`" not in text} == set()
 

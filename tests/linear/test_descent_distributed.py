@@ -12,14 +12,14 @@ from scipy import stats
 from letheon.linear import _descent_steps
 from letheon.linear._descent import DescentToDeleteClassifier
 from letheon.linear._descent_steps import (
-    ResidualSolver,
-    TheoremSolver,
+    Parts,
+    PartSolver,
     after_addition,
     after_removal,
     draw,
+    draw_parts,
     part_of,
     train_parts,
-    update_parts,
 )
 from letheon.linear._descent_theory import DistributedPlan, geometry, natural_radius, part_size
 from letheon.linear._problem import Logistic, Problem
@@ -136,7 +136,15 @@ def optimum(problem: Problem) -> Floats:
 def solvers() -> dict[str, Any]:
     shape = geometry(Logistic(1), 1.0, 0.2, natural_radius(Logistic(1), 0.2))
     plan = DistributedPlan.of(shape, 64, 5, 4 / 3, 2, 1.0, 1e-3)
-    return {"residual": ResidualSolver(1e-2, 100), "theorem": TheoremSolver(plan, 3)}
+    return {
+        "residual": PartSolver(None, 1e-2, 100),
+        "theorem": PartSolver(plan, plan.left, n_changed=3),
+    }
+
+
+def fresh_parts(problem: Problem, solver: PartSolver, source: NoiseSource) -> Parts:
+    drawn = draw_parts(source, 5, problem.n_rows)
+    return train_parts(problem, np.arange(problem.n_rows), drawn, solver).parts
 
 
 @pytest.mark.parametrize("kind", ["residual", "theorem"])
@@ -146,13 +154,13 @@ def test_tracked_distances_are_bounds_and_their_mean_is_hidden(
     kind: str, seed: int, n_rounds: int
 ) -> None:
     problem, solver, source = make_problem(seed), solvers()[kind], NoiseSource(seed)
-    parts = train_parts(problem, 5, solver, source).parts
+    parts = fresh_parts(problem, solver, source)
     held = np.arange(problem.n_rows)
     for k in range(n_rounds + 1):
         if k:
             drawn = after_removal(source, parts.ranks, np.array([k, 2 * k]), len(held))
             held = np.delete(held, [k, 2 * k])
-            parts = update_parts(problem, held, parts, drawn, solver).parts
+            parts = train_parts(problem, held, drawn, solver, parts).parts
         best = [optimum(part_of(problem, held[own])) for own in parts.ranks]
         true = np.linalg.norm(parts.weights.open() - np.array(best), axis=(1, 2))
         assert (true <= parts.distances + 1e-10).all()
@@ -163,23 +171,24 @@ def test_tracked_distances_are_bounds_and_their_mean_is_hidden(
 def test_all_parts_go_on_when_the_mean_asks_for_it() -> None:
     problem, source = make_problem(1), NoiseSource(1)
     strict = solvers()["theorem"]
-    parts = train_parts(problem, 5, strict, source).parts
+    parts = fresh_parts(problem, strict, source)
     held = np.arange(problem.n_rows)
     none = after_removal(source, parts.ranks, np.empty(0, np.int64), len(held))
-    lazy = update_parts(problem, held, parts, none, strict)
+    lazy = train_parts(problem, held, none, strict, parts)
     assert lazy.passes == 0.0
     inflated = type(parts)(parts.ranks, parts.weights, parts.distances + strict.limit)
-    again = update_parts(problem, held, inflated, none, strict)
+    again = train_parts(problem, held, none, strict, inflated)
     assert again.passes > 0.0
     assert again.parts.distance <= strict.limit
 
 
 def test_only_parts_that_lose_a_row_go_on() -> None:
     problem, source, solver = make_problem(2), NoiseSource(2), solvers()["residual"]
-    parts = train_parts(problem, 5, solver, source).parts
+    parts = fresh_parts(problem, solver, source)
     leaving = np.array([parts.ranks[0, 0]])
     drawn = after_removal(source, parts.ranks, leaving, 40)
-    after = update_parts(problem, np.delete(np.arange(40), leaving), parts, drawn, solver).parts
+    held = np.delete(np.arange(40), leaving)
+    after = train_parts(problem, held, drawn, solver, parts).parts
     same = (after.weights.open() == parts.weights.open()).all(axis=(1, 2))
     assert np.array_equal(same, ~drawn.changed.any(axis=1))
     assert not same.all()

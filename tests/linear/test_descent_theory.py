@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
 from letheon.linear._calibrate import Grid, gaussian_mu
-from letheon.linear._descent_steps import descend, projected, top_of_gram
+from letheon.linear._descent_steps import descend, projected
 from letheon.linear._descent_theory import (
     DistributedPlan,
     Geometry,
@@ -29,6 +29,7 @@ from letheon.linear._descent_theory import (
     published_scale,
     same_shrinkage,
     steps_between,
+    top_of_gram,
 )
 from letheon.linear._problem import Logistic, Loss, Problem, Softmax
 from letheon.linear._solve import newton

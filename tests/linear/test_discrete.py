@@ -178,5 +178,5 @@ def test_a_candidate_that_is_not_needed_draws_no_bits(
         drawn[2 * n // 3 - 1] = 2**64 - 2  # the last candidate: all bits of its block are ones
         return drawn
 
-    assert len(noise.draw_normals(words, 3, 8)) == 3
+    assert len(noise._draw_integers(words, 3, 8, noise._NORMAL)) == 3
     assert n_calls == 1

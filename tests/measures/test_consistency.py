@@ -115,7 +115,7 @@ def test_labels_of_object_arrays_are_compared() -> None:
     [
         ([1, 2], [1], "lengths"),
         ([], [], "empty"),
-        ([1.5], [1.5], "measure for classifiers"),
+        ([1.5], [1.5], "fractions, not labels; for regression"),
         (["a"], [1], "strings and those of the other are not"),
         ([math.nan], [1.0], "NaN"),
         ([[1, 2]], [[1, 2]], "one label per row"),

@@ -134,7 +134,7 @@ def test_few_models_have_no_floor_and_say_so() -> None:
         ([[1], [2]], [[1], [2]], {"law": "any"}, "law must be one of"),
         ([[1], [2]], [[1], [2]], {"smoothing": 0.0}, "smoothing must be above 0"),
         ([[1], [2]], [[1], [2]], {"neighbours": 0}, "neighbours must be at least 1"),
-        ([[math.inf]] * 4, [[1.0]] * 4, {"law": "gaussian"}, "infinite"),
+        ([[math.inf]] * 4, [[1.0]] * 4, {"law": "gaussian"}, "draws_unlearned must be finite"),
     ],
 )
 def test_bad_draws_are_refused(p: Any, q: Any, options: dict[str, Any], text: str) -> None:

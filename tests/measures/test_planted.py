@@ -154,7 +154,7 @@ BUGS: list[tuple[Callable[[Any], None], ModuleType, str, str]] = [
     (intervals, _intervals, "successes, failures + 1", "successes, failures"),
     (intervals, _intervals, "successes + 1, failures", "successes, failures"),
     (intervals, _intervals, "rows.var(axis=1, ddof=1)", "rows.var(axis=1)"),
-    (intervals, _intervals, "return 0.0, max(-low, high)", "return 0.0, high"),
+    (intervals, _intervals, "sorted(map(abs, interval))", "sorted(interval)"),
     (intervals, _intervals, "min(float(t_low), -t)", "-t"),
     (intervals, _intervals, "max(float(t_high), t)", "max(-float(t_low), t)"),
     (

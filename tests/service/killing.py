@@ -66,7 +66,7 @@ class Kill:
     of : str
         ``"server"`` or ``"worker"``.
     place : str
-        ``"before-commit"``, ``"after-commit"`` or a place of `letheon.ledger.faults`.
+        ``"before-commit"``, ``"after-commit"`` or a place of `letheon.ledger.core`.
     nth : int
         How often it may pass.
     """

@@ -20,9 +20,10 @@ from letheon.exceptions import LedgerError
 from letheon.ledger.tables import actions, events
 from letheon.service.errors import Problem
 from letheon.service.routes import evidence as bundles
-from letheon.service.routes.evidence import BundleResponse, take_slot, zip_folder
-from letheon.service.temp_folders import TempFolder, sweep_temp_folders, temp_folder
+from letheon.service.routes.evidence import BundleResponse, zip_folder
+from letheon.service.temp_folders import sweep_temp_folders, temp_folder
 from letheon.verifier import verify_bundle
+from tests.ledger.databases import in_processes
 from tests.service.desks import Desk, make_desk, person
 from tests.sharded.people import examples
 
@@ -141,18 +142,18 @@ def test_a_client_that_does_not_read_is_left(filled: Desk, monkeypatch: pytest.M
 
 
 def test_few_bundles_are_sent_at_once(filled: Desk) -> None:
-    desk = filled.app.state.context
+    take = filled.app.state.context.limiter.bundles.take
     tokens = [filled.tokens[name].id for name in ("auditor", "admin", "operator")]
-    with take_slot(desk.ledger, tokens[1]):
-        with take_slot(desk.ledger, tokens[0]):
+    with take(tokens[1]):
+        with take(tokens[0]):
             for token in (tokens[0], tokens[2]):
                 with pytest.raises(Problem, match="at a time"):
-                    take_slot(desk.ledger, token).__enter__()
+                    take(token).__enter__()
             assert filled.client("auditor").get("/api/v1/bundle").status_code == 429
         for _ in range(2):  # it was given back
             assert filled.client("auditor").get("/api/v1/bundle").status_code == 200
-    with take_slot(desk.ledger, tokens[0]), pytest.raises(Problem, match="at a time"):
-        take_slot(desk.ledger, tokens[0]).__enter__()
+    with take(tokens[0]), pytest.raises(Problem, match="at a time"):
+        take(tokens[0]).__enter__()
 
 
 def test_a_server_that_stops_leaves_nothing(filled: Desk) -> None:
@@ -226,16 +227,17 @@ def test_what_holds_people_is_overwritten(desk: Desk) -> None:
 
 
 def test_rooms_of_the_dead_are_swept(desk: Desk) -> None:
-    dead = TempFolder(desk.ledger, "bundle")
-    (dead.folder / "rows").write_text("a row")
-    assert dead._held is not None
-    os.close(dead._held)  # as the end of its process does
+    def die() -> None:
+        with temp_folder(desk.ledger, "bundle") as folder:
+            (folder / "rows").write_text("a row")
+            os._exit(0)
+
+    assert in_processes([die]) == [0]
     (left,) = [path for path in rooms(desk) if path.is_dir()]
     assert (left / "rows").read_text() == "a row"
-    mine = TempFolder(desk.ledger, "bundle")
-    assert sweep_temp_folders(desk.ledger) == 1
-    assert [path for path in rooms(desk) if path.is_dir()] == [mine.folder]
-    mine.close()
+    with temp_folder(desk.ledger, "bundle") as mine:
+        assert sweep_temp_folders(desk.ledger) == 1
+        assert [path for path in rooms(desk) if path.is_dir()] == [mine]
     assert rooms(desk) == []
 
 

@@ -28,7 +28,7 @@ from letheon.audit._levels import (
     check_model,
     check_requests,
     check_residue,
-    rebuilt,
+    rebuild,
 )
 from letheon.measures import Measure
 from letheon.verifier import SMALL, Refused, Verdict, is_in_scope, read_capped, verify_bundle
@@ -177,9 +177,10 @@ def audit(
     so it takes as long as training did; that happens in a sandboxed process, to which `measures`
     and `canaries` are sent.
     """
-    order = _Order(
-        _known(levels), tuple(trusted), canaries or {}, measures or {}, model, levels is None
-    )
+    wanted = frozenset(LEVELS if levels is None else levels)
+    if not wanted <= LEVELS.keys():
+        raise ValueError(f"levels {sorted(wanted - LEVELS.keys())}; expected some of {[*LEVELS]}")
+    order = _Order(wanted, tuple(trusted), canaries or {}, measures or {}, model, levels is None)
     _require_bundle(Path(bundle))
     read = Bundle(Path(bundle), key_text(key))
     found: list[LevelResult] = []
@@ -191,7 +192,7 @@ def audit(
                 progress(result)
 
     verdicts = verify_bundle(
-        read.folder, read.key, seen_checkpoint=_text(seen), witnesses=tuple(witnesses)
+        read.folder, read.key, seen_checkpoint=_text(seen), witnesses=witnesses
     )
     keep(_paper(verdicts, order))
     if order.wants("V3") and (stores or markers is not None):
@@ -204,11 +205,13 @@ def audit(
         log_holds = all(result.verdict != "fail" for result in found if result.level == "V1")
         keep(_about_requests(read, order, log_holds=log_holds))
         log = read.log_facts if log_holds and order.wants(*_GROUNDED) else None
-        for result in _missing_models(read, order):
-            keep([result])
+        keep(_missing_models(read, order))
         for audited in _audited_models(read, order):
             scene = _Scene(audited.with_files(), order, log)
-            _look(scene, lambda result: keep([result]), seconds, stop, sandboxed=sandboxed)
+            if sandboxed:
+                _look(scene, lambda result: keep([result]), seconds, stop)
+            else:
+                keep(_about_model(scene))
         subjects = tuple(summary_of(read, one) for one in _newest(read, order))
     except Refused as error:
         keep([LevelResult("V0", "", "fail", str(error))])
@@ -237,13 +240,6 @@ def _scope_of(tier: str, order: _Order) -> str:
         levels = f"the levels asked for only ({', '.join(sorted(order.levels))})"
     words = [bundle.get(tier, "a bundle that cannot be read"), levels]
     return ", ".join([*words, models] if tier == "auditor" else words)
-
-
-def _known(levels: Iterable[str] | None) -> frozenset[str]:
-    wanted = frozenset(LEVELS if levels is None else levels)
-    if not wanted <= LEVELS.keys():
-        raise ValueError(f"levels {sorted(wanted - LEVELS.keys())}; expected some of {[*LEVELS]}")
-    return wanted
 
 
 def _text(seen: str | Path | None) -> str | None:
@@ -328,16 +324,9 @@ def _look(
     keep: Callable[[LevelResult], None],
     seconds: float,
     stop: threading.Event | None,
-    *,
-    sandboxed: bool,
 ) -> None:
     """Look at one model, in a process that can reach nothing."""
     name = scene.audited.name
-    if not sandboxed:
-        for result in _about_model(scene):
-            keep(result)
-        return
-
     heard: list[LevelResult] = []
     decisive = _LEVEL_OF.get(str(scene.audited.newest.predicate["guarantee"]["kind"]), "V4")
 
@@ -402,7 +391,7 @@ def _missing_model(bundle: Bundle, order: _Order, name: str) -> LevelResult:
 
 def _about_model(scene: _Scene) -> Iterator[LevelResult]:
     audited, order = scene.audited, scene.order
-    data = _guarded("V2", audited, lambda: check_data(audited))
+    data, _ = _guarded("V2", audited, lambda: (check_data(audited), None))
     if order.wants("V2") or data.verdict == "fail":
         yield data
     if not order.wants("V4", "V5", "V6", "own"):
@@ -411,22 +400,23 @@ def _about_model(scene: _Scene) -> Iterator[LevelResult]:
     if withdrawn is not None:
         yield order.mark_promised(withdrawn, "certified")
         return
-    built = rebuilt(audited, "V4", order.trusted)
-    if built.refusal is not None:
-        yield built.refusal
+    model = rebuild(audited, "V4", order.trusted)
+    if isinstance(model, LevelResult):
+        yield model
         return
     if data.verdict != "fail" and scene.log is not None:
-        yield from _grounded(scene.log, audited, built.model, order)
+        yield from _grounded(scene.log, audited, model, order)
     else:
         wrong = "it rests on the log of the bundle, and V1 failed"
         if data.verdict == "fail":
             wrong = "it rests on rows that are not those that the certificate commits to"
-        kind = _kind_of(built.model)
+        kind = _kind_of(model)
         asked = [level for level in _GROUNDED if order.wants_for(level, kind)]
         yield from (LevelResult(level, audited.name, "fail", wrong) for level in asked)
     if order.wants("V6") and audited.name in order.canaries:
         planted = order.canaries[audited.name]
-        yield _guarded("V6", audited, lambda: check_canaries(built.model, planted, audited.name))
+        look = lambda: (check_canaries(model, planted, audited.name), None)  # noqa: E731
+        yield _guarded("V6", audited, look)[0]
 
 
 def _grounded(
@@ -436,11 +426,11 @@ def _grounded(
     kind, rederived = _kind_of(model), None
     wants_v4 = order.wants_for("V4", kind)
     if wants_v4 or order.wants_measures:
-        verdict, rederived = _rederived(log, audited, model)
+        verdict, rederived = _guarded("V4", audited, lambda: check_model(log, audited, model))
         if wants_v4:
             yield order.mark_promised(verdict, kind)
     if order.wants_for("V5", kind):
-        verdict = _guarded("V5", audited, lambda: check_bound(audited, model))
+        verdict, _ = _guarded("V5", audited, lambda: (check_bound(audited, model), None))
         yield order.mark_promised(verdict, kind)
     if order.wants("own"):
         yield from run_measures(order.measures, model, rederived, audited)
@@ -454,23 +444,15 @@ def _kind_of(model: Any) -> str:
         return "exact"
 
 
-def _rederived(log: LogFacts, audited: AuditedModel, model: Any) -> tuple[LevelResult, Any]:
-    found: list[Any] = [None]
-
-    def look() -> LevelResult:
-        verdict, found[0] = check_model(log, audited, model)
-        return verdict
-
-    return _guarded("V4", audited, look), found[0]
-
-
-def _guarded(level: str, audited: AuditedModel, look: Callable[[], LevelResult]) -> LevelResult:
-    """Return a verdict; a model that cannot even be looked at has failed."""
+def _guarded(
+    level: str, audited: AuditedModel, look: Callable[[], tuple[LevelResult, Any]]
+) -> tuple[LevelResult, Any]:
+    """Return a verdict and what came with it; a model that cannot be looked at has failed."""
     try:
         return look()
     except ImportError as error:
         reason = f"a library that the level needs is not here: {error.name or 'unknown'}"
-        return LevelResult(level, audited.name, "skipped", reason)
+        return LevelResult(level, audited.name, "skipped", reason), None
     except Exception as error:  # noqa: BLE001 (an untrusted model may raise anything)
         reason = f"it could not be looked at: {type(error).__name__}: {error}"
-        return LevelResult(level, audited.name, "fail", reason[:300])
+        return LevelResult(level, audited.name, "fail", reason[:300]), None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 from letheon import state, verifier
 from letheon.data import Rows
 from letheon.exceptions import StateError
-from letheon.ledger.models.versions import Vault
+from letheon.ledger.models.commitment import Vault
 from letheon.verifier import LARGEST, SMALL, Opened, Refused, parse_strict, read_capped
 
 if TYPE_CHECKING:

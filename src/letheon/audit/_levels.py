@@ -20,7 +20,7 @@ from functools import partial
 from math import comb
 from numbers import Integral
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,15 +29,13 @@ from scipy.stats import rankdata
 from letheon import state
 from letheon.audit._bundle import AuditedModel, Bundle, LevelResult, LogFacts
 from letheon.audit._rederive import beside_the_model, check_rederivation
-from letheon.data import Rows
 from letheon.exceptions import SignerRefusedError, UntrustedClassError
 from letheon.inner import fresh_copy
 from letheon.ledger.certificates.claims import RETRAIN, claim_of, refuse_beyond_method
 from letheon.ledger.certificates.facts import describe, method_parameters, refuse_boasts, replay_of
 from letheon.ledger.keys.keyring import commitment, training_seed
 from letheon.ledger.models.commitment import tree_of
-from letheon.ledger.purge.markers import Markers
-from letheon.ledger.purge.scan import scan
+from letheon.ledger.purge.scan import Markers, scan
 from letheon.ledger.requests.states import STATES
 from letheon.verifier import Opened
 
@@ -296,54 +294,44 @@ def _has_seed(model: Any, seed: int) -> bool:
     )
 
 
-class Rebuilt(NamedTuple):
-    """A model of a bundle that was built, or the verdict on why it was not."""
+def rebuild(audited: AuditedModel, level: str, trusted: Iterable[Any] = ()) -> Any:
+    """Build a model from its file, whose hash must be that of the newest certificate.
 
-    model: Any
-    refusal: LevelResult | None
-
-
-def rebuilt(audited: AuditedModel, level: str, trusted: Iterable[Any] = ()) -> Rebuilt:
-    """Build a model from its file, after its hash was compared with the newest certificate."""
+    Returns the model, or the verdict on why it was not built.
+    """
     if not audited.is_subject:
         reason = f"the file is not the one that certificate {audited.newest.sequence} is about"
-        return Rebuilt(None, LevelResult(level, audited.name, "fail", reason))
+        return LevelResult(level, audited.name, "fail", reason)
     try:
-        return Rebuilt(audited.build(trusted), None)
+        return audited.build(trusted)
     except UntrustedClassError as error:
         reason = f"the model needs classes that you have not trusted: {error}"
-        return Rebuilt(None, LevelResult(level, audited.name, "skipped", reason))
+        return LevelResult(level, audited.name, "skipped", reason)
     except Exception as error:  # noqa: BLE001 (a made-up state may raise anything)
         reason = f"the file holds no model that can be read: {type(error).__name__}"
-        return Rebuilt(None, LevelResult(level, audited.name, "fail", reason))
+        return LevelResult(level, audited.name, "fail", reason)
 
 
 def check_data(audited: AuditedModel) -> LevelResult:
     """V2 on the rows: rows and salts in the bundle give the root that was certified."""
-    data, fail = (
-        audited.newest.predicate["dataset"],
-        partial(LevelResult, "V2", audited.name, "fail"),
-    )
+    data = audited.newest.predicate["dataset"]
+    fail = partial(LevelResult, "V2", audited.name, "fail")
     try:
-        root = tree_of(audited.rows, audited.vault, data["slots"]).root.hex()
-        tidy = is_tidy(audited.rows)
+        rows = audited.rows
+        root = tree_of(rows, audited.vault, data["slots"]).root.hex()
+        # What only others had went with them: a table has nothing but its rows.
+        is_tidy = state.encode(rows.take(np.arange(len(rows)))) == state.encode(rows)
     except Exception as error:  # noqa: BLE001 (made-up rows may raise anything)
         return fail(f"rows and salts make no commitment: {error}"[:300])
     if root != data["rootAfter"]:
         return fail("the rows in the bundle are not those that the certificate commits to")
-    if not tidy:
+    if not is_tidy:
         return fail("the table has more in it than its rows: categories or values that no row has")
     n_rows = len(audited.rows)
     if n_rows != data["liveAfter"]:
         return fail(f"{n_rows} rows, and the certificate says {data['liveAfter']}")
     reason = f"the {n_rows} rows in the bundle are those that the certificate commits to"
     return LevelResult("V2", audited.name, "pass", reason, {"rows": n_rows})
-
-
-def is_tidy(rows: Rows) -> bool:
-    """Whether a table has nothing but its rows: what only others had went with them."""
-    again = rows.take(np.arange(len(rows)))
-    return state.encode(again) == state.encode(rows)
 
 
 def is_made_here(audited: AuditedModel) -> bool:
@@ -371,13 +359,12 @@ def check_model(log: LogFacts, audited: AuditedModel, model: Any) -> tuple[Level
             "holds the remaining rows, numbers of a fit on them, and nothing else"
         )
         return LevelResult("V4", name, "skipped", reason), None
-    found, rederived = check_rederivation(
+    verdict, rederived = check_rederivation(
         model, audited.rows, content=content, name=name, same_place=same_place
     )
-    unused = log.unused_training_keys
-    return (
-        replace(found, details={**found.details, "unusedTrainingKeys": unused}) if unused else found
-    ), rederived
+    if unused := log.unused_training_keys:
+        verdict = replace(verdict, details={**verdict.details, "unusedTrainingKeys": unused})
+    return verdict, rederived
 
 
 def unlike_certified(audited: AuditedModel, model: Any) -> str | None:
@@ -507,9 +494,8 @@ def own_label_scores(model: Any, X: Any, y: Any) -> NDArray[np.float64]:
     if hasattr(model, "predict_proba"):
         shares = np.asarray(model.predict_proba(X), np.float64)
         place = {label: number for number, label in enumerate(np.asarray(model.classes_).tolist())}
-        columns = [place.get(label, -1) for label in labels.tolist()]
-        found = shares[np.arange(len(labels)), columns]
-        return np.where(np.asarray(columns) < 0, 0.0, found)
+        columns = np.array([place.get(label, -1) for label in labels.tolist()], int)
+        return np.where(columns < 0, 0.0, shares[np.arange(len(labels)), columns])
     predicted = np.asarray(model.predict(X))
     if predicted.dtype.kind == "f" and labels.dtype.kind in "fiu":
         return np.asarray(-np.abs(predicted - labels.astype(np.float64)), np.float64)

@@ -259,7 +259,11 @@ def optimum(objective: Objective, start: Floats) -> Floats:
         if length(gradient) <= wanted:
             break
         step = _newton_step(objective, W, gradient)
-        W = W + _damping(objective, W, step, gradient) * step
+        # The first of 1, 1/2, 1/4, ... after which the gradient is shorter.
+        share = 1.0
+        while share > 1e-6 and length(objective.gradient(W + share * step)) >= length(gradient):
+            share /= 2
+        W = W + share * step
     return W
 
 
@@ -277,11 +281,3 @@ def _newton_step(objective: Objective, W: Floats, gradient: Floats) -> Floats:
         before, size = size, float(np.sum(rest * rest))
         direction = rest + size / before * direction
     return step
-
-
-def _damping(objective: Objective, W: Floats, step: Floats, gradient: Floats) -> float:
-    """Return the first of 1, 1/2, 1/4, ... after which the gradient is shorter."""
-    share, before = 1.0, length(gradient)
-    while share > 1e-6 and length(objective.gradient(W + share * step)) >= before:
-        share /= 2
-    return share

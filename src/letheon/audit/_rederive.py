@@ -113,20 +113,6 @@ def _quiet(params: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
-class _Compared(NamedTuple):
-    """Two models as trees: as the file has it, and as it should be."""
-
-    found: Any
-    expected: Any
-
-    @property
-    def are_equal(self) -> bool:
-        return to_bytes(self.found) == to_bytes(self.expected)
-
-    def differences(self, most: int | None = 64) -> list[Difference]:
-        return differences(self.found, self.expected, most)
-
-
 def compare(
     model: Any,
     rederived: Any,
@@ -163,29 +149,28 @@ def compare(
     if content is not None and state.encode(model) != content:
         return LevelResult("V4", name, "fail", "the file holds bytes that the model does not")
     tree = state.to_tree(model)
-    compared = _Compared(tree, with_neutral(tree, state.to_tree(rederived)))
-    size = {"bytes": len(to_bytes(tree)), "parameters": vars(model).get("parameters_", "")}
-    if compared.are_equal:
+    expected, content = with_neutral(tree, state.to_tree(rederived)), to_bytes(tree)
+    size = {"bytes": len(content), "parameters": vars(model).get("parameters_", "")}
+    if content == to_bytes(expected):
         reason = "equal, byte for byte, to a fresh fit on the remaining rows"
         return LevelResult("V4", name, "pass", reason, size)
     other = _environments(model, rederived)
     is_elsewhere = not same_place and names_another_environment(model, rederived)
     if is_elsewhere:
-        compared = compared._replace(
-            expected=with_environment(compared.expected, _environment_of(model))
-        )
+        expected = with_environment(expected, _environment_of(model))
     elif other or _environment_of(rederived).get("kernels") != "free":
-        return _unequal(name, compared.differences())
-    if compared.are_equal:
+        return _unequal(name, differences(tree, expected))
+    if content == to_bytes(expected):
         reason = (
             "equal to a fresh fit on the remaining rows in every byte that was learned; the file "
             f"names {_in_words(other)}"
         )
         return LevelResult("V4", name, "pass", reason, size | {"environment": other})
     if replay_of(model) == "bitwise":
-        return _unequal(name, compared.differences(), "; no library explains that of this method")
+        why = "; no library explains that of this method"
+        return _unequal(name, differences(tree, expected), why)
     other = other or {"kernels": ["free", "free"]}
-    return _judge_elsewhere(model, rederived, name, other, compared)
+    return _judge_elsewhere(model, rederived, name, other, differences(tree, expected, None))
 
 
 def check_rederivation(
@@ -231,10 +216,9 @@ def _in_words(other: dict[str, list[str]]) -> str:
 
 
 def _judge_elsewhere(
-    model: Any, rederived: Any, name: str, other: dict[str, list[str]], compared: _Compared
+    model: Any, rederived: Any, name: str, other: dict[str, list[str]], places: list[Difference]
 ) -> LevelResult:
     """Judge a model that was made with other libraries or kernels and differs: never a pass."""
-    places = compared.differences(None)
     beyond, unknown, _ = judge_differences(model, rederived, places)
     largest = max((place.gap for place in places if place.gap is not None), default=0.0)
     details = {"environment": other, "rounding": not beyond and not unknown}
@@ -254,7 +238,7 @@ def _judge_elsewhere(
     return LevelResult("V4", name, "skipped", reason, details)
 
 
-def with_environment(node: Any, environment: dict[str, str]) -> Any:
+def with_environment(node: Any, environment: dict[str, str], key: str = "") -> Any:
     """Return a tree whose parts all say that they were made with these libraries."""
     if type(node) is Instance:
         return node._replace(state=with_environment(node.state, environment))
@@ -262,20 +246,10 @@ def with_environment(node: Any, environment: dict[str, str]) -> Any:
         return node._replace(items=tuple([with_environment(x, environment) for x in node.items]))
     if type(node) is not Record:
         return node
-    return Record(
-        tuple(
-            [
-                (key, _renamed(value, environment))
-                if key == "environment_" and type(value) is Record
-                else (key, with_environment(value, environment))
-                for key, value in node.items
-            ]
-        )
-    )
-
-
-def _renamed(record: Record, environment: dict[str, str]) -> Record:
-    return Record(tuple([(key, environment.get(key, value)) for key, value in record.items]))
+    if key == "environment_":
+        return Record(tuple([(name, environment.get(name, text)) for name, text in node.items]))
+    items = [(name, with_environment(value, environment, name)) for name, value in node.items]
+    return Record(tuple(items))
 
 
 def _environment_of(model: Any) -> dict[str, str]:
@@ -466,21 +440,14 @@ def wrong_settings(model: Any) -> list[str]:
 
 def _is_vouched_for(estimator: Any, name: str, value: Any) -> bool:
     if name == "random_state":
-        return _is_seed(value, _bits_of_seed(estimator))
+        # A seed has no more room than a seed: the state of a generator has.
+        is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        bits = 128 if isinstance(estimator, ForgetMixin) else 32
+        return value is None or (is_whole and 0 <= int(value) < 2**bits)
     if name in TAKEN_OVER:
         return TAKEN_OVER[name](value)
     is_neutral = name in neutral_parameters(estimator)
     return not is_neutral or (name in _COPIED and _COPIED[name](value))
-
-
-def _bits_of_seed(estimator: Any) -> int:
-    return 128 if isinstance(estimator, ForgetMixin) else 32
-
-
-def _is_seed(value: Any, bits: int) -> bool:
-    """Whether a seed has no more room than a seed: the state of a generator has."""
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    return value is None or (whole and 0 <= int(value) < 2**bits)
 
 
 def config_of(model: Any) -> dict[str, Any] | None:

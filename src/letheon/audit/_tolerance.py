@@ -30,7 +30,7 @@ from sklearn.preprocessing import StandardScaler
 
 from letheon.naive import NaiveUnlearner
 from letheon.sharded import SISAClassifier, SISARegressor
-from letheon.state import Array, Coded, Instance, Items, Objects, Pairs, Record, to_bytes
+from letheon.state import Array, Coded, Instance, Items, Objects, Record, to_bytes
 from letheon.state import Scalar as ScalarNode
 
 _MOST = 64
@@ -76,42 +76,33 @@ def join_places(places: Sequence[str]) -> str:
 
 
 def _walk(left: Any, right: Any, place: str) -> Iterator[Difference]:
-    if type(left) is not type(right):
+    mine, theirs = _parts(left), _parts(right)
+    if type(left) is not type(right) or (mine and theirs and mine[0] != theirs[0]):
         yield Difference(place or "the model")
-    elif type(left) is Record:
-        yield from _records(left, right, place)
-    elif type(left) is Instance or type(left) is Coded:
-        if left.name != right.name:
-            yield Difference(place or "the model")
-        else:
-            yield from _walk(left[1], right[1], place)
-    elif type(left) in {Items, Objects, Pairs}:
-        yield from _sequences(left, right, place)
+    elif mine and theirs:
+        both = mine[1], theirs[1]
+        is_alike = both[0].keys() == both[1].keys()
+        for key in both[0] if is_alike else sorted(both[0].keys() | both[1].keys()):
+            where = f"{place}{key}" if place else key.removeprefix(".")
+            if key in both[0] and key in both[1]:
+                yield from _walk(both[0][key], both[1][key], where)
+            else:
+                yield Difference(where)
     elif to_bytes(left) != to_bytes(right):
         gap, distance = _gap(left, right)
         yield Difference(place or "the model", gap, _numbers(left, right), distance)
 
 
-def _records(left: Record, right: Record, place: str) -> Iterator[Difference]:
-    mine, theirs = dict(left.items), dict(right.items)
-    for key in sorted(mine.keys() | theirs.keys()):
-        where = f"{place}.{key}" if place else key
-        if key not in mine or key not in theirs:
-            yield Difference(where)
-        else:
-            yield from _walk(mine[key], theirs[key], where)
-
-
-def _sequences(left: Any, right: Any, place: str) -> Iterator[Difference]:
-    if left[0] != right[0] or len(left.items) != len(right.items):
-        yield Difference(place or "the model")
-        return
-    pairs = zip(left.items, right.items, strict=True)
-    for number, (one, other) in enumerate(pairs):
-        if type(left) is Pairs:
-            yield from _walk(one[1], other[1], f"{place}[{number}]")
-        else:
-            yield from _walk(one, other, f"{place}[{number}]")
+def _parts(node: Any) -> tuple[Any, dict[str, Any]] | None:
+    """Return what two nodes must share, and the nodes below by place; None for a leaf."""
+    if type(node) is Record:
+        return "", {f".{key}": value for key, value in node.items}
+    if type(node) is Instance or type(node) is Coded:
+        return node.name, {"": node[1]}
+    if type(node) is Items or type(node) is Objects:
+        items = {f"[{number}]": item for number, item in enumerate(node.items)}
+        return (node[0], len(items)), items
+    return None
 
 
 def _gap(left: Any, right: Any) -> tuple[float | None, float | None]:
@@ -141,8 +132,8 @@ def _numbers(left: Any, right: Any) -> Numbers:
     if type(left) is float:
         return "float"
     if type(left) is ScalarNode and type(right.value) is type(left.value):
-        found = _numbers(left.value, right.value)
-        return "count" if found == "whole" else found
+        numbers = _numbers(left.value, right.value)
+        return "count" if numbers == "whole" else numbers
     if type(left) is not Array or (left.dtype, left.shape) != (right.dtype, right.shape):
         return "other"
     kind = np.dtype(left.dtype).kind

@@ -14,24 +14,23 @@ In a test file, one test per check::
 scikit-learn's own `check_estimator` covers the ordinary conventions; these cover forgetting.
 """
 
-from letheon.checks._attack_cases import CASES, AttackCase, make_hard_cases
 from letheon.checks._attacks import (
+    CASES,
+    AttackCase,
     AttackResult,
     Releases,
     attack_account,
     attack_fold,
     attack_lattice,
     attack_refusal,
+    make_hard_cases,
     play_worlds,
     released_parameters,
     sealed_parameters,
 )
-from letheon.checks._people import People, make_people
-from letheon.checks._suite import (
-    check_forgetting_estimator,
-    parametrize_with_checks,
-    yield_checks,
-)
+from letheon.checks._people import make_people
+from letheon.checks._suite import check_forgetting_estimator, parametrize_with_checks, yield_checks
+from letheon.data import People
 
 __all__ = [
     "CASES",

@@ -14,16 +14,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import inf
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
-from sklearn.base import clone
 
-from letheon.checks._attack_cases import CASES, AttackCase, make_hard_cases
 from letheon.checks._leak import clopper_pearson, epsilon_lower_bound
+from letheon.checks._people import fit_with, forget_each
+from letheon.data import People
 from letheon.linear import Sealed, gaussian_epsilon, gaussian_mu
 
 Long = NDArray[np.longdouble]
@@ -78,6 +79,105 @@ def _slopes(kind: str, Z: Long, y: NDArray[Any], loss: Any) -> Long:
     shares = np.exp(Z - Z.max(axis=1, keepdims=True))
     total, others = shares.sum(axis=1, keepdims=True), np.where(own, 0, shares)
     return np.asarray(np.where(own, -others.sum(axis=1, keepdims=True), others) / total)
+
+
+Draw = Callable[[np.random.Generator, int, int], Floats]
+
+
+@dataclass(frozen=True)
+class AttackCase:
+    """A problem, and who leaves.
+
+    Attributes
+    ----------
+    name : str
+    X, y : ndarray
+        Rows and targets. The id of a row is its position.
+    leaving : tuple of int
+        Who leaves, one request each.
+    settings : mapping
+        Parameters of the estimator, where it has them.
+    """
+
+    name: str
+    X: Floats
+    y: NDArray[Any]
+    leaving: tuple[int, ...] = (0,)
+    settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def staying(self) -> list[int]:
+        """Who does not leave."""
+        return [row for row in range(len(self.y)) if row not in self.leaving]
+
+
+_FLAT = {"fit_intercept": False}
+# Name, rows, targets, settings.
+_REFUTED: list[tuple[str, Any, Any, dict[str, Any]]] = [
+    # The curvature of the rows that stay underflows, and with it a bound that is false.
+    (
+        "zero-energy",
+        [[5.0, 0.0], *[[-4.5, 2.18]] * 3],
+        [0, 0, 1, 0],
+        {"sigma": 10.0, **_FLAT},
+    ),
+    # Infinity times zero in an account.
+    (
+        "three-classes",
+        np.random.default_rng(0).normal(size=(12, 2)) * 3.0,
+        np.arange(12) % 3,
+        {"reg": "total", "l2": 1e-3, "sigma": 10.0, "batch_size": 1},
+    ),
+    # What a removal leaves depends on noise in the objective, so that laws fold.
+    ("one-column-4", [[-4.38], [1.17], [18.5], [-1.32]], [0, 1, 0, 1], _FLAT),
+    ("one-column-5", [[-6.87], [1.03], [1.34], [1.95], [0.87]], [1, 1, 0, 1, 1], _FLAT),
+    (
+        "one-column-8",
+        [[-4.22], [0.98], [-2.12], [3.09], [-0.92], [-0.5], [-0.31], [-9.02]],
+        [0, 0, 1, 0, 1, 0, 1, 1],
+        _FLAT,
+    ),
+    # One row is far from all others.
+    ("outlier", [[40.0], *[[x] for x in np.linspace(-1, 1, 12)]], [0, *[0] * 6, *[1] * 6], {}),
+]
+
+CASES: Mapping[str, AttackCase] = MappingProxyType(
+    {
+        name: AttackCase(name, np.array(X, float), np.array(y), (0,), MappingProxyType(settings))
+        for name, X, y, settings in _REFUTED
+    }
+)
+"""Named cases: those of the audit that refuted earlier versions of letheon."""
+
+_HARD: Mapping[str, Draw] = {
+    "plain": lambda rng, n, d: rng.normal(size=(n, d)),
+    "saturated": lambda rng, n, d: rng.normal(size=(n, d)) * 30.0,
+    "equal": lambda rng, n, d: np.repeat(rng.normal(size=(1, d)), n, axis=0) * 5.0,
+    "collinear": lambda rng, n, d: (
+        rng.normal(size=(n, 1)) * np.ones(d) + 1e-7 * rng.normal(size=(n, d))
+    ),
+    "long": lambda rng, n, d: rng.normal(size=(n, d)) * np.exp(rng.normal(size=(n, 1)) * 4.0),
+    "tiny": lambda rng, n, d: rng.normal(size=(n, d)) * 1e-6,
+}
+
+
+def make_hard_cases(n: int, seed: int = 0) -> list[AttackCase]:
+    """Return small problems with two or three classes whose accounts are hard to keep."""
+    rng = np.random.default_rng(seed)
+    cases = []
+    for number in range(n):
+        kind = list(_HARD)[number % len(_HARD)]
+        n_rows, n_columns = int(rng.integers(6, 30)), int(rng.integers(1, 5))
+        y = rng.integers(0, int(rng.integers(2, 4)), n_rows)
+        y[:6] = [0, 1, 0, 1, 0, 1]
+        settings = {
+            "l2": float(10.0 ** rng.uniform(-6, 0)),
+            "reg": str(rng.choice(["per_sample", "total"])),
+            "fit_intercept": bool(rng.integers(2)),
+        }
+        X = _HARD[kind](rng, n_rows, n_columns)
+        cases.append(AttackCase(f"{kind}-{number}", X, y, (0, 1), MappingProxyType(settings)))
+    return cases
 
 
 class _Claim(NamedTuple):
@@ -170,7 +270,7 @@ class Releases:
 
 def play_worlds(
     estimator: Any,
-    case: str | AttackCase,
+    case: str | AttackCase | Releases,
     *,
     n_runs: int = 2000,
     released: Read = released_parameters,
@@ -179,23 +279,13 @@ def play_worlds(
     """Fit and forget in one world, fit without those who leave in the other, many times.
 
     Parameters as in `attack_fold` and `attack_refusal`; both, and `attack_lattice`, take the
-    result in place of a case.
+    result in place of a case. Runs that are given as a case are returned.
     """
+    if isinstance(case, Releases):
+        return case
     case = _case(case, n_runs)
     played = (_play(make, n_runs, released, most_tries) for make in _worlds(estimator, case))
     return Releases(case, *played)
-
-
-def _runs(
-    estimator: Any,
-    case: str | AttackCase | Releases,
-    n_runs: int,
-    released: Read,
-    most_tries: int = 0,
-) -> Releases:
-    if isinstance(case, Releases):
-        return case
-    return play_worlds(estimator, case, n_runs=n_runs, released=released, most_tries=most_tries)
 
 
 def attack_fold(
@@ -229,7 +319,7 @@ def attack_fold(
     -------
     AttackResult
     """
-    runs = _runs(estimator, case, n_runs, released)
+    runs = play_worlds(estimator, case, n_runs=n_runs, released=released, most_tries=0)
     said = _largest(runs.forgot.claims, claim)
     bound = runs.bound(said.delta, level)
     return AttackResult("fold", runs.case.name, *said, bound, level, len(runs.forgot.seen))
@@ -250,7 +340,7 @@ def attack_refusal(
     A method that refuses depending on its noise selects the noise. Parameters and result as in
     `attack_fold`; `details` has the share of refused tries in each world.
     """
-    runs = _runs(estimator, case, n_runs, released, most_tries)
+    runs = play_worlds(estimator, case, n_runs=n_runs, released=released, most_tries=most_tries)
     said = _largest(runs.forgot.claims | runs.fresh.claims, claim)
     n_least = min(len(runs.forgot.seen), len(runs.fresh.seen))
     bound = runs.bound(said.delta, level) if n_least >= _FEWEST_RELEASES else 0.0
@@ -258,7 +348,7 @@ def attack_refusal(
     return AttackResult("refusal", runs.case.name, *said, bound, level, n_least, details)
 
 
-def _play(make: Make, n_runs: int, released: Read, most_tries: int = 0) -> _Played:
+def _play(make: Make, n_runs: int, released: Read, most_tries: int) -> _Played:
     """Play one world; with `most_tries` a refusal is tried again so often, else it is raised."""
     seen, claims, n_refused = [], set(), 0
     for _ in range(n_runs):
@@ -280,7 +370,7 @@ def _play(make: Make, n_runs: int, released: Read, most_tries: int = 0) -> _Play
 def _worlds(estimator: Any, case: AttackCase) -> tuple[Make, Make]:
     """Return how a model that forgot is made, and how a fresh one."""
     return (
-        lambda: _forgotten(estimator, case),
+        lambda: forget_each(_fitted(estimator, case, range(len(case.y))), [*case.leaving]),
         lambda: _fitted(estimator, case, case.staying),
     )
 
@@ -313,8 +403,7 @@ def attack_lattice(
     AttackResult
         `details`: the share of coordinates that the right and the wrong w explain.
     """
-    found = case if isinstance(case, Releases) else _case(case, n_runs)
-    rows = found.case if isinstance(found, Releases) else found
+    rows = case.case if isinstance(case, Releases) else _case(case, n_runs)
     first = [make() for make in _worlds(estimator, rows)]
     origins = [secret(model) for model in first]
     use = origins[0] != origins[1]
@@ -323,7 +412,7 @@ def attack_lattice(
         return AttackResult("lattice", rows.name, *said, 0.0, level, n_runs)
     sigma = float(getattr(first[0], "sigma_", None) or first[0].sigma)
     origins = [origin[use] for origin in origins]
-    runs = _runs(estimator, found, n_runs, released)
+    runs = play_worlds(estimator, case, n_runs=n_runs, released=released, most_tries=0)
     marks = [
         np.array([_read_bits(theta[use], origins, sigma) for theta in world.seen])
         for world in (runs.forgot, runs.fresh)
@@ -338,10 +427,7 @@ def attack_lattice(
 def _read_bits(theta: Floats, origins: Sequence[Floats], sigma: float) -> Floats:
     """Return for each origin how many coordinates it explains; then trailing zeros beyond it."""
     explained = [float(_is_explained(theta, origin, sigma).sum()) for origin in origins]
-    zeros = [
-        float(sum(_trailing_zeros(a, b) for a, b in zip(theta, origin, strict=True)))
-        for origin in origins
-    ]
+    zeros = [float(sum(map(_trailing_zeros, theta, origin))) for origin in origins]
     return np.array([*explained, explained[0] - explained[1], zeros[0] - zeros[1]])
 
 
@@ -402,7 +488,9 @@ def attack_account(
     for case in cases:
         for model in _sequence(estimator, case, n_requests):
             said = _claim_of(model, claim)
-            truth, spent = residual(model), _spent(model)
+            # a guarantee rounds up what the account says
+            account = getattr(model, "account_", None)
+            truth, spent = residual(model), float(getattr(account, "spent", model.guarantee_.spent))
             needed.append(_needed_epsilon(truth, model.guarantee_.budget, said))
             factors.append(truth / spent if spent > 0.0 else (inf if truth > 0.0 else 0.0))
     if said is None:
@@ -426,12 +514,6 @@ def _sequence(estimator: Any, case: AttackCase, n_requests: int) -> Iterator[Any
         return
 
 
-def _spent(model: Any) -> float:
-    """Return what the account says; a guarantee rounds it up."""
-    account = getattr(model, "account_", None)
-    return float(getattr(account, "spent", model.guarantee_.spent))
-
-
 def _needed_epsilon(truth: float, budget: float, said: _Claim) -> float:
     if not truth <= budget * 1e6:
         return inf
@@ -442,12 +524,10 @@ def _needed_epsilon(truth: float, budget: float, said: _Claim) -> float:
 
 def _quantile_bound(needed: Floats, delta: float, level: float) -> float:
     """Return the largest e such that more than delta of all requests need at least e."""
-    bound = 0.0
     for hits, value in enumerate(np.sort(needed)[::-1], start=1):
         if clopper_pearson(hits, len(needed), level)[0] > delta:
-            bound = max(bound, float(value))
-            break
-    return bound
+            return max(0.0, float(value))
+    return 0.0
 
 
 def _case(case: str | AttackCase, n_runs: int) -> AttackCase:
@@ -461,19 +541,9 @@ def _case(case: str | AttackCase, n_runs: int) -> AttackCase:
 
 
 def _fitted(estimator: Any, case: AttackCase, who: Sequence[int]) -> Any:
-    model = clone(estimator)
-    own = model.get_params(deep=False)
-    settings: Mapping[str, Any] = {**case.settings, "noise_seed": None}
-    model.set_params(**{name: value for name, value in settings.items() if name in own})
     rows = np.asarray(who)
-    return model.fit(case.X[rows], case.y[rows], ids=rows)
-
-
-def _forgotten(estimator: Any, case: AttackCase) -> Any:
-    model = _fitted(estimator, case, range(len(case.y)))
-    for person in case.leaving:
-        model.forget([person])
-    return model
+    people = People(case.X[rows], case.y[rows], rows)
+    return fit_with(estimator, people, **{**case.settings, "noise_seed": None})
 
 
 def _claim_of(model: Any, claim: tuple[float, float] | None) -> _Claim:

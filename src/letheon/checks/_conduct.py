@@ -7,13 +7,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as StillWaiting
 from contextlib import contextmanager
 from functools import partial
-from math import isfinite
 from types import FrameType
 from typing import Any
 
 import numpy as np
 
 from letheon.base import neutral_parameters
+from letheon.checks._exactness import another_value
 from letheon.checks._people import (
     answers,
     fit,
@@ -24,6 +24,7 @@ from letheon.checks._people import (
     refit,
     saved_bytes,
 )
+from letheon.data import People
 from letheon.exceptions import ChangedParametersError, EmptyModelError, UnknownIdError
 
 _KINDS = (float, int, bool, str)
@@ -33,32 +34,48 @@ _DEPTH = 3
 Ask = Callable[[], Any]
 
 
-def _raises(error: type[Exception], model: Any, ids: list[Any], what: str) -> None:
+def _require_refusal(error: type[Exception], model: Any, ids: list[Any], what: str) -> None:
     try:
         model.forget(ids)
     except error:
         return
+    except Exception as other:
+        raise AssertionError(f"{what} must raise {error.__name__}, not {other!r}") from other
     raise AssertionError(f"{what} must raise {error.__name__}")
 
 
 def check_forget_unknown_id_raises(estimator: Any) -> None:
     """An id that nobody has is refused by name, whatever its kind."""
-    model = fit(estimator, make_people(estimator))
-    _raises(UnknownIdError, model, ["nobody"], "an unknown id")
-    _raises(UnknownIdError, model, [17], "an int id where ids are str")
+    _, model = fit_people(estimator)
+    _require_refusal(UnknownIdError, model, ["nobody"], "an unknown id")
+    _require_refusal(UnknownIdError, model, [17], "an int id where ids are str")
 
 
 def check_forget_twice_raises(estimator: Any) -> None:
     """A forgotten person is unknown afterwards."""
     people, model = fit_people(estimator)
-    model.forget(people.names[:1])
-    _raises(UnknownIdError, model, people.names[:1], "forgetting the same person again")
+    first = people.names[:1]
+    model.forget(first)
+    _require_refusal(UnknownIdError, model, first, "forgetting the same person again")
+
+
+def _watch_for_changes(model: Any, people: People) -> Callable[[str], None]:
+    """Return a check that digest, file, answers and ids are as they are now."""
+    digest, file, said = model.digest(), saved_bytes(model), answers(model, people.X)
+
+    def require(what: str) -> None:
+        assert np.array_equal(answers(model, people.X), said), f"{what} changed answers"
+        assert model.digest() == digest, f"{what} changed the digest"
+        assert saved_bytes(model) == file, f"{what} changed the saved file"
+        assert sorted(model.ids_.tolist()) == sorted(people.names), f"{what} lost people"
+
+    return require
 
 
 def check_forget_failure_leaves_model_unchanged(estimator: Any) -> None:
     """After every kind of refusal the model and its file are as they were."""
     people, model = fit_people(estimator)
-    digest, file, said = model.digest(), saved_bytes(model), answers(model, people.X)
+    require_unchanged = _watch_for_changes(model, people)
     refusals: list[tuple[type[Exception], list[Any]]] = [
         (UnknownIdError, [people.names[0], "nobody"]),
         (EmptyModelError, people.names),
@@ -66,16 +83,14 @@ def check_forget_failure_leaves_model_unchanged(estimator: Any) -> None:
         (TypeError, [1.5]),
     ]
     for error, ids in refusals:
-        _raises(error, model, ids, f"forgetting {len(ids)} id(s) that cannot be forgotten")
-        assert model.digest() == digest, f"a refused forget changed the digest ({error.__name__})"
-        assert saved_bytes(model) == file, f"a refused forget changed the file ({error.__name__})"
-        assert np.array_equal(answers(model, people.X), said), "a refused forget changed answers"
-        assert sorted(model.ids_.tolist()) == sorted(people.names), "a refused forget lost people"
+        what = f"forgetting {len(ids)} id(s) that cannot be forgotten"
+        _require_refusal(error, model, ids, what)
+        require_unchanged(f"a refused forget ({error.__name__})")
 
 
 def check_forget_nobody_is_a_no_op(estimator: Any) -> None:
     """An empty request changes nothing and has a receipt."""
-    model = fit(estimator, make_people(estimator))
+    _, model = fit_people(estimator)
     digest = model.digest()
     receipt = model.forget([])
     assert (receipt.n_ids, receipt.n_rows, receipt.work) == (0, 0, 0.0), f"not empty: {receipt}"
@@ -84,9 +99,8 @@ def check_forget_nobody_is_a_no_op(estimator: Any) -> None:
 
 def check_forget_removes_all_rows_of_a_person(estimator: Any) -> None:
     """Every row of a person goes and stays away, and repeated ids count once."""
-    people = make_people(estimator)
+    people, model = fit_people(estimator)
     name = max(people.names, key=people.ids.tolist().count)
-    model = fit(estimator, people)
     receipt = model.forget([name, name])
     owned = people.ids.tolist().count(name)
     assert (receipt.n_ids, receipt.n_rows) == (1, owned), f"wrong numbers in {receipt}"
@@ -116,11 +130,9 @@ def check_receipt_digest_matches_model(estimator: Any) -> None:
 
 def check_forget_last_of_class(estimator: Any) -> None:
     """When the last row of a class leaves, `classes_` shrinks as in a retrain."""
-    people = make_people(estimator)
-    assert people.y is not None
+    people, model = fit_people(estimator)
     gone = people.y[0]
     holders = [name for name in people.names if gone in people.y[people.ids == name]]
-    model = fit(estimator, people)
     model.forget(holders)
     fresh = refit(model, people.without(holders))
     assert gone not in model.classes_.tolist(), f"class {gone!r} has no row but is in classes_"
@@ -132,10 +144,9 @@ def check_forget_last_of_class(estimator: Any) -> None:
 def check_predict_is_pure(estimator: Any) -> None:
     """Asking the model changes neither it nor its answers."""
     people, model = fit_people(estimator)
-    digest, file, said = model.digest(), saved_bytes(model), answers(model, people.X)
-    assert np.array_equal(answers(model, people.X), said), "the second answer differs"
-    assert model.digest() == digest, "predict changed the digest"
-    assert saved_bytes(model) == file, "predict changed the saved file"
+    require_unchanged = _watch_for_changes(model, people)
+    answers(model, people.X)
+    require_unchanged("predict")
 
 
 def check_guarantee_is_honest(estimator: Any) -> None:
@@ -164,24 +175,15 @@ def check_changed_parameters_are_noticed(estimator: Any) -> None:
     """Settings changed after fit are refused, whatever their kind, until they are set back."""
     people, model = fit_people(estimator)
     for name, value in _one_of_each_kind(model).items():
-        other = _another_setting(value)
+        # A nested estimator or another object gives way to None, and None to a number.
+        is_plain = isinstance(value, bool | int | float | str)
+        other = another_value(value) if is_plain else (1 if value is None else None)
         model.set_params(**{name: other})
-        _require_refusal(model, people.names[0], f"{name} was changed from {value!r} to {other!r}")
+        what = f"forget after fit with {name} changed from {value!r} to {other!r}"
+        _require_refusal(ChangedParametersError, model, people.names[:1], what)
         model.set_params(**{name: value})
     receipt = model.forget(people.names[:1])
     assert receipt.n_ids == 1, "with all parameters set back, forget did nothing"
-
-
-def _require_refusal(model: Any, person: str, what: str) -> None:
-    try:
-        model.forget([person])
-    except ChangedParametersError:
-        return
-    except Exception as error:
-        raise AssertionError(
-            f"{what} after fit: forget must raise ChangedParametersError, not {error!r}"
-        ) from error
-    raise AssertionError(f"forget went on after {what}")
 
 
 def _one_of_each_kind(model: Any) -> dict[str, Any]:
@@ -195,25 +197,10 @@ def _one_of_each_kind(model: Any) -> dict[str, Any]:
         for name, value in sorted(model.get_params(deep=True).items())
         if name.rpartition("__")[2] not in neutral
     }
-    chosen: dict[type, str] = {}
-    for name, value in settings.items():
-        chosen.setdefault(type(value), name)
-    plain = [chosen[kind] for kind in _KINDS if kind in chosen]
-    unset = [chosen[type(None)]] if type(None) in chosen else list(settings)[:1]
+    first = {type(settings[name]): name for name in reversed(settings)}
+    plain = [first[kind] for kind in _KINDS if kind in first]
+    unset = [first[type(None)]] if type(None) in first else list(settings)[:1]
     return {name: settings[name] for name in plain or unset}
-
-
-def _another_setting(value: Any) -> Any:
-    """Return something else; a nested estimator or another object gives way to None."""
-    if value is None:
-        return 1
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, str):
-        return f"{value}-changed"
-    if isinstance(value, int | float):
-        return value + 1 if value + 1 != value and isfinite(value) else 0
-    return None
 
 
 def check_predict_while_forgetting(estimator: Any) -> None:

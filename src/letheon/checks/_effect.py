@@ -10,21 +10,23 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import ks_2samp
-from sklearn.base import is_classifier, is_regressor
+from sklearn.base import is_classifier
 from sklearn.utils import get_tags
 
 from letheon.checks._leak import epsilon_lower_bound
 from letheon.checks._people import (
     CANARY,
     CLASSES,
-    People,
     answers,
     as_numbers,
     fit,
     fit_in_secret,
+    forget_each,
     make_people,
     refit,
+    target_of,
 )
+from letheon.data import People
 
 Floats = NDArray[np.float64]
 
@@ -40,28 +42,11 @@ _POINTS = np.array([[1.0], [0.25]])
 
 
 class _Effect(NamedTuple):
-    """Mean answers before a request, after it, and of a retrain; `noise` is that of the means."""
+    """How far answers had to move, how far they still are from a retrain's, and what is noise."""
 
-    before: Floats
-    after: Floats
-    retrained: Floats
+    to_move: float
+    left: float
     noise: float
-
-    @property
-    def to_move(self) -> float:
-        """How far the answers had to move."""
-        return _distance(self.before, self.retrained)
-
-    @property
-    def left(self) -> float:
-        """How far they still are from those of a retrain."""
-        return _distance(self.after, self.retrained)
-
-    @property
-    def is_clear(self) -> bool:
-        """Whether the answers had to move at all, beyond noise."""
-        spread = float(np.abs(self.retrained - self.retrained.mean(axis=0)).mean())
-        return self.to_move > max(_CLEAR * spread, 4 * self.noise, 1e-9)
 
 
 def check_forget_moves_answers_towards_retrain(estimator: Any) -> None:
@@ -90,7 +75,7 @@ def check_forget_law_close_to_retrain(estimator: Any) -> None:
     if n_rows is None:
         return
     people = make_contrary_people(estimator, n_rows)
-    rest, canary = people.without([CANARY]), people.only([CANARY])
+    rest, canary = people.without([CANARY]), people.of([CANARY])
     before, after, retrained = [], [], []
     for seed in _SEEDS:
         model = fit(estimator, people, seed=seed)
@@ -128,9 +113,13 @@ def _clear_number_of_rows(estimator: Any) -> int | None:
     checks cannot tell a model that forgot from one that did not.
     """
     for n_rows in _NUMBERS_OF_ROWS:
-        if _effect(estimator, make_contrary_people(estimator, n_rows), [CANARY]).is_clear:
+        effect = _effect(estimator, make_contrary_people(estimator, n_rows), [CANARY])
+        if effect.to_move > effect.noise:
             return n_rows
-    assert _ignores_its_rows(estimator), (
+    # Two models of quite different people give the same answers.
+    people, others = make_people(estimator), make_people(estimator, seed=1)
+    one, two = (_numbers(fit(estimator, data), people.X) for data in (people, others))
+    assert np.array_equal(one, two), (
         f"this check cannot tell whether {type(estimator).__name__} forgets: a retrain without "
         f"{_NUMBERS_OF_ROWS[-1]} contrary rows gives nearly the same answers, or they are hidden "
         "by noise; check it with settings under which single people matter more"
@@ -139,33 +128,22 @@ def _clear_number_of_rows(estimator: Any) -> int | None:
 
 
 def _effect(estimator: Any, people: People, leaving: list[str]) -> _Effect:
-    rest = people.without(leaving)
+    rest, seeds = people.without(leaving), range(1)
+    # One seed where answers do not depend on it, or where no two models may differ.
+    if not estimator.facts.exact:
+        one, two = (_numbers(fit(estimator, people, seed=seed), people.X) for seed in (0, 1))
+        seeds = range(1) if np.array_equal(one, two) else _AVERAGED_SEEDS
     before, after, retrained = [], [], []
-    for seed in _seeds(estimator, people):
+    for seed in seeds:
         model = fit(estimator, people, seed=seed)
         before.append(_numbers(model, people.X))
-        for person in leaving:
-            model.forget([person])
-        after.append(_numbers(model, people.X))
+        after.append(_numbers(forget_each(model, leaving), people.X))
         retrained.append(_numbers(refit(model, rest), people.X))
-    half = len(retrained) // 2
-    noise = _distance(_mean(retrained[:half]), _mean(retrained[half:])) if half else 0.0
-    return _Effect(_mean(before), _mean(after), _mean(retrained), noise)
-
-
-def _seeds(estimator: Any, people: People) -> range:
-    """Return one seed where answers do not depend on it, or where no two models may differ."""
-    if estimator.facts.exact:
-        return range(1)
-    one, two = (_numbers(fit(estimator, people, seed=seed), people.X) for seed in (0, 1))
-    return range(1) if np.array_equal(one, two) else _AVERAGED_SEEDS
-
-
-def _ignores_its_rows(estimator: Any) -> bool:
-    """Whether two models of quite different people give the same answers."""
-    people, others = make_people(estimator), make_people(estimator, seed=1)
-    one, two = (_numbers(fit(estimator, data), people.X) for data in (people, others))
-    return one.shape == two.shape and np.array_equal(one, two)
+    half, goal = len(retrained) // 2, np.mean(retrained, axis=0)
+    noise = _distance(retrained[:half], np.mean(retrained[half:], axis=0)) if half else 0.0
+    spread = float(np.abs(goal - goal.mean(axis=0)).mean())
+    least = max(_CLEAR * spread, 4 * noise, 1e-9)
+    return _Effect(_distance(before, goal), _distance(after, goal), least)
 
 
 def _numbers(model: Any, X: NDArray[Any]) -> Floats:
@@ -181,13 +159,10 @@ def _statistic(model: Any, canary: People) -> float:
     return float(said[:, held.index(canary.y[0])].mean())
 
 
-def _mean(several: list[Floats]) -> Floats:
-    mean: Floats = np.mean(several, axis=0)
-    return mean
-
-
-def _distance(one: Floats, two: Floats) -> float:
-    return float(np.abs(one - two).mean()) if one.shape == two.shape else np.inf
+def _distance(several: list[Floats], goal: Floats) -> float:
+    """Return how far the mean of several answers is from others."""
+    mean = np.mean(several, axis=0)
+    return float(np.abs(mean - goal).mean()) if mean.shape == goal.shape else np.inf
 
 
 def check_certificate_bounds_the_leak(estimator: Any) -> None:
@@ -206,9 +181,7 @@ def check_certificate_bounds_the_leak(estimator: Any) -> None:
     rest = people.without(leaving)
     forgot, fresh, claims = [], [], []
     for _ in range(_RUNS):
-        model = fit_in_secret(estimator, people)
-        for person in leaving:
-            model.forget([person])
+        model = forget_each(fit_in_secret(estimator, people), leaving)
         claims.append(model.guarantee_)
         forgot.append(_published(model))
         fresh.append(_published(fit_in_secret(estimator, rest)))
@@ -228,16 +201,8 @@ def make_lopsided_people(estimator: Any) -> People:
     if get_tags(estimator).input_tags.positive_only:
         x = np.abs(x)
     ids = np.array([*(f"person-{number:02d}" for number in range(19)), CANARY])
-    return People(x[:, None], _contrary_target(estimator, x), ids)
-
-
-def _contrary_target(estimator: Any, x: Floats) -> NDArray[Any] | None:
-    if is_regressor(estimator):
-        return np.append(3.0 * x[:-1], -1.0)
-    if is_classifier(estimator) or get_tags(estimator).target_tags.required:
-        above = np.append(x[:-1] > np.median(x[:-1]), False)
-        return np.asarray(np.array(CLASSES)[above.astype(int)])
-    return None
+    above = np.append(x[:-1] > np.median(x[:-1]), False).astype(int)
+    return People(x[:, None], target_of(estimator, np.append(3.0 * x[:-1], -1.0), above), ids)
 
 
 def _published(model: Any) -> Floats:

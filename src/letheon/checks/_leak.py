@@ -63,7 +63,11 @@ def epsilon_lower_bound(
     start = half if has_folds else 0
     bounds = []
     for is_exchanged in (False, True):
-        pairs = [_scored(score, one, two, is_exchanged=is_exchanged) for score in scores]
+        # exchanged: the other tail, with the laws exchanged
+        pairs = [
+            (-score(two), -score(one)) if is_exchanged else (score(one), score(two))
+            for score in scores
+        ]
         chosen = [(first[start:n], second[start:n]) for first, second in pairs]
         limits = [_threshold(*each, delta, level) for each in chosen]
         shown = [
@@ -73,11 +77,6 @@ def epsilon_lower_bound(
         first, second = pairs[best]
         bounds.append(_bound_beyond(limits[best], first[n:], second[n:], delta, level))
     return max(0.0, *bounds)
-
-
-def _scored(score: Score, one: Floats, two: Floats, *, is_exchanged: bool) -> tuple[Floats, Floats]:
-    """Return the scores of both samples; exchanged, the other tail with the laws exchanged."""
-    return (-score(two), -score(one)) if is_exchanged else (score(one), score(two))
 
 
 def clopper_pearson(hits: int, n: int, level: float) -> tuple[float, float]:

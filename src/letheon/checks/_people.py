@@ -1,9 +1,6 @@
 """What all checks need: people with one or more rows, models fitted on them, and saved files."""
 
-import pickle
 import tempfile
-from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +10,12 @@ from numpy.typing import NDArray
 from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.utils import get_tags
 
+from letheon.data import People
 from letheon.persist import load, save
+from letheon.state import classes_of
 
 CANARY = "canary-9f2c51d7"
 CLASSES = ("ash", "elm", "oak")
-
-
-def _trusted(model: Any) -> list[type]:
-    """Classes that are not on the allow-list: a user's own estimator, say."""
-    from letheon.state import classes_of
-
-    return list(classes_of(model))
 
 
 def saved_bytes(model: Any) -> bytes:
@@ -39,36 +31,8 @@ def loaded_copy(model: Any) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.letheon"
         save(model, path)
-        return load(path, trusted=_trusted(model))
-
-
-def all_bytes(model: Any) -> Iterable[tuple[str, bytes]]:
-    """Return every form in which the model could leave the process."""
-    yield "the saved file", saved_bytes(model)
-    yield "the pickled object", pickle.dumps(model)
-
-
-@dataclass(frozen=True)
-class People:
-    """Rows of several people."""
-
-    X: NDArray[np.float64]
-    y: NDArray[Any] | None
-    ids: NDArray[Any]
-
-    @property
-    def names(self) -> list[str]:
-        """Every person once, in order of first appearance."""
-        return list(dict.fromkeys(self.ids.tolist()))
-
-    def without(self, leaving: list[str]) -> "People":
-        """Return the rows of everybody else."""
-        keep = ~np.isin(self.ids, leaving)
-        return People(self.X[keep], None if self.y is None else self.y[keep], self.ids[keep])
-
-    def only(self, staying: list[str]) -> "People":
-        """Return the rows of these people."""
-        return self.without([name for name in self.names if name not in staying])
+        # Classes that are not on the allow-list: a user's own estimator, say.
+        return load(path, trusted=list(classes_of(model)))
 
 
 def make_people(estimator: Any, *, seed: int = 0, n_people: int = 24) -> People:
@@ -84,18 +48,17 @@ def make_people(estimator: Any, *, seed: int = 0, n_people: int = 24) -> People:
     X = rng.normal(size=(len(owners), 4)) + labels[:, None]
     X = np.vstack([X, [[812.0625, -977.1875, 655.4375, -733.3125]]])
     labels = np.append(labels, 1)
-    if get_tags(estimator).input_tags.positive_only:
-        X = np.abs(X)
     ids = np.array([*(f"person-{owner:02d}" for owner in owners), CANARY])
-    return People(X, _target(estimator, X, labels), ids)
+    X = np.abs(X) if get_tags(estimator).input_tags.positive_only else X
+    return People(X, target_of(estimator, labels + X[:, 0] / 10, labels), ids)
 
 
-def _target(estimator: Any, X: NDArray[np.float64], labels: NDArray[Any]) -> NDArray[Any] | None:
+def target_of(estimator: Any, numbers: NDArray[Any], labels: NDArray[Any]) -> NDArray[Any] | None:
+    """Return what the estimator predicts: numbers, the names of classes, or nothing."""
     if is_regressor(estimator):
-        return np.asarray(labels + X[:, 0] / 10)
-    if is_classifier(estimator) or get_tags(estimator).target_tags.required:
-        return np.asarray(np.array(CLASSES)[labels])
-    return None
+        return np.asarray(numbers)
+    is_labelled = is_classifier(estimator) or get_tags(estimator).target_tags.required
+    return np.asarray(np.array(CLASSES)[labels]) if is_labelled else None
 
 
 def fit(estimator: Any, people: People, *, seed: int = 0) -> Any:
@@ -119,12 +82,19 @@ def refit(model: Any, people: People) -> Any:
     return fit_with(model, people, random_state=model.seed_)
 
 
-def fit_with(estimator: Any, people: People, **settings: int | None) -> Any:
+def fit_with(estimator: Any, people: People, **settings: Any) -> Any:
     """Return a fitted clone with those of the settings that it has."""
     model = clone(estimator)
     own = model.get_params(deep=False)
     model.set_params(**{name: value for name, value in settings.items() if name in own})
     return model.fit(people.X, people.y, ids=people.ids)
+
+
+def forget_each(model: Any, people: list[Any]) -> Any:
+    """Let people leave, one request each; return the model."""
+    for person in people:
+        model.forget([person])
+    return model
 
 
 def has_noise(estimator: Any) -> bool:

@@ -1,8 +1,13 @@
-"""Checks of residue: nothing of a forgotten row survives, neither as bytes nor in an aggregate."""
+"""Checks of residue and secrecy: no trace of a forgotten row, and nobody gets to see the noise."""
 
+import io
+import logging
 import pickle
+import re
 import struct
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
 import numpy as np
@@ -11,15 +16,18 @@ from sklearn.base import clone
 
 from letheon.checks._people import (
     CANARY,
-    People,
-    all_bytes,
+    answers,
     fit,
+    fit_in_secret,
     fit_people,
+    fit_with,
     make_people,
     saved_bytes,
 )
-from letheon.checks._walk import leaves
+from letheon.checks._walk import SEAL, leaves
+from letheon.data import People
 
+Texts = dict[str, str]
 Floats = NDArray[np.float64]
 _MOST_LINES = 100
 
@@ -28,23 +36,24 @@ def check_canary_bytes_absent_from_saved_model(estimator: Any) -> None:
     """The id and the numbers of a forgotten person are in no file and no pickle."""
     people, model = fit_people(estimator)
     model.forget([CANARY])
-    needles = {"the id": CANARY.encode(), **_needles(people.only([CANARY]))}
-    for where, data in all_bytes(model):
-        for what, needle in needles.items():
-            assert needle not in data, f"{what} of a forgotten person is still in {where}"
-
-
-def _needles(canary: People) -> dict[str, bytes]:
-    """The canary's numbers in every spelling: binary, hexadecimal and decimal text."""
+    canary = people.of([CANARY])
     values = canary.X[0].tolist()
     if canary.y is not None and canary.y.dtype.kind == "f":
         values += canary.y.tolist()
-    needles = {f"{value} as text": repr(value).encode() for value in values}
-    for kind in ("<d", ">d", "<f", ">f"):
-        needles |= {f"{value} as {kind}": struct.pack(kind, value) for value in values}
-    for kind in ("<d", ">d"):
-        needles |= {f"{v} as {kind} in hex": struct.pack(kind, v).hex().encode() for v in values}
-    return needles
+    # The canary's numbers in every spelling: binary, hexadecimal and decimal text.
+    needles = {"the id": CANARY.encode()}
+    for value in values:
+        needles[f"{value} as text"] = repr(value).encode()
+        for kind in ("<d", ">d", "<f", ">f"):
+            packed = struct.pack(kind, value)
+            needles[f"{value} as {kind}"] = packed
+            if kind in ("<d", ">d"):
+                needles[f"{value} as {kind} in hex"] = packed.hex().encode()
+    # Every form in which the model could leave the process.
+    forms = {"the saved file": saved_bytes(model), "the pickled object": pickle.dumps(model)}
+    for where, data in forms.items():
+        for what, needle in needles.items():
+            assert needle not in data, f"{what} of a forgotten person is still in {where}"
 
 
 def check_aggregates_do_not_reveal_the_row(estimator: Any) -> None:
@@ -56,7 +65,7 @@ def check_aggregates_do_not_reveal_the_row(estimator: Any) -> None:
     """
     people, model = fit_people(estimator)
     model.forget([CANARY])
-    row = people.only([CANARY]).X[0]
+    row = people.of([CANARY]).X[0]
     rest = people.without([CANARY])
     declared = " ".join(model.residual_state_)
     for leaf in leaves(pickle.loads(pickle.dumps(model))):
@@ -71,47 +80,30 @@ def check_aggregates_do_not_reveal_the_row(estimator: Any) -> None:
 def check_forgotten_values_leave_no_trace(estimator: Any) -> None:
     """Two exact models that forgot different rows of the same person are the same in every part."""
     people = make_people(estimator)
-    models = [_forgetful(estimator, data) for data in (people, _other_values(people))]
-    digests = {model.digest() for model in models}
-    assert len(digests) == 1, "the digest depends on what the forgotten row said"
-    # Where the difference lies says more than that the files differ, so it comes first.
-    for where, (one, two) in _forms(models):
-        for path in _differences(one, two):
-            raise AssertionError(f"{path} in {where} depends on what the forgotten row said")
-    files = {saved_bytes(model) for model in models}
-    assert len(files) == 1, "the saved file depends on what the forgotten row said"
-
-
-def _forgetful(estimator: Any, people: People) -> Any:
-    """Return a model that forgot the canary; without checkpoints, whose place is drawn anew."""
-    settings = estimator.get_params(deep=True)
-    places = [name for name in settings if name.rpartition("__")[2] == "checkpoint_dir"]
-    model = fit(clone(estimator).set_params(**dict.fromkeys(places)), people)
-    model.forget([CANARY])
-    return model
-
-
-def _other_values(people: People) -> People:
-    """Return the same people, but the canary's row and label say something else."""
+    # The same people, but the canary's row and label say something else.
     mine = people.ids == CANARY
     X, y = people.X.copy(), None if people.y is None else people.y.copy()
     X[mine] = X[mine][:, ::-1] * 0.625
     if y is not None:
         y[mine] = y[mine] * -3.5 if y.dtype.kind == "f" else next(iter(set(y) - set(y[mine])))
-    return People(X, y, people.ids)
-
-
-def _forms(models: list[Any]) -> Iterator[tuple[str, list[Any]]]:
-    yield "the model", models
-    yield "a pickled copy", [pickle.loads(pickle.dumps(model)) for model in models]
-
-
-def _differences(one: Any, two: Any) -> list[str]:
-    """Paths of leaves that only one of the models has, or that differ."""
-    mine, yours = ({leaf.path: leaf.value for leaf in leaves(model)} for model in (one, two))
-    lonely = mine.keys() ^ yours.keys()
-    differ = {path for path in mine.keys() & yours.keys() if not _same(mine[path], yours[path])}
-    return sorted(lonely | differ)
+    # Without checkpoints, whose place is drawn anew.
+    settings = estimator.get_params(deep=True)
+    places = [name for name in settings if name.rpartition("__")[2] == "checkpoint_dir"]
+    bare = clone(estimator).set_params(**dict.fromkeys(places))
+    models = [fit(bare, data) for data in (people, People(X, y, people.ids))]
+    for model in models:
+        model.forget([CANARY])
+    digests = {model.digest() for model in models}
+    assert len(digests) == 1, "the digest depends on what the forgotten row said"
+    # Where the difference lies says more than that the files differ, so it comes first.
+    copies = [pickle.loads(pickle.dumps(model)) for model in models]
+    for where, pair in (("the model", models), ("a pickled copy", copies)):
+        one, two = ({leaf.path: leaf.value for leaf in leaves(model)} for model in pair)
+        for path in sorted(one.keys() | two.keys()):
+            is_same = path in one and path in two and _same(one[path], two[path])
+            assert is_same, f"{path} in {where} depends on what the forgotten row said"
+    files = {saved_bytes(model) for model in models}
+    assert len(files) == 1, "the saved file depends on what the forgotten row said"
 
 
 def _same(one: Any, two: Any) -> bool:
@@ -130,37 +122,37 @@ def _same(one: Any, two: Any) -> bool:
 def reveals(array: NDArray[Any], row: Floats, rest: People) -> str | None:
     """Return what kind of old aggregate an array is, if it gives the forgotten row away."""
     targets = (row, np.abs(row), row - rest.X.mean(axis=0))
-    for kind, leftover in _leftovers(array, rest):
-        if any(_points_along(leftover, target) for target in targets):
-            return kind
-    return None
+    leftovers = _leftovers(array, rest)
+    return next((kind for kind, left in leftovers if _points_along(left, targets)), None)
 
 
 def _leftovers(array: NDArray[Any], rest: People) -> Iterator[tuple[str, Floats]]:
-    p = rest.X.shape[1]
-    for lines in _lines(array, p):
-        yield from _of_lines(lines[:_MOST_LINES], rest)
+    """Yield what is left of an array when the remaining rows are taken out of it, and its kind."""
+    p, n_before = rest.X.shape[1], len(rest.X) + 1.0
+    # vectors of length p, along the last axis or the first, with an intercept or without
+    for side in [array, array.T] if array.ndim == 2 else [array]:
+        width = side.shape[-1] if side.ndim else 0
+        for first in range(width - p + 1 if width in (p, p + 1) else 0):
+            lines = side.reshape(-1, width)[:_MOST_LINES, first : first + p]
+            yield from _of_lines(lines, rest)
+    # second moments and covariances; a ridge on the diagonal hides no leading direction
+    centred = rest.X - rest.X.mean(axis=0)
     for matrix in _squares(array, p):
-        yield from _of_moments(matrix, rest.X)
+        for scale in (1.0, n_before, n_before - 1.0):
+            yield "second moment", _leading(matrix * scale - rest.X.T @ rest.X)
+            yield "covariance", _leading(matrix * scale - centred.T @ centred)
     if array.ndim == 2 and array.shape[0] == array.shape[1] == len(rest.X) + 1:
         yield "kernel matrix", array[-1]
-
-
-def _lines(array: NDArray[Any], p: int) -> Iterator[Floats]:
-    """The vectors of length p in an array: along the last axis or the first, with intercept."""
-    sides = [array, array.T] if array.ndim == 2 else [array]
-    for side in sides:
-        width = side.shape[-1] if side.ndim else 0
-        if width == p:
-            yield side.reshape(-1, p)
-        elif width == p + 1:
-            yield from (side.reshape(-1, width)[:, :p], side.reshape(-1, width)[:, 1:])
 
 
 def _of_lines(lines: Floats, rest: People) -> Iterator[tuple[str, Floats]]:
     """Sums, means, sums of squares, and X'y."""
     total, squares, n_before = rest.X.sum(axis=0), (rest.X**2).sum(axis=0), len(rest.X) + 1
-    products = [rest.X.T @ target for target in _targets(rest)]
+    # Numeric y, or one indicator per class.
+    targets = [] if rest.y is None else [rest.y]
+    if rest.y is not None and rest.y.dtype.kind != "f":
+        targets = [(rest.y == label).astype(float) for label in np.unique(rest.y)]
+    products = [rest.X.T @ target for target in targets]
     for line in lines:
         yield "sum", line - total
         yield "mean", line * n_before - total
@@ -168,15 +160,6 @@ def _of_lines(lines: Floats, rest: People) -> Iterator[tuple[str, Floats]]:
         yield "copy", line
         for product in products:
             yield "product of X and y", line - product
-
-
-def _targets(rest: People) -> list[Floats]:
-    """Numeric y, or one indicator per class."""
-    if rest.y is None:
-        return []
-    if rest.y.dtype.kind == "f":
-        return [rest.y]
-    return [(rest.y == label).astype(float) for label in np.unique(rest.y)]
 
 
 def _squares(array: NDArray[Any], p: int) -> Iterator[Floats]:
@@ -193,30 +176,140 @@ def _squares(array: NDArray[Any], p: int) -> Iterator[Floats]:
                 yield np.asarray(np.linalg.inv(block), np.float64)
 
 
-def _of_moments(matrix: Floats, X: Floats) -> Iterator[tuple[str, Floats]]:
-    """Leading directions of second moments and covariances; a ridge on the diagonal hides none."""
-    n_before = len(X) + 1.0
-    centred = X - X.mean(axis=0)
-    for scale in (1.0, n_before, n_before - 1.0):
-        yield "second moment", _leading(matrix * scale - X.T @ X)
-        yield "covariance", _leading(matrix * scale - centred.T @ centred)
-
-
 def _leading(matrix: Floats) -> Floats:
     direction: Floats = np.linalg.eigh((matrix + matrix.T) / 2)[1][:, -1] * 1e3
     return direction
 
 
-def _points_along(leftover: Floats, target: Floats) -> bool:
-    """Whether a difference is a multiple of the row, to one in ten million.
+def _points_along(leftover: Floats, targets: Sequence[Floats]) -> bool:
+    """Whether a difference is a multiple of one of the targets, to one in ten million.
 
     A large row bends honest parameters its way too, so only the aggregate itself, whose
     leftover is the row up to rounding, counts as revealing.
     """
-    if leftover.shape != target.shape or not np.isfinite(leftover).all():
+    if leftover.shape != targets[0].shape or not np.isfinite(leftover).all():
         return False
-    length = np.linalg.norm(leftover)
-    if length < 1.0:
-        return False
-    cosine = abs(leftover @ target) / (length * np.linalg.norm(target))
-    return bool(cosine > 1 - 1e-7)
+    length = float(np.linalg.norm(leftover))
+    return length >= 1.0 and any(
+        abs(leftover @ target) / (length * np.linalg.norm(target)) > 1 - 1e-7 for target in targets
+    )
+
+
+_NUMBER = re.compile(r"\d*\.?\d+(?:[eE][-+]?\d+)?")
+# With fewer digits than these a number of a text may be that of the noise by chance.
+_DIGITS = 7
+
+
+def check_noise_stays_secret(estimator: Any) -> None:
+    """Noise is fresh in every fit, is in nothing that leaves the model, and a seed voids claims.
+
+    What is under a seal must be in no receipt, no guarantee, no parameter, no text of the model,
+    no warning, no log record and nothing printed while it fits and forgets.
+    """
+    people, seeded = fit_people(estimator)
+    _require_fresh_noise(estimator, people)
+    for claim in (seeded.guarantee_, seeded.forget(people.names[:1]).guarantee):
+        assert claim.kind != "certified", "with noise_seed everybody can repeat the noise"
+    secrets: dict[str, Floats] = {}
+    texts: Texts = {}
+    with _overheard(estimator) as heard:
+        model = fit_in_secret(estimator, people)
+        _note(model, secrets, texts)
+        for person in people.names[:2]:
+            receipt = model.forget([person])
+            _note(model, secrets, texts)
+            # The time it took is no secret, and differs in every run.
+            told = f"{receipt} {receipt.to_dict() | {'seconds': 0.0}} {receipt!r}"
+            told = told.replace(repr(receipt.seconds), "")
+            texts["a receipt"] = f"{texts.get('a receipt', '')} {told}"
+    for what, text in (texts | heard).items():
+        for path, secret in secrets.items():
+            assert not _shows(text, secret), f"{what} shows {path}"
+
+
+def _require_fresh_noise(estimator: Any, people: People) -> None:
+    one, two = (fit_in_secret(estimator, people, random_state=0) for _ in range(2))
+    if one.digest() != two.digest():
+        return
+    assert one.guarantee_.kind != "certified", (
+        "two fits without noise_seed are the same model, which claims to be certified"
+    )
+    seeded = (fit_with(estimator, people, random_state=0, noise_seed=seed) for seed in (0, 1))
+    first, second = (answers(model, people.X) for model in seeded)
+    assert np.array_equal(first, second), "without noise_seed the noise is the same in every fit"
+
+
+def _note(model: Any, secrets: dict[str, Floats], texts: Texts) -> None:
+    """Note what is secret in the model as it is now, and what it tells of itself."""
+    number = len(secrets)
+    for leaf in leaves(model):
+        if leaf.path.endswith(SEAL):
+            secrets[f"{leaf.path.removesuffix(SEAL)} (state {number})"] = leaf.value.copy()
+    # The printout of an estimator hides parameters that have their default value.
+    told = {
+        "the text of the model": f"{model!r} {model}",
+        "get_params()": repr(model.get_params(deep=True)),
+        "the guarantee": repr(model.guarantee_),
+    }
+    for what, text in told.items():
+        texts[what] = f"{texts.get(what, '')} {text}"
+
+
+@contextmanager
+def _overheard(estimator: Any) -> Iterator[Texts]:
+    """Collect log records of every level, warnings, and what is printed."""
+    heard, printed = Texts(), io.StringIO()
+    with (
+        _logging_of({"letheon", type(estimator).__module__.partition(".")[0]}) as records,
+        warnings.catch_warnings(record=True) as warned,
+        redirect_stdout(printed),
+        redirect_stderr(printed),
+    ):
+        warnings.simplefilter("always")
+        yield heard
+    heard["a log record"] = " ".join(records)
+    heard["a warning"] = " ".join(str(warning.message) for warning in warned)
+    heard["the output"] = printed.getvalue()
+
+
+@contextmanager
+def _logging_of(packages: set[str]) -> Iterator[list[str]]:
+    """Collect all records that loggers of these packages make, whether they are handled or not."""
+    make, texts = logging.getLogRecordFactory(), list[str]()
+    known = [logging.getLogger(name) for name in (*packages, *logging.root.manager.loggerDict)]
+    loggers = [each for each in known if each.name.partition(".")[0] in packages]
+    levels, disabled = [each.level for each in loggers], logging.root.manager.disable
+
+    def listen(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = make(*args, **kwargs)
+        texts.append(f"{record.getMessage()} {record.args!r}")
+        return record
+
+    logging.setLogRecordFactory(listen)
+    logging.disable(logging.NOTSET)
+    for each in loggers:
+        each.setLevel(logging.DEBUG)
+    try:
+        yield texts
+    finally:
+        logging.setLogRecordFactory(make)
+        logging.disable(disabled)
+        for each, level in zip(loggers, levels, strict=True):
+            each.setLevel(level)
+
+
+def _shows(text: str, secret: Floats) -> bool:
+    """Whether a text has a number of the secret, or its norm, to seven digits or in hexadecimal."""
+    values = np.append(secret.ravel(), np.linalg.norm(secret))
+    values = np.abs(values[values != np.round(values)])
+    # Significant digits: without the exponent, the point and zeros in front.
+    said = np.array(
+        [
+            float(number)
+            for number in _NUMBER.findall(text)
+            if len(re.split("[eE]", number)[0].replace(".", "").lstrip("0")) >= _DIGITS
+        ]
+    )
+    near = np.isclose(said[:, None], values, rtol=0.5 * 10.0 ** (1 - _DIGITS), atol=0.0)
+    spelled = any(value.tobytes().hex() in text.lower() for value in secret.ravel())
+    return bool(near.any()) or spelled

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from sklearn.base import is_classifier
 
 from letheon.base import ForgetMixin
-from letheon.checks import _conduct, _effect, _exactness, _residue, _secrecy
+from letheon.checks import _conduct, _effect, _exactness, _residue
 from letheon.checks._people import has_noise
 from letheon.guarantee import MethodFacts
 
@@ -49,7 +49,14 @@ def require_forgetting_estimator(estimator: Any) -> None:
     """Raise one TypeError that says everything the estimator lacks."""
     if isinstance(estimator, type):
         raise TypeError(f"{estimator.__name__} is a class; give an instance, unfitted")
-    lacking = [*_of_scikit_learn(estimator), *_of_letheon(estimator)]
+    lacking = [
+        f"{name}(): derive it from sklearn.base.BaseEstimator"
+        for name in ("get_params", "set_params", "__sklearn_tags__")
+        if not hasattr(estimator, name)
+    ]
+    if not any(hasattr(estimator, name) for name in _ANSWERS):
+        lacking.append(f"a way to answer: one of {', '.join(_ANSWERS)}")
+    lacking += _of_letheon(estimator)
     if lacking:
         listed = "".join(f"\n- {lack}" for lack in lacking)
         raise TypeError(
@@ -59,27 +66,24 @@ def require_forgetting_estimator(estimator: Any) -> None:
         )
 
 
-def _of_scikit_learn(estimator: Any) -> list[str]:
-    lacking = [
-        f"{name}(): derive it from sklearn.base.BaseEstimator"
-        for name in ("get_params", "set_params", "__sklearn_tags__")
-        if not hasattr(estimator, name)
-    ]
-    if not any(hasattr(estimator, name) for name in _ANSWERS):
-        lacking.append(f"a way to answer: one of {', '.join(_ANSWERS)}")
-    return lacking
-
-
 def _of_letheon(estimator: Any) -> list[str]:
     kind = type(estimator)
     lacking = []
     if not isinstance(getattr(estimator, "facts", None), MethodFacts):
         lacking.append("facts: a letheon.guarantee.MethodFacts that declares the method")
-    if not _takes_ids(estimator):
+    parameters = _parameters(estimator, "fit")
+    if not any(each.name == "ids" or each.kind is each.VAR_KEYWORD for each in parameters):
         lacking.append("fit(X, y, *, ids=None): ids say whose row each is")
-    lacking += [line for name in ("fit", "learn") for line in _positional(estimator, name)]
+    for name in ("fit", "learn"):
+        # By position, ids could be taken for what comes after y.
+        parameters = _parameters(estimator, name)
+        by_position = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+        late = ", ".join(by_position[2:])
+        if late:
+            lacking.append(f"{name}(X, y, *, {late}): everything after y by keyword only")
     if isinstance(estimator, ForgetMixin):
-        return lacking + [f"{name}: still to be written" for name in _TO_WRITE if _open(kind, name)]
+        left = [n for n in _TO_WRITE if getattr(kind, n, None) is getattr(ForgetMixin, n, None)]
+        return lacking + [f"{name}: still to be written" for name in left]
     absent = [name for name in _OFFERED if not hasattr(kind, name)]
     alike = (
         f", which brings {', '.join(absent)}" if absent else " (to have its names is not enough)"
@@ -87,25 +91,10 @@ def _of_letheon(estimator: Any) -> list[str]:
     return [f"letheon.base.ForgetMixin among its bases{alike}", *lacking]
 
 
-def _takes_ids(estimator: Any) -> bool:
-    if not callable(getattr(estimator, "fit", None)):
-        return False
-    parameters = inspect.signature(estimator.fit).parameters.values()
-    return any(each.name == "ids" or each.kind is each.VAR_KEYWORD for each in parameters)
-
-
-def _positional(estimator: Any, name: str) -> list[str]:
-    """Say which arguments after y could be given by position, where ids could be taken for them."""
+def _parameters(estimator: Any, name: str) -> Iterable[inspect.Parameter]:
+    """Return the parameters of a method; none where there is no such method."""
     method = getattr(estimator, name, None)
-    parameters = inspect.signature(method).parameters.values() if callable(method) else ()
-    by_position = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
-    late = ", ".join(by_position[2:])
-    return [f"{name}(X, y, *, {late}): everything after y by keyword only"] if late else []
-
-
-def _open(kind: type, name: str) -> bool:
-    """Whether a class leaves a part of the contract to its subclasses."""
-    return getattr(kind, name, None) is getattr(ForgetMixin, name, None)
+    return inspect.signature(method).parameters.values() if callable(method) else ()
 
 
 def yield_checks(estimator: Any) -> Iterator[Check]:
@@ -117,22 +106,15 @@ def yield_checks(estimator: Any) -> Iterator[Check]:
         It is no forgetting estimator; the text lists everything that it lacks.
     """
     require_forgetting_estimator(estimator)
-    return iter(_applicable(estimator))
-
-
-def _applicable(estimator: Any) -> list[Check]:
-    checks = [*_ALWAYS]
-    if estimator.facts.exact:
-        checks += _EXACT
-        if hasattr(estimator, "learn"):
-            checks.append(_exactness.check_learn_equals_fit)
-    else:
-        checks += _APPROXIMATE
+    is_exact = estimator.facts.exact
+    checks = [*_ALWAYS, *(_EXACT if is_exact else _APPROXIMATE)]
+    if is_exact and hasattr(estimator, "learn"):
+        checks.append(_exactness.check_learn_equals_fit)
     if has_noise(estimator):
-        checks.append(_secrecy.check_noise_stays_secret)
+        checks.append(_residue.check_noise_stays_secret)
     if is_classifier(estimator):
         checks.append(_conduct.check_forget_last_of_class)
-    return checks
+    return iter(checks)
 
 
 def check_forgetting_estimator(estimator: Any) -> None:

@@ -36,11 +36,8 @@ def leaves(
     `attributes` says which attributes of an object count; by default all of them do.
     """
     walk = _Walk(attributes or (lambda value: dict(vars(value))), brief)
-    return walk.visit(Leaf(type(root).__name__, root, _nowhere))
-
-
-def _nowhere(_: Any) -> None:
-    """The root stands in nothing that could hold another value."""
+    # The root stands in nothing that could hold another value.
+    return walk.visit(Leaf(type(root).__name__, root, lambda _: None))
 
 
 class _Walk:
@@ -86,14 +83,20 @@ class _Walk:
         if isinstance(value, type) or (callable(value) and not hasattr(value, "get_params")):
             return []
         if isinstance(value, Sealed):
-            return [Leaf(f"{path}{SEAL}", value.open(), partial(_reseal, value))]
+            return [Leaf(f"{path}{SEAL}", value.open(), partial(setattr, value, "_value"))]
         if hasattr(value, "__dict__"):
             own = vars(value)
             return [
                 Leaf(f"{path}.{name}", part, partial(setitem, own, name))
                 for name, part in self._attributes(value).items()
             ]
-        return [Leaf(f"{path}()", part, None) for part in _compiled_state(value)]
+        # What an object without attributes (a compiled tree, say) gives to pickle.
+        try:
+            reduced = value.__reduce_ex__(4)
+        except TypeError:
+            return []
+        parts = reduced[1:3] if isinstance(reduced, tuple) else ()
+        return [Leaf(f"{path}()", part, None) for part in parts]
 
 
 def _put_in_tuple(leaf: Leaf, position: int, new: Any) -> None:
@@ -103,17 +106,3 @@ def _put_in_tuple(leaf: Leaf, position: int, new: Any) -> None:
     make = getattr(type(leaf.value), "_make", tuple)
     assert leaf.put is not None
     leaf.put(make(items))
-
-
-def _reseal(sealed: Sealed, new: Any) -> None:
-    """Put another array under a seal; leaves of the old one stay as they are."""
-    sealed._value = np.array(new, np.float64)
-
-
-def _compiled_state(value: Any) -> Sequence[Any]:
-    """What an object without attributes (a compiled tree, say) gives to pickle."""
-    try:
-        reduced = value.__reduce_ex__(4)
-    except TypeError:
-        return ()
-    return reduced[1:3] if isinstance(reduced, tuple) else ()

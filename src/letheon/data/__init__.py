@@ -1,7 +1,7 @@
 """The rows a model holds, and whose they are: ids, tables, labels, physical removal."""
 
 from letheon.data._ids import IdIndex, Ids, IntIds, TextIds, as_ids, row_ids
-from letheon.data._rows import Found, Rows, SlotRows
+from letheon.data._rows import Found, People, Rows, SlotRows
 from letheon.data._tables import (
     hold_labels,
     hold_table,
@@ -18,6 +18,7 @@ __all__ = [
     "IdIndex",
     "Ids",
     "IntIds",
+    "People",
     "Rows",
     "SlotRows",
     "TextIds",

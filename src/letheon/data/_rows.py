@@ -6,6 +6,7 @@ slots are. Products with X need no mask: an empty slot is a row of zeros.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Self
 
@@ -268,7 +269,8 @@ class SlotRows:
             self._compact()
 
     def _zero(self, positions: NDArray[np.int64]) -> None:
-        where = _quick_index(positions)
+        # NumPy writes through a lone position fastest if it is a number.
+        where = int(positions[0]) if len(positions) == 1 else positions
         if isinstance(self.X, np.ndarray):
             self.X[where] = 0
         else:
@@ -323,17 +325,14 @@ class SlotRows:
         n_new = X.shape[0]
         _require_target(y, n_new)
         _require_extra(extra, n_new)
-        self._require_same_extra(extra)
+        held, given = _layout(self.extra), _layout(extra)
+        if held != given:
+            raise ValueError(f"extra values are {given}; these rows hold {held}")
         if len(ids) != n_new:
             raise IdsLengthError(f"got {len(ids)} ids for {n_new} rows; give one id per row")
         both = Rows(**self._held_parts()).joined(Rows(X, y, ids, extra))
         assert both.y is not None
         self._adopt(both.X, both.y, both.ids, both.extra)
-
-    def _require_same_extra(self, extra: dict[str, NDArray[Any]]) -> None:
-        held, given = _layout(self.extra), _layout(extra)
-        if held != given:
-            raise ValueError(f"extra values are {given}; these rows hold {held}")
 
     def compacted(self) -> Self:
         """Return the rows held, without holes, in fresh memory."""
@@ -453,11 +452,6 @@ def _layout(extra: Mapping[str, NDArray[Any]]) -> dict[str, tuple[str, tuple[int
     return {name: (str(extra[name].dtype), extra[name].shape[1:]) for name in sorted(extra)}
 
 
-def _quick_index(positions: NDArray[np.int64]) -> NDArray[np.int64] | int:
-    """Return what NumPy writes through fastest: a lone position as a number."""
-    return int(positions[0]) if len(positions) == 1 else positions
-
-
 def _zero_csr(X: Any, positions: NDArray[np.int64]) -> None:
     """Turn rows into explicit zeros of column 0: the others stay where they are."""
     for position in positions.tolist():
@@ -491,3 +485,49 @@ def _moved_down(array: NDArray[Any], runs: list[tuple[int, int]]) -> NDArray[Any
         target += end - begin
     array[target:] = 0
     return array[:target]
+
+
+@dataclass(frozen=True)
+class People:
+    """Rows with their labels and owners.
+
+    Attributes
+    ----------
+    X : array, sparse matrix or frame
+        The rows.
+    y : ndarray or None
+        Their labels or targets.
+    ids : ndarray
+        Whose row each is.
+    owned : bool
+        Rows of which nobody said whose they are (False) have their numbers as ids: nobody who is
+        forgotten owns one of them.
+    """
+
+    X: Any
+    y: Any
+    ids: NDArray[Any]
+    owned: bool = True
+
+    @property
+    def names(self) -> list[Any]:
+        """Every person once, in order of first appearance."""
+        return list(dict.fromkeys(self.ids.tolist()))
+
+    def at(self, where: NDArray[Any]) -> "People":
+        """Return some of the rows, in the order they have."""
+        X = self.X.iloc[where] if hasattr(self.X, "iloc") else self.X[where]
+        y = None if self.y is None else self.y[where]
+        return People(X, y, self.ids[where], self.owned)
+
+    def without(self, people: Any) -> "People":
+        """Return the rows of everybody else."""
+        return self.at(np.flatnonzero(~np.isin(self.ids, people))) if self.owned else self
+
+    def of(self, people: Any) -> "People":
+        """Return the rows of some people."""
+        return self.at(np.flatnonzero(np.isin(self.ids, people)))
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.ids)

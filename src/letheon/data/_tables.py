@@ -75,16 +75,13 @@ def _with_dtype(X: Any) -> Any:
     array = np.asarray(X)
     if array.dtype.kind in "biuf":
         return array.astype(np.float64)
-    if array.dtype.kind == "O" or (array.dtype.kind == "U" and not _all_texts(X)):
+    texts = np.asarray(X, object).ravel() if array.dtype.kind == "U" else ()
+    if array.dtype.kind == "O" or not all(isinstance(value, str) for value in texts):
         raise ValueError(
             "X is a list that holds more than numbers, or more than texts; give "
             "np.array(X, dtype=object) or a data frame"
         )
     return array
-
-
-def _all_texts(X: Any) -> bool:
-    return all(isinstance(value, str) for value in np.asarray(X, object).ravel())
 
 
 def take_rows(X: Table, positions: NDArray[np.int64]) -> Table:
@@ -343,8 +340,8 @@ def _int64_labels(array: NDArray[Any]) -> NDArray[np.int64]:
 
 def _plain_columns(frame: "nw.DataFrame[Any]") -> "nw.DataFrame[Any]":
     """Return the frame with -0.0 as +0.0 and one NaN pattern; missing values stay missing."""
-    floats = {name: kind for name, kind in frame.schema.items() if kind.is_float()}
-    return frame.with_columns(_plain_column(name, kind) for name, kind in floats.items())
+    floats = [(name, kind) for name, kind in frame.schema.items() if kind.is_float()]
+    return frame.with_columns(_plain_column(*column) for column in floats)
 
 
 def _plain_column(name: str, kind: "nw.dtypes.DType") -> "nw.Expr":
@@ -365,32 +362,27 @@ def _tidy_frame(frame: "nw.DataFrame[Any]") -> Table:
         if kind in (nw.Categorical, nw.Enum):
             frame = frame.with_columns(_used_categories(frame.get_column(name)).alias(name))
         elif kind == nw.String and frame.implementation.is_polars():
-            frame = frame.with_columns(_own_texts(frame.get_column(name)).alias(name))
+            # In a fresh buffer; rows taken from a polars frame share the old one.
+            texts = frame.get_column(name).to_list()
+            own = nw.new_series(name, texts, nw.String, backend="polars")
+            frame = frame.with_columns(own.alias(name))
     return frame.to_native()
-
-
-def _own_texts(series: "nw.Series[Any]") -> "nw.Series[Any]":
-    """Return the texts in a fresh buffer; rows taken from a polars frame share the old one."""
-    return nw.new_series(series.name, series.to_list(), nw.String, backend="polars")
 
 
 def _used_categories(series: "nw.Series[Any]") -> "nw.Series[Any]":
     native = series.to_native()
     if not series.implementation.is_polars():
         native = native.cat.remove_unused_categories()
-        return _as_series(native if native.cat.ordered else _sorted_categories(native))
+        if not native.cat.ordered:  # their order tells nothing of who was there before
+            order = sorted(native.cat.categories, key=lambda value: (type(value).__name__, value))
+            native = native.cat.reorder_categories(order)
+        return _as_series(native)
     if isinstance(series.dtype, nw.Enum):
         present = set(series.cast(nw.String).drop_nulls().to_list())
         native = native.cast(
             type(native.dtype)([name for name in series.dtype.categories if name in present])
         )
     return _as_series(native)
-
-
-def _sorted_categories(native: Any) -> Any:
-    """Return a pandas column whose order of categories tells nothing of who was there before."""
-    order = sorted(native.cat.categories, key=lambda value: (type(value).__name__, value))
-    return native.cat.reorder_categories(order)
 
 
 def _same_categories(frames: "list[nw.DataFrame[Any]]") -> "list[nw.DataFrame[Any]]":

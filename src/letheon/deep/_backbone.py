@@ -100,13 +100,13 @@ class Backbone:
     def of_rows(self, rows: NDArray[Any], *, batch_size: int, device: str) -> NDArray[Any]:
         """Return the features of rows that were checked before."""
         unit = resolve_device(device)
-        module = self._built(unit)
+        module, tensors = self._built(unit)
         with torch.no_grad(), torch.autocast(unit.type, enabled=False):
             parts = [
                 _one_vector_per_row(module, _batch(rows[begin : begin + batch_size], unit))
                 for begin in range(0, len(rows), batch_size)
             ]
-        self._require_constant(unit)
+        self._require_constant(module, tensors)
         features: NDArray[Any] = torch.cat(parts).numpy()
         n_bad = int((~np.isfinite(features).all(axis=1)).sum())
         if n_bad:
@@ -152,35 +152,33 @@ class Backbone:
         alone, up to rounding.
         """
         unit = resolve_device(device)
-        module = self._built(unit)
+        module, tensors = self._built(unit)
         where = np.linspace(0, len(rows) - 1, min(batch_size, len(rows))).astype(np.int64)
         try:
             with torch.no_grad(), repeatable(unit, deterministic=True):
                 _require_row_by_row(module, _batch(rows[where], unit))
         except Exception:
             # A module that changes itself is refused for that: the text says where to look.
-            self._require_constant(unit)
+            self._require_constant(module, tensors)
             # It may have kept something of these rows.
             self._modules.content = None
             raise
-        self._require_constant(unit)
+        self._require_constant(module, tensors)
 
-    def _built(self, device: torch.device) -> nn.Module:
-        if self._modules.content is None:
-            self._modules.content = {}
+    def _built(self, device: torch.device) -> tuple[nn.Module, dict[str, Tensor]]:
         kept = self._modules.content
+        if kept is None:
+            kept = self._modules.content = {}
         if str(device) not in kept:
             module = self._made()
             _fill(module, self._weights)
             module = module.to(device).eval().requires_grad_(False)
             tensors = {name: part.detach().clone() for name, part in named_tensors(module).items()}
             kept[str(device)] = module, tensors
-        return kept[str(device)][0]
+        return kept[str(device)]
 
-    def _require_constant(self, device: torch.device) -> None:
+    def _require_constant(self, module: nn.Module, before: dict[str, Tensor]) -> None:
         """Raise if a module has changed itself: it is frozen, and must remember no rows."""
-        assert self._modules.content is not None
-        module, before = self._modules.content[str(device)]
         now = named_tensors(module)
         changed = now.keys() ^ before.keys()
         common = now.keys() & before.keys()

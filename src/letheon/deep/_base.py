@@ -47,9 +47,16 @@ from letheon.deep._loop import (
 from letheon.deep._module import Nets, Statistics, Template
 from letheon.deep._nets import MLP
 from letheon.exceptions import LetheonWarning, warn_caller
-from letheon.guarantee import Guarantee, Kind
+from letheon.guarantee import MethodFacts
 from letheon.receipt import Receipt
-from letheon.removal import Cache, Change, ProbabilitiesMixin, RowsMixin, TrainingRows
+from letheon.removal import (
+    Cache,
+    Change,
+    Opaque,
+    ProbabilitiesMixin,
+    RowsMixin,
+    TrainingRows,
+)
 from letheon.seeds import Purpose, seed_from
 from letheon.validation import (
     POSITIVE,
@@ -93,7 +100,8 @@ def loop_settings(model: Any) -> LoopSettings:
     )
 
 
-class Workshop:
+@dataclass(eq=False, repr=False)
+class Workshop(Opaque):
     """Rows on the device, the template, and loops with their captured steps.
 
     On a CPU the rows are those of `SlotRows`, in the same memory. On a GPU they are a copy, from
@@ -115,20 +123,17 @@ class Workshop:
         Rows, at most, that BatchNorm's running statistics are taken from.
     """
 
-    def __init__(
-        self,
-        rows: SlotRows,
-        template: Template,
-        settings: LoopSettings,
-        seed: int,
-        device: torch.device,
-        calibration_rows: int = _CALIBRATION_ROWS,
-    ) -> None:
-        self._rows, self._calibration_rows = rows, calibration_rows
-        self.template, self.settings, self.seed, self.device = template, settings, seed, device
-        self._X, self._y = rows.X, rows.y
+    rows: SlotRows
+    template: Template
+    settings: LoopSettings
+    seed: int
+    device: torch.device
+    calibration_rows: int = _CALIBRATION_ROWS
+
+    def __post_init__(self) -> None:
+        self._X, self._y = self.rows.X, self.rows.y
         self.data = DeviceData(
-            torch.from_numpy(rows.X).to(device), torch.from_numpy(rows.y).to(device)
+            torch.from_numpy(self._X).to(self.device), torch.from_numpy(self._y).to(self.device)
         )
         self._loops: dict[tuple[tuple[int, ...], int], Loop] = {}
 
@@ -141,9 +146,9 @@ class Workshop:
             )
         return self._loops[key]
 
-    def serves(self, rows: SlotRows) -> bool:
-        """Whether the slots of these rows are still those of the device."""
-        return rows.X is self._X and rows.y is self._y
+    def serves(self, rows: SlotRows, device: torch.device) -> bool:
+        """Whether the slots of these rows are still those of this device."""
+        return rows.X is self._X and rows.y is self._y and device == self.device
 
     def wipe(self, positions: Positions) -> None:
         """Remove people from the device's own copy of the rows, if it has one."""
@@ -156,7 +161,7 @@ class Workshop:
         """Return BatchNorm's running statistics of one net, from a sample of its rows."""
         if not self.template.has_batch_norm or not len(positions):
             return {}
-        sample = calibration_sample(self._rows, positions, self.seed, self._calibration_rows)
+        sample = calibration_sample(self.rows, positions, self.seed, self.calibration_rows)
         if len(sample) == 1:
             sample = np.repeat(sample, 2)  # BatchNorm refuses one row; in training too
         parts = np.array_split(sample, -(-len(sample) // _CALIBRATION_BATCH))
@@ -179,6 +184,14 @@ def calibration_sample(rows: SlotRows, positions: Positions, seed: int, limit: i
     return positions[np.sort(np.argsort(hashes, kind="stable")[:limit])]
 
 
+def alive_without(rows: SlotRows, leaving: Positions | None) -> NDArray[np.bool_]:
+    """Return which slots hold rows that stay."""
+    alive = rows.alive.copy()
+    if leaving is not None:
+        alive[leaving] = False
+    return alive
+
+
 def numbered_slots(groups: Positions) -> Positions:
     """Return the slot of every row: how many rows of its group stand before it."""
     order = np.argsort(groups, kind="stable")
@@ -186,6 +199,22 @@ def numbered_slots(groups: Positions) -> Positions:
     slots = np.empty_like(groups)
     slots[order] = np.arange(len(groups)) - np.searchsorted(ranked, ranked)
     return slots
+
+
+def net_facts(method: str, **own: Any) -> MethodFacts:
+    """Return the facts of a method for nets; `own` are those that differ from most others."""
+    facts: dict[str, Any] = {
+        "applicability": "any torch module that classifies",
+        "exact": False,
+        "strength": "strong",
+        "requests": "oblivious",
+        "releases": "latest-only",
+        "state_holds_rows": True,
+        "families": ("net",),
+        "tasks": ("classification",),
+        "batches": True,
+    }
+    return MethodFacts(method=method, definition_name=method, **(facts | own))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -382,17 +411,19 @@ class NetBase(
         require_target(self, y)
         rows = hold_rows(self, X)
         self._warn_if_scaled_twice(rows)
-        labels = hold_labels(y, name=type(self).__name__, regressor="a regressor of scikit-learn")
-        check_consistent_length(rows, labels)
+        labels = self._hold_labels(y, rows)
         classes, codes = np.unique(labels, return_inverse=True)
         if len(classes) < 2:
             raise ValueError(
                 f"y holds one class only ({classes[0]!r}); a classifier needs at least two classes"
             )
-        counts = np.bincount(codes)
-        return TrainingRows(
-            SlotRows(rows, codes.astype(np.int64), row_ids(ids, len(rows))), classes, counts
-        )
+        slots = SlotRows(rows, codes.astype(np.int64), row_ids(ids, len(rows)))
+        return TrainingRows(slots, classes, np.bincount(codes))
+
+    def _hold_labels(self, y: Any, rows: NDArray[Any]) -> NDArray[Any]:
+        labels = hold_labels(y, name=type(self).__name__, regressor="a regressor of scikit-learn")
+        check_consistent_length(rows, labels)
+        return labels
 
     def _warn_if_scaled_twice(self, rows: NDArray[Any]) -> None:
         scale = getattr(self._factory, "scale", None)
@@ -421,11 +452,10 @@ class NetBase(
     def _workshop(self) -> Workshop:
         """Return the workshop of the rows held, made again after a load or a compaction."""
         workshop = self.cache_.content
-        if workshop is None or not (
-            workshop.serves(self.rows_) and workshop.device == self._device()
-        ):
-            workshop = self._furnished(self.rows_, self._template_of(self.nets_), self.seed_)
-            self.cache_.content = workshop
+        if workshop is not None and workshop.serves(self.rows_, self._device()):
+            return workshop
+        workshop = self._furnished(self.rows_, self._template_of(self.nets_), self.seed_)
+        self.cache_.content = workshop
         return workshop
 
     @property
@@ -442,14 +472,13 @@ class NetBase(
 
         A net without any rows does not answer.
         """
-        statistics, answers = list[Statistics](), list[bool]()
+        parts = list[tuple[Statistics, bool]]()
         for number, (line, rows) in enumerate(zip(flat, owned, strict=True)):
             if rows is None:
-                statistics.append(self.nets_.statistics[number])
-                answers.append(self.nets_.answers[number])
+                parts.append((self.nets_.statistics[number], self.nets_.answers[number]))
             else:
-                statistics.append(workshop.statistics(line, rows))
-                answers.append(len(rows) > 0)
+                parts.append((workshop.statistics(line, rows), len(rows) > 0))
+        statistics, answers = zip(*parts, strict=True)
         constants = {name: part.clone() for name, part in workshop.template.constants.items()}
         return Nets(flat, statistics, answers, classes, constants, workshop.template)
 
@@ -498,23 +527,6 @@ class NetBase(
         attributes = {"counts_": self._counts_without(positions), **attributes}
         writes = partial(self._workshop().wipe, positions), partial(self.rows_.wipe, positions)
         return Change(attributes, outcome, writes)
-
-    def _state_claim(
-        self,
-        kind: Kind,
-        reference: str,
-        assumptions: tuple[str, ...],
-        residual_state: tuple[str, ...],
-    ) -> Guarantee:
-        """Return a claim for the requests and releases that the method declares."""
-        return Guarantee(
-            kind=kind,
-            reference=reference,
-            requests=self.facts.requests,
-            releases=self.facts.releases,
-            assumptions=assumptions,
-            residual_state=residual_state,
-        )
 
     def _answer(self, X: Any) -> tuple[Nets, Floats]:
         require_fitted(self)

@@ -11,38 +11,13 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from letheon.base import Outcome, Removal
 from letheon.data import SlotRows
-from letheon.deep._base import NetBase, Positions, Workshop
+from letheon.deep._base import NetBase, Positions, Workshop, alive_without, net_facts
 from letheon.deep._loop import EMPTY, Callback, Slots
 from letheon.deep._replay import Descent, LocalChecks, Path, Plan, Replay
 from letheon.exceptions import TrainingError
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
 from letheon.removal import Change, Exactness, TrainingRows
 from letheon.validation import POSITIVE, OrNone, Rules, Whole
-
-FACTS = MethodFacts(
-    method="deltagrad-net",
-    applicability="torch modules whose loss is a sum over rows, trained by plain SGD",
-    exact=False,
-    strength="strong",
-    efficiency_parameters=("period", "burn_in", "history", "batch_size"),
-    certifiability_parameters=(
-        "period",
-        "min_curvature",
-        "max_smoothness",
-        "max_error",
-        "max_distance",
-    ),
-    requests="oblivious",
-    releases="latest-only",
-    state_holds_rows=True,
-    definition_name="deltagrad-net",
-    families=("net",),
-    tasks=("classification",),
-    needs=("sum-over-rows", "gradient-descent"),
-    certificate="empirical",
-    batches=True,
-    search_ranges=lambda _: SearchRanges({"period": (2, 5, 20)}),
-)
 
 _REFERENCE = "Wu et al. 2020, Algorithm 4 (no bound for losses that are not convex)"
 _ASSUMPTIONS = ("few-rows-leave", "locally-convex", "slots-kept", "seed-independent-of-requests")
@@ -175,7 +150,20 @@ class DeltaGradNetClassifier(NetBase):
     (2, 'empirical', True)
     """
 
-    facts: ClassVar[MethodFacts] = FACTS
+    facts: ClassVar[MethodFacts] = net_facts(
+        "deltagrad-net",
+        applicability="torch modules whose loss is a sum over rows, trained by plain SGD",
+        efficiency_parameters=("period", "burn_in", "history", "batch_size"),
+        certifiability_parameters=(
+            "period",
+            "min_curvature",
+            "max_smoothness",
+            "max_error",
+            "max_distance",
+        ),
+        needs=("sum-over-rows", "gradient-descent"),
+        search_ranges=lambda _: SearchRanges({"period": (2, 5, 20)}),
+    )
     _parameter_rules: ClassVar[Rules] = {
         **dict.fromkeys(("period", "history"), Whole(1)),
         **dict.fromkeys(("burn_in", "max_memory"), Whole(0)),
@@ -223,7 +211,7 @@ class DeltaGradNetClassifier(NetBase):
         run = self._replayed(workshop, removal.where, callback)
         if not bool(torch.isfinite(run.end).all()):
             return self._retrain(removal.where, callback)
-        staying = np.setdiff1d(np.flatnonzero(self.rows_.alive), removal.where)
+        staying = np.flatnonzero(alive_without(self.rows_, removal.where))
         attributes = {
             "nets_": self._nets(workshop, run.end[None], [staying], self.nets_.classes),
             "path_": run.path,
@@ -267,7 +255,12 @@ class DeltaGradNetClassifier(NetBase):
         return LocalChecks(*map(float, limits))
 
     def _claim(self) -> Guarantee:
-        return self._state_claim("empirical", _REFERENCE, _ASSUMPTIONS, _RESIDUAL_STATE)
+        return Guarantee(
+            kind="empirical",
+            reference=_REFERENCE,
+            assumptions=_ASSUMPTIONS,
+            residual_state=_RESIDUAL_STATE,
+        )
 
 
 def _slots(rows: SlotRows, n_slots: int) -> Slots:

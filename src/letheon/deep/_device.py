@@ -5,6 +5,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from math import prod
 from typing import Any, NamedTuple
@@ -147,15 +148,15 @@ def _fixed_kernels() -> list[_Switch]:
     ]
 
 
+@dataclass(eq=False)
 class _Run:
     """What a run fixes outside its nets; it can be let go for a while and taken up again."""
 
-    def __init__(self, device: torch.device, *, deterministic: bool) -> None:
-        self._device = device
-        self._deterministic = deterministic
+    device: torch.device
+    deterministic: bool
 
     def begin(self) -> None:
-        device = self._device
+        device = self.device
         switches = [*_plain_modes(), *_precision(device, coarse=False)]
         with ExitStack() as fixed:
             fixed.enter_context(_turn)
@@ -163,7 +164,7 @@ class _Run:
                 torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
             )
             fixed.enter_context(
-                _set([*switches, *_fixed_kernels()] if self._deterministic else switches)
+                _set([*switches, *_fixed_kernels()] if self.deterministic else switches)
             )
             fixed.enter_context(torch.inference_mode(mode=False))
             fixed.enter_context(torch.autocast(device.type, enabled=False))
@@ -189,7 +190,7 @@ def repeatable(device: torch.device, *, deterministic: bool) -> Iterator[None]:
     one thread on a CPU. The caller's autocast, inference mode, default dtype and precision of
     products do not reach in; they and the generators are the caller's again afterwards.
     """
-    run = _Run(device, deterministic=deterministic)
+    run = _Run(device, deterministic)
     run.begin()
     _mine.stack.append(run)
     try:

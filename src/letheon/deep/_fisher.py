@@ -11,7 +11,15 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from letheon.base import Outcome, Removal
-from letheon.deep._base import NetBase, Positions, Workshop, calibration_sample, numbered_slots
+from letheon.deep._base import (
+    NetBase,
+    Positions,
+    Workshop,
+    alive_without,
+    calibration_sample,
+    net_facts,
+    numbered_slots,
+)
 from letheon.deep._information import Batch, Batches, Information, Power, diagonal, kronecker
 from letheon.deep._loop import Callback, Stretch
 from letheon.exceptions import TrainingError
@@ -20,28 +28,6 @@ from letheon.noise import NoiseSource
 from letheon.removal import Change, TrainingRows, opaque_repr
 from letheon.seeds import Purpose, mix64
 from letheon.validation import POSITIVE, Interval, OneOf, OrNone, Rules, Whole
-
-FACTS = MethodFacts(
-    method="fisher-net",
-    applicability="any torch module that classifies",
-    exact=False,
-    strength="strong",
-    efficiency_parameters=("fisher", "labels", "fisher_rows", "newton_step"),
-    certifiability_parameters=("sigma", "exponent"),
-    requests="oblivious",
-    releases="latest-only",
-    state_holds_rows=True,
-    definition_name="fisher-net",
-    families=("net",),
-    tasks=("classification",),
-    needs=("locally-quadratic",),
-    certificate="empirical",
-    batches=True,
-    noise="parameter-perturbation-fisher-gaussian",
-    has_noise_at_fit=False,
-    search_ranges=lambda _: SearchRanges({}, {"sigma": (1e-4, 1e-3)}),
-)
-
 
 _REFERENCES = {
     0.25: "Golatkar et al. 2020, Lagrangian with noise F^(-1/4); not proved for nets",
@@ -205,7 +191,15 @@ class FisherNetClassifier(NetBase):
     ('empirical', 2)
     """
 
-    facts: ClassVar[MethodFacts] = FACTS
+    facts: ClassVar[MethodFacts] = net_facts(
+        "fisher-net",
+        efficiency_parameters=("fisher", "labels", "fisher_rows", "newton_step"),
+        certifiability_parameters=("sigma", "exponent"),
+        needs=("locally-quadratic",),
+        noise="parameter-perturbation-fisher-gaussian",
+        has_noise_at_fit=False,
+        search_ranges=lambda _: SearchRanges({}, {"sigma": (1e-4, 1e-3)}),
+    )
     _parameter_rules: ClassVar[Rules] = {
         "sigma": Interval(0, expected="0 (no noise) or a positive number"),
         "exponent": OneOf((0.25, 0.5), "0.25 (theory) or 0.5 (authors' code)"),
@@ -248,9 +242,7 @@ class FisherNetClassifier(NetBase):
         return self._trained(held, workshop, nets, source_=NoiseSource(self.noise_seed))
 
     def _remove(self, removal: Removal, callback: Callback | None) -> Change:  # noqa: ARG002
-        alive = self.rows_.alive.copy()
-        alive[removal.where] = False
-        staying = np.flatnonzero(alive)
+        staying = np.flatnonzero(alive_without(self.rows_, removal.where))
         workshop, source = self._workshop(), copy.copy(self.source_)
         old, n_steps = self.nets_.flat[0].to(workshop.device), 0
         # Statistics of the old net are those of who leaves, too.
@@ -352,7 +344,12 @@ class FisherNetClassifier(NetBase):
             reference += "; repeatable noise" if self.sigma else "; without noise"
             noise = _REPEATABLE if self.sigma else _BARE
         residue = f"{_DESCENT}{_STEP if self.newton_step else ''}{noise}"
-        return self._state_claim("empirical", reference, assumptions, (residue,))
+        return Guarantee(
+            kind="empirical",
+            reference=reference,
+            assumptions=assumptions,
+            residual_state=(residue,),
+        )
 
     def _changed_in_place(self) -> tuple[str, ...]:
         return (*super()._changed_in_place(), "source_")

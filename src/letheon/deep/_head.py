@@ -1,6 +1,8 @@
 """A frozen backbone with a convex head: the route to certified removal for deep nets."""
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
@@ -19,6 +21,7 @@ from letheon.base import (
 )
 from letheon.data import Ids
 from letheon.deep._backbone import Backbone
+from letheon.deep._base import net_facts
 from letheon.deep._device import (
     ask_rows,
     describe_device,
@@ -50,8 +53,8 @@ def _head(model: "CertifiedHeadClassifier") -> Any:
 class _HeadFacts:
     """Facts of the route in general; of one model, limited by those of its head."""
 
-    def __init__(self, **facts: Any) -> None:
-        self._general = MethodFacts(**facts)
+    def __init__(self, general: MethodFacts) -> None:
+        self._general = general
 
     def __get__(self, model: Any, owner: type) -> MethodFacts:
         facts = None if model is None else getattr(_head(model), "facts", None)
@@ -62,6 +65,21 @@ class _HeadFacts:
         for name in ("efficiency_parameters", "certifiability_parameters"):
             own[name] = tuple(f"head__{parameter}" for parameter in getattr(facts, name))
         return replace(self._general, **own, needs=("frozen-backbone", *facts.needs))
+
+
+def _of_head(name: str, doc: str) -> property:
+    """Return a property that is the head's."""
+
+    def read(model: "CertifiedHeadClassifier") -> NDArray[Any]:
+        require_fitted(model)
+        value: NDArray[Any] = getattr(model.head_, name)
+        return value
+
+    return property(read, doc=doc)
+
+
+def _with_assumption(claim: Guarantee) -> Guarantee:
+    return replace(claim, assumptions=(*claim.assumptions, FROZEN))
 
 
 class CertifiedHeadClassifier(
@@ -134,21 +152,15 @@ class CertifiedHeadClassifier(
     """
 
     facts: ClassVar[Any] = _HeadFacts(
-        method="certified-head",
-        applicability="any torch module as a frozen backbone, with a convex head",
-        exact=False,
-        strength="strong",
-        efficiency_parameters=("head",),
-        certifiability_parameters=("head",),
-        requests="adaptive",
-        releases="latest-only",
-        state_holds_rows=True,
-        definition_name="certified-head",
-        families=("net",),
-        tasks=("classification",),
-        needs=("frozen-backbone", "strongly-convex", "smooth"),
-        certificate="certified",
-        batches=True,
+        net_facts(
+            "certified-head",
+            applicability="any torch module as a frozen backbone, with a convex head",
+            efficiency_parameters=("head",),
+            certifiability_parameters=("head",),
+            requests="adaptive",
+            needs=("frozen-backbone", "strongly-convex", "smooth"),
+            certificate="certified",
+        )
     )
     _parameter_rules: ClassVar[Rules] = {"batch_size": Whole(1)}
     # The size of batches matters to answers only. Features are held as they came out, so that
@@ -223,11 +235,9 @@ class CertifiedHeadClassifier(
         Receipt
             The head's, with the guarantee of the whole.
         """
-        require_fitted(self)
-        with exclusive(self):
-            self._require_same_parameters()
+        with self._unchanged() as head:
             before = self.digest() if digest else None
-            receipt: Receipt = self.head_.forget(ids, **options)
+            receipt: Receipt = head.forget(ids, **options)
             return replace(
                 receipt,
                 method=self.facts.method,
@@ -242,21 +252,15 @@ class CertifiedHeadClassifier(
         require_fitted(self)
         if ids is None:
             raise IdsTypeError("learn got ids=None; say whose rows they are, one id per row")
-        with exclusive(self):
-            self._require_same_parameters()
-            # As `fit` computes them: row by row, a function of the row alone.
-            rows = ask_rows(self, X, self.shape_)
-            features = self.backbone_.of_single_rows(rows, device=self.device)
-            self.head_.learn(features, y, ids=ids)
+        with self._unchanged() as head:
+            head.learn(self._training_features(X), y, ids=ids)
         return self
 
     @offered_by(_head)
     def settle(self) -> Self:
         """Let the head replace what earlier removals left in its state, where it can."""
-        require_fitted(self)
-        with exclusive(self):
-            self._require_same_parameters()
-            self.head_.settle()
+        with self._unchanged() as head:
+            head.settle()
         return self
 
     def publish(self) -> PublishedModel:
@@ -265,11 +269,17 @@ class CertifiedHeadClassifier(
         It takes features: ``model.publish().predict(model.features(X))``. The backbone is no
         secret of this model; give it away as you got it.
         """
+        with self._unchanged() as head:
+            published: PublishedModel = head.publish()
+            return replace(published, guarantee=_with_assumption(published.guarantee))
+
+    @contextmanager
+    def _unchanged(self) -> Iterator[Any]:
+        """Hold the lock of a fitted model with the parameters of the fit; yield the head."""
         require_fitted(self)
         with exclusive(self):
             self._require_same_parameters()
-            published: PublishedModel = self.head_.publish()
-            return replace(published, guarantee=self._with_assumption(published.guarantee))
+            yield self.head_
 
     def features(self, X: Any) -> NDArray[Any]:
         """Return what the backbone makes of rows, shape (n_rows, n_features)."""
@@ -291,20 +301,9 @@ class CertifiedHeadClassifier(
         """Return the scores: one per row for two classes, else one per row and class."""
         return self._ask_head(X, "decision_function")
 
-    @property
-    def classes_(self) -> NDArray[Any]:
-        """Labels still held, sorted."""
-        return self._of_head("classes_")
-
-    @property
-    def coef_(self) -> NDArray[Any]:
-        """Coefficients of the features, one line per score."""
-        return self._of_head("coef_")
-
-    @property
-    def intercept_(self) -> NDArray[Any]:
-        """Intercepts, one per score."""
-        return self._of_head("intercept_")
+    classes_ = _of_head("classes_", "Labels still held, sorted.")
+    coef_ = _of_head("coef_", "Coefficients of the features, one line per score.")
+    intercept_ = _of_head("intercept_", "Intercepts, one per score.")
 
     @property
     def n_rows_(self) -> int:
@@ -321,11 +320,6 @@ class CertifiedHeadClassifier(
         require_fitted(self)
         self._require_same_parameters()
         return super().guarantee_
-
-    def _of_head(self, name: str) -> NDArray[Any]:
-        require_fitted(self)
-        value: NDArray[Any] = getattr(self.head_, name)
-        return value
 
     def _check_settings(self) -> None:
         if not isinstance(self.backbone, Backbone):
@@ -349,6 +343,14 @@ class CertifiedHeadClassifier(
         validate_parameters(self)
         resolve_device(self.device)
 
+    def _training_features(self, X: Any) -> NDArray[Any]:
+        """Return features as `fit` computes them: row by row, a function of the row alone.
+
+        An audit computes them again.
+        """
+        rows = ask_rows(self, X, self.shape_)
+        return self.backbone_.of_single_rows(rows, device=self.device)
+
     def _ask_head(self, X: Any, method: str | None) -> NDArray[Any]:
         """Return the features of rows, or what a method of the head makes of them."""
         require_fitted(self)
@@ -367,10 +369,7 @@ class CertifiedHeadClassifier(
         return ids
 
     def _claim(self) -> Guarantee:
-        return self._with_assumption(self.head_.guarantee_)
-
-    def _with_assumption(self, claim: Guarantee) -> Guarantee:
-        return replace(claim, assumptions=(*claim.assumptions, FROZEN))
+        return _with_assumption(self.head_.guarantee_)
 
     def _locate(self, wanted: Ids) -> Removal:
         removal: Removal = self.head_._locate(wanted)

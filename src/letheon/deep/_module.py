@@ -9,7 +9,8 @@ afterwards, from rows that are still held. Any other buffer must be a constant.
 
 import copy
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from operator import eq
 from types import MethodType
 from typing import Any, Self
@@ -129,12 +130,11 @@ class Template:
     def stacked_logits(self, flat: Tensor, x: Tensor) -> Tensor:
         """Return `train_logits` of many nets: flat (W, p), x (W, k, ...), logits (W, k, C)."""
 
-        def one(line: Tensor, rows: Tensor) -> Tensor:
-            logits: Tensor = functional_call(self._stacked, self.unflatten(line), (rows,))
-            return logits
+        def logits_of_net(line: Tensor, rows: Tensor) -> Any:
+            return functional_call(self._stacked, self.unflatten(line), (rows,))
 
         try:
-            logits: Tensor = vmap(one, randomness="different")(flat, x)
+            logits: Tensor = vmap(logits_of_net, randomness="different")(flat, x)
         except RuntimeError as error:
             if not any(words in str(error) for words in _CANNOT_STACK):
                 raise
@@ -233,7 +233,7 @@ class Template:
 
     def _probe(self) -> None:
         """Look at the answer to a few rows of zeros, and at the buffers afterwards."""
-        before = {name: value.clone() for name, value in self._training.named_buffers()}
+        buffers = [(name, part, part.clone()) for name, part in self._training.named_buffers()]
         logits, again = self._answer_to_zeros(), self._answer_to_zeros()
         expected = (_PROBE_ROWS, self.n_classes)
         if not isinstance(logits, Tensor) or tuple(logits.shape) != expected:
@@ -248,8 +248,8 @@ class Template:
                 "module answers the same rows differently with the same seed; it must draw from "
                 "torch's own generator only and keep no count, so that training can be repeated"
             )
-        for name, value in self._training.named_buffers():
-            if not torch.equal(value, before[name]):
+        for name, value, before in buffers:
+            if not torch.equal(value, before):
                 raise TrainingError(
                     f"buffer {name} changes in training; only BatchNorm's running statistics may, "
                     "because a checkpoint holds parameters alone"
@@ -339,6 +339,7 @@ def _normalised(norm: _BatchNorm, x: Tensor) -> Tensor:
     return result.to(x.dtype)
 
 
+@dataclass(eq=False, repr=False)
 class Nets(Opaque):
     """W trained nets of one architecture. Immutable: a request makes others.
 
@@ -346,9 +347,9 @@ class Nets(Opaque):
     ----------
     flat : Tensor of shape (W, p)
         Parameters.
-    statistics : sequence of dict
+    statistics : tuple of dict
         BatchNorm's running statistics of every net.
-    answers : sequence of bool
+    answers : tuple of bool
         Which nets answer: one that never saw a row does not.
     classes : ndarray
         Labels, in the order of the logits.
@@ -358,22 +359,13 @@ class Nets(Opaque):
         The architecture, where it is at hand: it is no part of what is saved.
     """
 
-    def __init__(
-        self,
-        flat: Tensor,
-        statistics: Sequence[Statistics],
-        answers: Sequence[bool],
-        classes: NDArray[Any],
-        constants: dict[str, Tensor],
-        template: Template | None = None,
-    ) -> None:
-        self.flat = flat
-        self.statistics = tuple(statistics)
-        self.answers = tuple(answers)
-        self.classes = classes
-        self.constants = constants
-        self._template = template
-        self._modules: tuple[torch.device, list[nn.Module]] | None = None
+    flat: Tensor
+    statistics: tuple[Statistics, ...]
+    answers: tuple[bool, ...]
+    classes: NDArray[Any]
+    constants: dict[str, Tensor]
+    template: Template | None = None
+    _modules: tuple[torch.device, list[nn.Module]] | None = field(default=None, init=False)
 
     def modules(self, build: Callable[["Nets"], Template], device: torch.device) -> list[nn.Module]:
         """Return the nets that answer, as modules in evaluation mode, made at the first call.
@@ -383,7 +375,7 @@ class Nets(Opaque):
         """
         made = self._modules
         if made is None or made[0] != device:
-            template = build(self) if self._template is None else self._template
+            template = build(self) if self.template is None else self.template
             modules = [
                 template.answering(
                     line.to(device), {name: part.to(device) for name, part in statistics.items()}
@@ -409,8 +401,8 @@ class Nets(Opaque):
     def _from_state(cls, state: dict[str, Any]) -> Self:
         return cls(
             torch.from_numpy(np.array(state["flat"], np.float32)),
-            [_as_tensors(each) for each in state["statistics"]],
-            state["answers"],
+            tuple(map(_as_tensors, state["statistics"])),
+            tuple(state["answers"]),
             state["classes"],
             _as_tensors(state["constants"]),
         )

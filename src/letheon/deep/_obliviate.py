@@ -22,7 +22,7 @@ from torch import Tensor
 
 from letheon.base import Outcome, Removal, require_fitted
 from letheon.data import Ids, SlotRows
-from letheon.deep._base import Floats, numbered_slots
+from letheon.deep._base import Floats, alive_without, net_facts, numbered_slots
 from letheon.deep._loop import EMPTY, Callback, Loop, Stretch
 from letheon.deep._residual import PaperRule, RobustRule, StopRule, ratio
 from letheon.deep._vault import CheckpointedNet, Vault, VaultChange, with_reason
@@ -35,24 +35,6 @@ from letheon.validation import Interval, OneOf, Rules, Whole
 
 Integers = NDArray[np.int64]
 
-FACTS = MethodFacts(
-    method="deepobliviate",
-    applicability="any torch module that classifies",
-    exact=False,
-    strength="strong",
-    efficiency_parameters=("n_blocks", "epsilon", "stop"),
-    certifiability_parameters=("epsilon",),
-    requests="oblivious",
-    releases="latest-only",
-    state_holds_rows=True,
-    definition_name="deepobliviate",
-    families=("net",),
-    tasks=("classification",),
-    needs=("incremental-training",),
-    certificate="empirical",
-    batches=True,
-    search_ranges=lambda _: SearchRanges({"epsilon": (0.05, 0.1)}),
-)
 
 _REFERENCE = "He et al. 2021 (an observation about residuals, no bound of what the model reveals)"
 _ASSUMPTIONS = (
@@ -121,9 +103,7 @@ class Blocks:
 
     def __init__(self, rows: SlotRows, n_slots: Integers, leaving: Integers | None = None) -> None:
         self._block, self._slot, self._n_slots = rows.extra[BLOCK], rows.extra[SLOT], n_slots
-        self._alive = rows.alive.copy()
-        if leaving is not None:
-            self._alive[leaving] = False
+        self._alive = alive_without(rows, leaving)
         self.sizes: Integers = np.bincount(self._block[self._alive], minlength=len(n_slots))
 
     def __len__(self) -> int:
@@ -420,7 +400,13 @@ class DeepObliviateClassifier(CheckpointedNet):
     (2, 'empirical', True)
     """
 
-    facts: ClassVar[MethodFacts] = FACTS
+    facts: ClassVar[MethodFacts] = net_facts(
+        "deepobliviate",
+        efficiency_parameters=("n_blocks", "epsilon", "stop"),
+        certifiability_parameters=("epsilon",),
+        needs=("incremental-training",),
+        search_ranges=lambda _: SearchRanges({"epsilon": (0.05, 0.1)}),
+    )
     _parameter_rules: ClassVar[Rules] = {
         "n_blocks": Whole(1),
         "stop": OneOf(("robust", "paper")),
@@ -571,9 +557,9 @@ class DeepObliviateClassifier(CheckpointedNet):
         if self.exact_blocks_ < self.n_blocks:
             measured = f"estimated, not bounded: {self.tail_:.3g} in L1 from retraining the blocks"
             residue = (*residue, _RESIDUAL_STATES, _RESIDUAL_INFLUENCES, _RESIDUAL_TAIL)
-        return self._state_claim(
-            "empirical",
-            f"{_REFERENCE}; {measured}",
-            _ASSUMPTIONS,
-            (*residue, *self._residue()),
+        return Guarantee(
+            kind="empirical",
+            reference=f"{_REFERENCE}; {measured}",
+            assumptions=_ASSUMPTIONS,
+            residual_state=(*residue, *self._residue()),
         )

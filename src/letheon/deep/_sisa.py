@@ -7,12 +7,11 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_consistent_length
 from torch import Tensor
 
 from letheon.base import Outcome, Removal
-from letheon.data import Ids, SlotRows, hold_labels, join_target, row_ids
-from letheon.deep._base import Floats, Positions, Workshop
+from letheon.data import Ids, SlotRows, join_target, row_ids
+from letheon.deep._base import Floats, Positions, Workshop, alive_without, net_facts
 from letheon.deep._device import ask_rows
 from letheon.deep._loop import Callback, Stretch
 from letheon.deep._vault import CheckpointedNet, VaultChange, with_reason
@@ -21,25 +20,6 @@ from letheon.guarantee import Guarantee, MethodFacts
 from letheon.removal import Cache, Change, TrainingRows, opaque_repr
 from letheon.sharded import Assignment, epochs_per_stage, shard_counts, warn_if_crowded
 from letheon.validation import OneOf, OrNone, Rules, Whole
-
-FACTS = MethodFacts(
-    method="sisa-net",
-    applicability="any torch module that classifies",
-    exact=True,
-    strength="weak",
-    efficiency_parameters=("n_shards", "n_slices"),
-    certifiability_parameters=(),
-    requests="oblivious",
-    releases="latest-only",
-    state_holds_rows=True,
-    definition_name="sisa-net",
-    families=("net",),
-    tasks=("classification",),
-    needs=("incremental-training",),
-    certificate="exact",
-    batches=True,
-    search_ranges=shard_counts,
-)
 
 # Shards to train: from which stage on, and the parameters before it.
 Jobs = dict[int, tuple[int, Tensor]]
@@ -168,7 +148,15 @@ class SISANetClassifier(CheckpointedNet):
     True
     """
 
-    facts: ClassVar[MethodFacts] = FACTS
+    facts: ClassVar[MethodFacts] = net_facts(
+        "sisa-net",
+        exact=True,
+        strength="weak",
+        efficiency_parameters=("n_shards", "n_slices"),
+        certifiability_parameters=(),
+        needs=("incremental-training",),
+        search_ranges=shard_counts,
+    )
     _parameter_rules: ClassVar[Rules] = {
         "n_shards": Whole(1),
         "n_slices": Whole(1),
@@ -218,10 +206,8 @@ class SISANetClassifier(CheckpointedNet):
         return {"shard": assignment.shards(ids, tiers), "slice": assignment.slices(ids, tiers)}
 
     def _grid(self, rows: SlotRows, leaving: Positions | None = None) -> Grid:
-        alive = rows.alive.copy()
-        if leaving is not None:
-            alive[leaving] = False
-        return Grid(rows, alive, epochs_per_stage(int(self.epochs), int(self.n_slices)))
+        epochs = epochs_per_stage(int(self.epochs), int(self.n_slices))
+        return Grid(rows, alive_without(rows, leaving), epochs)
 
     def _train(self, held: TrainingRows, seed: int, callback: Callback | None) -> Change:
         held.rows.extra.update(self._placed(held.rows.ids, seed))
@@ -339,8 +325,7 @@ class SISANetClassifier(CheckpointedNet):
         self, X: Any, y: Any, ids: Any, callback: Callback | None
     ) -> tuple[Change, VaultChange | None]:
         new_X = ask_rows(self, X, self.shape_)
-        new_y = hold_labels(y, name=type(self).__name__, regressor="a regressor of scikit-learn")
-        check_consistent_length(new_X, new_y)
+        new_y = self._hold_labels(y, new_X)
         rows = self.rows_.compacted()
         labels = join_target(self.nets_.classes[rows.y], new_y)
         assert labels is not None
@@ -370,9 +355,9 @@ class SISANetClassifier(CheckpointedNet):
     def _claim(self) -> Guarantee:
         is_fixed = self.environment_["kernels"] == "fixed"
         kernels = "same-libraries-and-device" if is_fixed else "equal-but-for-rounding"
-        return self._state_claim(
-            "exact",
-            "Bourtoule et al. 2021, section V; oblivious by Gupta et al. 2021",
-            ("seed-independent-of-requests", kernels),
-            self._residue(),
+        return Guarantee(
+            kind="exact",
+            reference="Bourtoule et al. 2021, section V; oblivious by Gupta et al. 2021",
+            assumptions=("seed-independent-of-requests", kernels),
+            residual_state=self._residue(),
         )

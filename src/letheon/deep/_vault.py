@@ -12,13 +12,13 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from operator import index
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
@@ -36,6 +36,10 @@ from letheon.validation import OrNone, Rules, Whole
 # Rows of a nameless file that is opened for what is written aside.
 _CHUNK = 16
 _NO_HOME = "the checkpoints of this net lie in no known checkpoint_dir"
+_FOREIGN = (
+    "the checkpoints lie in a temporary file of the process that this one was forked from, which "
+    "may change them; the next forget or learn trains them again"
+)
 
 
 def _entry_bytes(flat: Tensor) -> bytes:
@@ -43,28 +47,29 @@ def _entry_bytes(flat: Tensor) -> bytes:
     return save({"flat": flat.detach().to(CPU).contiguous()})
 
 
-class Table:
-    """Entries as the rows of one tensor, on a device or on a nameless file.
+class MemoryStore:
+    """Vectors in tensors on a device, or in nameless files above `max_memory` bytes; by number.
 
     A process that was forked shares the file with the other one, which may write into it at any
     time. So there the entries count as lost, and nothing is written.
     """
 
-    files: frozenset[str] = frozenset()
+    size = 0  # of a file
 
-    def __init__(self, rows: Tensor, present: list[bool], *, is_mapped: bool) -> None:
-        self._rows, self.present, self.is_mapped = rows, present, is_mapped
-        self.n, self.p = rows.shape
+    def __init__(self, n: int, p: int, device: torch.device, max_memory: int | None) -> None:
+        self.is_mapped = max_memory is not None and 4 * n * p > max_memory
+        self.device = CPU if self.is_mapped else device
+        self.kind = "a nameless file" if self.is_mapped else f"memory ({device})"
+        self.bytes_on_disk = 4 * n * p if self.is_mapped else 0
+        self._n, self._p, self._owner, self._numbers = n, p, os.getpid(), count()
+        self._rows: dict[int, Tensor] = {}
+        self._free = self._allocate(n)
         self.shelf = Shelf(None)
-        self._owner = os.getpid()
-        self._free: list[Tensor] = []
 
-    @classmethod
-    def allocate(cls, n: int, p: int, device: torch.device, max_memory: int | None) -> Self:
-        """Return n empty places, in a nameless file if they take more bytes than allowed."""
-        is_mapped = max_memory is not None and 4 * n * p > max_memory
-        rows = mapped_zeros((n, p)) if is_mapped else torch.zeros((n, p), device=device)
-        return cls(rows, [False] * n, is_mapped=is_mapped)
+    def _allocate(self, n: int) -> list[Tensor]:
+        if self.is_mapped:
+            return list(mapped_zeros((n, self._p)))
+        return [torch.zeros(self._p, device=self.device) for _ in range(n)]
 
     @property
     def is_foreign(self) -> bool:
@@ -72,125 +77,73 @@ class Table:
         return self.is_mapped and self._owner != os.getpid()
 
     @property
-    def rows(self) -> Tensor:
-        if self.is_foreign:
-            raise CorruptFileError(
-                "the checkpoints lie in a temporary file of the process that this one was forked "
-                "from, which may change them; the next forget or learn trains them again"
-            )
-        return self._rows
-
-    @property
-    def kind(self) -> str:
-        return "a nameless file" if self.is_mapped else f"memory ({self.rows.device})"
-
-    @property
     def bytes_in_memory(self) -> int:
-        return 0 if self.is_mapped else self._rows.nbytes
+        rows = [] if self.is_mapped else [*self._rows.values(), *self._free]
+        return sum(row.nbytes for row in rows)
 
-    @property
-    def bytes_on_disk(self) -> int:
-        return self._rows.nbytes if self.is_mapped else 0
+    def keys(self) -> frozenset[int]:
+        """Return the numbers of all vectors that are kept."""
+        return frozenset(self._rows)
 
-    def has(self, i: int) -> bool:
-        return self.present[i]
-
-    def read(self, i: int) -> Tensor:
-        """Return the row itself, not a copy."""
-        return self.rows[i]
-
-    def names(self) -> list[str | None]:
+    def put(self, flat: Tensor) -> int:
+        """Keep a copy and return its number."""
         if self.is_foreign:
-            return ["lost" if held else None for held in self.present]
-        entries = zip(self.rows, self.present, strict=True)
-        return [
-            hashlib.sha256(_entry_bytes(row)).hexdigest() if held else None for row, held in entries
-        ]
-
-    def stage(self, flat: Tensor) -> Tensor:
-        """Return a copy in memory of its own, of the same kind as the table's."""
-        row = self.rows[0]
-        if not self.is_mapped:
-            return torch.empty_like(row).copy_(flat)
+            raise CorruptFileError(_FOREIGN)
         if not self._free:
-            self._free = list(mapped_zeros((_CHUNK, self.p)))
-        return self._free.pop().copy_(flat)
+            self._free = self._allocate(_CHUNK if self.is_mapped else 1)
+        number = next(self._numbers)
+        self._rows[number] = self._free.pop().copy_(flat)
+        return number
 
-    def install(self, i: int, staged: Tensor | None) -> None:
-        """Overwrite a row in place, so that the original is gone."""
-        if staged is None:
-            self.rows[i].zero_()
-        else:
-            self.rows[i].copy_(staged)
-        self.present[i] = staged is not None
+    def get(self, number: int) -> Tensor:
+        """Return the vector itself, not a copy."""
+        if self.is_foreign:
+            raise CorruptFileError(_FOREIGN)
+        return self._rows[number]
 
-    put = install
+    def name_of(self, number: int) -> str:
+        """Return the name that the vector would have as a file."""
+        if self.is_foreign:
+            return "lost"
+        return hashlib.sha256(_entry_bytes(self._rows[number])).hexdigest()
 
-    def discard(self, staged: Sequence[Tensor]) -> None:
-        """Overwrite rows that were written aside: they tell the originals."""
-        for row in () if self.is_foreign else staged:
-            row.zero_()
-        self._free = []
-
-    def clear(self) -> None:
-        if not self.is_foreign:
-            self._rows.zero_()
-        self.present = [False] * self.n
-
-    def copy_to(self, device: torch.device, max_memory: int | None) -> "Table":
-        """Return the same entries elsewhere, moved row by row."""
-        new = Table.allocate(self.n, self.p, device, max_memory)
-        for target, row in zip(new.rows, self.rows, strict=True):
-            target.copy_(row)
-        new.present = list(self.present)
-        return new
-
-    def copy(self) -> "Table":
-        return self.copy_to(self.rows.device, 0 if self.is_mapped else None)
-
-    def to_state(self) -> dict[str, Any]:
-        return {"rows": self.rows.to(CPU).numpy(), "present": np.array(self.present)}
-
-    @classmethod
-    def from_state(cls, plain: dict[str, Any]) -> Self:
-        rows: NDArray[Any] = plain["rows"]
-        present: NDArray[Any] = plain["present"]
-        if rows.dtype != np.float32 or rows.ndim != 2 or rows.size == 0:
-            raise ValueError("not a valid vault: rows")
-        if present.dtype != np.bool or present.shape != rows.shape[:1]:
-            raise ValueError("not a valid vault: places")
-        # Entries are overwritten in place, which needs memory that belongs to nobody else.
-        is_own = rows.flags.owndata and rows.flags.writeable and rows.flags.c_contiguous
-        rows = rows if is_own else np.array(rows, order="C")
-        return cls(torch.from_numpy(rows), present.tolist(), is_mapped=False)
+    def keep_only(self, numbers: frozenset[int]) -> tuple[str, ...]:
+        """Overwrite all other vectors; they tell the people that left."""
+        for number in self._rows.keys() - numbers:
+            row = self._rows.pop(number)
+            if not self.is_foreign:
+                self._free.append(row.zero_())
+        if not self.is_mapped:
+            del self._free[max(self._n - len(self._rows), 0) :]
+        return ()
 
 
-class Files:
-    """Entries as files of the model's own directory, by the SHA-256 of their bytes."""
+class FileStore:
+    """Vectors as safetensors files of the model's own directory, by the SHA-256 of their bytes."""
 
     kind = "files"
-    bytes_in_memory = 0
+    device = CPU
     is_foreign = False
+    bytes_in_memory = bytes_on_disk = 0  # the vault counts files
 
-    def __init__(self, home: str | None, p: int, names: list[str | None], size: int) -> None:
-        self.shelf = Shelf(home)
-        self.n, self.p, self._names, self.size = len(names), p, names, size
+    def __init__(self, home: str | None, p: int, size: int = 0) -> None:
+        self.shelf, self._p, self.size = Shelf(home), p, size
 
-    @property
-    def bytes_on_disk(self) -> int:
-        return len(self.files) * self.size
+    def keys(self) -> frozenset[str]:
+        """Return the names of all files."""
+        return self.shelf.names()
 
-    @property
-    def files(self) -> frozenset[str]:
-        return frozenset(name for name in self._names if name is not None)
+    def put(self, flat: Tensor) -> str:
+        """Write a file and return its name."""
+        if self.shelf.store is None:
+            raise CheckpointError(_NO_HOME)
+        data = _entry_bytes(flat)
+        self.size = len(data)
+        return self.shelf.store.put(data).sha256
 
-    def has(self, i: int) -> bool:
-        return self._names[i] is not None
-
-    def read(self, i: int) -> Tensor:
-        """Return an entry as it was written, or raise `CorruptFileError`."""
-        name = self._names[i]
-        if self.shelf.store is None or name is None:
+    def get(self, name: str) -> Tensor:
+        """Return a vector as it was written, or raise `CorruptFileError`."""
+        if self.shelf.store is None:
             raise CorruptFileError(_NO_HOME)
         data = self.shelf.store.get(state.Checkpoint(name))
         try:
@@ -199,62 +152,20 @@ class Files:
             raise CorruptFileError(
                 f"a checkpoint of a net is no safetensors file: {error}"
             ) from None
-        if key != "flat" or flat.dtype != torch.float32 or flat.shape != (self.p,):
-            raise CorruptFileError(f"a checkpoint does not hold the {self.p} float32 of this net")
+        if key != "flat" or flat.dtype != torch.float32 or flat.shape != (self._p,):
+            raise CorruptFileError(f"a checkpoint does not hold the {self._p} float32 of this net")
         return flat
 
-    def names(self) -> list[str | None]:
-        return list(self._names)
+    def name_of(self, name: str) -> str:
+        """Return the name."""
+        return name
 
-    def stage(self, flat: Tensor) -> str:
-        """Write a file and return its name."""
-        if self.shelf.store is None:
-            raise CheckpointError(_NO_HOME)
-        data = _entry_bytes(flat)
-        self.size = len(data)
-        return self.shelf.store.put(data).sha256
-
-    def install(self, i: int, staged: str | None) -> None:
-        """Refer to a new file; the caller destroys the others."""
-        self._names[i] = staged
-
-    def put(self, i: int, flat: Tensor | None) -> None:
-        was_there = self.has(i)
-        self.install(i, None if flat is None else self.stage(flat))
-        if was_there:
-            self.shelf.destroy_all_but(self.files)
-
-    def discard(self, staged: Sequence[str]) -> None:
-        """Do nothing: the caller destroys files that are not referred to."""
-
-    def clear(self) -> None:
-        self._names = [None] * self.n
-
-    def copy(self) -> "Files":
-        return Files(self.shelf.home, self.p, list(self._names), self.size)
-
-    def to_state(self) -> dict[str, Any]:
-        return {"names": list(self._names), "n_parameters": self.p, "file_size": self.size}
-
-    @classmethod
-    def from_state(cls, plain: dict[str, Any]) -> Self:
-        names, p, size = plain["names"], plain["n_parameters"], plain["file_size"]
-        if type(p) is not int or type(size) is not int or p < 1 or not names:
-            raise ValueError("not a valid vault: sizes")
-        for name in names:
-            if name is not None:
-                state.Checkpoint(name)
-        return cls(None, p, list(names), size)
+    def keep_only(self, names: frozenset[str]) -> tuple[str, ...]:
+        """Destroy all other files; return those that resisted."""
+        return self.shelf.destroy_all_but(names)
 
 
-Room = Table | Files
-
-
-def _place(i: int, n: int) -> int:
-    """Return an index as an int; -1 is no place: before block 0 there is no checkpoint."""
-    if not 0 <= index(i) < n:
-        raise IndexError(f"a vault of {n} entries has no entry {i}")
-    return index(i)
+Store = MemoryStore | FileStore
 
 
 class VaultChange:
@@ -263,9 +174,9 @@ class VaultChange:
     As a context it abandons itself when the block fails.
     """
 
-    def __init__(self, room: Room) -> None:
-        self._room = room
-        self._files = room.shelf.names()
+    def __init__(self, vault: "Vault") -> None:
+        self._vault, self._store = vault, vault._store
+        self._before = self._store.keys()
         self._new: dict[int, Any] = {}
         self._shifts: dict[int, Tensor] = {}
         self.is_open = True
@@ -283,55 +194,44 @@ class VaultChange:
         if kind is not None:
             self.abandon()
 
-    @property
-    def bytes_in_memory(self) -> int:
-        """Bytes that what is written aside takes in memory."""
-        held = {id(shift): shift.nbytes for shift in self._shifts.values()}
-        if isinstance(self._room, Table) and not self._room.is_mapped:
-            held |= {id(row): row.nbytes for row in self._staged}
-        return sum(held.values())
-
     def set(self, i: int, flat: Tensor | None) -> None:
         """Write a new entry i aside; None takes the entry away."""
         i = self._require_free(i)
-        self._new[i] = None if flat is None else self._room.stage(_checked(flat, self._room.p))
+        self._new[i] = self._vault._write(flat)
 
     def shift(self, by: Tensor, entries: Sequence[int]) -> None:
         """Add a vector to entries: at the commit, or in files aside, one at a time."""
-        by = _checked(by, self._room.p).clone()
+        store = self._store
+        by = self._vault._checked(by).to(store.device, copy=True)
         for i in map(self._require_free, entries):
-            if not self._room.has(i):
+            key = self._vault._keys[i]
+            if key is None:
                 raise ValueError(f"entry {i} of the vault was never put, so cannot be shifted")
-            if isinstance(self._room, Table):
-                self._shifts[i] = by = by.to(self._room.rows.device)
+            if isinstance(store, MemoryStore):
+                self._shifts[i] = by
             else:
-                self._new[i] = self._room.stage(self._room.read(i).add_(by.to(CPU)))
+                self._new[i] = store.put(store.get(key).add_(by))
 
     def abandon(self) -> None:
         """Destroy what was written aside; without effect after a commit."""
         if self.is_open:
             self._clear()
-            # None that holds the same bytes as an old one.
-            self._room.shelf.destroy_all_but(self._files | self._room.files)
+            # No file that holds the same bytes as an old one.
+            self._store.keep_only(self._before | self._vault._kept())
 
     def commit(self) -> Purge:
         """Put the new entries in place; see `Vault.commit`."""
-        room, before = self._room, self._room.files
-        for i, staged in self._new.items():
-            room.install(i, staged)
-        # Row by row: a sum of many rows at once would need memory that may not be there.
+        keys, before = self._vault._keys, self._vault._kept()
+        for i, key in self._new.items():
+            keys[i] = key
+        # In place, one by one: copies would need memory that may not be there.
         for i, by in self._shifts.items():
-            room.read(i).add_(by)
+            self._store.get(keys[i]).add_(by)
         self._clear()
-        return room.shelf.purge(before, room.files)
-
-    @property
-    def _staged(self) -> list[Any]:
-        return [staged for staged in self._new.values() if staged is not None]
+        return self._vault._purge(before)
 
     def _clear(self) -> None:
         self.is_open = False
-        self._room.discard(self._staged)
         for shift in self._shifts.values():
             shift.zero_()
         self._new, self._shifts = {}, {}
@@ -339,32 +239,27 @@ class VaultChange:
     def _require_free(self, i: int) -> int:
         if not self.is_open:
             raise ValueError("this change of a vault was committed or abandoned before")
-        i = _place(i, self._room.n)
+        i = self._vault._place(i)
         if i in self._new or i in self._shifts:
             raise ValueError(f"entry {i} of the vault is named twice in one change")
         return i
 
 
-def _checked(flat: Tensor, p: int) -> Tensor:
-    if flat.dtype != torch.float32 or flat.shape != (p,):
-        raise ValueError(
-            f"an entry of {flat.dtype}, shape {tuple(flat.shape)}; expected {p} float32"
-        )
-    return flat.detach()
-
-
 class Vault:
     """n flat vectors of p float32: entry i holds the parameters after block or stage i.
 
-    Equal entries have equal digests wherever they lie. A copy has rows of its own, but shares the
-    files of a directory: what one copy destroys the other misses, and says so. A nameless file
+    Equal entries have equal digests wherever they lie. A copy has vectors of its own, but shares
+    the files of a directory: what one copy destroys the other misses, and says so. A nameless file
     ends with the process, however that ends; its blocks are given back and not overwritten then.
     In a process that was forked its entries count as lost.
     """
 
-    def __init__(self, room: Room, device: torch.device) -> None:
-        self._room = room
-        self.n, self.p, self.device = room.n, room.p, device
+    def __init__(
+        self, store: MemoryStore | FileStore, n: int, p: int, device: torch.device
+    ) -> None:
+        self._store: Any = store
+        self._keys: list[Any] = [None] * n
+        self.n, self.p, self.device = n, p, device
         self._change: VaultChange | None = None
 
     @classmethod
@@ -386,61 +281,68 @@ class Vault:
             raise ValueError(f"a vault of {n} entries of {p} parameters; expected at least 1 of 1")
         device = _numbered(device)
         if home is not None:
-            return cls(Files(home, p, [None] * n, 0), device)
-        return cls(Table.allocate(n, p, device, max_memory), device)
+            return cls(FileStore(home, p), n, p, device)
+        return cls(MemoryStore(n, p, device, max_memory), n, p, device)
 
     def __repr__(self) -> str:
         """Tell the size only."""
-        return f"<vault of {self.n} entries of {self.p} parameters in {self._room.kind}>"
+        return f"<vault of {self.n} entries of {self.p} parameters in {self._store.kind}>"
 
     @property
     def bytes_in_memory(self) -> int:
         """Bytes that entries take in memory, those of an open change included."""
-        aside = 0 if self._change is None else self._change.bytes_in_memory
-        return self._room.bytes_in_memory + aside
+        shifts = {} if self._change is None else self._change._shifts
+        aside = {id(shift): shift.nbytes for shift in shifts.values()}
+        return int(self._store.bytes_in_memory) + sum(aside.values())
 
     @property
     def bytes_on_disk(self) -> int:
         """Bytes that entries take in files."""
-        return self._room.bytes_on_disk
+        store: Store = self._store
+        return len(self.files) * store.size + store.bytes_on_disk
 
     @property
     def files(self) -> frozenset[str]:
         """Names of the files that the vault refers to."""
-        return self._room.files
+        return self._kept() if self._is_on_files else frozenset()
 
     @property
     def is_foreign(self) -> bool:
         """Whether entries lie in a nameless file of the process that this one was forked from."""
-        return self._room.is_foreign
+        return bool(self._store.is_foreign)
 
     def get(self, i: int) -> Tensor | None:
         """Return a copy of entry i on the device, or None if there is none.
 
         Raises `CorruptFileError` if it is missing or altered, or belongs to another process.
         """
-        i = _place(i, self.n)
-        return self._room.read(i).to(self.device, copy=True) if self._room.has(i) else None
+        key = self._keys[self._place(i)]
+        return None if key is None else self._store.get(key).to(self.device, copy=True)
 
     def put(self, i: int, flat: Tensor | None) -> None:
         """Write entry i at once: for a new vault, inside `filling`."""
         self._abandon()
-        self._room.put(_place(i, self.n), None if flat is None else _checked(flat, self.p))
+        i = self._place(i)
+        old, self._keys[i] = self._keys[i], self._write(flat)
+        if old is not None:
+            self._store.keep_only(self._kept())
 
     @contextmanager
     def filling(self) -> Iterator[Self]:
         """Check that entries can be written; if the block fails, destroy all of them."""
+        before = self._store.keys()
         try:
-            with self._room.shelf.all_or_nothing():
+            with self._store.shelf.all_or_nothing():
                 yield self
         except BaseException:
-            self._room.clear()
+            self._keys = [None] * self.n
+            self._store.keep_only(before)
             raise
 
     def begin(self) -> VaultChange:
         """Return a change to be filled entry by entry; one left open before is abandoned."""
         self._abandon()
-        self._change = VaultChange(self._room)
+        self._change = VaultChange(self)
         return self._change
 
     def commit(self, change: VaultChange) -> Purge:
@@ -456,56 +358,118 @@ class Vault:
     def destroy(self) -> Purge:
         """Overwrite every entry, or destroy its file; the vault is empty afterwards."""
         self._abandon()
-        before = self.files
-        self._room.clear()
-        return self._room.shelf.purge(before, frozenset())
+        before, self._keys = self._kept(), [None] * self.n
+        return self._purge(before)
 
     def to(self, device: torch.device | str, *, max_memory: int | None = None) -> Self:
         """Move to a device, or to a nameless file above `max_memory` bytes.
 
         A vault that was loaded lies in the host's memory. Only a move abandons an open change.
         """
-        device, room = _numbered(device), self._room
-        if isinstance(room, Table):
-            is_mapped = max_memory is not None and room.rows.nbytes > max_memory
-            if is_mapped != room.is_mapped or (not is_mapped and room.rows.device != device):
+        device, old = _numbered(device), self._store
+        if isinstance(old, MemoryStore):
+            is_mapped = max_memory is not None and 4 * self.n * self.p > max_memory
+            if is_mapped != old.is_mapped or (not is_mapped and old.device != device):
                 self._abandon()
-                self._room = room.copy_to(device, max_memory)
-                room.clear()
+                twin = self._copied(device, max_memory)
+                self._store, self._keys = twin._store, twin._keys
+                old.keep_only(frozenset())
         self.device = device
         return self
 
     def settle(self, home: str | None) -> Self:
         """Look for files in this directory; only another one abandons an open change."""
-        if isinstance(self._room, Files) and self._room.shelf.home != home:
+        if self._is_on_files and self._store.shelf.home != home:
             self._abandon()
-            self._room.shelf = Shelf(home)
+            self._store.shelf = Shelf(home)
         return self
+
+    @property
+    def _is_on_files(self) -> bool:
+        return isinstance(self._store, FileStore)
+
+    def _place(self, i: int) -> int:
+        """Return an index as an int; -1 is no place: before block 0 there is no checkpoint."""
+        if not 0 <= index(i) < self.n:
+            raise IndexError(f"a vault of {self.n} entries has no entry {i}")
+        return index(i)
+
+    def _checked(self, flat: Tensor) -> Tensor:
+        if flat.dtype != torch.float32 or flat.shape != (self.p,):
+            raise ValueError(
+                f"an entry of {flat.dtype}, shape {tuple(flat.shape)}; expected {self.p} float32"
+            )
+        return flat.detach()
+
+    def _write(self, flat: Tensor | None) -> Any:
+        return None if flat is None else self._store.put(self._checked(flat))
+
+    def _kept(self) -> frozenset[Any]:
+        return frozenset(key for key in self._keys if key is not None)
+
+    def _purge(self, before: frozenset[Any]) -> Purge:
+        """Destroy all vectors that are no entries; those `before` are expected to be there."""
+        after = self._kept()
+        missing = sorted(before - after - self._store.keys())
+        return Purge(tuple(missing), self._store.keep_only(after))
 
     def _abandon(self) -> None:
         if self._change is not None:
             self._change.abandon()
             self._change = None
 
+    def _copied(self, device: torch.device, max_memory: int | None) -> Self:
+        twin = type(self)(MemoryStore(self.n, self.p, device, max_memory), self.n, self.p, device)
+        for i, key in enumerate(self._keys):
+            twin._keys[i] = None if key is None else twin._store.put(self._store.get(key))
+        return twin
+
     def _digest_state(self) -> dict[str, Any]:
         """What was learned, wherever it lies: the SHA-256 of every entry's safetensors bytes."""
-        return {"n_parameters": self.p, "entries": self._room.names()}
+        names = [None if key is None else self._store.name_of(key) for key in self._keys]
+        return {"n_parameters": self.p, "entries": names}
 
     def _to_state(self) -> dict[str, Any]:
-        return self._room.to_state()
+        if self._is_on_files:
+            size = self._store.size
+            return {"names": list(self._keys), "n_parameters": self.p, "file_size": size}
+        rows = np.zeros((self.n, self.p), np.float32)
+        for row, key in zip(rows, self._keys, strict=True):
+            if key is not None:
+                row[:] = self._store.get(key).to(CPU).numpy()
+        return {"rows": rows, "present": np.array([key is not None for key in self._keys])}
 
     @classmethod
-    def _from_state(cls, state: dict[str, Any], home: str | None = None) -> Self:
-        room: Room = Files.from_state(state) if "names" in state else Table.from_state(state)
-        return cls(room, CPU).settle(home)
+    def _from_state(cls, plain: dict[str, Any], home: str | None = None) -> Self:
+        if "names" in plain:
+            names, p, size = plain["names"], plain["n_parameters"], plain["file_size"]
+            if type(p) is not int or type(size) is not int or p < 1 or not names:
+                raise ValueError("not a valid vault: sizes")
+            for name in names:
+                if name is not None:
+                    state.Checkpoint(name)
+            vault = cls(FileStore(home, p, size), len(names), p, CPU)
+            vault._keys = list(names)
+            return vault
+        rows, present = plain["rows"], plain["present"]
+        if rows.dtype != np.float32 or rows.ndim != 2 or rows.size == 0:
+            raise ValueError("not a valid vault: rows")
+        if present.dtype != np.bool or present.shape != rows.shape[:1]:
+            raise ValueError("not a valid vault: places")
+        vault = cls.create(*rows.shape)
+        for i in np.flatnonzero(present).tolist():
+            vault.put(i, torch.tensor(rows[i]))
+        return vault
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle what a file would hold, and where the files lie."""
-        return type(self)._from_state, (self._to_state(), self._room.shelf.home)
+        return type(self)._from_state, (self._to_state(), self._store.shelf.home)
 
     def __copy__(self) -> Self:
-        """Return a vault with rows of its own: they change in place."""
-        return type(self)(self._room.copy(), self.device)
+        """Return a vault with vectors of its own: they change in place."""
+        if self._is_on_files:
+            return type(self)._from_state(self._to_state(), self._store.shelf.home).to(self.device)
+        return self._copied(self.device, 0 if self._store.is_mapped else None)
 
     def __deepcopy__(self, _: Any) -> Self:
         return self.__copy__()

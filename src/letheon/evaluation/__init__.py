@@ -15,7 +15,7 @@ from letheon.evaluation._baselines import (
 )
 from letheon.evaluation._evaluate import evaluate, with_canaries
 from letheon.evaluation._evaluation import Evaluation, make_frame
-from letheon.evaluation._problem import Metric, Problem, Rows, require_function
+from letheon.evaluation._problem import Metric, Problem, require_function
 from letheon.evaluation._trial import Trial
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "Evaluation",
     "Metric",
     "Problem",
-    "Rows",
     "Trial",
     "choose_best",
     "evaluate",

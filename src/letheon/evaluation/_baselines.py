@@ -35,8 +35,9 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
+from letheon.data import People
 from letheon.evaluation._clock import finish, now
-from letheon.evaluation._problem import MetricFailedError, Problem, Rows
+from letheon.evaluation._problem import MetricFailedError, Problem
 from letheon.exceptions import LetheonError
 from letheon.inner import fresh_copy, parts_of, require_copy
 
@@ -47,7 +48,7 @@ class Contender(NamedTuple):
     """A way to train on some rows; `is_given`: by the caller, so it may be anything."""
 
     name: str
-    fit: Callable[[Rows], Any]
+    fit: Callable[[People], Any]
     is_given: bool = False
 
 
@@ -55,7 +56,7 @@ def plain(estimator: Any, *, is_given: bool = False) -> Contender:
     """Return the training of an estimator that knows no people."""
     prototype = without_jobs(estimator)
 
-    def fit(rows: Rows) -> Any:
+    def fit(rows: People) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             return clone(prototype).fit(rows.X, rows.y)
@@ -78,13 +79,13 @@ def without_jobs(estimator: Any) -> Any:
     return copy
 
 
-def sample_rows(rows: Rows) -> Rows:
+def sample_rows(rows: People) -> People:
     """Return the rows of some people, enough to walk through the code once."""
     people = np.random.default_rng(0).permutation(np.unique(rows.ids))
     return rows.of(people[:_FEW_ROWS])
 
 
-def warm_up_contender(contender: Contender, few: Rows) -> Contender:
+def warm_up_contender(contender: Contender, few: People) -> Contender:
     """Return the contender after a round that is not counted."""
     # So few rows may be too few for the model: a class is missing, a shard is empty.
     with suppress(LetheonError, ValueError):
@@ -170,7 +171,7 @@ def choose_best(models: Sequence[Any], score: Callable[[Any], float], *, are_giv
     Raises
     ------
     ValueError
-        All of them fail. The first cause is name_model and chained.
+        All of them fail. The first cause is named and chained.
     """
     if not models:
         raise ValueError("ordinary is empty; give at least one model")
@@ -219,7 +220,7 @@ class _Rival:
         return self.model.predict(_design(X, self.params))
 
 
-def linear_rivals(unlearner: Any, rows: Rows) -> list[Contender]:
+def linear_rivals(unlearner: Any, rows: People) -> list[Contender]:
     """Return scikit-learn's solvers for the loss of a linear unlearner; else nobody."""
     params = unlearner.get_params(deep=False)
     if not params.keys() >= _SETTINGS:
@@ -236,7 +237,7 @@ def linear_rivals(unlearner: Any, rows: Rows) -> list[Contender]:
         if rows.X.shape[1] <= _MOST_CHOLESKY_COLUMNS and not sparse.issparse(rows.X):
             solvers.append("newton-cholesky")
 
-    def fit(solver: str, some: Rows) -> Any:
+    def fit(solver: str, some: People) -> Any:
         penalty = _penalty(params, some)
         model: Any = Ridge(penalty, fit_intercept=False)
         if solver != "ridge":
@@ -244,13 +245,13 @@ def linear_rivals(unlearner: Any, rows: Rows) -> list[Contender]:
             model = LogisticRegression(C=1 / penalty, fit_intercept=False, **settings)
             if params["multi_class"] == "ovr" and len(np.unique(rows.y)) > 2:
                 model = OneVsRestClassifier(model)
-        design = Rows(_design(some.X, params), some.y, some.ids)
+        design = People(_design(some.X, params), some.y, some.ids)
         return _Rival(plain(model).fit(design), params)
 
     return [Contender(f"scikit-learn {solver}", partial(fit, solver)) for solver in solvers]
 
 
-def _penalty(params: dict[str, Any], rows: Rows) -> float:
+def _penalty(params: dict[str, Any], rows: People) -> float:
     """Return the factor of half the squared coefficients, against the sum of the losses."""
     return float(params["l2"]) * (len(rows) if params["reg"] == "per_sample" else 1)
 
@@ -271,7 +272,7 @@ def _design(table: Any, params: dict[str, Any]) -> Any:
     return np.asarray(X * factors[:, None])
 
 
-def regularised_loss(unlearner: Any, model: Any, rows: Rows) -> float | None:
+def regularised_loss(unlearner: Any, model: Any, rows: People) -> float | None:
     """Return the mean training loss of a linear model with its regulariser, intercept included.
 
     None where the loss is not known: no linear model, or one of another shape.
@@ -325,7 +326,7 @@ _ALIKE_IN_EACH = 0.9
 _NUMBER_MARGIN = 0.01
 
 
-def race(unlearner: Any, rows: Rows, seed: int, given: Any = None) -> tuple[Contender, list[str]]:
+def race(unlearner: Any, rows: People, seed: int, given: Any = None) -> tuple[Contender, list[str]]:
     """Return the fastest way to retrain the same algorithm, and what was tried.
 
     A fresh fit of the unlearner also builds what later removals need. Where the same optimum can be
@@ -336,7 +337,7 @@ def race(unlearner: Any, rows: Rows, seed: int, given: Any = None) -> tuple[Cont
     several = given if isinstance(given, list | tuple) else [given]
     asked = [plain(each, is_given=True) for each in several if each is not None]
 
-    def fit(some: Rows) -> Any:
+    def fit(some: People) -> Any:
         return fresh_copy(unlearner, seed).fit(some.X, some.y, ids=some.ids)
 
     fresh = Contender(f"fresh {type(unlearner).__name__}", fit)
@@ -379,7 +380,7 @@ class _Result(NamedTuple):
     loss: float | None
 
 
-def _fault(each: _Result, fresh: _Result, goal: float, rows: Rows) -> str:
+def _fault(each: _Result, fresh: _Result, goal: float, rows: People) -> str:
     """Return why an entrant is no retrain of the same algorithm; nothing if it is one."""
     if each.loss is not None:
         return "" if each.loss <= goal else ", left a larger loss and does not count"
@@ -389,7 +390,7 @@ def _fault(each: _Result, fresh: _Result, goal: float, rows: Rows) -> str:
     return "" if is_alike else ", answers otherwise than a fresh fit and does not count"
 
 
-def _answer_alike(fresh: Any, other: Any, rows: Rows) -> bool:
+def _answer_alike(fresh: Any, other: Any, rows: People) -> bool:
     """Return whether two models agree on nearly all training rows.
 
     Labels must also agree on most rows of every label, since a constant agrees on nearly all rows

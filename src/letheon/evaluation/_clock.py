@@ -158,31 +158,27 @@ class _Background:
             Whether it still worked after `most_seconds`.
         """
         with self._looking():
-            return self._wait(before, most_seconds, used)
-
-    def _wait(
-        self, before: dict[Path, _Load], most_seconds: float, used: float | None
-    ) -> tuple[float, bool]:
-        start = since = instant = self._clocks.monotonic()
-        loads, seconds = self.loads(), 0.0
-        started = loads.keys() - before.keys()
-        processor = self.of_others() if used is None else used
-        if not (started or self.alive()) and _work(before, loads) < _LEAST_WORK_SECONDS:
-            return 0.0, False
-        self._n_waits += 1
-        while loads and instant - since < self._patience(started & loads.keys()):
-            if instant - start > most_seconds:
-                return instant - start, True
-            _sleep(_STEP_SECONDS)
-            earlier, loads = loads, self.loads()
-            step = self._clocks.monotonic() - instant
-            instant += step
-            is_busy = any(load.state == "R" for load in loads.values()) or earlier.keys() - loads
-            if is_busy or _work(earlier, loads) > _BUSY_SHARE * step:
-                self._has_been_busy, since, seconds = True, instant, instant - start
-        # The last steps of a thread that was joined are no work.
-        is_work = self.of_others() - processor >= LEAST_LATE_SECONDS
-        return seconds if is_work else 0.0, False
+            start = since = instant = self._clocks.monotonic()
+            loads, seconds = self.loads(), 0.0
+            started = loads.keys() - before.keys()
+            processor = self.of_others() if used is None else used
+            if not (started or self.alive()) and _work(before, loads) < _LEAST_WORK_SECONDS:
+                return 0.0, False
+            self._n_waits += 1
+            while loads and instant - since < self._patience(started & loads.keys()):
+                if instant - start > most_seconds:
+                    return instant - start, True
+                _sleep(_STEP_SECONDS)
+                earlier, loads = loads, self.loads()
+                step = self._clocks.monotonic() - instant
+                instant += step
+                is_running = any(load.state == "R" for load in loads.values())
+                is_busy = is_running or earlier.keys() - loads
+                if is_busy or _work(earlier, loads) > _BUSY_SHARE * step:
+                    self._has_been_busy, since, seconds = True, instant, instant - start
+            # The last steps of a thread that was joined are no work.
+            is_work = self.of_others() - processor >= LEAST_LATE_SECONDS
+            return seconds if is_work else 0.0, False
 
     def of_others(self) -> float:
         """Return the processor time without that of this thread."""
@@ -266,15 +262,15 @@ def _tasks(pid: str) -> list[Path]:
 
 def _children(parent: str = "") -> list[str]:
     """Return the ids of the processes below one; without a number, below this one."""
-    found: list[str] = []
+    below: list[str] = []
     for task in _tasks(parent or str(os.getpid())):
         try:
             direct = (task / "children").read_text().split()
         except OSError:
             continue
         for child in direct:
-            found += [child, *_children(child)]
-    return found
+            below += [child, *_children(child)]
+    return below
 
 
 @dataclass
@@ -382,7 +378,8 @@ class RequestClock:
 
     def time_request(self, model: Any, request: Callable[[], Any]) -> tuple[Any, Timing]:
         """Serve a request; return its receipt and its times."""
-        now, loads, known = self._clocks.now, self._background.loads(), self._known_processor()
+        now, loads = self._clocks.now, self._background.loads()
+        known = self._background.processor_of_known()
         processor, begin = self._background.processor(), now()
         receipt = request()
         returned = now() - begin
@@ -394,7 +391,7 @@ class RequestClock:
         waited = self._wait(loads, others + self._usual.others)
         processor = self._background.processor() - processor
         self.requests.add(now() - begin, processor)
-        self.known_seconds += self._known_processor() - known
+        self.known_seconds += self._background.processor_of_known() - known
         again = self._use(model)
         # What threads from before use cannot be taken off exactly.
         is_clear = self.known_seconds < _NOISE_OF_KNOWN * self.requests.processor
@@ -481,9 +478,6 @@ class RequestClock:
         # A model that is slow on purpose when it is asked again would hide what it put off.
         pairs = zip(again[:2], early[:2], strict=True)
         return _Use(*(min(max(late, first), _SLOWDOWN * first) for late, first in pairs))
-
-    def _known_processor(self) -> float:
-        return self._background.processor_of_known()
 
     def _wait(self, loads: dict[Path, _Load], used: float | None = None) -> float:
         """Wait until nothing works on; return the seconds until it was seen working last."""

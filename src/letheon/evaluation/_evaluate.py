@@ -25,7 +25,7 @@ from letheon.evaluation._baselines import (
 from letheon.evaluation._clock import RequestClock
 from letheon.evaluation._evaluation import CANARY, Evaluation
 from letheon.evaluation._problem import Metric, Problem, RequestPlan
-from letheon.evaluation._summary import Findings, Preparation, say_found, summary
+from letheon.evaluation._summary import Findings, say_found, summary
 from letheon.evaluation._trial import Contest, run_trial
 from letheon.exceptions import CannotForgetError
 from letheon.measures.attacks import ALL as ATTACKS
@@ -279,7 +279,7 @@ def evaluate(
     if progress:
         bar = _progress_bar(title or type(unlearner).__name__, len(numbers) * len(asked.sizes))
     with one_thread(), bar as note:
-        clock = RequestClock(problem.test.first(_MOST_ANSWERED).X)
+        clock = RequestClock(problem.test.at(np.arange(min(_MOST_ANSWERED, len(problem.test)))).X)
         with joblib.parallel_config(backend="sequential"):
             warm = warm_up(alone, problem)
             clock.wait()
@@ -294,6 +294,9 @@ def evaluate(
                 clock=clock,
                 comparisons=comparisons,
                 with_intervals=len(numbers) == 1,
+                warm=warm,
+                tried=tried,
+                how=how,
             )
             runs = [run_trial(contest, seed, n, note) for n, seed in enumerate(numbers)]
             planted = run_canaries(alone, problem, first, note) if canaries else Findings((), {})
@@ -306,10 +309,10 @@ def evaluate(
             )
             for attack in attackers
         ]
-        found = _try_all(attempts, note)
-    findings = Findings(planted.results + found.results, planted.failed | found.failed)
+        others = _try_all(attempts, note)
+    findings = Findings(planted.results + others.results, planted.failed | others.failed)
     trials = tuple(trial for trial, _ in runs)
-    return summary(contest, trials, findings, Preparation(tried, how, warm), title)
+    return summary(contest, trials, findings, title)
 
 
 def with_canaries(

@@ -3,9 +3,10 @@
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from letheon.evaluation._baselines import ORDINARY, SAME
@@ -133,15 +134,14 @@ class Evaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values. An infinite number stays a float; see `to_json`."""
-        return {
-            each.name: _change_leaves(getattr(self, each.name), _to_plain) for each in fields(self)
-        }
+        return {each.name: _to_plain(getattr(self, each.name)) for each in fields(self)}
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> "Evaluation":
         """Return what `to_dict` took apart, or what was read from the JSON of `to_json`."""
+        numbers = {"inf": math.inf, "-inf": -math.inf}
         plain = {
-            name: value if name in _TEXTS else _change_leaves(value, _read_number)
+            name: value if name in _TEXTS else _to_plain(value, numbers)
             for name, value in plain.items()
         }
         attacks = tuple(AttackResult.from_dict(each) for each in plain.pop("attacks"))
@@ -154,18 +154,18 @@ class Evaluation:
         JSON knows no infinite numbers: they are written as "inf" and "-inf", and `from_dict` reads
         them back.
         """
-        text = json.dumps(
-            _change_leaves(self.to_dict(), _write_number), indent=1, default=str, allow_nan=False
-        )
+        plain = _to_plain(self.to_dict(), {math.inf: "inf", -math.inf: "-inf"})
+        text = json.dumps(plain, indent=1, default=str, allow_nan=False)
         if path is not None:
             Path(path).write_text(text + "\n", encoding="utf-8")
         return text
 
     def to_frame(self) -> "pd.DataFrame":
         """Return one row for each baseline and measure, as a pandas frame."""
+        about = {"method": self.method, "dataset": self.dataset}
         rows = [
-            {"method": self.method, "dataset": self.dataset, "baseline": baseline}
-            | {"measure": name}
+            about
+            | {"baseline": baseline, "measure": name}
             | {key: value for key, value in measure.to_dict().items() if key != "name"}
             for baseline, measures in self.measures.items()
             for name, measure in measures.items()
@@ -183,42 +183,29 @@ class Evaluation:
         from rich.console import Group
         from rich.text import Text
 
-        before = Text("\n".join([_heading(self), *_first(self)]))
         table = _table(self).to_rich(right=_COMPARED)
-        return Group(before, table, Text("\n".join(_below(self))))
+        return Group(Text("\n".join(_above(self))), table, Text("\n".join(_below(self))))
 
     def __str__(self) -> str:
         """Say the evaluation in plain lines."""
-        table = _table(self).to_text(indent="  ")
-        return "\n".join([_heading(self), *_first(self), table, *_below(self)])
+        return "\n".join([*_above(self), _table(self).to_text(indent="  "), *_below(self)])
 
 
 # Fields without numbers that could be infinite.
 _TEXTS = frozenset({"title", "method", "dataset", "settings", "requests", "metric"})
-_INFINITE = {"inf": math.inf, "-inf": -math.inf}
 
 
-def _change_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Return dicts and lists, at any depth, with every other value changed; tuples become lists."""
+def _to_plain(value: Any, numbers: Mapping[Any, Any] = MappingProxyType({})) -> Any:
+    """Return plain values, at any depth, some of them replaced; tuples become lists."""
     if isinstance(value, dict):
-        return {name: _change_leaves(part, change) for name, part in value.items()}
+        return {name: _to_plain(part, numbers) for name, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_change_leaves(part, change) for part in value]
-    return change(value)
-
-
-def _write_number(value: Any) -> Any:
-    return str(value) if isinstance(value, float) and math.isinf(value) else value
-
-
-def _read_number(value: Any) -> Any:
-    return _INFINITE.get(value, value) if isinstance(value, str) else value
-
-
-def _to_plain(value: Any) -> Any:
+        return [_to_plain(part, numbers) for part in value]
     if hasattr(value, "to_dict"):
         return value.to_dict()
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return numbers.get(value, value) if isinstance(value, str | float) else value
 
 
 def _table(evaluation: "Evaluation") -> Table:
@@ -259,30 +246,26 @@ def say_what_was_tested(attacks: Sequence[AttackResult], failed: dict[str, str])
     return text + (f" Could not run: {', '.join(failed)}." if failed else "")
 
 
-def _heading(evaluation: "Evaluation") -> str:
-    return f"{evaluation.title} on {evaluation.dataset}: {evaluation.requests}"
-
-
-def _put_off(evaluation: "Evaluation") -> str:
-    """Return when forget returns, where the request is complete noticeably later."""
-    returned, whole = (evaluation.seconds.get(name) for name in ("returned", "forget"))
-    if returned is None or whole is None or whole.value <= _NOTICEABLE * returned.value:
-        return ""
-    return f" (forget returns after {format_measure(returned)}, the rest is done later)"
-
-
-def _first(evaluation: "Evaluation") -> list[str]:
+def _above(evaluation: "Evaluation") -> list[str]:
     """Return what the reader must know before any number."""
-    return [evaluation.tested, *(f"WARNING: {each}" for each in evaluation.warnings)]
+    heading = f"{evaluation.title} on {evaluation.dataset}: {evaluation.requests}"
+    return [heading, evaluation.tested, *(f"WARNING: {each}" for each in evaluation.warnings)]
 
 
 def _below(evaluation: "Evaluation") -> list[str]:
-    size, claim = evaluation.storage.get("unlearned"), evaluation.guarantee
+    size, claim, seconds = (
+        evaluation.storage.get("unlearned"),
+        evaluation.guarantee,
+        evaluation.seconds,
+    )
+    returned, later = seconds.get("returned"), ""
+    if returned is not None and seconds["forget"].value > _NOTICEABLE * returned.value:
+        later = f" (forget returns after {format_measure(returned)}, the rest is done later)"
     lines = [
         f"Unlearned model: {evaluation.metric} {format_measure(evaluation.scores['unlearned'])}, a "
-        f"request takes {format_measure(evaluation.seconds['forget'])}{_put_off(evaluation)}"
+        f"request takes {format_measure(seconds['forget'])}{later}"
         + (f", its state {size:,} bytes" if size is not None else "")
-        + f", the first fit {format_measure(evaluation.seconds['fit'])}.",
+        + f", the first fit {format_measure(seconds['fit'])}.",
         f"Guarantee: {claim.kind}"
         + (f", epsilon {claim.epsilon:g}" if claim.epsilon is not None else "")
         + (f", delta {claim.delta:g}" if claim.delta is not None else "")

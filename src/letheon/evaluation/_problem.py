@@ -16,7 +16,7 @@ from sklearn import metrics
 from sklearn.base import clone, is_regressor
 from sklearn.metrics import mean_absolute_error, r2_score
 
-from letheon.data import as_ids
+from letheon.data import People, as_ids
 from letheon.datasets import Dataset, Requests
 from letheon.exceptions import IdsTypeError
 from letheon.guarantee import Task
@@ -129,43 +129,6 @@ _TEST_SHARE = 0.25
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Rows with their labels and owners.
-
-    Rows of which nobody said whose they are (`owned` is False) have their numbers as ids: nobody
-    who is forgotten owns one of them.
-    """
-
-    X: Any
-    y: NDArray[Any]
-    ids: NDArray[Any]
-    owned: bool = True
-
-    def at(self, where: NDArray[Any]) -> "Rows":
-        """Return some of the rows, in the order they have."""
-        X = self.X.iloc[where] if hasattr(self.X, "iloc") else self.X[where]
-        return Rows(X, self.y[where], self.ids[where], self.owned)
-
-    def without(self, people: NDArray[Any]) -> "Rows":
-        """Return the rows of everybody else."""
-        if not self.owned:
-            return self
-        return self.at(np.flatnonzero(~np.isin(self.ids, people)))
-
-    def of(self, people: NDArray[Any]) -> "Rows":
-        """Return the rows of some people."""
-        return self.at(np.flatnonzero(np.isin(self.ids, people)))
-
-    def first(self, most: int) -> "Rows":
-        """Return the first rows."""
-        return self.at(np.arange(min(most, len(self))))
-
-    def __len__(self) -> int:
-        """Return the number of rows."""
-        return len(self.y)
-
-
-@dataclass(frozen=True)
 class Problem:
     """What is learned: training rows, test rows, and the metric.
 
@@ -174,8 +137,8 @@ class Problem:
     """
 
     name: str
-    train: Rows
-    test: Rows
+    train: People
+    test: People
     metric: Metric
     forgotten_metric: Metric
     metric_name: str
@@ -226,12 +189,12 @@ class Problem:
             ) from error
         return self.finite(value, len(y_true))
 
-    def score(self, model: Any, rows: Rows) -> float:
+    def score(self, model: Any, rows: People) -> float:
         """Return the metric of a model on some rows."""
         return self.scored(rows.y, model.predict(rows.X))
 
 
-def _read(data: Any) -> tuple[str, Rows, Rows | None]:
+def _read(data: Any) -> tuple[str, People, People | None]:
     if isinstance(data, Dataset):
         test = None
         if data.X_test is not None:
@@ -244,7 +207,7 @@ def _read(data: Any) -> tuple[str, Rows, Rows | None]:
     )
 
 
-def _rows(what: str, X: Any, y: Any, ids: Any = None) -> Rows:
+def _rows(what: str, X: Any, y: Any, ids: Any = None) -> People:
     if X is None or y is None:
         raise ValueError(f"{what}: both X and y are needed")
     X = np.asarray(X) if isinstance(X, list | tuple) else X
@@ -266,7 +229,7 @@ def _rows(what: str, X: Any, y: Any, ids: Any = None) -> Rows:
     as_ids(owners)  # refuses other kinds than int and str
     if len(owners) != len(labels):
         raise ValueError(f"{what} has {len(owners)} ids for {len(labels)} rows")
-    return Rows(X, labels, owners)
+    return People(X, labels, owners)
 
 
 def _is_missing(value: Any) -> bool:
@@ -293,12 +256,12 @@ def _require_target(what: str, y: NDArray[Any], unlearner: Any) -> None:
         )
 
 
-def _test_rows(X: Any, y: Any, ids: Any = None) -> Rows:
+def _test_rows(X: Any, y: Any, ids: Any = None) -> People:
     """Return test rows; without ids nobody who is forgotten is among them."""
     return replace(_rows("test", X, y, ids), owned=ids is not None)
 
 
-def _split(rows: Rows, share: float, seed: int) -> tuple[Rows, Rows]:
+def _split(rows: People, share: float, seed: int) -> tuple[People, People]:
     """Split by person, so that nobody stands on both sides."""
     if not 0 < share < 1:
         raise ValueError(f"test={share!r} must be a share between 0 and 1")

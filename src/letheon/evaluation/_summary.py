@@ -1,9 +1,9 @@
 """From trials to an evaluation, and what speaks against a method or its figures."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from sklearn.metrics import r2_score
@@ -12,7 +12,7 @@ from letheon.base import ForgetMixin
 from letheon.evaluation._baselines import ORDINARY, SAME
 from letheon.evaluation._clock import LEAST_LATE_SECONDS, RequestClock
 from letheon.evaluation._evaluation import Evaluation
-from letheon.evaluation._problem import Metric, Problem, accuracy, settings_of
+from letheon.evaluation._problem import Metric, accuracy, settings_of
 from letheon.evaluation._trial import Contest, Trial
 from letheon.measures import (
     Measure,
@@ -81,7 +81,6 @@ def find_doubts(
     doubts = [
         *say_found(attacks),
         *_about_clock(clock),
-        _about_fits(clock),
         f"{n_false} receipt(s) count other rows than those of the people who left." * (n_false > 0),
         _about_memory(trials),
         _about_level(trials),
@@ -91,54 +90,48 @@ def find_doubts(
 
 def say_found(attacks: Sequence[AttackResult]) -> list[str]:
     """Return which attacks found people who should be forgotten."""
-    found = [each for each in attacks if each.about == "forgotten" and each.found]
-    return [f"People who should be forgotten were found: {each}." for each in found]
+    about = [each for each in attacks if each.about == "forgotten" and each.found]
+    return [f"People who should be forgotten were found: {each}." for each in about]
 
 
-def _about_clock(clock: RequestClock) -> list[str]:
-    doubts = []
+def _about_clock(clock: RequestClock) -> Iterator[str]:
     if clock.has_given_up:
-        doubts.append(
+        yield (
             "Requests left work behind: threads or processes went on for longer than they were "
             "waited for. The times of requests and of retrains are not reliable."
         )
     elif clock.n_busy:
-        doubts.append(
+        yield (
             f"{clock.n_busy} of {clock.n_requests} requests left work behind: threads or processes "
             "went on after forget had returned. They were waited for, on the clock."
         )
     ours, usual = clock.requests, max(clock.retrains.n_processors, 1.0)
     beyond = ours.processor - usual * ours.seconds
     if ours.n_processors > _MORE_PROCESSORS * usual and beyond > _MORE_SECONDS:
-        doubts.append(
+        yield (
             f"Requests used {ours.processor:.3g} s of processor time in {ours.seconds:.3g} s: "
             "other threads or processes worked for them, and fewer for the retrains."
         )
     if clock.known_seconds > max(_KNOWN_SHARE * ours.processor, _MORE_SECONDS):
-        doubts.append(
+        yield (
             "Threads that ran before the evaluation used "
             f"{clock.known_seconds:.3g} s of processor time during requests. What they did for "
             "the method, if anything, is not in its times."
         )
     if clock.late_seconds:
-        doubts.append(
+        yield (
             f"The method had put off {clock.late_seconds:.3g} s of work beyond its first answers "
             "and digests. They are counted in the last request of each trial."
         )
     if not clock.is_repeatable:
-        doubts.append("Two predictions of the same rows differ: the model adds noise to answers.")
-    return doubts
-
-
-def _about_fits(clock: RequestClock) -> str:
-    """Return whether a retrain of the same algorithm is slower than the first fits."""
+        yield "Two predictions of the same rows differ: the model adds noise to answers."
+    # whether a retrain of the same algorithm is slower than the first fits
     ratio = clock.fastest_retrain / clock.slowest_fit if clock.slowest_fit else 0.0
-    if not _SLOWER <= ratio < math.inf or clock.fastest_retrain < _LEAST_SECONDS:
-        return ""
-    return (
-        f"Every retrain of the same algorithm took at least {ratio:.3g} times as long as the first "
-        "fit, on fewer rows: the speed-up over it is not one over training."
-    )
+    if _SLOWER <= ratio < math.inf and clock.fastest_retrain >= _LEAST_SECONDS:
+        yield (
+            f"Every retrain of the same algorithm took at least {ratio:.3g} times as long as the "
+            "first fit, on fewer rows: the speed-up over it is not one over training."
+        )
 
 
 def _about_memory(trials: Sequence[Trial]) -> str:
@@ -222,31 +215,16 @@ class Findings(NamedTuple):
     results: tuple[AttackResult, ...]
     failed: dict[str, str]
 
-    def and_others(self, others: "Findings") -> "Findings":
-        """Return these findings, and others after them."""
-        return Findings(self.results + others.results, self.failed | others.failed)
-
-
-class Preparation(NamedTuple):
-    """What was tried before the trials, in words."""
-
-    tried: list[str]
-    how: str
-    warm: str
-
 
 def summary(
-    contest: Contest,
-    trials: tuple[Trial, ...],
-    findings: Findings,
-    preparation: Preparation,
-    title: str | None,
+    contest: Contest, trials: tuple[Trial, ...], findings: Findings, title: str | None
 ) -> Evaluation:
     """Return the evaluation that the trials give."""
     last, problem = trials[-1], contest.problem
     digests = [trial.equal_digests for trial in trials if trial.equal_digests is not None]
     is_proved = not say_found(findings.results)
     growth, work_check = _strength(contest, trials)
+    within = _RANGES.get(problem.metric)
     return Evaluation(
         title=title or type(contest.unlearner).__name__,
         method=contest.unlearner.facts.method,
@@ -257,10 +235,15 @@ def summary(
         n_people=last.n_people,
         n_rows=len(problem.train),
         measures={name: _against(name, contest, trials, is_proved) for name in (SAME, ORDINARY)},
-        floor=_floor(trials),
-        baselines={SAME: f"{contest.same.name} on the remaining rows", ORDINARY: preparation.how},
+        floor=last.floor
+        if len(trials) == 1
+        else {name: _over_trials(name, [t.floor[name] for t in trials]) for name in last.floor},
+        baselines={SAME: f"{contest.same.name} on the remaining rows", ORDINARY: contest.how},
         seconds=_seconds(trials),
-        scores=_scores(trials, _RANGES.get(problem.metric)),
+        scores={
+            name: over_seeds(name, [t.scores[name] for t in trials], better="higher", within=within)
+            for name in last.scores
+        },
         metric=problem.metric_name,
         storage=last.storage,
         work=_mean("work", [float(np.mean(trial.work)) for trial in trials]),
@@ -270,7 +253,7 @@ def summary(
         equal_digests=all(digests) if digests else None,
         attacks=findings.results,
         failed_attacks=findings.failed,
-        fairness=_fairness(contest, last, preparation),
+        fairness=tuple(_fairness(contest, last)),
         warnings=find_doubts(contest.clock, trials, findings.results),
         trials=trials,
     )
@@ -280,7 +263,7 @@ def _against(
     baseline: str, contest: Contest, trials: Sequence[Trial], is_proved: bool
 ) -> dict[str, Measure]:
     """Return every measure against one baseline, efficiency first."""
-    found = {"efficiency": _efficiency(baseline, trials)}
+    measures = {"efficiency": _efficiency(baseline, trials)}
     for name, first in trials[0].measures[baseline].items():
         values = [trial.measures[baseline][name] for trial in trials]
         errors = [trial.row_errors[baseline].get(name, 0.0) for trial in trials]
@@ -289,22 +272,15 @@ def _against(
             errors = [error / math.sqrt(len(trials)) for error in errors]
         # One run has intervals over rows already; what has none gets one by its row error.
         is_done = len(trials) == 1 and (first.low is not None or not any(errors))
-        found[name] = first if is_done else _over_trials(name, values, errors)
+        measures[name] = first if is_done else _over_trials(name, values, errors)
     if baseline == SAME and is_proved and all(trial.equal_digests for trial in trials):
         note = f"exact: {trials[0].guarantee.reference}; every trial had the bytes of a fresh fit"
-        proved = {name: value for name, value in _BY_PROOF.items() if name in found}
-        found |= {
-            name: by_proof(name, value, note=note, better=found[name].better)
+        proved = {name: value for name, value in _BY_PROOF.items() if name in measures}
+        measures |= {
+            name: by_proof(name, value, note=note, better=measures[name].better)
             for name, value in proved.items()
         }
-    return found
-
-
-def _floor(trials: Sequence[Trial]) -> dict[str, Measure]:
-    first = trials[0].floor
-    if len(trials) == 1:
-        return first
-    return {name: _over_trials(name, [trial.floor[name] for trial in trials]) for name in first}
+    return measures
 
 
 def _over_trials(name: str, values: Sequence[Measure], errors: Sequence[float] = (0.0,)) -> Measure:
@@ -346,14 +322,6 @@ def _seconds(trials: Sequence[Trial]) -> dict[str, Measure]:
     return {name: _mean(f"{name} time", values, unit="s") for name, values in times.items()}
 
 
-def _scores(trials: Sequence[Trial], within: tuple[float, float] | None) -> dict[str, Measure]:
-    values = {name: [trial.scores[name] for trial in trials] for name in trials[0].scores}
-    return {
-        name: over_seeds(name, each, better="higher", within=within)
-        for name, each in values.items()
-    }
-
-
 def _mean(name: str, values: Sequence[float], unit: str = "") -> Measure:
     return over_seeds(name, values, better="lower", unit=unit, within=(0.0, math.inf))
 
@@ -373,56 +341,34 @@ def _strength(contest: Contest, trials: Sequence[Trial]) -> tuple[Strength | Non
     return check_strength(counted, trials, n)
 
 
-def _fairness(contest: Contest, last: Trial, preparation: Preparation) -> tuple[str, ...]:
-    shared = min(contest.comparisons, len(contest.asked.sizes))
-    held_out = contest.problem.n_held_out
-    turns = (
+def _fairness(contest: Contest, last: Trial) -> Iterator[str]:
+    """Yield how the comparison was kept fair, and what its figures are not."""
+    shared, problem = min(contest.comparisons, len(contest.asked.sizes)), contest.problem
+    yield "One process and one thread for everybody; n_jobs was not used."
+    yield (
         f"The unlearner and both baselines were timed in turns, {shared} time(s) a trial; who "
         "goes first changed from one to the next."
     )
-    return (
-        "One process and one thread for everybody; n_jobs was not used.",
-        turns,
-        f"{preparation.warm[0].upper()}{preparation.warm[1:]}.",
-        *say_timing(contest.clock),
-        f"Naive retraining ran by the fastest of: {'; '.join(preparation.tried)}.",
-        f"Ordinary model: {preparation.how}.",
-        *_about_metric(contest.problem),
-        *_about_digest(contest.unlearner, last),
-        "Who is forgotten left the test rows too."
-        + (f" {held_out:,} people were held out for them." if held_out else ""),
-        *_about_adaptive(contest, last),
-    )
-
-
-def _about_metric(problem: Problem) -> list[str]:
-    """Return what the default metric is worth where one class makes up most of the rows."""
-    if problem.metric is not accuracy or not is_unbalanced(problem.train.y):
-        return []
-    answer, share = largest_class(problem.train.y)
-    text = (
-        f"Class {answer!s} makes up {share:.0%} of the training rows, and a constant answer has "
-        "about that accuracy. metric=sklearn.metrics.balanced_accuracy_score does not reward it."
-    )
-    return [text]
-
-
-def _about_digest(unlearner: Any, last: Trial) -> list[str]:
-    """Return that equal digests are the method's own word, where letheon does not compute them."""
-    is_ours = getattr(type(unlearner), "digest", None) is ForgetMixin.digest
-    if is_ours or last.equal_digests is None:
-        return []
-    return ["The digest is the method's own: that equal digests mean equal bytes is its word."]
-
-
-def _about_adaptive(contest: Contest, last: Trial) -> list[str]:
-    """Return what is to be said of requests that looked at the model."""
-    if not contest.asked.looks:
-        return []
-    found = ["Who asked depended on the model then, so another method is asked by other people."]
-    if last.guarantee.requests == "oblivious":
-        found.append(
+    yield f"{contest.warm[0].upper()}{contest.warm[1:]}."
+    yield from say_timing(contest.clock)
+    yield f"Naive retraining ran by the fastest of: {'; '.join(contest.tried)}."
+    yield f"Ordinary model: {contest.how}."
+    if problem.metric is accuracy and is_unbalanced(problem.train.y):
+        answer, share = largest_class(problem.train.y)
+        yield (
+            f"Class {answer!s} makes up {share:.0%} of the training rows, and a constant answer "
+            "has about that accuracy. metric=sklearn.metrics.balanced_accuracy_score does not "
+            "reward it."
+        )
+    is_ours = getattr(type(contest.unlearner), "digest", None) is ForgetMixin.digest
+    if not is_ours and last.equal_digests is not None:
+        yield "The digest is the method's own: that equal digests mean equal bytes is its word."
+    held_out = f" {problem.n_held_out:,} people were held out for them." * bool(problem.n_held_out)
+    yield f"Who is forgotten left the test rows too.{held_out}"
+    if contest.asked.looks:
+        yield "Who asked depended on the model then, so another method is asked by other people."
+    if contest.asked.looks and last.guarantee.requests == "oblivious":
+        yield (
             "These requests looked at the model, and the guarantee covers only requests that do "
             "not: here it is no more than what was measured."
         )
-    return found

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from letheon import state
+from letheon.data import People
 from letheon.evaluation._baselines import ORDINARY, SAME, Contender
 from letheon.evaluation._clock import RequestClock
-from letheon.evaluation._problem import Metric, Problem, RequestPlan, Rows, accuracy
+from letheon.evaluation._problem import Metric, Problem, RequestPlan, accuracy
 from letheon.exceptions import LetheonError
 from letheon.guarantee import Guarantee
 from letheon.inner import fresh_copy
@@ -45,8 +46,8 @@ class Exam(NamedTuple):
     """
 
     problem: Problem
-    test: Rows
-    forgotten: Rows
+    test: People
+    forgotten: People
     with_intervals: bool
 
     def answers(self, *models: Any) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
@@ -242,7 +243,11 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True)
 class Contest:
-    """What is the same in every trial."""
+    """What is the same in every trial.
+
+    `warm`, `tried` and `how` say what came before: a warm-up, the race of ways to retrain, and the
+    choice of the ordinary model.
+    """
 
     problem: Problem
     unlearner: Any
@@ -252,8 +257,11 @@ class Contest:
     clock: RequestClock
     comparisons: int
     with_intervals: bool
+    warm: str
+    tried: list[str]
+    how: str
 
-    def fit_unlearner(self, rows: Rows, seed: int) -> Any:
+    def fit_unlearner(self, rows: People, seed: int) -> Any:
         """Return a fresh fit of the unlearner."""
         return fresh_copy(self.unlearner, seed).fit(rows.X, rows.y, ids=rows.ids)
 

@@ -14,8 +14,9 @@ from hashlib import sha256
 from importlib.resources import files
 from itertools import groupby
 from numbers import Real
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from letheon.measures import Measure
 
@@ -116,11 +117,7 @@ class Table:
         )
 
     def to_rich(
-        self,
-        *,
-        right: Collection[str] = (),
-        no_wrap: Collection[str] = (),
-        **look: Any,
+        self, *, right: Collection[str] = (), no_wrap: Collection[str] = (), **look: Any
     ) -> "rich.table.Table":
         """Return the table for a terminal; cells are text, never markup.
 
@@ -332,7 +329,7 @@ def _environment(package: str) -> "jinja2.Environment":
         keep_trailing_newline=True,
     )
     environment.filters |= {
-        "html_layout": _Layout.from_table,
+        "html_layout": _lay_out,
         "script_hash": _script_hash,
         "svg_base64": _svg_base64,
         "words": _words,
@@ -380,49 +377,28 @@ def _draw_svg(figure: Any) -> str:
     return file.getvalue()
 
 
-class _Column(NamedTuple):
-    """A column as the page shows it."""
+def _lay_out(table: Table) -> dict[str, Any]:
+    """Return a table as the page shows it: groups of columns, and rows of cells.
 
-    place: int
-    group: str
-    name: str
-    is_number: bool
-
-
-class _HtmlCell(NamedTuple):
-    """A cell as the page shows it: its text, lines below it, and what it is sorted by."""
-
-    tag: str
-    look: str
-    order: str
-    text: str
-    below: list[str]
-
-
-class _Layout(NamedTuple):
-    """A table as the page shows it."""
-
-    groups: list[tuple[str, list[_Column]]]
-    is_grouped: bool
-    rows: list[list[_HtmlCell]]
-
-    @classmethod
-    def from_table(cls, table: Table) -> "_Layout":
-        pairs = [("", c) if isinstance(c, str) else (str(c[0]), str(c[1])) for c in table.columns]
-        columns = [
-            _Column(place, *pair, any(_number(row[place]) is not None for row in table.rows))
-            for place, pair in enumerate(pairs)
-        ]
-        groups = [(name, list(some)) for name, some in groupby(columns, lambda c: c.group)]
-        rows = [[_html_cell(c, row[c.place]) for c in columns] for row in table.rows]
-        return cls(groups, any(name for name, _ in groups), rows)
-
-
-def _html_cell(column: _Column, cell: Any) -> _HtmlCell:
-    kind = _kind(cell)
-    looks = ["number"] * column.is_number + [kind] * (kind in _KINDS)
-    tag = "td" if column.place else "th"
-    return _HtmlCell(tag, " ".join(looks), _order(cell), *_content(cell))
+    A cell has its text, lines below it, and what it is sorted by.
+    """
+    columns = []
+    for place, heading in enumerate(table.columns):
+        group, name = ("", heading) if isinstance(heading, str) else heading
+        is_number = any(_number(row[place]) is not None for row in table.rows)
+        columns.append({"place": place, "group": group, "name": name, "is_number": is_number})
+    groups = [(name, list(some)) for name, some in groupby(columns, itemgetter("group"))]
+    rows = []
+    for row in table.rows:
+        cells = []
+        for column, cell in zip(columns, row, strict=True):
+            kind, (text, below) = _kind(cell), _content(cell)
+            look = " ".join(["number"] * bool(column["is_number"]) + [kind] * (kind in _KINDS))
+            tag = "td" if column["place"] else "th"
+            shown = {"tag": tag, "look": look, "order": _order(cell), "text": text, "below": below}
+            cells.append(shown)
+        rows.append(cells)
+    return {"groups": groups, "is_grouped": any(name for name, _ in groups), "rows": rows}
 
 
 def _kind(cell: Any) -> str:
@@ -431,54 +407,43 @@ def _kind(cell: Any) -> str:
 
 def _content(cell: Any) -> tuple[str, list[str]]:
     """Return what a cell of a page shows, and the lines below it."""
-    if isinstance(cell, Measure):
-        return _measure_content(cell)
-    if not isinstance(cell, Cell):
+    if isinstance(cell, Cell):
+        text, below = _content(cell.value)
+        if cell.published is not None:
+            published, more = _content(cell.published)
+            below.append(" ".join([f"published: {published}", *more]))
+        return text, below + [cell.note] * bool(cell.note)
+    if not isinstance(cell, Measure):
         return _page_text(cell), []
-    text, below = _content(cell.value)
-    if cell.published is not None:
-        published, more = _content(cell.published)
-        below.append(" ".join([f"published: {published}", *more]))
-    return text, below + [cell.note] * bool(cell.note)
-
-
-def _measure_content(measure: Measure) -> tuple[str, list[str]]:
-    """Return value, interval and where it comes from."""
+    # value, interval and where it comes from
     units = {"": "", "x": "×", "%": " %"}
-    value = _page_text(measure.value) + units.get(measure.unit, f" {measure.unit}")
-    if measure.basis == "by proof":
+    value = _page_text(cell.value) + units.get(cell.unit, f" {cell.unit}")
+    if cell.basis == "by proof":
         return value, ["by proof"]
-    if measure.low is None and measure.high is None:
+    if cell.low is None and cell.high is None:
         return value, []
-    ends = ("?" if end is None else _page_text(end) for end in (measure.low, measure.high))
-    rough = "roughly " if measure.is_rough else ""
-    return value, [f"{rough}[{', '.join(ends)}]" + ", proxy" * (measure.basis == "proxy")]
+    ends = ("?" if end is None else _page_text(end) for end in (cell.low, cell.high))
+    rough = "roughly " if cell.is_rough else ""
+    return value, [f"{rough}[{', '.join(ends)}]" + ", proxy" * (cell.basis == "proxy")]
 
 
 def _page_text(value: Any) -> str:
     """Return a value as a page shows it: four digits of a fraction, a dash for nothing."""
-    if value is None:
-        return "–"
-    if isinstance(value, bool) or not isinstance(value, Real):
+    if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
         return str(value)
-    number = float(value)
-    if math.isnan(number):
-        return "–"
-    if math.isinf(number):
-        return "∞" if number > 0 else "−∞"
+    number = math.nan if value is None else float(value)
+    if not math.isfinite(number):
+        return "–" if math.isnan(number) else "∞" if number > 0 else "−∞"
     is_whole = number.is_integer() or abs(number) >= 1e4
     return f"{number:,.0f}" if is_whole and abs(number) < 1e15 else f"{number:.4g}"
 
 
 def _number(cell: Any) -> float | None:
     """Return the number that a cell holds, None where it holds a text or nothing."""
-    if isinstance(cell, Cell):
-        return _number(cell.value)
-    if isinstance(cell, Measure):
-        return float(cell.value)
-    if isinstance(cell, Real) and not isinstance(cell, bool):
-        return None if math.isnan(float(cell)) else float(cell)
-    return None
+    value = cell.value if isinstance(cell, Cell) else cell
+    value = value.value if isinstance(value, Measure) else value
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    return float(value) if is_number and not math.isnan(float(value)) else None
 
 
 def _order(cell: Any) -> str:

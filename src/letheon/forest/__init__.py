@@ -1,8 +1,7 @@
 """Forests that forget exactly (DaRE), and how to choose their efficiency parameter."""
 
 from letheon.forest._estimators import DaREForestClassifier, DaREForestRegressor
-from letheon.forest._inspect import ForestTree
-from letheon.forest._model import ForgetCost
+from letheon.forest._model import ForestTree, ForgetCost
 from letheon.forest._tune import RandomDepthSearch, tune_random_depth
 
 __all__ = [

@@ -22,23 +22,25 @@ from letheon.base import (
 )
 from letheon.data import Ids, IntIds, TextIds, as_ids
 from letheon.exceptions import EmptyModelError
-from letheon.forest._inputs import Batch, as_matrix, is_matrix
-from letheon.forest._inspect import ForestTree
+from letheon.forest._inputs import (
+    PARAMETER_RULES,
+    REBUILD,
+    RESOLVED,
+    Batch,
+    as_matrix,
+    is_matrix,
+    resolve,
+    warn_if_coarse,
+)
 from letheon.forest._model import (
     Answer,
     ForestModel,
+    ForestTree,
     ForgetCost,
     grow,
     share_of,
     threads_for,
     threads_for_few,
-)
-from letheon.forest._settings import (
-    PARAMETER_RULES,
-    REBUILD,
-    RESOLVED,
-    resolve,
-    warn_if_coarse,
 )
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges, TrainingSize
 from letheon.inner import remember_features, require_features

@@ -9,7 +9,7 @@ a stranger verifies with files and a public key alone, by `letheon.audit` or by 
 from letheon.ledger.doctor import Finding
 from letheon.ledger.ledger import Ledger
 from letheon.ledger.models.examine import ModelFiles
-from letheon.ledger.models.reader import Reader
+from letheon.ledger.models.versions import Reader
 from letheon.ledger.requests.deadlines import Calendar
 from letheon.ledger.requests.requests import Requests
 from letheon.ledger.requests.states import REQUEST_STATES, RequestState
@@ -33,10 +33,9 @@ from letheon.ledger.schemas import (
     Watch,
 )
 from letheon.ledger.settings import Settings
-from letheon.ledger.worker.adopt import Adoption
-from letheon.ledger.worker.plan import BatchPlan
 from letheon.ledger.worker.policy import Decision, Policy
-from letheon.ledger.worker.worker import Step
+from letheon.ledger.worker.recover import Adoption
+from letheon.ledger.worker.worker import BatchPlan, Step
 
 __all__ = [
     "REQUEST_STATES",

@@ -1,6 +1,9 @@
 """What every part of a ledger is given: its folder, settings, database, keys and clock."""
 
-from collections.abc import Callable
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +22,17 @@ def point(name: str) -> None:
     """Pass a named point; between any two of them a power cut may come in production."""
     if hook is not None:
         hook(name)
+
+
+@contextlib.contextmanager
+def lock_file(path: Path) -> Iterator[None]:
+    """Let one process at a time do something; the file is made if it is missing."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @dataclass(frozen=True)

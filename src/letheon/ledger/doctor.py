@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from sqlalchemy import Connection, make_url, select
+from sqlalchemy import Connection, make_url, select, text
 
 from letheon.exceptions import LetheonError
 from letheon.ledger.core import Core
@@ -19,13 +19,13 @@ from letheon.ledger.db.events import head, leaves, require_agreement, seconds_be
 from letheon.ledger.db.log import LogTree
 from letheon.ledger.models.versions import head_of, list_models, sealer
 from letheon.ledger.purge.purge import problems
-from letheon.ledger.purge.residue import leftovers
 from letheon.ledger.requests.deadlines import Calendar, alarm, confirm_by
 from letheon.ledger.requests.listing import list_requests
 from letheon.ledger.requests.people import unreadable_requests
 from letheon.ledger.schemas import Request, moment
 from letheon.ledger.settings import FILE as SETTINGS_FILE
 from letheon.ledger.tables import certificates, checkpoints
+from letheon.ledger.worker.recover import leftovers
 from letheon.sandbox import protection
 from letheon.verifier import Refused, check_chain, check_note, read_note
 
@@ -61,8 +61,8 @@ def examine(core: Core) -> Iterator[Finding]:
     for name, look in _LOOKS.items():
         n_found = 0
         try:
-            for n_found, (level, text) in enumerate(look(core), 1):  # noqa: B007
-                yield Finding(name, level, text)
+            for n_found, (level, words) in enumerate(look(core), 1):  # noqa: B007
+                yield Finding(name, level, words)
         except (LetheonError, Refused, OSError) as error:
             n_found += 1
             yield Finding(name, "error", str(error))
@@ -104,11 +104,11 @@ def _look_at_modes(core: Core) -> _Looks:
 
 def _look_at_disk(core: Core) -> _Looks:
     if not is_writable(core.folder):
-        text = (
+        words = (
             f"the disk of {core.folder} is full or read-only: no request can be recorded, nothing "
             "is erased, and due days pass; free space, or mount it for writing"
         )
-        yield "error", text
+        yield "error", words
 
 
 def _look_at_database(core: Core) -> _Looks:
@@ -116,11 +116,9 @@ def _look_at_database(core: Core) -> _Looks:
         version, mode = library().sqlite_version, core.database.journal_mode
         yield "ok", f"SQLite {version}, journal {mode}"
         return
-    with core.database.reading() as conn:
-        is_standby = conn.exec_driver_sql("SHOW transaction_read_only").scalar() == "on"
-    if is_standby:
-        text = "the server accepts no writes: it is a standby; give the address of the primary"
-        yield "error", text
+    if core.database.read_value(text("SHOW transaction_read_only")) == "on":
+        words = "the server accepts no writes: it is a standby; give the address of the primary"
+        yield "error", words
     else:
         yield "ok", "PostgreSQL, synchronous commits"
 
@@ -142,17 +140,16 @@ def _look_at_models(core: Core) -> _Looks:
             address = getattr(version, f"{what}_blob")
             opener = sealer(core, model, version.epoch_key, what)
             if not core.blobs(model.folder).is_sound(address, opener):
-                text = (
+                words = (
                     f"the {what} of model {model.name!r}, blob {address[:12]}…, is gone or was "
                     "altered: restore the file"
                 )
-                yield "error", text
+                yield "error", words
 
 
 def _look_at_chain(core: Core) -> _Looks:
-    with core.database.reading() as conn:
-        query = select(certificates.c.envelope).order_by(certificates.c.sequence)
-        envelopes = [bytes(envelope) for envelope in conn.scalars(query)]
+    query = select(certificates.c.envelope).order_by(certificates.c.sequence)
+    envelopes = [bytes(row.envelope) for row in core.database.read(query)]
     check_chain(envelopes, core.keys.trust())
     for sequence, envelope in enumerate(envelopes, start=1):
         path = core.place("certificates") / f"{sequence:06d}.json"
@@ -195,11 +192,11 @@ def _look_at_request_ids(core: Core) -> _Looks:
     with core.database.reading() as conn:
         lost = unreadable_requests(core, conn)
     for request in lost:
-        text = (
+        words = (
             f"request {request}: the key of its ids is gone. Restore it in keys/; if it is lost, "
             "file a new request for the same people, then cancel this one"
         )
-        yield "error", text
+        yield "error", words
 
 
 def unconfirmed(connection: Connection, now: datetime, calendar: Calendar) -> list[Request]:
@@ -230,19 +227,19 @@ def _look_at_clock(core: Core) -> _Looks:
     with core.database.reading() as conn:
         behind, ahead = seconds_behind(conn, core.clock()), seconds_ahead(core, conn)
     if behind > 0:
-        text = (
+        words = (
             f"the clock of this machine is {behind} s behind the latest event; set it, or, if it "
             "is right, `letheon doctor --accept-clock`"
         )
-        yield "error" if behind > 300 else "warning", text
+        yield "error" if behind > 300 else "warning", words
     if ahead > core.settings.policy.clock_ahead.total_seconds():
-        text = (
+        words = (
             f"the clock of this machine is {ahead / 86_400:.1f} days ahead of the time that the "
             "uptime of machines accounts for: it was set ahead, or the machines were off. Until an "
             "operator confirms it, holds do not end and nothing is forgotten. Compare it with "
             "another clock; if it is right: `letheon doctor --accept-clock`"
         )
-        yield "error", text
+        yield "error", words
     if os.environ.get("TZ", "") not in ("", "UTC"):
         yield "ok", "times are recorded in UTC, whatever TZ says"
 
@@ -253,11 +250,11 @@ def _look_at_sandbox(_: Core) -> _Looks:
     if active.is_full:
         yield "ok", str(active)
     else:
-        text = (
+        words = (
             f"models from outside are only partly contained: {active}. Use Linux 5.13 or later on "
             "x86-64 with Landlock and seccomp"
         )
-        yield "warning", text
+        yield "warning", words
 
 
 _LOOKS: dict[str, Callable[[Core], _Looks]] = {

@@ -13,8 +13,9 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import ColumnElement, Connection, select, update
 
 from letheon.exceptions import StaleWorkerError
 from letheon.ledger.core import Core, point
@@ -79,28 +80,21 @@ def is_current(until: int, now: int, seconds: int) -> bool:
 def take(core: Core, model_id: int, owner: str) -> Lease | None:
     """Take the lease of a model; None if somebody else holds it and is alive."""
     with core.database.transaction() as conn:
-        now = core.clock()
-        query = select(heads).where(heads.c.model_id == model_id).with_for_update()
-        head = conn.execute(query).one()
-        until = now + core.settings.policy.lease_seconds
-        is_held = head.owner not in (None, owner) and is_current(
-            head.lease_until, now, core.settings.policy.lease_seconds
-        )
-        if is_held and not _is_dead(head.owner):
+        now, seconds, mine = core.clock(), core.settings.policy.lease_seconds, _head(model_id)
+        head = conn.execute(select(heads).where(mine).with_for_update()).one()
+        is_others = head.owner not in (None, owner)
+        if is_others and is_current(head.lease_until, now, seconds) and not _is_dead(head.owner):
             return None
         fence = head.fence + 1
-        conn.execute(
-            update(heads)
-            .where(heads.c.model_id == model_id)
-            .values(owner=owner, fence=fence, lease_until=until)
-        )
+        values = {"owner": owner, "fence": fence, "lease_until": now + seconds}
+        conn.execute(update(heads).where(mine).values(values))
     point("lease.taken")
     return Lease(model_id, fence, owner, was_left=head.owner is not None)
 
 
 def require_fence(conn: Connection, lease: Lease) -> None:
     """Raise `StaleWorkerError` unless the lease is the newest; holds the head till the commit."""
-    query = select(heads.c.fence).where(heads.c.model_id == lease.model_id).with_for_update()
+    query = select(heads.c.fence).where(_head(lease.model_id)).with_for_update()
     if conn.scalar(query) != lease.fence:
         raise StaleWorkerError(
             "another worker took this model over; what this one computed was not published"
@@ -109,18 +103,24 @@ def require_fence(conn: Connection, lease: Lease) -> None:
 
 def renew(core: Core, lease: Lease) -> None:
     """Put the end of a lease off, or raise `StaleWorkerError` if somebody took a newer one."""
-    with core.database.transaction() as conn:
-        mine = (heads.c.model_id == lease.model_id) & (heads.c.fence == lease.fence)
-        until = core.clock() + core.settings.policy.lease_seconds
-        if conn.execute(update(heads).where(mine).values(lease_until=until)).rowcount != 1:
-            raise StaleWorkerError("another worker took this model over; this one gives up")
+    if not _update(core, lease, lease_until=core.clock() + core.settings.policy.lease_seconds):
+        raise StaleWorkerError("another worker took this model over; this one gives up")
 
 
 def release(core: Core, lease: Lease) -> None:
     """Give a lease back, so that the next worker need not wait; a newer one is left alone."""
+    _update(core, lease, owner=None, lease_until=0)
+
+
+def _head(model_id: int) -> ColumnElement[bool]:
+    return heads.c.model_id == model_id
+
+
+def _update(core: Core, lease: Lease, **values: Any) -> bool:
+    """Change the row of a lease, unless somebody took a newer one."""
     with core.database.transaction() as conn:
-        mine = (heads.c.model_id == lease.model_id) & (heads.c.fence == lease.fence)
-        conn.execute(update(heads).where(mine).values(owner=None, lease_until=0))
+        mine = update(heads).where(_head(lease.model_id), heads.c.fence == lease.fence)
+        return conn.execute(mine.values(values)).rowcount == 1
 
 
 @contextlib.contextmanager

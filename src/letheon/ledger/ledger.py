@@ -4,23 +4,17 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, Self
 
 from sqlalchemy import func, select, text
 
 from letheon.exceptions import LedgerError
-from letheon.ledger.certificates.certificates import Certificates
+from letheon.ledger.certificates.certificates import Batches, Certificates
 from letheon.ledger.certificates.certify import take_checkpoint
 from letheon.ledger.core import Core
 from letheon.ledger.db.database import Database
 from letheon.ledger.db.elapsed import accept_clock
-from letheon.ledger.db.events import (
-    acting,
-    advance_mark,
-    differences,
-    require_own_log,
-)
+from letheon.ledger.db.events import acting, advance_mark, differences, require_own_log
 from letheon.ledger.db.log import Log
 from letheon.ledger.doctor import Finding, examine
 from letheon.ledger.home import create_home, database_url, open_home, record_statements
@@ -32,13 +26,11 @@ from letheon.ledger.requests.requests import Requests
 from letheon.ledger.schemas import Key
 from letheon.ledger.settings import Settings
 from letheon.ledger.tables import certificates
-from letheon.ledger.worker.adopt import Adoption, adopt
 from letheon.ledger.worker.apply import last_sequence
-from letheon.ledger.worker.batches import Batches
 from letheon.ledger.worker.compute import computing
-from letheon.ledger.worker.plan import BatchPlan, plan_all
 from letheon.ledger.worker.policy import Policy
-from letheon.ledger.worker.worker import Step, run_once
+from letheon.ledger.worker.recover import Adoption, adopt
+from letheon.ledger.worker.worker import BatchPlan, Step, plan_all, run_once
 from letheon.verifier import MAX_INT, Trust
 
 
@@ -261,12 +253,7 @@ class Ledger:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def plan(self, model: str | None = None, *, tenant: str = "default") -> tuple[BatchPlan, ...]:
@@ -383,9 +370,7 @@ class Ledger:
         database = self._core.database
         if database.path is not None:
             return sum(size for path in database.files() for size in file_size(path))
-        with database.reading() as conn:
-            query = text("SELECT pg_database_size(current_database())")
-            return int(conn.execute(query).scalar_one())
+        return int(database.read_value(text("SELECT pg_database_size(current_database())")))
 
     def doctor(self) -> tuple[Finding, ...]:
         """Look whether everything is sound: files, chain, log, keys, clocks, leftovers."""

@@ -108,22 +108,16 @@ class Request:
         Last day; the extended one after an extension.
     n_ids, n_rows : int
         How many people it names, and how much of the model is theirs.
-    batch : str or None
-        The batch that applied it.
-    certificate : int or None
-        Sequence number of the certificate.
-    tries : int
-        Failed attempts so far.
-    reason : str or None
-        Why it is in a side state, as a code.
+    batch, certificate : str or None, int or None
+        The batch that applied it, and the number of the certificate.
+    tries, reason : int, str or None
+        Failed attempts so far, and why it is in a side state, as a code.
     duplicate_of : str or None
         The request that erases these people.
     filed_by, verified_by : str or None
         Opaque ids of who filed it and who vouched for the identity; None where nobody was named.
-    is_extended : bool
-        Whether its last day was put off.
-    hold_until : datetime or None
-        When a hold ends.
+    is_extended, hold_until : bool, datetime or None
+        Whether its last day was put off, and when a hold ends.
     recipients : int
         How many recipients of the data were told of the erasure.
     closed_at : datetime or None
@@ -197,10 +191,8 @@ class LogEntry:
 
     Attributes
     ----------
-    at : datetime
-        When it happened.
-    kind : str
-        What happened.
+    at, kind : datetime, str
+        When it happened, and what.
     details : dict
         Codes, counts and opaque ids.
     index : int or None
@@ -250,10 +242,8 @@ class LogConsistency:
 
     Attributes
     ----------
-    size1, size2 : int
-        Sizes of the two.
-    root1, root2 : str
-        Their roots, in hexadecimal digits.
+    size1, size2, root1, root2 : int, str
+        Sizes of the two, and their roots in hexadecimal digits.
     path : tuple of str
         The proof.
     """
@@ -323,16 +313,12 @@ class Certificate:
 
     Attributes
     ----------
-    sequence : int
-        Its number.
-    id : str
-        SHA-256 of what is signed.
+    sequence, id : int, str
+        Its number, and the SHA-256 of what is signed.
     model, tenant : str
         From what was erased, and whose it is.
-    version : int
-        Number of the version that it certifies.
-    batch : str
-        The batch.
+    version, batch : int, str
+        Number of the version that it certifies, and the batch.
     method : str
         How rows were removed; "unreadable" where the envelope was damaged.
     guarantee : {"exact", "certified", "empirical", "unreadable"}
@@ -407,10 +393,8 @@ class Coverage:
 
     Attributes
     ----------
-    certificate : int
-        Its number.
-    certified_at : datetime
-        When it was signed.
+    certificate, certified_at : int, datetime
+        Its number, and when it was signed.
     purged_at : datetime or None
         When what was left of the rows had been destroyed.
     purge_gaps : str or None
@@ -474,13 +458,10 @@ class Version:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what identifies it and when it changed, ready for JSON."""
-        names = ("number", "sequence", "address", "live")
-        times = ("published_at", "certified_at", "purged_at")
-        shown = {name: getattr(self, name) for name in names}
-        for name in times:
-            when = getattr(self, name)
-            shown[name] = None if when is None else when.isoformat()
-        return shown
+        times = (self.published_at, self.certified_at, self.purged_at)
+        published, certified, purged = (None if at is None else at.isoformat() for at in times)
+        what = {name: getattr(self, name) for name in ("number", "sequence", "address", "live")}
+        return what | {"published_at": published, "certified_at": certified, "purged_at": purged}
 
 
 @dataclass(frozen=True)
@@ -570,10 +551,8 @@ class Key:
 
     Attributes
     ----------
-    keyid : str
-        SHA-256 of the public key.
-    public : str
-        The public key, in hexadecimal digits.
+    keyid, public : str
+        SHA-256 of the public key, and the public key in hexadecimal digits.
     state : {"current", "retired", "revoked"}
         What became of it.
     first, last : int or None
@@ -594,10 +573,8 @@ class Store:
 
     Parameters
     ----------
-    name : str
-        A code.
-    path : str or Path
-        The folder.
+    name, path : str, str or Path
+        A code, and the folder.
     owner : str, default="operator"
         Who keeps it clean: a code.
     scope : str, default="copies"

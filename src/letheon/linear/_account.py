@@ -96,19 +96,6 @@ def lipschitz_bound(loss: Loss, radius: float, n_rows: int, offset: float, lengt
     return loss.third_bound * n_rows * radius**3 * length * (offset + length / 2)
 
 
-def norm(change: Floats) -> float:
-    """Frobenius norm of parameters; quicker than NumPy's on small ones."""
-    return sqrt(float(np.vdot(change, change)))
-
-
-def block_norms(change: Floats, n_blocks: int) -> list[float]:
-    """Norm of a change of parameters per block of the Hessian."""
-    if n_blocks == 1:
-        return [norm(change)]
-    squares: list[float] = np.einsum("dk,dk->k", change, change).tolist()
-    return [sqrt(square) for square in squares]
-
-
 def residual_limit(sigma: float, epsilon: float, delta: float) -> float:
     """Largest residual norm that noise of scale sigma hides with (epsilon, delta).
 

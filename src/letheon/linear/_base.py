@@ -68,6 +68,8 @@ class Trained(Opaque):
     n_iter: int = 1
 
 
+# Default of `forget`: the batch size is that of the model.
+AS_FITTED = "as fitted"
 # What the methods of this package have in common.
 linear_facts = partial(
     MethodFacts, exact=False, strength="strong", families=("linear",), batches=True
@@ -111,6 +113,9 @@ class LinearBase(RowsMixin, BaseEstimator):
     tol: float
     max_iter: int
     if_unproved: str
+    epsilon: float
+    delta: float
+    sigma: Any
     noise_seed: int | None
     random_state: Any
 
@@ -294,6 +299,8 @@ class LinearBase(RowsMixin, BaseEstimator):
         return text, (GuaranteeWarning(f"{text}; the guarantee is now empirical"),)
 
     def _prepare(self, removal: Removal, **options: Any) -> Change:
+        if options.get("batch_size") is not None:
+            require_batch_size(options["batch_size"], removal.n_rows)
         counts = self._counts_without(removal.where)
         with self._threads(removal):
             if counts is not None and 0 in counts:
@@ -345,8 +352,27 @@ class LinearBase(RowsMixin, BaseEstimator):
         require_features(self, X)
 
     def _changed_in_place(self) -> tuple[str, ...]:
-        """Names of attributes whose memory a request writes into."""
-        return ("rows_", "source_", "cache_")
+        """Names of attributes whose memory a request writes into: what is sealed is wiped."""
+        sealed = [name for name, value in vars(self).items() if isinstance(value, Sealed)]
+        return ("rows_", "source_", "cache_", *sealed)
+
+    @property
+    def _wants_certificate(self) -> bool:
+        """Whether there is noise, and nobody can repeat it."""
+        return self.sigma != 0 and self.noise_seed is None
+
+    def _certify(self, is_proved: bool, spent: float, budget: float) -> dict[str, Any]:
+        """Return what a claim says of its kind; without a certificate there are no numbers."""
+        if not (self._wants_certificate and is_proved):
+            return {"kind": "empirical"}
+        return {
+            "kind": "certified",
+            "requests": "adaptive",
+            "epsilon": float(self.epsilon),
+            "delta": float(self.delta),
+            "spent": spent,
+            "budget": budget,
+        }
 
     def __sklearn_tags__(self) -> Tags:
         """Dense or sparse numbers; noise makes two fits differ."""

@@ -25,8 +25,7 @@ from typing import Self
 import numpy as np
 from scipy.special import erfcx, ndtr
 
-from letheon.linear._problem import Floats
-from letheon.noise import NoiseSource
+from letheon.noise import Floats, NoiseSource
 
 # More than the rounding errors of the closed forms (below 5e-12 where delta > 1e-300).
 _UP = 1 + 1e-11
@@ -137,17 +136,12 @@ def zcdp_gap(epsilon: float, delta: float) -> float:
     return epsilon / root if root > 0 else 0.0
 
 
-def gaussian_kl(mu: float) -> float:
-    """Return the Kullback-Leibler divergence ``mu²/2`` of N(0, 1) and N(mu, 1); exact."""
-    return mismatch_kl(mu, 0.0, 1)
-
-
 def mismatch_kl(mu: float, log_spread: float, dimension: float) -> float:
     """Return a bound of the Kullback-Leibler divergence, both directions; see `mismatch_delta`.
 
     ``½ [e^t mu² + d (e^t - 1 - t)]``: the divergence is
     ``½ [|v|² + Σ (s_i - 1 - log s_i)]`` with s_i in [e^-t, e^t], and ``e^u - 1 - u`` is largest at
-    u = t. Errs upwards; equals `gaussian_kl` at t = 0.
+    u = t. Errs upwards; equals mu²/2, that of equal covariances, at t = 0.
     """
     _require_laws(mu, log_spread, dimension)
     if log_spread > _LARGEST_SPREAD:

@@ -23,9 +23,8 @@ import scipy.linalg
 import scipy.sparse as sp
 from scipy.linalg import blas, lapack
 
-from letheon.linear._account import block_norms, norm
 from letheon.linear._problem import EPSILON, Floats, Positions, Problem, row_norms
-from letheon.linear._solve import join, split
+from letheon.linear._solve import block_norms, join, norm, split
 from letheon.parallel import one_thread
 from letheon.removal import Opaque
 
@@ -511,7 +510,7 @@ class Products(Opaque):
         goal, n_products = tolerance * norm(G), 0
         while norm(left) > goal and n_products < _MOST_PRODUCTS:
             along = np.asarray(after.X @ direction, np.float64)
-            product = after.ridge * direction + after.X.T @ curved(after, weights, along)
+            product = after.ridge * direction + after.X.T @ after.loss.bend(weights, along)
             n_products += 1
             length = energy / float((direction * product).sum())
             x += length * direction
@@ -522,7 +521,7 @@ class Products(Opaque):
             direction = scaled + (energy / before) * direction
         slope = after.loss.slope
         bend = slope(self.scores + moved, after.y) - slope(self.scores, after.y)
-        bend -= curved(after, weights, moved)
+        bend -= after.loss.bend(weights, moved)
         bend[after.gone] = 0.0
         added = norm(left) + self.spectral * norm(bend)
         return ProductStep(x, moved, added, (n_products + 0.5) * after.pass_flops)
@@ -540,11 +539,3 @@ class Products(Opaque):
             self.scores += moved
         for values in (self.weights, self.scores):
             values[positions] = 0.0
-
-
-def curved(problem: Problem, weights: Floats, scores: Floats) -> Floats:
-    """Second derivatives of the losses, times a change of the scores."""
-    change: Floats = weights * scores
-    if problem.loss.is_joint:
-        change -= weights * change.sum(axis=1, keepdims=True)
-    return change

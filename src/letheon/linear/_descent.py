@@ -17,7 +17,13 @@ from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
 from letheon.inner import require_features
 from letheon.linear import _descent_theory as theory
 from letheon.linear._account import release_code, rounded_up
-from letheon.linear._base import REGULARISERS, LinearClassifier, Trained, linear_facts
+from letheon.linear._base import (
+    NOISE_SCALE,
+    REGULARISERS,
+    LinearClassifier,
+    Trained,
+    linear_facts,
+)
 from letheon.linear._calibrate import Grid
 from letheon.linear._descent_steps import (
     ByResidual,
@@ -33,7 +39,7 @@ from letheon.linear._descent_steps import (
 from letheon.linear._problem import Floats, Problem
 from letheon.noise import NoiseSource, Sealed
 from letheon.removal import Cache, Change, Counts, TrainingRows
-from letheon.validation import Rules
+from letheon.validation import POSITIVE, Either, Interval, OneOf, OrNone, Rules, Whole
 
 _THEOREMS = {
     ("basic", "secret"): "neel2020-theorem-3.1",
@@ -225,13 +231,21 @@ class DescentToDeleteClassifier(LinearClassifier):
     """
 
     facts: ClassVar[MethodFacts] = FACTS
-    _parameter_rules: ClassVar[Rules] = theory.PARAMETER_RULES
+    _parameter_rules: ClassVar[Rules] = {
+        "sigma": OrNone(NOISE_SCALE),
+        # Parts of a smaller delta might not be above 0, and 0 stands for another law of the noise.
+        "delta": Either(OneOf((0,), "0"), Interval(1e-300, 1, closed="left")),
+        "variant": OneOf(("basic", "regularized-strong", "regularized-weak", "distributed")),
+        "state": OneOf(("secret", "published")),
+        "stop": OneOf(("residual", "theorem")),
+        "xi": Interval(1, 4 / 3, expected="a number from 1 to 4/3"),
+        **dict.fromkeys(("iterations", "n_copies"), Whole(1)),
+        **dict.fromkeys(("regulariser", "radius"), OrNone(POSITIVE)),
+    }
 
     variant: str
     state: str
     stop: str
-    epsilon: float
-    delta: float
     sigma: float | None
     iterations: int
     regulariser: float | None
@@ -470,10 +484,6 @@ class DescentToDeleteClassifier(LinearClassifier):
             return distance
         return limit if distance <= limit else inf
 
-    @property
-    def _wants_certificate(self) -> bool:
-        return self.sigma != 0 and self.noise_seed is None
-
     def _grid(self) -> Grid | None:
         return Grid.of_sigma(self.sigma_) if self.sigma_ > 0.0 else None
 
@@ -488,9 +498,6 @@ class DescentToDeleteClassifier(LinearClassifier):
         steps = self.model_.weights / Grid.of_sigma(self.sigma_).step
         return bool((steps == np.rint(steps)).all())
 
-    def _changed_in_place(self) -> tuple[str, ...]:
-        return (*super()._changed_in_place(), "unperturbed_")
-
     def __copy__(self) -> Self:
         """Return a copy with rows and seals of its own: requests wipe them."""
         twin = super().__copy__()
@@ -499,26 +506,19 @@ class DescentToDeleteClassifier(LinearClassifier):
         return twin
 
     def _claim(self) -> Guarantee:
-        is_proved = self.downgraded_ is None and self.distance_ <= self.limit_
-        certified = self._wants_certificate and is_proved and self._is_on_grid
-        return Guarantee(
-            kind="certified" if certified else "empirical",
-            reference=_REFERENCES[self.variant, self.state, self.stop],
-            requests="adaptive" if certified and self.variant != "distributed" else "oblivious",
-            assumptions=self._assumptions(),
-            epsilon=float(self.epsilon) if certified else None,
-            delta=float(self.delta) if certified else None,
-            spent=min(rounded_up(self.distance_), self.limit_) if certified else None,
-            budget=self.limit_ if certified else None,
-            residual_state=self._residue(),
-        )
-
-    def _assumptions(self) -> tuple[str, ...]:
+        is_near = self.downgraded_ is None and self.distance_ <= self.limit_
+        spent = min(rounded_up(self.distance_), self.limit_)
         codes = [REGULARISERS[self.reg], *_SHARED]
         if self.state == "secret":
             codes.append("state-secret")
         codes.append("rows-bounded" if self.stop == "theorem" else "retraining-converges")
-        return tuple(codes)
+        claim = Guarantee(
+            reference=_REFERENCES[self.variant, self.state, self.stop],
+            assumptions=tuple(codes),
+            residual_state=self._residue(),
+            **self._certify(is_near and self._is_on_grid, spent, self.limit_),
+        )
+        return replace(claim, requests="oblivious") if self.variant == "distributed" else claim
 
     def _residue(self) -> tuple[str, ...]:
         known = vars(self)

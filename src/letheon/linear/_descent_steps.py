@@ -1,6 +1,8 @@
-"""Steps of Descent-to-Delete, on all rows and on parts of them.
+"""Steps of Descent-to-Delete, on all rows and on parts of a sample of them.
 
-Rows drawn with replacement that stay so while people leave and come.
+*Parts* (Neel et al. 2021, Algorithms 5 to 7). ``b^2`` rows are drawn with replacement, b =
+floor(n^(xi / 2)), and make b parts of b rows. Noise is added to the mean of the parts' parameters.
+A request exchanges few rows of the sample, and only parts that have one of them go on training.
 
 Rows are known by their rank among those held, so nothing is left of a row but a gap that closes.
 After any sequence of requests that does not depend on the draws, all places are independent and
@@ -14,14 +16,6 @@ Draws come from a `NoiseSource`, by default the operating system, and not from h
 A hash of place and number of rows would repeat itself when that number comes back to an earlier
 value. And whoever knew the seed would see where a fresh fit draws other rows than are found here.
 
-Ways to the optimum of the rows held: plain descent, and steps with a Hessian of earlier rows.
-
-Descent-to-Delete on parts of a bootstrap sample (Neel et al. 2021, Algorithms 5 to 7).
-
-``b^2`` rows are drawn with replacement, b = floor(n^(xi / 2)), and make b parts of b rows. Noise is
-added to the mean of the parts' parameters. A request exchanges few rows of the sample, and only the
-parts that have one of them go on training.
-
 The bound of a part's distance to its own optimum is tracked: a step shrinks it by gamma, and an
 exchange of c rows adds ``2 c L / (mu b)`` before the steps. The steps of the paper are made. If the
 mean of the bounds were still above what the noise hides, all parts make further steps. So the
@@ -34,8 +28,6 @@ from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.linalg
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from letheon.linear._curvature import Block, Curvature, Downdate, change_block, times, woodbury
@@ -45,6 +37,7 @@ from letheon.linear._descent_theory import (
     Plan,
     same_shrinkage,
     steps_between,
+    top_of_gram,
 )
 from letheon.linear._problem import (
     EPSILON,
@@ -100,9 +93,6 @@ _LINEAR_SHARE = 1e-3
 _MOST_REFINEMENTS = 3
 # More new rows than this share of the columns: the Hessian is evaluated anew.
 _MOST_GAINED = 0.25
-_GRAM_ROWS = 65_536
-# With more columns than this no eigenvalue is computed.
-_GRAM_COLUMNS = 2_000
 
 
 def descend(problem: Problem, W: Floats, n_steps: int, shape: Geometry) -> Floats:
@@ -270,24 +260,6 @@ class Gain:
         self._curvature.n_downdates += 1
 
 
-def top_of_gram(X: Any) -> float:
-    """Upper bound of the largest eigenvalue of X'X, rounding included.
-
-    With many columns it is the trace: no random search is as certain as that.
-    """
-    n, d = int(X.shape[0]), int(X.shape[1])
-    trace = float((row_norms(X) ** 2).sum()) * (1 + 1e-9)
-    if d > _GRAM_COLUMNS:
-        return trace
-    total = np.zeros((d, d))
-    for begin in range(0, n, _GRAM_ROWS):
-        rows = X[begin : begin + _GRAM_ROWS].astype(np.float64)
-        product = rows.T @ rows
-        total += product.toarray() if sp.issparse(product) else product
-    top = float(scipy.linalg.eigvalsh(total, subset_by_index=[d - 1, d - 1])[0])
-    return min(top * (1 + 1e-9) + (n + d) * EPSILON * trace, trace)
-
-
 # Share of the hidden distance for what rounding may hide of a measured gradient.
 SHARE_OF_ROUNDING = 0.1
 
@@ -302,67 +274,43 @@ class Trained(Opaque):
 
 
 @dataclass(frozen=True, eq=False)
-class TheoremSolver:
-    """Counted gradient steps; `last` is the number of rows changed since the fit."""
+class PartSolver:
+    """How one part is trained: by counted gradient steps, or without a plan by any optimiser.
 
-    plan: DistributedPlan
-    last: int = 0
+    `limit` is what the mean of the distances, without rounding, must not exceed; `n_changed` the
+    number of rows changed since the fit. The optimiser goes on until the measured gradient says
+    that the optimum is near.
+    """
 
-    @property
-    def limit(self) -> float:
-        """What the mean of the distances, without rounding, must not exceed."""
-        return self.plan.left
+    plan: DistributedPlan | None
+    limit: float
+    max_iter: int = 1
+    n_changed: int = 0
 
-    def train(self, part: Problem) -> Trained:
-        """Train from zero."""
-        far = 2.0 * self.plan.geometry.radius
-        return self._steps(part, np.zeros(part.shape), far, self.plan.training_steps)
+    def train(
+        self, part: Problem, old: Trained | None = None, n_exchanged: int = 0, share: float = 1.0
+    ) -> Trained:
+        """Train from zero or, after rows were exchanged, from the old parameters.
 
-    def update(self, part: Problem, old: Trained, n_changed: int) -> Trained:
-        """Make the steps of the paper."""
-        moved = old.distance + self.plan.part_jolt(n_changed)
-        n_steps = self.plan.update_steps(0, self.last, self.plan.geometry)
-        return self._steps(part, old.W, moved, n_steps)
-
-    def tighten(self, part: Problem, old: Trained, share: float) -> Trained:
-        """Make as many steps as shrink a distance to that share."""
-        n_steps = steps_between(1.0, share, self.plan.geometry)
-        return self._steps(part, old.W, old.distance, n_steps)
-
-    def _steps(self, part: Problem, W: Floats, distance: float, n_steps: int) -> Trained:
+        With a `share` below 1 the old distance shrinks to it.
+        """
+        W = np.zeros(part.shape) if old is None else old.W
+        if self.plan is None:
+            near = self.limit if old is None or share == 1.0 else share * old.distance
+            tolerance = (1 - SHARE_OF_ROUNDING) * min(self.limit, near) * part.ridge
+            solution = minimise(part, start=W, tolerance=tolerance, max_iter=self.max_iter)
+            left = part.distance_bound(solution.gradient, part.gradient_error(solution.W))
+            return Trained(solution.W, left, solution.flops / part.pass_flops)
         shape = self.plan.geometry
+        if old is None:
+            distance, n_steps = 2.0 * shape.radius, self.plan.training_steps
+        elif share == 1.0:
+            distance = old.distance + self.plan.part_jolt(n_exchanged)
+            n_steps = self.plan.update_steps(0, self.n_changed, shape)
+        else:
+            distance, n_steps = old.distance, steps_between(1.0, share, shape)
         W = descend(part, W, n_steps, shape)
         return Trained(W, distance * shape.shrinkage(n_steps), n_steps)
-
-
-@dataclass(frozen=True, eq=False)
-class ResidualSolver:
-    """Any optimiser, until the measured gradient says that the optimum is near."""
-
-    limit: float
-    max_iter: int
-
-    def train(self, part: Problem) -> Trained:
-        """Train from zero."""
-        return self._minimise(part, np.zeros(part.shape), self.limit)
-
-    def update(self, part: Problem, old: Trained, n_changed: int) -> Trained:  # noqa: ARG002
-        """Go on from the old parameters."""
-        return self._minimise(part, old.W, self.limit)
-
-    def tighten(self, part: Problem, old: Trained, share: float) -> Trained:
-        """Go on from the old parameters."""
-        return self._minimise(part, old.W, min(self.limit, share * old.distance))
-
-    def _minimise(self, part: Problem, W: Floats, distance: float) -> Trained:
-        tolerance = (1 - SHARE_OF_ROUNDING) * distance * part.ridge
-        solution = minimise(part, start=W, tolerance=tolerance, max_iter=self.max_iter)
-        left = part.distance_bound(solution.gradient, part.gradient_error(solution.W))
-        return Trained(solution.W, left, solution.flops / part.pass_flops)
-
-
-# How one part is trained.
-PartSolver = TheoremSolver | ResidualSolver
 
 
 @dataclass(frozen=True, eq=False)
@@ -399,52 +347,45 @@ class Made(NamedTuple):
     passes: float
 
 
-def train_parts(whole: Problem, size: int, solver: PartSolver, source: NoiseSource) -> Made:
-    """Draw the sample and train every part; the rows of `whole` have no holes."""
-    ranks = draw(source, (size, size), whole.n_rows)
-    results = [solver.train(part_of(whole, own)) for own in ranks]
-    return _made(whole, np.arange(whole.n_rows), ranks, results, solver)
+def draw_parts(source: NoiseSource, size: int, n_rows: int) -> Drawn:
+    """Return a fresh sample of the rows, for as many parts as a part has rows."""
+    return Drawn(draw(source, (size, size), n_rows), np.ones((size, size), bool))
 
 
-def update_parts(
-    whole: Problem, held: NDArray[np.int64], old: Parts, drawn: Drawn, solver: PartSolver
+def train_parts(
+    whole: Problem,
+    held: NDArray[np.int64],
+    drawn: Drawn,
+    solver: PartSolver,
+    old: Parts | None = None,
 ) -> Made:
-    """Go on with the parts that have other rows than before.
+    """Train every part, or go on with the old parts that have other rows than before.
 
-    `held` are the positions of the rows held, so that rank r is the row at ``held[r]``.
+    `held` are the positions of the rows held, so that rank r is the row at ``held[r]``. All parts
+    make further steps if the mean of the distances asks for it.
     """
     results = []
-    weights, n_changed = old.weights.open(), drawn.changed.sum(axis=1).tolist()
-    for k, own in enumerate(drawn.ranks):
-        result = Trained(weights[k], float(old.distances[k]), 0.0)
-        if n_changed[k]:
-            result = solver.update(part_of(whole, held[own]), result, n_changed[k])
+    for k, n_exchanged in enumerate(drawn.changed.sum(axis=1).tolist()):
+        result = None
+        if old is not None:
+            result = Trained(old.weights.open()[k], float(old.distances[k]), 0.0)
+        if result is None or n_exchanged:
+            result = solver.train(part_of(whole, held[drawn.ranks[k]]), result, n_exchanged)
         results.append(result)
-    return _made(whole, held, drawn.ranks, results, solver)
+    passes = sum(result.passes for result in results)
+    mean = float(np.mean([result.distance for result in results]))
+    if not mean <= solver.limit:
+        pairs, share = zip(drawn.ranks, results, strict=True), solver.limit / mean
+        results = [solver.train(part_of(whole, held[own]), x, share=share) for own, x in pairs]
+        passes += sum(result.passes for result in results)
+    weights = Sealed(np.stack([result.W for result in results]))
+    distances = np.array([result.distance for result in results])
+    return Made(Parts(drawn.ranks, weights, distances), passes)
 
 
 def part_of(whole: Problem, positions: NDArray[np.int64]) -> Problem:
     """Return the problem of the rows at some positions, which may repeat."""
     return Problem(whole.X[positions], whole.y[positions], whole.loss, len(positions), whole.l2)
-
-
-def _made(
-    whole: Problem,
-    held: NDArray[np.int64],
-    ranks: Ranks,
-    results: list[Trained],
-    solver: PartSolver,
-) -> Made:
-    """Return the parts, after further steps of all if the mean of the distances asks for it."""
-    passes = sum(result.passes for result in results)
-    mean = float(np.mean([result.distance for result in results]))
-    if not mean <= solver.limit:
-        pairs, share = zip(ranks, results, strict=True), solver.limit / mean
-        results = [solver.tighten(part_of(whole, held[own]), old, share) for own, old in pairs]
-        passes += sum(result.passes for result in results)
-    weights = Sealed(np.stack([result.W for result in results]))
-    distances = np.array([result.distance for result in results])
-    return Made(Parts(ranks, weights, distances), passes)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -551,11 +492,11 @@ class ByTheorem:
 
     def train(self, problem: Problem, source: NoiseSource) -> Found:  # noqa: ARG002
         """Descend from zero."""
-        top = top_of_gram(problem.X) if self.secret else inf
+        top, plan = top_of_gram(problem.X) if self.secret else inf, self.plan
         actual = self._actual(problem, top)
-        n_steps = same_shrinkage(self.plan.training_steps, self.plan.geometry, actual)
-        W = np.zeros(problem.shape)
-        return self._found(problem, descend(problem, W, n_steps, actual), n_steps, 0, top)
+        n_steps = same_shrinkage(plan.training_steps, plan.geometry, actual)
+        W = descend(problem, np.zeros(problem.shape), n_steps, actual)
+        return self._found(problem, W, n_steps, 0, top)
 
     def update(self, move: Move, kept: Kept, source: NoiseSource) -> Found:  # noqa: ARG002
         """Descend from what is kept."""
@@ -596,31 +537,31 @@ class InParts:
 
     def train(self, problem: Problem, source: NoiseSource) -> Found:
         """Draw and train every copy."""
-        solver = self._solver(0)
-        made = [train_parts(problem, self.size, solver, source) for _ in range(self.n_copies)]
+        n, solver, made = problem.n_rows, self._solver(0), []
+        for _ in range(self.n_copies):
+            drawn = draw_parts(source, self.size, n)
+            made.append(train_parts(problem, np.arange(n), drawn, solver))
         return self._found(problem, made, 0)
 
     def update(self, move: Move, kept: Kept, source: NoiseSource) -> Found:
         """Exchange rows of the samples, and go on with the parts that have them."""
-        n_changed = kept.n_changed + len(move.positions)
-        solver, n_before = self._solver(n_changed), move.before.n_held
-        held = np.flatnonzero(move.alive)
+        n_changed, n_before = kept.n_changed + len(move.positions), move.before.n_held
+        held, made = np.flatnonzero(move.alive), []
         changed = np.searchsorted(held, move.positions)
         if not move.adds:
             held = np.delete(held, changed)
-        made = []
         for parts in kept.parts:
             if move.adds:
                 drawn = after_addition(source, parts.ranks, n_before, len(changed))
             else:
                 drawn = after_removal(source, parts.ranks, changed, n_before)
-            made.append(update_parts(move.after, held, parts, drawn, solver))
+            made.append(train_parts(move.after, held, drawn, self._solver(n_changed), parts))
         return self._found(move.after, made, n_changed)
 
-    def _solver(self, last: int) -> PartSolver:
+    def _solver(self, n_changed: int) -> PartSolver:
         if self.plan is None:
-            return ResidualSolver(self.limit * (1 - SHARE_OF_ROUNDING), self.max_iter)
-        return TheoremSolver(self.plan, last)
+            return PartSolver(None, self.limit * (1 - SHARE_OF_ROUNDING), self.max_iter)
+        return PartSolver(self.plan, self.plan.left, n_changed=n_changed)
 
     def _found(self, whole: Problem, made: list[Made], n_changed: int) -> Found:
         parts = tuple(each.parts for each in made)

@@ -17,18 +17,21 @@ from sys import float_info
 from typing import Any
 
 import numpy as np
+import scipy.linalg
+import scipy.sparse as sp
 
-from letheon.linear._base import NOISE_SCALE
 from letheon.linear._calibrate import Grid, zcdp_gap
 from letheon.linear._model import NORM_ROUNDING
-from letheon.linear._problem import Loss, Problem
-from letheon.validation import POSITIVE, Either, Interval, OneOf, OrNone, Rules, Whole
+from letheon.linear._problem import EPSILON, Loss, Problem, row_norms
 
 # Rounding of a ratio of logarithms must not cost a step.
 _WHOLE = 1e-9
 # More than the growth of a distance by steps that are missing so, and by rounding of formulas.
 _SLACK = 1 + 1e-6
 _UNIT = 2.0**-53
+_GRAM_ROWS = 65_536
+# With more columns than this no eigenvalue is computed.
+_GRAM_COLUMNS = 2_000
 # With a smaller gain per step, in logarithms, no number of steps that a computer makes is enough.
 _LEAST_GAIN = -1e-12
 
@@ -126,6 +129,24 @@ def natural_radius(loss: Loss, strong: float) -> float:
     """Return a radius that no optimum exceeds: (mu / 2)|W*|^2 <= mean loss at W = 0."""
     at_zero = loss.value(np.zeros((1, loss.n_outputs)), np.zeros(1, np.int64))
     return sqrt(2.0 * at_zero / strong)
+
+
+def top_of_gram(X: Any) -> float:
+    """Upper bound of the largest eigenvalue of X'X, rounding included.
+
+    With many columns it is the trace: no random search is as certain as that.
+    """
+    n, d = int(X.shape[0]), int(X.shape[1])
+    trace = float((row_norms(X) ** 2).sum()) * (1 + 1e-9)
+    if d > _GRAM_COLUMNS:
+        return trace
+    total = np.zeros((d, d))
+    for begin in range(0, n, _GRAM_ROWS):
+        rows = X[begin : begin + _GRAM_ROWS].astype(np.float64)
+        product = rows.T @ rows
+        total += product.toarray() if sp.issparse(product) else product
+    top = float(scipy.linalg.eigvalsh(total, subset_by_index=[d - 1, d - 1])[0])
+    return min(top * (1 + 1e-9) + (n + d) * EPSILON * trace, trace)
 
 
 def steps_between(far: float, near: float, shape: Geometry) -> int:
@@ -428,17 +449,6 @@ REGULARIZED = ("regularized-strong", "regularized-weak")
 
 # Noise of the residual stop where nobody says: one step per request is then usually enough.
 _SIGMA = 0.01
-PARAMETER_RULES: Rules = {
-    "sigma": OrNone(NOISE_SCALE),
-    # Parts of a smaller delta might not be above 0, and 0 stands for another law of the noise.
-    "delta": Either(OneOf((0,), "0"), Interval(1e-300, 1, closed="left")),
-    "variant": OneOf(("basic", "regularized-strong", "regularized-weak", "distributed")),
-    "state": OneOf(("secret", "published")),
-    "stop": OneOf(("residual", "theorem")),
-    "xi": Interval(1, 4 / 3, expected="a number from 1 to 4/3"),
-    **dict.fromkeys(("iterations", "n_copies"), Whole(1)),
-    **dict.fromkeys(("regulariser", "radius"), OrNone(POSITIVE)),
-}
 
 
 def check_combination(model: Any) -> None:

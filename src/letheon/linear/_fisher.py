@@ -12,11 +12,11 @@ from letheon.data import SlotRows
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.linear._account import batches_and_noise, release_code, rounded_up
 from letheon.linear._base import (
+    AS_FITTED,
     REGULARISERS,
     LinearClassifier,
     Trained,
     linear_facts,
-    require_batch_size,
     unconverged,
 )
 from letheon.linear._calibrate import Grid
@@ -57,7 +57,6 @@ FACTS = linear_facts(
     search_ranges=batches_and_noise,
 )
 
-_AS_FITTED = "as fitted"
 _SHARED = (
     "strongly-convex",
     "intercept-regularised",
@@ -212,8 +211,6 @@ class FisherClassifier(LinearClassifier):
         "state": OneOf(("published", "secret")),
     }
 
-    epsilon: float
-    delta: float
     sigma: float
     covariance: str
     state: str
@@ -247,7 +244,7 @@ class FisherClassifier(LinearClassifier):
         set_parameters(self, locals())
 
     def forget(
-        self, ids: Any, *, digest: bool = False, batch_size: int | str | None = _AS_FITTED
+        self, ids: Any, *, digest: bool = False, batch_size: int | str | None = AS_FITTED
     ) -> Receipt:
         """Remove every row of these people; see `ForgetMixin.forget`.
 
@@ -265,7 +262,7 @@ class FisherClassifier(LinearClassifier):
         Receipt
             `rebuilt` counts polishes, Hessians and retrains, where there were any.
         """
-        size = self.batch_size if batch_size == _AS_FITTED else batch_size
+        size = self.batch_size if batch_size == AS_FITTED else batch_size
         return self._answer_request(ids, digest, partial(self._prepare, batch_size=size))
 
     def settle(self) -> Self:
@@ -364,10 +361,6 @@ class FisherClassifier(LinearClassifier):
             )
 
     @property
-    def _wants_certificate(self) -> bool:
-        return self.sigma > 0.0 and self.noise_seed is None
-
-    @property
     def _is_shaped(self) -> bool:
         return self.sigma > 0.0 and self.covariance == "fisher"
 
@@ -396,11 +389,6 @@ class FisherClassifier(LinearClassifier):
         if roots is None:
             return grid.release(W, source)
         return grid.release_with(W, draw_noise(roots, source).reshape(W.shape, order="F"))
-
-    def _prepare(self, removal: Removal, **options: Any) -> Change:
-        if options.get("batch_size") is not None:
-            require_batch_size(options["batch_size"], removal.n_rows)
-        return super()._prepare(removal, **options)
 
     def _remove(self, removal: Removal, counts: Counts, **options: Any) -> Change:
         batch_size = options.get("batch_size")
@@ -494,9 +482,6 @@ class FisherClassifier(LinearClassifier):
         wipe = partial(_wipe, self.rows_, positions, expansion)
         return Change(attributes, outcome, (walk.fisher.apply, wipe, *self._wipes()))
 
-    def _changed_in_place(self) -> tuple[str, ...]:
-        return (*super()._changed_in_place(), "optimum_")
-
     def _retrain(self, positions: Positions, walk: Walk | None = None) -> Change:
         """Retrain with fresh noise; `walk` is what was tried before."""
         rebuilt = {**(walk.rebuilt if walk else {}), "retrains": 1}
@@ -505,17 +490,11 @@ class FisherClassifier(LinearClassifier):
     def _claim(self) -> Guarantee:
         # What is not known, or read from a file of an earlier version, is not at most 1.
         is_proved = self.downgraded_ is None and self.account_.used <= 1.0
-        certified = self._wants_certificate and is_proved
         return Guarantee(
-            kind="certified" if certified else "empirical",
             reference="Golatkar et al. 2020, with a proved bound of means and covariances",
-            requests=FACTS.requests if certified else "oblivious",
             assumptions=(REGULARISERS[self.reg], *_SHARED),
-            epsilon=float(self.epsilon) if certified else None,
-            delta=float(self.delta) if certified else None,
-            spent=self.account_.used if certified else None,
-            budget=1.0 if certified else None,
             residual_state=_RESIDUAL_STATE[self.state],
+            **self._certify(is_proved, self.account_.used, 1.0),
         )
 
 

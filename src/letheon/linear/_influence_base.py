@@ -22,10 +22,10 @@ from letheon.linear._account import (
     ObjectiveNoise,
     OutputNoise,
     batches_and_noise,
-    norm,
     release_code,
 )
 from letheon.linear._base import (
+    AS_FITTED,
     REGULARISERS,
     LinearBase,
     Trained,
@@ -46,7 +46,7 @@ from letheon.linear._newton import (
     without_rows,
 )
 from letheon.linear._problem import Floats, Positions, Problem, ridge_of, rows_in_double
-from letheon.linear._solve import DENSE_LIMIT, block_size, finished, is_dense, minimise
+from letheon.linear._solve import DENSE_LIMIT, block_size, finished, is_dense, minimise, norm
 from letheon.noise import NoiseSource, Sealed
 from letheon.receipt import Receipt
 from letheon.removal import Cache, Change, Counts, TrainingRows
@@ -67,8 +67,6 @@ FACTS = linear_facts(
     noise=release_code,
     search_ranges=batches_and_noise,
 )
-
-_AS_FITTED = "as fitted"
 
 _REFERENCE = "Newton removal after Guo et al. 2020, released with discrete Gaussian noise"
 _REFERENCE_PURE = "Newton removal after Guo et al. 2020, released with discrete Laplace noise"
@@ -106,8 +104,6 @@ class InfluenceBase(LinearBase):
     _parameter_rules: ClassVar[Rules] = {"bound": OneOf(BOUNDS), "mechanism": OneOf(MECHANISMS)}
 
     sigma: float
-    epsilon: float
-    delta: float
     bound: str
     batch_size: int | None
     data_free: bool
@@ -125,7 +121,7 @@ class InfluenceBase(LinearBase):
         *,
         X: Any = None,
         y: Any = None,
-        batch_size: int | str | None = _AS_FITTED,
+        batch_size: int | str | None = AS_FITTED,
         digest: bool = False,
     ) -> Receipt:
         """Remove every row of these people; see `ForgetMixin.forget`.
@@ -154,7 +150,7 @@ class InfluenceBase(LinearBase):
         BudgetSpentError
             With ``data_free=True``: the certificate does not cover this removal.
         """
-        size = self.batch_size if batch_size == _AS_FITTED else batch_size
+        size = self.batch_size if batch_size == AS_FITTED else batch_size
         options = {"batch_size": size, "X": X, "y": y}
         return self._answer_request(ids, digest, partial(self._prepare, **options))
 
@@ -242,30 +238,20 @@ class InfluenceBase(LinearBase):
 
     @property
     def _wants_certificate(self) -> bool:
-        return self.sigma > 0.0 and self.noise_seed is None and self.mechanism == "output"
-
-    @property
-    def _reference(self) -> str:
-        if self.sigma == 0.0 or self.noise_seed is not None:
-            return _REFERENCE_WITHOUT_NOISE
-        if self.mechanism == "objective":
-            return _REFERENCE_OBJECTIVE
-        return _REFERENCE if self.delta > 0.0 else _REFERENCE_PURE
+        return super()._wants_certificate and self.mechanism == "output"
 
     def _claim(self) -> Guarantee:
-        account = self.account_
+        account, reference = self.account_, _REFERENCE if self.delta > 0.0 else _REFERENCE_PURE
+        if not super()._wants_certificate:
+            reference = _REFERENCE_WITHOUT_NOISE
+        elif self.mechanism == "objective":
+            reference = _REFERENCE_OBJECTIVE
         is_proved = self.downgraded_ is None and account.is_covered
-        certified = self._wants_certificate and is_proved
         return Guarantee(
-            kind="certified" if certified else "empirical",
-            reference=self._reference,
-            requests=FACTS.requests if certified else "oblivious",
+            reference=reference,
             assumptions=(REGULARISERS[self.reg], *_SHARED),
-            epsilon=float(self.epsilon) if certified else None,
-            delta=float(self.delta) if certified else None,
-            spent=account.shown if certified else None,
-            budget=account.limit if certified else None,
             residual_state=_RESIDUAL_STATE["stored" if self.data_free else "in memory"],
+            **self._certify(is_proved, account.shown, account.limit),
         )
 
     def _account(self, setting: Setting) -> Account:
@@ -273,9 +259,6 @@ class InfluenceBase(LinearBase):
         tolerance, size = self.tol * setting.n_left, self.weights_.open().size
         limits = self._mechanism().limits(setting.ridge_after, tolerance, size)
         return self.account_.limited(limits.removal)
-
-    def _changed_in_place(self) -> tuple[str, ...]:
-        return (*super()._changed_in_place(), "weights_")
 
     def _mechanism(self) -> Mechanism:
         """Return how this model hides what a removal leaves."""
@@ -302,9 +285,9 @@ class InfluenceBase(LinearBase):
 
     def _prepare(self, removal: Removal, **options: Any) -> Change:
         X, y, batch_size = (options.pop(name, None) for name in ("X", "y", "batch_size"))
-        if batch_size is not None:
-            require_batch_size(batch_size, removal.n_rows)
         if self.data_free:
+            if batch_size is not None:
+                require_batch_size(batch_size, removal.n_rows)
             with self._threads(removal):
                 return self._remove_brought(removal, X, y, batch_size)
         if X is not None or y is not None:

@@ -28,10 +28,10 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from letheon.data import SlotRows
-from letheon.linear._account import Account, block_norms, concordant_bound, lipschitz_bound, norm
+from letheon.linear._account import Account, concordant_bound, lipschitz_bound
 from letheon.linear._curvature import Block, Curvature, Downdate, Step
 from letheon.linear._problem import Floats, Loss, Problem, n_stored, roots_of, slope_sum
-from letheon.linear._solve import DENSE_LIMIT, minimise
+from letheon.linear._solve import DENSE_LIMIT, block_norms, minimise, norm
 from letheon.parallel import one_thread
 from letheon.removal import Cache, Opaque
 

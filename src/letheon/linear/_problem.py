@@ -34,7 +34,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.special import expit, logsumexp, softmax
 
-from letheon.removal import Opaque, opaque_repr
+from letheon.removal import Opaque
 
 Floats = NDArray[np.float64]
 
@@ -63,6 +63,13 @@ class Loss(ABC):
     @abstractmethod
     def curvature(self, Z: Floats, y: NDArray[Any]) -> Floats:
         """Second derivatives, shape (n, K); of a joint loss the numbers they are made of."""
+
+    def bend(self, curvature: Floats, scores: Floats) -> Floats:
+        """Second derivatives times a change of the scores, from what `curvature` returned."""
+        change: Floats = curvature * scores
+        if self.is_joint:
+            change -= curvature * change.sum(axis=1, keepdims=True)
+        return change
 
     def root(self, curvature: Floats) -> Floats:
         """Factors L, shape (n, K, r), with D^2 l = L L' per row; of a joint loss only."""
@@ -393,10 +400,8 @@ class Problem(Opaque):
         after score). Forms d x d matrices; see `hessian_product` for many columns.
         """
         d, K = self.shape
-        if self.loss.is_joint:
-            blocks = [np.zeros((K * d, K * d))]
-        else:
-            blocks = [np.zeros((d, d)) for _ in range(K)]
+        size, n_blocks = (K * d, 1) if self.loss.is_joint else (d, K)
+        blocks = [np.zeros((size, size)) for _ in range(n_blocks)]
         for block in self._blocks(_HESSIAN_ROWS):
             curvature = self.loss.curvature(block.scores(W), block.y)
             curvature[block.gone] = 0.0
@@ -431,10 +436,7 @@ class Problem(Opaque):
         """Hessian times V, shape (d, K), from the rows and what `curvature` returned."""
         product = self.ridge * V
         for block in self._blocks():
-            weights = curvature[block.where]
-            change = weights * (block.rows @ V)
-            if self.loss.is_joint:
-                change -= weights * change.sum(axis=1, keepdims=True)
+            change = self.loss.bend(curvature[block.where], block.rows @ V)
             product += block.rows.T @ change
         return product
 
@@ -487,7 +489,8 @@ class Problem(Opaque):
                     blocks[0][j * d : (j + 1) * d, k * d : (k + 1) * d] += part.T
 
 
-class GradientErrors(NamedTuple):
+@dataclass(frozen=True, eq=False, repr=False)
+class GradientErrors(Opaque):
     """Bounds of what rounding hides of a gradient: `fixed`, and more per unit of |W|."""
 
     fixed: float
@@ -496,9 +499,6 @@ class GradientErrors(NamedTuple):
     def at(self, W: Floats) -> float:
         """Return the bound at W."""
         return self.fixed + self.per_size * float(np.linalg.norm(W))
-
-    def __repr__(self) -> str:
-        return opaque_repr(self)
 
 
 class _Block(NamedTuple):

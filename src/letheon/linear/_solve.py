@@ -1,14 +1,15 @@
 """Solvers of the regularised problem, to a stated gradient and not to a stated change."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from math import sqrt
 
 import numpy as np
 import scipy.linalg
 from scipy.optimize import fmin_l_bfgs_b
 
 from letheon.linear._problem import Floats, Problem, n_stored
-from letheon.removal import opaque_repr
+from letheon.removal import Opaque
 
 # Above this size of a block no matrix of that size is formed.
 DENSE_LIMIT = 5000
@@ -22,16 +23,14 @@ _MOST_HALVINGS = 40
 _MOST_IDLE = 3
 
 
-class Solution(NamedTuple):
+@dataclass(frozen=True, eq=False, repr=False)
+class Solution(Opaque):
     """Parameters, the gradient there, and work done in operations."""
 
     W: Floats
     gradient: Floats
     flops: float
     n_iter: int = 1
-
-    def __repr__(self) -> str:
-        return opaque_repr(self)
 
     @property
     def residual(self) -> float:
@@ -65,7 +64,7 @@ def minimise(
         return rough
     # L-BFGS stalls where values no longer tell points apart; gradients still do.
     fine = newton(problem, rough.W, tolerance, min(max_iter, 20))
-    return fine._replace(flops=fine.flops + rough.flops, n_iter=fine.n_iter + rough.n_iter)
+    return replace(fine, flops=fine.flops + rough.flops, n_iter=fine.n_iter + rough.n_iter)
 
 
 def quasi_newton(problem: Problem, W: Floats, tolerance: float, max_iter: int) -> Solution:
@@ -117,7 +116,7 @@ def finished(problem: Problem, solution: Solution, solve: Callable[[Floats], Flo
     gradient = problem.gradient(W)
     flops = solution.flops + problem.pass_flops
     if np.linalg.norm(gradient) >= solution.residual:
-        return solution._replace(flops=flops)
+        return replace(solution, flops=flops)
     return Solution(W, gradient, flops, solution.n_iter + 1)
 
 
@@ -175,6 +174,19 @@ def join(columns: list[Floats], shape: tuple[int, int]) -> Floats:
     """Return vectors per Hessian block as parameters."""
     flat = columns[0] if len(columns) == 1 else np.concatenate(columns)
     return flat.reshape(shape, order="F")
+
+
+def norm(change: Floats) -> float:
+    """Frobenius norm of parameters; quicker than NumPy's on small ones."""
+    return sqrt(float(np.vdot(change, change)))
+
+
+def block_norms(change: Floats, n_blocks: int) -> list[float]:
+    """Norm of a change of parameters per block of the Hessian."""
+    if n_blocks == 1:
+        return [norm(change)]
+    squares: list[float] = np.einsum("dk,dk->k", change, change).tolist()
+    return [sqrt(square) for square in squares]
 
 
 def _line_search(

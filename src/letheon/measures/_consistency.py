@@ -23,6 +23,7 @@ from letheon.measures._measure import (
     make_measure,
     norm,
     predictions,
+    require_labels,
     require_one_kind,
     require_same_length,
 )
@@ -183,15 +184,10 @@ def output_consistency(
     unlearned = predictions("pred_unlearned", pred_unlearned)
     naive = predictions("pred_naive", pred_naive)
     require_same_length(pred_unlearned=unlearned, pred_naive=naive)
-    for name, values in (("pred_unlearned", unlearned), ("pred_naive", naive)):
-        if values.ndim != 1:
-            raise ValueError(f"{name} must be one label per row, not shape {values.shape}")
-        if values.dtype.kind == "f" and (values != np.round(values)).any():
-            raise ValueError(
-                f"{name} holds fractions: equality of predictions is a measure for classifiers; "
-                "for regression compare a metric with `effectiveness`"
-            )
-    require_one_kind("labels", unlearned, naive)
+    if unlearned.ndim != 1 or naive.ndim != 1:
+        raise ValueError(f"one label per row is needed, not {unlearned.shape} and {naive.shape}")
+    hint = "for regression compare a metric with `effectiveness`"
+    require_labels(hint, pred_unlearned=unlearned, pred_naive=naive)
     return _agreement("output consistency", unlearned == naive, confidence)
 
 

@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TypedDict
 
 import numpy as np
@@ -67,7 +68,13 @@ def bootstrap(
     rng = np.random.default_rng(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        draws = np.array([_tried(statistic, rng.integers(n, size=n)) for _ in range(n_resamples)])
+        values = []
+        for _ in range(n_resamples):
+            rows = rng.integers(n, size=n)
+            # a metric may be undefined on these rows
+            with suppress(ValueError):
+                values.append(float(statistic(rows)))
+    draws = np.array(values)
     draws = draws[np.isfinite(draws)]
     if draws.size < _USABLE * n_resamples or np.ptp(draws) == 0:
         return None
@@ -75,14 +82,6 @@ def bootstrap(
     tail = float(ndtr(-t * math.sqrt(n / (n - 1))))
     low, high = np.quantile(draws, [tail, 1 - tail], method="weibull")
     return min(float(low), value), max(float(high), value)
-
-
-def _tried(statistic: Callable[[Rows], float], rows: Rows) -> float:
-    """Return the statistic, or NaN where the metric is not defined on these rows."""
-    try:
-        return float(statistic(rows))
-    except ValueError:
-        return math.nan
 
 
 def ratio_of_means(
@@ -106,10 +105,15 @@ def ratio_of_means(
     for sign, sample, scale in zip(signs, samples, scales, strict=False):
         rows = sample / scale
         mean, variance = _log_mean(rows[None])
-        means, drawn = _resample(rows, n_resamples, rng)
-        value, draws = value + sign * float(mean[0]), draws + sign * (means - mean)
+        value += sign * float(mean[0])
         variances.append(float(variance[0]))
-        spreads = spreads + drawn
+        size = max(_BLOCK // rows.size, 1)
+        for start in range(0, n_resamples, size):
+            block = slice(start, min(start + size, n_resamples))
+            drawn = rng.integers(rows.size, size=(block.stop - start, rows.size))
+            means, of_means = _log_mean(rows[drawn])
+            draws[block] += sign * (means - mean)
+            spreads[block] += of_means
     error, has_mean = math.sqrt(sum(variances)), np.isfinite(draws)
     if error <= _ROUNDING or np.mean(has_mean) < _USABLE:
         return None
@@ -130,17 +134,6 @@ def _log_mean(rows: Floats) -> tuple[Floats, Floats]:
     means = rows.mean(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.log(means), rows.var(axis=1, ddof=1) / means**2 / rows.shape[1]
-
-
-def _resample(rows: Floats, n_resamples: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """Return `_log_mean` of resamples."""
-    n, parts = rows.size, []
-    size = max(_BLOCK // n, 1)
-    for start in range(0, n_resamples, size):
-        drawn = rng.integers(n, size=(min(size, n_resamples - start), n))
-        parts.append(_log_mean(rows[drawn]))
-    logs, variances = zip(*parts, strict=True)
-    return np.concatenate(logs), np.concatenate(variances)
 
 
 def doubt_about(values: Floats, fewest: int, what: str) -> str:
@@ -168,10 +161,8 @@ def fold(interval: Interval | None) -> Interval | None:
     """
     if interval is None:
         return None
-    low, high = interval
-    if low <= 0 <= high:
-        return 0.0, max(-low, high)
-    return min(abs(low), abs(high)), max(abs(low), abs(high))
+    least, most = sorted(map(abs, interval))
+    return (0.0 if interval[0] <= 0 <= interval[1] else least), most
 
 
 def clopper_pearson(successes: float, n: float, confidence: float) -> Interval:

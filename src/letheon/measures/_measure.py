@@ -62,6 +62,14 @@ def require_one_kind(what: str, first: NDArray[Any], second: NDArray[Any]) -> No
         raise ValueError(f"the {what} of one model are strings and those of the other are not")
 
 
+def require_labels(hint: str, **arrays: NDArray[Any]) -> None:
+    """Refuse numbers with fractions, and texts beside numbers."""
+    for name, values in arrays.items():
+        if values.dtype.kind == "f" and (values != np.round(values)).any():
+            raise ValueError(f"{name} holds fractions, not labels; {hint}")
+    require_one_kind("labels", *arrays.values())
+
+
 def norm(values: Floats) -> float:
     """Return the Euclidean norm; scaled first, so that squares neither overflow nor vanish."""
     scale = float(abs(values).max())

@@ -82,29 +82,27 @@ def efficiency(
     ratio = float(naive.mean()) / float(unlearn.mean())
     doubt = doubt_about(unlearn, _FEWEST_REMOVALS, "timings of removals")
     doubt = doubt or doubt_about(naive, _FEWEST_RETRAINS, "timings of retrains")
-    doubt = doubt or _doubt_of_spread(naive) or _doubt_of_order(unlearn)
+    doubt = doubt or _doubt_of_spread_or_order(naive, unlearn)
     return make_measure(
         "efficiency", ratio, interval, unlearn.size, confidence=confidence, doubt=doubt
     )
 
 
-def _doubt_of_spread(times: Floats) -> str:
-    """Return a doubt where a few retrains differ: they do not show how skewed their times are."""
-    if times.size >= _FEWEST_REMOVALS or float(np.std(np.log(times), ddof=1)) <= _MOST_SPREAD:
-        return ""
-    return (
-        f"only {times.size} timings of retrains, which differ by much, and {_FEWEST_REMOVALS} are "
-        "needed: the interval may be too narrow"
-    )
+def _doubt_of_spread_or_order(naive: Floats, unlearn: Floats) -> str:
+    """Return a doubt where a few retrains differ, or where removals that are neighbours are alike.
 
-
-def _doubt_of_order(times: Floats) -> str:
-    """Return a doubt where neighbours are more alike than in 49 of 50 independent samples."""
-    gaps = np.log(times) - np.log(times).mean()
+    Few do not show how skewed their times are. Alike: more than in 49 of 50 independent samples.
+    """
+    if naive.size < _FEWEST_REMOVALS and float(np.std(np.log(naive), ddof=1)) > _MOST_SPREAD:
+        return (
+            f"only {naive.size} timings of retrains, which differ by much, and "
+            f"{_FEWEST_REMOVALS} are needed: the interval may be too narrow"
+        )
+    gaps = np.log(unlearn) - np.log(unlearn).mean()
     spread = float(gaps @ gaps)
-    if spread == 0 or float(gaps[1:] @ gaps[:-1]) <= 2 / math.sqrt(times.size) * spread:
-        return ""
-    return "timings that follow each other are alike: the interval may be too narrow"
+    if spread > 0 and float(gaps[1:] @ gaps[:-1]) > 2 / math.sqrt(unlearn.size) * spread:
+        return "timings that follow each other are alike: the interval may be too narrow"
+    return ""
 
 
 Metric = Callable[[Any, Any], Any]

@@ -21,7 +21,7 @@ from letheon.measures._measure import (
     from_plain,
     make_measure,
     predictions,
-    require_one_kind,
+    require_labels,
 )
 
 Law = Literal["labels", "gaussian", "free"]
@@ -109,13 +109,9 @@ def _coded(unlearned: ArrayLike, naive: ArrayLike, law: Law) -> tuple[Draws, Dra
             f"draws must have shape (models, rows) with the same rows, not {p.shape} and {q.shape}"
         )
     if law != "labels":
-        if not (np.isfinite(p.astype(float)).all() and np.isfinite(q.astype(float)).all()):
-            raise ValueError("draws contain infinite numbers")
-        return p.astype(np.float64), q.astype(np.float64)
-    for draws in (p, q):
-        if draws.dtype.kind == "f" and (draws != np.round(draws)).any():
-            raise ValueError("draws hold fractions, not labels; use law='gaussian' or 'free'")
-    require_one_kind("labels", p, q)
+        p = as_numbers("draws_unlearned", p, "numbers", ndim=2)
+        return p, as_numbers("draws_naive", q, "numbers", ndim=2)
+    require_labels("use law='gaussian' or 'free'", draws_unlearned=p, draws_naive=q)
     labels, codes = np.unique(np.concatenate([p, q]), return_inverse=True)
     hot = np.eye(len(labels))[codes.reshape(len(p) + len(q), -1)]
     return hot[: len(p)], hot[len(p) :]

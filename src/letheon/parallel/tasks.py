@@ -7,19 +7,13 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import takewhile
-from typing import Any, SupportsIndex
+from typing import Any, NamedTuple, SupportsIndex
 from weakref import WeakSet
 
 import joblib
 from joblib.parallel import get_active_backend
 
 from letheon.parallel.threads import one_thread
-
-
-def _writable(buffer: Any) -> Any:
-    """Return `buffer`, or a copy of it if it may not be written to."""
-    view = memoryview(buffer)
-    return bytearray(view) if view.readonly else view
 
 
 class Parcel:
@@ -58,7 +52,8 @@ class Parcel:
 
     def open(self) -> Any:
         """Return the value; its arrays can be written to."""
-        buffers = [_writable(buffer) for buffer in self._buffers]
+        views = [memoryview(buffer) for buffer in self._buffers]
+        buffers = [bytearray(view) if view.readonly else view for view in views]
         # Between processes of one run, like every joblib backend; never from a file.
         return pickle.loads(self._head, buffers=buffers)  # noqa: S301
 
@@ -193,18 +188,6 @@ def _comes_from(backend: object, package: str) -> bool:
     return any(module.startswith(package + ".") for module in modules)
 
 
-def _run_local(
-    function: Callable[..., Any],
-    payloads: Sequence[tuple[Any, ...]],
-    n_jobs: int,
-    shared: tuple[Any, ...],
-) -> list[Any]:
-    task = joblib.delayed(_Task(function))
-    # max_nbytes=None: rows of people are not written to files that workers map.
-    parallel = joblib.Parallel(n_jobs=n_jobs, batch_size=1, max_nbytes=None)
-    return list(parallel(task(*shared, *payload) for payload in payloads))
-
-
 def _run_remote(
     task: _RemoteTask, shared: _Sent, sent: Iterable[_Sent], n_jobs: int, **options: Any
 ) -> Iterator[Any]:
@@ -217,53 +200,104 @@ def _run_remote(
         yield parcel.open()
 
 
-def _run_ray(
-    function: Callable[..., Any],
-    payloads: Sequence[tuple[Any, ...]],
-    n_jobs: int,
-    shared: tuple[Any, ...],
-    given: dict[str, Any] | None,
-) -> list[Any]:
-    """Run the tasks, and those that were lost with a node again, a few times."""
-    results: list[Any] = [_Lost("not run")] * len(payloads)
-    for attempt in range(_TRIES):
-        if attempt:
-            time.sleep(_PAUSE * 2 ** (attempt - 1))
-            n_jobs = min(n_jobs, _cpus_left())
-        missing = [number for number, one in enumerate(results) if isinstance(one, _Lost)]
-        wanted = [payloads[number] for number in missing]
-        found = _try_ray(function, wanted, n_jobs, shared, given)
-        for number, one in zip(missing, found, strict=True):
-            results[number] = one
-        if not any(isinstance(one, _Lost) for one in found):
-            return results
-    loss = next(one for one in results if isinstance(one, _Lost))
-    raise ConnectionError(
-        f"{_TRIES} times in a row tasks were lost with their node, the last time by {loss}; "
-        "see whether the nodes of the Ray cluster stay up, and run it again"
-    )
+class _Run(NamedTuple):
+    """A function and the arguments of each of its tasks, and how to run them somewhere."""
 
+    function: Callable[..., Any]
+    payloads: Sequence[tuple[Any, ...]]
+    shared: tuple[Any, ...]
+    n_jobs: int
+    ray_arguments: dict[str, Any] | None = None
 
-def _try_ray(
-    function: Callable[..., Any],
-    payloads: Sequence[tuple[Any, ...]],
-    n_jobs: int,
-    shared: tuple[Any, ...],
-    given: dict[str, Any] | None,
-) -> list[Any]:
-    """Run the tasks once; those that were lost are `_Lost`, which are all if the run was lost."""
-    import ray
+    def here(self) -> list[Any]:
+        task = _Task(self.function)
+        return [task(*self.shared, *payload) for payload in self.payloads]
 
-    if n_jobs < 2:  # joblib runs one worker's share here
-        return [_Task(function)(*shared, *payload) for payload in payloads]
-    try:
-        return _run_ray_once(function, payloads, n_jobs, shared, given)
-    except (ray.exceptions.RayError, ValueError) as error:
-        # Ray refuses a pool of more workers than there are CPUs, as after a loss.
-        is_smaller = isinstance(error, ValueError) and _count_cpus() < n_jobs
-        if not (is_smaller or _is_loss(error)):
-            raise
-        return [_Lost(f"{type(error).__name__}: {error}")] * len(payloads)
+    def locally(self) -> list[Any]:
+        task = joblib.delayed(_Task(self.function))
+        # max_nbytes=None: rows of people are not written to files that workers map.
+        parallel = joblib.Parallel(n_jobs=self.n_jobs, batch_size=1, max_nbytes=None)
+        return list(parallel(task(*self.shared, *payload) for payload in self.payloads))
+
+    def on_ray(self) -> list[Any]:
+        """Run the tasks, and those that were lost with a node again, a few times."""
+        results: list[Any] = [_Lost("not run")] * len(self.payloads)
+        n_jobs = self.n_jobs
+        for attempt in range(_TRIES):
+            if attempt:
+                time.sleep(_PAUSE * 2 ** (attempt - 1))
+                n_jobs = min(n_jobs, _cpus_left())
+            missing = [number for number, one in enumerate(results) if isinstance(one, _Lost)]
+            wanted = [self.payloads[number] for number in missing]
+            answers = self._replace(payloads=wanted, n_jobs=n_jobs)._try_ray()
+            for number, answer in zip(missing, answers, strict=True):
+                results[number] = answer
+            if not any(isinstance(answer, _Lost) for answer in answers):
+                return results
+        loss = next(one for one in results if isinstance(one, _Lost))
+        raise ConnectionError(
+            f"{_TRIES} times in a row tasks were lost with their node, the last time by {loss}; "
+            "see whether the nodes of the Ray cluster stay up, and run it again"
+        )
+
+    def _try_ray(self) -> list[Any]:
+        """Run the tasks once; those that were lost are `_Lost`, all if the run was lost."""
+        import ray
+
+        if self.n_jobs < 2:  # joblib runs one worker's share here
+            return self.here()
+        try:
+            return self._run_ray_once()
+        except (ray.exceptions.RayError, ValueError) as error:
+            # Ray refuses a pool of more workers than there are CPUs, as after a loss.
+            is_smaller = isinstance(error, ValueError) and _count_cpus() < self.n_jobs
+            if not (is_smaller or _is_loss(error)):
+                raise
+            return [_Lost(f"{type(error).__name__}: {error}")] * len(self.payloads)
+
+    def _run_ray_once(self) -> list[Any]:
+        import ray
+
+        # Weak: the store frees each payload as soon as its task has run.
+        stored: WeakSet[_Stored] = WeakSet()
+
+        def store(values: tuple[Any, ...]) -> _Stored:
+            item = _Stored(ray.put(Parcel.pack(values)))
+            stored.add(item)
+            return item
+
+        task = _RayTask(self.function)
+        arguments = {**_RAY_ARGUMENTS, **(self.ray_arguments or {})}
+        # In the store, what is shared goes to each node once, and its tasks look at one memory.
+        common = store(self.shared)
+        sent = (store(payload) for payload in self.payloads)
+        try:
+            return list(_run_remote(task, common, sent, self.n_jobs, ray_remote_args=arguments))
+        finally:
+            for item in stored:
+                item.reference = None
+
+    def on_dask(self) -> list[Any]:
+        import dask
+
+        errors: list[Exception] = []
+        results = []
+        # No more payloads once a task has failed.
+        sent = (Parcel.pack(values) for values in takewhile(lambda _: not errors, self.payloads))
+        # Payloads are part of their tasks, so that the scheduler can send them to another worker
+        # when one dies; Dask's advice to scatter large data would lose them with it. After a
+        # failed run joblib's backend keeps its tasks, and with them rows, on the scheduler: no run
+        # fails.
+        task, shared = _CaughtTask(self.function), Parcel.pack(self.shared)
+        with dask.config.set({"distributed.admin.large-graph-warning-threshold": sys.maxsize}):
+            for result, error in _run_remote(
+                task, shared, sent, self.n_jobs, return_as="generator"
+            ):
+                results.append(result)
+                errors.extend([error] if error else [])
+        if errors:
+            raise errors[0]
+        return results
 
 
 def _cpus_left() -> int:
@@ -278,60 +312,6 @@ def _count_cpus() -> int:
     import ray
 
     return int(ray.cluster_resources().get("CPU", 0))
-
-
-def _run_ray_once(
-    function: Callable[..., Any],
-    payloads: Sequence[tuple[Any, ...]],
-    n_jobs: int,
-    shared: tuple[Any, ...],
-    given: dict[str, Any] | None,
-) -> list[Any]:
-    import ray
-
-    # Weak: the store frees each payload as soon as its task has run.
-    stored: WeakSet[_Stored] = WeakSet()
-
-    def store(values: tuple[Any, ...]) -> _Stored:
-        item = _Stored(ray.put(Parcel.pack(values)))
-        stored.add(item)
-        return item
-
-    task, arguments = _RayTask(function), {**_RAY_ARGUMENTS, **(given or {})}
-    # In the store, what is shared goes to each node once, and its tasks look at the same memory.
-    common = store(shared)
-    sent = (store(payload) for payload in payloads)
-    try:
-        return list(_run_remote(task, common, sent, n_jobs, ray_remote_args=arguments))
-    finally:
-        for item in stored:
-            item.reference = None
-
-
-def _run_dask(
-    function: Callable[..., Any],
-    payloads: Sequence[tuple[Any, ...]],
-    n_jobs: int,
-    shared: tuple[Any, ...],
-) -> list[Any]:
-    import dask
-
-    errors: list[Exception] = []
-    results = []
-    # No more payloads once a task has failed.
-    sent = (Parcel.pack(payload) for payload in takewhile(lambda _: not errors, payloads))
-    # Payloads are part of their tasks, so that the scheduler can send them to another worker
-    # when one dies; Dask's advice to scatter large data would lose them with it. After a failed
-    # run joblib's backend keeps its tasks, and with them rows, on the scheduler: no run fails.
-    with dask.config.set({"distributed.admin.large-graph-warning-threshold": sys.maxsize}):
-        for result, error in _run_remote(
-            _CaughtTask(function), Parcel.pack(shared), sent, n_jobs, return_as="generator"
-        ):
-            results.append(result)
-            errors.extend([error] if error else [])
-    if errors:
-        raise errors[0]
-    return results
 
 
 def run_tasks(
@@ -381,14 +361,12 @@ def run_tasks(
     backend, _ = get_active_backend()
     on_ray, on_dask = _comes_from(backend, "ray"), _comes_from(backend, "joblib._dask")
     workers = joblib.effective_n_jobs(n_jobs)
-    if workers == 1 or len(payloads) < (1 if on_ray or on_dask else 2):
-        task = _Task(function)
-        return [task(*shared, *payload) for payload in payloads]
     # At least two: joblib runs one worker's share here, and a cluster was asked for.
-    workers = min(workers, max(2, len(payloads)))
+    n_workers = min(workers, max(2, len(payloads)))
+    ray_arguments = getattr(backend, "ray_remote_args", None)
+    run = _Run(function, payloads, shared, n_workers, ray_arguments)
+    if workers == 1 or len(payloads) < (1 if on_ray or on_dask else 2):
+        return run.here()
     if on_ray:
-        given = getattr(backend, "ray_remote_args", None)
-        return _run_ray(function, payloads, workers, shared, given)
-    if on_dask:
-        return _run_dask(function, payloads, workers, shared)
-    return _run_local(function, payloads, workers, shared)
+        return run.on_ray()
+    return run.on_dask() if on_dask else run.locally()

@@ -3,12 +3,9 @@
 Needs matplotlib (``pip install letheon[plot]``), which is imported when something is drawn.
 """
 
-from letheon.plot._attack import AttackDisplay
-from letheon.plot._evaluation import EvaluationDisplay
-from letheon.plot._monitor import MonitorDisplay
-from letheon.plot._pareto import ParetoDisplay, pareto_front
-from letheon.plot._sharded import AccuracyShardsDisplay, PlanDisplay
-from letheon.plot._tree import ForestTreeDisplay
+from letheon.plot._comparison import EvaluationDisplay, ParetoDisplay, pareto_front
+from letheon.plot._evidence import AttackDisplay, MonitorDisplay
+from letheon.plot._models import AccuracyShardsDisplay, ForestTreeDisplay, PlanDisplay
 
 __all__ = [
     "AccuracyShardsDisplay",

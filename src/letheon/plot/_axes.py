@@ -13,6 +13,7 @@ from letheon.measures import KNOWN_MEASURES, Measure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
     from matplotlib.text import Annotation
 
 
@@ -21,33 +22,77 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
-def new_axes(n_columns: int, width: float, height: float) -> "list[Axes]":
-    """Return fresh axes side by side, or say how to get matplotlib."""
+def new_axes(n_rows: int, n_columns: int, width: float, height: float) -> "list[Axes]":
+    """Return fresh axes, those one above the other with a common x axis."""
     try:
         from matplotlib import pyplot as plt
     except ImportError as error:
         raise ImportError(
             "plots need matplotlib, which is not installed: pip install 'letheon[plot]'"
         ) from error
-    _, axes = plt.subplots(
-        1, n_columns, figsize=(width, height), layout="constrained", squeeze=False
-    )
-    return list(axes[0])
+    look: dict[str, Any] = {"figsize": (width, height), "layout": "constrained", "squeeze": False}
+    return list(plt.subplots(n_rows, n_columns, sharex=n_rows > 1, **look)[1].flat)
 
 
 def style(number: int) -> dict[str, Any]:
     """Return colour and marker of the line with this number."""
-    return {
-        "color": COLOURS[number % len(COLOURS)],
-        "marker": MARKERS[number % len(MARKERS)],
-    }
+    return {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
 
 
-def require_panels(ax: "Sequence[Axes]", n_panels: int, what: str) -> "tuple[Axes, ...]":
-    """Return the axes, or raise unless there is one for each panel."""
-    if len(ax) != n_panels:
-        raise ValueError(f"{what} need {n_panels} axes, not {len(ax)}")
-    return tuple(ax)
+class PanelsDisplay:
+    """A display of several axes.
+
+    Attributes
+    ----------
+    ax_ : tuple of Axes
+        After `plot`, one for each panel.
+    figure_ : Figure
+        The figure drawn on.
+    """
+
+    ax_: "tuple[Axes, ...]"
+    figure_: "Figure"
+
+    def _take_axes(
+        self,
+        ax: "Sequence[Axes] | None",
+        panels: tuple[int, int],
+        size: tuple[float, float],
+        what: str,
+    ) -> None:
+        """Keep the axes, new ones if there are none; raise unless there is one for each panel."""
+        ax = new_axes(*panels, *size) if ax is None else ax
+        n_panels = panels[0] * panels[1]
+        if len(ax) != n_panels:
+            raise ValueError(f"{what} need {n_panels} axes, not {len(ax)}")
+        self.ax_, self.figure_ = tuple(ax), ax[0].figure.figure
+
+
+class SingleDisplay:
+    """A display of one axes.
+
+    Attributes
+    ----------
+    ax_ : Axes
+        The axes, after `plot`.
+    figure_ : Figure
+        The figure drawn on.
+    """
+
+    ax_: "Axes"
+    figure_: "Figure"
+
+    def _take_axes(self, ax: "Axes | None", width: float, height: float) -> "Axes":
+        """Keep the axes, new ones if there are none, and return them."""
+        self.ax_ = new_axes(1, 1, width, height)[0] if ax is None else ax
+        self.figure_ = self.ax_.figure.figure
+        return self.ax_
+
+
+def require_known(what: str, names: Iterable[str], known: Iterable[str]) -> None:
+    """Raise if something is given for names that do not occur."""
+    if unknown := set(names) - set(known):
+        raise ValueError(f"{what}: {sorted(unknown)}")
 
 
 def plain_ticks(ax: "Axes", values: Sequence[float]) -> None:
@@ -62,15 +107,12 @@ def plain_ticks(ax: "Axes", values: Sequence[float]) -> None:
 
 def arms(measures: Sequence[Measure]) -> list[list[float]]:
     """Return how far each interval reaches down and up; 0 where that is unknown or endless."""
-    down = [_length(m.low, m.value) for m in measures]
-    up = [_length(m.value, m.high) for m in measures]
-    return [down, up]
-
-
-def _length(start: float | None, end: float | None) -> float:
-    if start is None or end is None or not math.isfinite(end - start):
-        return 0.0
-    return end - start
+    lengths: list[list[float]] = [[], []]
+    for measure in measures:
+        for length, end, sign in zip(lengths, (measure.low, measure.high), (-1, 1), strict=True):
+            reach = math.inf if end is None else sign * (end - measure.value)
+            length.append(reach if math.isfinite(reach) else 0.0)
+    return lengths
 
 
 def draw_endless(ax: "Axes", which: str, place: float, measure: Measure, colour: str) -> None:
@@ -90,16 +132,7 @@ def draw_endless(ax: "Axes", which: str, place: float, measure: Measure, colour:
 
 def is_ratio(name: str, values: Iterable[float]) -> bool:
     """Whether a measure is a factor, to be drawn on a logarithmic axis."""
-    return (
-        name in KNOWN_MEASURES
-        and KNOWN_MEASURES[name][1] == "x"
-        and all(value > 0 for value in values)
-    )
-
-
-def is_better_high(name: str) -> bool:
-    """Whether more of a measure is better; unknown ones count as errors."""
-    return name in KNOWN_MEASURES and KNOWN_MEASURES[name][0] == "higher"
+    return KNOWN_MEASURES.get(name, ("", ""))[1] == "x" and all(value > 0 for value in values)
 
 
 def axis_label(name: str, measures: Sequence[Measure]) -> str:
@@ -122,13 +155,6 @@ def log_ticks(ax: "Axes", which: str) -> None:
     axis.set_major_locator(LogLocator(subs=(1, 2, 5) if few else (1,), numticks=7))
     axis.set_major_formatter(lambda value, _: f"{value:,.10g}")
     axis.set_minor_locator(NullLocator())
-
-
-def stacked_axes(n_rows: int, width: float, height: float) -> "list[Axes]":
-    """Return fresh axes one above the other with a common x axis."""
-    figure = new_axes(1, width, height)[0].figure.figure
-    figure.clear()
-    return list(figure.subplots(n_rows, 1, sharex=True, squeeze=False)[:, 0])
 
 
 def wrap_name(name: str, width: int = 26) -> str:
@@ -197,15 +223,8 @@ def place_labels(
 
 def _write(ax: "Axes", text: str, point: Point) -> "Annotation":
     line: dict[str, Any] = {"arrowstyle": "-", "color": "0.5", "linewidth": 0.7, "shrinkB": 4}
-    label = ax.annotate(
-        text,
-        point,
-        xytext=(0, 0),
-        textcoords="offset points",
-        fontsize="small",
-        arrowprops=line,
-        zorder=4,
-    )
+    place: dict[str, Any] = {"xytext": (0, 0), "textcoords": "offset points", "zorder": 4}
+    label = ax.annotate(text, point, fontsize="small", arrowprops=line, **place)
     # a label inside its axes takes no part in the layout, which would change the limits in pixels
     label.set_in_layout(False)
     return label

@@ -35,17 +35,7 @@ from letheon.sandbox._child import (
 )
 from letheon.sandbox._kernel import Limits, Protection
 
-__all__ = [
-    "EndedError",
-    "SandboxError",
-    "StoppedError",
-    "TimeLimitError",
-    "call",
-    "modules_of",
-    "probe",
-    "protection",
-]
-
+_START = "import sys; from letheon.sandbox._child import main; main(int(sys.argv[1]))"
 _LOOK_SECONDS = 0.1
 _PART = 1 << 20
 # What decides results or where libraries lie; everything else in the environment stays here.
@@ -110,7 +100,7 @@ class _Caller:
         with theirs:
             number = theirs.fileno()
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "letheon.sandbox._zygote", str(number)],
+                [sys.executable, "-c", _START, str(number)],
                 stdin=subprocess.DEVNULL,
                 cwd="/",
                 env=_environment(),
@@ -336,14 +326,11 @@ def protection() -> Protection:
     return _probed[0]
 
 
-def _report(_: Any, __: Any) -> None:
-    return None
-
-
 def probe(*, landlock: bool = True) -> Protection:
     """Return what is blocked in a sandboxed process on this machine, from one that was started."""
     limits = Limits(memory=1 << 30, seconds=60.0)
-    with _Line(Order(_report, None, limits, True, (), landlock)) as line:
+    # A child says what is blocked before its work begins, whatever that is.
+    with _Line(Order(print, None, limits, True, (), landlock)) as line:
         kind, value = line.receive(_Watch(limits), 1 << 20)
     if kind != PROTECTION:
         raise EndedError("no-protection")

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 from sklearn.base import BaseEstimator, clone, is_classifier, is_regressor
 
+from letheon.evaluation import name_model
 from letheon.guarantee import (
     FAMILIES,
     KINDS,
@@ -79,17 +80,18 @@ class Need:
 
     def __post_init__(self) -> None:
         """Refuse words that no method declares."""
-        words: list[tuple[str, str | None, tuple[str, ...]]] = [
-            ("family", self.family, FAMILIES),
-            ("task", self.task, TASKS),
-            ("guarantee", self.guarantee, KINDS),
-            ("requests", self.requests, REQUESTS),
-            ("releases", self.releases, get_args(Releases)),
-            *(("properties", code, tuple(NEEDS)) for code in self.properties or ()),
-        ]
-        for name, word, allowed in words:
-            if word is not None and word not in allowed:
-                raise ValueError(f"{name}={word!r} is not one of {allowed}")
+        allowed = {
+            "family": FAMILIES,
+            "guarantee": KINDS,
+            "requests": REQUESTS,
+            "releases": get_args(Releases),
+        }
+        words = [(name, getattr(self, name), each) for name, each in allowed.items()]
+        words += [("task", self.task, TASKS)] * (self.task is not None)
+        words += [("properties", code, tuple(NEEDS)) for code in self.properties or ()]
+        for name, word, options in words:
+            if word not in options:
+                raise ValueError(f"{name}={word!r} is not one of {options}")
 
     def why_not(self, estimator: BaseEstimator, facts: MethodFacts) -> str:
         """Return in words why a method is not applicable, from its facts; empty if it is.
@@ -228,11 +230,7 @@ Named = dict[str, Candidate]
 def short_name(estimator: Any) -> str:
     """Return the name of a class, and of the estimator inside."""
     inner = estimator.get_params(deep=False).get("estimator")
-    return type(estimator).__name__ + (f" of {_last_name(inner)}" if inner is not None else "")
-
-
-def _last_name(estimator: Any) -> str:
-    return type(estimator[-1] if hasattr(estimator, "steps") else estimator).__name__
+    return type(estimator).__name__ + (f" of {name_model(inner)}" if inner is not None else "")
 
 
 def named(candidates: Iterable[Any]) -> Named:
@@ -290,7 +288,7 @@ def _registered(task: Task, *, nets: bool) -> Iterator[Any]:
 def _made(kind: Any, need: Need) -> Any:
     """Return an estimator of letheon, with the certificate that is asked for."""
     estimator = kind()
-    wanted: dict[str, Any] = {}
     if estimator.facts.certificate == "certified":
         wanted = {"epsilon": need.epsilon, "delta": need.delta}
-    return estimator.set_params(**{name: v for name, v in wanted.items() if v is not None})
+        estimator.set_params(**{name: v for name, v in wanted.items() if v is not None})
+    return estimator

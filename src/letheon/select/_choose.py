@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from numbers import Real
 from typing import Any, TypeVar
@@ -15,6 +15,7 @@ from sklearn.dummy import DummyClassifier, DummyRegressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.multiclass import type_of_target
 
+from letheon.data import People
 from letheon.datasets import Requests
 from letheon.evaluation import (
     ORDINARY,
@@ -22,7 +23,6 @@ from letheon.evaluation import (
     CrossValidation,
     Metric,
     Problem,
-    Rows,
     choose_best,
     evaluate,
     list_ordinary,
@@ -34,16 +34,9 @@ from letheon.guarantee import Task, TrainingSize
 from letheon.measures import bootstrap
 from letheon.parallel import one_thread
 from letheon.scoring import balanced_accuracy, is_unbalanced, largest_class
-from letheon.select._candidates import Candidate, Named, Need, default_candidates, named
+from letheon.select._candidates import Candidate, Need, default_candidates, named
 from letheon.select._comparison import Comparison
-from letheon.select._tried import (
-    Cost,
-    Tolerances,
-    Tried,
-    Tuning,
-    name_setting,
-    tune_efficiency,
-)
+from letheon.select._tried import Cost, Tolerances, Tried, Tuning, name_setting, tune_efficiency
 
 Settings = dict[str, Any]
 _Given = TypeVar("_Given")
@@ -53,9 +46,12 @@ _REFUSALS = (LetheonError, ValueError, ArithmeticError)
 _MOST_CLASSES = 20
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Arena:
-    """What is the same for every candidate; `blank` is the comparison before anybody is tried."""
+    """What is the same for every candidate, and what was tried so far.
+
+    `blank` is the comparison before anybody is tried, `options` are those of `evaluate`.
+    """
 
     blank: Comparison
     problem: Problem
@@ -64,8 +60,96 @@ class _Arena:
     rival: Best
     constant: "_Constant"
     people_per_call: int
-    # of `evaluate`
     options: dict[str, Any]
+    excluded: dict[str, str]
+    tried: list[Tried] = field(default_factory=list)
+    tunings: dict[str, tuple[Tuning, ...]] = field(default_factory=dict)
+
+    def explore(self, name: str, candidate: Candidate) -> None:
+        """Try every setting of a candidate, or note why it is left out."""
+        why = self.blank.need.why_not(candidate.estimator, candidate.facts)
+        if why:
+            self.excluded[name] = why
+            return
+        ranges = candidate.ranges(self.size)
+        if not candidate.facts.exact:
+            parameters = {**ranges.efficiency, **ranges.certifiability}
+            for values in product(*parameters.values()):
+                self._evaluate(name, candidate, dict(zip(parameters, values, strict=True)))
+            return
+        try:
+            self.tunings[name] = tuple(self._tune(candidate, ranges.efficiency))
+        except _REFUSALS as error:
+            self.excluded[name] = f"it could not be tuned: {error}"
+            return
+        for settings in _back_off(self.tunings[name]):
+            if self._evaluate(name, candidate, settings) == "within":
+                return
+
+    def _tune(self, candidate: Candidate, efficiency: Any) -> Iterator[Tuning]:
+        """Yield the tuning of one parameter after the other, those before at what was chosen."""
+        tolerance = self.blank.tolerances.effectiveness
+        goal = -np.inf if tolerance is None else self.rival.score - tolerance
+        # a constant answer is no solution, however good the score looks
+        goal = max(goal, float(np.nextafter(self.constant.score, np.inf)))
+        settled: Settings = {}
+        for parameter, values in efficiency.items():
+
+            def score(value: Any, parameter: str = parameter) -> float:
+                estimator = candidate.with_settings({**settled, parameter: value})
+                return self.folds.score(estimator, with_ids=True)
+
+            tuning = tune_efficiency(score, parameter, values, float(goal))
+            settled[parameter] = tuning.chosen
+            yield tuning
+
+    def _evaluate(self, name: str, candidate: Candidate, settings: Settings) -> str:
+        """Evaluate a setting; return its verdict, empty if it could not be run."""
+        estimator, problem, blank = candidate.with_settings(settings), self.problem, self.blank
+        try:
+            evaluation = evaluate(
+                estimator,
+                _as_given(problem.train),
+                test=_as_given(problem.test),
+                ordinary=clone(self.rival.model),
+                canaries=False,
+                title=name,
+                **self.options,
+            )
+            why_not_beaten = self.constant.why_not_beaten(estimator)
+        except _REFUSALS as error:
+            self.excluded[name_setting(name, settings)] = f"it could not be run: {error}"
+            return ""
+        flaws = [blank.need.why_not_claim(evaluation.guarantee), why_not_beaten]
+        if evaluation.equal_digests is False:
+            flaws.append("its bytes are not those of a fresh fit")
+        tried = Tried(
+            candidate=name,
+            settings=settings,
+            estimator=estimator,
+            evaluation=evaluation,
+            checks=blank.tolerances.check(evaluation),
+            lacks="; ".join(flaw for flaw in flaws if flaw),
+            cost=Cost(
+                calls=math.ceil(blank.expected_requests / self.people_per_call),
+                fit=evaluation.seconds["fit"].value,
+                forget=evaluation.seconds["forget"].value,
+                retrain=evaluation.seconds[ORDINARY].value,
+            ),
+        )
+        self.tried.append(tried)
+        return tried.verdict
+
+
+def _back_off(tunings: tuple[Tuning, ...]) -> Iterator[Settings]:
+    """Yield the tuned settings, then slower and slower ones: the last parameter first."""
+    settings = {each.parameter: each.chosen for each in tunings}
+    yield dict(settings)
+    for each in reversed(tunings):
+        slower = each.values[: each.values.index(each.chosen)]
+        for value in reversed(slower):
+            settings[each.parameter] = value
+            yield dict(settings)
 
 
 def choose(
@@ -151,7 +235,8 @@ def choose(
     >>> from sklearn.datasets import load_breast_cancer
     >>> from sklearn.ensemble import RandomForestClassifier
     >>> from letheon import DaREForestClassifier, InfluenceClassifier
-    >>> from letheon.datasets import Requests
+    >>> from letheon.data import People
+    from letheon.datasets import Requests
     >>> from letheon.select import Candidate, Need, Tolerances, choose
     >>> comparison = choose(
     ...     load_breast_cancer(return_X_y=True),
@@ -188,8 +273,10 @@ def choose(
     if metric is balanced_accuracy:
         problem = replace(problem, metric=metric, metric_name="balanced accuracy")
     n_people = len(np.unique(problem.train.ids))
-    requests = asked or _usual_requests(n_people, need.immediate)
-    sizes = requests.sizes(n_people)
+    if asked is None:
+        n = min(20 if need.immediate else 100, max(1, n_people // 10))
+        asked = Requests(n=n, batch=1 if need.immediate else max(1, n // 5))
+    sizes = asked.sizes(n_people)
     # Threads of boosted trees and of BLAS would disturb each other, and what is timed.
     with one_thread():
         folds = CrossValidation(problem, cv=cv, seed=random_state)
@@ -201,11 +288,11 @@ def choose(
             listed, excluded = default_candidates(need, task, rival.model)
         blank = Comparison(
             tried=(),
-            excluded=excluded,
+            excluded={},
             tunings={},
             need=need,
             tolerances=tolerances,
-            requests=requests,
+            requests=asked,
             expected_requests=expected_requests,
             ordinary=name_model(rival.model),
             ordinary_chosen=how,
@@ -224,41 +311,30 @@ def choose(
             rival=rival,
             constant=_Constant(problem),
             people_per_call=max(sizes),
-            options={"requests": requests, "seeds": seeds, **options},
+            options={"requests": asked, "seeds": seeds, **options},
+            excluded=excluded,
         )
-        comparison = _compare(arena, listed)
-        return _with_tested_best(arena, comparison) if canaries else comparison
-
-
-def _compare(arena: _Arena, listed: Named) -> Comparison:
-    tried: list[Tried] = []
-    tunings: dict[str, tuple[Tuning, ...]] = {}
-    excluded = dict(arena.blank.excluded)
-    for name, candidate in listed.items():
-        why = arena.blank.need.why_not(candidate.estimator, candidate.facts)
-        if why:
-            excluded[name] = why
-            continue
         with warnings.catch_warnings():
             # What they warn of is judged: by the guarantee that came out, by the score.
             warnings.simplefilter("ignore", ConvergenceWarning)
             warnings.simplefilter("ignore", LetheonWarning)
-            for found in _explored(arena, name, candidate, tunings):
-                if isinstance(found, Tried):
-                    tried.append(found)
-                else:
-                    excluded.update(found)
-    excluded = dict(sorted(excluded.items()))
-    return replace(arena.blank, tried=tuple(tried), excluded=excluded, tunings=tunings)
+            for name, candidate in listed.items():
+                arena.explore(name, candidate)
+        comparison = replace(
+            blank,
+            tried=tuple(arena.tried),
+            excluded=dict(sorted(arena.excluded.items())),
+            tunings=arena.tunings,
+        )
+        return _with_tested_best(comparison, problem, random_state) if canaries else comparison
 
 
-def _with_tested_best(arena: _Arena, comparison: Comparison) -> Comparison:
+def _with_tested_best(comparison: Comparison, problem: Problem, seed: int) -> Comparison:
     """Return the comparison after the canary test of its best one, and of the next if needed."""
     while (best := comparison.best) and not (
         best.evaluation.attacks or best.evaluation.failed_attacks
     ):
-        seed = arena.options["random_state"]
-        evaluation = with_canaries(best.evaluation, best.estimator, arena.problem, seed)
+        evaluation = with_canaries(best.evaluation, best.estimator, problem, seed)
         is_found = any(attack.found for attack in evaluation.attacks)
         lacks = "people who should be forgotten were found in it" if is_found else best.lacks
         tested = replace(best, evaluation=evaluation, lacks=lacks)
@@ -267,94 +343,7 @@ def _with_tested_best(arena: _Arena, comparison: Comparison) -> Comparison:
     return comparison
 
 
-def _explored(
-    arena: _Arena, name: str, candidate: Candidate, tunings: dict[str, tuple[Tuning, ...]]
-) -> Iterator[Tried | dict[str, str]]:
-    """Yield what each setting of a candidate gave, or why it could not be run."""
-    ranges = candidate.ranges(arena.size)
-    if not candidate.facts.exact:
-        parameters = {**ranges.efficiency, **ranges.certifiability}
-        for values in product(*parameters.values()):
-            yield _evaluated(arena, name, candidate, dict(zip(parameters, values, strict=True)))
-        return
-    try:
-        tunings[name] = tuple(_tuned(arena, candidate, ranges.efficiency))
-    except _REFUSALS as error:
-        yield {name: f"it could not be tuned: {error}"}
-        return
-    for settings in _back_off(tunings[name]):
-        found = _evaluated(arena, name, candidate, settings)
-        yield found
-        if isinstance(found, Tried) and found.verdict == "within":
-            return
-
-
-def _tuned(arena: _Arena, candidate: Candidate, efficiency: Any) -> Iterator[Tuning]:
-    """Yield the tuning of one parameter after the other, those before at what was found."""
-    tolerance = arena.blank.tolerances.effectiveness
-    goal = -np.inf if tolerance is None else arena.rival.score - tolerance
-    # a constant answer is no solution, however good the score looks
-    goal = max(goal, float(np.nextafter(arena.constant.score, np.inf)))
-    settled: Settings = {}
-    for parameter, values in efficiency.items():
-
-        def score(value: Any, parameter: str = parameter) -> float:
-            estimator = candidate.with_settings({**settled, parameter: value})
-            return arena.folds.score(estimator, with_ids=True)
-
-        tuning = tune_efficiency(score, parameter, values, float(goal))
-        settled[parameter] = tuning.chosen
-        yield tuning
-
-
-def _back_off(tunings: tuple[Tuning, ...]) -> Iterator[Settings]:
-    """Yield the tuned settings, then slower and slower ones: the last parameter first."""
-    settings = {each.parameter: each.chosen for each in tunings}
-    yield dict(settings)
-    for each in reversed(tunings):
-        slower = each.values[: each.values.index(each.chosen)]
-        for value in reversed(slower):
-            settings[each.parameter] = value
-            yield dict(settings)
-
-
-def _evaluated(
-    arena: _Arena, name: str, candidate: Candidate, settings: Settings
-) -> Tried | dict[str, str]:
-    estimator, problem = candidate.with_settings(settings), arena.problem
-    try:
-        evaluation = evaluate(
-            estimator,
-            _as_given(problem.train),
-            test=_as_given(problem.test),
-            ordinary=clone(arena.rival.model),
-            canaries=False,
-            title=name,
-            **arena.options,
-        )
-        why_not_beaten = arena.constant.why_not_beaten(estimator)
-    except _REFUSALS as error:
-        return {name_setting(name, settings): f"it could not be run: {error}"}
-    flaws = [arena.blank.need.why_not_claim(evaluation.guarantee), why_not_beaten]
-    if evaluation.equal_digests is False:
-        flaws.append("its bytes are not those of a fresh fit")
-    return Tried(
-        candidate=name,
-        settings=settings,
-        estimator=estimator,
-        evaluation=evaluation,
-        checks=arena.blank.tolerances.check(evaluation),
-        lacks="; ".join(flaw for flaw in flaws if flaw),
-        cost=Cost(
-            calls=math.ceil(arena.blank.expected_requests / arena.people_per_call),
-            fit=evaluation.seconds["fit"].value,
-            forget=evaluation.seconds["forget"].value,
-            retrain=evaluation.seconds[ORDINARY].value,
-        ),
-    )
-
-
-def _as_given(rows: Rows) -> tuple[Any, ...]:
+def _as_given(rows: People) -> tuple[Any, ...]:
     """Return rows as `evaluate` takes them; numbers that stand for missing ids are nobody's."""
     return (rows.X, rows.y, rows.ids) if rows.owned else (rows.X, rows.y)
 
@@ -364,8 +353,8 @@ def _kept_or_usual(name: str, given: Any, kind: type[_Given]) -> _Given:
     if given is None:
         return kind()
     if not isinstance(given, kind):
-        found = f"{type(given).__module__}.{type(given).__qualname__}"
-        raise TypeError(f"{name} must be a letheon.select.{kind.__name__}, not a {found}")
+        other = f"{type(given).__module__}.{type(given).__qualname__}"
+        raise TypeError(f"{name} must be a letheon.select.{kind.__name__}, not a {other}")
     return given
 
 
@@ -390,11 +379,6 @@ def _requests(given: Any) -> Requests | None:
         "requests must be a number of people or a letheon.datasets.Requests, not a "
         f"{type(given).__name__}"
     )
-
-
-def _usual_requests(n_people: int, immediate: bool) -> Requests:
-    n = min(20 if immediate else 100, max(1, n_people // 10))
-    return Requests(n=n, batch=1 if immediate else max(1, n // 5))
 
 
 def _usual_metric(problem: Problem, given: Metric | None) -> tuple[Metric | None, str]:

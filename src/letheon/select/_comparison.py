@@ -1,6 +1,7 @@
 """The result of `choose`: what was tried, what was left out, which one is best, and why."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -165,19 +166,19 @@ class Comparison:
 
     def to_frame(self) -> "pd.DataFrame":
         """Return one row for each setting, as a pandas frame."""
-        return make_frame([self._row(each) for each in self.tried])
-
-    def _row(self, each: Tried) -> dict[str, Any]:
-        row: dict[str, Any] = {
-            "candidate": each.candidate,
-            "settings": ", ".join(f"{name}={value!r}" for name, value in each.settings.items()),
-            "verdict": each.verdict,
-            "best": each is self.best,
-            "guarantee": each.evaluation.guarantee.kind,
-        }
-        for name, measure in each.points.items():
-            row |= {name: measure.value, f"{name} low": measure.low, f"{name} high": measure.high}
-        return row | {"total seconds": each.cost.method, "plain seconds": each.cost.plain}
+        rows = []
+        for each in self.tried:
+            row: dict[str, Any] = {
+                "candidate": each.candidate,
+                "settings": ", ".join(f"{name}={value!r}" for name, value in each.settings.items()),
+                "verdict": each.verdict,
+                "best": each is self.best,
+                "guarantee": each.evaluation.guarantee.kind,
+            }
+            for name, point in each.points.items():
+                row |= {name: point.value, f"{name} low": point.low, f"{name} high": point.high}
+            rows.append(row | {"total seconds": each.cost.method, "plain seconds": each.cost.plain})
+        return make_frame(rows)
 
     def __rich__(self) -> "RenderableType":
         """Show a table of the settings, and the reason below it."""
@@ -208,17 +209,31 @@ def _praised(comparison: Comparison, best: Tried) -> list[str]:
     """Say why it was chosen, what is wrong with it, and how the others were."""
     others = _closest(comparison.tried, besides=best.candidate)
     pace, kind = _pace(best, comparison.ordinary), best.evaluation.guarantee.kind
-    lines = [
-        f"{best.name}: {pace}{_quality(comparison, best)}, {kind}.",
-        best.evaluation.tested,
-        _nobody_is_faster(comparison, best),
-        _total(comparison, best),
-    ]
+    lines = [f"{best.name}: {pace}{_quality(comparison, best)}, {kind}.", best.evaluation.tested]
+    if best.speed <= 1:
+        # The best of those within the tolerances is no gain.
+        within = [each for each in comparison.tried if each.verdict == "within"]
+        sure = "surely " if any(each.efficiency.value > 1 for each in within) else ""
+        lines.append(
+            f"Nobody within the tolerances is {sure}faster than plain retraining of "
+            f"{comparison.ordinary}."
+        )
+    lines.append(_total(comparison, best))
     if best.estimator.facts.strength == "weak":
         lines.append(f"{best.name} is weak: removals can take longer along a sequence.")
     lines += [_other(each, best) for each in others]
-    lines += [_close_race(best, others), _many_looks(comparison)]
-    return [line for line in lines if line]
+    rivals = [
+        each.name
+        for each in others
+        if each.verdict == "within" and good_end(each.efficiency) > best.speed
+    ]
+    if rivals:
+        lines.append(
+            f"By speed the choice is not sure: the intervals of "
+            f"{' and '.join([best.name, *rivals])} overlap, and another run may choose another "
+            "one. More seeds or requests would tell."
+        )
+    return [*lines, *_many_looks(comparison)]
 
 
 def _pace(each: Tried, ordinary: str) -> str:
@@ -231,34 +246,7 @@ def _pace(each: Tried, ordinary: str) -> str:
     return f"slower than retraining {ordinary}, at {value} of its speed {sure}"
 
 
-def _nobody_is_faster(comparison: Comparison, best: Tried) -> str:
-    """Say so when the best of those within the tolerances is no gain."""
-    if best.speed > 1:
-        return ""
-    within = [each for each in comparison.tried if each.verdict == "within"]
-    sure = "surely " if any(each.efficiency.value > 1 for each in within) else ""
-    return (
-        f"Nobody within the tolerances is {sure}faster than plain retraining of "
-        f"{comparison.ordinary}."
-    )
-
-
-def _close_race(best: Tried, others: list[Tried]) -> str:
-    """Say so when another run may well rank the others differently."""
-    rivals = [
-        each.name
-        for each in others
-        if each.verdict == "within" and good_end(each.efficiency) > best.speed
-    ]
-    if not rivals:
-        return ""
-    return (
-        f"By speed the choice is not sure: the intervals of {' and '.join([best.name, *rivals])} "
-        "overlap, and another run may choose another one. More seeds or requests would tell."
-    )
-
-
-def _many_looks(comparison: Comparison) -> str:
+def _many_looks(comparison: Comparison) -> Iterator[str]:
     """Say how likely somebody is to pass by luck, where many were judged by the same rows."""
     # the probability that the bad end of an interval is too good
     risks = [
@@ -267,13 +255,12 @@ def _many_looks(comparison: Comparison) -> str:
         if measures
     ]
     n = sum(risk > 0 for risk in risks)
-    if n < 2:
-        return ""
-    return (
-        f"{n} settings were judged by the same {comparison.n_test_rows:,} test rows: "
-        f"the probability that one of them passes by luck is up to {min(sum(risks), 1):.0%}. "
-        "Judge the chosen one again on other rows."
-    )
+    if n > 1:
+        yield (
+            f"{n} settings were judged by the same {comparison.n_test_rows:,} test rows: "
+            f"the probability that one of them passes by luck is up to {min(sum(risks), 1):.0%}. "
+            "Judge the chosen one again on other rows."
+        )
 
 
 def _quality(comparison: Comparison, best: Tried) -> str:
@@ -297,13 +284,13 @@ def _total(comparison: Comparison, best: Tried) -> str:
     cost, k = best.cost, f"{comparison.expected_requests:,} request(s)"
     if comparison.expected_requests > comparison.n_people and not comparison.is_subsample:
         k += f", more than the {comparison.n_people:,} people of this training set"
-    sums = f"{_seconds(cost.method)} against {_seconds(cost.plain)}"
+    ours, plain, pays = _seconds(cost.method), _seconds(cost.plain), _pays(cost)
     if cost.retraining_is_cheaper:
         return (
             f"For {k}, plain retraining of {comparison.ordinary} is cheaper, first training "
-            f"included: {_seconds(cost.plain)} against {_seconds(cost.method)}; {_pays(cost)}."
+            f"included: {plain} against {ours}; {pays}."
         )
-    return f"For {k}, first training included: {sums} of plain retraining; {_pays(cost)}."
+    return f"For {k}, first training included: {ours} against {plain} of plain retraining; {pays}."
 
 
 def _pays(cost: Cost) -> str:
@@ -329,30 +316,26 @@ def _other(each: Tried, best: Tried | None = None) -> str:
 def _nobody(comparison: Comparison) -> list[str]:
     if not comparison.tried:
         return ["Nobody could be tried."]
-    found = _closest(comparison.tried)
-    lines = ["Nobody is within all tolerances; nothing was chosen.", *map(_other, found)]
-    if any(each.verdict == "undecided" for each in found):
+    closest = _closest(comparison.tried)
+    lines = ["Nobody is within all tolerances; nothing was chosen.", *map(_other, closest)]
+    if any(each.verdict == "undecided" for each in closest):
         lines.append("More seeds, test rows or requests would decide what is undecided.")
     return lines
 
 
 def _closest(tried: tuple[Tried, ...], besides: str | None = None) -> list[Tried]:
     """Return for each candidate the setting that came closest to being chosen."""
-    order = ("within", "undecided", "beyond")
-    by_candidate: dict[str, list[Tried]] = {}
-    for each in tried:
-        if each.candidate != besides:
-            by_candidate.setdefault(each.candidate, []).append(each)
-    return [
-        min(several, key=lambda each: (order.index(each.verdict), *_distance(each), each.name))
-        for _, several in sorted(by_candidate.items())
-    ]
 
+    def distance(each: Tried) -> tuple[int, float, float, str]:
+        """How far from its tolerances, relatively, and then how slow it is."""
+        order = ("within", "undecided", "beyond").index(each.verdict)
+        excesses = [max(check.excess, 0) / (check.limit or 1) for check in each.checks]
+        return order, max(excesses, default=0.0), -each.speed, each.name
 
-def _distance(each: Tried) -> tuple[float, float]:
-    """How far a setting is from its tolerances, relatively, and then how slow it is."""
-    excesses = [max(check.excess, 0) / (check.limit or 1) for check in each.checks]
-    return max(excesses, default=0.0), -each.speed
+    closest: dict[str, Tried] = {}
+    for each in sorted(tried, key=distance):
+        closest.setdefault(each.candidate, each)
+    return [each for name, each in sorted(closest.items()) if name != besides]
 
 
 def _times(factor: float) -> str:

@@ -41,20 +41,17 @@ class Check:
 
         Without an interval nothing is known about the error: *undecided*.
         """
-        if self._is_within(bad_end(self.measure)):
+        if self.excess <= 0:
             return "within"
-        return "undecided" if self._is_within(good_end(self.measure)) else "beyond"
+        return "undecided" if self._beyond(good_end(self.measure)) <= 0 else "beyond"
 
     @property
     def excess(self) -> float:
         """How far the bad end of the interval is beyond the limit; negative if it is within."""
-        gap = bad_end(self.measure) - self.limit
-        return gap if self.measure.better == "lower" else -gap
+        return self._beyond(bad_end(self.measure))
 
-    def _is_within(self, value: float) -> bool:
-        if self.measure.better == "lower":
-            return value <= self.limit
-        return value >= self.limit
+    def _beyond(self, value: float) -> float:
+        return value - self.limit if self.measure.better == "lower" else self.limit - value
 
     def __str__(self) -> str:
         """Say which measure, which tolerance, and by how much it failed.
@@ -141,16 +138,17 @@ class Tolerances:
 
 def bad_end(measure: Measure) -> float:
     """Return the worse end of the interval; infinitely bad where nothing is known of the error."""
-    if measure.better == "lower":
-        return math.inf if measure.high is None else measure.high
-    return -math.inf if measure.low is None else measure.low
+    return _ends(measure)[measure.better == "lower"]
 
 
 def good_end(measure: Measure) -> float:
     """Return the better end of the interval; infinitely good where the error is not known."""
-    if measure.better == "lower":
-        return -math.inf if measure.low is None else measure.low
-    return math.inf if measure.high is None else measure.high
+    return _ends(measure)[measure.better != "lower"]
+
+
+def _ends(measure: Measure) -> tuple[float, float]:
+    low, high = measure.low, measure.high
+    return -math.inf if low is None else low, math.inf if high is None else high
 
 
 @dataclass(frozen=True, kw_only=True)

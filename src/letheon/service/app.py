@@ -20,25 +20,15 @@ from letheon import __version__
 from letheon.exceptions import LetheonError
 from letheon.ledger import Ledger
 from letheon.ledger.db.tokens import Sessions, Tokens
-from letheon.service.auth import Context, gates_of
+from letheon.service import middleware
+from letheon.service.auth import Context, Limiter, gates_of
 from letheon.service.errors import MEDIA_TYPE, Problem, problem_of, respond
-from letheon.service.middleware import (
-    CallLog,
-    ErrorHandler,
-    Guards,
-    Limiter,
-    Metrics,
-    allowed_hosts,
-    log_mistake,
-)
 from letheon.service.pages import ROUTERS as PAGES
 from letheon.service.pages._shared import make_templates
 from letheon.service.routes import ROUTERS as API
 from letheon.service.schemas import ProblemOut
 from letheon.service.settings import ServiceSettings
 from letheon.verifier import Refused
-
-__all__ = ["create_app"]
 
 _ATTRIBUTES = "\n\nAttributes\n----------\n"
 _ATTRIBUTE = re.compile(r"^(\w[\w, ]*) : .*\n((?:    .*\n?)+)", re.MULTILINE)
@@ -98,7 +88,7 @@ def create_app(
         is_demo=is_demo,
         has_worker=has_worker,
     )
-    app.state.metrics = metrics = Metrics(ledger, has_worker)
+    app.state.metrics = metrics = middleware.Metrics(ledger, has_worker)
     routers = (*API, *PAGES)
     app.state.routes = routes = [
         route for one in routers for route in one.routes if isinstance(route, APIRoute)
@@ -110,10 +100,14 @@ def create_app(
     app.openapi = partial(_document, app, routes)  # type: ignore[method-assign]
     for kind in (HTTPException, RequestValidationError, LetheonError, Refused, SQLAlchemyError):
         app.add_exception_handler(kind, _answer)
-    hosts = allowed_hosts(settings, bound)
-    app.add_middleware(ErrorHandler, answer=_answer)
-    app.add_middleware(Guards, settings=settings, hosts=hosts, is_secure=secure)
-    app.add_middleware(CallLog, observe=metrics.observe)
+    app.add_middleware(
+        middleware.Guards,
+        settings=settings,
+        hosts=middleware.allowed_hosts(settings, bound),
+        is_secure=secure,
+        observe=metrics.observe,
+        answer=_answer,
+    )
     return app
 
 
@@ -131,7 +125,7 @@ async def _answer(request: Request, error: Exception) -> Response:
     """Turn an error into an answer; of a mistake in the program only its kind is told."""
     problem = problem_of(error)
     if problem is None:
-        log_mistake(error)
+        middleware.log_mistake(error)
         words = "Please report it; what was acknowledged is kept."
         problem = Problem(500, "internal", "a mistake in letheon", words)
     if request.url.path.startswith(_FOR_PROGRAMS):

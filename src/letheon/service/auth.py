@@ -8,21 +8,25 @@ things only with its CSRF token, because a browser sends cookies whoever made th
 import re
 import threading
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any
 
 from fastapi import Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from limits import parse
+from limits.storage import MemoryStorage
+from limits.strategies import FixedWindowRateLimiter, MovingWindowRateLimiter
 from pydantic import BaseModel
 
 from letheon.ledger import Ledger
 from letheon.ledger.db.tokens import Session, Sessions, Token, Tokens
 from letheon.ledger.schemas import require_name
+from letheon.service.addresses import network_of
 from letheon.service.errors import Problem
-from letheon.service.middleware import Limiter, network_of
 from letheon.service.settings import ServiceSettings
 
 # A token with none of these only files requests.
@@ -34,6 +38,89 @@ PAGE_OF_ROLE = {"requester": "/requests", "auditor": "/certificates"}
 _bearer = HTTPBearer(auto_error=False, description="A token of the desk.", scheme_name="token")
 _NUMBER_IN_TEXT = re.compile(r"(?<=\b[Cc]ertificate )[0-9]{1,15}\b")
 _NUMBER_KEYS = ("sequence", "certificate")
+
+
+@dataclass(frozen=True)
+class Places:
+    """Lets so much be done at a time.
+
+    Attributes
+    ----------
+    each, most : int
+        How much of one key, and in all.
+    status, code, title, words, retry : int or str
+        The problem beyond that, and after how many seconds to try again.
+    """
+
+    each: int
+    most: int
+    status: int
+    code: str
+    title: str
+    words: str
+    retry: str
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _taken: Counter[str] = field(default_factory=Counter)
+
+    @contextmanager
+    def take(self, key: str) -> Iterator[None]:
+        """Take a place for a block, or raise the problem."""
+        with self._lock:
+            if self._taken[key] >= self.each or self._taken.total() >= self.most:
+                raise self.problem()
+            self._taken[key] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._taken[key] -= 1
+                if not self._taken[key]:
+                    del self._taken[key]
+
+    def problem(self) -> Problem:
+        """Return the problem of a caller for whom there is no place."""
+        headers = {"Retry-After": self.retry}
+        return Problem(self.status, self.code, self.title, self.words, headers=headers)
+
+
+class Limiter:
+    """Counts calls by token and by address; long ones, bundles and models at a time.
+
+    Parameters
+    ----------
+    settings : ServiceSettings
+        The rates.
+    """
+
+    def __init__(self, settings: ServiceSettings) -> None:
+        storage = MemoryStorage()
+        by_address = MovingWindowRateLimiter(storage)
+        self._limits = {
+            "token": (FixedWindowRateLimiter(storage), parse(settings.rate_per_token)),
+            "login": (by_address, parse(settings.rate_login)),
+            "failed": (by_address, parse(settings.rate_failed)),
+            "receipt": (by_address, parse(settings.rate_receipt)),
+        }
+        # They hold a thread of the server each; it has 40, and short ones must always find one.
+        words = "At most 4 of one token. Wait for the answers, then go on."
+        title = "too many long calls at a time"
+        self.long_calls = Places(4, 16, 429, "too-many-long-calls", title, words, "1")
+        words = "One at a time for each token, 2 in all; ask again later."
+        title = "bundles are being sent already"
+        self.bundles = Places(1, 2, 429, "too-many-bundles", title, words, "30")
+        words, title = "Try again when it is done.", "another model is being registered"
+        self.models = Places(1, 4, 503, "busy", title, words, "5")  # each takes memory
+
+    def count(self, what: str, key: str) -> None:
+        """Count a call of a token, or from an address; or raise the problem 429.
+
+        From an address log-ins, wrong tokens and checks of receipts are counted.
+        """
+        limiter, rate = self._limits[what]
+        if not limiter.hit(rate, what, key):
+            headers = {"Retry-After": str(min(rate.get_expiry(), 60))}
+            words = f"At most {rate}. Wait and try again."
+            raise Problem(429, "too-many", "too many calls", words, headers=headers)
 
 
 @dataclass(frozen=True)
@@ -70,11 +157,6 @@ class Context:
     is_demo: bool = False
     has_worker: Callable[[], bool] | None = None
     stopping: threading.Event = field(default_factory=threading.Event)
-
-    @property
-    def clock(self) -> Callable[[], int]:
-        """The clock of the ledger: seconds since 1970."""
-        return self.ledger.clock
 
 
 def context(request: Request) -> Context:
@@ -242,7 +324,9 @@ class Gate:
     def enter(self, request: Request, who: Principal) -> None:
         """Take a place among the long calls if this is one; it is given back at the end."""
         if self.is_long:
-            request.scope["letheon_release"] = who.desk.limiter.begin_long(who.id)
+            held = ExitStack()
+            held.enter_context(who.desk.limiter.long_calls.take(who.id))
+            request.scope["letheon_release"] = held.close
 
 
 @dataclass(frozen=True)

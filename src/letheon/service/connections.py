@@ -17,10 +17,9 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from letheon.service.middleware import SLOWEST, log_line, network_of
+from letheon.service.addresses import network_of
+from letheon.service.middleware import SLOWEST, log_line
 from letheon.service.settings import ServiceSettings
-
-__all__ = ["Connections", "LimitedServer", "ListeningSocket", "protocol_for"]
 
 _LOG_SECONDS = 60.0
 

@@ -2,15 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-import numpy as np
+from scipy.stats import theilslopes
 
 from letheon.ledger.certificates.claims import adds_up
 from letheon.ledger.certificates.explanations import ASSUMPTIONS, guarantee_words, words_of
 from letheon.service.schemas import CodeOut, Out
 
 Kind = Literal["exact", "certified", "empirical"]
+MeasureName = Literal["efficiency", "effectiveness", "consistency", "certifiability"]
 Basis = Literal["measured", "proxy", "by-proof", "not-measured"]
 _NOT_MEASURED = "not-measured"
 _BASES: Mapping[str, Basis] = {
@@ -19,7 +20,6 @@ _BASES: Mapping[str, Basis] = {
     "by-proof": "by-proof",
     _NOT_MEASURED: "not-measured",
 }
-_MEASURES = ("efficiency", "effectiveness", "consistency", "certifiability")
 _DAY = 86_400
 _FARTHEST_DAYS = 20 * 365
 
@@ -99,12 +99,10 @@ class ForecastOut(Out):
 
 def guarantee_out(section: Mapping[str, Any]) -> GuaranteeOut:
     """Return the `guarantee` part of a certificate, with words; its numbers are texts."""
+    names = ("kind", "epsilon", "delta", "requests", "releases")
+    claims: dict[str, Any] = {name: section.get(name) for name in names}
     return GuaranteeOut(
-        kind=section["kind"],
-        epsilon=section.get("epsilon"),
-        delta=section.get("delta"),
-        requests=section["requests"],
-        releases=section["releases"],
+        **claims,
         words=guarantee_words(section),
         assumptions=codes_out(section.get("assumptions", ()), ASSUMPTIONS),
     )
@@ -123,18 +121,16 @@ def budget_out(accounting: Mapping[str, Any]) -> BudgetOut:
     )
 
 
-def measures_out(section: Mapping[str, Mapping[str, Any]]) -> dict[str, MeasureOut]:
+def measures_out(section: Mapping[str, Mapping[str, Any]]) -> dict[MeasureName, MeasureOut]:
     """Return the `measurements` of a certificate, by name."""
-    return {name: _measure(section[name]) for name in _MEASURES}
+    return {name: _measure(section[name]) for name in get_args(MeasureName)}
 
 
 def _measure(measure: Mapping[str, Any]) -> MeasureOut:
     known = {} if measure["metric"] == _NOT_MEASURED else measure
     return MeasureOut(
         metric=measure["metric"],
-        value=known.get("value"),
-        low=known.get("low"),
-        high=known.get("high"),
+        **{name: known.get(name) for name in ("value", "low", "high")},
         n=known.get("n", 0),
         basis=_BASES[known.get("basis", _NOT_MEASURED)],
     )
@@ -151,12 +147,8 @@ def slope(points: Sequence[tuple[float, float]]) -> float | None:
     A few large requests do not move it, as they would move a least squares line. Pairs of one time
     are left out; None if there is no other.
     """
-    x, y = (np.array(values, dtype=float) for values in zip(*points, strict=True))
-    left, right = np.triu_indices(len(x), k=1)
-    apart = x[right] != x[left]
-    if not apart.any():
-        return None
-    return float(np.median((y[right] - y[left])[apart] / (x[right] - x[left])[apart]))
+    x, y = zip(*points, strict=True)
+    return None if len(set(x)) == 1 else float(theilslopes(y, x).slope)
 
 
 def forecast(spent: Sequence[tuple[int, float]], budget: float, now: int) -> ForecastOut:

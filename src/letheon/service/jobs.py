@@ -16,25 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from letheon import exceptions
 from letheon.audit import AuditReport, Bundle, LevelResult, audit, check_requests, key_text
-from letheon.exceptions import (
-    KeyFileError,
-    LedgerBusyError,
-    LedgerError,
-    LedgerMissingError,
-    StaleWorkerError,
-    StateError,
-    UnknownModelError,
-)
 from letheon.ledger import Ledger, Step
 from letheon.ledger.db.jobs import LEASE_SECONDS, LONG, SHORT, JobRecord, Jobs, Kind
 from letheon.ledger.leases import owner_name
-from letheon.ledger.models.versions import (
-    VersionRow,
-    content_of,
-    find_model,
-    read_head,
-)
+from letheon.ledger.models import versions
 from letheon.ledger.worker.compute import code_of
 from letheon.sandbox import (
     EndedError,
@@ -127,7 +114,7 @@ class JobRunner:
         job = self.jobs.claim(owner_name(), kinds=kinds)
         if job is not None:
             # A worker that took it over, after a pause of this process, goes on with it.
-            with contextlib.suppress(StaleWorkerError), self._renewing(job):
+            with contextlib.suppress(exceptions.StaleWorkerError), self._renewing(job):
                 self._do(job)
         return job
 
@@ -140,7 +127,7 @@ class JobRunner:
         }
         try:
             self.jobs.finish(job, work[job.kind](job))
-        except StaleWorkerError:
+        except exceptions.StaleWorkerError:
             raise
         except StoppedError:
             self.jobs.release(job)
@@ -148,7 +135,7 @@ class JobRunner:
             self.jobs.fail(job, failure.code, str(failure))
         except EndedError as error:
             self.jobs.fail(job, str(error), "the process that did it ended without a result")
-        except UnknownModelError:
+        except exceptions.UnknownModelError:
             self.jobs.fail(job, "unknown-model", "there is no such model")
         except Exception as error:  # noqa: BLE001  (a job must come to an end; texts may name people)
             self.jobs.fail(job, code_of(error), "the worker met an error; its kind is the code")
@@ -173,48 +160,56 @@ class JobRunner:
             thread.join()
 
     def _apply(self, job: JobRecord) -> dict[str, Any]:
-        """Apply what is queued for a model now; another worker that is at it is waited for."""
-        own = _OwnSteps(str(job.model))
-        for _ in self._retry("another worker is at this model"):
-            steps = self._ledger.steps(
-                force=True, model=own.model, tenant=str(job.tenant), apart=True, stop=self._stop
-            )
-            with contextlib.closing(cast("Generator[Step, None, None]", steps)) as generator:
-                if not self._follow(job, own, generator):
-                    break
-        return own.result()
-
-    def _follow(self, job: JobRecord, own: "_OwnSteps", steps: Iterable[Step]) -> bool:
-        """Report the steps; return whether another worker had the model."""
-        was_busy = False
-        for step in steps:
-            if step.what == "waits" and step.model == own.model:
-                was_busy = True
-            elif own.take(step):
-                number = "" if step.sequence is None else f", certificate {step.sequence}"
-                self.jobs.progress(job, f"{step.what}{number}: {step.detail}")
-            if self._stop.is_set():
-                # What is begun is on the disk; the next worker goes on with it.
-                raise StoppedError
-        return was_busy
+        """Apply what is queued for a model now."""
+        options: dict[str, Any] = {"model": job.model, "tenant": job.tenant}
+        options |= {"force": True, "apart": True, "stop": self._stop}
+        return self._do_steps(job, lambda: self._ledger.steps(**options))
 
     def _retrain(self, job: JobRecord) -> dict[str, Any]:
-        own = _OwnSteps(str(job.model))
-        self.jobs.progress(job, "trains the model afresh")
-        for _ in self._retry("another worker is at this model"):
+        def begin() -> Iterator[Step]:
+            model, tenant = str(job.model), str(job.tenant)
             try:
-                steps = self._ledger.models.retrain(
-                    own.model, tenant=str(job.tenant), apart=True, stop=self._stop
+                yield from self._ledger.models.retrain(
+                    model, tenant=tenant, apart=True, stop=self._stop
                 )
-            except LedgerBusyError:
-                continue
-            except UnknownModelError:
+            except exceptions.LedgerBusyError:
+                yield Step("waits", model, None, "")
+            except exceptions.UnknownModelError:
                 raise
-            except LedgerError as error:
+            except exceptions.LedgerError as error:
                 raise _JobError("nothing-to-retrain", str(error)) from error
-            self._follow(job, own, steps)
-            break
-        return own.result()
+
+        self.jobs.progress(job, "trains the model afresh")
+        return self._do_steps(job, begin)
+
+    def _do_steps(self, job: JobRecord, begin: Callable[[], Iterator[Step]]) -> dict[str, Any]:
+        """Do steps, again while another worker has the model; return those that belong to it.
+
+        Others are not for the caller to see.
+        """
+        own: list[Step] = []
+        sequences: set[int | None] = set()
+        failure: str | None = None
+        for _ in self._retry("another worker is at this model"):
+            is_busy = False
+            with contextlib.closing(cast("Generator[Step, None, None]", begin())) as steps:
+                for step in steps:
+                    is_busy |= step.what == "waits" and step.model == job.model
+                    if _is_attempt(step, job):
+                        sequences |= {step.sequence} - {None}
+                        failure = step.detail if step.what == "failed" else None
+                    if _is_attempt(step, job) or step.sequence in sequences:
+                        own.append(step)
+                        number = "" if step.sequence is None else f", certificate {step.sequence}"
+                        self.jobs.progress(job, f"{step.what}{number}: {step.detail}")
+                    if self._stop.is_set():
+                        # What is begun is on the disk; the next worker goes on with it.
+                        raise StoppedError
+            if not is_busy:
+                break
+        if failure is not None:
+            raise _JobError("step-failed", f"the batch failed: {failure}")
+        return {"steps": [vars(one) for one in own]}
 
     def _retry(self, why: str) -> Iterator[None]:
         """Yield until the caller breaks off, with pauses; give up after a while."""
@@ -259,12 +254,14 @@ class JobRunner:
         """Return a model and its rows as bytes: the process that measures has no keys."""
         core = self._ledger._core
         with core.database.reading() as conn:
-            model = find_model(conn, str(job.model), str(job.tenant))
+            model = versions.find_model(conn, str(job.model), str(job.tenant))
 
-        def read(head: VersionRow) -> tuple[bytes, bytes]:
-            return content_of(core, model, head, "model"), content_of(core, model, head, "rows")
+        def read(head: versions.VersionRow) -> tuple[bytes, bytes]:
+            return versions.content_of(core, model, head, "model"), versions.content_of(
+                core, model, head, "rows"
+            )
 
-        content, rows = read_head(core, model, read)
+        content, rows = versions.read_head(core, model, read)
         people, settle = int(job.asked["people"]), core.settings.policy.settle
         return WhatIfOrder(content, rows, model.trusted, people, settle)
 
@@ -301,9 +298,9 @@ class JobRunner:
                 return self._ledger.export(
                     folder, tier="auditor", model=job.model, tenant=job.tenant
                 )
-            except (StateError, LedgerMissingError, KeyFileError):
+            except (exceptions.StateError, exceptions.LedgerMissingError, exceptions.KeyFileError):
                 return None
-            except LedgerError:
+            except exceptions.LedgerError:
                 continue
         return None
 
@@ -354,34 +351,10 @@ class JobRunner:
         self.jobs.progress(job, words, {name: level[name] for name in SHOWN})
 
 
-class _OwnSteps:
-    """Of all steps, those that belong to one model; others are not for the caller to see."""
-
-    def __init__(self, model: str) -> None:
-        self.model = model
-        self._steps: list[Step] = []
-        self._sequences: set[int | None] = set()
-
-    def take(self, step: Step) -> bool:
-        """Keep a step if it belongs to the model; return whether it does."""
-        if self._is_attempt(step) and step.model == self.model:
-            self._sequences |= {step.sequence} - {None}
-        elif step.sequence not in self._sequences:
-            return False
-        self._steps.append(step)
-        return True
-
-    @staticmethod
-    def _is_attempt(step: Step) -> bool:
-        """Whether a batch was tried; not a failed purge, where another tenant may have the name."""
-        return step.what in _DONE_BY and (step.what != "failed" or step.sequence is None)
-
-    def result(self) -> dict[str, Any]:
-        """Return the steps; raise if the last attempt failed."""
-        attempts = [one for one in self._steps if self._is_attempt(one)]
-        if attempts and attempts[-1].what == "failed":
-            raise _JobError("step-failed", f"the batch failed: {attempts[-1].detail}")
-        return {"steps": [vars(one) for one in self._steps]}
+def _is_attempt(step: Step, job: JobRecord) -> bool:
+    """Whether a batch was tried; not a failed purge, where another tenant may have the name."""
+    is_purge = step.what == "failed" and step.sequence is not None
+    return step.model == job.model and step.what in _DONE_BY and not is_purge
 
 
 def _row_of_ended(trying: dict[str, Any], error: SandboxError, seconds: float) -> dict[str, Any]:

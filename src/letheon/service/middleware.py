@@ -11,18 +11,12 @@ import secrets
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from functools import partial
-from ipaddress import IPv6Network
 from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
 import prometheus_client as prometheus
-from limits import parse
-from limits.storage import MemoryStorage
-from limits.strategies import FixedWindowRateLimiter, MovingWindowRateLimiter
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from starlette.datastructures import Headers, MutableHeaders
@@ -37,72 +31,13 @@ from letheon.ledger.db.webhooks import Webhooks
 from letheon.service.errors import Problem, respond
 from letheon.service.settings import ServiceSettings
 
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0)
+_logger = logging.getLogger("letheon.desk")
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
 SLOWEST = 10_000
 """Bytes a second below which a body or an answer is too slow, after the seconds that it has."""
-
-
-# Long calls hold a thread of the server each; it has 40, and short ones must always find one.
-_LONG_AT_ONCE = 16
-_LONG_PER_TOKEN = 4
-
-
-def network_of(host: str) -> str:
-    """Return what counts as one address: of IPv6 the network of a house."""
-    if ":" not in host:
-        return host
-    try:
-        return str(IPv6Network((host.partition("%")[0], 64), strict=False))
-    except ValueError:
-        return host
-
-
-class Limiter:
-    """Counts calls by token and by address, and long ones at a time.
-
-    Parameters
-    ----------
-    settings : ServiceSettings
-        The rates.
-    """
-
-    def __init__(self, settings: ServiceSettings) -> None:
-        storage = MemoryStorage()
-        by_address = MovingWindowRateLimiter(storage)
-        self._limits = {
-            "token": (FixedWindowRateLimiter(storage), parse(settings.rate_per_token)),
-            "login": (by_address, parse(settings.rate_login)),
-            "failed": (by_address, parse(settings.rate_failed)),
-            "receipt": (by_address, parse(settings.rate_receipt)),
-        }
-        self._lock = threading.Lock()
-        self._long: Counter[str] = Counter()
-
-    def begin_long(self, token_id: str) -> Callable[[], None]:
-        """Begin a long call; return what ends it. Or raise a problem: too many at a time."""
-        with self._lock:
-            if self._long[token_id] >= _LONG_PER_TOKEN or self._long.total() >= _LONG_AT_ONCE:
-                title, headers = "too many long calls at a time", {"Retry-After": "1"}
-                words = f"At most {_LONG_PER_TOKEN} of one token. Wait for the answers, then go on."
-                raise Problem(429, "too-many-long-calls", title, words, headers=headers)
-            self._long[token_id] += 1
-        return partial(self._end_long, token_id)
-
-    def _end_long(self, token_id: str) -> None:
-        with self._lock:
-            self._long[token_id] -= 1
-            if not self._long[token_id]:
-                del self._long[token_id]
-
-    def count(self, what: str, key: str) -> None:
-        """Count a call of a token, or from an address; or raise the problem 429.
-
-        From an address log-ins, wrong tokens and checks of receipts are counted.
-        """
-        limiter, rate = self._limits[what]
-        if not limiter.hit(rate, what, key):
-            headers = {"Retry-After": str(min(rate.get_expiry(), 60))}
-            words = f"At most {rate}. Wait and try again."
-            raise Problem(429, "too-many", "too many calls", words, headers=headers)
 
 
 CONTENT_POLICY = (
@@ -136,7 +71,11 @@ def allowed_hosts(settings: ServiceSettings, *bound: str) -> frozenset[str]:
 
 
 class Guards:
-    """Refuses what is too large or meant for another host, and adds headers to every answer.
+    """Stands before the routes: refuses, numbers, answers mistakes, logs and counts calls.
+
+    What is too large or meant for another host is refused. Every answer gets an id and headers.
+    Where the program itself fails, nothing but the kind and the place is told: what reaches the
+    server would be printed with a traceback, and the words of an error may name people.
 
     Parameters
     ----------
@@ -148,14 +87,24 @@ class Guards:
         As `allowed_hosts` gives them.
     is_secure : bool
         Whether browsers shall insist on HTTPS from now on.
+    observe : callable
+        Takes method, route, status and seconds, for the metrics.
+    answer : callable
+        Turns a call and an error into an answer.
     """
 
     def __init__(
-        self, app: ASGIApp, *, settings: ServiceSettings, hosts: frozenset[str], is_secure: bool
+        self,
+        app: ASGIApp,
+        *,
+        settings: ServiceSettings,
+        hosts: frozenset[str],
+        is_secure: bool,
+        observe: Callable[[str, str, int, float], None],
+        answer: Callable[[Request, Exception], Awaitable[Response]],
     ) -> None:
-        self.app = app
-        self.settings = settings
-        self.hosts = hosts
+        self.app, self.settings, self.hosts = app, settings, hosts
+        self.observe, self.answer = observe, answer
         self.headers = dict(HEADERS)
         if is_secure:
             self.headers["Strict-Transport-Security"] = _ONE_YEAR
@@ -165,27 +114,52 @@ class Guards:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        call, start, status = secrets.token_hex(8), time.perf_counter(), 0
+        method, is_head = scope["method"], scope["method"] == "HEAD"
+        # Every address that can be got can be asked about: its answer is sent without the body.
+        scope = {**scope, "letheon_call": call, "method": "GET" if is_head else method}
 
-        is_head = scope["method"] == "HEAD"
-
-        async def inner_send(message: Message) -> None:
+        async def send_marked(message: Message) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
+                status, headers = message["status"], MutableHeaders(scope=message)
                 for name, value in self.headers.items():
                     headers.setdefault(name, value)
+                headers["x-request-id"] = call
             elif is_head:
                 message = {**message, "body": b""}
             await send(message)
 
-        if is_head:  # every address that can be got can be asked about
-            scope = dict(scope, method="GET")
         try:
             self._require_host(scope)
             receive = self._capped(scope, receive)
-        except Problem as problem:
-            await respond(Request(scope), problem)(scope, receive, inner_send)
-            return
-        await self.app(scope, receive, inner_send)
+            await self.app(scope, receive, send_marked)
+        except Exception as error:  # noqa: BLE001  (whatever it is, it must not be printed)
+            if status:  # the server notices that the rest is missing, and hangs up
+                log_mistake(error)
+            elif isinstance(error, Problem):
+                await respond(Request(scope), error)(scope, receive, send_marked)
+            else:
+                response = await self.answer(Request(scope, receive), error)
+                await response(scope, receive, send_marked)
+        finally:
+            if release := scope.get("letheon_release"):
+                release()
+            self._log(scope, method, status or 500, time.perf_counter() - start)
+
+    def _log(self, scope: Scope, method: str, status: int, seconds: float) -> None:
+        route = str(getattr(scope.get("route"), "path", None) or "-")
+        method = method if method in _METHODS else "-"
+        self.observe(method, route, status, seconds)
+        log_line(
+            "call",
+            method=method,
+            route=route,
+            status=status,
+            ms=round(seconds * 1000, 1),
+            token=scope.get("letheon_token"),
+            id=scope["letheon_call"],
+        )
 
     def _require_host(self, scope: Scope) -> None:
         host = Headers(scope=scope).get("host", "").lower()
@@ -234,12 +208,6 @@ def _too_large(most: int) -> Problem:
     return Problem(413, "too-large", "the body is too large", words, headers=headers)
 
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0)
-_logger = logging.getLogger("letheon.desk")
-_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-
-
 def configure() -> None:
     """Send the lines to the error stream, as they are; of libraries only what is known by heart."""
     if _logger.handlers:
@@ -277,97 +245,6 @@ def log_line(event: str, **facts: Any) -> None:
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         # JSON escapes line breaks and every control character.
         _logger.info(json.dumps({"time": now, "event": event} | facts, ensure_ascii=True))
-
-
-class CallLog:
-    """Gives every call an id, and logs and counts it.
-
-    Parameters
-    ----------
-    app : ASGI application
-        What lies behind.
-    observe : callable
-        Takes method, route, status and seconds, for the metrics.
-    """
-
-    def __init__(self, app: ASGIApp, *, observe: Callable[[str, str, int, float], None]) -> None:
-        self.app = app
-        self.observe = observe
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one call."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        call, start, status = secrets.token_hex(8), time.perf_counter(), 500
-        scope["letheon_call"] = call
-
-        async def send_noted(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                message["headers"] = [*message["headers"], (b"x-request-id", call.encode())]
-            await send(message)
-
-        try:
-            await self.app(scope, receive, send_noted)
-        finally:
-            if release := scope.get("letheon_release"):
-                release()
-            self._note(scope, call, status, time.perf_counter() - start)
-
-    def _note(self, scope: Scope, call: str, status: int, seconds: float) -> None:
-        route = str(getattr(scope.get("route"), "path", None) or "-")
-        method = scope["method"] if scope["method"] in _METHODS else "-"
-        self.observe(method, route, status, seconds)
-        log_line(
-            "call",
-            method=method,
-            route=route,
-            status=status,
-            ms=round(seconds * 1000, 1),
-            token=scope.get("letheon_token"),
-            id=call,
-        )
-
-
-class ErrorHandler:
-    """Answers where the program itself fails, and tells nothing but the kind and the place.
-
-    It stands inside everything else that is ours. What reaches the server would be printed with a
-    traceback, and the words of an error may name people.
-
-    Parameters
-    ----------
-    app : ASGI application
-        What lies behind.
-    answer : callable
-        Turns a call and an error into an answer.
-    """
-
-    def __init__(
-        self, app: ASGIApp, *, answer: Callable[[Request, Exception], Awaitable[Response]]
-    ) -> None:
-        self.app = app
-        self.answer = answer
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one call."""
-        has_begun = False
-
-        async def send_noted(message: Message) -> None:
-            nonlocal has_begun
-            has_begun = True
-            await send(message)
-
-        try:
-            await self.app(scope, receive, send_noted)
-        except Exception as error:  # noqa: BLE001  (whatever it is, it must not be printed)
-            if has_begun:  # the server notices that the rest is missing, and hangs up
-                log_mistake(error)
-                return
-            response = await self.answer(Request(scope, receive), error)
-            await response(scope, receive, send)
 
 
 def log_mistake(error: BaseException) -> None:

@@ -1,24 +1,23 @@
 """A request as the desk shows it: to whom, with which actions; no field holds an id of a person."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from fastapi import Path
 from pydantic import BeforeValidator, Field, StrictStr
-from pydantic_core import CoreSchema
-from pydantic_core.core_schema import literal_schema
 
 from letheon.exceptions import LetheonError, UnknownRequestError
 from letheon.ledger import REQUEST_STATES, LogEntry, Request
-from letheon.ledger.requests.states import NO_DATA_HELD, NOT_FULLY_SEARCHED
+from letheon.ledger.requests import states
+from letheon.ledger.requests.deadlines import REGIMES, Regime
 from letheon.ledger.schemas import NAME, moment
 from letheon.service.auth import Principal
 from letheon.service.errors import PREFIX, Problem, problem_of
-from letheon.service.schemas import Hidden, ItemProblem
+from letheon.service.schemas import CodeOut, Hidden, ItemProblem, Out
 
 MOST_ITEMS = 1000
 _DAY = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
@@ -62,25 +61,11 @@ ACTIONS: dict[str, Action] = {
 """Every action, in the order in which a page offers them."""
 
 
-class OneOf:
-    """Lets a text be one of some names; the API document lists them.
-
-    Parameters
-    ----------
-    names : iterable of str
-        Those of a table.
-    """
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self.names = list(names)
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
-        """Return the schema, which is that of a `Literal`."""
-        return literal_schema(self.names)
-
-
-State = Annotated[str, OneOf(REQUEST_STATES)]
-ActionName = Annotated[str, OneOf(ACTIONS)]
+if TYPE_CHECKING:
+    State = str
+    ActionName = str
+else:  # the API document lists them
+    State, ActionName = Literal[tuple(REQUEST_STATES)], Literal[tuple(ACTIONS)]
 
 
 def _require_text(value: object) -> object:
@@ -188,7 +173,7 @@ def find_visible(who: Principal, request_id: str) -> Request:
 
 def show_requests(who: Principal, requests: Sequence[Request]) -> list[RequestOut]:
     """Return requests as a token sees them, in their order."""
-    now, calendar = moment(who.desk.clock()), who.ledger.settings.calendar
+    now, calendar = moment(who.ledger.clock()), who.ledger.settings.calendar
     left = {one.id: one.days_left(now, calendar) for one in requests}
     if not who.sees_all_requests:
         return [_show_to_filer(one, left[one.id]) for one in requests]
@@ -321,9 +306,35 @@ GROUND_WORDS = {
     "ccpa.7060": "the identity was not verified",
     "litigation-hold": "a dispute in court",
     "internal": "a decision of the house",
-    NO_DATA_HELD: "the model holds no rows of these people",
+    states.NO_DATA_HELD: "the model holds no rows of these people",
 }
 """Every ground that a request, a rejection or a hold may name."""
+
+
+class Grounds(Out):
+    """All codes that a ground may be: there is no free text.
+
+    Attributes
+    ----------
+    request : dict of str to list of CodeOut
+        By law: why people may ask to be erased.
+    """
+
+    request: dict[Regime, list[CodeOut]]
+    reject: list[CodeOut]
+    hold: list[CodeOut]
+
+
+def _in_words(codes: Sequence[str]) -> list[CodeOut]:
+    return [CodeOut(code=code, words=GROUND_WORDS[code]) for code in codes]
+
+
+GROUNDS = Grounds(
+    request={law: _in_words(states.REQUEST_GROUNDS[law]) for law in REGIMES},
+    reject=_in_words(states.REJECT_GROUNDS),
+    hold=_in_words(states.HOLD_GROUNDS),
+)
+"""Every code with its words."""
 
 _STUCK_WORDS = {
     "no-model-on-the-rest": "no model can be trained on the rows that would remain, so trying "
@@ -358,8 +369,8 @@ _WORDS = {
     "purging": "What is left of them is being destroyed.",
     "purge": "The destruction of what was left was attested.",
     "purged": "Nothing that the ledger keeps holds them any more.",
-    f"purged {NOT_FULLY_SEARCHED}": "Nothing that the ledger keeps holds them any more. Some files "
-    "of the stores were not searched.",
+    f"purged {states.NOT_FULLY_SEARCHED}": "Nothing that the ledger keeps holds them any more. "
+    "Some files of the stores were not searched.",
     "closed": "The person was answered{told}; closed.",
     "rejected": "Rejected: {ground}.",
     "cancelled": "The request was withdrawn.",

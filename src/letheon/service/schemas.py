@@ -1,10 +1,10 @@
 """What every call and every answer of the API has in common."""
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from fastapi import Query
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import Query, Response
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from letheon.ledger import Page
 
@@ -38,6 +38,19 @@ class CodeOut(Out):
 
     code: str
     words: str
+
+
+def shape(*texts: str, **others: str | list[str]) -> WithJsonSchema:
+    """Return what the document of the API says about a dict: its names, and their kinds in JSON."""
+    kinds = dict.fromkeys(texts, "string") | others
+    properties = {name: {"type": kind} for name, kind in kinds.items()}
+    return WithJsonSchema({"type": "object", "properties": properties, "required": [*kinds]})
+
+
+def describe_file(media_type: str, words: str, kind: str = "string") -> dict[str, Any]:
+    """Return what a route says about its answer that is a file."""
+    answer = {"description": words, "content": {media_type: {"schema": {"type": kind}}}}
+    return {"response_class": Response, "responses": {200: answer}}
 
 
 def cut_page(

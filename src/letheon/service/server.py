@@ -24,13 +24,8 @@ import uvicorn
 from letheon.ledger import Ledger
 from letheon.ledger.db.tokens import Tokens
 from letheon.ledger.settings import FILE
+from letheon.service import connections
 from letheon.service.app import create_app
-from letheon.service.connections import (
-    Connections,
-    LimitedServer,
-    ListeningSocket,
-    protocol_for,
-)
 from letheon.service.middleware import configure, log_line
 from letheon.service.settings import ServiceSettings
 from letheon.service.temp_folders import sweep_temp_folders
@@ -117,7 +112,7 @@ class Binding:
         """
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         # The protocol by name: with 0 no answer is sent at once, and each waits 40 ms for an echo.
-        bound = ListeningSocket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        bound = connections.ListeningSocket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind((self.host, self.port))
@@ -229,8 +224,8 @@ def serve(
     with suppress(OSError):  # on a disk that cannot be written nothing can be swept
         sweep_temp_folders(ledger)
     bound = listening or binding.listen()
-    places = Connections(settings)
-    if isinstance(bound, ListeningSocket):
+    places = connections.Connections(settings)
+    if isinstance(bound, connections.ListeningSocket):
         bound.places = places
     with bound, Worker(ledger.folder) if with_worker else nullcontext() as worker:
         is_secure = binding.certificate is not None or settings.is_https
@@ -248,7 +243,7 @@ def serve(
             access_log=False,
             server_header=False,
             lifespan="off",
-            http=protocol_for(places, settings),
+            http=connections.protocol_for(places, settings),
             ws="none",
             loop="asyncio",
             timeout_keep_alive=settings.idle_seconds,
@@ -259,7 +254,7 @@ def serve(
             ssl_keyfile=binding.key,
             ssl_version=ssl.PROTOCOL_TLS_SERVER,
         )
-        server = LimitedServer(config)
+        server = connections.LimitedServer(config)
 
         def stop() -> None:
             app.state.context.stopping.set()
@@ -269,7 +264,9 @@ def serve(
 
         server.at_stop = stop
         with _signals_held(server):
-            said(_address(binding, bound))
+            scheme = "http" if binding.certificate is None else "https"
+            host = f"[{binding.host}]" if ":" in binding.host else binding.host
+            said(f"{scheme}://{host}:{bound.getsockname()[1]}")
             server.run(sockets=[bound])
 
 
@@ -302,12 +299,6 @@ def _signals_held(server: uvicorn.Server) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _address(binding: Binding, bound: socket.socket) -> str:
-    scheme = "http" if binding.certificate is None else "https"
-    host = f"[{binding.host}]" if ":" in binding.host else binding.host
-    return f"{scheme}://{host}:{bound.getsockname()[1]}"
 
 
 def open_or_create(folder: Path, *, database: str | None = None, name: str | None = None) -> Ledger:

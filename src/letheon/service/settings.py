@@ -10,8 +10,6 @@ from typing import Any
 from letheon.exceptions import LedgerError
 from letheon.service.addresses import parse_hosts
 
-__all__ = ["FILE", "ServiceSettings"]
-
 FILE = "service.toml"
 
 _MIB = 1 << 20
@@ -126,16 +124,19 @@ def _made(found: Mapping[str, Any]) -> ServiceSettings:
     return ServiceSettings(**values)
 
 
+_KINDS = {
+    bool: "true or false",
+    int: "a whole number from 1 on",
+    str: "a text",
+    tuple: "a list",
+}
+
+
 def _require_kind(name: str, value: Any, default: Any) -> None:
-    if isinstance(default, bool):
-        if type(value) is not bool:
-            raise ValueError(f"{name}={value!r} must be true or false")
-    elif isinstance(default, int) and (type(value) is not int or value < 1):
-        raise ValueError(f"{name}={value!r} must be a whole number from 1 on")
-    if isinstance(default, str) and not isinstance(value, str):
-        raise ValueError(f"{name}={value!r} must be a text")
-    if isinstance(default, tuple) and not isinstance(value, tuple):
-        raise ValueError(f"{name}={value!r} must be a list")
+    kind = type(default)
+    is_right = type(value) is kind and (kind is not int or value >= 1)
+    if kind in _KINDS and not is_right:
+        raise ValueError(f"{name}={value!r} must be {_KINDS[kind]}")
     if name in ("hosts", "trusted_proxies") and not all(isinstance(one, str) for one in value):
         raise ValueError(f"{name}={value!r} must be a list of texts")
 

@@ -16,50 +16,11 @@ from pathlib import Path
 
 from letheon.ledger import Ledger
 from letheon.ledger.keys.blobs import destroy_file
-from letheon.ledger.purge.residue import ROOM_LOCK as _LOCK
-from letheon.ledger.purge.residue import ROOMS as _FOLDER
-
-__all__ = ["TempFolder", "sweep_temp_folders", "temp_folder"]
+from letheon.ledger.purge.stores import ROOM_LOCK as _LOCK
+from letheon.ledger.purge.stores import ROOMS as _FOLDER
 
 
-class TempFolder:
-    """A private folder, locked while its maker lives.
-
-    Parameters
-    ----------
-    ledger : Ledger
-        In whose home it lies.
-    kind : str
-        What it is for, a word.
-
-    Attributes
-    ----------
-    folder : Path
-        Empty at first.
-    """
-
-    def __init__(self, ledger: Ledger, kind: str) -> None:
-        home = ledger.folder / _FOLDER
-        home.mkdir(mode=0o700, exist_ok=True)
-        self.folder = home / f"{kind}-{secrets.token_hex(8)}"
-        self._lock = self.folder.with_name(self.folder.name + _LOCK)
-        self._held: int | None = _held(self._lock)
-        # The lock comes first: a folder without one is swept.
-        self.folder.mkdir(mode=0o700)
-
-    def close(self) -> None:
-        """Overwrite and remove everything in it; a second call does nothing."""
-        if self._held is None:
-            return
-        try:
-            _destroy(self.folder)
-            self._lock.unlink(missing_ok=True)
-        finally:
-            os.close(self._held)
-            self._held = None
-
-
-def _held(lock: Path) -> int:
+def _hold(lock: Path) -> int:
     """Make a file and hold its lock; again, if a sweep took it away in between."""
     while True:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
@@ -72,12 +33,29 @@ def _held(lock: Path) -> int:
 
 @contextlib.contextmanager
 def temp_folder(ledger: Ledger, kind: str) -> Iterator[Path]:
-    """Return a private folder that is destroyed at the end of the block."""
-    room = TempFolder(ledger, kind)
+    """Return a private folder, locked while its maker lives and destroyed at the end of the block.
+
+    Parameters
+    ----------
+    ledger : Ledger
+        In whose home it lies.
+    kind : str
+        What it is for, a word.
+    """
+    home = ledger.folder / _FOLDER
+    home.mkdir(mode=0o700, exist_ok=True)
+    folder = home / f"{kind}-{secrets.token_hex(8)}"
+    lock = folder.with_name(folder.name + _LOCK)
+    held = _hold(lock)  # the lock comes first: a folder without one is swept
     try:
-        yield room.folder
+        folder.mkdir(mode=0o700)
+        yield folder
     finally:
-        room.close()
+        try:
+            _destroy(folder)
+            lock.unlink(missing_ok=True)
+        finally:
+            os.close(held)
 
 
 def sweep_temp_folders(ledger: Ledger) -> int:
@@ -85,11 +63,8 @@ def sweep_temp_folders(ledger: Ledger) -> int:
     home = ledger.folder / _FOLDER
     if not home.is_dir():
         return 0
-    n_swept = 0
     names = {path.name.removesuffix(_LOCK) for path in home.iterdir()}
-    for name in sorted(names):
-        n_swept += _sweep(home / name)
-    return n_swept
+    return sum(_sweep(home / name) for name in sorted(names))
 
 
 def _sweep(folder: Path) -> bool:

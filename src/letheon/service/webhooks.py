@@ -29,15 +29,7 @@ import letheon
 from letheon.ledger import Ledger
 from letheon.ledger.db.webhooks import Message, Webhooks, read_service_key
 from letheon.ledger.worker.compute import code_of
-from letheon.service.addresses import (
-    AddressRefusedError,
-    AllowedHost,
-    Resolver,
-    Target,
-    parse_hosts,
-    parse_url,
-    resolve,
-)
+from letheon.service import addresses as hosts
 from letheon.service.middleware import log_line
 from letheon.service.settings import ServiceSettings
 
@@ -122,8 +114,8 @@ def send(
     body: bytes,
     headers: dict[str, str],
     *,
-    allowed: Sequence[AllowedHost],
-    lookup: Resolver | None = None,
+    allowed: Sequence[hosts.AllowedHost],
+    lookup: hosts.Resolver | None = None,
 ) -> Answer:
     """Post to an address that the operator's list permits; never raise.
 
@@ -131,9 +123,9 @@ def send(
     at most, and 64 KiB of the answer are read at most and thrown away.
     """
     try:
-        target = parse_url(url, allowed)
-        status = _post(target, resolve(target, lookup), body, headers)
-    except AddressRefusedError:
+        target = hosts.parse_url(url, allowed)
+        status = _post(target, hosts.resolve(target, lookup), body, headers)
+    except hosts.AddressRefusedError:
         return Answer("refused")
     except (OSError, http.client.HTTPException, UnicodeError):
         return Answer("unreachable")
@@ -142,7 +134,9 @@ def send(
     return Answer("answered", status)
 
 
-def _post(target: Target, addresses: Sequence[str], body: bytes, headers: dict[str, str]) -> int:
+def _post(
+    target: hosts.Target, addresses: Sequence[str], body: bytes, headers: dict[str, str]
+) -> int:
     port = target.entry.port
     connection = http.client.HTTPConnection(target.host, port, timeout=_CONNECT_SECONDS)
     plain = _connect(addresses, port)
@@ -169,7 +163,7 @@ def _connect(addresses: Sequence[str], port: int) -> socket.socket:
     raise last
 
 
-def _wrap(plain: socket.socket, target: Target) -> socket.socket:
+def _wrap(plain: socket.socket, target: hosts.Target) -> socket.socket:
     if target.entry.scheme == "http":
         return plain
     try:
@@ -206,7 +200,7 @@ def deliver_due(
     settings: ServiceSettings,
     *,
     overdue: bool = True,
-    lookup: Resolver | None = None,
+    lookup: hosts.Resolver | None = None,
 ) -> int:
     """Do one round: write the messages that became due, and send those whose time has come.
 
@@ -227,7 +221,7 @@ def deliver_due(
         How many messages were tried.
     """
     hooks, clock = Webhooks(ledger), ledger.clock
-    allowed = parse_hosts(settings.webhook_hosts)
+    allowed = hosts.parse_hosts(settings.webhook_hosts)
     hooks.feed(overdue=overdue)
     claimed = hooks.claim(_CLAIM_SECONDS, most=_ROUND, most_each=_PER_WEBHOOK)
     if not claimed:

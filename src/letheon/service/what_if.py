@@ -27,14 +27,13 @@ from letheon.ledger.certificates.explanations import guarantee_words
 from letheon.ledger.models.examine import fresh_fit
 from letheon.ledger.worker.compute import ComputationFailed, Job, compute
 
-__all__ = ["RETRAIN", "SAMPLE_ROWS", "WhatIfOrder", "measure", "row_not_run"]
-
 RETRAIN = "retrain"
 SAMPLE_ROWS = 4000
 _SEED = 0
 _UNSEEDED = {"rule": "caller-seed-v1", "beacon": "none", "keyCommitment": "none"}
 # The first run of something short is slow for reasons of its own.
 _SHORT, _REPEATS = 0.5, 2
+_CLAIMS = ("kind", "epsilon", "delta", "requests", "releases")
 _BASES = ("measured", "extrapolated")
 
 
@@ -94,9 +93,10 @@ class _Method:
 
 def measure(order: WhatIfOrder, tell: Callable[[Any], None]) -> None:
     """Try every method; tell the scene, each name before it is tried, and each row after it."""
-    scene = _scene(order)
-    tell({"scene": _described(scene)})
-    baseline = order.baseline
+    scene, baseline = _scene(order), order.baseline
+    n_sample = len(scene.rows)
+    sizes = {"rows_held": round(n_sample * scene.scale), "sample_rows": n_sample}
+    tell({"scene": {**sizes, "people": order.people, "sample_people": len(scene.leaving)}})
     for one in _methods(scene.present):
         if one.name in order.done:
             continue
@@ -120,35 +120,20 @@ def _scene(order: WhatIfOrder) -> _Scene:
     return _Scene(order, present, part, sampled.take(np.arange(n_leaving)).to_array(), scale)
 
 
-def _described(scene: _Scene) -> dict[str, Any]:
-    n_sample = len(scene.rows)
-    return {
-        "rows_held": round(n_sample * scene.scale),
-        "sample_rows": n_sample,
-        "people": scene.order.people,
-        "sample_people": len(scene.leaving),
-    }
-
-
 def _methods(present: Any) -> Iterator[_Method]:
     """Yield a retrain, the method that is served, and all others of letheon."""
+    from letheon.select import Need, default_candidates, short_name
+
     yield _Method(RETRAIN, "train afresh", present, kind="retrain")
-    yield _Method(present.facts.method, _name(present), present, is_current=True)
+    yield _Method(present.facts.method, short_name(present), present, is_current=True)
     task: Task = "regression" if is_regressor(present) else "classification"
-    yield from _others(present, task)
-
-
-def _others(present: Any, task: Task) -> Iterator[_Method]:
-    from letheon.select import Need, default_candidates
-
     need = Need(task=task)
     named, _ = default_candidates(need, task, _ordinary(present, task))
     for name, candidate in named.items():
         method = candidate.facts.method
-        if method == present.facts.method:
-            continue
-        why_not = need.why_not(candidate.estimator, candidate.facts)
-        yield _Method(method, name, candidate.estimator, why_not=why_not)
+        if method != present.facts.method:
+            why_not = need.why_not(candidate.estimator, candidate.facts)
+            yield _Method(method, name, candidate.estimator, why_not=why_not)
 
 
 def _ordinary(present: Any, task: Task) -> Any:
@@ -164,30 +149,24 @@ def _ordinary(present: Any, task: Task) -> Any:
     return make_pipeline(StandardScaler(), linear)
 
 
-def _name(model: Any) -> str:
-    from letheon.select import short_name
-
-    return short_name(model)
-
-
 def _row(scene: _Scene, one: _Method, baseline: float | None) -> dict[str, Any]:
-    if one.why_not:
-        return row_not_run(one.method, one.name, one.why_not, is_current=one.is_current)
+    why_not = one.why_not
     try:
-        seconds, size, facts = _tried(scene, one)
+        if not why_not:
+            seconds, size, facts = _tried(scene, one)
     except ComputationFailed as failure:
-        note = f"it could not forget these people: {failure}"
-        return row_not_run(one.method, one.name, note, is_current=one.is_current)
+        why_not = f"it could not forget these people: {failure}"
     except Exception as error:  # noqa: BLE001  (a text may quote rows; its kind does not)
-        note = f"it does not serve these rows: {type(error).__name__}"
-        return row_not_run(one.method, one.name, note, is_current=one.is_current)
+        why_not = f"it does not serve these rows: {type(error).__name__}"
+    if why_not:
+        return row_not_run(one.method, one.name, why_not, is_current=one.is_current)
     against = seconds if one.method == RETRAIN else baseline
     return {
         "method": one.method,
         "name": one.name,
         "is_current": one.is_current,
-        "seconds": _figure(seconds),
-        "speedup": _figure(against / seconds) if against else None,
+        "seconds": round_figure(seconds),
+        "speedup": round_figure(against / seconds if against else None),
         "basis": _BASES[scene.scale > 1.0],
         "storage_bytes": round(size * scene.scale),
         "note": _note(scene.present, one),
@@ -230,30 +209,16 @@ def _note(present: Any, one: _Method) -> str:
 
 def row_not_run(method: str, name: str, note: str, *, is_current: bool = False) -> dict[str, Any]:
     """Return the row of a method that gave no result."""
-    empty = ("seconds", "speedup", "storage_bytes", "kind", "epsilon", "delta")
-    rest = ("requests", "releases", "guarantee")
-    return {
-        "method": method,
-        "name": name,
-        "is_current": is_current,
-        "basis": "not-run",
-        "note": note[:300],
-        **dict.fromkeys((*empty, *rest)),
-    }
+    told = {"method": method, "name": name, "is_current": is_current, "note": note[:300]}
+    empty = ("seconds", "speedup", "storage_bytes", *_CLAIMS, "guarantee")
+    return {**told, "basis": "not-run", **dict.fromkeys(empty)}
 
 
 def _claimed(guarantee: Mapping[str, Any]) -> dict[str, Any]:
     shown = {**guarantee, "accounting": published_account(guarantee["accounting"])}
-    return {
-        "kind": shown["kind"],
-        "epsilon": shown.get("epsilon"),
-        "delta": shown.get("delta"),
-        "requests": shown["requests"],
-        "releases": shown["releases"],
-        "guarantee": guarantee_words(shown),
-    }
+    return {name: shown.get(name) for name in _CLAIMS} | {"guarantee": guarantee_words(shown)}
 
 
-def _figure(value: float) -> float:
+def round_figure(value: float | None) -> float | None:
     """Return three digits: a time says no more."""
-    return float(f"{value:.3g}")
+    return None if value is None else float(f"{value:.3g}")

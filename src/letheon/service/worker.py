@@ -92,20 +92,16 @@ class DeskWorker:
             self.stop.wait(self._poll)
 
     def _round(self) -> None:
-        done = self._runner.do_all(SHORT)
-        now = time.monotonic()
-        if done or now >= self._look_at or self._is_something_new():
+        done, now = self._runner.do_all(SHORT), time.monotonic()
+        # Whether anything was recorded since the last look: a request, a verification, a step.
+        newest = self._runner.jobs.read_newest_event()
+        is_new, self._seen = newest != self._seen, newest
+        if done or now >= self._look_at or is_new:
             self._look_at = now + _LOOK_EVERY
             self._apply_due()
         if now >= self._tidy_at:
             self._tidy_at = now + _TIDY_EVERY
             self._runner.jobs.forget_old()
-
-    def _is_something_new(self) -> bool:
-        """Whether anything was recorded since the last look: a request, a verification, a step."""
-        newest = self._runner.jobs.read_newest_event()
-        is_new, self._seen = bool(newest != self._seen), newest
-        return is_new
 
     def _apply_due(self) -> None:
         # Closing it between two steps gives the lease back.

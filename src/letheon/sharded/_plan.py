@@ -26,8 +26,6 @@ from typing import Any, Literal, SupportsIndex
 
 from letheon.guarantee import SearchRanges, TrainingSize
 
-__all__ = ["Plan", "StageData", "compare_plans", "epochs_per_stage", "plan"]
-
 StageData = Literal["cumulative", "new"]
 
 # A shard of fewer people is hardly a training set.

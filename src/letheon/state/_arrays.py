@@ -14,19 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from letheon.exceptions import CorruptFileError, StateError, UnsupportedStateError
+from letheon.state import _nodes as nodes
 from letheon.state._bytes import text_bytes
-from letheon.state._nodes import (
-    Array,
-    Dtype,
-    Fields,
-    Items,
-    MemoryBudget,
-    Node,
-    Objects,
-    Scalar,
-    Strings,
-    check_shape,
-)
+from letheon.state._nodes import Array, MemoryBudget, Node, check_shape
 
 # Above this a view is passed on instead of a copy.
 _COPY_BELOW = 1 << 14
@@ -38,19 +28,19 @@ _MAX_ITEMSIZE = (1 << 31) - 1
 _MAX_FIELDS = 10_000
 _CHUNK = 1024
 
-ToNode = Callable[[Any], Any]
-FromNode = Callable[[Any], Any]
+Convert = Callable[[Any], Any]
 
 
-def array_node(array: NDArray[Any], to_node: ToNode) -> Node:
+def array_node(array: NDArray[Any], to_node: Convert) -> Node:
     """Return the node of an array; `to_node` encodes the items of an object array."""
     dtype = array.dtype
     if dtype.names is not None:
-        return _fields_node(array)
+        columns = [array_node(array[name], _no_objects) for name in dtype.names]
+        return nodes.Fields(dtype_descr(dtype), array.shape, tuple(columns))
     if dtype.kind == "U":
         return _strings_node(array)
     if dtype.kind == "O":
-        return Objects(array.shape, tuple([to_node(item) for item in array.ravel().tolist()]))
+        return nodes.Objects(array.shape, tuple([to_node(item) for item in array.ravel().tolist()]))
     return _plain_node(array)
 
 
@@ -86,7 +76,7 @@ def _is_long(dtype: "np.dtype[Any]") -> bool:
     return dtype.itemsize > {"f": 8, "c": 16}.get(dtype.kind, dtype.itemsize)
 
 
-def _strings_node(array: NDArray[Any]) -> Strings:
+def _strings_node(array: NDArray[Any]) -> nodes.Strings:
     try:
         texts: list[str] = array.ravel().tolist()
     except (ValueError, SystemError) as error:
@@ -98,16 +88,9 @@ def _strings_node(array: NDArray[Any]) -> Strings:
         encoded = [text_bytes(text) for text in texts]
         lengths, data = [len(text) for text in encoded], b"".join(encoded)
     sizes = np.array(lengths, dtype="<u4")
-    return Strings(
+    return nodes.Strings(
         array.dtype.itemsize // 4, array.shape, Array("<u4", sizes.shape, sizes.tobytes()), data
     )
-
-
-def _fields_node(array: NDArray[Any]) -> Fields:
-    descr = dtype_descr(array.dtype)
-    names = array.dtype.names or ()
-    columns = tuple([array_node(array[name], _no_objects) for name in names])
-    return Fields(descr, array.shape, columns)
 
 
 def _no_objects(_: Any) -> Any:
@@ -129,27 +112,27 @@ def dtype_descr(dtype: "np.dtype[Any]") -> Node:
     for name in dtype.names:
         inner, offset = dtype.fields[name][:2]
         base, shape = inner.subdtype or (inner, ())
-        row = (name, dtype_descr(base), int(offset), Items("tuple", tuple(shape)))
-        fields.append(Items("tuple", row))
+        row = (name, dtype_descr(base), int(offset), nodes.Items("tuple", tuple(shape)))
+        fields.append(nodes.Items("tuple", row))
         parts.append(_Field(name, base, int(offset), tuple(shape)))
     try:
         _check_layout(parts, dtype.itemsize)
     except CorruptFileError as error:
         raise UnsupportedStateError(f"a structured dtype has no canonical bytes: {error}") from None
     head = (dtype.itemsize, dtype.isalignedstruct)
-    return Items("tuple", (*head, Items("tuple", tuple(fields))))
+    return nodes.Items("tuple", (*head, nodes.Items("tuple", tuple(fields))))
 
 
 def scalar_node(value: np.generic) -> Node:
     """Return the node of a NumPy scalar."""
     if isinstance(value, np.str_):
-        return Scalar(str(value))
+        return nodes.Scalar(str(value))
     if isinstance(value, np.bytes_):
-        return Scalar(bytes(value))
-    return Scalar(array_node(np.asarray(value), _no_objects))
+        return nodes.Scalar(bytes(value))
+    return nodes.Scalar(array_node(np.asarray(value), _no_objects))
 
 
-def array_from(node: Any, from_node: FromNode, budget: MemoryBudget) -> NDArray[Any]:
+def array_from(node: Any, from_node: Convert, budget: MemoryBudget) -> NDArray[Any]:
     """Return the array of a node, in fresh memory that the budget has.
 
     Raises
@@ -167,7 +150,7 @@ def array_from(node: Any, from_node: FromNode, budget: MemoryBudget) -> NDArray[
         raise CorruptFileError(f"an array does not fit its description: {error}") from None
 
 
-def _plain_from(node: Array, _: FromNode, budget: MemoryBudget) -> NDArray[Any]:
+def _plain_from(node: Array, _: Convert, budget: MemoryBudget) -> NDArray[Any]:
     dtype = _plain_dtype(node.dtype)
     size = check_shape(node.shape, dtype.itemsize)
     _require(len(node.data) == size, "size of an array")
@@ -187,7 +170,7 @@ def _plain_dtype(name: str) -> "np.dtype[Any]":
     return dtype
 
 
-def _strings_from(node: Strings, from_node: FromNode, budget: MemoryBudget) -> NDArray[Any]:
+def _strings_from(node: nodes.Strings, from_node: Convert, budget: MemoryBudget) -> NDArray[Any]:
     lengths = _plain_from(node.lengths, from_node, budget)
     size = check_shape(node.shape, 4 * node.width)
     count = math.prod(node.shape)
@@ -211,7 +194,7 @@ def _strings_from(node: Strings, from_node: FromNode, budget: MemoryBudget) -> N
     return array.reshape(node.shape)
 
 
-def _objects_from(node: Objects, from_node: FromNode, budget: MemoryBudget) -> NDArray[Any]:
+def _objects_from(node: nodes.Objects, from_node: Convert, budget: MemoryBudget) -> NDArray[Any]:
     size = check_shape(node.shape, 8)
     _require(size == 8 * len(node.items), "number of objects")
     budget.take(size, "an array of objects")
@@ -221,7 +204,7 @@ def _objects_from(node: Objects, from_node: FromNode, budget: MemoryBudget) -> N
     return flat.reshape(node.shape)
 
 
-def _fields_from(node: Fields, from_node: FromNode, budget: MemoryBudget) -> NDArray[Any]:
+def _fields_from(node: nodes.Fields, from_node: Convert, budget: MemoryBudget) -> NDArray[Any]:
     dtype = dtype_from(node.dtype)
     _require(dtype.names is not None and len(dtype.names) == len(node.columns), "fields")
     budget.take(check_shape(node.shape, dtype.itemsize), "a structured array")
@@ -236,11 +219,11 @@ def _fields_from(node: Fields, from_node: FromNode, budget: MemoryBudget) -> NDA
     return array
 
 
-_ARRAY_READERS: dict[type, Callable[[Any, FromNode, MemoryBudget], NDArray[Any]]] = {
+_ARRAY_READERS: dict[type, Callable[[Any, Convert, MemoryBudget], NDArray[Any]]] = {
     Array: _plain_from,
-    Strings: _strings_from,
-    Objects: _objects_from,
-    Fields: _fields_from,
+    nodes.Strings: _strings_from,
+    nodes.Objects: _objects_from,
+    nodes.Fields: _fields_from,
 }
 
 
@@ -316,26 +299,21 @@ def _check_layout(parts: list[_Field], itemsize: int) -> None:
 
 
 def _tuple(node: Any, length: int | None = None) -> tuple[Any, ...]:
-    right = type(node) is Items and node.kind == "tuple"
+    right = type(node) is nodes.Items and node.kind == "tuple"
     _require(right and length in {None, len(node.items)}, "a dtype")
     items: tuple[Any, ...] = node.items
     return items
 
 
-def scalar_from(node: Scalar, from_node: FromNode, budget: MemoryBudget) -> Any:
+def scalar_from(node: nodes.Scalar, from_node: Convert, budget: MemoryBudget) -> Any:
     """Return the NumPy scalar of a node."""
     value = node.value
     if isinstance(value, str):
         return np.str_(value)
     if isinstance(value, bytes):
         return np.bytes_(value)
-    _require(type(value) in {Array, Fields} and value.shape == (), "a scalar")  # type: ignore[union-attr]
+    _require(type(value) in {Array, nodes.Fields} and value.shape == (), "a scalar")  # type: ignore[union-attr]
     return array_from(value, from_node, budget)[()]
-
-
-def dtype_node(dtype: "np.dtype[Any]") -> Dtype:
-    """Return the node of a dtype that is itself a value."""
-    return Dtype(dtype_descr(dtype))
 
 
 def _require(condition: bool, what: str) -> None:

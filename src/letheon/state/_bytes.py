@@ -94,14 +94,14 @@ def text_bytes(text: str) -> bytes:
 
 
 def _write(node: Any, parts: Parts) -> None:
-    _WRITERS.get(type(node), _write_node)(node, parts)
-
-
-def _write_node(node: Any, parts: Parts) -> None:
+    write = _WRITERS.get(type(node))
+    if write is not None:
+        write(node, parts)
+        return
     layout = layout_of(node)
     parts.append(layout.tag)
-    for kind, value in layout.values(node):
-        _PART_WRITERS[kind](value, parts)
+    for part, value in zip(layout.parts, layout.values(node), strict=True):
+        _PART_WRITERS[part](value, parts)
 
 
 def _write_int(value: int, parts: Parts) -> None:
@@ -109,31 +109,36 @@ def _write_int(value: int, parts: Parts) -> None:
     parts.append(_TAG_N.pack(b"i", size) + value.to_bytes(size, "little", signed=True))
 
 
-def _write_str(value: str, parts: Parts) -> None:
+def _pack_text(value: str) -> bytes:
     data = text_bytes(value)
-    parts.append(_TAG_N.pack(b"s", len(data)) + data)
+    return _N.pack(len(data)) + data
 
 
-def _write_text(value: str, parts: Parts) -> None:
-    data = text_bytes(value)
-    parts.append(_N.pack(len(data)) + data)
+def _pack_shape(shape: tuple[int, ...]) -> bytes:
+    return struct.pack(f"<Q{len(shape)}Q", len(shape), *shape)
 
 
 def _write_buffer(value: Buffer, parts: Parts) -> None:
     parts += (_N.pack(len(value)), value)
 
 
-def _write_items(values: tuple[Any, ...], parts: Parts) -> None:
-    parts.append(_N.pack(len(values)))
+def _write_array(node: nodes.Array, parts: Parts) -> None:
+    head = (b"A" if node.fortran else b"a") + _pack_text(node.dtype) + _pack_shape(node.shape)
+    parts += (head + _N.pack(len(node.data)), node.data)
+
+
+def _write_items(values: tuple[Any, ...], parts: Parts, tag: bytes = b"") -> None:
+    parts.append(tag + _N.pack(len(values)))
     for value in values:
-        _write(value, parts)
+        # Without a detour for plain values, of which there may be many.
+        _WRITERS.get(type(value), _write)(value, parts)
 
 
-def _write_record(items: tuple[tuple[str, Any], ...], parts: Parts) -> None:
-    parts.append(_N.pack(len(items)))
-    for key, value in items:
-        _write_text(key, parts)
-        _write(value, parts)
+def _write_record(node: nodes.Record, parts: Parts) -> None:
+    parts.append(_TAG_N.pack(b"m", len(node.items)))
+    for key, value in node.items:
+        parts.append(_pack_text(key))
+        _WRITERS.get(type(value), _write)(value, parts)
 
 
 def _write_pairs(items: tuple[tuple[Any, Any], ...], parts: Parts) -> None:
@@ -144,24 +149,27 @@ def _write_pairs(items: tuple[tuple[Any, Any], ...], parts: Parts) -> None:
 
 
 Writer = Callable[[Any, Parts], None]
+# Plain values, and the nodes of which there may be many; all others by their layout.
 _WRITERS: dict[type, Writer] = {
     type(None): lambda _, parts: parts.append(b"N"),
     bool: lambda value, parts: parts.append(b"T" if value else b"F"),
     int: _write_int,
     float: lambda value, parts: parts.append(_FLOAT.pack(b"d", value)),
     complex: lambda value, parts: parts.append(struct.pack("<cdd", b"c", value.real, value.imag)),
-    str: _write_str,
+    str: lambda value, parts: parts.append(b"s" + _pack_text(value)),
     bytes: lambda value, parts: parts.extend((_TAG_N.pack(b"b", len(value)), value)),
+    nodes.Items: lambda node, parts: _write_items(node.items, parts, layout_of(node).tag),
+    nodes.Record: _write_record,
+    nodes.Array: _write_array,
 }
 _PART_WRITERS: dict[str, Writer] = {
     "number": lambda value, parts: parts.append(_N.pack(value)),
-    "shape": lambda value, parts: parts.append(struct.pack(f"<Q{len(value)}Q", len(value), *value)),
-    "record": _write_record,
+    "shape": lambda value, parts: parts.append(_pack_shape(value)),
+    "own_bytes": _write_buffer,
+    "items": _write_items,
     "pairs": _write_pairs,
-    **dict.fromkeys(("text", "class_name", "dtype"), _write_text),
-    **dict.fromkeys(("buffer", "own_bytes"), _write_buffer),
+    **dict.fromkeys(("text", "class_name"), lambda value, parts: parts.append(_pack_text(value))),
     **dict.fromkeys(("node", "lengths", "state"), _write),
-    **dict.fromkeys(("items", "keys"), _write_items),
 }
 
 

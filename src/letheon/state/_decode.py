@@ -28,11 +28,7 @@ Trusted = Iterable[Any]
 
 # How often `_from_state` of these copies its arrays: into tensors, or to factorise a matrix.
 _COPIES = {"letheon.deep.": 1, "letheon.convex._data_free.": 2}
-_CONTAINERS: Mapping[str, Callable[[Any], Any]] = {
-    "tuple": tuple,
-    "set": set,
-    "frozenset": frozenset,
-}
+_CONTAINERS: dict[str, Callable[[Any], Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
 
 
 def trusted_names(trusted: Trusted) -> dict[str, Any]:
@@ -312,10 +308,13 @@ class _Builder:
         cls = self._resolve(name)
         if not isinstance(cls, type) or tags.tag_of(cls) != name:
             raise UntrustedClassError(f"{name!r} is not a class of that name")
+        builds_itself = hasattr(cls, "_from_state")
         if name in self.trusted or not tags.is_ours(name):
-            if not hasattr(cls, "_from_state"):
+            if not builds_itself:
                 tags.require_plain_attributes(cls)
-        elif not _keeps_state(cls):
+        elif tags.dataclass_fields(cls) is None and not (
+            builds_itself or hasattr(cls, "get_params")
+        ):
             raise UntrustedClassError(f"{name!r} is not a class that models are made of")
         return cls
 
@@ -329,11 +328,6 @@ class _Builder:
             known = self.trusted.get(name)
             self.resolved[name] = import_name(name) if known is None else known
         return self.resolved[name]
-
-
-def _keeps_state(cls: type) -> bool:
-    own = hasattr(cls, "_from_state") or hasattr(cls, "get_params")
-    return own or tags.dataclass_fields(cls) is not None
 
 
 def import_name(name: str) -> Any:

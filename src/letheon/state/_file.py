@@ -343,7 +343,8 @@ def to_json(node: Any, tensors: Tensors) -> Any:
     layout = nodes.layout_of(node)
     if type(node) is nodes.Array:
         return {layout.key: [node.dtype, list(node.shape), tensors.add(node.data, *node[:2])]}
-    values = [_PART_WRITERS[kind](value, tensors) for kind, value in layout.values(node)]
+    parts = zip(layout.parts, layout.values(node), strict=True)
+    values = [_PART_WRITERS[part](value, tensors) for part, value in parts]
     return {layout.key: values[0] if len(values) == 1 else values}
 
 

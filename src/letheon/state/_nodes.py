@@ -179,7 +179,8 @@ Node: TypeAlias = (
 class Layout(NamedTuple):
     """How one kind of node is written: tag in bytes, key in a manifest, and its parts in order.
 
-    `cost` is what canonical bytes of it take in memory beside the parts.
+    `cost` is what canonical bytes of it take in memory beside the parts. The parts begin at the
+    field `first` of the node: the kind of a container is known by tag and key.
     """
 
     tag: bytes
@@ -187,19 +188,20 @@ class Layout(NamedTuple):
     parts: tuple[str, ...]
     make: Callable[..., Any]
     cost: int = 0
+    first: int = 0
 
-    def values(self, node: Any) -> Iterable[tuple[str, Any]]:
-        """Return (kind of part, value) of every part of a node."""
-        return zip(self.parts, node[1:] if hasattr(node, "kind") else node, strict=False)
+    def values(self, node: Any) -> Any:
+        """Return the values of the parts; what comes before them the layout knows."""
+        return node[self.first :] if self.first else node
 
 
 _TRIPLE = ("node", "node", "node")
 _PLAIN = ("dtype", "shape", "buffer")
 LAYOUTS = (
-    Layout(b"l", "list", ("items",), partial(Items, "list")),
-    Layout(b"t", "tuple", ("items",), partial(Items, "tuple")),
-    Layout(b"e", "set", ("keys",), partial(Items, "set")),
-    Layout(b"z", "frozenset", ("keys",), partial(Items, "frozenset")),
+    Layout(b"l", "list", ("items",), partial(Items, "list"), first=1),
+    Layout(b"t", "tuple", ("items",), partial(Items, "tuple"), first=1),
+    Layout(b"e", "set", ("keys",), partial(Items, "set"), first=1),
+    Layout(b"z", "frozenset", ("keys",), partial(Items, "frozenset"), first=1),
     Layout(b"m", "dict", ("record",), Record, CONTAINER),
     Layout(b"p", "pairs", ("pairs",), Pairs, CONTAINER),
     Layout(b"a", "array", _PLAIN, Array),
@@ -208,8 +210,8 @@ LAYOUTS = (
     Layout(b"o", "objects", ("shape", "items"), Objects, ARRAY),
     Layout(b"f", "fields", ("node", "shape", "items"), Fields, ARRAY),
     Layout(b"x", "scalar", ("node",), Scalar, CONTAINER),
-    Layout(b"j", "slice", _TRIPLE, partial(Triple, "slice"), CONTAINER),
-    Layout(b"r", "range", _TRIPLE, partial(Triple, "range"), CONTAINER),
+    Layout(b"j", "slice", _TRIPLE, partial(Triple, "slice"), CONTAINER, first=1),
+    Layout(b"r", "range", _TRIPLE, partial(Triple, "range"), CONTAINER, first=1),
     Layout(b"y", "dtype", ("node",), Dtype, CONTAINER),
     Layout(b"q", "name", ("text",), Name, CONTAINER),
     Layout(b"O", "object", ("class_name", "state"), Instance),
@@ -362,3 +364,9 @@ def require_distinct_hashes(values: list[Any] | NDArray[Any]) -> None:
     hashes = np.sort(np.fromiter(map(hash, values), np.int64, len(values)))
     if np.any(hashes[_MAX_EQUAL_HASHES:] == hashes[:-_MAX_EQUAL_HASHES]):
         raise CorruptFileError(f"more than {_MAX_EQUAL_HASHES} keys have the same hash")
+
+
+def require_valid(condition: Any, what: str) -> None:
+    """Raise `CorruptFileError` unless what a file holds is valid."""
+    if not condition:
+        raise CorruptFileError(f"not a valid {what}")

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -352,12 +353,12 @@ def require_no_shadows(cls: type, node: nodes.Instance) -> None:
     builds_itself = hasattr(cls, "_from_state") and not hasattr(cls, "get_params")
     if builds_itself or dataclass_fields(cls) is not None:
         return
+    # An estimator that is a dataclass has the defaults of its parameters under their names.
+    parameters = {field.name for field in fields(cls)} if is_dataclass(cls) else frozenset()
     for name, _ in node.state.items:
         defaults = [vars(base)[name] for base in cls.__mro__ if name in vars(base)]
         is_plain = not any(callable(value) or hasattr(value, "__get__") for value in defaults)
-        # An estimator that is a dataclass has its parameters' defaults under their names.
-        is_parameter = name in RULES or name in getattr(cls, "__dataclass_fields__", {})
-        if defaults and not (is_plain and is_parameter):
+        if defaults and not (is_plain and (name in RULES or name in parameters)):
             raise UntrustedClassError(
                 f"the file gives an object of {cls.__qualname__} an attribute {name!r}, which "
                 "would replace what the class has under that name; if you know where the file "

@@ -26,6 +26,8 @@ TYPES      types and dtypes of NumPy, and built-in ones
 ========== =====================================================================================
 """
 
+from letheon.state._allowed import read_table
+
 _KINDS = "ARRAYS CLASSES FUNCTIONS JOBS KEYWORDS LABELS NONE OBJECTS OFF SIZE TEXT THREADS TYPES"
 KINDS = frozenset(_KINDS.split())
 
@@ -93,275 +95,243 @@ _CODECS = (
 )
 
 # Rule -> names of parameters of scikit-learn's estimators and helpers that obey it.
-_SKLEARN: dict[str, str] = {
-    "": (
-        "C accept_sparse add_indicator allow_single_cluster alpha_1 alpha_2 alpha_W alpha_init "
-        "alpha_per_target alternate_sign angle assume_centered atol beta_1 beta_2 bin_seeding "
-        "binarize binary bootstrap bootstrap_features breadth_first break_ties ccp_alpha "
-        "check_inverse clip cluster_all cluster_selection_epsilon code_size coef0 "
-        "compute_distances compute_inverse_components compute_labels compute_score copy_X "
-        "copy_X_train copy_x damping degrees_of_freedom_prior delta dense_output "
-        "distance_threshold doc_topic_prior early_exaggeration enet_tol eps epsilon error_on_new "
-        "eta0 exponent fit_intercept fit_inverse_transform fit_path fit_prior flatten_transform "
-        "force_alpha forget_factor fresh_restarts hessian_tol high high_inclusive "
-        "ignore_implicit_zeros include_bias interaction_only intercept_scaling jitter "
-        "keep_empty_features l2_regularization lambda_1 lambda_2 lambda_init learning_decay "
-        "learning_offset learning_rate_init low low_inclusive lowercase max_eps mean_change_tol "
-        "mean_precision_prior metric_mds min_grad_norm min_impurity_decrease "
-        "min_weight_fraction_leaf mini_batch modified_tol momentum nesterov nesterovs_momentum "
-        "noise_variance normalize_y novelty nu passthrough percentile perp_tol perplexity "
-        "positive positive_code positive_dict power power_t predecessor_correction prefit "
-        "quantile radius raise_exc reassignment_ratio refit reg reg_covar reg_param "
-        "remove_zero_eig residual_threshold ridge_alpha rtol sample_interval sample_posterior "
-        "scale score shrink_threshold shrinking sign skewedness skip_complete smooth_idf sort "
-        "sparse_output sparse_threshold split_sign standardize stop_probability stop_score "
-        "store_covariance store_cv_results store_precision sublinear_tf support_fraction "
-        "test_size threshold_lambda tol topic_word_prior total_samples train_size transform_alpha "
-        "unit_variance use_idf validate var_smoothing verbose warm_start "
-        "weight_concentration_prior with_centering with_mean with_scaling with_std xi y_max y_min"
-    ),
-    "SIZE": (
-        "block_size branching_factor cache_size convergence_iter encoded_missing_value "
-        "evaluate_every fresh_restarts_max_iter gap init_size k_best leaf_size max_bins "
-        "max_categories max_cluster_size max_depth max_df max_doc_update_iter max_fun max_iter "
-        "max_iter_predict max_leaf_nodes max_n_alphas max_no_improvement max_patches max_skips "
-        "max_subpopulation max_train_size max_trials min_bin_freq min_cluster_size min_df "
-        "min_features_to_select min_frequency min_samples min_samples_leaf min_samples_split "
-        "n_best n_classes n_estimators n_features n_groups n_iter n_iter_no_change "
-        "n_iter_without_progress n_knots n_nearest_features n_neighbors n_nonzero_coefs "
-        "n_oversamples n_quantiles n_refinements n_repeats n_restarts_optimizer n_splits "
-        "n_subsamples n_svd_vecs n_targets neg_label norm_order p sample_steps step "
-        "stop_n_inliers subsample transform_max_iter transform_n_nonzero_coefs unknown_value "
-        "validation_fraction verbose_interval"
-    ),
-    "JOBS": "n_jobs",
-    "THREADS": "n_threads",
-    "NONE": (
-        "callback is_data_valid is_model_valid memory pre_dispatch preprocessor tokenizer xp device"
-    ),
-    "ARRAYS": (
-        "U_init V_init alpha center class_prior code_init connectivity "
-        "constant_value covariance_prior dict_init dictionary "
-        "feature_range indices is_categorical l1_ratio length_scale "
-        "max_value mean_prior means_init min_value ngram_range noise_level "
-        "noise_variance_init params patch_size periodicity "
-        "precisions_init preference quantile_range sample_weight seeds "
-        "sigma_0 test_fold w_init weights_init"
-    ),
-    "ARRAYS SIZE": "Cs alphas degree hidden_layer_sizes min_categories n_bins thresholds",
-    "ARRAYS LABELS": (
-        "known_categories monotonic_cst transform_input transformer_weights vocabulary"
-    ),
-    "ARRAYS LABELS auto": "categories",
-    "ARRAYS LABELS balanced balanced_subsample": "class_weight",
-    "ARRAYS LABELS english": "stop_words",
-    "ARRAYS LABELS first if_binary": "drop",
-    "ARRAYS LABELS from_dtype": "categorical_features",
-    "ARRAYS LABELS no_interactions pairwise": "interaction_cst",
-    "ARRAYS OBJECTS": "calibrators kernels scorers",
-    "ARRAYS OBJECTS SIZE": "n_clusters",
-    "ARRAYS OBJECTS SIZE prefit": "cv",
-    f"ARRAYS OBJECTS {_SCORES}": "scoring",
-    "ARRAYS OBJECTS TEXT": "estimators owner requests steps transformer_list transformers",
-    "ARRAYS TEXT": ("classes constant fill_value missing_values outlier_label pos_label separator"),
-    "ARRAYS auto": "precompute",
-    "ARRAYS fixed": (
-        "alpha_bounds constant_value_bounds gamma_bounds length_scale_bounds noise_level_bounds "
-        "periodicity_bounds sigma_0_bounds"
-    ),
-    "ARRAYS deprecated": "random_state",
-    "ARRAYS distance uniform": "weights",
-    "ARRAYS empirical uniform": "priors",
-    "ARRAYS C F A K random": "order",
-    "ARRAYS quantile uniform": "knots",
-    "ARRAYS warn": "l1_ratios",
-    _ANSWERS: ("chain_method response_method stack_method"),
-    "ARRAYS OBJECTS auto classical_mds custom identity k-means++ lda nndsvd nndsvda nndsvdar pca "
-    "random warn zero": "init",
-    "ARRAYS TYPES <dtype>": "dtype dtype_exclude dtype_include",
-    "FUNCTIONS": "func inverse_func oob_score pooling_func score_func",
-    f"FUNCTIONS OBJECTS {_METRICS} {_KERNELS}": "metric",
-    f"FUNCTIONS OBJECTS {_KERNELS}": "kernel",
-    f"FUNCTIONS {_KERNELS} euclidean nearest_neighbors precomputed_nearest_neighbors": "affinity",
-    "FUNCTIONS constant kmeans mean median most_frequent prior quantile stratified uniform": (
-        "strategy"
-    ),
-    "KEYWORDS": (
-        "fun_args inv_kw_args kernel_params kw_args kwargs metric_params pairwise_kernels_kwargs "
-        "solver_options"
-    ),
-    "OBJECTS absolute_error epsilon_insensitive exponential gamma hinge huber linear log_loss "
-    "modified_huber perceptron poisson quantile square squared_epsilon_insensitive squared_error "
-    "squared_hinge": "loss",
-    "fmin_l_bfgs_b": "optimizer",
-    "precomputed": "covariance",
-    "OBJECTS": "covariance_estimator estimator final_estimator k1 k2 regressor transformer",
-    "OBJECTS drop passthrough": "remainder",
-    "SIZE all": "k param",
-    "SIZE auto": "batch_size iterated_power max_samples n_features_to_select",
-    "SIZE auto mle": "n_components",
-    "SIZE auto warn": "n_init",
-    "SIZE log2 sqrt": "max_features",
-    "<format>": "verbose_feature_names_out",
-    "<importance>": "importance_getter",
-    "<regex>": "pattern token_pattern",
-    "<scaled> auto": "threshold",
-    _CODECS: "encoding",
-    "content": "input",
-    "FW D auto": "path_method",
-    "LU QR auto none": "power_iteration_normalizer",
-    "absolute_error aic bic deprecated entropy friedman_mse gini k_best log_loss poisson "
-    "squared_error threshold": "criterion",
-    "adam auto cd cholesky eigen highs highs-ds highs-ipm interior-point lbfgs liblinear lsqr mu "
-    "newton-cg newton-cholesky revised~simplex sag saga sgd sparse_cg svd": "solver",
-    "adaptive auto constant invscaling optimal pa1 pa2": "learning_rate lr_schedule",
-    "all missing-only": "features",
-    "amg arpack auto dense lobpcg randomized": "eigen_solver",
-    "arabic ascending descending random roman": "imputation_order",
-    "arbitrary-variance unit-variance": "whiten",
-    "arpack auto ball_tree brute deflation elkan kd_tree lloyd nipals parallel randomized svd": (
-        "algorithm"
-    ),
-    "arpack auto covariance_eigh full randomized": "svd_solver",
-    "arpack lapack randomized": "svd_method",
-    "ascii unicode": "strip_accents",
-    "auto": (
-        "compute_full_tree contamination density dual early_stopping eigen_tol ensemble "
-        "increasing normalized_stress shrinkage smooth sparse"
-    ),
-    "auto ball_tree brute kd_tree": "neighbors_algorithm",
-    "auto binary continuous multiclass": "target_type",
-    "auto eigen svd": "gcv_mode",
-    "OBJECTS auto identity log": "link",
-    "auto scale": "gamma",
-    "average complete single ward": "linkage",
-    "averaged_inverted_cdf closest_observation hazen interpolated_inverted_cdf inverted_cdf linear "
-    "median_unbiased normal_unbiased weibull": "quantile_method",
-    "backward forward": "direction",
-    "barnes_hut bistochastic box-cox cd exact hessian isotonic lars log ltsa modified scale "
-    f"sigmoid standard temperature yeo-johnson {_METHODS}": "method",
-    "batch online": "learning_method",
-    "best random": "splitter",
-    "biggest_inertia largest_cluster": "bisecting_strategy",
-    "both centroid medoid": "store_centers",
-    "A B cd connectivity distance fdr fpr fwe k_best lars percentile": "mode",
-    "cd lars": "fit_algorithm",
-    "char char_wb word": "analyzer",
-    "clip nan raise": "out_of_bounds",
-    "cluster_qr discretize kmeans": "assign_labels",
-    "concat": "feature_name_combiner",
-    "constant continue error linear periodic": "extrapolation",
-    "constant mean median most_frequent": "initial_strategy",
-    "cube exp logcosh": "fun",
-    "cyclic random": "selection",
-    "dbscan xi": "cluster_method",
-    "deprecated": "probability shuffle",
-    "deprecated elasticnet l1 l2": "penalty",
-    "deprecated euclidean precomputed": "dissimilarity",
-    "diag full spherical tied": "covariance_type",
-    "dict pair string": "input_type",
-    "dirichlet_distribution dirichlet_process": "weight_concentration_prior_type",
-    "eigh svd": "whiten_solver",
-    "eom leaf": "cluster_selection_method",
-    "error ignore infrequent_if_exist use_encoded_value warn": "handle_unknown",
-    "error zeros": "handle_missing",
-    "frobenius itakura-saito kullback-leibler": "beta_loss",
-    "hard soft": "voting",
-    "identity logistic relu tanh": "activation",
-    "ignore replace strict": "decode_error",
-    "k-means++ kmeans random random_from_data": "init_params",
-    "lars lasso_cd lasso_lars omp threshold": "transform_algorithm",
-    "normal uniform": "output_distribution",
-    "one-to-one": "feature_names_out",
-    "onehot onehot-dense ordinal": "encode",
-    "ovo ovr": "decision_function_shape",
-    "quartimax varimax": "rotation",
-    "same": "alpha_H",
-    "scott silverman": "bandwidth",
-    "warn": "copy use_legacy_attributes",
-}
+_SKLEARN = f"""
+: C accept_sparse add_indicator allow_single_cluster alpha_1 alpha_2 alpha_W alpha_init
+    alpha_per_target alternate_sign angle assume_centered atol beta_1 beta_2 bin_seeding binarize
+    binary bootstrap bootstrap_features breadth_first break_ties ccp_alpha check_inverse clip
+    cluster_all cluster_selection_epsilon code_size coef0 compute_distances
+    compute_inverse_components compute_labels compute_score copy_X copy_X_train copy_x damping
+    degrees_of_freedom_prior delta dense_output distance_threshold doc_topic_prior
+    early_exaggeration enet_tol eps epsilon error_on_new eta0 exponent fit_intercept
+    fit_inverse_transform fit_path fit_prior flatten_transform force_alpha forget_factor
+    fresh_restarts hessian_tol high high_inclusive ignore_implicit_zeros include_bias
+    interaction_only intercept_scaling jitter keep_empty_features l2_regularization lambda_1
+    lambda_2 lambda_init learning_decay learning_offset learning_rate_init low low_inclusive
+    lowercase max_eps mean_change_tol mean_precision_prior metric_mds min_grad_norm
+    min_impurity_decrease min_weight_fraction_leaf mini_batch modified_tol momentum nesterov
+    nesterovs_momentum noise_variance normalize_y novelty nu passthrough percentile perp_tol
+    perplexity positive positive_code positive_dict power power_t predecessor_correction prefit
+    quantile radius raise_exc reassignment_ratio refit reg reg_covar reg_param remove_zero_eig
+    residual_threshold ridge_alpha rtol sample_interval sample_posterior scale score
+    shrink_threshold shrinking sign skewedness skip_complete smooth_idf sort sparse_output
+    sparse_threshold split_sign standardize stop_probability stop_score store_covariance
+    store_cv_results store_precision sublinear_tf support_fraction test_size threshold_lambda tol
+    topic_word_prior total_samples train_size transform_alpha unit_variance use_idf validate
+    var_smoothing verbose warm_start weight_concentration_prior with_centering with_mean
+    with_scaling with_std xi y_max y_min
+SIZE: block_size branching_factor cache_size convergence_iter encoded_missing_value evaluate_every
+    fresh_restarts_max_iter gap init_size k_best leaf_size max_bins max_categories max_cluster_size
+    max_depth max_df max_doc_update_iter max_fun max_iter max_iter_predict max_leaf_nodes
+    max_n_alphas max_no_improvement max_patches max_skips max_subpopulation max_train_size
+    max_trials min_bin_freq min_cluster_size min_df min_features_to_select min_frequency min_samples
+    min_samples_leaf min_samples_split n_best n_classes n_estimators n_features n_groups n_iter
+    n_iter_no_change n_iter_without_progress n_knots n_nearest_features n_neighbors n_nonzero_coefs
+    n_oversamples n_quantiles n_refinements n_repeats n_restarts_optimizer n_splits n_subsamples
+    n_svd_vecs n_targets neg_label norm_order p sample_steps step stop_n_inliers subsample
+    transform_max_iter transform_n_nonzero_coefs unknown_value validation_fraction verbose_interval
+JOBS: n_jobs
+THREADS: n_threads
+NONE: callback is_data_valid is_model_valid memory pre_dispatch preprocessor tokenizer xp device
+ARRAYS: U_init V_init alpha center class_prior code_init connectivity constant_value
+    covariance_prior dict_init dictionary feature_range indices is_categorical l1_ratio length_scale
+    max_value mean_prior means_init min_value ngram_range noise_level noise_variance_init params
+    patch_size periodicity precisions_init preference quantile_range sample_weight seeds sigma_0
+    test_fold w_init weights_init
+ARRAYS SIZE: Cs alphas degree hidden_layer_sizes min_categories n_bins thresholds
+ARRAYS LABELS: known_categories monotonic_cst transform_input transformer_weights vocabulary
+ARRAYS LABELS auto: categories
+ARRAYS LABELS balanced balanced_subsample: class_weight
+ARRAYS LABELS english: stop_words
+ARRAYS LABELS first if_binary: drop
+ARRAYS LABELS from_dtype: categorical_features
+ARRAYS LABELS no_interactions pairwise: interaction_cst
+ARRAYS OBJECTS: calibrators kernels scorers
+ARRAYS OBJECTS SIZE: n_clusters
+ARRAYS OBJECTS SIZE prefit: cv
+ARRAYS OBJECTS {_SCORES}: scoring
+ARRAYS OBJECTS TEXT: estimators owner requests steps transformer_list transformers
+ARRAYS TEXT: classes constant fill_value missing_values outlier_label pos_label separator
+ARRAYS auto: precompute
+ARRAYS fixed: alpha_bounds constant_value_bounds gamma_bounds length_scale_bounds noise_level_bounds
+    periodicity_bounds sigma_0_bounds
+ARRAYS deprecated: random_state
+ARRAYS distance uniform: weights
+ARRAYS empirical uniform: priors
+ARRAYS C F A K random: order
+ARRAYS quantile uniform: knots
+ARRAYS warn: l1_ratios
+{_ANSWERS}: chain_method response_method stack_method
+ARRAYS OBJECTS auto classical_mds custom identity k-means++ lda nndsvd nndsvda nndsvdar pca random
+    warn zero: init
+ARRAYS TYPES <dtype>: dtype dtype_exclude dtype_include
+FUNCTIONS: func inverse_func oob_score pooling_func score_func
+FUNCTIONS OBJECTS {_METRICS} {_KERNELS}: metric
+FUNCTIONS OBJECTS {_KERNELS}: kernel
+FUNCTIONS {_KERNELS} euclidean nearest_neighbors precomputed_nearest_neighbors: affinity
+FUNCTIONS constant kmeans mean median most_frequent prior quantile stratified uniform: strategy
+KEYWORDS: fun_args inv_kw_args kernel_params kw_args kwargs metric_params pairwise_kernels_kwargs
+    solver_options
+OBJECTS absolute_error epsilon_insensitive exponential gamma hinge huber linear log_loss
+    modified_huber perceptron poisson quantile square squared_epsilon_insensitive squared_error
+    squared_hinge: loss
+fmin_l_bfgs_b: optimizer
+precomputed: covariance
+OBJECTS: covariance_estimator estimator final_estimator k1 k2 regressor transformer
+OBJECTS drop passthrough: remainder
+SIZE all: k param
+SIZE auto: batch_size iterated_power max_samples n_features_to_select
+SIZE auto mle: n_components
+SIZE auto warn: n_init
+SIZE log2 sqrt: max_features
+<format>: verbose_feature_names_out
+<importance>: importance_getter
+<regex>: pattern token_pattern
+<scaled> auto: threshold
+{_CODECS}: encoding
+content: input
+FW D auto: path_method
+LU QR auto none: power_iteration_normalizer
+absolute_error aic bic deprecated entropy friedman_mse gini k_best log_loss poisson squared_error
+    threshold: criterion
+adam auto cd cholesky eigen highs highs-ds highs-ipm interior-point lbfgs liblinear lsqr mu
+    newton-cg newton-cholesky revised~simplex sag saga sgd sparse_cg svd: solver
+adaptive auto constant invscaling optimal pa1 pa2: learning_rate lr_schedule
+all missing-only: features
+amg arpack auto dense lobpcg randomized: eigen_solver
+arabic ascending descending random roman: imputation_order
+arbitrary-variance unit-variance: whiten
+arpack auto ball_tree brute deflation elkan kd_tree lloyd nipals parallel randomized svd: algorithm
+arpack auto covariance_eigh full randomized: svd_solver
+arpack lapack randomized: svd_method
+ascii unicode: strip_accents
+auto: compute_full_tree contamination density dual early_stopping eigen_tol ensemble increasing
+    normalized_stress shrinkage smooth sparse
+auto ball_tree brute kd_tree: neighbors_algorithm
+auto binary continuous multiclass: target_type
+auto eigen svd: gcv_mode
+OBJECTS auto identity log: link
+auto scale: gamma
+average complete single ward: linkage
+averaged_inverted_cdf closest_observation hazen interpolated_inverted_cdf inverted_cdf linear
+    median_unbiased normal_unbiased weibull: quantile_method
+backward forward: direction
+barnes_hut bistochastic box-cox cd exact hessian isotonic lars log ltsa modified scale sigmoid
+    standard temperature yeo-johnson {_METHODS}: method
+batch online: learning_method
+best random: splitter
+biggest_inertia largest_cluster: bisecting_strategy
+both centroid medoid: store_centers
+A B cd connectivity distance fdr fpr fwe k_best lars percentile: mode
+cd lars: fit_algorithm
+char char_wb word: analyzer
+clip nan raise: out_of_bounds
+cluster_qr discretize kmeans: assign_labels
+concat: feature_name_combiner
+constant continue error linear periodic: extrapolation
+constant mean median most_frequent: initial_strategy
+cube exp logcosh: fun
+cyclic random: selection
+dbscan xi: cluster_method
+deprecated: probability shuffle
+deprecated elasticnet l1 l2: penalty
+deprecated euclidean precomputed: dissimilarity
+diag full spherical tied: covariance_type
+dict pair string: input_type
+dirichlet_distribution dirichlet_process: weight_concentration_prior_type
+eigh svd: whiten_solver
+eom leaf: cluster_selection_method
+error ignore infrequent_if_exist use_encoded_value warn: handle_unknown
+error zeros: handle_missing
+frobenius itakura-saito kullback-leibler: beta_loss
+hard soft: voting
+identity logistic relu tanh: activation
+ignore replace strict: decode_error
+k-means++ kmeans random random_from_data: init_params
+lars lasso_cd lasso_lars omp threshold: transform_algorithm
+normal uniform: output_distribution
+one-to-one: feature_names_out
+onehot onehot-dense ordinal: encode
+ovo ovr: decision_function_shape
+quartimax varimax: rotation
+same: alpha_H
+scott silverman: bandwidth
+warn: copy use_legacy_attributes
+"""
 
 # Parameters that only versions before 1.9 have, and attributes of helpers that are no parameters.
-_MORE: dict[str, str] = {
-    "": "approx_hessian constant_hessian force_int_remainder_cols t _stop_words_id",
-    "SIZE": "n_alphas",
-    "OFF": "skip_parameter_validation",
-    "ARRAYS": ("class_indexing_offsets f_cached ms rng velocities vs y_true_int y_true_one_hot"),
-    "ARRAYS TEXT": "estimator_params label",
-    "ARRAYS OBJECTS": "closs interval_y_pred interval_y_true left right",
-    "canonical regression": "deflation_mode",
-    # Fitted attributes that steer a model as parameters do.
-    "ARRAYS default pandas polars": "_sklearn_output_config",
-    _ANSWERS: ("_response_method chain_method_ stack_method_"),
-    "FUNCTIONS": "_kmeans_single _score_func",
-    f"FUNCTIONS OBJECTS {_METRICS} {_KERNELS}": "_metric effective_metric_ metric_",
-    "KEYWORDS": "_kwargs _metric_params effective_metric_params_ metric_params_",
-    "NONE": (
-        "_callback_fit_ctx _parent_callback_ctx _skl_callbacks _skl_callbacks_to_teardown like out"
-    ),
-    # Keywords of the functions on the list.
-    "ARRAYS LABELS": "labels target_names",
-    "ARRAYS raw_values uniform_average variance_weighted": "multioutput",
-    "all pred true": "normalize",
-    "auto crammer_singer multinomial one_vs_one one_vs_rest ovo ovr raise softmax": "multi_class",
-    "SIZE binary macro micro samples weighted": "average",
-    "batch group l1 l2 max": "norm",
-    "mean none sum": "reduction",
-    "no equiv safe same_kind unsafe": "casting",
-    "warn": "zero_division",
-    "ARRAYS auto": "discrete_features",
-}
+_MORE = f"""
+: approx_hessian constant_hessian force_int_remainder_cols t _stop_words_id
+SIZE: n_alphas
+OFF: skip_parameter_validation
+ARRAYS: class_indexing_offsets f_cached ms rng velocities vs y_true_int y_true_one_hot
+ARRAYS TEXT: estimator_params label
+ARRAYS OBJECTS: closs interval_y_pred interval_y_true left right
+canonical regression: deflation_mode
+# Fitted attributes that steer a model as parameters do.
+ARRAYS default pandas polars: _sklearn_output_config
+{_ANSWERS}: _response_method chain_method_ stack_method_
+FUNCTIONS: _kmeans_single _score_func
+FUNCTIONS OBJECTS {_METRICS} {_KERNELS}: _metric effective_metric_ metric_
+KEYWORDS: _kwargs _metric_params effective_metric_params_ metric_params_
+NONE: _callback_fit_ctx _parent_callback_ctx _skl_callbacks _skl_callbacks_to_teardown like out
+# Keywords of the functions on the list.
+ARRAYS LABELS: labels target_names
+ARRAYS raw_values uniform_average variance_weighted: multioutput
+all pred true: normalize
+auto crammer_singer multinomial one_vs_one one_vs_rest ovo ovr raise softmax: multi_class
+SIZE binary macro micro samples weighted: average
+batch group l1 l2 max: norm
+mean none sum: reduction
+no equiv safe same_kind unsafe: casting
+warn: zero_division
+ARRAYS auto: discrete_features
+"""
 
 # letheon's own parameters, and attributes of ours whose names have another meaning above.
-_OURS: dict[str, str] = {
-    "": (
-        "calibration_rows clamp data_free deterministic fisher_rows huber_scale l2 max_distance "
-        "max_error max_memory max_smoothness measure_distance min_curvature newton_step noise_seed "
-        "patience regulariser row_norm sigma step_damping weight_decay burn_in period"
-    ),
-    "SIZE": (
-        "history iterations lane_width n_blocks n_checkpoints n_copies n_shards n_slices n_steps "
-        "n_thresholds random_depth"
-    ),
-    "ARRAYS": "arguments channels mean risk_edges std widths",
-    "ARRAYS SIZE": "epochs hidden",
-    "ARRAYS LABELS all sampled": "labels",
-    "ARRAYS OBJECTS": "backbone head steps_",
-    "ARRAYS OBJECTS clip keep normalize refuse": "rows",
-    "ARRAYS OBJECTS TEXT": "classes index method score weights link features scores state_",
-    "CLASSES OBJECTS": "factory module",
-    "CLASSES adam adamw sgd": "optimizer",
-    "FUNCTIONS OBJECTS cross_entropy pseudo_huber squared": "loss",
-    "NONE": "checkpoint_dir checkpoint_given_ checkpoint_home_",
-    "<device>": "device",
-    "<name>": "definition_name",
-    "KEYWORDS default diagram pandas polars sparray spmatrix text": "config_",
-    "auto cudnn matmul": "conv",
-    "basic distributed regularized-strong regularized-weak": "variant",
-    "bfloat16 float32 tf32": "precision",
-    "block one": "stop_origin",
-    "constant cosine one-cycle": "schedule",
-    "cached lbfgs": "hessian",
-    "cumulative new": "stage_data",
-    "data-dependent tightest worst-case": "bound",
-    "diagonal kfac": "fisher",
-    "downgrade raise": "if_unproved",
-    "eager lazy": "rebuild",
-    "fisher isotropic": "covariance",
-    "linear none one-cycle": "anneal",
-    "objective output": "mechanism",
-    "max mean stride": "pool",
-    "mean median vote": "aggregation",
-    "paper residual robust theorem": "stop",
-    "per_sample total": "reg",
-    "published secret": "state",
-}
+_OURS = """
+: calibration_rows clamp data_free deterministic fisher_rows huber_scale l2 max_distance max_error
+    max_memory max_smoothness measure_distance min_curvature newton_step noise_seed patience
+    regulariser row_norm sigma step_damping weight_decay burn_in period
+SIZE: history iterations lane_width n_blocks n_checkpoints n_copies n_shards n_slices n_steps
+    n_thresholds random_depth
+ARRAYS: arguments channels mean risk_edges std widths
+ARRAYS SIZE: epochs hidden
+ARRAYS LABELS all sampled: labels
+ARRAYS OBJECTS: backbone head steps_
+ARRAYS OBJECTS clip keep normalize refuse: rows
+ARRAYS OBJECTS TEXT: classes index method score weights link features scores state_
+CLASSES OBJECTS: factory module
+CLASSES adam adamw sgd: optimizer
+FUNCTIONS OBJECTS cross_entropy pseudo_huber squared: loss
+NONE: checkpoint_dir checkpoint_given_ checkpoint_home_
+<device>: device
+<name>: definition_name
+KEYWORDS default diagram pandas polars sparray spmatrix text: config_
+auto cudnn matmul: conv
+basic distributed regularized-strong regularized-weak: variant
+bfloat16 float32 tf32: precision
+block one: stop_origin
+constant cosine one-cycle: schedule
+cached lbfgs: hessian
+cumulative new: stage_data
+data-dependent tightest worst-case: bound
+diagonal kfac: fisher
+downgrade raise: if_unproved
+eager lazy: rebuild
+fisher isotropic: covariance
+linear none one-cycle: anneal
+objective output: mechanism
+max mean stride: pool
+mean median vote: aggregation
+paper residual robust theorem: stop
+per_sample total: reg
+published secret: state
+"""
 
 
-def _by_name(*tables: dict[str, str]) -> dict[str, str]:
-    return {
-        name: rule for table in tables for rule, names in table.items() for name in names.split()
-    }
+def _by_name(*tables: str) -> dict[str, str]:
+    rules = [pair for table in tables for pair in read_table(table)]
+    return {name: rule for rule, names in rules for name in names}
 
 
 # Name of an attribute -> rule. "Class.name" is the rule of one class only.

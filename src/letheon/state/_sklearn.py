@@ -14,19 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from letheon.exceptions import CorruptFileError, UnsupportedStateError
-from letheon.state._nodes import array_bytes
+from letheon.exceptions import UnsupportedStateError
+from letheon.state._nodes import array_bytes, require_valid
 from letheon.state._tags import Codec, tag_of
 
 
 def _copy_cost(_: type, plain: Any) -> int:
     """Return what decoders take that copy their arrays, and once more on the way."""
     return 1024 + 2 * array_bytes(plain)
-
-
-def _require(condition: Any, what: str) -> None:
-    if not condition:
-        raise CorruptFileError(f"not a valid {what}")
 
 
 def _tree_plain(tree: Any) -> dict[str, Any]:
@@ -44,15 +39,15 @@ def _tree_plain(tree: Any) -> dict[str, Any]:
 def _tree_from(cls: Any, plain: Any) -> Any:
     nodes, values, n_classes = plain["nodes"], plain["values"], plain["n_classes"]
     n_features, n_outputs = plain["n_features"], plain["n_outputs"]
-    _require(type(n_features) is int and 0 <= n_features < 2**31, "tree: features")
-    _require(type(n_outputs) is int and 0 < n_outputs < 2**31, "tree: outputs")
-    _require(n_classes.dtype == np.intp and n_classes.shape == (n_outputs,), "tree: classes")
-    _require(np.all((n_classes > 0) & (n_classes < 2**31)), "tree: classes")
+    require_valid(type(n_features) is int and 0 <= n_features < 2**31, "tree: features")
+    require_valid(type(n_outputs) is int and 0 < n_outputs < 2**31, "tree: outputs")
+    require_valid(n_classes.dtype == np.intp and n_classes.shape == (n_outputs,), "tree: classes")
+    require_valid(np.all((n_classes > 0) & (n_classes < 2**31)), "tree: classes")
     shape = (len(nodes), n_outputs, int(n_classes.max()))
-    _require(values.dtype == np.float64 and values.shape == shape, "tree: values")
+    require_valid(values.dtype == np.float64 and values.shape == shape, "tree: values")
     check_tree_nodes(nodes, n_features)
     tree = cls(n_features, n_classes, n_outputs)
-    _require(nodes.dtype == tree.__getstate__()["nodes"].dtype, "tree: nodes")
+    require_valid(nodes.dtype == tree.__getstate__()["nodes"].dtype, "tree: nodes")
     state = {"max_depth": plain["max_depth"], "node_count": len(nodes)}
     tree.__setstate__({**state, "nodes": nodes, "values": values})
     return tree
@@ -60,32 +55,32 @@ def _tree_from(cls: Any, plain: Any) -> Any:
 
 def check_tree_nodes(nodes: NDArray[Any], n_features: int) -> None:
     """Check that walking down a tree ends at a leaf and looks only at features that exist."""
-    _require(nodes.ndim == 1 and len(nodes) > 0, "tree: nodes")
+    require_valid(nodes.ndim == 1 and len(nodes) > 0, "tree: nodes")
     left, right, feature = nodes["left_child"], nodes["right_child"], nodes["feature"]
     leaf = left == -1
-    _require(np.array_equal(leaf, right == -1), "tree: children")
+    require_valid(np.array_equal(leaf, right == -1), "tree: children")
     check_children(left[~leaf], right[~leaf], np.flatnonzero(~leaf), len(nodes))
-    _require(np.all((feature[~leaf] >= 0) & (feature[~leaf] < n_features)), "tree: features")
+    require_valid(np.all((feature[~leaf] >= 0) & (feature[~leaf] < n_features)), "tree: features")
 
 
 def check_children(left: Any, right: Any, parents: Any, n_nodes: int) -> None:
     """Check that children come after their parents (so there is no cycle) and exist."""
     for child in (left.astype(np.int64), right.astype(np.int64)):
-        _require(np.all((child > parents) & (child < n_nodes)), "tree: children")
+        require_valid(np.all((child > parents) & (child < n_nodes)), "tree: children")
 
 
 def _predictor_from(cls: Any, plain: Any) -> Any:
     # The layout of a node is checked by the compiled code, at every call.
     nodes = plain["nodes"]
-    _require(nodes.ndim == 1 and len(nodes) > 0, "predictor: nodes")
+    require_valid(nodes.ndim == 1 and len(nodes) > 0, "predictor: nodes")
     inner = nodes["is_leaf"] == 0
     check_children(nodes["left"][inner], nodes["right"][inner], np.flatnonzero(inner), len(nodes))
-    _require(np.all(nodes["feature_idx"][inner] >= 0), "predictor: features")
+    require_valid(np.all(nodes["feature_idx"][inner] >= 0), "predictor: features")
     categorical = nodes["bitset_idx"][inner & (nodes["is_categorical"] != 0)]
     for key in ("binned_left_cat_bitsets", "raw_left_cat_bitsets"):
         bits = plain[key]
-        _require(bits.dtype == np.uint32 and bits.ndim == 2 and bits.shape[1] == 8, "bitsets")
-        _require(np.all(categorical < len(bits)), "bitsets")
+        require_valid(bits.dtype == np.uint32 and bits.ndim == 2 and bits.shape[1] == 8, "bitsets")
+        require_valid(np.all(categorical < len(bits)), "bitsets")
     return cls(nodes, plain["binned_left_cat_bitsets"], plain["raw_left_cat_bitsets"])
 
 
@@ -99,8 +94,8 @@ def _numbers_of(value: Any) -> list[float]:
 
 
 def _from_numbers(cls: Any, numbers: Any) -> Any:
-    _require(type(numbers) is list and len(numbers) < 3, "loss")
-    _require(all(type(number) is float for number in numbers), "loss")
+    require_valid(type(numbers) is list and len(numbers) < 3, "loss")
+    require_valid(all(type(number) is float for number in numbers), "loss")
     return cls(*numbers)
 
 
@@ -133,14 +128,14 @@ _METRIC_OPTIONS = {"Minkowski": ("p", "w"), "SEuclidean": ("V",), "Mahalanobis":
 def _search_tree_from(cls: Any, plain: Any) -> Any:
     """Build the tree again: it is a function of its points, metric and leaf size."""
     metric, points, vector = plain["metric"], plain["data"], plain["vector"]
-    _require(metric in _METRICS.split(), "search tree: metric")
+    require_valid(metric in _METRICS.split(), "search tree: metric")
     known = {"p": plain["p"], "V": vector, "VI": plain["matrix"]}
     if vector.shape == points.shape[1:]:
         known["w"] = vector
     options = {key: known[key] for key in _METRIC_OPTIONS.get(metric, ()) if key in known}
     weight = plain["sample_weight"]
     if weight is not None:
-        _require(weight.shape == points.shape[:1], "search tree: weights")
+        require_valid(weight.shape == points.shape[:1], "search tree: weights")
         options["sample_weight"] = weight
     return cls(points, leaf_size=plain["leaf_size"], metric=metric.lower(), **options)
 
@@ -148,8 +143,8 @@ def _search_tree_from(cls: Any, plain: Any) -> Any:
 def _search_tree_cost(_: type, plain: Any) -> int:
     """Check the size, and return what the tree takes: points, their order, bounds of nodes."""
     points, size = plain["data"], plain["leaf_size"]
-    _require(type(size) is int and 0 < size < 2**31, "search tree: leaf size")
-    _require(points.ndim == 2, "search tree: points")
+    require_valid(type(size) is int and 0 < size < 2**31, "search tree: leaf size")
+    require_valid(points.ndim == 2, "search tree: points")
     n_points: int = points.shape[0]
     n_columns: int = points.shape[1]
     n_nodes: int = 2 ** (max(1, (n_points - 1) // size).bit_length() + 1)
@@ -172,7 +167,9 @@ def _interpolator_plain(value: Any) -> dict[str, Any]:
 def _require_numbers(*arrays: Any) -> None:
     """Check that these are arrays already: one made of a list of texts may be of any size."""
     for array in arrays:
-        _require(isinstance(array, np.ndarray) and array.dtype.kind in "biufc", "array of numbers")
+        require_valid(
+            isinstance(array, np.ndarray) and array.dtype.kind in "biufc", "array of numbers"
+        )
 
 
 def _interpolator_from(cls: Any, plain: Any) -> Any:
@@ -198,7 +195,7 @@ def _spline_plain(value: Any) -> dict[str, Any]:
 
 def _spline_from(cls: Any, plain: Any) -> Any:
     _require_numbers(plain["t"], plain["c"])
-    _require(0 <= plain["k"] < 64, "spline")
+    require_valid(0 <= plain["k"] < 64, "spline")
     options = {"extrapolate": plain["extrapolate"], "axis": plain["axis"]}
     return cls(plain["t"], plain["c"], plain["k"], **options)
 
@@ -251,7 +248,7 @@ def _checks_of(cls: type) -> "tuple[tuple[str, Check], ...]":
 
 
 def _require_of(value: Any, condition: Any, what: str) -> None:
-    _require(condition, f"{type(value).__name__}: {what}")
+    require_valid(condition, f"{type(value).__name__}: {what}")
 
 
 def _is_tree(value: Any) -> bool:

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from letheon.exceptions import CorruptFileError, UnsupportedStateError
-from letheon.state._nodes import MAX_DIMENSIONS, array_bytes, require_distinct_hashes
+from letheon.exceptions import UnsupportedStateError
+from letheon.state._nodes import MAX_DIMENSIONS, array_bytes, require_distinct_hashes, require_valid
 from letheon.state._tags import Codec
 
 _BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
@@ -43,11 +43,6 @@ _PLAIN_POLARS = frozenset(
 Plain = dict[str, Any]
 
 
-def _require(condition: Any, what: str) -> None:
-    if not condition:
-        raise CorruptFileError(f"not a valid {what}")
-
-
 def _generator_state(value: Any) -> dict[str, Any]:
     is_legacy = isinstance(value, np.random.RandomState)
     state = value.get_state(legacy=False) if is_legacy else value.bit_generator.state
@@ -58,13 +53,13 @@ def _generator_state(value: Any) -> dict[str, Any]:
 
 def _bit_generator(state: dict[str, Any]) -> Any:
     """Return a generator of the right kind, still to be set to a state that is safe to set."""
-    _require(state.get("bit_generator") in _BIT_GENERATORS, "random generator")
+    require_valid(state.get("bit_generator") in _BIT_GENERATORS, "random generator")
     for path, limit in _POSITIONS.items():
         position: Any = state
         for key in path:
             position = position.get(key) if isinstance(position, dict) else None
         is_inside = type(position) is int and 0 <= position <= limit
-        _require(position is None or is_inside, "position")
+        require_valid(position is None or is_inside, "position")
     _check_parts(state)
     return getattr(np.random, state["bit_generator"])(_SEED)
 
@@ -75,21 +70,21 @@ def _check_parts(state: Any) -> None:
         if isinstance(value, dict):
             _check_parts(value)
         elif isinstance(value, np.ndarray):
-            _require(value.dtype.kind in "iu" and value.nbytes <= 1 << 13, "random generator")
+            require_valid(value.dtype.kind in "iu" and value.nbytes <= 1 << 13, "random generator")
         else:
-            _require(type(value) in {int, float, str}, "random generator")
+            require_valid(type(value) in {int, float, str}, "random generator")
 
 
 def _generator_from(_: type, state: Any) -> Any:
     generator = _bit_generator(state)
-    _require(set(state) == set(generator.state), "random generator")
+    require_valid(set(state) == set(generator.state), "random generator")
     generator.state = state
     return np.random.Generator(generator)
 
 
 def _random_state_from(_: type, state: Any) -> Any:
     value = np.random.RandomState(_bit_generator(state))
-    _require(set(state) - {"has_gauss", "gauss"} <= _RANDOM_STATE_KEYS, "random generator")
+    require_valid(set(state) - {"has_gauss", "gauss"} <= _RANDOM_STATE_KEYS, "random generator")
     value.set_state(state)
     return value
 
@@ -106,17 +101,13 @@ def _sparse_plain(value: Any) -> dict[str, Any]:
     return plain
 
 
-def _sparse_shape(plain: Any) -> tuple[int, ...]:
-    shape = plain["shape"]
-    _require(type(shape) is tuple and 0 < len(shape) <= MAX_DIMENSIONS, "sparse shape")
-    _require(all(type(n) is int and 0 <= n < 2**63 for n in shape), "sparse shape")
-    dimensions: tuple[int, ...] = shape
-    return dimensions
-
-
 def _sparse_cost(cls: type, plain: Any) -> int:
-    """Return what a sparse container takes beside the arrays that it is made of."""
-    n_rows, kind = _sparse_shape(plain)[0], cls.__name__[:3]
+    """Check the shape, and return what a sparse container takes beside its arrays."""
+    shape = plain["shape"]
+    require_valid(type(shape) is tuple and 0 < len(shape) <= MAX_DIMENSIONS, "sparse shape")
+    require_valid(all(type(n) is int and 0 <= n < 2**63 for n in shape), "sparse shape")
+    n_rows: int = shape[0]
+    kind = cls.__name__[:3]
     n_stored: int = plain["data"].size
     # Every row of a lil_matrix is two lists, and an index to it on the way; every entry of a
     # dok_matrix is an item of a dict, its place two ints and a tuple.
@@ -128,17 +119,17 @@ def _sparse_from(cls: Any, plain: Any) -> Any:
     """Build a sparse container and let scipy check that no index leaves it."""
     import scipy.sparse
 
-    shape, data = _sparse_shape(plain), plain["data"]
+    shape, data = plain["shape"], plain["data"]
     kind = cls.__name__[:3]
     if kind in _COMPRESSED:
         indices, indptr = plain["indices"], plain["indptr"]
         for part in (indices, indptr):
-            _require(part.dtype in (np.int32, np.int64), "sparse index")
+            require_valid(part.dtype in (np.int32, np.int64), "sparse index")
         value = cls((data, indices, indptr), shape=shape)
         value.check_format(full_check=True)
         # What scipy skips if the last pointer says that nothing is stored.
-        _require(indptr[0] == 0 and np.all(indptr[1:] >= indptr[:-1]), "sparse pointer")
-        _require(indptr[-1] <= len(indices), "sparse pointer")
+        require_valid(indptr[0] == 0 and np.all(indptr[1:] >= indptr[:-1]), "sparse pointer")
+        require_valid(indptr[-1] <= len(indices), "sparse pointer")
         # scipy has narrowed the indices; compiled code of scikit-learn may insist on their width.
         value.indices, value.indptr = indices, indptr
         return value
@@ -147,7 +138,7 @@ def _sparse_from(cls: Any, plain: Any) -> Any:
     coo = scipy.sparse.coo_array if cls.__name__.endswith("array") else scipy.sparse.coo_matrix
     for part, limit in zip(plain["coords"], shape, strict=True):
         inside = part.size == 0 or (part.min() >= 0 and part.max() < limit)
-        _require(part.dtype.kind == "i" and bool(inside), "sparse index")
+        require_valid(part.dtype.kind == "i" and bool(inside), "sparse index")
     entries: Any = coo((data, plain["coords"]), shape=shape)
     entries.coords = tuple(plain["coords"])
     return entries if kind == "coo" else entries.asformat(kind)
@@ -160,12 +151,12 @@ def _partial_plain(value: Any) -> dict[str, Any]:
 
 
 def _partial_from(_: type, plain: Any) -> Any:
-    _require(type(plain["args"]) is tuple and type(plain["keywords"]) is dict, "partial")
+    require_valid(type(plain["args"]) is tuple and type(plain["keywords"]) is dict, "partial")
     return functools.partial(plain["func"], *plain["args"], **plain["keywords"])
 
 
 def _path_from(_: type, plain: Any) -> Path:
-    _require(type(plain) is str, "path")
+    require_valid(type(plain) is str, "path")
     return Path(plain)
 
 
@@ -210,7 +201,7 @@ def _pandas_series(plain: Plain) -> Any:
     import pandas as pd
 
     dtype, values = plain["dtype"], plain["values"]
-    _require(isinstance(values, np.ndarray) and values.ndim == 1, "frame: a column")
+    require_valid(isinstance(values, np.ndarray) and values.ndim == 1, "frame: a column")
     if dtype == "category":
         labels = _pandas_series(plain["categories"])
         require_distinct_hashes(labels.to_numpy(dtype=object))
@@ -219,17 +210,17 @@ def _pandas_series(plain: Plain) -> Any:
         return pd.Series(codes)
     if dtype in {"str", "string"}:
         missing = pd.NA if dtype == "string" else np.nan
-        _require(_all_texts(values), "frame: texts")
+        require_valid(_all_texts(values), "frame: texts")
         return pd.Series(values, dtype=pd.StringDtype(na_value=missing))
     if "mask" in plain:
-        _require(_MASKED.fullmatch(dtype), "frame: a dtype")
+        require_valid(_MASKED.fullmatch(dtype), "frame: a dtype")
         series = pd.Series(values).astype(dtype)
         series[_mask(plain)] = pd.NA
         return series
     if _ZONED.fullmatch(dtype):
         zone = dtype.partition(", ")[2].rstrip("]")
         return pd.Series(values).dt.tz_localize("UTC").dt.tz_convert(zone)
-    _require(dtype == str(values.dtype), "frame: a dtype")
+    require_valid(dtype == str(values.dtype), "frame: a dtype")
     return pd.Series(values)
 
 
@@ -239,7 +230,7 @@ def _all_texts(values: NDArray[Any]) -> bool:
 
 def _mask(plain: Plain) -> NDArray[np.bool_]:
     mask: NDArray[np.bool_] = plain["mask"]
-    _require(mask.dtype == np.bool_ and mask.shape == plain["values"].shape, "frame: a mask")
+    require_valid(mask.dtype == np.bool_ and mask.shape == plain["values"].shape, "frame: a mask")
     return mask
 
 
@@ -283,9 +274,9 @@ def _polars_series(plain: Plain) -> Any:
     import polars as pl
 
     dtype, values = plain["dtype"], plain["values"]
-    _require(isinstance(values, np.ndarray) and values.ndim == 1, "frame: a column")
+    require_valid(isinstance(values, np.ndarray) and values.ndim == 1, "frame: a column")
     if dtype in {"String", "Categorical", "Enum"}:
-        _require(_all_texts(values), "frame: texts")
+        require_valid(_all_texts(values), "frame: texts")
         texts = pl.Series(values.tolist(), dtype=pl.String)
         if dtype == "String":
             return texts
@@ -301,7 +292,7 @@ def _polars_dtype(name: str) -> Any:
 
     match = _TEMPORAL.fullmatch(name)
     if match is None:
-        _require(name in _PLAIN_POLARS, f"frame: the dtype {name!r}")
+        require_valid(name in _PLAIN_POLARS, f"frame: the dtype {name!r}")
         return getattr(pl, name)
     kind: Any = getattr(pl, match[1] or name)
     if match[1] == "Datetime":
@@ -323,8 +314,8 @@ def _frame_plain(frame: Any) -> Plain:
 def _frame_from(cls: Any, plain: Plain) -> Any:
     is_polars, names, n_rows = _is_polars(cls), plain["names"], plain["n_rows"]
     columns = [(_polars_series if is_polars else _pandas_series)(c) for c in plain["columns"]]
-    _require(all(len(column) == n_rows for column in columns), "frame: lengths of columns")
-    _require(len(columns) == len(names), "frame: number of columns")
+    require_valid(all(len(column) == n_rows for column in columns), "frame: lengths of columns")
+    require_valid(len(columns) == len(names), "frame: number of columns")
     if is_polars:
         return cls([column.alias(name) for name, column in zip(names, columns, strict=True)])
     frame = cls(dict(enumerate(columns)), index=range(n_rows))
@@ -349,7 +340,7 @@ def _is_polars(cls: type) -> bool:
 
 def _frame_cost(_: type, plain: Plain) -> int:
     n_rows: int = plain["n_rows"]
-    _require(type(n_rows) is int and 0 <= n_rows < 2**62, "frame: number of rows")
+    require_valid(type(n_rows) is int and 0 <= n_rows < 2**62, "frame: number of rows")
     return 8 * n_rows + sum(_column_cost(column) for column in plain["columns"])
 
 
@@ -358,7 +349,7 @@ def _column_cost(plain: Plain) -> int:
     total: int = _COLUMN_BYTES
     while True:
         values = plain["values"]
-        _require(isinstance(values, np.ndarray), "frame: a column")
+        require_valid(isinstance(values, np.ndarray), "frame: a column")
         total += 2 * values.nbytes
         if values.dtype == object:
             total += sum(len(value) for value in values.ravel() if type(value) is str)
@@ -369,20 +360,13 @@ def _column_cost(plain: Plain) -> int:
         plain = categories
 
 
-def _series_cost(_: type, plain: Plain) -> int:
-    return _column_cost(plain["column"])
-
-
 def _frame_codec(name: str) -> Codec:
     """Return the codec of a frame or series; files know it by its public name."""
     public = f"{name.partition('.')[0]}.{name.rpartition('.')[2]}"
     if public.endswith("Series"):
-        return Codec(_series_plain, _series_from, public, _series_cost)
+        cost = lambda _, plain: _column_cost(plain["column"])  # noqa: E731
+        return Codec(_series_plain, _series_from, public, cost)
     return Codec(_frame_plain, _frame_from, public, _frame_cost)
-
-
-def _generator_cost(_: type, __: Any) -> int:
-    return 1 << 13
 
 
 # Public names, and names by the modules that define the classes, which differ by version.
@@ -390,18 +374,14 @@ _FRAMES = (
     "pandas.DataFrame pandas.core.frame.DataFrame pandas.Series pandas.core.series.Series "
     "polars.DataFrame polars.dataframe.frame.DataFrame polars.Series polars.series.series.Series"
 )
+_PATH = Codec(str, _path_from, name="pathlib.Path")
+_GENERATOR = Codec(_generator_state, _generator_from, cost=lambda *_: 1 << 13)
 _SPARSE = Codec(_sparse_plain, _sparse_from, cost=_sparse_cost)
 CODECS: dict[str, Codec] = {
     # One name for all kinds of path: a file saved on one system is read on another.
-    "pathlib.PosixPath": Codec(str, _path_from, name="pathlib.Path"),
-    "pathlib.WindowsPath": Codec(str, _path_from, name="pathlib.Path"),
-    "pathlib.Path": Codec(str, _path_from),
-    "numpy.random._generator.Generator": Codec(
-        _generator_state, _generator_from, cost=_generator_cost
-    ),
-    "numpy.random.mtrand.RandomState": Codec(
-        _generator_state, _random_state_from, cost=_generator_cost
-    ),
+    **{f"pathlib.{kind}Path": _PATH for kind in ("", "Posix", "Windows")},
+    "numpy.random._generator.Generator": _GENERATOR,
+    "numpy.random.mtrand.RandomState": _GENERATOR._replace(decode=_random_state_from),
     "functools.partial": Codec(_partial_plain, _partial_from),
     **{
         f"scipy.sparse._{kind}.{kind}_{form}": _SPARSE

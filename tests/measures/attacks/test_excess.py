@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from letheon.measures.attacks import KLOM, RMIA, AttackResult, BackdoorTest, _margins, auc
 from letheon.measures.attacks._backdoor import success_rate
 from letheon.measures.attacks._margins import Laws, _excess, _Part, _Scores
-from letheon.measures.attacks._result import beyond_floor_by_unit
+from letheon.measures.attacks._result import area_by_unit, beyond_floor_by_unit
 from letheon.measures.attacks._result import is_beyond as are_apart
-from letheon.measures.attacks._roc import area_by_unit
 from letheon.measures.attacks._shadows import Probe, halves
 from letheon.measures.attacks._verify import _World
 
@@ -53,7 +52,7 @@ def test_few_units_that_agree_are_luck_and_many_are_not() -> None:
 def rmia_on_noise(seed: int, shift: float = 0.0) -> AttackResult:
     """Eight unlearned and eight retrained models of one law, four references, ten people."""
     rng, n_people, everybody = np.random.default_rng(seed), 10, np.ones(10, bool)
-    members = halves(n_people, everybody, 8, seed)
+    members = halves(everybody, 8, seed)
     owners = np.arange(n_people)
     logits = rng.normal(size=(20, n_people + 40)) + 2 * rng.normal(size=n_people + 40)
     logits[:8, :n_people] += shift * members

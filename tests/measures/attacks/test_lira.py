@@ -93,7 +93,7 @@ def _mean_area(score: Any) -> float:
     rng = np.random.default_rng(1)
     areas = []
     for seed in range(200):
-        members = halves(10, np.ones(10, bool), 16, seed)
+        members = halves(np.ones(10, bool), 16, seed)
         # what the models have in common moves all people at once
         signals = rng.normal(size=(16, 10)) + rng.normal(size=(16, 1))
         areas.append(auc(score(signals, members).ravel(), members.ravel()).value)
@@ -132,7 +132,7 @@ def test_halves_are_complements_and_split_candidates_evenly(
     n_people: int, n_pairs: int, seed: int
 ) -> None:
     candidates = np.arange(n_people) < 2 * (n_people // 4)
-    members = halves(n_people, candidates, 2 * n_pairs, seed)
+    members = halves(candidates, 2 * n_pairs, seed)
     assert (members[::2] ^ members[1::2]).all()
     assert set(members[:, candidates].sum(axis=1)) == {n_people // 4}
 

@@ -19,7 +19,7 @@ def world(
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Unlearned and retrained signals, and who was in; people and models have effects."""
     rng, even = np.random.default_rng(seed), n_people + n_people % 2
-    members = halves(even, np.ones(even, bool), n_models, seed)[:, :n_people]
+    members = halves(np.ones(even, bool), n_models, seed)[:, :n_people]
     person = rng.normal(size=n_people)
     unlearned, retrained = (
         person + 0.5 * rng.normal(size=(n_models, 1)) + rng.normal(size=(n_models, n_people))
@@ -69,7 +69,7 @@ def pair_auc_value(drawn: tuple[NDArray[Any], NDArray[Any], NDArray[Any]]) -> fl
 
 
 def test_all_ties_are_a_fact_and_all_wins_are_none() -> None:
-    members = halves(2, np.ones(2, bool), 12, 0)
+    members = halves(np.ones(2, bool), 12, 0)
     tied = pair_auc(Pairs.of(np.ones(members.shape), members))
     assert (tied.low, tied.value, tied.high) == (0.5, 0.5, 0.5)
     sure = pair_auc(Pairs.of(members.astype(np.float64), members))
@@ -96,7 +96,7 @@ def test_a_shift_is_found() -> None:
 
 def test_a_floor_of_zero_width_is_no_free_pass() -> None:
     """One stray margin among models that are cut to one value shows nothing."""
-    members = halves(6, np.ones(6, bool), 16, 0)
+    members = halves(np.ones(6, bool), 16, 0)
     floor = np.full(members.shape, 15.0)
     stray = floor.copy()
     stray[0, members[0]] -= 1.0

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.stats import chisquare
 
 from letheon.measures.attacks import ImageTrigger, TabularTrigger
-from letheon.measures.attacks._triggers import plant, target_label
+from letheon.measures.attacks._backdoor import plant, target_label
 from tests.sharded.people import examples
 
 secrets = st.integers(0, 2**128 - 1)

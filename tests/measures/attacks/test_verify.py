@@ -30,7 +30,7 @@ from letheon.measures.attacks import (
     errors,
     threshold,
 )
-from letheon.measures.attacks._triggers import plant, target_label
+from letheon.measures.attacks._backdoor import plant, target_label
 
 N_COLUMNS = 30
 TREE = DecisionTreeClassifier()

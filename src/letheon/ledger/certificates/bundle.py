@@ -12,36 +12,35 @@ import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 from importlib import resources
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, Table, select
 
 from letheon import state
 from letheon.exceptions import LedgerError, LedgerMissingError, LedgerUnwritableError
 from letheon.ledger.certificates.certify import take_checkpoint
-from letheon.ledger.certificates.statement import DEFAULT_TENANT
 from letheon.ledger.core import Core
 from letheon.ledger.db.events import bodies, leaves, record
 from letheon.ledger.db.log import LogTree
 from letheon.ledger.keys.blobs import NONCE_BYTES
 from letheon.ledger.keys.signing import sign
 from letheon.ledger.leases import owner_name
-from letheon.ledger.models.reader import Pins
 from letheon.ledger.models.versions import (
     ModelRow,
     VersionRow,
     list_models,
     model_of,
+    pin_version,
     proof_path,
     raw_model,
     read_model,
     read_rows,
     read_vault,
+    release_pin,
     version_of,
     versions_of,
 )
@@ -49,6 +48,7 @@ from letheon.ledger.schemas import Checkpoint
 from letheon.ledger.tables import certificates, checkpoints, events, purges, versions
 from letheon.state import sync_directory
 from letheon.verifier import (
+    DEFAULT_TENANT,
     INDEX,
     INDEX_FILES,
     STATEMENT_TYPE,
@@ -66,21 +66,6 @@ _DAY = 86_400
 _PIN_SECONDS = 600
 # No hash of rows and salts is published, so nothing blinds them.
 _UNBLINDED = bytes(NONCE_BYTES)
-
-
-class _Asked(NamedTuple):
-    """What an export is to have: the tier, and the tenant or the model that it is limited to."""
-
-    tier: Tier
-    scope: dict[str, str]
-
-
-@dataclass(frozen=True)
-class _Custody:
-    """A model that goes to an auditor, in the version of its newest certificate in the bundle."""
-
-    model: ModelRow
-    version: VersionRow
 
 
 def export(
@@ -124,16 +109,16 @@ def export(
         raise FileExistsError(f"{folder} is not empty; name a new folder for the bundle")
     if model is not None and tenant is None:
         tenant = DEFAULT_TENANT  # another tenant may have a model of that name
-    wanted = _wanted(core, model, tenant) if tier == "auditor" else []
+    scope, wanted = {}, []
     if tier == "auditor":
-        _note_export(core, wanted)
+        names = {"tenant": tenant, "model": model}
+        scope = {name: text for name, text in names.items() if text is not None}
+        wanted = _note_export(core, model, tenant)
     checkpoint = _checkpoint(core, tier)
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}.partial")
-    scope = {"tenant": tenant, "model": model} if tier == "auditor" else {}
-    asked = _Asked(tier, {name: text for name, text in scope.items() if text is not None})
     try:
-        _fill(core, partial, asked, wanted, checkpoint)
+        _fill(core, partial, tier, scope, wanted, checkpoint)
         if folder.is_dir():
             folder.rmdir()
         partial.rename(folder)
@@ -157,83 +142,74 @@ def _checkpoint(core: Core, tier: Tier) -> Checkpoint:
         return Checkpoint(**row)
 
 
-def _wanted(core: Core, name: str | None, tenant: str | None) -> list[ModelRow]:
+def _note_export(core: Core, name: str | None, tenant: str | None) -> list[ModelRow]:
+    """Record which models leave the house, before they do."""
     with core.database.reading() as conn:
-        found = [row for row in list_models(conn, tenant) if name in (None, row.name)]
-    if name is not None and not found:
+        wanted = [row for row in list_models(conn, tenant) if name in (None, row.name)]
+    if name is not None and not wanted:
         raise LedgerError(f"no model {name!r} is registered; `letheon model list` shows all")
-    return found
-
-
-def _note_export(core: Core, wanted: list[ModelRow]) -> None:
-    """Record that rows leave the house, before they do."""
     now = core.clock()
     body = {"tier": "auditor", "models": [row.folder for row in wanted]}
     with core.database.transaction() as conn:
         record(conn, "export", {**body, "until": now + KEPT_DAYS * _DAY}, at=now)
+    return wanted
 
 
 def _fill(
-    core: Core, folder: Path, asked: _Asked, wanted: list[ModelRow], checkpoint: Checkpoint
+    core: Core,
+    folder: Path,
+    tier: Tier,
+    scope: dict[str, str],
+    wanted: list[ModelRow],
+    checkpoint: Checkpoint,
 ) -> None:
-    tier = asked.tier
-    folder.mkdir(mode=0o700)
-    for name in ("keys", "certificates", "purges", "checkpoints"):
+    for name in ("", "keys", "certificates", "purges", "checkpoints"):
         (folder / name).mkdir(mode=0o700)
+    now, size = core.clock(), checkpoint.size
     with core.database.reading() as conn:
-        entries = _logged(conn, "certificate", checkpoint.size)
-        _write_envelopes(conn, folder, entries, checkpoint.size)
-        _write_checkpoints(conn, folder, checkpoint.size)
-        _write_log(conn, folder, checkpoint, entries)
-        held = [found for row in wanted if (found := _newest(conn, row, len(entries)))]
+        logged = _logged(conn, "certificate", size)
+        n_certificates = len(logged)
+        _write_envelopes(conn, folder / "certificates", certificates, logged)
+        _write_envelopes(conn, folder / "purges", purges, _logged(conn, "purge", size))
+        _write_log(conn, folder, checkpoint, logged)
+        held = [(row, newest) for row in wanted if (newest := _newest(conn, row, n_certificates))]
         if tier == "auditor":
-            _write_events(conn, folder, checkpoint.size)
+            lines = (body + b"\n" for _, body in zip(range(size), bodies(conn), strict=False))
+            _write(folder / "events.jsonl", lines)
+            _write_proofs(core, conn, folder, n_certificates)
     _write(folder / "keys" / "root.pub", [f"{core.keys.root}\n".encode()])
     for number, statement in enumerate(core.keys.statements(), 1):
         _write(folder / "keys" / f"{number:04d}.json", [statement])
-    if tier == "auditor":
-        _write_proofs(core, folder)
-        _write_definitions(folder, [_write_model(core, folder, one) for one in held])
-    _write(folder / "bundle.json", [canonical(_description(core, asked, held, checkpoint))])
-    _write_index(core, folder, tier, len(entries))
-
-
-def _description(
-    core: Core, asked: _Asked, held: list[_Custody], checkpoint: Checkpoint
-) -> dict[str, Any]:
-    now = core.clock()
-    models = [
-        {"tenant": one.model.tenant, "name": one.model.name, "sequence": one.version.sequence}
-        for one in held
-    ]
-    kept = {"destroyBy": now + KEPT_DAYS * _DAY} if asked.tier == "auditor" else {}
-    return {
+    description = {
         "format": BUNDLE,
-        "tier": asked.tier,
+        "tier": tier,
         "ledger": core.settings.name,
         "exportedAt": now,
-        "size": checkpoint.size,
-        "models": models,
-        "scope": asked.scope,
-        **kept,
+        "size": size,
+        "models": [
+            {"tenant": model.tenant, "name": model.name, "sequence": version.sequence}
+            for model, version in held
+        ],
+        "scope": scope,
     }
-
-
-def _write_index(core: Core, folder: Path, tier: Tier, sequence: int) -> None:
-    """Write the hash of every file, and sign for all of them at once."""
+    if tier == "auditor":
+        description["destroyBy"] = now + KEPT_DAYS * _DAY
+        _write_definitions(folder, [_write_model(core, folder, *each) for each in held])
+    _write(folder / "bundle.json", [canonical(description)])
     listed = {}
     for name in list_files(folder):
         with (folder / name).open("rb") as file:
             listed[name] = hashlib.file_digest(file, "sha256").hexdigest()
     _write(folder / INDEX_FILES[0], [canonical(listed)])
-    _write(folder / INDEX_FILES[1], [sign_index(core, listed, tier, sequence)])
+    _write(folder / INDEX_FILES[1], [sign_index(core, listed, tier, n_certificates)])
 
 
 def sign_index(core: Core, listed: dict[str, str], tier: str, sequence: int) -> bytes:
     """Return the signed statement about the files of a bundle with this many certificates."""
+    digest = hashlib.sha256(canonical(listed)).hexdigest()
     statement = {
         "_type": STATEMENT_TYPE,
-        "subject": [{"name": INDEX_FILES[0], "digest": {"sha256": _sha256(canonical(listed))}}],
+        "subject": [{"name": INDEX_FILES[0], "digest": {"sha256": digest}}],
         "predicateType": INDEX,
         "predicate": {
             "ledger": {"id": core.settings.name, "sequence": sequence},
@@ -244,155 +220,114 @@ def sign_index(core: Core, listed: dict[str, str], tier: str, sequence: int) -> 
     return sign(statement, core.keys.signer)
 
 
-def _logged(conn: Connection, kind: str, size: int) -> list[dict[str, Any]]:
-    """Return place and body of the events of a kind up to the checkpoint, in order."""
+def _logged(conn: Connection, kind: str, size: int) -> dict[int, Any]:
+    """Return body by place of the events of a kind up to the checkpoint, in order."""
     query = select(events.c.log_index, events.c.body).where(
         (events.c.kind == kind) & (events.c.log_index < size)
     )
-    found = conn.execute(query.order_by(events.c.log_index)).all()
-    return [{"index": row.log_index, "event": parse_strict(row.body.encode())} for row in found]
+    rows = conn.execute(query.order_by(events.c.log_index))
+    return {row.log_index: parse_strict(row.body.encode()) for row in rows}
 
 
-def _write_envelopes(
-    conn: Connection, folder: Path, entries: list[dict[str, Any]], size: int
-) -> None:
-    """Write certificates and attestations whose events are in the log up to the checkpoint."""
-    logged = {
-        "certificates": (certificates, entries),
-        "purges": (purges, _logged(conn, "purge", size)),
-    }
-    for name, (table, found) in logged.items():
-        numbers = {entry["event"]["sequence"] for entry in found}
-        for sequence, envelope in conn.execute(select(table.c.sequence, table.c.envelope)):
-            if sequence in numbers:
-                _write(folder / name / f"{sequence:06d}.json", [bytes(envelope)])
-
-
-def _write_checkpoints(conn: Connection, folder: Path, size: int) -> None:
-    query = select(checkpoints.c.size, checkpoints.c.note).where(checkpoints.c.size <= size)
-    for one, note in conn.execute(query):
-        _write(folder / "checkpoints" / f"{one:012d}.txt", [note.encode()])
+def _write_envelopes(conn: Connection, folder: Path, table: Table, logged: dict[int, Any]) -> None:
+    """Write certificates or attestations whose events are in the log up to the checkpoint."""
+    numbers = {event["sequence"] for event in logged.values()}
+    for sequence, envelope in conn.execute(select(table.c.sequence, table.c.envelope)):
+        if sequence in numbers:
+            _write(folder / f"{sequence:06d}.json", [bytes(envelope)])
 
 
 def _write_log(
-    conn: Connection, folder: Path, checkpoint: Checkpoint, entries: list[dict[str, Any]]
+    conn: Connection, folder: Path, checkpoint: Checkpoint, logged: dict[int, Any]
 ) -> None:
-    tree = LogTree(leaves(conn)[: checkpoint.size])
-    query = select(checkpoints.c.size).where(checkpoints.c.size <= checkpoint.size)
-    sizes = list(conn.scalars(query.order_by(checkpoints.c.size)))
+    """Write the checkpoints, and the proofs between them and of the certificates."""
+    size = checkpoint.size
+    query = select(checkpoints.c.size, checkpoints.c.note).where(checkpoints.c.size <= size)
+    notes = conn.execute(query.order_by(checkpoints.c.size)).all()
+    for number, note in notes:
+        _write(folder / "checkpoints" / f"{number:012d}.txt", [note.encode()])
+    tree = LogTree(leaves(conn)[:size])
     log = {
-        "size": checkpoint.size,
+        "size": size,
         "root": checkpoint.root,
         "certificates": [
             {
-                "sequence": entry["event"]["sequence"],
-                "index": entry["index"],
-                "event": entry["event"],
-                "proof": _hex(tree.inclusion(entry["index"], checkpoint.size)),
+                "sequence": event["sequence"],
+                "index": index,
+                "event": event,
+                "proof": [node.hex() for node in tree.inclusion(index, size)],
             }
-            for entry in entries
+            for index, event in logged.items()
         ],
         "consistency": [
-            {"from": first, "to": second, "proof": _hex(tree.consistency(first, second))}
-            for first, second in pairwise(sizes)
+            {"from": old, "to": new, "proof": [node.hex() for node in tree.consistency(old, new)]}
+            for (old, _), (new, _) in pairwise(notes)
         ],
     }
     _write(folder / "log.json", [canonical(log)])
 
 
-def _hex(hashes: Iterable[bytes]) -> list[str]:
-    return [one.hex() for one in hashes]
-
-
-def _write_events(conn: Connection, folder: Path, size: int) -> None:
-    lines = (body + b"\n" for _, body in zip(range(size), bodies(conn), strict=False))
-    _write(folder / "events.jsonl", lines)
-
-
-def _write_proofs(core: Core, folder: Path) -> None:
+def _write_proofs(core: Core, conn: Connection, folder: Path, n_certificates: int) -> None:
     (folder / "proofs").mkdir(mode=0o700)
-    for certificate in sorted((folder / "certificates").iterdir()):
-        sequence = int(certificate.stem)
-        with core.database.reading() as conn:
-            found = conn.scalar(select(versions.c.id).where(versions.c.sequence == sequence))
-            version = version_of(conn, found) if found is not None else None
-            if version is None:
-                raise LedgerMissingError(f"the database has no version of certificate {sequence}")
-            model = model_of(conn, version.model_id)
+    for sequence in range(1, n_certificates + 1):
+        version_id = conn.scalar(select(versions.c.id).where(versions.c.sequence == sequence))
+        if version_id is None:
+            raise LedgerMissingError(f"the database has no version of certificate {sequence}")
+        version = version_of(conn, version_id)
         digest = version.run["proof"]
         path = folder / "proofs" / f"{digest}.json"
         # A retrain that erases nobody new proves what the erasure before it proved.
         if not path.exists():
+            model = model_of(conn, version.model_id)
             _write(path, [proof_path(core, model, digest).read_bytes()])
 
 
-def _newest(conn: Connection, model: ModelRow, last: int) -> _Custody | None:
+def _newest(conn: Connection, model: ModelRow, last: int) -> VersionRow | None:
     """Return the newest version of a model whose certificate is in the bundle, if there is one."""
-    found = [v for v in versions_of(conn, model.id) if v.sequence is not None]
-    certified = [version for version in found if (version.sequence or 0) <= last]
-    if len(certified) < len(found):
+    published = [row for row in versions_of(conn, model.id) if row.sequence is not None]
+    certified = [version for version in published if (version.sequence or 0) <= last]
+    if len(certified) < len(published):
         raise LedgerError(
             f"the newest version of {model.name!r} has no certificate yet, and the one before "
             "holds people who are erased already; let the worker finish, then export again"
         )
-    return _Custody(model, certified[-1]) if certified else None
+    return certified[-1] if certified else None
 
 
-def _write_model(core: Core, folder: Path, one: _Custody) -> Any:
+def _write_model(core: Core, folder: Path, row: ModelRow, version: VersionRow) -> Any:
     """Write the files of one model; return the model, for its definition."""
-    place = folder
-    for name in ("models", one.model.tenant, one.model.name):
-        place = place / name
-        place.mkdir(mode=0o700, exist_ok=True)
-    pins = Pins(core, owner_name())
-    pin = pins.pin(one.version.id, _PIN_SECONDS)
+    place = folder / "models" / row.tenant / row.name
+    for each in (place.parent.parent, place.parent, place):
+        each.mkdir(mode=0o700, exist_ok=True)
+    pin = pin_version(core, owner_name(), version.id, _PIN_SECONDS)
     try:
-        blob = raw_model(core, one.model, one.version)
-        rows = read_rows(core, one.model, one.version)
-        vault = read_vault(core, one.model, one.version)
-        model = read_model(core, one.model, one.version)
-        key = _training_key(core, one.version)
+        blob = raw_model(core, row, version)
+        rows = read_rows(core, row, version)
+        vault = read_vault(core, row, version)
+        model = read_model(core, row, version)
+        # How the seed was made; with the key, where there is one, it can be made again.
+        training = dict(version.run["training"])
+        training["key"] = core.keys.secret(training["key"]).hex() if training["key"] else ""
     finally:
-        pins.release(pin)
+        release_pin(core, pin)
     _write(place / "model.blob", [blob])
     _write(place / "rows.blob", [_UNBLINDED, state.encode(rows)])
     _write(place / "vault.blob", [_UNBLINDED, state.encode(vault._asdict())])
-    _write(place / "training.json", [canonical(key)])
+    _write(place / "training.json", [canonical(training)])
     return model
-
-
-def _training_key(core: Core, version: VersionRow) -> dict[str, str]:
-    """Return how the seed was made; with the key, where there is one, it can be made again."""
-    training = dict(version.run["training"])
-    key = training.pop("key")
-    return training | {"key": core.keys.secret(key).hex() if key else ""}
 
 
 def _write_definitions(folder: Path, models: Iterable[Any]) -> None:
     """Write the texts whose hashes certificates quote."""
     (folder / "definitions").mkdir(mode=0o700)
-    texts = {*_definition_texts(), *(model.facts.definition for model in models)}
-    for text in texts:
-        data = text.encode()
-        name = _sha256(data)
-        _write(folder / "definitions" / f"{name}.md", [data])
-
-
-def _definition_texts() -> Iterator[str]:
-    for file in resources.files("letheon.definitions").iterdir():
-        if file.name.endswith(".md"):
-            yield file.read_text(encoding="utf-8")
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+    files = resources.files("letheon.definitions").iterdir()
+    texts = {file.read_text(encoding="utf-8") for file in files if file.name.endswith(".md")}
+    for text in texts | {model.facts.definition for model in models}:
+        name = hashlib.sha256(text.encode()).hexdigest()
+        _write(folder / "definitions" / f"{name}.md", [text.encode()])
 
 
 def _write(path: Path, pieces: Iterable[bytes]) -> None:
     """Write a file that only its owner can read; the folder is renamed when all are there."""
-    with open(path, "xb", opener=_for_owner) as file:
+    with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         file.writelines(pieces)
-
-
-def _for_owner(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

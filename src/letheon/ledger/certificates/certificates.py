@@ -1,29 +1,67 @@
-"""`Ledger.certificates`: envelopes, what they say in short, proofs, purges and receipts."""
+"""`Ledger.certificates` and `Ledger.batches`: what was erased together, and what says so."""
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, Table, and_, func, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    Table,
+    and_,
+    func,
+    select,
+    tuple_,
+    update,
+)
 
-from letheon.exceptions import LedgerMissingError
-from letheon.ledger.certificates.receipts import Receipts, gaps_in, predicate_of
+from letheon.exceptions import LedgerMissingError, RequestStateError
+from letheon.ledger.certificates.certify import is_receipt_open, line_before, receipt_key_of
+from letheon.ledger.certificates.receipt_codes import (
+    ReceiptCode,
+    checked_public_key,
+    new_private_key,
+    open_sealed,
+)
+from letheon.ledger.certificates.statement import gaps_in, predicate_of
 from letheon.ledger.core import Core
 from letheon.ledger.db.cursor import cursor, place_of, require_limit
+from letheon.ledger.db.events import record
 from letheon.ledger.models.versions import VersionRow, model_of, proof_path, version_of
-from letheon.ledger.schemas import Certificate, CertificateLine, Page, Purge, moment
+from letheon.ledger.requests.listing import find_request
+from letheon.ledger.requests.people import hold_model
+from letheon.ledger.schemas import (
+    Batch,
+    Certificate,
+    CertificateLine,
+    Coverage,
+    Page,
+    Purge,
+    moment,
+)
 from letheon.ledger.tables import (
     batches,
     certificates,
+    checkpoints,
     events,
     models,
     purge_steps,
     purges,
+    requests,
     versions,
 )
-from letheon.verifier import parse_strict
+from letheon.verifier import (
+    SMALL,
+    Refused,
+    check_receipt_commitment,
+    from_hex,
+    open_envelope,
+    parse_strict,
+)
 
-_LIST = "certificates"
 _UNREADABLE = "unreadable"
-_MISSING = "there is no {} {} in this ledger yet"
+_T = TypeVar("_T")
 
 
 class Certificates:
@@ -58,40 +96,33 @@ class Certificates:
         limit: int = 50,
     ) -> Page[Certificate]:
         """Return one page of what certificates say in short, newest first."""
-        require_limit(limit)
-        core, wanted = self._core, is_of(tenant, model)
-        query = _query().where(wanted).order_by(certificates.c.sequence.desc()).limit(limit + 1)
-        if after is not None:
-            query = query.where(certificates.c.sequence < place_of(core, _LIST, after)[0])
-        everything = select(func.count()).select_from(certificates).join(versions).join(models)
-        with core.database.reading() as conn:
-            rows = conn.execute(query).all()
-            total = conn.scalar(everything.where(wanted)) or 0
-        last = rows[limit - 1] if len(rows) > limit else None
-        more = None if last is None else cursor(core, _LIST, (last.sequence,))
-        return Page(tuple(_certificate(row) for row in rows[:limit]), more, total)
+        wanted = _is_of(tenant, model)
+        total = select(func.count()).select_from(certificates).join(versions).join(models)
+        return _read_page(
+            self._core,
+            "certificates",
+            (certificates.c.sequence,),
+            _certificates_query().where(wanted),
+            total.where(wanted),
+            _certificate,
+            after,
+            limit,
+        )
 
     def get(self, sequence: int, *, tenant: str | None = None) -> Certificate:
         """Return what one certificate says in short, or raise `LedgerMissingError`."""
-        mine = (certificates.c.sequence == sequence) & is_of(tenant, None)
+        mine = (certificates.c.sequence == sequence) & _is_of(tenant, None)
         with self._core.database.reading() as conn:
-            row = conn.execute(_query().where(mine)).first()
+            row = conn.execute(_certificates_query().where(mine)).first()
         if row is None:
-            raise LedgerMissingError(_MISSING.format("certificate", sequence))
+            raise _missing("certificate", sequence)
         return _certificate(row)
 
     def line(self, sequence: int) -> CertificateLine:
         """Return the certificates of the same model that a certificate continues."""
         with self._core.database.reading() as conn:
-            mine = versions.c.model_id == self._version(conn, sequence).model_id
-            earlier = mine & (versions.c.sequence < sequence)
-            newest = select(func.max(versions.c.sequence)).where(earlier)
-            retrains = newest.join(batches, batches.c.id == versions.c.batch_id)
-            return CertificateLine(
-                conn.execute(select(func.min(versions.c.sequence)).where(mine)).scalar_one(),
-                conn.scalar(retrains.where(batches.c.kind == "retrain")),
-                conn.scalar(newest),
-            )
+            line = line_before(conn, self._version(conn, sequence).model_id, sequence)
+        return line if line.before is not None else line._replace(first=sequence)
 
     def envelope(self, sequence: int) -> bytes:
         """Return a certificate: a DSSE envelope in canonical JSON."""
@@ -129,49 +160,218 @@ class Certificates:
         limit: int = 50,
     ) -> tuple[Purge, ...]:
         """Return certificates with their purges, newest first; of a tenant or a model only."""
-        query = (
-            select(
-                certificates.c.sequence,
-                models.c.tenant,
-                models.c.name,
-                versions.c.batch_id,
-                purges.c.envelope,
-            )
-            .join(versions, versions.c.id == certificates.c.version_id)
-            .join(models, models.c.id == versions.c.model_id)
-            .outerjoin(purges, purges.c.sequence == certificates.c.sequence)
-            .where(is_of(tenant, model))
-        )
+        query = _certificates_query().where(_is_of(tenant, model))
         if before is not None:
             query = query.where(certificates.c.sequence < before)
         with self._core.database.reading() as conn:
             rows = conn.execute(query.order_by(certificates.c.sequence.desc()).limit(limit)).all()
-            noted = _evidence(conn, [row.batch_id for row in rows if row.envelope is not None])
-        return tuple(
-            Purge(
-                row.sequence,
-                row.tenant,
-                row.name,
-                None if row.envelope is None else bytes(row.envelope),
-                noted.get(row.batch_id, {}),
-            )
-            for row in rows
-        )
+            noted = _evidence(conn, [row.batch for row in rows if row.purge is not None])
+        shown = []
+        for row in rows:
+            envelope = None if row.purge is None else bytes(row.purge)
+            evidence = noted.get(row.batch, {})
+            shown.append(Purge(row.sequence, row.tenant, row.model, envelope, evidence))
+        return tuple(shown)
 
     def _envelope(self, table: Table, sequence: int, what: str) -> bytes:
         query = select(table.c.envelope).where(table.c.sequence == sequence)
         with self._core.database.reading() as conn:
             envelope = conn.scalar(query)
         if envelope is None:
-            raise LedgerMissingError(_MISSING.format(what, sequence))
+            raise _missing(what, sequence)
         return bytes(envelope)
 
     def _version(self, conn: Connection, sequence: int) -> VersionRow:
         query = select(certificates.c.version_id).where(certificates.c.sequence == sequence)
         version_id = conn.scalar(query)
         if version_id is None:
-            raise LedgerMissingError(_MISSING.format("certificate", sequence))
+            raise _missing("certificate", sequence)
         return version_of(conn, version_id)
+
+
+class Receipts:
+    """Receipt codes, encrypted receipts, and the certificates that cover them.
+
+    Parameters
+    ----------
+    core : Core
+        The ledger.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def new_code(self, request_id: str, *, tenant: str | None = None) -> str:
+        """Return a new receipt code for a request of one person; an older one opens nothing then.
+
+        Raises
+        ------
+        RequestStateError
+            The request was applied or ended already, or names several people.
+        """
+        code = ReceiptCode(request_id, new_private_key())
+        self.set_key(request_id, code.public, tenant=tenant)
+        return str(code)
+
+    def set_key(self, request_id: str, key: str, *, tenant: str | None = None) -> None:
+        """Encrypt the receipt of a request to another X25519 public key; the log tells of it.
+
+        Raises
+        ------
+        RequestStateError
+            The request was applied, is closed, or names several people.
+        """
+        checked_public_key(key)
+
+        def work(conn: Connection) -> None:
+            request = find_request(conn, request_id, tenant=tenant)
+            mine = requests.c.id == request.id
+            # Claims change under the lock of the model, which is taken before that of a request.
+            model = conn.execute(select(requests.c.model_id).where(mine)).scalar_one()
+            hold_model(conn, model, alone=False)
+            if not is_receipt_open(conn, request.id):
+                raise RequestStateError(
+                    f"this request is {request.state}; a receipt code is given out until it is "
+                    "applied"
+                )
+            if request.n_ids != 1:
+                raise RequestStateError(
+                    f"this request names {request.n_ids} people, and a receipt is for one; file "
+                    "one request for each of them"
+                )
+            conn.execute(update(requests).where(mine).values(receipt_key=key))
+            record(conn, "receipt-code", {"request": request.id}, self._core.clock())
+
+        self._core.database.run(work)
+
+    def key(self, request_id: str, *, tenant: str | None = None) -> str | None:
+        """Return the public key that the receipt of a request is, or will be, encrypted to."""
+        with self._core.database.reading() as conn:
+            find_request(conn, request_id, tenant=tenant)
+        return receipt_key_of(self._core, request_id)
+
+    def sealed(self, request_id: str, public_key: str) -> bytes | None:
+        """Return the encrypted receipt of a request with this key; None if there is none.
+
+        Nothing tells an unknown request, another key and a request without certificate apart: all
+        are one query that finds nothing.
+        """
+        query = select(requests.c.receipt).where(
+            requests.c.id == request_id,
+            requests.c.receipt_key == public_key,
+            requests.c.receipt.is_not(None),
+        )
+        with self._core.database.reading() as conn:
+            sealed = conn.scalar(query)
+        return None if sealed is None else bytes(sealed)
+
+    def open(self, code: str) -> bytes | None:
+        """Return the receipt that a code opens, without its salts; None if there is none.
+
+        Raises
+        ------
+        Refused
+            The text is no code, or has a typing error.
+        """
+        parsed = ReceiptCode.parse(code)
+        sealed = self.sealed(parsed.request, parsed.public)
+        try:
+            return None if sealed is None else open_sealed(parsed, sealed).receipt
+        except Refused:
+            return None
+
+    def coverage(self, receipt: bytes) -> Coverage | None:
+        """Return what the certificate says that covers a receipt without salts; None if none does.
+
+        The certificate's signature is checked, and every path of the receipt.
+        """
+        newest = select(func.max(checkpoints.c.size)).scalar_subquery()
+        query = _certificates_query().add_columns(newest.label("size"))
+        try:
+            named = from_hex(parse_strict(receipt, SMALL)["certificate"]).hex()
+            with self._core.database.reading() as conn:
+                row = conn.execute(query.where(certificates.c.id == named)).first()
+            if row is None:
+                return None
+            certificate = open_envelope(bytes(row.envelope), self._core.keys.trust())
+            check_receipt_commitment(receipt, certificate)
+        except (Refused, KeyError, TypeError):
+            return None
+        return Coverage(
+            certificate=row.sequence,
+            certified_at=moment(row.certified_at),
+            purged_at=moment(row.purged_at),
+            purge_gaps=None if row.purge is None else gaps_in(bytes(row.purge)),
+            guarantee=certificate.predicate["guarantee"]["kind"],
+            in_log=row.log_index is not None and row.log_index < (row.size or 0),
+        )
+
+
+class Batches:
+    """The batches of a ledger: requests that are erased together.
+
+    Parameters
+    ----------
+    core : Core
+        The ledger.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def list(
+        self,
+        *,
+        tenant: str | None = None,
+        model: str | None = None,
+        after: str | None = None,
+        limit: int = 50,
+    ) -> Page[Batch]:
+        """Return one page of batches, newest first; those of a tenant or a model if given."""
+        wanted = _is_of(tenant, model)
+        return _read_page(
+            self._core,
+            "batches",
+            (batches.c.created_at, batches.c.id),
+            _batches_query().where(wanted),
+            select(func.count()).select_from(batches).join(models).where(wanted),
+            _batch,
+            after,
+            limit,
+        )
+
+    def get(self, batch_id: str, *, tenant: str | None = None) -> Batch:
+        """Return one batch, or raise `LedgerMissingError`; another tenant's does not exist."""
+        with self._core.database.reading() as conn:
+            query = _batches_query().where(batches.c.id == str(batch_id), _is_of(tenant, None))
+            row = conn.execute(query).first()
+            if row is None:
+                raise LedgerMissingError("there is no batch of that id in this ledger")
+            return _batch(row)
+
+
+def _read_page(
+    core: Core,
+    name: str,
+    key: tuple[ColumnElement[Any], ...],
+    query: Select[Any],
+    total: Select[Any],
+    convert: Callable[[Row[Any]], _T],
+    after: str | None,
+    limit: int,
+) -> Page[_T]:
+    """Return a page of the list of this name, which is in falling order of the key."""
+    require_limit(limit)
+    if after is not None:
+        query = query.where(tuple_(*key) < place_of(core, name, after))
+    with core.database.reading() as conn:
+        query = query.order_by(*(column.desc() for column in key)).limit(limit + 1)
+        rows = conn.execute(query).all()
+        items = tuple(convert(row) for row in rows[:limit])
+        n_items = conn.scalar(total) or 0
+    last = rows[limit - 1]._mapping if len(rows) > limit else None
+    more = None if last is None else cursor(core, name, tuple(last[column] for column in key))
+    return Page(items, more, n_items)
 
 
 def list_sequences(conn: Connection, tenant: str | None = None) -> tuple[int, ...]:
@@ -184,25 +384,32 @@ def list_sequences(conn: Connection, tenant: str | None = None) -> tuple[int, ..
     return tuple(conn.scalars(query))
 
 
-def is_of(tenant: str | None, model: str | None) -> ColumnElement[bool]:
+def _is_of(tenant: str | None, model: str | None) -> ColumnElement[bool]:
     """Return whether a row is of this tenant and model; of any where None is given."""
     pairs = ((models.c.tenant, tenant), (models.c.name, model))
     return and_(True, *(column == value for column, value in pairs if value is not None))
 
 
-def _query() -> Select[Any]:
+def _missing(what: str, sequence: int) -> LedgerMissingError:
+    return LedgerMissingError(f"there is no {what} {sequence} in this ledger yet")
+
+
+def _certificates_query() -> Select[Any]:
     is_mine = (events.c.about == versions.c.batch_id) & (events.c.kind == "certificate")
     place = select(events.c.log_index).where(is_mine).limit(1).scalar_subquery()
     return (
         select(
-            certificates,
-            models.c.name,
+            certificates.c.sequence,
+            certificates.c.id,
+            models.c.name.label("model"),
             models.c.tenant,
-            versions.c.number,
-            versions.c.batch_id,
+            versions.c.number.label("version"),
+            versions.c.batch_id.label("batch"),
+            certificates.c.at.label("certified_at"),
             purges.c.at.label("purged_at"),
-            purges.c.envelope.label("purge"),
             place.label("log_index"),
+            certificates.c.envelope,
+            purges.c.envelope.label("purge"),
         )
         .join(versions, versions.c.id == certificates.c.version_id)
         .join(models, models.c.id == versions.c.model_id)
@@ -210,18 +417,34 @@ def _query() -> Select[Any]:
     )
 
 
-def _said(envelope: bytes) -> tuple[str, str, int]:
-    """Return method, kind of guarantee and rows; a damaged one must not hide the others."""
-    try:
-        said = predicate_of(envelope)
-        found = said["method"]["name"], said["guarantee"]["kind"], said["erasure"]["rows"]
-    except (ValueError, LookupError, TypeError):
-        return _UNREADABLE, _UNREADABLE, 0
-    is_sound = isinstance(found[0], str) and isinstance(found[1], str) and type(found[2]) is int
-    return found if is_sound else (_UNREADABLE, _UNREADABLE, 0)
+def _batches_query() -> Select[Any]:
+    parent = versions.alias("parent")
+    members = select(requests).where(requests.c.batch_id == batches.c.id)
+    asked = members.with_only_columns(func.sum(requests.c.n_rows)).scalar_subquery()
+    n_erased = parent.c.live - versions.c.live
+    return (
+        select(
+            batches.c.id,
+            models.c.name.label("model"),
+            models.c.tenant,
+            batches.c.kind,
+            batches.c.state,
+            batches.c.reason,
+            batches.c.created_at,
+            members.with_only_columns(func.count()).scalar_subquery().label("n_requests"),
+            # Of a published batch many requests need not be added up.
+            func.coalesce(n_erased, asked, 0).label("n_rows"),
+            versions.c.number.label("version"),
+            certificates.c.sequence.label("certificate"),
+        )
+        .join(models, models.c.id == batches.c.model_id)
+        .outerjoin(versions, versions.c.batch_id == batches.c.id)
+        .outerjoin(parent, parent.c.id == versions.c.parent_id)
+        .outerjoin(certificates, certificates.c.version_id == versions.c.id)
+    )
 
 
-def _evidence(conn: Connection, wanted: list[str]) -> dict[str, dict[str, dict[str, Any]]]:
+def _evidence(conn: Connection, wanted: Sequence[str]) -> dict[str, dict[str, dict[str, Any]]]:
     """Return what the steps of purges noted about searches, by batch and step."""
     query = select(purge_steps.c.batch_id, purge_steps.c.step, purge_steps.c.evidence).where(
         purge_steps.c.batch_id.in_(wanted) & purge_steps.c.step.in_(("stores", "scan"))
@@ -234,19 +457,25 @@ def _evidence(conn: Connection, wanted: list[str]) -> dict[str, dict[str, dict[s
 
 
 def _certificate(row: Row[Any]) -> Certificate:
-    method, guarantee, n_rows = _said(bytes(row.envelope))
-    return Certificate(
-        sequence=row.sequence,
-        id=row.id,
-        model=row.name,
-        tenant=row.tenant,
-        version=row.number,
-        batch=row.batch_id,
-        method=method,
-        guarantee=guarantee,
-        n_rows=n_rows,
-        certified_at=moment(row.at),
-        purged_at=moment(row.purged_at),
-        purge_gaps=None if row.purge is None else gaps_in(bytes(row.purge)),
-        log_index=row.log_index,
-    )
+    values = dict(row._mapping)
+    method, guarantee, n_rows = _summary(bytes(values.pop("envelope")))
+    purge = values.pop("purge")
+    times = {name: moment(values[name]) for name in ("certified_at", "purged_at")}
+    gaps = None if purge is None else gaps_in(bytes(purge))
+    summary = {"method": method, "guarantee": guarantee, "n_rows": n_rows, "purge_gaps": gaps}
+    return Certificate(**values | times | summary)
+
+
+def _summary(envelope: bytes) -> tuple[str, str, int]:
+    """Return method, kind of guarantee and rows; a damaged one must not hide the others."""
+    try:
+        said = predicate_of(envelope)
+        summary = said["method"]["name"], said["guarantee"]["kind"], said["erasure"]["rows"]
+    except (ValueError, LookupError, TypeError):
+        return _UNREADABLE, _UNREADABLE, 0
+    is_sound = [type(value) for value in summary] == [str, str, int]
+    return summary if is_sound else (_UNREADABLE, _UNREADABLE, 0)
+
+
+def _batch(row: Row[Any]) -> Batch:
+    return Batch(**{**row._mapping, "created_at": moment(row.created_at)})

@@ -1,49 +1,94 @@
-"""Certificates and checkpoints: who signs, when, and what is looked at before.
+"""Certificates, receipts and checkpoints: who signs, when, and what is looked at before.
 
 The signer trusts no row that it can check: it hashes the model's file again, builds the model and
 compares the claim with the model's own guarantee, checks the transition proof, and never signs one
 sequence number with two contents. Everything that it writes follows from rows that are committed,
 so a worker that takes over after a kill writes the same bytes.
+
+A receipt is what a person keeps to see alone that their rows left a model. Receipts are made with
+the certificate, from the rows and salts of the version before, which the purge destroys; each is
+sealed to the key that the person chose, so that nobody here can open it, and it may stay when
+everything else of the person is gone. Certificate and receipts are written in one transaction:
+after a kill there are both or neither.
 """
 
 import base64
 import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, func, insert, select, update
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Connection, func, insert, select, tuple_, update
 
-from letheon.exceptions import LedgerMissingError, SignerRefusedError, StateError
+from letheon.data import IdIndex, Ids, Rows
+from letheon.exceptions import (
+    CertificateError,
+    CorruptFileError,
+    KeyFileError,
+    LedgerMissingError,
+    SignerRefusedError,
+    StateError,
+)
 from letheon.ledger.certificates.claims import RETRAIN
 from letheon.ledger.certificates.facts import method_parameters, refuse_boasts
-from letheon.ledger.certificates.receipts import SealedReceipt, keep_receipts, make_receipts
-from letheon.ledger.certificates.statement import covered_by, ledger_id, unlearning
+from letheon.ledger.certificates.receipt_codes import OpenedReceipt, seal_receipt
+from letheon.ledger.certificates.statement import Covered, ledger_id, unlearning
 from letheon.ledger.core import Core, point
 from letheon.ledger.db.events import advance_mark, integrate, mark_at, record, write_mark
 from letheon.ledger.keys.signing import Signer, sign
-from letheon.ledger.models.versions import ModelRow, VersionRow, proof_path, read_model, version_of
-from letheon.ledger.requests.people import move
-from letheon.ledger.schemas import Checkpoint
-from letheon.ledger.tables import batches, certificates, checkpoints, events, requests, versions
+from letheon.ledger.models.commitment import Vault, row_bytes
+from letheon.ledger.models.versions import (
+    ModelRow,
+    VersionRow,
+    model_of,
+    proof_path,
+    read_model,
+    read_rows,
+    read_vault,
+    signed_path,
+    version_of,
+)
+from letheon.ledger.requests.people import hold_current_key, move, read_body
+from letheon.ledger.schemas import CertificateLine, Checkpoint
+from letheon.ledger.tables import (
+    batches,
+    blocked,
+    certificates,
+    checkpoints,
+    events,
+    requests,
+    versions,
+)
 from letheon.state import write_atomically
 from letheon.verifier import (
+    MOST_RECEIPT_ROWS,
     PAYLOAD_TYPE,
+    TOMBSTONE,
     Opened,
     Refused,
     canonical,
     check_next,
+    check_receipt_commitment,
     check_schema,
+    node_hash,
     note_body,
     note_digest,
     note_key_hash,
     open_envelope,
     pae,
     parse_strict,
+    slot_commitment,
     transition_roots,
 )
 
 _ED25519 = 1
+# Files of the newest checkpoints are looked for; a kill can leave out the last one only.
+_RECENT = 16
+# Until then no receipt was made, nor is one being made.
+_UNAPPLIED = ("received", "verified", "queued", "applying", "retry_wait", "on_hold")
 
 
 def sign_checkpoint(origin: str, size: int, root: bytes, signer: Signer) -> str:
@@ -56,10 +101,6 @@ def sign_checkpoint(origin: str, size: int, root: bytes, signer: Signer) -> str:
     key_hash = note_key_hash(origin, _ED25519, signer.public)
     line = base64.b64encode(key_hash + signer.sign(body)).decode()
     return f"{body.decode()}\n\N{EM DASH} {origin} {line}\n"
-
-
-# Files of the newest checkpoints are looked for; a kill can leave out the last one only.
-_RECENT = 16
 
 
 def take_checkpoint(core: Core) -> Checkpoint:
@@ -105,14 +146,28 @@ def _write_checkpoints(core: Core) -> None:
         newest = select(checkpoints.c.size, checkpoints.c.note).order_by(checkpoints.c.size.desc())
         rows = conn.execute(newest.limit(_RECENT)).all()
     for size, note in rows:
-        path = core.place("checkpoints") / f"{size:012d}.txt"
+        path = signed_path(core, "checkpoints", size)
         if not path.exists():
             _write(path, note.encode())
 
 
-def certificate_path(core: Core, sequence: int) -> Path:
-    """Return where the certificate of this number lies."""
-    return core.place("certificates") / f"{sequence:06d}.json"
+def covered_by(conn: Connection, version: VersionRow) -> Covered:
+    """Return what the certificate of this version covers."""
+    if version.parent_id is None:
+        raise CertificateError("a registration has no certificate: nothing was erased")
+    kind = conn.scalars(select(batches.c.kind).where(batches.c.id == version.batch_id)).one()
+    parent, last = version_of(conn, version.parent_id), _last_retrain(conn, version)
+    base = last if kind == "retrain" else parent
+    return Covered(model_of(conn, version.model_id), kind, parent, base, last)
+
+
+def _last_retrain(conn: Connection, version: VersionRow) -> VersionRow:
+    """Return the newest retrain before a version, or the registration."""
+    trained = select(versions.c.id).outerjoin(batches, batches.c.id == versions.c.batch_id)
+    earlier = (versions.c.model_id == version.model_id) & (versions.c.number < version.number)
+    is_fresh = (batches.c.kind == "retrain") | (versions.c.number == 0)
+    newest = trained.where(earlier & is_fresh).order_by(versions.c.number.desc()).limit(1)
+    return version_of(conn, conn.scalars(newest).one())
 
 
 def certify_next(core: Core) -> int | None:
@@ -135,34 +190,37 @@ def certify_next(core: Core) -> int | None:
     version = _next_version(core)
     if version is None:
         return None
-    version = _claimed(core, version)
+    version, sequence = _claimed(core, version), version.sequence or 0
     point("certify.claimed")
     with core.database.reading() as conn:
-        statement = unlearning(conn, version)
         covered = covered_by(conn, version)
+        statement = unlearning(conn, version, covered)
         _require_line(core, conn, version, statement)
-    _inspect(core, covered.model, covered.kind, version, statement["predicate"])
-    claimed = Opened(statement, (), _id_of(statement))
+    _inspect(core, covered, version, statement["predicate"])
+    certificate_id = hashlib.sha256(pae(PAYLOAD_TYPE, canonical(statement))).hexdigest()
+    claimed = Opened(statement, (), certificate_id)
     receipts = make_receipts(core, covered.model, covered.parent, version, claimed)
-    envelope = _signed(core, version, statement)
+    path = signed_path(core, "certificates", sequence)
+    envelope = _sign(core, path, sequence, statement)
     point("certify.signed")
-    _write(certificate_path(core, _sequence(version)), envelope)
+    _write(path, envelope)
     point("certify.file-written")
-    _commit(core, version, envelope, claimed.id, receipts)
+    _commit(core, version, envelope, certificate_id, receipts)
     point("certify.after-commit")
     advance_mark(core)
-    return version.sequence
+    return sequence
 
 
-def rehearse(core: Core, conn: Connection, model: ModelRow, kind: str, version: VersionRow) -> None:
+def rehearse(core: Core, conn: Connection, version: VersionRow) -> None:
     """Raise as `certify_next` would if no certificate can be made of a version.
 
     Certificates are signed in the order of their numbers, so one that cannot be signed holds up
     those of everybody. What a sandboxed process computed is tried before it is published.
     """
     claimed = replace(version, certified_at=version.published_at, checkpoint_before="0" * 64)
-    statement = unlearning(conn, claimed, is_rehearsal=True)
-    _inspect(core, model, kind, version, statement["predicate"])
+    covered = covered_by(conn, version)
+    statement = unlearning(conn, claimed, covered, is_rehearsal=True)
+    _inspect(core, covered, version, statement["predicate"])
     try:
         check_schema(statement)
     except Refused as error:
@@ -173,44 +231,37 @@ def _require_line(
     core: Core, conn: Connection, version: VersionRow, statement: dict[str, Any]
 ) -> None:
     """Refuse a statement that does not continue the model's line: no verifier would accept it."""
-    query = select(certificates.c.sequence, certificates.c.envelope).join(
-        versions, versions.c.id == certificates.c.version_id
-    )
-    earlier = (versions.c.model_id == version.model_id) & (versions.c.number < version.number)
-
-    def opened(condition: Any) -> Opened:
-        row = conn.execute(query.where(earlier & condition)).one()
-        return open_envelope(bytes(row.envelope), core.keys.trust())
-
-    numbers = query.with_only_columns(
-        func.min(certificates.c.sequence), func.max(certificates.c.sequence)
-    )
-    first, last = conn.execute(numbers.where(earlier)).one()
-    if first is None:
+    line = line_before(conn, version.model_id, version.sequence or 0)
+    if line.before is None:
         return
-    newest = opened(certificates.c.sequence == last)
-    is_retrain = newest.predicate["method"]["name"] == RETRAIN
-    trained = last if is_retrain else newest.predicate["monitor"]["lastRetrainSequence"]
+    wanted = certificates.c.sequence.in_([number for number in line if number is not None])
+    rows = conn.execute(select(certificates.c.sequence, certificates.c.envelope).where(wanted))
+    opened = {number: open_envelope(bytes(data), core.keys.trust()) for number, data in rows}
+    retrain = None if line.retrain is None else opened[line.retrain]
     try:
-        check_next(
-            Opened(statement, (), ""),
-            opened(certificates.c.sequence == first),
-            opened(certificates.c.sequence == trained) if trained else None,
-            newest,
-        )
+        check_next(Opened(statement, (), ""), opened[line.first], retrain, opened[line.before])
     except Refused as error:
         raise SignerRefusedError(f"the statement breaks the chain: {error}") from error
+
+
+def line_before(conn: Connection, model_id: int, sequence: int) -> CertificateLine:
+    """Return the certificates of a model before this number; 0, None, None if there is none."""
+    earlier = (versions.c.model_id == model_id) & (versions.c.sequence < sequence)
+    query = select(func.max(versions.c.sequence)).join(batches, batches.c.id == versions.c.batch_id)
+    first = conn.scalar(select(func.min(versions.c.sequence)).where(earlier))
+    retrain = conn.scalar(query.where(earlier, batches.c.kind == RETRAIN))
+    return CertificateLine(first or 0, retrain, conn.scalar(query.where(earlier)))
 
 
 def _next_version(core: Core) -> VersionRow | None:
     with core.database.reading() as conn:
         last = conn.scalar(select(func.max(certificates.c.sequence))) or 0
-        found = conn.scalar(select(versions.c.id).where(versions.c.sequence == last + 1))
-        return None if found is None else version_of(conn, found)
+        version_id = conn.scalar(select(versions.c.id).where(versions.c.sequence == last + 1))
+        return None if version_id is None else version_of(conn, version_id)
 
 
 def _claimed(core: Core, version: VersionRow) -> VersionRow:
-    """Fix the time and the checkpoint of a certificate; whoever comes first decides for all."""
+    """Fix the time and the checkpoint of a certificate; the first worker decides for all."""
     if version.certified_at is not None:
         _write_checkpoints(core)
         return version
@@ -223,29 +274,21 @@ def _claimed(core: Core, version: VersionRow) -> VersionRow:
         return version_of(conn, version.id)
 
 
-def _inspect(
-    core: Core, model: ModelRow, kind: str, version: VersionRow, claims: dict[str, Any]
-) -> None:
+def _inspect(core: Core, covered: Covered, version: VersionRow, claims: dict[str, Any]) -> None:
     """Compare a statement with the model's file and with the proof, before anything is signed."""
     try:
-        built = read_model(core, model, version)
+        built = read_model(core, covered.model, version)
     except (StateError, LedgerMissingError) as error:
         raise SignerRefusedError(f"the published model cannot be certified: {error}") from error
-    if (kind == RETRAIN) != (claims["method"]["name"] == RETRAIN):
-        raise SignerRefusedError(f"a batch of kind {kind} is certified as another")
+    method, data = claims["method"], claims["dataset"]
+    if (covered.kind == RETRAIN) != (method["name"] == RETRAIN):
+        raise SignerRefusedError(f"a batch of kind {covered.kind} is certified as another")
     refuse_boasts(built, claims)
-    if claims["method"]["parameters"] != method_parameters(built, claims["method"]["name"]):
+    if method["parameters"] != method_parameters(built, method["name"]):
         raise SignerRefusedError("the parameters in the statement are not those of the model")
-    _require_transition(core, model, version, claims)
-
-
-def _require_transition(
-    core: Core, model: ModelRow, version: VersionRow, claims: dict[str, Any]
-) -> None:
-    data = claims["dataset"]
     digest = data["transitionProof"]["sha256"]
     try:
-        proof = proof_path(core, model, digest).read_bytes()
+        proof = proof_path(core, covered.model, digest).read_bytes()
         before, after, erased = transition_roots(proof)
     except (OSError, Refused) as error:
         raise SignerRefusedError(f"the transition proof cannot be used: {error}") from error
@@ -256,27 +299,22 @@ def _require_transition(
         )
 
 
-def _signed(core: Core, version: VersionRow, statement: dict[str, Any]) -> bytes:
+def _sign(core: Core, path: Path, sequence: int, statement: dict[str, Any]) -> bytes:
     """Sign, unless other content was signed under this number before."""
-    path = certificate_path(core, _sequence(version))
     if path.exists():
-        _require_same(path, statement)
+        try:
+            payload = base64.b64decode(parse_strict(path.read_bytes())["payload"])
+        except (Refused, KeyError, TypeError, ValueError):
+            payload = b""
+        if payload != canonical(statement):
+            raise SignerRefusedError(
+                f"{path.name} holds another content than the one that is to be signed; two "
+                "certificates of one number would be a fork. Find out who wrote it."
+            )
     try:
-        return sign(statement, core.keys.signer_at(_sequence(version)))
+        return sign(statement, core.keys.signer_at(sequence))
     except Refused as error:
         raise SignerRefusedError(f"the statement breaks its schema: {error}") from error
-
-
-def _require_same(path: Path, statement: dict[str, Any]) -> None:
-    try:
-        payload = base64.b64decode(parse_strict(path.read_bytes())["payload"])
-    except (Refused, KeyError, TypeError, ValueError):
-        payload = b""
-    if payload != canonical(statement):
-        raise SignerRefusedError(
-            f"{path.name} holds another content than the one that is to be signed; two "
-            "certificates of one number would be a fork. Find out who wrote it."
-        )
 
 
 def _commit(
@@ -284,12 +322,14 @@ def _commit(
     version: VersionRow,
     envelope: bytes,
     certificate: str,
-    receipts: list[SealedReceipt],
+    receipts: "list[SealedReceipt]",
 ) -> None:
+    """Write certificate and receipts, and move the batch and its requests on."""
     with core.database.transaction() as conn:
         # The row is locked, so that of two workers the second one sees the first one's work.
         conn.execute(select(versions.c.id).where(versions.c.id == version.id).with_for_update())
-        if _is_certified(conn, version):
+        known = select(certificates.c.id).where(certificates.c.sequence == version.sequence)
+        if conn.scalar(known) is not None:
             return
         row = {"sequence": version.sequence, "id": certificate, "version_id": version.id}
         values = row | {"envelope": envelope, "at": version.certified_at}
@@ -297,34 +337,181 @@ def _commit(
         now = core.clock()
         body = {"certificate": certificate, "sequence": version.sequence}
         record(conn, "certificate", body, now, about=version.batch_id)
-        _advance(conn, version, now)
+        mine = (requests.c.batch_id == version.batch_id) & (requests.c.state == "applied")
+        move(conn, list(conn.scalars(select(requests.c.id).where(mine))), "certified", at=now)
+        batch = batches.c.id == version.batch_id
+        conn.execute(update(batches).where(batch).values(state="certified"))
         keep_receipts(conn, receipts)
         point("certify.before-commit")
-
-
-def _is_certified(conn: Connection, version: VersionRow) -> bool:
-    query = select(certificates.c.id).where(certificates.c.sequence == version.sequence)
-    return conn.scalar(query) is not None
-
-
-def _advance(conn: Connection, version: VersionRow, now: int) -> None:
-    """Move the batch and its requests on."""
-    mine = (requests.c.batch_id == version.batch_id) & (requests.c.state == "applied")
-    move(conn, list(conn.scalars(select(requests.c.id).where(mine))), "certified", at=now)
-    batch = batches.c.id == version.batch_id
-    conn.execute(update(batches).where(batch).values(state="certified"))
-
-
-def _id_of(statement: dict[str, Any]) -> str:
-    """Return the id of a certificate: the SHA-256 of what is signed."""
-    return hashlib.sha256(pae(PAYLOAD_TYPE, canonical(statement))).hexdigest()
-
-
-def _sequence(version: VersionRow) -> int:
-    assert version.sequence is not None
-    return version.sequence
 
 
 def _write(path: Path, data: bytes) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_atomically(path, [data])
+
+
+class SealedReceipt(NamedTuple):
+    """The receipt of one request, sealed to a key."""
+
+    request: str
+    key: str
+    sealed: bytes
+
+
+def make_receipts(
+    core: Core, model: ModelRow, parent: VersionRow, version: VersionRow, certificate: Opened
+) -> list[SealedReceipt]:
+    """Return the receipts of a batch that is about to be certified.
+
+    They go to requests that name one person and have a key, if a request of the batch names that
+    person: their own, one that they wait behind, or one that overtook theirs. If the version
+    before is damaged there are none: that must not keep a certificate back.
+
+    Raises
+    ------
+    SignerRefusedError
+        A row of such a person did not leave the data set, so the certificate would be false.
+    """
+    try:
+        wanted = _receipts_wanted(core, version)
+        if not wanted:
+            return []
+        rows, vault = read_rows(core, model, parent), read_vault(core, model, parent)
+    except (CorruptFileError, LedgerMissingError, KeyFileError):
+        return []
+    proof = proof_path(core, model, version.run["proof"]).read_bytes()
+    levels, index = _levels(proof), IdIndex(rows.ids)
+    receipts = []
+    for request, key, person in wanted:
+        positions = index.find_one(person)
+        if len(positions):
+            receipt = _receipt(rows, vault, positions, levels, certificate)
+            receipts.append(SealedReceipt(request, key, seal_receipt(key, request, receipt)))
+    return receipts
+
+
+def _receipts_wanted(core: Core, version: VersionRow) -> list[tuple[str, str, Ids]]:
+    """Return request, key and person of each receipt that is due with this version.
+
+    Ids are read under the key of the moment.
+    """
+    member, claim = requests.alias(), blocked.alias()
+    erased = select(claim.c.tag).join(member, member.c.id == claim.c.request_id)
+    erased = erased.where(member.c.batch_id == version.batch_id)
+    here = blocked.c.model_id == version.model_id
+    theirs = requests.c.id.in_(select(blocked.c.request_id).where(here, blocked.c.tag.in_(erased)))
+    wanted = theirs & requests.c.receipt_key.is_not(None) & (requests.c.n_ids == 1)
+    columns = (requests.c.id, requests.c.receipt_key, requests.c.intake_key, requests.c.sealed)
+    query = select(*columns).where(
+        wanted, requests.c.sealed.is_not(None), requests.c.receipt.is_(None)
+    )
+    with core.database.reading() as conn:
+        if conn.execute(query.limit(1)).first() is None:
+            return []
+    with core.database.transaction() as conn:
+        hold_current_key(core, conn)
+        return [
+            (request, key, read_body(core, intake_key, request, sealed))
+            for request, key, intake_key, sealed in conn.execute(query.order_by(requests.c.id))
+        ]
+
+
+_Level = dict[int, tuple[bytes, bytes]]
+
+
+def _levels(proof: bytes) -> list[_Level]:
+    """Return the nodes on and beside the paths of the erased slots, before and after, by level."""
+    transition = parse_strict(proof)
+    siblings = map(bytes.fromhex, transition["siblings"])
+    nodes: _Level = {
+        leaf["slot"]: (bytes.fromhex(leaf["leaf"]), TOMBSTONE) for leaf in transition["erased"]
+    }
+    levels = []
+    for _ in range(transition["slots"].bit_length() - 1):
+        level = dict(nodes)
+        for place in nodes:
+            if place ^ 1 not in nodes:
+                level[place ^ 1] = (next(siblings),) * 2
+        levels.append(level)
+        pairs = {place >> 1: (level[place & ~1], level[place | 1]) for place in nodes}
+        nodes = {
+            place: (node_hash(left[0], right[0]), node_hash(left[1], right[1]))
+            for place, (left, right) in pairs.items()
+        }
+    return levels
+
+
+def _receipt(
+    rows: Rows,
+    vault: Vault,
+    positions: NDArray[np.int64],
+    levels: Sequence[_Level],
+    certificate: Opened,
+) -> bytes:
+    """Return the receipt of the rows at these positions, the first 64 of them by their slots."""
+    order = np.argsort(vault.slots[positions], kind="stable")
+    chosen = positions[order][:MOST_RECEIPT_ROWS]
+    contents = row_bytes(rows.take(chosen))
+    lines, openings = [], []
+    for slot, salt, place, ranks, content in zip(*vault.take(chosen), contents, strict=True):
+        coded = ranks.astype("<i8").tobytes() + content
+        commitment = slot_commitment(salt.tobytes(), int(place), coded)
+        paths = _paths(levels, int(slot))
+        lines.append({"slot": int(slot), "commitment": commitment.hex(), **paths})
+        openings.append(
+            {"place": int(place), "salt": salt.tobytes().hex(), "ranks": ranks.tolist()}
+        )
+    receipt = OpenedReceipt(certificate.id, lines, openings, len(positions) - len(chosen))
+    try:
+        check_receipt_commitment(receipt.receipt, certificate)
+    except Refused as error:
+        raise SignerRefusedError(
+            f"a row of somebody who asked to be erased did not leave the data set: {error}"
+        ) from error
+    return receipt.to_bytes()
+
+
+def _paths(levels: Sequence[_Level], slot: int) -> dict[str, list[str]]:
+    if levels and slot not in levels[0]:
+        raise SignerRefusedError(
+            "a row of somebody who asked to be erased is not in the transition proof"
+        )
+    beside = [level[(slot >> height) ^ 1] for height, level in enumerate(levels)]
+    return {"before": [old.hex() for old, _ in beside], "after": [new.hex() for _, new in beside]}
+
+
+def keep_receipts(conn: Connection, receipts: Sequence[SealedReceipt]) -> None:
+    """Store receipts, each with its request if that has none."""
+    for request, key, sealed in receipts:
+        mine = (requests.c.id == request) & (requests.c.receipt_key == key)
+        change = update(requests).where(mine, requests.c.receipt.is_(None))
+        conn.execute(change.values(receipt=sealed))
+
+
+def receipt_key_of(core: Core, request_id: str) -> str | None:
+    """Return the public key that a request's receipt is sealed to."""
+    with core.database.reading() as conn:
+        return conn.scalar(select(requests.c.receipt_key).where(requests.c.id == request_id))
+
+
+def may_come(core: Core, request_id: str) -> bool:
+    """Return whether the receipt of a request is still to be made."""
+    with core.database.transaction() as conn:
+        return is_receipt_open(conn, request_id)
+
+
+def is_receipt_open(conn: Connection, request_id: str) -> bool:
+    """Whether no applied request names this one's person; so it stays while `conn` is open."""
+    mine = select(blocked.c.model_id, blocked.c.tag).where(blocked.c.request_id == request_id)
+    same = tuple_(blocked.c.model_id, blocked.c.tag).in_(mine)
+    # Others that wait erase nobody themselves.
+    query = select(requests.c.id).join(blocked).where(same, requests.c.state != "duplicate")
+    names = {request_id, *conn.scalars(query)}
+    held = select(requests.c.id, requests.c.state, requests.c.batch_id)
+    held = held.where(requests.c.id.in_(names)).order_by(requests.c.id).with_for_update()
+    return all(
+        state in _UNAPPLIED
+        or (state == "duplicate" and identity == request_id)
+        or (state == "stuck" and batch is None)
+        for identity, state, batch in conn.execute(held).all()
+    )

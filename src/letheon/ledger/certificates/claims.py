@@ -1,38 +1,165 @@
-"""What a certificate may claim, and the refusal of anything stronger.
+"""What a certificate may claim, the refusal of anything stronger, and how values are written in it.
 
 The signer looks at the model itself: its method's facts, its own guarantee and its definition text
 are the most that a certificate about it may say. Operators may publish a weaker claim about
 releases, never a stronger one.
+
+Parameters are codes, decimals and booleans. No text of the operator's own gets in: a text that is
+no short code, a function, an array or any other object is written as the digest of its canonical
+bytes.
 """
 
-from collections.abc import Mapping
+import hashlib
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 from functools import cache
 from importlib import import_module
-from math import ceil
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from letheon.exceptions import SignerRefusedError
+import numpy as np
+
+from letheon import state
+from letheon.base import neutral_parameters
+from letheon.exceptions import SignerRefusedError, StateError
 from letheon.guarantee import DECLARED, KINDS, REQUESTS, Guarantee, MethodFacts
-from letheon.ledger.certificates.parameters import class_code, code_of, decimal, figure
 from letheon.methods import METHODS
 from letheon.naive import NaiveUnlearner
 
-# From the weakest to the strongest.
-_KINDS = tuple(reversed(KINDS))
-_RELEASES = ("labels-only", "latest-only", "every-version")
-_ORDERS = {"kind": _KINDS, "requests": REQUESTS, "releases": _RELEASES}
+CODE = re.compile(r"[a-z0-9][a-z0-9._:@/+-]{0,127}")
+_LONGEST_NUMBER, _LONGEST_TEXT, _LONGEST_LIST = 24, 40, 16
+_ROUNDINGS = {"up": ROUND_CEILING, "down": ROUND_FLOOR, "nearest": ROUND_HALF_EVEN}
+# With a seed for the noise everybody who reads it could take the noise away.
+_SECRET = frozenset({"random_state", "noise_seed"})
 
+# From the weakest to the strongest.
+_ORDERS = {
+    "kind": tuple(reversed(KINDS)),
+    "requests": REQUESTS,
+    "releases": ("labels-only", "latest-only", "every-version"),
+}
 RETRAIN = "retrain"
 _RETRAIN_RULE = "retrain-fresh-fit-v1"
 _RETRAIN_REFERENCE = "Mercuri et al. 2022, Definition 3: a fresh fit on the remaining rows"
 _RETRAIN_ASSUMPTIONS = ("seed-independent-of-requests", "same-libraries-and-cpu-kernel")
 # What a fresh fit does not mend.
 _STILL_ASSUMED = ("backbone-never-saw-the-rows", "equal-but-for-rounding")
-_EXACT_RULE = "exact-history-independent-v1"
-_EMPIRICAL_RULE = "none-empirical"
+_RULES = {"exact": "exact-history-independent-v1", "empirical": "none-empirical"}
 # Names that readers know the definition of; a class from outside letheon may not use them.
 OWN_METHODS = frozenset(method.name for method in METHODS)
+
+
+def decimal(number: float) -> str:
+    """Return the text of a number from which the number is read again.
+
+    Raises
+    ------
+    ValueError
+        The number is infinite or NaN, or a whole number of more than 24 characters.
+    """
+    if not math.isfinite(number):
+        raise ValueError(f"{number} has no decimal text")
+    text = str(number)
+    if not isinstance(number, int):
+        # No plus sign, no leading zeros of the exponent and no idle fraction.
+        text, _, exponent = repr(float(number) + 0.0).partition("e")
+        text = text.removesuffix(".0") + (f"e{int(exponent)}" if exponent else "")
+    if len(text) > _LONGEST_NUMBER:
+        raise ValueError(f"a number of {len(text)} characters does not fit into a certificate")
+    return text
+
+
+def figure(number: float, direction: Literal["up", "down", "nearest"], *, digits: int = 2) -> str:
+    """Return a number of two significant digits, or of fewer, rounded in this direction.
+
+    An upper bound is rounded up and a lower bound down, so that the figure claims no more.
+
+    Examples
+    --------
+    >>> figure(0.01131, "up"), figure(212.7, "down")
+    ('0.012', '210')
+    """
+    if not math.isfinite(number):
+        raise ValueError(f"{number} has no figure")
+    context = Context(prec=digits, rounding=_ROUNDINGS[direction], Emin=-400, Emax=400)
+    return decimal(float(context.create_decimal(Decimal(repr(float(number))))))
+
+
+def is_code(text: str) -> bool:
+    """Return whether a text is a code: short, in lower case, without spaces."""
+    return CODE.fullmatch(text) is not None
+
+
+def code_of(value: str, *, longest: int = _LONGEST_TEXT) -> str:
+    """Return a text if it is a short code, else its digest."""
+    # An address of a person has the form of a code, too.
+    is_plain = is_code(value) and len(value) <= longest and "@" not in value
+    return value if is_plain else _hash_as("text", value)
+
+
+def class_code(value: Any) -> str:
+    """Return the module and name of a class, or of an object's class, as a code."""
+    kind = value if isinstance(value, type) else type(value)
+    return code_of(state.tag_of(kind).lower(), longest=128)
+
+
+def parameters_of(model: Any, prefix: str = "") -> dict[str, str | bool]:
+    """Return the parameters that affect what an estimator learns, nested ones with ``__``.
+
+    An estimator inside is listed by the name of its class and then by its own parameters. Seeds
+    are left out, as is what never changes a result (`n_jobs`, `verbose`, places of files).
+    """
+    skipped = neutral_parameters(model) | _SECRET
+    entries: dict[str, str | bool] = {}
+    for name, value in model.get_params(deep=False).items():
+        if name not in skipped:
+            entries.update(_entries(f"{prefix}{name}", value))
+    return entries
+
+
+def _entries(name: str, value: Any) -> Iterator[tuple[str, str | bool]]:
+    if hasattr(value, "get_params") and not isinstance(value, type):
+        yield name, class_code(value)
+        yield from parameters_of(value, f"{name}__").items()
+    elif isinstance(value, list | tuple) and len(value) <= _LONGEST_LIST:
+        yield name, f"list:{len(value)}"
+        for place, part in enumerate(value):
+            yield from _entries(f"{name}.{place}", part)
+    else:
+        yield name, _scalar(value)
+
+
+def _scalar(value: Any) -> str | bool:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool):
+        return "none" if value is None else value
+    if isinstance(value, int | float):
+        try:
+            return decimal(value)
+        except ValueError:
+            text = str(value)
+            return text if is_code(text) else _hash_as("number", text)
+    return code_of(value) if isinstance(value, str) else _digest(value)
+
+
+def _digest(value: Any) -> str:
+    if isinstance(value, type):
+        return class_code(value)
+    if callable(value) and hasattr(value, "__qualname__"):
+        return _hash_as("function", state.tag_of(value))
+    kind = "collection" if isinstance(value, Mapping | Sequence) else "object"
+    try:
+        digest = state.digest(value)
+    except StateError:
+        digest = "no-canonical-bytes"
+    return f"{'array' if isinstance(value, np.ndarray) else kind}:{digest}"
+
+
+def _hash_as(kind: str, text: str) -> str:
+    return f"{kind}:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 class Claim(NamedTuple):
@@ -66,65 +193,55 @@ def claim_of(model: Any, kind: str) -> Claim:
     own: Guarantee = model.guarantee_
     if kind == RETRAIN:
         naive = NaiveUnlearner.facts
-        return Claim(RETRAIN, naive.definition_digest, _retrained(own), _RETRAIN_RULE)
+        still_assumed = [code for code in own.assumptions if code in _STILL_ASSUMED]
+        guarantee = Guarantee(
+            kind="exact",
+            reference=_RETRAIN_REFERENCE,
+            requests=naive.requests,
+            releases=naive.releases,
+            assumptions=(*_RETRAIN_ASSUMPTIONS, *still_assumed),
+            residual_state=own.residual_state,
+            tuning=own.tuning,
+        )
+        return Claim(RETRAIN, naive.definition_digest, guarantee, _RETRAIN_RULE)
     guarantee = _capped(own, facts)
-    return Claim(
-        _method_code(model), facts.definition_digest, guarantee, _rule_of(model, guarantee)
+    rule = _RULES.get(guarantee.kind)
+    if rule is None:
+        counted = counted_part(model)
+        rule = counted.facts.accounting_code(counted)
+    return Claim(_method_code(model), facts.definition_digest, guarantee, rule)
+
+
+def _capped(own: Guarantee, facts: MethodFacts) -> Guarantee:
+    """Return the weaker of what a model says and what its method permits, in every respect."""
+    kind = min(own.kind, facts.certificate, key=_ORDERS["kind"].index)
+    if kind == "certified" and own.epsilon is None:
+        kind = "empirical"  # a bound without epsilon is none
+    if kind != own.kind:
+        own = replace(own, kind="empirical", epsilon=None, delta=None, spent=None, budget=None)
+    return replace(
+        own,
+        kind=kind,
+        requests=min(own.requests, facts.requests, key=REQUESTS.index),
+        releases=min(own.releases, facts.releases, key=_ORDERS["releases"].index),
     )
 
 
 def is_of_letheon(model: Any) -> bool:
     """Whether the method is one of letheon's, in every step of a pipeline."""
     steps = [step for _, step in getattr(model, "steps_", ()) if hasattr(step, "forget")]
-    own = type(model).__module__.partition(".")[0] == "letheon"
-    return own and all(map(is_of_letheon, steps))
+    return _is_own_class(model) and all(map(is_of_letheon, steps))
+
+
+def _is_own_class(model: Any) -> bool:
+    return type(model).__module__.partition(".")[0] == "letheon"
 
 
 def _method_code(model: Any) -> str:
     """Return the name of a method; that of its class where the name is taken or is no code."""
     name: str = model.facts.method
-    is_own = type(model).__module__.partition(".")[0] == "letheon"
-    is_taken = name == RETRAIN or (name in OWN_METHODS and not is_own)
+    is_taken = name == RETRAIN or (name in OWN_METHODS and not _is_own_class(model))
     return class_code(model) if is_taken or code_of(name) != name else name
-
-
-def _retrained(own: Guarantee) -> Guarantee:
-    kept = tuple(code for code in own.assumptions if code in _STILL_ASSUMED)
-    return Guarantee(
-        kind="exact",
-        reference=_RETRAIN_REFERENCE,
-        requests=NaiveUnlearner.facts.requests,
-        releases=NaiveUnlearner.facts.releases,
-        assumptions=(*_RETRAIN_ASSUMPTIONS, *kept),
-        residual_state=own.residual_state,
-        tuning=own.tuning,
-    )
-
-
-def _capped(own: Guarantee, facts: MethodFacts) -> Guarantee:
-    """Return the weaker of what a model says and what its method permits, in every respect."""
-    kind = min(own.kind, facts.certificate, key=_KINDS.index)
-    if kind == "certified" and own.epsilon is None:
-        kind = "empirical"  # a bound without epsilon is none
-    return replace(
-        own if kind == own.kind else _uncounted(own),
-        kind=kind,
-        requests=min(own.requests, facts.requests, key=REQUESTS.index),
-        releases=min(own.releases, facts.releases, key=_RELEASES.index),
-    )
-
-
-def _uncounted(own: Guarantee) -> Guarantee:
-    """Return the empirical claim of the same assumptions."""
-    return replace(own, kind="empirical", epsilon=None, delta=None, spent=None, budget=None)
-
-
-def _rule_of(model: Any, guarantee: Guarantee) -> str:
-    if guarantee.kind != "certified":
-        return _EXACT_RULE if guarantee.kind == "exact" else _EMPIRICAL_RULE
-    inner = counted_part(model)
-    code: str = inner.facts.accounting_code(inner)
-    return code
 
 
 def counted_part(model: Any) -> Any:
@@ -137,19 +254,20 @@ def counted_part(model: Any) -> Any:
 def guarantee_section(claim: Claim, *, since_retrain: int) -> dict[str, Any]:
     """Return the `guarantee` of a certificate, with an account for the ledger's own planning."""
     guarantee = claim.guarantee
+    accounting = {
+        name: figure(value, "up")
+        for name in ("spent", "budget")
+        if (value := getattr(guarantee, name)) is not None
+    }
     section: dict[str, Any] = {
         "kind": guarantee.kind,
         "requests": guarantee.requests,
         "releases": guarantee.releases,
         "assumptions": [code_of(code) for code in guarantee.assumptions],
-        "accounting": {"rule": claim.rule, "deletionsSinceRetrain": since_retrain},
+        "accounting": {"rule": claim.rule, "deletionsSinceRetrain": since_retrain} | accounting,
     }
     if guarantee.epsilon is not None and guarantee.delta is not None:
         section |= {"epsilon": decimal(guarantee.epsilon), "delta": decimal(guarantee.delta)}
-    for name in ("spent", "budget"):
-        value = getattr(guarantee, name)
-        if value is not None:
-            section["accounting"][name] = figure(value, "up")
     return section
 
 
@@ -160,9 +278,9 @@ def adds_up(rule: str) -> bool:
 
 @cache
 def _rules_that_add_up() -> frozenset[str]:
-    certified = [each for each in METHODS if each.bound not in (None, "inner")]
-    classes = [getattr(import_module(each.module), each.class_names[0]) for each in certified]
-    return frozenset({DECLARED, *(one.facts.accounting for one in classes if one.facts.adds_up)})
+    certified = [method for method in METHODS if method.bound not in (None, "inner")]
+    classes = [getattr(import_module(method.module), method.class_names[0]) for method in certified]
+    return frozenset({DECLARED, *(each.facts.accounting for each in classes if each.facts.adds_up)})
 
 
 def certificate_account(accounting: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,7 +304,7 @@ def published_account(accounting: Mapping[str, Any]) -> dict[str, Any]:
     spent, budget = float(accounting["spent"]), float(accounting["budget"])
     if not adds_up(accounting["rule"]) or budget <= 0.0:
         return {**accounting, "spent": accounting["budget"]}
-    tenths = min(max(ceil(10 * spent / budget), 1), 10)
+    tenths = min(max(math.ceil(10 * spent / budget), 1), 10)
     return {**accounting, "spent": figure(min(max(spent, budget * tenths / 10), budget), "up")}
 
 
@@ -195,13 +313,15 @@ def weaker_releases(permitted: str, wanted: str | None) -> str:
 
     Raises
     ------
+    ValueError
+        There is no such claim.
     SignerRefusedError
         The method's proof does not cover observers of that kind.
     """
     if wanted is None:
         return permitted
-    if wanted not in _RELEASES:
-        raise SignerRefusedError(f"releases={wanted!r} is not one of {_RELEASES}")
+    if wanted not in _ORDERS["releases"]:
+        raise ValueError(f"releases={wanted!r} is not one of {_ORDERS['releases']}")
     _refuse_higher("releases", wanted, permitted)
     return wanted
 
@@ -247,24 +367,26 @@ def refuse_beyond_method(model: Any, claims: Mapping[str, Any]) -> None:
     facts: MethodFacts = NaiveUnlearner.facts if is_retrain else model.facts
     if not is_retrain:
         _refuse_other("method.name", claims["method"]["name"], _method_code(model))
-    _refuse_higher("kind", said["kind"], facts.certificate)
-    _refuse_higher("requests", said["requests"], facts.requests)
-    _refuse_higher("releases", said["releases"], facts.releases)
+    permitted = (facts.certificate, facts.requests, facts.releases)
+    for name, strongest in zip(_ORDERS, permitted, strict=True):
+        _refuse_higher(name, said[name], strongest)
 
 
 def _refuse_accounts(claim: Claim, accounting: Mapping[str, Any]) -> None:
     """Refuse an account that is overdrawn, or prettier than the model's own."""
+    own = claim.guarantee
     _refuse_other("accounting.rule", accounting["rule"], claim.rule)
     if "spent" in accounting:  # in certificates that were issued earlier
-        _refuse_smaller("spent", accounting["spent"], claim.guarantee.spent)
-    if claim.guarantee.budget is not None:
-        own, most = claim.guarantee.spent, figure(claim.guarantee.budget, "up")
-        if own is not None and not own <= claim.guarantee.budget:
-            raise SignerRefusedError(f"spent={own!r} is more than the budget {most}")
-        if "budget" not in accounting or float(accounting["budget"]) > float(most):
-            raise SignerRefusedError(
-                f"budget={accounting.get('budget')!r} is more than the {most} that the noise hides"
-            )
+        _refuse_smaller("spent", accounting["spent"], own.spent)
+    if own.budget is None:
+        return
+    most = figure(own.budget, "up")
+    if own.spent is not None and not own.spent <= own.budget:
+        raise SignerRefusedError(f"spent={own.spent!r} is more than the budget {most}")
+    if "budget" not in accounting or float(accounting["budget"]) > float(most):
+        raise SignerRefusedError(
+            f"budget={accounting.get('budget')!r} is more than the {most} that the noise hides"
+        )
 
 
 def _refuse_other(name: str, said: str, permitted: str) -> None:

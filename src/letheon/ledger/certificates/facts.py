@@ -4,6 +4,10 @@ The result goes into the database as canonical JSON: texts and whole numbers onl
 of an id, a row or a seed in it, and its figures have few digits. `rows` and `live` are for the
 ledger itself, as are what was spent and how long it took: the certificate of a certified removal
 leaves them out (`certificate_account`, `without_times`).
+
+Of the survey's four measures each says how large it is and what it rests on. A proxy is never
+printed as a measurement, and what nobody measured says so: its metric is ``not-measured``, and
+`notClaimed` repeats it.
 """
 
 import hashlib
@@ -14,37 +18,161 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
 
 import letheon
 from letheon import state
-from letheon.data import Rows
+from letheon.data import Rows, hold_table, hold_target, row_ids, table_length
 from letheon.exceptions import CertificateError, SignerRefusedError
 from letheon.guarantee import KINDS, Guarantee, Replay
 from letheon.ledger.certificates.claims import (
     RETRAIN,
     Claim,
     claim_of,
+    class_code,
     counted_part,
+    decimal,
+    figure,
     guarantee_section,
+    is_code,
     is_of_letheon,
+    parameters_of,
     refuse_stronger,
 )
-from letheon.ledger.certificates.measures import (
-    TestFigures,
-    Timing,
-    measurements,
-    refuse_unproved,
-    unmeasured,
-)
-from letheon.ledger.certificates.parameters import class_code, decimal, is_code, parameters_of
 from letheon.receipt import Receipt
 
 if TYPE_CHECKING:
     from letheon.monitor import Reading
 
+PROPERTIES = ("efficiency", "effectiveness", "consistency", "certifiability")
+NOT_MEASURED = "not-measured"
+# The names of letheon's metrics as codes; a metric of the caller's own is not named.
+_METRICS = {
+    "mean probability of the true label": "true-label-probability",
+    "accuracy": "accuracy",
+    "R²": "r2",
+}
+METRIC_CODES = frozenset(_METRICS.values())
+# Of an exact removal nothing is left to measure: it has the bytes of a retrain.
+_BY_PROOF = {"effectiveness": "acc-diff", "consistency": "param-l2", "certifiability": "sape"}
+_ROUNDED = "equal-but-for-rounding"
+# Which performance a monitor looks at is part of its policy, whose digest stands beside.
+_MONITORED = {"effectiveness": "metric-diff", "certifiability": "sape"}
+
 _STRENGTH: tuple[Replay, ...] = ("bitwise", "bitwise-same-kernel", "tolerance")
 _CODE_ENDINGS = frozenset({".py", ".pyi", ".so", ".pyd", ".md", ".mako", ".toml", ".json"})
+# The policy of a model that nobody watches.
+NO_MONITOR = hashlib.sha256(b"letheon/no-monitor/v1").hexdigest()
+CALLER_SEED = "caller-seed-v1"
+_RANDOMNESS = ("rule", "beacon", "keyCommitment")
+_NEVER_CLAIMED = (
+    "no-copy-kept-outside-inventory",
+    "backups-expired",
+    "downstream-copies",
+    "purge-of-earlier-versions",
+    "hyper-parameters-chosen-without-erased-rows",
+    "rows-are-those-of-the-requests",
+    "every-request-recorded",
+)
+ONE_PERSON = "batch-of-one"
+
+
+class Judged(NamedTuple):
+    """What a version is judged by: a packed monitor, or test rows and the last retrained figure."""
+
+    monitor: bytes | None
+    test: Rows | None
+    then: float
+
+
+class TestFigures(NamedTuple):
+    """Performance on a test set: of the model now, and of the last retrained one."""
+
+    metric: str
+    now: float
+    then: float
+    n: int
+
+
+def test_metric(model: Any, X: Any, y: Any) -> tuple[str, float]:
+    """Return the code of a model's metric and its value on test rows, as the monitor takes it."""
+    # A second of imports, which few commands need.
+    from letheon.monitor import judge_for, spread_of
+
+    judge, table, target = judge_for(model, None), hold_table(X), hold_target(y)
+    rows = Rows(table, target, row_ids(None, table_length(table)))
+    value = judge.value(target, judge.outputs(model, rows), spread_of(target))
+    return _METRICS[judge.name], float(value)
+
+
+# Neither is a test, whatever a test runner makes of the names.
+vars(test_metric)["__test__"] = False
+setattr(TestFigures, "__test__", False)  # noqa: B010
+
+
+def measurements(
+    claim: Guarantee,
+    *,
+    is_retrain: bool,
+    is_proved: bool,
+    speedup: float | None = None,
+    test: TestFigures | None = None,
+    reading: "Reading | None" = None,
+) -> dict[str, dict[str, Any]]:
+    """Return one measure for each of the survey's properties.
+
+    Nothing follows by proof from the word of a method that is not letheon's (`is_proved`), nor
+    does equality from a fit that is equal but for rounding.
+
+    Effectiveness is ``|M(h_m) - M(h*)|`` for the last retrained ``h*``, a proxy of what a retrain
+    now would show; efficiency is ``time(retrain) / time(removal)``.
+    """
+    measures = dict.fromkeys(PROPERTIES, _measure())
+    if claim.kind == "certified" and is_proved:
+        assert claim.epsilon is not None
+        measures["certifiability"] = _measure("epsilon", decimal(claim.epsilon), basis="by-proof")
+    # An upper estimate has one digit: two tell candidates for the erased row apart.
+    if test is not None:
+        gap = figure(abs(test.now - test.then), "up", digits=1)
+        measures["effectiveness"] = _measure(f"{test.metric}-diff", gap, test.n)
+    if reading is not None:
+        for name, code in _MONITORED.items():
+            if np.isfinite(proxy := reading.proxies.get(name, np.nan)):
+                measures[name] = _measure(code, figure(proxy, "up", digits=1), reading.n_test)
+    if claim.kind == "exact" and is_proved and _ROUNDED not in claim.assumptions:
+        for name, code in _BY_PROOF.items():
+            measures[name] = _measure(code, basis="by-proof")
+    if is_retrain:
+        measures["efficiency"] = _measure("speedup", "1", basis="by-proof")
+    elif speedup is not None:
+        measures["efficiency"] = _measure("speedup", figure(speedup, "down"), 1)
+    return measures
+
+
+def _measure(
+    metric: str = NOT_MEASURED,
+    value: str = "0",
+    n: int = 0,
+    basis: Literal["proxy-estimate", "by-proof"] = "proxy-estimate",
+) -> dict[str, Any]:
+    return {"metric": metric, "value": value, "n": n, "basis": basis}
+
+
+def without_times(kind: str, measures: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the measures of a certificate: of a certified removal no time is stated.
+
+    How long it took depends on the rows that left, and (epsilon, delta) does not cover it.
+    """
+    return {**measures, "efficiency": _measure()} if kind == "certified" else dict(measures)
+
+
+def unmeasured(measures: dict[str, dict[str, Any]]) -> list[str]:
+    """Return what a certificate must not be read to claim: measures that nobody took."""
+    return [
+        f"{name}-{NOT_MEASURED}" for name in PROPERTIES if measures[name]["metric"] == NOT_MEASURED
+    ]
 
 
 def describe(image: str | None = None) -> dict[str, Any]:
@@ -54,7 +182,7 @@ def describe(image: str | None = None) -> dict[str, Any]:
     ----------
     image : str, optional
         SHA-256 of the container image, from the ledger's settings. Without one the platform's
-        description is hashed.
+        description is hashed: machines of one kind share it, and it names no machine.
 
     Returns
     -------
@@ -62,11 +190,14 @@ def describe(image: str | None = None) -> dict[str, Any]:
         `code` is the hash over the files of the installed package, `lockfile` over the sorted
         lines ``name==version`` of the environment. Every computation takes one thread.
     """
+    python = platform.python_version()
+    kind = (platform.system(), platform.machine(), *platform.libc_ver())
+    parts = (*kind, platform.python_implementation(), python)
     return {
         "code": {"sha256": code_digest()},
         "lockfile": {"sha256": lockfile_digest()},
-        "image": {"sha256": image if image else _platform_digest()},
-        "python": platform.python_version(),
+        "image": {"sha256": image or hashlib.sha256("\n".join(parts).encode()).hexdigest()},
+        "python": python,
         "kernel": kernel_code(state.environment()["blas"]),
         "threads": 1,
     }
@@ -95,22 +226,14 @@ def folder_digest(*roots: Path) -> str:
 
 @cache
 def lockfile_digest() -> str:
-    """Return the SHA-256 of the sorted lines ``name==version`` of all packages installed."""
-    names = {(_normal(found.name), found.version) for found in distributions() if found.name}
-    lines = sorted(f"{name}=={version}\n" for name, version in names)
+    """Return the SHA-256 of the sorted lines ``name==version``; names are normalized (PEP 503)."""
+    packages = {
+        (re.sub(r"[-_.]+", "-", package.name).lower(), package.version)
+        for package in distributions()
+        if package.name
+    }
+    lines = sorted(f"{name}=={version}\n" for name, version in packages)
     return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
-def _normal(name: str) -> str:
-    """Return the one spelling of a package's name (PEP 503)."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def _platform_digest() -> str:
-    """Return a digest that machines of one kind share; it has no name of a machine in it."""
-    python = (platform.python_implementation(), platform.python_version())
-    parts = (platform.system(), platform.machine(), *platform.libc_ver(), *python)
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def kernel_code(blas: str) -> str:
@@ -120,13 +243,6 @@ def kernel_code(blas: str) -> str:
     """
     code = "+".join(part.strip().replace(" ", ":") for part in blas.lower().split(","))
     return code if is_code(code) else f"sha256:{hashlib.sha256(blas.encode()).hexdigest()}"
-
-
-def refuse_closer_replay(model: Any, said: str) -> None:
-    """Refuse a statement that promises closer bytes than the model's method gives."""
-    permitted = replay_of(model)
-    if said not in _STRENGTH[_STRENGTH.index(permitted) :]:
-        raise SignerRefusedError(f"replay={said!r} is closer than {permitted!r}")
 
 
 def replay_of(model: Any) -> Replay:
@@ -143,27 +259,10 @@ def replay_of(model: Any) -> Replay:
         least: Replay = "bitwise" if len(learned) == len(steps) else "bitwise-same-kernel"
         return max((least, *map(replay_of, learned)), key=_STRENGTH.index)
     claim = model.guarantee_
-    if claim.kind != "exact" or "equal-but-for-rounding" in claim.assumptions:
+    if claim.kind != "exact" or _ROUNDED in claim.assumptions:
         return "tolerance"
     replay: Replay = model.facts.replay
     return replay
-
-
-# The policy of a model that nobody watches.
-NO_MONITOR = hashlib.sha256(b"letheon/no-monitor/v1").hexdigest()
-
-CALLER_SEED = "caller-seed-v1"
-_RANDOMNESS = ("rule", "beacon", "keyCommitment")
-_NEVER_CLAIMED = (
-    "no-copy-kept-outside-inventory",
-    "backups-expired",
-    "downstream-copies",
-    "purge-of-earlier-versions",
-    "hyper-parameters-chosen-without-erased-rows",
-    "rows-are-those-of-the-requests",
-    "every-request-recorded",
-)
-ONE_PERSON = "batch-of-one"
 
 
 def facts_of(
@@ -214,16 +313,25 @@ def facts_of(
         raise CertificateError(f"{removed} row(s) were to go, and forget took {receipt.n_rows}")
     claim = claim_of(after, kind)
     is_retrain = kind == RETRAIN
-    timing = Timing(seconds, retrain_seconds)
     measures = measurements(
         claim.guarantee,
         is_retrain=is_retrain,
-        timing=timing,
+        is_proved=is_retrain or is_of_letheon(after),
+        speedup=None if retrain_seconds is None or seconds <= 0 else retrain_seconds / seconds,
         test=test,
         reading=reading,
-        is_proved=is_retrain or is_of_letheon(after),
     )
-    method = _method(after, claim, training)
+    method = {
+        "name": claim.method,
+        "version": letheon.__version__,
+        "definition": {"sha256": claim.definition},
+        "parameters": method_parameters(after, claim.method),
+        "trainingRandomness": {name: training[name] for name in _RANDOMNESS},
+        "noise": _noise(after, is_retrain=is_retrain),
+    }
+    decision = "retrained" if is_retrain else "keep"
+    if not is_retrain and reading is not None and reading.decision == "retrain":
+        decision = "retrain-due"
     return {
         "rows": removed,
         "live": len(rows),
@@ -231,28 +339,8 @@ def facts_of(
         "execution": describe(image) | {"replay": replay_of(after)},
         "guarantee": guarantee_section(claim, since_retrain=0 if is_retrain else since_retrain),
         "measurements": measures,
-        "monitor": {
-            "decision": _decision(kind, reading),
-            "policy": {"sha256": policy_digest or NO_MONITOR},
-        },
-        "notClaimed": [
-            *_NEVER_CLAIMED,
-            *_limits(claim, guarantee_before, after),
-            *_noise_limits(method["noise"]),
-            *_seed_limits(training),
-            *unmeasured(measures),
-        ],
-    }
-
-
-def _method(model: Any, claim: Claim, training: Mapping[str, str]) -> dict[str, Any]:
-    return {
-        "name": claim.method,
-        "version": letheon.__version__,
-        "definition": {"sha256": claim.definition},
-        "parameters": method_parameters(model, claim.method),
-        "trainingRandomness": {name: training[name] for name in _RANDOMNESS},
-        "noise": _noise(model, is_retrain=claim.method == RETRAIN),
+        "monitor": {"decision": decision, "policy": {"sha256": policy_digest or NO_MONITOR}},
+        "notClaimed": _limits(claim, guarantee_before, after, method, measures),
     }
 
 
@@ -281,12 +369,6 @@ def _noise(model: Any, *, is_retrain: bool) -> Any:
     return {"mechanism": mechanism, "scale": decimal(scale), "seedCommitment": commitment}
 
 
-def _decision(kind: str, reading: "Reading | None") -> str:
-    if kind == RETRAIN:
-        return "retrained"
-    return "retrain-due" if reading is not None and reading.decision == "retrain" else "keep"
-
-
 def refuse_boasts(model: Any, claims: Mapping[str, Any]) -> None:
     """Refuse a certificate that says more than the model that it is about gives.
 
@@ -298,46 +380,45 @@ def refuse_boasts(model: Any, claims: Mapping[str, Any]) -> None:
     method, is_retrain = claims["method"], claims["method"]["name"] == RETRAIN
     claim = claim_of(model, RETRAIN if is_retrain else "erase")
     refuse_stronger(claim, method, claims["guarantee"])
-    refuse_closer_replay(model, claims["execution"]["replay"])
-    is_proved = is_retrain or is_of_letheon(model)
-    measures = claims["measurements"]
-    refuse_unproved(claim.guarantee, measures, is_retrain=is_retrain, is_proved=is_proved)
-    limits = {
-        *_NEVER_CLAIMED,
-        *_limits(claim, claim.guarantee, model),
-        *_noise_limits(method["noise"]),
-        *_seed_limits(method["trainingRandomness"]),
-        *unmeasured(measures),
-        *([ONE_PERSON] if claims["erasure"]["rows"] == 1 else []),
-    }
-    hidden = sorted(limits - set(claims["notClaimed"]))
+    replay, closest = claims["execution"]["replay"], replay_of(model)
+    if replay not in _STRENGTH[_STRENGTH.index(closest) :]:
+        raise SignerRefusedError(f"replay={replay!r} is closer than {closest!r}")
+    is_proved, measures = is_retrain or is_of_letheon(model), claims["measurements"]
+    proved = measurements(claim.guarantee, is_retrain=is_retrain, is_proved=is_proved)
+    for name in PROPERTIES:
+        if measures[name]["basis"] == "by-proof" and measures[name] != proved[name]:
+            raise SignerRefusedError(f"measurements.{name} does not follow by proof")
+    limits = _limits(claim, claim.guarantee, model, method, measures)
+    if claims["erasure"]["rows"] == 1:
+        limits.append(ONE_PERSON)
+    hidden = sorted(set(limits) - set(claims["notClaimed"]))
     if hidden:
         raise SignerRefusedError(f"notClaimed leaves out {', '.join(hidden)}")
 
 
-def _limits(said: Claim, before: Guarantee, model: Any) -> list[str]:
-    """Return what this kind of claim leaves open."""
-    order, claim = KINDS, said.guarantee
-    noisy = counted_part(model)
-    found = {
-        "adaptive-requests": claim.requests == "oblivious",
-        "comparison-with-earlier-versions": claim.releases != "every-version",
-        "bound-on-what-is-left": claim.kind == "empirical",
-        "guarantee-of-the-version-before": order.index(claim.kind) > order.index(before.kind),
-        "saved-state-free-of-traces": bool(claim.residual_state),
-        "noise-secret": getattr(noisy, "noise_seed", None) is not None,
-        "bitwise-rederivation": claim.kind == "exact" and replay_of(model) == "tolerance",
+def _limits(
+    claim: Claim,
+    before: Guarantee,
+    model: Any,
+    method: Mapping[str, Any],
+    measures: dict[str, dict[str, Any]],
+) -> list[str]:
+    """Return what a certificate leaves open."""
+    own, training = claim.guarantee, method["trainingRandomness"]
+    has_own_seed = training["rule"] == CALLER_SEED
+    limits = {
+        "adaptive-requests": own.requests == "oblivious",
+        "comparison-with-earlier-versions": own.releases != "every-version",
+        "bound-on-what-is-left": own.kind == "empirical",
+        "guarantee-of-the-version-before": KINDS.index(own.kind) > KINDS.index(before.kind),
+        "saved-state-free-of-traces": bool(own.residual_state),
+        "noise-secret": getattr(counted_part(model), "noise_seed", None) is not None,
+        "bitwise-rederivation": own.kind == "exact" and replay_of(model) == "tolerance",
         "method-checked-by-letheon": not is_of_letheon(model),
+        # A commitment whose nonce is gone cannot be opened, so noise used twice never shows.
+        "noise-drawn-anew": method["noise"] != "none",
+        "operator-chose-the-seed": has_own_seed,
+        "beacon-not-witnessed": not has_own_seed and training["beacon"].startswith("checkpoint:"),
     }
-    return [code for code, holds in found.items() if holds]
-
-
-def _noise_limits(noise: Any) -> list[str]:
-    """Nobody can open a commitment whose nonce is gone, so that noise used twice never shows."""
-    return [] if noise == "none" else ["noise-drawn-anew"]
-
-
-def _seed_limits(training: Mapping[str, str]) -> list[str]:
-    if training["rule"] == CALLER_SEED:
-        return ["operator-chose-the-seed"]
-    return ["beacon-not-witnessed"] if training["beacon"].startswith("checkpoint:") else []
+    stated = [code for code, holds in limits.items() if holds]
+    return [*_NEVER_CLAIMED, *stated, *unmeasured(measures)]

@@ -11,6 +11,7 @@ header and that info. The ephemeral private key is never kept, so that nobody bu
 the code, not even the ledger, can open what it has sealed.
 """
 
+import base64
 import binascii
 import re
 from dataclasses import dataclass, field
@@ -19,13 +20,16 @@ from typing import Any, Self
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from letheon.ledger.keys.keyring import derive
 from letheon.verifier import Refused, canonical, from_hex, parse_strict, require
 
 PREFIX = "lethe-"
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-_READ = {letter: value for value, letter in enumerate(_ALPHABET)} | {"O": 0, "I": 1, "L": 1}
+_RFC4648 = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
+_WRITTEN = str.maketrans(_RFC4648, _ALPHABET)
+_READ = str.maketrans(_ALPHABET + "OIL", _RFC4648 + "ABB")
 _LETTERS, _GROUP = 80, 5
 _CRC_START = 0x6C65
 _MAGIC = b"letheon-receipt-v1\n"
@@ -63,11 +67,8 @@ class ReceiptCode:
         require(letters.startswith(start), f"a receipt code begins with {PREFIX}")
         letters = letters.removeprefix(start)
         require(len(letters) == _LETTERS, f"a receipt code has {_LETTERS} characters after lethe-")
-        require(all(one in _READ for one in letters), "a receipt code has no such character")
-        number = 0
-        for one in letters:
-            number = number << 5 | _READ[one]
-        data = number.to_bytes(_LETTERS * 5 // 8, "big")
+        require(_READ.keys() >= set(map(ord, letters)), "a receipt code has no such character")
+        data = base64.b32decode(letters.translate(_READ))
         content, crc = data[:-2], int.from_bytes(data[-2:], "big")
         require(binascii.crc_hqx(content, _CRC_START) == crc, "the receipt code has a typing error")
         return cls(content[:16].hex(), content[16:])
@@ -75,9 +76,8 @@ class ReceiptCode:
     def __str__(self) -> str:
         """Return the text that is handed out."""
         content = bytes.fromhex(self.request) + self.private
-        number = int.from_bytes(content, "big") << 16 | binascii.crc_hqx(content, _CRC_START)
-        places = range(_LETTERS - 1, -1, -1)
-        letters = "".join(_ALPHABET[number >> 5 * place & 31] for place in places)
+        crc = binascii.crc_hqx(content, _CRC_START).to_bytes(2, "big")
+        letters = base64.b32encode(content + crc).decode().translate(_WRITTEN)
         groups = [letters[at : at + _GROUP] for at in range(0, _LETTERS, _GROUP)]
         return PREFIX + "-".join(groups)
 
@@ -144,8 +144,10 @@ def open_sealed(code: ReceiptCode, sealed: bytes) -> "OpenedReceipt":
 
 
 def _derived(secret: bytes, header: bytes, receiver: bytes, request: str) -> tuple[bytes, bytes]:
-    found = derive(secret, header[-_KEY:] + receiver, _info(request), _KEY + _NONCE)
-    return found[:_KEY], found[_KEY:]
+    salt, length = header[-_KEY:] + receiver, _KEY + _NONCE
+    kdf: Any = HKDF(algorithm=SHA256(), length=length, salt=salt, info=_info(request))
+    derived: bytes = kdf.derive(secret)
+    return derived[:_KEY], derived[_KEY:]
 
 
 def _info(request_id: str) -> bytes:

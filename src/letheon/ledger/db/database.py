@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from sqlalchemy import Connection, Engine, event, inspect, make_url, text
+from sqlalchemy import Connection, Engine, Executable, Row, event, inspect, make_url, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -224,6 +224,21 @@ class Database:
                 yield connection.execution_options(letheon_reading=True)
         finally:
             use.count(-1)
+
+    def read(self, query: Executable) -> list[Row[Any]]:
+        """Return the rows of a query, in a reading of its own."""
+        with self.reading() as connection:
+            return list(connection.execute(query))
+
+    def read_first(self, query: Executable) -> Row[Any] | None:
+        """Return the first row of a query, if there is one."""
+        with self.reading() as connection:
+            return connection.execute(query).first()
+
+    def read_value(self, query: Executable) -> Any:
+        """Return the first value of the first row of a query; None without one."""
+        with self.reading() as connection:
+            return connection.scalar(query)
 
     def require_current(self) -> None:
         """Raise `OldDatabaseError` if the log lacks what the files rest on; one short reading."""

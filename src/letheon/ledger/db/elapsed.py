@@ -11,7 +11,6 @@ import json
 import secrets
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,8 @@ from sqlalchemy import Connection, insert, select, update
 from letheon.ledger.core import Core
 from letheon.ledger.db import events as _events
 from letheon.ledger.requests.deadlines import due_on, extended
-from letheon.ledger.tables import events, log, meta, requests
+from letheon.ledger.schemas import moment
+from letheon.ledger.tables import log, meta, requests
 
 _KEY = "proven_time"
 # Boots that are remembered: one for each machine that is at work, and some more.
@@ -57,15 +57,6 @@ class ProvenTime:
         others = {name: begun for name, begun in self.boots.items() if name != boot}
         newest = dict(list(others.items())[1 - _MOST_BOOTS :])
         return ProvenTime(at, newest | {boot: at - seconds})
-
-    @classmethod
-    def from_text(cls, text: str) -> "ProvenTime":
-        """Return what `to_text` wrote."""
-        return cls(**json.loads(text))
-
-    def to_text(self) -> str:
-        """Return it for the database."""
-        return json.dumps({"at": self.at, "boots": self.boots})
 
 
 def proven_time(core: Core, connection: Connection) -> int:
@@ -121,8 +112,7 @@ def accept_clock(core: Core, connection: Connection) -> bool:
 
 def begin(core: Core, connection: Connection) -> None:
     """Start counting from the clock, in a new ledger."""
-    now = core.clock()
-    _write(connection, ProvenTime(now, {}).after(*_uptime(core)))
+    _write(connection, ProvenTime(core.clock(), {}).after(*_uptime(core)))
 
 
 def _uptime(core: Core) -> tuple[str, int]:
@@ -135,19 +125,17 @@ def _begun(connection: Connection, now: int) -> ProvenTime:
 
     A clock that a caller gave is its own uptime, from 1970 on.
     """
-    newest = select(events.c.at).order_by(events.c.era.desc(), events.c.at.desc()).limit(1)
-    latest = connection.scalar(newest)
-    return ProvenTime(now if latest is None else min(now, latest), {_GIVEN: 0})
+    return ProvenTime(now + min(0, _events.seconds_behind(connection, now)), {_GIVEN: 0})
 
 
 def _read(connection: Connection, *, lock: bool = False) -> ProvenTime | None:
     query = select(meta.c.value).where(meta.c.key == _KEY)
     text = connection.scalar(query.with_for_update() if lock else query)
-    return None if text is None else ProvenTime.from_text(text)
+    return None if text is None else ProvenTime(**json.loads(text))
 
 
 def _write(connection: Connection, proven: ProvenTime) -> None:
-    values = {"value": proven.to_text()}
+    values = {"value": json.dumps(vars(proven))}
     if connection.execute(update(meta).where(meta.c.key == _KEY).values(values)).rowcount == 0:
         connection.execute(insert(meta).values(key=_KEY, **values))
 
@@ -155,11 +143,11 @@ def _write(connection: Connection, proven: ProvenTime) -> None:
 def _correct_deadlines(core: Core, connection: Connection, now: int) -> None:
     is_later = (requests.c.received_at > now) & requests.c.closed_at.is_(None)
     columns = select(requests.c.id, requests.c.regime, requests.c.extended_to)
-    moment, calendar = datetime.fromtimestamp(now, UTC), core.settings.calendar
+    today, calendar = moment(now), core.settings.calendar
     for row in connection.execute(columns.where(is_later).order_by(requests.c.id)).all():
-        days: dict[str, Any] = {"due_on": due_on(row.regime, moment, calendar).isoformat()}
+        days: dict[str, Any] = {"due_on": due_on(row.regime, today, calendar).isoformat()}
         if row.extended_to is not None:
-            day = extended(row.regime, moment, calendar, noticed=moment)
+            day = extended(row.regime, today, calendar, noticed=today)
             days["extended_to"] = day.isoformat()
         connection.execute(update(requests).where(requests.c.id == row.id).values(days))
         body = {"request": row.id, "due": days.get("extended_to", days["due_on"])}

@@ -13,9 +13,7 @@ blocks nothing; nothing was acknowledged or signed on top of that commit, since 
 the file up to the database first.
 """
 
-import fcntl
 import hashlib
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,17 +27,10 @@ from typing import Any, NamedTuple, Self, TypeVar
 from sqlalchemy import ColumnElement, Connection, Row, Select, Table, bindparam, select, update
 
 from letheon.exceptions import ClockError, OldDatabaseError
-from letheon.ledger.core import Core, point
+from letheon.ledger.core import Core, lock_file, point
 from letheon.ledger.tables import checkpoints, events, log, meta
 from letheon.state import write_atomically
-from letheon.verifier import (
-    MAX_INT,
-    Refused,
-    canonical,
-    leaf_hash,
-    node_hash,
-    read_note,
-)
+from letheon.verifier import MAX_INT, Refused, canonical, leaf_hash, node_hash, read_note
 
 _T = TypeVar("_T")
 _MOST_PARAMETERS = 5000
@@ -270,31 +261,13 @@ def record_many(
 def record_all(connection: Connection, items: Sequence[Event]) -> None:
     """Append any events in one statement, as they are; see `record`.
 
-    They may be of several threads, whose actors differ.
+    They may be of several threads, whose actors differ. A clock that is far behind what was
+    recorded before is refused; of the eras that `accept_clock` begins only the newest one counts.
     """
-    if items:
-        require_own_log(connection)
-        era = require_clock(connection, min(item.at for item in items))
-        _append(connection, [_row(item, era) for item in items])
-
-
-def require_own_log(connection: Connection) -> None:
-    """Raise `OldDatabaseError` where entries would fork the log; see `_agreement`."""
-    guard = connection.get_execution_options().get("letheon_guard")
-    if guard is not None:
-        guard(connection)
-
-
-def require_clock(connection: Connection, at: int) -> int:
-    """Refuse a clock that is far behind what was recorded before; return the era of the clock.
-
-    Eras are what corrections of the clock (`accept_clock`) begin. Only the newest one counts.
-
-    Raises
-    ------
-    ClockError
-        It is more than 300 seconds behind the latest event.
-    """
+    if not items:
+        return
+    require_own_log(connection)
+    at = min(item.at for item in items)
     era, latest = _latest(connection, at)
     if at < latest - TOLERATED_SECONDS:
         raise ClockError(
@@ -302,7 +275,14 @@ def require_clock(connection: Connection, at: int) -> int:
             "right and try again. If it is right, and an event was written while it was ahead, "
             "`letheon doctor --accept-clock` goes on from it. Nothing was recorded"
         )
-    return era
+    _append(connection, [_row(item, era) for item in items])
+
+
+def require_own_log(connection: Connection) -> None:
+    """Raise `OldDatabaseError` where entries would fork the log; see `require_mark`."""
+    guard = connection.get_execution_options().get("letheon_guard")
+    if guard is not None:
+        guard(connection)
 
 
 def accept_clock(connection: Connection, at: int) -> bool:
@@ -527,22 +507,12 @@ def write_mark(core: Core, mark: Mark | None, *, adopted: bool = False) -> None:
     """Write the file unless it is further already; `adopted` writes in any case."""
     if mark is None:
         return
-    with _locked(core.folder):
+    # One process at a time compares and writes, so that the file never goes back.
+    with lock_file(core.folder / ".high-water.lock"):
         known = None if adopted else read_mark(core.folder)
         if known is None or known.size < mark.size:
             line = f"{mark.size} {mark.leaf}\n".encode()
             write_atomically(core.folder / HIGH_WATER, [line])
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Let one process at a time compare and write, so that the file never goes back."""
-    descriptor = os.open(folder / ".high-water.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def mark_at(connection: Connection, size: int) -> Mark | None:

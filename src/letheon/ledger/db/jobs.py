@@ -13,7 +13,8 @@ import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from functools import partial
+from typing import Any, Literal, get_args
 
 from sqlalchemy import Connection, Row, Select, delete, func, insert, select, true, tuple_
 from sqlalchemy import update as change
@@ -21,13 +22,9 @@ from sqlalchemy import update as change
 from letheon.exceptions import LedgerBusyError, StaleWorkerError
 from letheon.ledger import leases
 from letheon.ledger.db.elapsed import proven_now
-from letheon.ledger.db.tokens import note_action
-from letheon.ledger.schemas import Page, moment
+from letheon.ledger.db.tokens import DeskTable, note_action
+from letheon.ledger.schemas import Page, moment, record_from
 from letheon.ledger.tables import events, jobs, log
-
-if TYPE_CHECKING:
-    from letheon.ledger import Ledger
-
 
 Kind = Literal["apply", "retrain", "what-if", "audit"]
 State = Literal["queued", "running", "done", "failed"]
@@ -146,13 +143,15 @@ class JobRecord(Job):
         return _count_starts(self.owner)
 
 
-class Jobs:
+class Jobs(DeskTable):
     """The jobs of a service.
 
     Parameters
     ----------
     ledger : Ledger
-        Whose service it is; its clock is used.
+        Whose service it is.
+    clock : callable, optional
+        Seconds since 1970; the ledger's by default.
 
     Guarantee
     ---------
@@ -160,11 +159,6 @@ class Jobs:
     workers that did not come to an end with it, and is never lost: it is queued, running under a
     lease, done, or failed.
     """
-
-    def __init__(self, ledger: "Ledger") -> None:
-        self._core = ledger._core
-        self._database = ledger._core.database
-        self._clock = ledger._core.clock
 
     def add(
         self,
@@ -212,8 +206,7 @@ class Jobs:
         return self._first(_open_jobs(list(kinds)).where(mine))
 
     def _first(self, query: Select[Any]) -> JobRecord | None:
-        with self._database.reading() as conn:
-            row = conn.execute(query.limit(1)).first()
+        row = self._database.read_first(query)
         return None if row is None else _to_record(row)
 
     def page(
@@ -240,22 +233,18 @@ class Jobs:
             wanted &= jobs.c.state == state
         query = select(jobs).where(wanted, _older(after))
         query = query.order_by(jobs.c.created_at.desc(), jobs.c.id.desc()).limit(limit + 1)
-        with self._database.reading() as conn:
-            total = conn.scalar(select(func.count()).select_from(jobs).where(wanted)) or 0
-            rows = conn.execute(query).all()
+        total, rows = self._count(wanted), self._database.read(query)
         last = rows[limit - 1] if len(rows) > limit else None
         following = None if last is None else f"{last.created_at}-{last.id}"
         return Page(tuple(map(_to_record, rows[:limit])), following, total)
 
     def count_open(self) -> int:
         """Return how many jobs are queued or running."""
-        with self._database.reading() as conn:
-            return conn.scalar(select(func.count()).where(_IS_OPEN)) or 0
+        return self._count(_IS_OPEN)
 
     def read_newest_event(self) -> int | None:
         """Return the number of the newest event: where it changed, there may be work to do."""
-        with self._database.reading() as conn:
-            newest: int | None = conn.scalar(select(func.max(events.c.id)))
+        newest: int | None = self._database.read_value(select(func.max(events.c.id)))
         return newest
 
     def claim(
@@ -299,20 +288,20 @@ class Jobs:
     def _start(self, conn: Connection, row: Row[Any], owner: str, seconds: int) -> JobRecord | None:
         """Begin a job; None if it was begun too often and has failed by that."""
         now, starts = self._clock(), _count_starts(row.owner) + 1
+        mine = change(jobs).where(jobs.c.id == row.id)
         if starts > MOST_STARTS:
             words = f"its worker ended {MOST_STARTS} times before it was done"
-            _end(conn, row.id, "failed", {"code": "worker-ended", "words": words}, now)
+            ended = _ended("failed", {"code": "worker-ended", "words": words}, now)
+            conn.execute(mine.values(ended))
             return None
         name = f"{starts} {secrets.token_hex(8)} {owner}"
         values = {"state": "running", "started_at": now, "owner": name}
-        mine = change(jobs).where(jobs.c.id == row.id)
         conn.execute(mine.values(**values, lease_until=now + seconds))
         return _read_one(conn, row.id)
 
     def renew(self, job: JobRecord, seconds: int = LEASE_SECONDS) -> None:
         """Put the end of the lease off, or raise `StaleWorkerError`."""
-        with self._database.transaction() as conn:
-            _change_own(conn, job, lease_until=self._clock() + seconds)
+        self._database.run(partial(_change_own, job, lease_until=self._clock() + seconds))
 
     def progress(self, job: JobRecord, words: str, found: Mapping[str, Any] | None = None) -> None:
         """Add a line of progress, or raise `StaleWorkerError`; of too many the last are left out.
@@ -325,32 +314,28 @@ class Jobs:
             lines = json.loads(conn.execute(query).scalar_one())
             if len(lines) < _MOST_LINES:
                 lines.append(line)
-            _change_own(conn, job, progress=json.dumps(lines))
+            _change_own(job, conn, progress=json.dumps(lines))
 
     def finish(self, job: JobRecord, result: Mapping[str, Any]) -> None:
         """Record that a job is done and what came out, or raise `StaleWorkerError`."""
-        self._end_own(job, "done", result)
+        self._database.run(partial(_change_own, job, **_ended("done", result, self._clock())))
 
     def fail(self, job: JobRecord, code: str, words: str) -> None:
         """Record that a job could not be done, or raise `StaleWorkerError`."""
-        self._end_own(job, "failed", {"code": code, "words": words})
-
-    def _end_own(self, job: JobRecord, state: State, result: Mapping[str, Any]) -> None:
-        with self._database.transaction() as conn:
-            _change_own(conn, job, state="running")
-            _end(conn, job.id, state, result, self._clock())
+        ended = _ended("failed", {"code": code, "words": words}, self._clock())
+        self._database.run(partial(_change_own, job, **ended))
 
     def release(self, job: JobRecord) -> None:
         """Give a job back undone: this start does not count. `StaleWorkerError` if it is lost."""
-        with self._database.transaction() as conn:
-            _change_own(conn, job, state="queued", owner=f"{job.starts - 1} - -", lease_until=0)
+        undone: dict[str, Any] = {"state": "queued", "lease_until": 0}
+        undone["owner"] = f"{job.starts - 1} - -"
+        self._database.run(partial(_change_own, job, **undone))
 
     def forget_old(self) -> int:
         """Drop jobs that ended 90 days ago; return how many."""
         old = jobs.c.finished_at < proven_now(self._core) - _KEPT_SECONDS
-        with self._database.reading() as conn:
-            if conn.scalar(select(func.count()).select_from(jobs).where(old)) == 0:
-                return 0
+        if self._count(old) == 0:
+            return 0
         with self._database.transaction() as conn:
             return int(conn.execute(delete(jobs).where(old)).rowcount)
 
@@ -363,16 +348,15 @@ def _open_jobs(kinds: list[Kind]) -> Select[Any]:
     return select(jobs).where(wanted).order_by(jobs.c.created_at, jobs.c.id)
 
 
-def _change_own(conn: Connection, job: JobRecord, **values: Any) -> None:
+def _change_own(job: JobRecord, conn: Connection, **values: Any) -> None:
     """Change a job that is still the caller's; else raise, and leave it alone."""
     mine = (jobs.c.id == job.id) & (jobs.c.owner == job.owner) & (jobs.c.state == "running")
     if conn.execute(change(jobs).where(mine).values(**values)).rowcount != 1:
         raise StaleWorkerError("another worker took this job over, or it has ended")
 
 
-def _end(conn: Connection, job_id: str, state: State, result: Mapping[str, Any], now: int) -> None:
-    values = {"state": state, "result": json.dumps(result), "finished_at": now, "lease_until": 0}
-    conn.execute(change(jobs).where(jobs.c.id == job_id).values(values))
+def _ended(state: State, result: Mapping[str, Any], now: int) -> dict[str, Any]:
+    return {"state": state, "result": json.dumps(result), "finished_at": now, "lease_until": 0}
 
 
 def _of(tenant: str | None) -> Any:
@@ -429,21 +413,13 @@ def _holder(owner: str | None) -> str:
 def _to_record(row: Row[Any]) -> JobRecord:
     lines = json.loads(row.progress)
     outcome: Any = None if row.result is None else json.loads(row.result)
-    return JobRecord(
-        id=row.id,
-        kind=row.kind,
-        tenant=row.tenant,
-        model=row.model,
-        state=row.state,
+    return record_from(
+        JobRecord,
+        row._mapping,
         is_over=row.state in ("done", "failed"),
-        created_at=moment(row.created_at),
-        created_by=row.created_by,
-        started_at=moment(row.started_at),
-        finished_at=moment(row.finished_at),
         progress=tuple(Line(moment(one["at"]), one["words"]) for one in lines),
         result=outcome if row.state == "done" else None,
         problem=JobProblem(**outcome) if row.state == "failed" else None,
         asked=json.loads(row.asked),
         findings=tuple(one["found"] for one in lines if one.get("found") is not None),
-        owner=row.owner,
     )

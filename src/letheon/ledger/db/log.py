@@ -1,7 +1,10 @@
-"""`Ledger.log`: its entries page by page, and proofs about it without reading all of it."""
+"""`Ledger.log`: its entries page by page, and proofs about it without reading all of it.
+
+The tree over the events is that of RFC 6962, append only. It works on leaf hashes
+(`letheon.verifier.leaf_hash` of an event's bytes); the root of no leaves is the SHA-256 of nothing.
+"""
 
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from sqlalchemy import Connection, select
@@ -19,17 +22,30 @@ _LIST = "log"
 BLOCK = 1024
 
 
-class Proofs(ABC):
-    """Roots and proofs of a log, by the roots over its parts."""
+class LogTree:
+    """Roots and proofs of a log: all of its leaves, with the roots of all full subtrees.
 
-    @property
-    @abstractmethod
-    def size(self) -> int:
-        """Leaves that are there."""
+    Parameters
+    ----------
+    leaves : sequence of bytes
+        Leaf hashes, in the order of the log.
+    """
 
-    @abstractmethod
+    def __init__(self, leaves: Sequence[bytes]) -> None:
+        self.size = len(leaves)
+        self.levels: list[list[bytes]] = [list(leaves)]
+        while len(below := self.levels[-1]) > 1:
+            pairs = zip(below[0::2], below[1::2], strict=False)
+            self.levels.append([node_hash(left, right) for left, right in pairs])
+
     def span(self, begin: int, end: int) -> bytes:
         """Return the root over leaves begin..end; `begin` is a multiple of the largest part."""
+        parts = []
+        while begin < end:
+            level = _split(end - begin + 1).bit_length() - 1
+            parts.append(self.levels[level][begin >> level])
+            begin += 1 << level
+        return fold_roots(parts)
 
     def root(self, size: int | None = None) -> bytes:
         """Return the root of the first `size` leaves; of all of them by default."""
@@ -46,7 +62,7 @@ class Proofs(ABC):
         self._require(fits, f"no leaf {index} in a tree of {size}")
         path, begin, end = [], 0, size
         while end - begin > 1:
-            middle = begin + split(end - begin)
+            middle = begin + _split(end - begin)
             if index < middle:
                 path.append(self.span(middle, end))
                 end = middle
@@ -67,7 +83,7 @@ class Proofs(ABC):
             return []
         path, begin, end, whole = [], 0, size2, True
         while size1 != end:
-            middle = begin + split(end - begin)
+            middle = begin + _split(end - begin)
             if size1 <= middle:
                 path.append(self.span(middle, end))
                 end = middle
@@ -81,39 +97,23 @@ class Proofs(ABC):
             raise ValueError(f"{what}: the log has {self.size} leaves")
 
 
-class LogTree(Proofs):
-    """All leaves of a log with the roots of all full subtrees, for many proofs.
+class _Blocks(LogTree):
+    """A log by the roots of its full blocks; leaves are read where there is no other way."""
 
-    Parameters
-    ----------
-    leaves : sequence of bytes
-        Leaf hashes, in the order of the log.
-    """
-
-    def __init__(self, leaves: Sequence[bytes]) -> None:
-        self.levels: list[list[bytes]] = [list(leaves)]
-        while len(below := self.levels[-1]) > 1:
-            pairs = zip(below[0::2], below[1::2], strict=False)
-            self.levels.append([node_hash(left, right) for left, right in pairs])
-
-    @property
-    def size(self) -> int:
-        """Leaves that are there."""
-        return len(self.levels[0])
+    def __init__(self, conn: Connection, size: int, blocks: list[bytes]) -> None:
+        self.size = size
+        self._conn = conn
+        self._blocks = blocks
 
     def span(self, begin: int, end: int) -> bytes:
         """Return the root over leaves begin..end; `begin` is a multiple of the largest part."""
-        parts = []
-        while begin < end:
-            level = split(end - begin + 1).bit_length() - 1
-            parts.append(self.levels[level][begin >> level])
-            begin += 1 << level
-        return fold_roots(parts)
-
-
-def split(size: int) -> int:
-    """Return the largest power of two below `size`, which is at least 2."""
-    return 1 << ((size - 1).bit_length() - 1)
+        number, rest = divmod(begin, BLOCK)
+        if end - begin == BLOCK and rest == 0:
+            return self._blocks[number]
+        if end - begin <= BLOCK:
+            return root_of(_leaves(self._conn, begin, end))
+        middle = begin + _split(end - begin)
+        return node_hash(self.span(begin, middle), self.span(middle, end))
 
 
 def root_of(leaves: Sequence[bytes]) -> bytes:
@@ -121,14 +121,15 @@ def root_of(leaves: Sequence[bytes]) -> bytes:
     return LogTree(leaves).root()
 
 
-def inclusion_proof(leaves: Sequence[bytes], index: int, size: int) -> list[bytes]:
-    """Return `LogTree.inclusion`; for one proof."""
-    return LogTree(leaves[:size]).inclusion(index, size)
+def _split(size: int) -> int:
+    """Return the largest power of two below `size`, which is at least 2."""
+    return 1 << ((size - 1).bit_length() - 1)
 
 
-def consistency_proof(leaves: Sequence[bytes], size1: int, size2: int) -> list[bytes]:
-    """Return `LogTree.consistency`; for one proof."""
-    return LogTree(leaves[:size2]).consistency(size1, size2)
+def _leaves(conn: Connection, begin: int, end: int) -> list[bytes]:
+    here = (events.c.log_index >= begin) & (events.c.log_index < end)
+    query = select(events.c.leaf).where(here).order_by(events.c.log_index)
+    return [bytes.fromhex(leaf) for leaf in conn.scalars(query)]
 
 
 class Log:
@@ -155,11 +156,10 @@ class Log:
             size = _events.head(conn).size
             here = (events.c.log_index >= first) & (events.c.log_index < size)
             query = select(events).where(here).order_by(events.c.log_index).limit(limit)
-            items = tuple(LogEntry.from_row(row) for row in conn.execute(query))
+            items = tuple(map(LogEntry.from_row, conn.execute(query)))
         last = first + len(items) - 1
         is_last = not items or last == size - 1
-        more = None if is_last else cursor(self._core, _LIST, (last,))
-        return Page(items, more, size)
+        return Page(items, None if is_last else cursor(self._core, _LIST, (last,)), size)
 
     def inclusion(self, index: int, size: int | None = None) -> LogInclusion:
         """Prove that the event in place `index` is in the log, as it is or was at a size.
@@ -171,19 +171,19 @@ class Log:
         """
         with self._core.database.reading() as conn:
             tree = self._tree(conn)
-            wanted = tree.size if size is None else size
-            path = tree.inclusion(index, wanted)
-            leaf, root = tree.span(index, index + 1), tree.root(wanted)
-        return LogInclusion(index, wanted, leaf.hex(), root.hex(), _hex(path))
+            size = tree.size if size is None else size
+            path = tuple(one.hex() for one in tree.inclusion(index, size))
+            leaf, root = tree.span(index, index + 1), tree.root(size)
+        return LogInclusion(index, size, leaf.hex(), root.hex(), path)
 
     def consistency(self, size1: int, size2: int | None = None) -> LogConsistency:
         """Prove that the log of one size is the beginning of that of another, or of all."""
         with self._core.database.reading() as conn:
             tree = self._tree(conn)
-            wanted = tree.size if size2 is None else size2
-            path = tree.consistency(size1, wanted)
-            roots = tree.root(size1).hex(), tree.root(wanted).hex()
-        return LogConsistency(size1, wanted, *roots, _hex(path))
+            size2 = tree.size if size2 is None else size2
+            path = tuple(one.hex() for one in tree.consistency(size1, size2))
+            roots = tree.root(size1).hex(), tree.root(size2).hex()
+        return LogConsistency(size1, size2, *roots, path)
 
     def checkpoint(self) -> Checkpoint:
         """Sign a checkpoint of the log."""
@@ -194,54 +194,19 @@ class Log:
     def latest_checkpoint(self) -> Checkpoint | None:
         """Return the newest checkpoint; None before the first."""
         query = select(checkpoints).order_by(checkpoints.c.size.desc()).limit(1)
-        with self._core.database.reading() as conn:
-            row = conn.execute(query).mappings().one_or_none()
-        return None if row is None else Checkpoint(**row)
+        row = self._core.database.read_first(query)
+        return None if row is None else Checkpoint(**row._mapping)
 
     def event(self, index: int) -> bytes | None:
         """Return the event in a place of the log, as its leaf hashes it; None if there is none."""
-        with self._core.database.reading() as conn:
-            body = conn.scalar(select(events.c.body).where(events.c.log_index == index))
+        query = select(events.c.body).where(events.c.log_index == index)
+        body = self._core.database.read_value(query)
         return None if body is None else str(body).encode()
 
-    def _tree(self, conn: Connection) -> "_Blocks":
+    def _tree(self, conn: Connection) -> LogTree:
         size = _events.head(conn).size
         with self._lock:
             while len(self._blocks) < size // BLOCK:
                 start = len(self._blocks) * BLOCK
                 self._blocks.append(root_of(_leaves(conn, start, start + BLOCK)))
             return _Blocks(conn, size, self._blocks)
-
-
-class _Blocks(Proofs):
-    """A log by the roots of its full blocks; leaves are read where there is no other way."""
-
-    def __init__(self, conn: Connection, size: int, blocks: list[bytes]) -> None:
-        self._conn = conn
-        self._size = size
-        self._blocks = blocks
-
-    @property
-    def size(self) -> int:
-        """Leaves that are there."""
-        return self._size
-
-    def span(self, begin: int, end: int) -> bytes:
-        """Return the root over leaves begin..end; `begin` is a multiple of the largest part."""
-        number, rest = divmod(begin, BLOCK)
-        if end - begin == BLOCK and rest == 0:
-            return self._blocks[number]
-        if end - begin <= BLOCK:
-            return root_of(_leaves(self._conn, begin, end))
-        middle = begin + split(end - begin)
-        return node_hash(self.span(begin, middle), self.span(middle, end))
-
-
-def _leaves(conn: Connection, begin: int, end: int) -> list[bytes]:
-    here = (events.c.log_index >= begin) & (events.c.log_index < end)
-    query = select(events.c.leaf).where(here).order_by(events.c.log_index)
-    return [bytes.fromhex(leaf) for leaf in conn.scalars(query)]
-
-
-def _hex(path: list[bytes]) -> tuple[str, ...]:
-    return tuple(one.hex() for one in path)

@@ -11,11 +11,23 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, Row, delete, func, insert, or_, select, update
+from sqlalchemy import (
+    Connection,
+    Row,
+    Select,
+    Table,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 
 from letheon.exceptions import LedgerUnwritableError
 from letheon.ledger.db.events import TOLERATED_SECONDS
-from letheon.ledger.schemas import moment, require_name
+from letheon.ledger.schemas import record_from, require_name
 from letheon.ledger.tables import actions, sessions, tokens
 
 if TYPE_CHECKING:
@@ -122,8 +134,8 @@ class Token:
     is_valid: bool
 
 
-class Tokens:
-    """The tokens of a service.
+class DeskTable:
+    """What the tables of a service share: how they are read, and which clock counts.
 
     Parameters
     ----------
@@ -134,8 +146,35 @@ class Tokens:
     """
 
     def __init__(self, ledger: "Ledger", clock: Callable[[], int] | None = None) -> None:
+        self._core = ledger._core
         self._database = ledger._core.database
         self._clock = clock or ledger._core.clock
+
+    def _count(self, *wanted: Any) -> int:
+        return self._database.read_value(select(func.count()).where(*wanted)) or 0
+
+    def _newest(self, query: Select[Any], table: Table, after: str | None, limit: int) -> Any:
+        """Return rows, newest first; those after the row of an id."""
+        if after is not None:
+            mark = self._database.read_first(query.where(table.c.id == after))
+            if mark is None:
+                raise ValueError("after names nothing here; use what the last part gave as next")
+            place = tuple_(table.c.created_at, table.c.id)
+            query = query.where(place < (mark.created_at, mark.id))
+        order = table.c.created_at.desc(), table.c.id.desc()
+        return self._database.read(query.order_by(*order).limit(limit))
+
+
+class Tokens(DeskTable):
+    """The tokens of a service.
+
+    Parameters
+    ----------
+    ledger : Ledger
+        Whose service it is.
+    clock : callable, optional
+        Seconds since 1970; the ledger's by default.
+    """
 
     def mint(
         self,
@@ -161,11 +200,8 @@ class Tokens:
             require_name("tenant", tenant)
         if not 1 <= days <= _LONGEST_DAYS:
             raise ValueError(f"days={days} must be from 1 to {_LONGEST_DAYS}")
-        text, token_id, now = (
-            PREFIX + secrets.token_urlsafe(32),
-            secrets.token_hex(8),
-            self._clock(),
-        )
+        text, token_id = PREFIX + secrets.token_urlsafe(32), secrets.token_hex(8)
+        now = self._clock()
         end = now + days * _DAY
         values = {
             "id": token_id,
@@ -187,55 +223,34 @@ class Tokens:
         """Return the token of a text if it is valid now."""
         if not text.startswith(PREFIX) or len(text) > 100:
             return None
-        return self._valid(tokens.c.hash == _hash(text))
+        return self._find(tokens.c.hash == _hash(text), valid=True)
 
     def of_id(self, token_id: str) -> Token | None:
         """Return a token if it is valid now."""
-        return self._valid(_is(token_id))
+        return self._find(_is(token_id), valid=True)
 
     def any_of_id(self, token_id: str, *, tenant: str | None = None) -> Token | None:
         """Return a token, valid or not; of a tenant only if one is named."""
-        return self._first(_is(token_id) & (tenant is None or tokens.c.tenant == tenant))
+        return self._find(_is(token_id) & (tenant is None or tokens.c.tenant == tenant))
 
-    def _valid(self, wanted: Any) -> Token | None:
-        token = self._first(wanted)
-        return token if token is not None and token.is_valid else None
-
-    def _first(self, wanted: Any) -> Token | None:
-        with self._database.reading() as conn:
-            row = conn.execute(select(tokens).where(wanted)).first()
-        return None if row is None else self._token(row)
+    def _find(self, wanted: Any, *, valid: bool = False) -> Token | None:
+        row = self._database.read_first(select(tokens).where(wanted))
+        token = None if row is None else self._token(row)
+        return token if token is None or token.is_valid or not valid else None
 
     def _token(self, row: Row[Any]) -> Token:
-        return Token(
-            id=row.id,
-            name=row.name,
-            role=row.role,
-            scopes=tuple(json.loads(row.scopes)),
-            tenant=row.tenant,
-            created_at=moment(row.created_at),
-            expires_at=moment(row.expires_at),
-            revoked_at=moment(row.revoked_at),
-            created_by=row.created_by,
-            is_valid=row.revoked_at is None and self._clock() < row.expires_at,
-        )
+        is_valid = row.revoked_at is None and self._clock() < row.expires_at
+        scopes = tuple(json.loads(row.scopes))
+        return record_from(Token, row._mapping, scopes=scopes, is_valid=is_valid)
 
     def listed(
         self, *, tenant: str | None = None, after: str | None = None, limit: int = 50
     ) -> list[Token]:
         """Return tokens, of a tenant only if one is named, newest first."""
-        query = select(tokens).order_by(tokens.c.created_at.desc(), tokens.c.id.desc())
+        query = select(tokens)
         if tenant is not None:
             query = query.where(tokens.c.tenant == tenant)
-        with self._database.reading() as conn:
-            if after is not None:
-                mark = conn.execute(query.where(_is(after))).first()
-                if mark is None:
-                    raise ValueError("after names no token; use what the last part gave as next")
-                older = tokens.c.created_at < mark.created_at
-                same = (tokens.c.created_at == mark.created_at) & (tokens.c.id < mark.id)
-                query = query.where(older | same)
-            return [self._token(row) for row in conn.execute(query.limit(limit))]
+        return [self._token(row) for row in self._newest(query, tokens, after, limit)]
 
     def revoke(self, token_id: str, *, descendants: bool = False, by: str | None = None) -> int:
         """Revoke a token; its sessions end with it. Return how many were revoked.
@@ -265,21 +280,17 @@ class Tokens:
 
         A token that makes tokens can be used through these too: they count as one person.
         """
+        columns = select(tokens.c.id, tokens.c.created_by)
+        start = columns.where(_is(token_id)).cte(recursive=True)
+        above = start.union(columns.where(tokens.c.id == start.c.created_by))
         with self._database.reading() as conn:
-            start = (
-                select(tokens.c.id, tokens.c.created_by).where(_is(token_id)).cte(recursive=True)
-            )
-            makers = select(tokens.c.id, tokens.c.created_by).where(
-                tokens.c.id == start.c.created_by
-            )
-            above = conn.scalars(select(start.union(makers).c.id)).all()
-            return frozenset({token_id, *above, *_with_descendants(conn, token_id)})
+            makers = conn.scalars(select(above.c.id)).all()
+            return frozenset({token_id, *makers, *_with_descendants(conn, token_id)})
 
     def names(self, ids: Iterable[str]) -> dict[str, str]:
         """Return what tokens are called, by their ids."""
         query = select(tokens.c.id, tokens.c.name).where(tokens.c.id.in_(list(ids)))
-        with self._database.reading() as conn:
-            return {row.id: row.name for row in conn.execute(query)}
+        return {row.id: row.name for row in self._database.read(query)}
 
     def note(self, token_id: str, action: str, about: str | None = None) -> None:
         """Note which token did what, where nothing else is recorded with it."""
@@ -289,13 +300,11 @@ class Tokens:
     def has_admin(self) -> bool:
         """Whether a valid admin token exists."""
         alive = tokens.c.revoked_at.is_(None) & (tokens.c.expires_at > self._clock())
-        with self._database.reading() as conn:
-            return bool(conn.scalar(select(func.count()).where(alive, tokens.c.role == "admin")))
+        return self._count(alive, tokens.c.role == "admin") > 0
 
     def was_ever(self) -> bool:
         """Whether any token was ever made."""
-        with self._database.reading() as conn:
-            return bool(conn.scalar(select(func.count()).select_from(tokens)))
+        return self._count(tokens.c.id.is_not(None)) > 0
 
 
 def note_action(conn: Any, at: int, token_id: str | None, action: str, about: str | None) -> None:
@@ -345,7 +354,7 @@ class Session:
         return csrf is not None and hmac.compare_digest(csrf.encode(), self.csrf.encode())
 
 
-class Sessions:
+class Sessions(DeskTable):
     """The browser sessions of a service: a random cookie bound to a token, with a CSRF token.
 
     Parameters
@@ -357,8 +366,7 @@ class Sessions:
     """
 
     def __init__(self, ledger: "Ledger", session_seconds: int, idle_seconds: int) -> None:
-        self._database = ledger._core.database
-        self._clock = ledger._core.clock
+        super().__init__(ledger)
         self._longest = session_seconds
         self._idle = idle_seconds
         self._seen: dict[str, int] = {}
@@ -383,9 +391,8 @@ class Sessions:
     def find(self, cookie: str) -> Session | None:
         """Return the session of a cookie if it lasts."""
         session_id = _hash(cookie)
-        with self._database.reading() as conn:
-            row: Any = conn.execute(select(sessions).where(sessions.c.id == session_id)).first()
-        row = self._unsaved.get(session_id) if row is None else row
+        row: Any = self._database.read_first(select(sessions).where(sessions.c.id == session_id))
+        row = row or self._unsaved.get(session_id)
         if row is None:
             return None
         now, seen = self._clock(), max(row.last_seen_at, self._seen.get(row.id, 0))

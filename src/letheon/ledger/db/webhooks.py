@@ -11,24 +11,23 @@ import contextlib
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
-from sqlalchemy import Connection, Row, Select, delete, exists, func, insert, select, true, tuple_
+from sqlalchemy import Connection, Row, Select, delete, exists, func, insert, select, true
 from sqlalchemy import update as change
 
 from letheon.exceptions import KeyFileError
 from letheon.ledger.certificates.certificates import list_sequences
 from letheon.ledger.db.elapsed import proven_now
 from letheon.ledger.db.events import RowsIn, head, integrate
-from letheon.ledger.db.tokens import note_action
+from letheon.ledger.db.tokens import DeskTable, note_action
 from letheon.ledger.keys.keyring import KeyFiles
-from letheon.ledger.requests.listing import find_requests
-from letheon.ledger.requests.states import FINAL
-from letheon.ledger.schemas import Request, moment
+from letheon.ledger.requests.listing import find_requests, is_late
+from letheon.ledger.schemas import moment, record_from
 from letheon.ledger.tables import (
     batches,
     certificates,
@@ -39,10 +38,6 @@ from letheon.ledger.tables import (
     versions,
     webhooks,
 )
-
-if TYPE_CHECKING:
-    from letheon.ledger import Ledger
-
 
 EventName = Literal["received", "certified", "overdue", "retrained"]
 EVENTS: tuple[EventName, ...] = get_args(EventName)
@@ -161,7 +156,7 @@ class Message(NamedTuple):
     tries: int
 
 
-class Webhooks:
+class Webhooks(DeskTable):
     """The webhooks of a service.
 
     Parameters
@@ -171,11 +166,6 @@ class Webhooks:
     clock : callable, optional
         Seconds since 1970; the ledger's by default.
     """
-
-    def __init__(self, ledger: "Ledger", clock: Callable[[], int] | None = None) -> None:
-        self._core = ledger._core
-        self._database = ledger._core.database
-        self._clock = clock or ledger._core.clock
 
     def add(
         self, url: str, events: Iterable[str], *, tenant: str | None = None, by: str | None = None
@@ -201,8 +191,7 @@ class Webhooks:
 
     def find(self, webhook_id: str) -> Webhook | None:
         """Return a webhook, if there is one of that id."""
-        with self._database.reading() as conn:
-            row = conn.execute(_hooks_query(webhooks.c.id == webhook_id)).first()
+        row = self._database.read_first(_hooks_query(webhooks.c.id == webhook_id))
         return None if row is None else _webhook(row)
 
     def listed(
@@ -212,15 +201,13 @@ class Webhooks:
         wanted = true() if tenant is None else webhooks.c.tenant == tenant
         if after is not None:
             wanted &= webhooks.c.id > after
-        with self._database.reading() as conn:
-            return [_webhook(row) for row in conn.execute(_hooks_query(wanted).limit(limit))]
+        return [_webhook(row) for row in self._database.read(_hooks_query(wanted).limit(limit))]
 
     def addresses(self, tenant: str) -> set[str]:
         """Return the addresses that a tenant's events go to."""
         mine = webhooks.c.tenant.is_(None) | (webhooks.c.tenant == tenant)
         query = select(webhooks.c.url).where(mine, webhooks.c.disabled_at.is_(None))
-        with self._database.reading() as conn:
-            return set(conn.scalars(query))
+        return {row.url for row in self._database.read(query)}
 
     def remove(self, webhook_id: str, *, by: str | None = None) -> None:
         """Remove a webhook with everything that waits for it."""
@@ -237,8 +224,7 @@ class Webhooks:
 
     def count_waiting(self) -> int:
         """Return how many messages are still to be delivered."""
-        with self._database.reading() as conn:
-            return conn.scalar(select(func.count()).where(_WAITING)) or 0
+        return self._count(_WAITING)
 
     def deliveries(
         self, webhook_id: str, *, after: str | None = None, limit: int = 50
@@ -251,15 +237,7 @@ class Webhooks:
             `after` names no message to it.
         """
         mine = select(deliveries).where(deliveries.c.webhook_id == webhook_id)
-        place = tuple_(deliveries.c.created_at, deliveries.c.id)
-        query = mine.order_by(deliveries.c.created_at.desc(), deliveries.c.id.desc()).limit(limit)
-        with self._database.reading() as conn:
-            if after is not None:
-                mark = conn.execute(mine.where(deliveries.c.id == after)).first()
-                if mark is None:
-                    raise ValueError("after names no message; use what the last part gave as next")
-                query = query.where(place < (mark.created_at, mark.id))
-            return [_delivery(row) for row in conn.execute(query)]
+        return [_delivery(row) for row in self._newest(mine, deliveries, after, limit)]
 
     def claim(self, seconds: int, *, most: int, most_each: int) -> list[Message]:
         """Take messages whose time has come; no other process sends them for so many seconds.
@@ -279,8 +257,7 @@ class Webhooks:
         )
         query = select(deliveries, due.c.url).join(due, due.c.id == deliveries.c.id)
         query = query.where(due.c.place <= most_each).order_by(due.c.place).limit(most)
-        with self._database.reading() as conn:
-            rows = conn.execute(query).all()
+        rows = self._database.read(query)
         waiting = [Message(row.id, row.webhook_id, row.url, row.body, row.tries) for row in rows]
 
         def is_mine(conn: Connection, one: Message) -> bool:
@@ -341,7 +318,7 @@ class Webhooks:
             if not _has_work(conn, overdue=overdue):
                 return 0
         now = self._clock()
-        today = self._core.settings.calendar.day_of(moment(now)).isoformat()
+        today = self._core.settings.calendar.day_of(moment(now))
 
         def work(conn: Connection) -> int:
             # In one order, so that two who feed at once wait for each other and do not cross.
@@ -367,32 +344,16 @@ def _hooks_query(wanted: Any) -> Select[Any]:
 
 
 def _webhook(row: Row[Any]) -> Webhook:
-    return Webhook(
-        id=row.id,
-        url=row.url,
-        events=tuple(json.loads(row.events)),
-        tenant=row.tenant,
-        created_at=moment(row.created_at),
-        created_by=row.created_by,
-        disabled_at=moment(row.disabled_at),
-        waiting=row.waiting,
-        given_up=row.given_up,
-    )
+    return record_from(Webhook, row._mapping, events=tuple(json.loads(row.events)))
 
 
 def _delivery(row: Row[Any]) -> Delivery:
     is_open = row.delivered_at is None and row.given_up_at is None
-    return Delivery(
-        id=row.id,
-        kind=row.kind,
-        about=row.about,
+    return record_from(
+        Delivery,
+        row._mapping,
         state="waiting" if is_open else "given-up" if row.delivered_at is None else "delivered",
-        created_at=moment(row.created_at),
-        tries=row.tries,
         next_try_at=moment(row.not_before) if is_open else None,
-        delivered_at=moment(row.delivered_at),
-        given_up_at=moment(row.given_up_at),
-        last_status=row.last_status,
     )
 
 
@@ -433,60 +394,47 @@ def _feed_log(conn: Connection, hook: Row[Any], size: int, now: int) -> int:
 
 def _write(conn: Connection, hook: Row[Any], happened: Sequence[_Event], now: int) -> int:
     """Write what the webhook asked for and may see; a message that exists stays as it is."""
-    rows, kinds = [], json.loads(hook.events)
-    wanted = [one for one in happened if one.kind in kinds]
-    for event in _numbered(conn, hook.tenant, wanted):
-        if hook.tenant in (None, event.data["tenant"]):
-            key = f"msg_{secrets.token_hex(16)}"
-            body = write_body(key, event.kind, event.at, event.data)
-            about = {"kind": event.kind, "about": event.about, "body": body}
-            times = {"created_at": now, "tries": 0, "not_before": now}
-            rows.append({"id": key, "webhook_id": hook.id} | about | times)
+    kinds = json.loads(hook.events)
+    wanted = [event for event in happened if event.kind in kinds]
+    places: dict[int, int] | None = None
+    if hook.tenant is not None:  # its certificates are counted for itself
+        wanted = [event for event in wanted if event.data["tenant"] == hook.tenant]
+        if any(event.data["certificate"] is not None for event in wanted):
+            own = list_sequences(conn, hook.tenant)
+            places = {sequence: number for number, sequence in enumerate(own, start=1)}
+    rows = []
+    for kind, about, at, data in wanted:
+        number = {} if places is None else {"certificate": places.get(data["certificate"])}
+        key = f"msg_{secrets.token_hex(16)}"
+        what = {"kind": kind, "about": about, "body": write_body(key, kind, at, data | number)}
+        times = {"created_at": now, "tries": 0, "not_before": now}
+        rows.append({"id": key, "webhook_id": hook.id} | what | times)
     return len(_insert(conn, rows)) if rows else 0
-
-
-def _numbered(conn: Connection, tenant: str | None, happened: Sequence[_Event]) -> Sequence[_Event]:
-    """Return events in which the certificates of a tenant's webhook are counted for itself."""
-    if tenant is None or all(one.data.get("certificate") is None for one in happened):
-        return happened
-    own = list_sequences(conn, tenant)
-    places = {sequence: number for number, sequence in enumerate(own, start=1)}
-    return [
-        one._replace(data=one.data | {"certificate": places.get(one.data["certificate"])})
-        for one in happened
-    ]
 
 
 def _about_requests(conn: Connection, rows: Sequence[Row[Any]]) -> Iterator[_Event]:
     """Yield what is reported of requests: received, and certified with all that waited for them."""
     times = {row.about: int(row.at) for row in rows if row.kind == "received"}
-    for request in _read(conn, times):
-        yield _Event("received", request.id, times[request.id], _facts(request))
+    yield from _request_events(conn, "received", times)
     times = {row.about: int(row.at) for row in rows if row.kind in ("certified", *_FOLLOWS)}
     behind = select(requests.c.id, requests.c.duplicate_of).where(
         requests.c.duplicate_of.in_([row.about for row in rows if row.kind == "certified"])
     )
     times |= {row.id: times[row.duplicate_of] for row in conn.execute(behind)}
-    for request in _read(conn, times):
-        if request.certificate is not None:  # what it waits behind may not be certified yet
-            yield _Event("certified", request.id, times[request.id], _facts(request))
+    for event in _request_events(conn, "certified", times):
+        if event.data["certificate"] is not None:  # what it waits behind may not be certified yet
+            yield event
 
 
-def _read(conn: Connection, times: dict[str, int]) -> list[Request]:
-    """Return requests in the order in which they are named."""
-    known = find_requests(conn, list(times))
-    return [known[key] for key in times if key in known]
-
-
-def _facts(request: Request) -> dict[str, Any]:
-    return {
-        "request": request.id,
-        "model": request.model,
-        "tenant": request.tenant,
-        "state": request.state,
-        "due_on": request.due_on.isoformat(),
-        "certificate": request.certificate,
-    }
+def _request_events(conn: Connection, kind: str, times: dict[str, int]) -> list[_Event]:
+    """Return events about requests, in the order in which these are named."""
+    names = ("model", "tenant", "state", "due_on", "certificate")
+    known, happened = find_requests(conn, list(times)), []
+    for request in (known[key] for key in times if key in known):
+        facts = {"request": request.id} | {name: getattr(request, name) for name in names}
+        facts["due_on"] = request.due_on.isoformat()
+        happened.append(_Event(kind, request.id, times[request.id], facts))
+    return happened
 
 
 def _about_versions(conn: Connection, rows: Sequence[Row[Any]]) -> Iterator[_Event]:
@@ -507,7 +455,7 @@ def _about_versions(conn: Connection, rows: Sequence[Row[Any]]) -> Iterator[_Eve
         yield _Event("retrained", row.batch_id, times[row.batch_id], data)
 
 
-def _feed_overdue(conn: Connection, hook: Row[Any], today: str, now: int) -> int:
+def _feed_overdue(conn: Connection, hook: Row[Any], today: date, now: int) -> int:
     """Write what is past its last day and still open, once."""
     if "overdue" not in json.loads(hook.events):
         return 0
@@ -516,12 +464,9 @@ def _feed_overdue(conn: Connection, hook: Row[Any], today: str, now: int) -> int
         deliveries.c.kind == "overdue",
         deliveries.c.about == requests.c.id,
     )
-    # What is closed is in no index of open requests; most of an old ledger is.
-    is_open = requests.c.closed_at.is_(None) & requests.c.state.not_in(FINAL)
-    query = select(requests.c.id).where(requests.c.last_day < today, is_open, ~was_reported)
+    query = select(requests.c.id).where(is_late(today), ~was_reported)
     if hook.tenant is not None:
         query = query.where(requests.c.tenant == hook.tenant)
     order = (requests.c.last_day, requests.c.received_at, requests.c.id)  # as an index has them
     ids = list(conn.scalars(query.order_by(*order).limit(_MOST)))
-    late = _read(conn, dict.fromkeys(ids, now))
-    return _write(conn, hook, [_Event("overdue", one.id, now, _facts(one)) for one in late], now)
+    return _write(conn, hook, _request_events(conn, "overdue", dict.fromkeys(ids, now)), now)

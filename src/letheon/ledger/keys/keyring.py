@@ -11,7 +11,6 @@ context. So a chunk that was altered, moved, dropped, or taken from another text
 """
 
 import contextlib
-import fcntl
 import hashlib
 import hmac
 import os
@@ -29,17 +28,11 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from letheon.exceptions import CorruptFileError, KeyFileError
+from letheon.ledger.core import lock_file
 from letheon.ledger.keys.blobs import destroy_file
 from letheon.ledger.keys.signing import Signer, new_seed, sign
 from letheon.state import sync_directory, write_atomically
-from letheon.verifier import (
-    REVOCATION,
-    ROTATION,
-    STATEMENT_TYPE,
-    Trust,
-    from_hex,
-    keyid_of,
-)
+from letheon.verifier import REVOCATION, ROTATION, STATEMENT_TYPE, Trust, from_hex, keyid_of
 
 KEY_BYTES = 32
 CHUNK = 64 << 20
@@ -52,70 +45,66 @@ _MOST_CHUNK = 1 << 30
 Buffer = bytes | bytearray | memoryview
 
 
-def seal(key: bytes, data: Buffer, context: bytes) -> bytes:
-    """Return the data encrypted and authenticated.
+class Cipher(NamedTuple):
+    """A key of 32 bytes that was read, for many texts."""
 
-    Parameters
-    ----------
-    key : bytes
-        32 bytes.
-    data : bytes, bytearray or memoryview
-        The text, of any length.
-    context : bytes
-        What the text is, and of what; `unseal` refuses any other.
+    secret: bytes
 
-    Guarantee
-    ---------
-    Confidential and authentic under AES-256-GCM for up to 2**32 chunks per key: nonces are random.
-    Who destroys the key destroys the text.
-    """
-    cipher, text = AESGCM(key), memoryview(data).cast("B")
-    header = _HEADER.pack(_MAGIC, os.urandom(16), CHUNK, len(text))
-    pieces = [header]
-    for index, (begin, end) in enumerate(_spans(len(text), CHUNK)):
-        nonce = os.urandom(_NONCE)
-        sealed = cipher.encrypt(nonce, text[begin:end], _bound(header, index, context))
-        pieces += [nonce, sealed]
-    return b"".join(pieces)
+    def seal(self, data: Buffer, context: bytes) -> bytes:
+        """Return the data encrypted and authenticated.
 
+        Parameters
+        ----------
+        data : bytes, bytearray or memoryview
+            The text, of any length.
+        context : bytes
+            What the text is, and of what; `unseal` refuses any other.
 
-def unseal(key: bytes, sealed: Buffer, context: bytes) -> bytes:
-    """Return the data that was sealed under this key and in this context.
+        Guarantee
+        ---------
+        Confidential and authentic under AES-256-GCM for up to 2**32 chunks per key: nonces are
+        random. Who destroys the key destroys the text.
+        """
+        cipher, text = AESGCM(self.secret), memoryview(data).cast("B")
+        header = _HEADER.pack(_MAGIC, os.urandom(16), CHUNK, len(text))
+        pieces = [header]
+        for index, (begin, end) in enumerate(_spans(len(text), CHUNK)):
+            nonce = os.urandom(_NONCE)
+            sealed = cipher.encrypt(nonce, text[begin:end], _bound(header, index, context))
+            pieces += [nonce, sealed]
+        return b"".join(pieces)
 
-    Raises
-    ------
-    CorruptFileError
-        If a byte was altered, or the key or the context is another one.
-    """
-    text = memoryview(sealed).cast("B")
-    header, chunk, length = _read_header(text)
-    cipher, pieces, at = AESGCM(key), [], _HEADER.size
-    for index, (begin, end) in enumerate(_spans(length, chunk)):
-        body = at + _NONCE
-        after = body + end - begin + _TAG
-        bound = _bound(header, index, context)
-        try:
-            pieces.append(cipher.decrypt(text[at:body], text[body:after], bound))
-        except InvalidTag:
-            raise CorruptFileError(
-                "a sealed text was altered, or its key or its context is another one"
-            ) from None
-        at = after
-    return b"".join(pieces)
+    def unseal(self, sealed: Buffer, context: bytes) -> bytes:
+        """Return the data that was sealed under this key and in this context.
 
-
-def _read_header(text: memoryview) -> tuple[bytes, int, int]:
-    """Return header, size of a chunk, and length; what does not fit the text is refused."""
-    if len(text) < _HEADER.size or text[: len(_MAGIC)] != _MAGIC:
-        raise CorruptFileError("this is no sealed text of letheon, or it is truncated")
-    header = bytes(text[: _HEADER.size])
-    _, _, chunk, length = _HEADER.unpack(header)
-    if not 0 < chunk <= _MOST_CHUNK or length > len(text):
-        raise CorruptFileError("the header of a sealed text was altered")
-    n_chunks = max(1, -(-length // chunk))
-    if len(text) != _HEADER.size + length + n_chunks * (_NONCE + _TAG):
-        raise CorruptFileError("a sealed text is truncated, or something was added to it")
-    return header, chunk, length
+        Raises
+        ------
+        CorruptFileError
+            If a byte was altered, or the key or the context is another one.
+        """
+        text = memoryview(sealed).cast("B")
+        if len(text) < _HEADER.size or text[: len(_MAGIC)] != _MAGIC:
+            raise CorruptFileError("this is no sealed text of letheon, or it is truncated")
+        header = bytes(text[: _HEADER.size])
+        _, _, chunk, length = _HEADER.unpack(header)
+        if not 0 < chunk <= _MOST_CHUNK or length > len(text):
+            raise CorruptFileError("the header of a sealed text was altered")
+        n_chunks = max(1, -(-length // chunk))
+        if len(text) != _HEADER.size + length + n_chunks * (_NONCE + _TAG):
+            raise CorruptFileError("a sealed text is truncated, or something was added to it")
+        cipher, pieces, at = AESGCM(self.secret), [], _HEADER.size
+        for index, (begin, end) in enumerate(_spans(length, chunk)):
+            body = at + _NONCE
+            after = body + end - begin + _TAG
+            bound = _bound(header, index, context)
+            try:
+                pieces.append(cipher.decrypt(text[at:body], text[body:after], bound))
+            except InvalidTag:
+                raise CorruptFileError(
+                    "a sealed text was altered, or its key or its context is another one"
+                ) from None
+            at = after
+        return b"".join(pieces)
 
 
 def _spans(length: int, chunk: int) -> Iterator[tuple[int, int]]:
@@ -153,20 +142,6 @@ def training_seed(secret: bytes, beacon: bytes) -> int:
 def commitment(secret: bytes) -> str:
     """Return ``SHA-256("letheon/key-commitment/v1" || key)``: it tells nothing of a random key."""
     return hashlib.sha256(b"letheon/key-commitment/v1" + secret).hexdigest()
-
-
-class Cipher(NamedTuple):
-    """A key that was read, for many texts."""
-
-    secret: bytes
-
-    def seal(self, data: Buffer, context: bytes) -> bytes:
-        """Return the data sealed under the key."""
-        return seal(self.secret, data, context)
-
-    def unseal(self, sealed: Buffer, context: bytes) -> bytes:
-        """Return data that were sealed under the key."""
-        return unseal(self.secret, sealed, context)
 
 
 _LINE = re.compile(r"([0-9a-f]{64}) ([0-9a-f]{16})\n")
@@ -248,15 +223,11 @@ class KeyFiles:
     @contextlib.contextmanager
     def locked(self) -> Iterator[int]:
         """Keep other writers out, and destroy what writers left that died; give how many files."""
-        descriptor = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with lock_file(self.folder / ".lock"):
             left = list(self.folder.glob(".*.partial"))
             for partial in left:
                 destroy_file(partial)
             yield len(left)
-        finally:
-            os.close(descriptor)
 
 
 def _require_private(path: Path, status: os.stat_result, mode: str) -> None:
@@ -285,12 +256,6 @@ class _Chain(NamedTuple):
     statements: tuple[bytes, ...]
     trust: Trust
 
-    def keyid_at(self, sequence: int) -> str:
-        """Return the key whose signature counts for this sequence; the current one if none does."""
-        keys = self.trust.keys.items()
-        counts = [keyid for keyid, key in keys if key.first <= sequence <= key.last]
-        return counts[-1] if counts else self.trust.current
-
 
 class KeyRing:
     """The keys in the home of a ledger.
@@ -307,8 +272,8 @@ class KeyRing:
 
     Notes
     -----
-    Keys that will be destroyed are read anew at every use: none stays in this object. What stays
-    is the key of tags and the signing keys.
+    Keys that will be destroyed are read anew at every use. What stays in this object is the key of
+    tags and the signing keys.
     """
 
     def __init__(self, home: Path) -> None:
@@ -324,13 +289,7 @@ class KeyRing:
 
     @classmethod
     def create(cls, home: Path) -> Self:
-        """Make a new ring; one whose making was interrupted is completed.
-
-        Raises
-        ------
-        KeyFileError
-            If there is a complete ring.
-        """
+        """Make a new ring, or complete one whose making was interrupted; not a second one."""
         files, public = KeyFiles(home / "keys"), home / "public" / "keys"
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         files.create()
@@ -367,25 +326,15 @@ class KeyRing:
         If that key was revoked before the sequence, no key can sign the certificate any more, and
         the current one is returned: it can still speak of the certificate, as a purge does.
         """
-        return self.signer_for(self._chain().keyid_at(sequence))
+        trust = self._chain().trust
+        counts = [keyid for keyid, key in trust.keys.items() if key.first <= sequence <= key.last]
+        return self.signer_for(counts[-1] if counts else trust.current)
 
     def signer_for(self, keyid: str) -> Signer:
-        """Return the signing key of this name.
-
-        Raises
-        ------
-        KeyFileError
-            If it is missing or damaged.
-        """
+        """Return the signing key of this name, or raise `KeyFileError`."""
         if keyid not in self._signers:
-            if not re.fullmatch("[0-9a-f]{64}", keyid):
-                raise KeyFileError(f"{keyid!r} names no signing key")
             self._signers[keyid] = _read_signer(self._files, keyid)
         return self._signers[keyid]
-
-    def public_keys(self) -> dict[str, bytes]:
-        """Return all published public keys by keyid, in order of their introduction."""
-        return {keyid: key.public for keyid, key in self._chain().trust.keys.items()}
 
     def statements(self) -> list[bytes]:
         """Return the envelopes of rotations and revocations, in order."""
@@ -432,7 +381,7 @@ class KeyRing:
         """Return a key itself, for whoever may recompute what it gave."""
         return self._files.read(_required_id(key_id))
 
-    def cipher(self, key_id: str) -> "Cipher":
+    def cipher(self, key_id: str) -> Cipher:
         """Return what seals and unseals under a key, which is read once; keep it for a moment."""
         return Cipher(self.secret(key_id))
 
@@ -492,7 +441,9 @@ class KeyRing:
         with self._files.locked():
             chain = self._chain()
             old = self.signer_for(chain.trust.current)
-            self._erase_unpublished(chain)
+            for name in self._files.names("sign-"):  # that no statement came to name
+                if name.removeprefix("sign-") not in chain.trust.keys:
+                    destroy_file(self._files.path(name))
             new = _make_signer(self._files)
             predicate = {
                 "oldKey": old.keyid,
@@ -530,7 +481,15 @@ class KeyRing:
         paths = sorted(self._public.glob("[0-9][0-9][0-9][0-9].json"))
         with self._guard:
             if self._known is None or len(self._known.statements) != len(paths):
-                self._known = _read_chain(self._public, paths)
+                root = _read_root(self._public / "root.pub").hex()
+                statements = tuple(path.read_bytes() for path in paths)
+                try:
+                    trust = Trust.from_pinned(root, list(statements))
+                except ValueError as error:
+                    raise KeyFileError(
+                        f"the statements in {self._public} do not hold: {error}"
+                    ) from error
+                self._known = _Chain(root, statements, trust)
             return self._known
 
     def _settle(self) -> None:
@@ -571,11 +530,6 @@ class KeyRing:
         write_atomically(self._public / f"{number:04d}.json", [envelope])
         return envelope
 
-    def _erase_unpublished(self, chain: _Chain) -> None:
-        for name in self._files.names("sign-"):
-            if name.removeprefix("sign-") not in chain.trust.keys:
-                destroy_file(self._files.path(name))
-
 
 def _first_key(files: KeyFiles, public: Path) -> str:
     """Return the keyid of the first signing key; made and published unless that was done."""
@@ -601,16 +555,6 @@ def _read_signer(files: KeyFiles, keyid: str) -> Signer:
     if signer.keyid != keyid:
         raise KeyFileError(f"the key {files.path(f'sign-{keyid}')} is another one than its name")
     return signer
-
-
-def _read_chain(public: Path, paths: list[Path]) -> _Chain:
-    root = _read_root(public / "root.pub").hex()
-    statements = tuple(path.read_bytes() for path in paths)
-    try:
-        trust = Trust.from_pinned(root, list(statements))
-    except ValueError as error:
-        raise KeyFileError(f"the statements in {public} do not hold: {error}") from error
-    return _Chain(root, statements, trust)
 
 
 def _read_root(path: Path) -> bytes:

@@ -7,8 +7,10 @@ computations that the sender of the files chose.
 
 import copy
 import io
+import secrets
 import threading
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,14 +24,14 @@ from letheon.data import Ids, Rows, hold_table, hold_target, row_ids, table_leng
 from letheon.exceptions import CannotForgetError, LedgerError, LetheonError, NotFittedError
 from letheon.guarantee import MethodFacts
 from letheon.inner import fresh_copy
-from letheon.ledger.certificates.measures import test_metric
+from letheon.ledger.certificates.facts import Judged, test_metric
 from letheon.ledger.models.table_files import (
     Columns,
     NoTableReaderError,
     TableFileError,
+    memory_limit,
     read_table_file,
 )
-from letheon.ledger.models.versions import Judged, memory_limit
 from letheon.parallel import one_thread
 
 
@@ -118,15 +120,6 @@ class ModelFiles:
     max_memory: int | None = None
 
 
-@dataclass(frozen=True)
-class Upload:
-    """What came out of files: a model, its rows, and by what it is judged."""
-
-    examined: Examined
-    rows: Rows
-    judged: Judged | None
-
-
 def examine_model(model: Any, rows: Rows, trusted: tuple[str, ...] = ()) -> Examined:
     """Check that a fitted model belongs to its rows, and return what is registered of it.
 
@@ -146,13 +139,12 @@ def examine_model(model: Any, rows: Rows, trusted: tuple[str, ...] = ()) -> Exam
     state.require_trust(state.to_tree(plain), trusted)
     _require_rows(model, rows)
     seconds = _require_fit(model, rows) if facts.exact else None
-    return Examined(
-        content=state.encode(plain),
-        method=facts.method,
-        releases=str(model.guarantee_.releases),
-        seed=str(getattr(model, "seed_", "")),
-        retrain_seconds=seconds,
-    )
+    return _examined(model, state.encode(plain), seconds)
+
+
+def _examined(model: Any, content: bytes, seconds: float | None) -> Examined:
+    releases, seed = str(model.guarantee_.releases), str(getattr(model, "seed_", ""))
+    return Examined(content, require_kind(model).method, releases, seed, seconds)
 
 
 def judge(model: Any, test: Rows) -> Judged:
@@ -190,19 +182,13 @@ def _plain(model: Any) -> Any:
     chosen = vars(twin).get("random_state")
     if chosen is not None and not isinstance(chosen, int):
         twin.random_state = model.seed_
-    inner = [
-        name for name, value in twin.get_params(deep=True).items() if _is_generator(name, value)
-    ]
-    if inner:
-        raise LedgerError(
-            f"{inner[0]} is a generator, whose state nobody can re-derive; fit with a whole number"
-        )
+    for name, value in twin.get_params(deep=True).items():
+        is_seed = name.rpartition("__")[2] == "random_state"
+        if is_seed and value is not None and not isinstance(value, int | np.integer):
+            raise LedgerError(
+                f"{name} is a generator, whose state nobody can re-derive; fit with a whole number"
+            )
     return twin
-
-
-def _is_generator(name: str, value: Any) -> bool:
-    is_seed = name.rpartition("__")[2] == "random_state"
-    return is_seed and value is not None and not isinstance(value, int | np.integer)
 
 
 def _require_rows(model: Any, rows: Rows) -> None:
@@ -231,7 +217,7 @@ def _require_fit(model: Any, rows: Rows) -> float:
 
 def examine_files(
     files: ModelFiles, *, seconds: float, stop: threading.Event | None = None
-) -> Upload:
+) -> tuple[Examined, Rows, Judged | None]:
     """Read and examine a model and its rows in a sandboxed process.
 
     Parameters
@@ -261,29 +247,14 @@ def examine_files(
     )
     if "error" in answer:
         raise _error(answer["error"], answer["text"])
-    test, trained = answer["test"], answer["retrain_seconds"]
+    content, test, trained = answer["content"], answer["test"], answer["retrain_seconds"]
     # It decides how long later computations may take.
     elapsed = time.monotonic() - start
-    return Upload(
-        _describe(
-            answer["content"],
-            None if trained is None else min(float(trained), elapsed),
-            files.trusted,
-        ),
+    model = state.decode(content, trusted=files.trusted, max_memory=memory_limit(len(content)))
+    return (
+        _examined(model, content, None if trained is None else min(float(trained), elapsed)),
         _decode_rows(answer["rows"]),
         None if test is None else Judged(None, _decode_rows(test["rows"]), float(test["then"])),
-    )
-
-
-def _describe(content: bytes, retrain_seconds: float | None, trusted: tuple[str, ...]) -> Examined:
-    """Return what is registered of a model that a sandboxed process sent, as it is."""
-    model = state.decode(content, trusted=trusted, max_memory=memory_limit(len(content)))
-    return Examined(
-        content=content,
-        method=require_kind(model).method,
-        releases=str(model.guarantee_.releases),
-        seed=str(getattr(model, "seed_", "")),
-        retrain_seconds=retrain_seconds,
     )
 
 
@@ -296,47 +267,45 @@ def _decode_rows(data: bytes) -> Rows:
     return rows
 
 
-_KNOWN_ERRORS: dict[str, type[Exception]] = {
-    "TableFileError": TableFileError,
-    "NoTableReaderError": NoTableReaderError,
-    "TypeError": TypeError,
-    "ValueError": ValueError,
-}
-
-
 def _error(name: str, text: str) -> Exception:
-    kind = _KNOWN_ERRORS.get(name) or getattr(errors, str(name), None)
-    is_known = name in _KNOWN_ERRORS or (isinstance(kind, type) and issubclass(kind, LetheonError))
-    return kind(text) if is_known and kind is not None else LedgerError(text)
+    """Return the error that the sandboxed process named, if it is one that it may raise."""
+    known = (TableFileError, NoTableReaderError, TypeError, ValueError)
+    named = {kind.__name__: kind for kind in known}.get(name) or getattr(errors, str(name), None)
+    is_known = isinstance(named, type) and issubclass(named, (LetheonError, *known))
+    return named(text) if is_known and named is not None else LedgerError(text)
 
 
 def _examine_files(files: ModelFiles, _: Any) -> dict[str, Any]:
     """Do the work of `examine_files`, in the sandboxed process."""
     try:
-        return _examined_files(files)
+        with warnings.catch_warnings():
+            # What they say about the guarantee stands in the model's page.
+            warnings.simplefilter("ignore")
+            return _examined_files(files)
     except (LetheonError, TableFileError) as error:
         return {"error": type(error).__name__, "text": str(error)[:2000]}
 
 
 def _examined_files(files: ModelFiles) -> dict[str, Any]:
-    import warnings
-
     from letheon.persist import load
 
-    with warnings.catch_warnings():
-        # What they say about the guarantee stands in the model's page.
-        warnings.simplefilter("ignore")
-        model = load(io.BytesIO(files.model), trusted=files.trusted, max_memory=files.max_memory)
-        require_kind(model)
-        columns = Columns(
-            target=files.target,
-            ids=files.ids,
-            has_text_ids=model.ids_.dtype.kind != "i",
-            is_table=hasattr(model, "feature_names_in_"),
-        )
-        rows = held_rows(*_read(files.rows, columns))
-        examined = examine_model(model, rows, files.trusted)
-        test = None if files.test is None else _judged(model, files.test, columns)
+    model = load(io.BytesIO(files.model), trusted=files.trusted, max_memory=files.max_memory)
+    require_kind(model)
+    columns = Columns(
+        target=files.target,
+        ids=files.ids,
+        has_text_ids=model.ids_.dtype.kind != "i",
+        is_table=hasattr(model, "feature_names_in_"),
+    )
+    name, content = files.rows
+    rows = held_rows(*read_table_file(Path(name), columns, content=content))
+    examined = examine_model(model, rows, files.trusted)
+    test = None
+    if files.test is not None:
+        name, content = files.test
+        X, y, ids = read_table_file(Path(name), columns, content=content)
+        judged = judge(model, held_rows(X, y, stranger_ids(len(y)) if ids is None else ids))
+        test = {"rows": state.encode(judged.test), "then": judged.then}
     return {
         "content": examined.content,
         "retrain_seconds": examined.retrain_seconds,
@@ -345,19 +314,6 @@ def _examined_files(files: ModelFiles) -> dict[str, Any]:
     }
 
 
-def _read(file: tuple[str, bytes], columns: Columns) -> tuple[Any, Any, Any]:
-    name, content = file
-    return read_table_file(Path(name), columns, content=content)
-
-
-def _judged(model: Any, file: tuple[str, bytes], columns: Columns) -> dict[str, Any]:
-    X, y, ids = _read(file, columns)
-    judged = judge(model, held_rows(X, y, stranger_ids(len(y)) if ids is None else ids))
-    return {"rows": state.encode(judged.test), "then": judged.then}
-
-
 def stranger_ids(count: int) -> list[str]:
     """Return ids for rows of people who are not known: names that nobody else has."""
-    import secrets
-
     return [f"test-row:{secrets.token_hex(8)}" for _ in range(count)]

@@ -1,11 +1,11 @@
 """`Ledger.models`: registered models, their versions, and what is known about them."""
 
-import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,19 +14,19 @@ from sqlalchemy import Connection, Row, Select, func, select
 from letheon.data import IdIndex, Ids, as_ids
 from letheon.exceptions import LedgerMissingError
 from letheon.ledger.certificates.claims import claim_of, guarantee_section, published_account
+from letheon.ledger.certificates.statement import released
 from letheon.ledger.core import Core
 from letheon.ledger.leases import owner_name
 from letheon.ledger.models.examine import ModelFiles, examine_files, examine_model, held_rows
-from letheon.ledger.models.reader import Reader
 from letheon.ledger.models.register import (
-    Registration,
-    class_names,
+    define_model,
     judged_by,
     register_fitted,
     register_trained,
 )
 from letheon.ledger.models.versions import (
     ModelRow,
+    Reader,
     VersionRow,
     find_model,
     head_of,
@@ -36,41 +36,38 @@ from letheon.ledger.models.versions import (
     read_judged,
     read_model,
 )
-from letheon.ledger.purge.markers import is_distinctive_id
+from letheon.ledger.purge.scan import is_distinctive_id
 from letheon.ledger.purge.stores import list_stores, warn_of_gaps
 from letheon.ledger.requests.people import person_tags
 from letheon.ledger.schemas import Model, Storage, Version, Watch, moment
 from letheon.ledger.tables import batches, blocked, certificates, heads, models, versions
 from letheon.ledger.worker.compute import computing
-from letheon.ledger.worker.worker import Step, retrain
 from letheon.verifier import parse_strict
 
+if TYPE_CHECKING:
+    from letheon.ledger.worker.worker import Step
+
+_T = TypeVar("_T")
 _MOST_KNOWN = 256
 # Seconds for which the people of a model are remembered.
 _LOOK_AGAIN = 5.0
-_UNKNOWN = "unknown"
-# By the address of the model: what it claims of its next removal.
-_claims: dict[str, dict[str, Any]] = {}
-# By the address of the encrypted monitor: the same bytes tolerate the same.
-_watches: dict[str, Watch | None] = {}
+# By the address of a blob: what a model claims of its next removal, what a monitor tolerates.
+_known: dict[str, Any] = {}
 
 # Without the facts: to parse them costs more than all the rest.
-_VERSION = tuple(
-    versions.c[name]
-    for name in (
-        "number",
-        "sequence",
-        "model_blob",
-        "live",
-        "published_at",
-        "certified_at",
-        "purged_at",
-    )
-)
-_MODEL = tuple(
-    models.c[name]
-    for name in ("name", "tenant", "dataset", "method", "releases", "slots", "created_at")
-)
+_TIMES = ("published_at", "certified_at", "purged_at")
+_VERSION = [versions.c[name] for name in ("number", "sequence", "model_blob", "live", *_TIMES)]
+_MODEL_COLUMNS = ("name", "tenant", "dataset", "method", "releases", "slots", "created_at")
+_MODEL = [models.c[name] for name in _MODEL_COLUMNS]
+
+
+class _People(NamedTuple):
+    """Whose rows are in a version, by the address of its ids, and until when that is believed."""
+
+    address: str
+    ids: Ids
+    places: IdIndex
+    until: float = 0.0
 
 
 class Models:
@@ -85,8 +82,7 @@ class Models:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._rows: dict[tuple[str, str], ModelRow] = {}
-        self._people: dict[int, tuple[float, IdIndex]] = {}
-        self._read: dict[int, tuple[str, IdIndex, Ids]] = {}
+        self._people: dict[int, _People] = {}
 
     def register(
         self,
@@ -141,18 +137,11 @@ class Models:
         """
         rows = held_rows(X, y, ids, row_params)
         judged = judged_by(model, test, monitor)
-        registration = Registration(
-            name=name,
-            tenant=tenant,
-            dataset=dataset,
-            preprocessing=preprocessing,
-            releases=releases,
-            trusted=class_names(trusted),
+        row = define_model(
+            name, tenant, dataset, releases, preprocessing=preprocessing, trusted=trusted
         )
-        examined = examine_model(model, rows, registration.trusted)
-        return self._registered(
-            register_fitted(self._core, examined, rows, registration, judged=judged)
-        )
+        examined = examine_model(model, rows, row.trusted)
+        return self._registered(register_fitted(self._core, examined, rows, row, judged))
 
     def register_files(
         self,
@@ -189,20 +178,10 @@ class Models:
         SandboxError
             They took too long or too much memory, or the process failed otherwise.
         """
-        upload = examine_files(files, seconds=seconds, stop=stop)
-        registration = Registration(
-            name=name,
-            tenant=tenant,
-            dataset=dataset,
-            releases=releases,
-            trusted=files.trusted,
-            origin="own" if files.trusted else "outside",
-        )
-        return self._registered(
-            register_fitted(
-                self._core, upload.examined, upload.rows, registration, judged=upload.judged
-            )
-        )
+        examined, rows, judged = examine_files(files, seconds=seconds, stop=stop)
+        origin: Literal["own", "outside"] = "own" if files.trusted else "outside"
+        row = define_model(name, tenant, dataset, releases, trusted=files.trusted, origin=origin)
+        return self._registered(register_fitted(self._core, examined, rows, row, judged))
 
     def train(
         self,
@@ -234,17 +213,10 @@ class Models:
             See `register`.
         """
         rows = held_rows(X, y, ids, row_params)
-        registration = Registration(
-            name=name,
-            tenant=tenant,
-            dataset=dataset,
-            preprocessing=preprocessing,
-            releases=releases,
-            trusted=class_names(trusted),
+        row = define_model(
+            name, tenant, dataset, releases, preprocessing=preprocessing, trusted=trusted
         )
-        return self._registered(
-            register_trained(self._core, estimator, rows, registration, test=test)
-        )
+        return self._registered(register_trained(self._core, estimator, rows, row, test))
 
     def without_blocked(
         self, X: Any, y: Any, ids: Any, *, tenant: str = "default"
@@ -264,8 +236,10 @@ class Models:
         tenant: str = "default",
         apart: bool = False,
         stop: threading.Event | None = None,
-    ) -> tuple[Step, ...]:
+    ) -> "tuple[Step, ...]":
         """Train a model afresh, with everything queued for it; a certified batch of its own."""
+        from letheon.ledger.worker.worker import retrain
+
         work = computing(apart=apart, stop=stop)
         return tuple(retrain(self._core, owner_name(), work, self.row(model, tenant)))
 
@@ -302,12 +276,12 @@ class Models:
     ) -> tuple[Version, ...]:
         """Return the versions of a model after a number, oldest first, at most `limit`."""
         with self._core.database.reading() as conn:
-            row = find_model(conn, model, tenant)
-            query = select(*_VERSION).where(versions.c.model_id == row.id)
+            model_id = find_model(conn, model, tenant).id
+            query = select(*_VERSION).where(versions.c.model_id == model_id)
             if after is not None:
                 query = query.where(versions.c.number > after)
             rows = conn.execute(query.order_by(versions.c.number).limit(limit))
-            return tuple(_version(one) for one in rows)
+            return tuple(_version(row) for row in rows)
 
     def history(
         self,
@@ -323,19 +297,19 @@ class Models:
         Only those below the number `before`, or only these `numbers`; at most `limit`.
         """
         with self._core.database.reading() as conn:
-            row = find_model(conn, model, tenant)
+            model_row = find_model(conn, model, tenant)
             query = (
                 select(versions, batches.c.kind, certificates.c.id.label("certificate_id"))
                 .outerjoin(batches, batches.c.id == versions.c.batch_id)
                 .outerjoin(certificates, certificates.c.version_id == versions.c.id)
-                .where(versions.c.model_id == row.id)
+                .where(versions.c.model_id == model_row.id)
             )
             if before is not None:
                 query = query.where(versions.c.number < before)
             if numbers is not None:
                 query = query.where(versions.c.number.in_(numbers))
             rows = conn.execute(query.order_by(versions.c.number.desc()).limit(limit)).all()
-        return tuple(_full_version(row, one) for one in rows)
+        return tuple(_full_version(model_row, row) for row in rows)
 
     def version_facts(self, model: str, number: int, *, tenant: str = "default") -> dict[str, Any]:
         """Return what was found out about a version: what its certificate says, or will say.
@@ -368,7 +342,7 @@ class Models:
                 versions.c.number <= last,
                 versions.c.sequence.is_not(None),
             )
-            return tuple(int(one) for one in conn.scalars(query.order_by(versions.c.number)))
+            return tuple(map(int, conn.scalars(query.order_by(versions.c.number))))
 
     def claims(self, model: str, *, tenant: str = "default") -> dict[str, Any]:
         """Return what the model that is served claims about its next removal.
@@ -399,9 +373,12 @@ class Models:
                 (versions.c.model_id == row.id) & fresh
             )
             rows = conn.execute(query.order_by(versions.c.number.desc()).limit(newest)).all()
-        return tuple(
-            (at, _spent(parse_strict(text.encode())["certificate"])) for at, text in rows[::-1]
-        )
+        spent = []
+        for at, text in rows[::-1]:
+            facts = parse_strict(text.encode())["certificate"]
+            account = {} if facts is None else facts["guarantee"]["accounting"]
+            spent.append((at, float(account.get("spent", 0))))
+        return tuple(spent)
 
     def run_facts(self, model: str, *, tenant: str = "default") -> dict[str, Any]:
         """Return what goes on from version to version: retrains, their time, training seeds."""
@@ -425,7 +402,7 @@ class Models:
         """Return whose rows are in the version that is served, one id per row."""
         row = self.row(model, tenant)
         self.ids_index(row)
-        return self._read[row.id][2]
+        return self._people[row.id].ids
 
     def count_rows(self, ids: Iterable[int | str], model: str, *, tenant: str = "default") -> int:
         """Return how many rows people own in the version that is served; ids may repeat."""
@@ -450,20 +427,18 @@ class Models:
         People only leave. Of a person who left since, the ledger knows that they had asked, so a
         look that is a little old accepts no request wrongly.
         """
-        now = time.monotonic()
-        known = self._people.get(row.id)
-        if known is not None and now < known[0]:
-            return known[1]
-        people = read_head(self._core, row, lambda head: self._index_of(row, head))
-        self._people[row.id] = now + _LOOK_AGAIN, people
-        return people
+        now, known = time.monotonic(), self._people.get(row.id)
+        if known is None or now >= known.until:
+            head_people = partial(self._read_people, row, known)
+            known = read_head(self._core, row, head_people)._replace(until=now + _LOOK_AGAIN)
+            self._people[row.id] = known
+        return known.places
 
-    def _index_of(self, row: ModelRow, head: VersionRow) -> IdIndex:
-        known = self._read.get(row.id)
-        if known is None or known[0] != head.ids_blob:
-            ids = read_ids(self._core, row, head)
-            known = self._read[row.id] = head.ids_blob, IdIndex(ids), ids
-        return known[1]
+    def _read_people(self, row: ModelRow, known: _People | None, head: VersionRow) -> _People:
+        if known is not None and known.address == head.ids_blob:
+            return known
+        ids = read_ids(self._core, row, head)
+        return _People(head.ids_blob, ids, IdIndex(ids))
 
     def _registered(self, model_id: int) -> Model:
         """Return a model just registered; warn of stores that cannot be searched for its ids."""
@@ -490,35 +465,28 @@ def _get_model(conn: Connection, model_id: int) -> Model:
 
 
 def _model(row: Row[Any]) -> Model:
-    return Model(
-        name=row.name,
-        tenant=row.tenant,
-        dataset=row.dataset,
-        method=row.method,
-        releases=row.releases,
-        n_rows=row.live,
-        slots=row.slots,
-        head=_version(row),
-        registered_at=moment(row.created_at),
-    )
+    values = {name: getattr(row, name) for name in _MODEL_COLUMNS[:-1]}
+    registered_at = moment(row.created_at)
+    return Model(**values, n_rows=row.live, head=_version(row), registered_at=registered_at)
 
 
 def _version(row: Row[Any], **more: Any) -> Version:
-    return Version(
-        number=row.number,
-        sequence=row.sequence,
-        address=row.model_blob,
-        live=row.live,
-        published_at=moment(row.published_at),
-        certified_at=moment(row.certified_at),
-        purged_at=moment(row.purged_at),
-        **more,
-    )
+    values = {name: getattr(row, name) for name in ("number", "sequence", "live")}
+    times = {name: moment(getattr(row, name)) for name in _TIMES}
+    return Version(address=row.model_blob, **values, **times, **more)
 
 
 def _full_version(model: ModelRow, row: Row[Any]) -> Version:
+    """Return a version with its facts as a certificate shows them, and a coarse account."""
     stored = parse_strict(row.facts.encode())
     facts = stored["certificate"]
+    if facts is not None:
+        guarantee = facts["guarantee"]
+        shown = {
+            "releases": released(model, row.kind, guarantee["releases"]),
+            "accounting": published_account(guarantee["accounting"]),
+        }
+        facts = facts | {"guarantee": guarantee | shown}
     return _version(
         row,
         kind=row.kind or "registration",
@@ -526,64 +494,49 @@ def _full_version(model: ModelRow, row: Row[Any]) -> Version:
         certificate_id=row.certificate_id,
         n_erased=0 if facts is None else int(facts["rows"]),
         seconds=float(stored["run"]["seconds"]),
-        facts=None if facts is None else _published(facts, model, row.kind),
+        facts=facts,
     )
 
 
-def _published(facts: dict[str, Any], model: ModelRow, kind: str) -> dict[str, Any]:
-    """Return facts as a certificate shows them: the operator's releases, a coarse account."""
-    guarantee = facts["guarantee"]
-    keeps = kind == "retrain" and model.releases == "every-version"
-    shown = guarantee | {
-        "releases": guarantee["releases"] if keeps else model.releases,
-        "accounting": published_account(guarantee["accounting"]),
-    }
-    return facts | {"guarantee": shown}
-
-
 def _head_claims(core: Core, row: ModelRow, head: VersionRow) -> dict[str, Any]:
-    section = _claims.get(head.model_blob)
-    if section is None:
+    n_removed = head.run["rows_since_retrain"]
+
+    def read_section() -> dict[str, Any]:
         claim = claim_of(read_model(core, row, head), "erase")
-        section = guarantee_section(claim, since_retrain=head.run["rows_since_retrain"])
-        _remember(_claims, head.model_blob, section)
+        return guarantee_section(claim, since_retrain=n_removed)
+
+    section = _remember(head.model_blob, read_section)
     account = published_account(section["accounting"])
-    if "spent" in account and head.run["rows_since_retrain"] == 0:
+    if "spent" in account and n_removed == 0:
         account["spent"] = "0"  # no person left, so there is none to be told apart
     return section | {"releases": row.releases, "accounting": account}
 
 
 def _head_watch(core: Core, row: ModelRow, head: VersionRow) -> Watch | None:
-    address = head.monitor_blob
-    if address is None:
-        return None
-    known = _watches.get(address, _UNKNOWN)
-    if not isinstance(known, str):
-        return known
-    from letheon.ledger.models.monitoring import unpack_watch
+    def read_watch() -> Watch | None:
+        from letheon.ledger.models.monitoring import unpack_watch
 
-    judged = read_judged(core, row, head)
-    packed = None if judged is None else judged.monitor
-    watch = None if packed is None else unpack_watch(packed, row.trusted)
-    _remember(_watches, address, watch)
-    return watch
+        judged = read_judged(core, row, head)
+        packed = None if judged is None else judged.monitor
+        return None if packed is None else unpack_watch(packed, row.trusted)
+
+    return None if head.monitor_blob is None else _remember(head.monitor_blob, read_watch)
 
 
-def _remember(known: dict[str, Any], key: str, value: Any) -> None:
+def _remember(address: str, read: Callable[[], _T]) -> _T:
+    """Return what follows from a blob; the same bytes always say the same."""
+    if address in (known := _known):
+        value: _T = known[address]
+        return value
     if len(known) >= _MOST_KNOWN:
         known.clear()
-    known[key] = value
-
-
-def _spent(facts: dict[str, Any] | None) -> float:
-    return 0.0 if facts is None else float(facts["guarantee"]["accounting"].get("spent", 0))
+    known[address] = value = read()
+    return value
 
 
 def _sizes(folder: Path) -> Iterator[int]:
-    if folder.is_dir():
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                yield from file_size(Path(entry.path))
+    for path in folder.iterdir() if folder.is_dir() else ():
+        yield from file_size(path)
 
 
 def file_size(path: Path) -> Iterator[int]:

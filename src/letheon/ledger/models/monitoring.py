@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from letheon import state
-from letheon.data import Ids, Rows, as_ids
+from letheon.data import Rows, as_ids
 from letheon.exceptions import CorruptFileError, NewerFormatError
 from letheon.ledger.schemas import Watch
 from letheon.monitor import (
@@ -58,9 +58,10 @@ def pack(monitor: Monitor) -> bytes:
         )
     rows = {"test": monitor._panel.rows, "training": monitor._rows, "forgotten": None}
     record = record_of(monitor) | {"on_breach": "advise"}
-    return state.encode(
-        {"format": FORMAT, "record": record, "rows": rows, "metric": _own_metric(monitor)}
-    )
+    judge = monitor._judge
+    # Only a metric of the caller's own is kept.
+    metric = None if judge == judge_for(monitor.model, None) else judge.metric
+    return state.encode({"format": FORMAT, "record": record, "rows": rows, "metric": metric})
 
 
 def unpack(data: bytes, model: Any, *, trusted: Iterable[Any] = ()) -> Monitor:
@@ -125,7 +126,9 @@ def after_retrain(
     Whoever is among the monitor's people and not in the rows leaves it with this retrain.
     """
     held = as_ids(monitor.model.ids_) if monitor._rows is None else monitor._rows.ids
-    return monitor.adopt(model, _missing(held, rows.ids), seconds=seconds)
+    people = held.distinct()
+    gone = people.take(np.flatnonzero(~rows.index.find(people).found))
+    return monitor.adopt(model, gone.to_array(), seconds=seconds)
 
 
 def policy_digest(monitor: Monitor) -> str:
@@ -142,20 +145,6 @@ def policy_digest(monitor: Monitor) -> str:
     }
     text = json.dumps(policy, sort_keys=True, separators=(",", ":"), default=_plain)
     return hashlib.sha256(_DOMAIN + text.encode()).hexdigest()
-
-
-def _own_metric(monitor: Monitor) -> Any:
-    """Return the metric that the caller gave, None for those of the house."""
-    judge = monitor._judge
-    return None if judge == judge_for(monitor.model, None) else judge.metric
-
-
-def _missing(held: Ids, left: Ids) -> Any:
-    """Return the ids of people who are held and not left."""
-    people = held.distinct()
-    stay = {*left.to_list()}
-    places = [place for place, who in enumerate(people.to_list()) if who not in stay]
-    return people.take(np.asarray(places, np.int64)).to_array()
 
 
 def _plain(value: Any) -> Any:

@@ -91,10 +91,15 @@ def _read_from(path: Path) -> Iterator[None]:
         raise TableFileError(text) from error
 
 
+def memory_limit(n_bytes: int) -> int:
+    """Return the memory that bytes from elsewhere may take when they are unpacked."""
+    return _MOST_UNPACKED + _MOST_PER_BYTE * n_bytes
+
+
 def _require_moderate(path: Path, source: Source, n_bytes: int, instead: str) -> None:
     """Refuse a file that unpacks to far more than its size: a few bytes may stand for gigabytes."""
     size = source.getbuffer().nbytes if isinstance(source, io.BytesIO) else source.stat().st_size
-    limit = _MOST_UNPACKED + _MOST_PER_BYTE * size
+    limit = memory_limit(size)
     if n_bytes > limit:
         raise TableFileError(
             f"{path.name} unpacks to {n_bytes:,} bytes, more than the limit of {limit:,}; {instead}"
@@ -114,17 +119,16 @@ def _from_arrays(path: Path, source: Source) -> tuple[Any, Any, Any]:
 
 def _table(path: Path, source: Source, columns: Columns) -> Any:
     texts = {columns.ids} if columns.ids is not None and columns.has_text_ids else set()
+    if path.suffix == ".parquet":
+        check_parquet(path, source)
     try:
         import pandas as pd
     except ModuleNotFoundError:
-        return _polars_table(path, source, texts)
-    if path.suffix == ".parquet":
-        check_parquet(path, source)
-        return pd.read_parquet(source)
-    return pd.read_csv(source, dtype=dict.fromkeys(texts, str))
-
-
-def _polars_table(path: Path, source: Source, texts: set[str]) -> Any:
+        pass
+    else:
+        if path.suffix == ".parquet":
+            return pd.read_parquet(source)
+        return pd.read_csv(source, dtype=dict.fromkeys(texts, str))
     try:
         import polars as pl
     except ModuleNotFoundError as error:
@@ -133,7 +137,6 @@ def _polars_table(path: Path, source: Source, texts: set[str]) -> Any:
             "the arrays X, y and ids"
         ) from error
     if path.suffix == ".parquet":
-        check_parquet(path, source)
         return pl.read_parquet(source)
     return pl.read_csv(source, schema_overrides=dict.fromkeys(texts, pl.String))
 

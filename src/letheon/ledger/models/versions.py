@@ -1,34 +1,63 @@
-"""Versions of a model: what the database says about them, and what their blobs hold."""
+"""Versions of a model: what the database says, what their blobs hold, and who reads them.
 
+Whoever reads the model that is served gets a published one, never one half-way.
+"""
+
+import secrets
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-from sqlalchemy import Connection, CursorResult, select
+from sqlalchemy import (
+    Connection,
+    CursorResult,
+    delete,
+    exists,
+    func,
+    insert,
+    select,
+    update,
+)
 
 from letheon import state
 from letheon.data import Ids, Rows, as_ids
 from letheon.exceptions import (
     CorruptFileError,
     KeyFileError,
+    LedgerError,
     LedgerMissingError,
     UnknownModelError,
 )
-from letheon.ledger.core import Core
+from letheon.ledger.certificates.facts import Judged
+from letheon.ledger.core import Core, point
 from letheon.ledger.db.events import require_agreement
-from letheon.ledger.keys.keyring import KeyRing
-from letheon.ledger.tables import heads, models, versions
+from letheon.ledger.models.commitment import Vault
+from letheon.ledger.models.table_files import memory_limit
+from letheon.ledger.tables import heads, models, pins, purge_steps, versions
 from letheon.verifier import parse_strict
 
+# Name of the step of a purge after which the version before cannot be pinned any more.
+DRAINED = "pins"
+# No pin is longer, unless the policy says so; clocks may differ by as much as events tolerate.
+LONGEST_SECONDS = 600
+_TOLERATED_SECONDS = 300
+_TRIES = 5
+_BLOBS = ("model_blob", "rows_blob", "ids_blob", "vault_blob", "monitor_blob")
+# A version may be purged while it is read; then there is a newer one.
+_UNREADABLE = (LedgerMissingError, CorruptFileError, KeyFileError)
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
 class ModelRow:
-    """A registered model, as its row in the database has it."""
+    """A registered model, as its row in the database has it.
+
+    `origin` is "own" for a model that the operator brought as an object or with classes of their
+    own, and "outside" for one that came as a file: that one is computed in a sandbox only.
+    """
 
     id: int
     tenant: str
@@ -82,54 +111,21 @@ class VersionRow:
     @property
     def blobs(self) -> tuple[str, ...]:
         """Addresses of all blobs of this version."""
-        found = (self.model_blob, self.rows_blob, self.ids_blob, self.vault_blob)
-        return found if self.monitor_blob is None else (*found, self.monitor_blob)
+        return tuple(address for name in _BLOBS if (address := getattr(self, name)) is not None)
 
 
-class Vault(NamedTuple):
-    """Slot, salt and place of every row, in held order.
-
-    The place is the row's position at registration, kept for its life: places rise strictly, so
-    that nobody can bring the rows that remain into another order. The ranks of its cells in
-    columns of ordered categories are kept alike: ranks close up when a category leaves.
-    """
-
-    slots: NDArray[np.int64]
-    salts: NDArray[np.uint8]
-    places: NDArray[np.int64]
-    ranks: NDArray[np.int64]
-
-    def take(self, positions: NDArray[np.int64]) -> "Vault":
-        """Return what belongs to the rows at these positions."""
-        return Vault(
-            slots=self.slots[positions],
-            salts=self.salts[positions],
-            places=self.places[positions],
-            ranks=self.ranks[positions],
-        )
-
-
-class Judged(NamedTuple):
-    """What a version is judged by: a packed monitor, or test rows and the last retrained figure."""
-
-    monitor: bytes | None
-    test: Rows | None
-    then: float
-
-
-def model_row(row: Mapping[str, Any]) -> ModelRow:
-    """Return a model from its columns."""
+def _model_row(row: Mapping[Any, Any]) -> ModelRow:
     return ModelRow(**{**row, "trusted": tuple(filter(None, row["trusted"].split(",")))})
 
 
-def _version_row(row: Mapping[str, Any]) -> VersionRow:
+def _version_row(row: Mapping[Any, Any]) -> VersionRow:
     return VersionRow(**{**row, "facts": parse_strict(row["facts"].encode())})
 
 
 def find_model(conn: Connection, name: str, tenant: str) -> ModelRow:
     """Return the model of this name, or raise `UnknownModelError`.
 
-    The text is the same whether another tenant has one of that name or nobody.
+    The text is the same whether another tenant has a model of that name or none has.
     """
     wanted = (models.c.tenant == tenant) & (models.c.name == name)
     row = conn.execute(select(models).where(wanted)).mappings().one_or_none()
@@ -138,7 +134,7 @@ def find_model(conn: Connection, name: str, tenant: str) -> ModelRow:
             f"no model {name!r} is registered for tenant {tenant!r}; `letheon model list` shows "
             "those that are"
         )
-    return model_row(dict(row))
+    return _model_row(row)
 
 
 def list_models(conn: Connection, tenant: str | None = None) -> list[ModelRow]:
@@ -146,19 +142,18 @@ def list_models(conn: Connection, tenant: str | None = None) -> list[ModelRow]:
     query = select(models).order_by(models.c.id)
     if tenant is not None:
         query = query.where(models.c.tenant == tenant)
-    return [model_row(dict(row)) for row in conn.execute(query).mappings()]
+    return [_model_row(row) for row in conn.execute(query).mappings()]
 
 
 def model_of(conn: Connection, model_id: int) -> ModelRow:
     """Return the model with this key."""
-    row = conn.execute(select(models).where(models.c.id == model_id)).mappings().one()
-    return model_row(dict(row))
+    return _model_row(conn.execute(select(models).where(models.c.id == model_id)).mappings().one())
 
 
 def version_of(conn: Connection, version_id: int) -> VersionRow:
     """Return the version with this key."""
-    row = conn.execute(select(versions).where(versions.c.id == version_id)).mappings().one()
-    return _version_row(dict(row))
+    query = select(versions).where(versions.c.id == version_id)
+    return _version_row(conn.execute(query).mappings().one())
 
 
 def versions_of(
@@ -179,18 +174,14 @@ def versions_of(
         query = query.where(versions.c.purged_at.is_(None))
     if after is not None:
         query = query.where(versions.c.sequence > after)
-    found = conn.execute(query.order_by(versions.c.number.desc()).limit(newest)).mappings()
-    return [_version_row(dict(row)) for row in found][::-1]
+    rows = conn.execute(query.order_by(versions.c.number.desc()).limit(newest)).mappings()
+    return [_version_row(row) for row in rows][::-1]
 
 
 def head_of(conn: Connection, model_id: int) -> VersionRow:
     """Return the version that readers see."""
-    wanted = (
-        select(versions)
-        .join(heads, heads.c.version_id == versions.c.id)
-        .where(heads.c.model_id == model_id)
-    )
-    return _version_row(dict(conn.execute(wanted).mappings().one()))
+    query = select(versions).join(heads, heads.c.version_id == versions.c.id)
+    return _version_row(conn.execute(query.where(heads.c.model_id == model_id)).mappings().one())
 
 
 def new_key_of(result: CursorResult[Any]) -> int:
@@ -205,22 +196,63 @@ def new_key_of(result: CursorResult[Any]) -> int:
 class BlobSealer:
     """Seals one kind of blob of one version; it cannot be taken for another one."""
 
-    keys: KeyRing
+    core: Core
     key: str
     context: bytes
 
     def seal(self, data: bytes) -> bytes:
         """Return the sealed bytes."""
-        return self.keys.seal(self.key, data, self.context)
+        return self.core.keys.seal(self.key, data, self.context)
 
     def unseal(self, data: bytes) -> bytes:
         """Return the plain bytes, or raise `CorruptFileError`."""
-        return self.keys.unseal(self.key, data, self.context)
+        return self.core.keys.unseal(self.key, data, self.context)
 
 
 def sealer(core: Core, model: ModelRow, epoch_key: str, what: str) -> BlobSealer:
     """Return what seals the blobs "model", "rows", "ids", "vault" or "monitor" of a version."""
-    return BlobSealer(core.keys, epoch_key, f"letheon/{what}/v1/{model.folder}".encode())
+    return BlobSealer(core, epoch_key, f"letheon/{what}/v1/{model.folder}".encode())
+
+
+def write_blobs(
+    core: Core, model: ModelRow, content: bytes, rows: Rows, vault: Vault, judged: Judged | None
+) -> dict[str, str | None]:
+    """Write the blobs of a version: all are on the disk when this returns.
+
+    Returns
+    -------
+    dict
+        Columns of the version's row: the addresses, and `epoch_key`, which all are sealed with.
+    """
+    key = core.keys.new_key("epoch", label=model.folder)
+    point("compute.key-written")
+
+    def put(what: str, content: bytes) -> str:
+        return core.blobs(model.folder).put(content, sealer(core, model, key, what))
+
+    try:
+        return {
+            "model_blob": put("model", content),
+            "rows_blob": put("rows", state.encode(rows)),
+            "ids_blob": put("ids", state.encode(rows.ids.to_array())),
+            "vault_blob": put("vault", state.encode(vault._asdict())),
+            "monitor_blob": (
+                None if judged is None else put("monitor", state.encode(judged._asdict()))
+            ),
+            "epoch_key": key,
+        }
+    except BaseException:
+        # What was written is unreadable without it, and is swept by the next worker.
+        core.keys.destroy(key)
+        raise
+
+
+def destroy_blobs(core: Core, model: ModelRow, written: Mapping[str, str | None]) -> None:
+    """Destroy the blobs of a version that was not published, and their key."""
+    core.keys.destroy(str(written["epoch_key"]))
+    for name in _BLOBS:
+        if (address := written[name]) is not None:
+            core.blobs(model.folder).destroy(address)
 
 
 def content_of(core: Core, model: ModelRow, version: VersionRow, what: str) -> bytes:
@@ -242,11 +274,6 @@ def read_model(core: Core, model: ModelRow, version: VersionRow, *, trusted: Any
     return state.decode(content, trusted=(*model.trusted, *trusted), max_memory=limit)
 
 
-def memory_limit(n_bytes: int) -> int:
-    """Return the memory that bytes from a sandboxed process may take where keys are at hand."""
-    return (256 << 20) + 32 * n_bytes
-
-
 def read_head(core: Core, model: ModelRow, read: Callable[[VersionRow], _T]) -> _T:
     """Read something of the version that is served.
 
@@ -257,7 +284,7 @@ def read_head(core: Core, model: ModelRow, read: Callable[[VersionRow], _T]) -> 
             head = head_of(conn, model.id)
         try:
             return read(head)
-        except (LedgerMissingError, CorruptFileError, KeyFileError):
+        except _UNREADABLE:
             with core.database.reading() as conn:
                 is_same = head_of(conn, model.id).id == head.id
             if is_same:
@@ -293,6 +320,189 @@ def read_judged(core: Core, model: ModelRow, version: VersionRow) -> Judged | No
     return Judged(**_decode_own(core, model, version, "monitor"))
 
 
+def signed_path(core: Core, kind: str, number: int) -> Path:
+    """Return where one of the "certificates", "purges" or "checkpoints" lies."""
+    name = f"{number:012d}.txt" if kind == "checkpoints" else f"{number:06d}.json"
+    return core.place(kind) / name
+
+
 def proof_path(core: Core, model: ModelRow, digest: str) -> Path:
     """Return where the transition proof with this SHA-256 lies."""
     return core.place("proofs") / model.folder / f"{digest}.json"
+
+
+def pin_version(core: Core, owner: str, version_id: int, seconds: int) -> str:
+    """Keep a version from being purged for some seconds and return the name of the pin.
+
+    Raises
+    ------
+    LedgerMissingError
+        The version is being purged, or was; load the head instead.
+    """
+    pin_id = secrets.token_hex(16)
+    values = {"id": pin_id, "version_id": version_id, "owner": owner}
+
+    def work(conn: Connection) -> None:
+        if _is_leaving(conn, version_id):
+            raise LedgerMissingError(
+                "this version of the model is being purged; load the head of the model again"
+            )
+        conn.execute(insert(pins).values(values | {"until": _pinned_until(core, seconds)}))
+
+    core.database.run(work)
+    return pin_id
+
+
+def renew_pin(core: Core, pin_id: str, seconds: int) -> None:
+    """Hold the same version for some seconds from now, even if the pin had run out.
+
+    Raises
+    ------
+    LedgerMissingError
+        The pin had run out and its version was purged since; load the head instead.
+    """
+    change = update(pins).where(pins.c.id == pin_id).values(until=_pinned_until(core, seconds))
+    if core.database.run(lambda conn: conn.execute(change).rowcount) == 0:
+        raise LedgerMissingError("this pin ran out; load the head of the model again")
+
+
+def release_pin(core: Core, pin_id: str) -> None:
+    """Let a version go; a pin that ran out is no error."""
+    core.database.run(lambda conn: conn.execute(delete(pins).where(pins.c.id == pin_id)))
+
+
+def _pinned_until(core: Core, seconds: int) -> int:
+    longest = _longest_pin(core)
+    if seconds > longest:
+        raise ValueError(f"seconds={seconds} is more than {longest}; renew the pin instead")
+    return core.clock() + seconds
+
+
+def _longest_pin(core: Core) -> int:
+    return max(core.settings.policy.pin_seconds, LONGEST_SECONDS)
+
+
+def _is_leaving(conn: Connection, version_id: int) -> bool:
+    """Whether a purge has begun to destroy a version; holds the version till the commit."""
+    held = select(versions.c.purged_at).where(versions.c.id == version_id).with_for_update()
+    if conn.execute(held).one().purged_at is not None:
+        return True
+    drained = (
+        (versions.c.parent_id == version_id)
+        & (purge_steps.c.batch_id == versions.c.batch_id)
+        & (purge_steps.c.step == DRAINED)
+    )
+    return bool(conn.scalar(select(exists().where(drained))))
+
+
+def count_pins(core: Core, conn: Connection, version_id: int) -> int:
+    """Return how many pins hold a version; those that ran out are removed.
+
+    So is one that would end later than any pin made now: the clock of its reader was ahead, and
+    must not hold a version up for as long. The version's row stays locked until the commit, so that
+    nobody pins it in between.
+    """
+    now = core.clock()
+    latest = now + _longest_pin(core) + _TOLERATED_SECONDS
+    conn.execute(select(versions.c.id).where(versions.c.id == version_id).with_for_update())
+    over = (pins.c.until <= now) | (pins.c.until > latest)
+    conn.execute(delete(pins).where(pins.c.version_id == version_id, over))
+    counted = select(func.count()).where(pins.c.version_id == version_id)
+    return int(conn.scalar(counted) or 0)
+
+
+class Reader:
+    """The head of a model, kept up to date.
+
+    Each use looks at the head (one SELECT) and loads the model again when it has moved. The version
+    in use is pinned: a purge waits until the reader has moved on, or has given no sign for
+    ``policy.pin_seconds``. Threads may share a reader.
+
+    Parameters
+    ----------
+    core : Core
+        The ledger.
+    model : ModelRow
+        The model.
+    owner : str
+        Name of this process.
+    """
+
+    def __init__(self, core: Core, model: ModelRow, owner: str) -> None:
+        self._core = core
+        self._model = model
+        self._owner = owner
+        self._lock = threading.Lock()
+        self._version: VersionRow | None = None
+        self._pin = ""
+        self._pinned_at = 0
+        self._loaded: Any = None
+        self._is_closed = False
+
+    @property
+    def model(self) -> Any:
+        """The model as it is served now."""
+        with self._lock:
+            if self._is_closed:
+                raise LedgerError(
+                    "this reader is closed; ledger.models.reader(model) makes another"
+                )
+            for _ in range(_TRIES):
+                try:
+                    return self._follow()
+                except _UNREADABLE:
+                    # The head moved on and the old file was purged between two looks.
+                    self._version = None
+            return self._follow()
+
+    @property
+    def address(self) -> str:
+        """SHA-256 of the file of the model in use, as certificates quote it; "" before any use."""
+        return "" if self._version is None else self._version.model_blob
+
+    def predict(self, X: Any) -> Any:
+        """Predict with the model as it is served now."""
+        return self.model.predict(X)
+
+    def predict_proba(self, X: Any) -> Any:
+        """Predict probabilities with the model as it is served now."""
+        return self.model.predict_proba(X)
+
+    def close(self) -> None:
+        """Let the version in use go; the reader cannot be used any more."""
+        with self._lock:
+            self._is_closed = True
+            if self._pin:
+                release_pin(self._core, self._pin)
+            self._version, self._pin, self._loaded = None, "", None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _follow(self) -> Any:
+        """Return the model of the head; its pin is renewed when half of its time is over."""
+        core, seconds = self._core, self._core.settings.policy.pin_seconds
+        with core.database.reading() as conn:
+            wanted = heads.c.model_id == self._model.id
+            head_id = int(conn.execute(select(heads.c.version_id).where(wanted)).scalar_one())
+            is_same = self._version is not None and self._version.id == head_id
+            version = None if is_same else version_of(conn, head_id)
+        if version is not None:
+            pin = pin_version(core, self._owner, version.id, seconds)
+            loaded = read_model(core, self._model, version)
+            old, self._pin, self._version, self._loaded = self._pin, pin, version, loaded
+            self._pinned_at = core.clock()
+            if old:
+                release_pin(core, old)
+        elif 2 * (core.clock() - self._pinned_at) >= seconds:
+            renew_pin(core, self._pin, seconds)
+            self._pinned_at = core.clock()
+        return self._loaded

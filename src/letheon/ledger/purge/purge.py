@@ -10,6 +10,7 @@ import json
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,35 +30,35 @@ from letheon.ledger.db.events import TOLERATED_SECONDS, advance_mark, record, re
 from letheon.ledger.keys.blobs import destroy_file
 from letheon.ledger.keys.signing import sign
 from letheon.ledger.leases import owner_name, release, take
-from letheon.ledger.models.reader import DRAINED, count_pins
 from letheon.ledger.models.versions import (
+    DRAINED,
     ModelRow,
     VersionRow,
+    count_pins,
     head_of,
     model_of,
     read_ids,
     read_rows,
     read_vault,
+    signed_path,
     version_of,
 )
-from letheon.ledger.purge.attest import attestation
-from letheon.ledger.purge.markers import Markers, markers_of
-from letheon.ledger.purge.residue import (
+from letheon.ledger.purge.scan import Markers, ScanResult, markers_of
+from letheon.ledger.purge.stores import (
     ROOMS,
+    attestation,
+    expires_on,
     is_in_use,
+    list_stores,
     look_at_home,
-    purging_alone,
-    sweep_partials,
+    look_through,
 )
-from letheon.ledger.purge.scan import ScanResult
-from letheon.ledger.purge.stores import expires_on, list_stores, look_through
 from letheon.ledger.purge.vocabulary import own_words
 from letheon.ledger.requests.people import move, reseal, unsealed_ids
 from letheon.ledger.requests.states import NOT_FULLY_SEARCHED
-from letheon.ledger.schemas import Store
 from letheon.ledger.tables import batches, purge_steps, purges, requests, versions
 from letheon.ledger.worker.policy import backoff
-from letheon.ledger.worker.recover import sweep_model
+from letheon.ledger.worker.recover import lock_purges, sweep_model, sweep_partials
 from letheon.state import write_atomically
 from letheon.verifier import canonical, certificate_id, parse_strict, search_gaps
 
@@ -92,7 +93,6 @@ class Purge:
     model: ModelRow
     before: VersionRow
     after: VersionRow
-    started_at: int
 
     @property
     def label(self) -> str:
@@ -114,11 +114,6 @@ Evidence = dict[str, Any]
 Work = Callable[[Purge], Evidence | None]
 
 
-def purge_path(core: Core, sequence: int) -> Path:
-    """Return where the attestation of the purge after this certificate lies."""
-    return core.place("purges") / f"{sequence:06d}.json"
-
-
 def purge_next(core: Core, batch_id: str) -> bool:
     """Do what is left of the purge of a certified batch; return whether it is finished by that.
 
@@ -134,15 +129,18 @@ def purge_next(core: Core, batch_id: str) -> bool:
     are counted in the attestation, which then does not say that their store is purged. A kill at
     any moment leaves a purge that goes on.
     """
-    with purging_alone(core) as is_alone:
+    with lock_purges(core) as is_alone:
         if not is_alone:
             return False
         require_agreement(core)
         purge = _begin(core, batch_id)
         if purge is None:
             return False
+        with core.database.reading() as conn:
+            mine = (purge_steps.c.batch_id == batch_id) & (purge_steps.c.state == _DONE)
+            done = set(conn.scalars(select(purge_steps.c.step).where(mine)))
         for name, work in STEPS:
-            if not _is_done(purge, name) and not _do(purge, name, work):
+            if name not in done and not _do(purge, name, work):
                 return False
         _finish(purge)
         advance_mark(core)
@@ -152,24 +150,16 @@ def purge_next(core: Core, batch_id: str) -> bool:
 def _begin(core: Core, batch_id: str) -> Purge | None:
     """Return the purge if there is something to do for it now."""
     with core.database.reading() as conn:
-        batch = conn.execute(select(batches).where(batches.c.id == batch_id)).mappings().one()
-        if batch["state"] != "certified" or _must_wait(core, conn, batch_id):
+        batch = conn.execute(select(batches).where(batches.c.id == batch_id)).one()
+        if batch.state != "certified" or _must_wait(core, conn, batch_id):
             return None
-        found = select(versions.c.id).where(versions.c.batch_id == batch_id)
-        after = version_of(conn, int(conn.execute(found).scalar_one()))
-        before = version_of(conn, batch["parent_id"])
-        if _is_older_one_left(conn, before):
-            # It knows the people of this batch too; its own purge comes first.
+        made = conn.execute(select(versions.c.id).where(versions.c.batch_id == batch_id))
+        after, before = version_of(conn, made.scalar_one()), version_of(conn, batch.parent_id)
+        # An older version knows the people of this batch too; its own purge comes first.
+        older = (versions.c.model_id == batch.model_id) & (versions.c.number < before.number)
+        if conn.scalar(select(exists().where(older & versions.c.purged_at.is_(None)))):
             return None
-        model = model_of(conn, batch["model_id"])
-        row = _step_row(conn, batch_id, "started")
-    now = core.clock() if row is None else int(row["at"])
-    return Purge(core, batch_id, model, before, after, now)
-
-
-def _is_older_one_left(conn: Connection, version: VersionRow) -> bool:
-    older = (versions.c.model_id == version.model_id) & (versions.c.number < version.number)
-    return bool(conn.scalar(select(exists().where(older & versions.c.purged_at.is_(None)))))
+        return Purge(core, batch_id, model_of(conn, batch.model_id), before, after)
 
 
 def _must_wait(core: Core, conn: Connection, batch_id: str) -> bool:
@@ -178,24 +168,16 @@ def _must_wait(core: Core, conn: Connection, batch_id: str) -> bool:
     if states == {"stuck"}:
         return True
     failed = (purge_steps.c.batch_id == batch_id) & (purge_steps.c.state == _FAILED)
-    evidence = [
-        json.loads(text) for text in conn.scalars(select(purge_steps.c.evidence).where(failed))
-    ]
+    evidence = conn.scalars(select(purge_steps.c.evidence).where(failed)).all()
     now, policy = core.clock(), core.settings.policy
     # No honest pause is longer: the clock was ahead when it was set.
     longest = max(policy.backoff_longest.total_seconds(), _LOOK_AGAIN) + TOLERATED_SECONDS
-    return any(now < found["not_before"] <= now + longest for found in evidence)
+    return any(now < json.loads(text)["not_before"] <= now + longest for text in evidence)
 
 
 def _step_row(conn: Connection, batch_id: str, name: str) -> Any:
     key = (purge_steps.c.batch_id == batch_id) & (purge_steps.c.step == name)
-    return conn.execute(select(purge_steps).where(key)).mappings().one_or_none()
-
-
-def _is_done(purge: Purge, name: str) -> bool:
-    with purge.core.database.reading() as conn:
-        row = _step_row(conn, purge.batch, name)
-    return row is not None and row["state"] == _DONE
+    return conn.execute(select(purge_steps).where(key)).one_or_none()
 
 
 def _do(purge: Purge, name: str, work: Work) -> bool:
@@ -227,13 +209,12 @@ def _start(purge: Purge) -> Evidence:
     core = purge.core
     for key in core.keys.ids("purge", label=purge.label):
         core.keys.destroy(key)
-    is_whole = True
+    n_salts, is_whole = purge.before.live - purge.after.live, True
     try:
-        markers, n_salts = _gather(purge)
+        markers = _gather(purge)
     except (CorruptFileError, LedgerMissingError, KeyFileError):
         # Damage must not protect a version from its destruction.
-        markers, n_salts = _gather_ids(purge), purge.before.live - purge.after.live
-        is_whole = False
+        markers, is_whole = _gather_ids(purge), False
     key = core.keys.new_key("purge", label=purge.label)
     sealed = core.keys.seal(key, markers.to_bytes(), _context(purge))
     write_atomically(purge.markers_file, [sealed])
@@ -257,13 +238,13 @@ def _context(purge: Purge) -> bytes:
     return f"letheon/purge-markers/v1/{purge.batch}".encode()
 
 
-def _gather(purge: Purge) -> tuple[Markers, int]:
-    """Return the markers of the rows that this batch erased, and how many salts die."""
+def _gather(purge: Purge) -> Markers:
+    """Return the markers of the rows that this batch erased."""
     core, model = purge.core, purge.model
     rows, vault = read_rows(core, model, purge.before), read_vault(core, model, purge.before)
     left, kept = read_rows(core, model, purge.after), read_vault(core, model, purge.after)
     erased = np.flatnonzero(~np.isin(vault.slots, kept.slots))
-    return markers_of(rows.take(erased), vault.salts[erased], left), len(erased)
+    return markers_of(rows.take(erased), vault.salts[erased], left)
 
 
 def _gather_ids(purge: Purge) -> Markers:
@@ -320,34 +301,35 @@ def _destroy_training_key(purge: Purge) -> Evidence:
         found = [parse_strict(text.encode()) for text in conn.scalars(facts)]
     others = {one["run"]["training"]["key"] for one in found}
     key = purge.before.run["training"]["key"]
-    doomed = [key] if key and key not in others else []
-    for name in doomed:
-        purge.core.keys.destroy(name)
-    return {"keys": doomed}
+    if not key or key in others:
+        return {"keys": []}
+    purge.core.keys.destroy(key)
+    return {"keys": [key]}
 
 
 def _look_through_stores(purge: Purge) -> Evidence | None:
     """Look through the stores that are registered now."""
     core = purge.core
-    registered, markers, now = list_stores(core), _read_markers(purge), core.clock()
-
-    def search_in(store: Store) -> tuple[ScanResult, int]:
-        return _without_own_words(core, markers, lambda some: look_through(store, some, now))
-
-    results = {store.name: search_in(store) for store in registered}
-    if any(result.has_problems for result, _ in results.values()):
-        _report(purge, "stores", [result for result, _ in results.values()])
+    markers, now = _read_markers(purge), core.clock()
+    results, evidence = [], {}
+    for store in list_stores(core):
+        search = partial(look_through, store, now=now)
+        result, n_words = _without_own_words(core, markers, search)
+        results.append(result)
+        expires = expires_on(store, now) if store.days is not None else ""
+        evidence[store.name] = _counts(result, n_words) | {"scope": store.scope, "by": expires}
+    if any(result.has_problems for result in results):
+        _report(purge, "stores", results)
         return None
+    return evidence
+
+
+def _counts(result: ScanResult, n_words: int) -> Evidence:
     return {
-        store.name: {
-            "scope": store.scope,
-            "by": expires_on(store, now) if store.days is not None else "",
-            "files": results[store.name][0].files,
-            "bytes": results[store.name][0].bytes,
-            "ambiguous": results[store.name][1],
-            "not_searched": results[store.name][0].n_not_searched,
-        }
-        for store in registered
+        "files": result.files,
+        "bytes": result.bytes,
+        "ambiguous": n_words,
+        "not_searched": result.n_not_searched,
     }
 
 
@@ -411,19 +393,12 @@ def _sweep(purge: Purge) -> Evidence:
 
 
 def _scan_home(purge: Purge) -> Evidence | None:
-    core, folder = purge.core, purge.model.folder
-    result, n_words = _without_own_words(
-        core, _read_markers(purge), lambda markers: look_at_home(core, folder, markers)
-    )
+    search = partial(look_at_home, purge.core, purge.model.folder)
+    result, n_words = _without_own_words(purge.core, _read_markers(purge), search)
     if result.has_problems:
         _report(purge, "scan", [result])
         return None
-    return {
-        "files": result.files,
-        "bytes": result.bytes,
-        "ambiguous": n_words,
-        "not_searched": result.n_not_searched,
-    }
+    return _counts(result, n_words)
 
 
 def _drop_markers(purge: Purge) -> Evidence:
@@ -483,10 +458,15 @@ def _report(purge: Purge, name: str, results: Iterable[ScanResult]) -> None:
     core, policy = purge.core, purge.core.settings.policy
     found = [problem for result in results for problem in _problems_of(purge, result)]
     write_atomically(purge.problems_file, [json.dumps(found).encode()])
-    is_at_hand = all(_is_at_hand(core, problem) for problem in found)
+    # A private folder of the desk goes away by itself.
+    is_at_hand = all(
+        problem.store == ROOMS and is_in_use(core, problem.file.partition("/")[0])
+        for problem in found
+    )
+    purging = (requests.c.batch_id == purge.batch) & (requests.c.state == "purging")
     with core.database.transaction() as conn:
         row = _step_row(conn, purge.batch, name)
-        tries = json.loads(row["evidence"])["tries"] if row is not None else 0
+        tries = json.loads(row.evidence)["tries"] if row is not None else 0
         if not is_at_hand:
             # After the last one a person looked and let it go on: it starts anew.
             tries = 1 if tries >= policy.max_tries else tries + 1
@@ -495,31 +475,21 @@ def _report(purge: Purge, name: str, results: Iterable[ScanResult]) -> None:
         not_before = now + (_LOOK_AGAIN if is_at_hand else pause)
         evidence = {"tries": tries, "not_before": not_before, "problems": len(found)}
         _note(conn, purge, name, _FAILED, evidence)
-        _tell_requests(conn, purge, now, give_up=not is_at_hand and tries == policy.max_tries)
-
-
-def _is_at_hand(core: Core, problem: Problem) -> bool:
-    """Whether it lies in a private folder of the desk that goes away by itself."""
-    return problem.store == ROOMS and is_in_use(core, problem.file.partition("/")[0])
-
-
-def _tell_requests(conn: Connection, purge: Purge, now: int, *, give_up: bool) -> None:
-    purging = (requests.c.batch_id == purge.batch) & (requests.c.state == "purging")
-    waiting = list(conn.scalars(select(requests.c.id).where(purging)))
-    if give_up:
-        move(conn, waiting, "stuck", at=now, reason=_RESIDUE)
-    else:
-        conn.execute(update(requests).where(purging).values(reason=_RESIDUE))
+        if not is_at_hand and tries == policy.max_tries:
+            waiting = list(conn.scalars(select(requests.c.id).where(purging)))
+            move(conn, waiting, "stuck", at=now, reason=_RESIDUE)
+        else:
+            conn.execute(update(requests).where(purging).values(reason=_RESIDUE))
 
 
 def _problems_of(purge: Purge, result: ScanResult) -> Iterator[Problem]:
-    for hit in result.hits:
-        reason = f"{hit.kind} of an erased person at byte {hit.offset}"
-        if hit.kind == "value":
-            reason = f"id of an erased person as a value in row {hit.offset + 1}"
-        yield Problem(purge.batch, hit.store, hit.file, reason)
+    for store, file, offset, kind in result.hits:
+        reason = f"{kind} of an erased person at byte {offset}"
+        if kind == "value":
+            reason = f"id of an erased person as a value in row {offset + 1}"
+        yield Problem(purge.batch, store, file, reason)
     for unread in result.unread:
-        yield Problem(purge.batch, unread.store, unread.file, unread.reason)
+        yield Problem(purge.batch, *unread)
 
 
 def problems(core: Core) -> tuple[Problem, ...]:
@@ -544,7 +514,7 @@ def _finish(purge: Purge) -> None:
         statement = attestation(core, conn, purge.batch)
     envelope = sign(statement, core.keys.signer_at(sequence))
     purge_id = certificate_id(envelope)
-    path = purge_path(core, sequence)
+    path = signed_path(core, "purges", sequence)
     if path.exists() and path.read_bytes() != envelope:
         raise SignerRefusedError(
             f"{path} holds another attestation than the one that is to be signed; two of one "

@@ -1,24 +1,45 @@
 """Look for what erased people would have left behind, in files, archives and names of files.
 
-Nothing is skipped in silence: a file that cannot be read is a finding of its own.
+A marker is an id, a salt or a piece of a row. It is looked for as raw bytes, in hexadecimal, in
+base64 (both alphabets, at each of the three places in a group) and, if it is text, JSON-escaped,
+percent-escaped and in UTF-16. Nothing is skipped in silence: a file that cannot be read is a
+finding of its own.
 """
 
 import bz2
 import gzip
+import json
 import lzma
 import os
 import re
+import secrets
 import stat
 import subprocess
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path, PurePath
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, Self
 
-from letheon.ledger.purge.markers import Found, Markers
+import numpy as np
+from numpy.typing import NDArray
+
+from letheon.data import Rows
+from letheon.ledger.purge.search import (
+    SHORTEST,
+    SHORTEST_ROW,
+    IdValues,
+    Searcher,
+    byte_forms,
+    is_distinctive_row,
+    is_word,
+    row_pieces,
+    stands_in,
+    text_forms,
+)
 from letheon.ledger.purge.values import find_reader, is_text, read_values
 
 SCANNER = "letheon-scan:2"
@@ -49,6 +70,192 @@ _BROKEN = (
 )
 
 
+# Below it a text counts only as a word of its own: it may stand in a digest by chance.
+_SHORT_TEXT = 12
+_SHORTEST_NUMBER = 9
+_MOST_PEOPLE = 5_000
+
+
+class Found(NamedTuple):
+    """Where a marker begins, its kind, and which id it is, by number; never the marker itself."""
+
+    offset: int
+    kind: str
+    id_number: int | None = None
+
+
+class _Pattern(NamedTuple):
+    """One form of one marker."""
+
+    content: bytes
+    kind: str
+    text: str | None
+
+
+@dataclass(frozen=True)
+class Markers:
+    """Texts and bytes that must be nowhere.
+
+    Attributes
+    ----------
+    texts : tuple of str
+        Ids of at least 6 bytes; numbers of at least 9 digits.
+    salts, rows : tuple of bytes
+        Salts of the commitment; pieces of the values of a row.
+    neighbours : callable
+        Returns the ids that may stay. An id that is part of a longer one that stays is excused
+        where the longer one stands: ``ann@example.org`` in ``joann@example.org``.
+    ids : tuple of int or str, or None
+        All ids, however short: they are looked for as whole values of data files. None: a purge
+        that an earlier version began kept only `texts`.
+    """
+
+    texts: tuple[str, ...] = ()
+    salts: tuple[bytes, ...] = ()
+    rows: tuple[bytes, ...] = ()
+    neighbours: Callable[[], Sequence[str]] = field(default=tuple, repr=False, compare=False)
+    ids: tuple[int | str, ...] | None = ()
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        ids: Iterable[int | str] = (),
+        salts: Iterable[bytes] = (),
+        rows: Iterable[bytes] = (),
+    ) -> Self:
+        """Return the markers: all ids, and what is long enough for a search for bytes."""
+        ids = tuple(dict.fromkeys(ids))
+        return cls(
+            ids=ids,
+            texts=tuple(str(value) for value in ids if is_distinctive_id(value)),
+            salts=tuple(dict.fromkeys(salt for salt in salts if len(salt) >= SHORTEST_ROW)),
+            rows=tuple(dict.fromkeys(row for row in rows if is_distinctive_row(row))),
+        )
+
+    def __len__(self) -> int:
+        return len(self.texts) + len(self.salts) + len(self.rows)
+
+    def beside(self, neighbours: Callable[[], Sequence[str]]) -> "Markers":
+        """Return the same markers, with other people whose longer ids may stay."""
+        return replace(self, neighbours=neighbours)
+
+    def without_texts(self, texts: Container[str]) -> "Markers":
+        """Return the markers without a search for the bytes of these ids."""
+        return replace(self, texts=tuple(text for text in self.texts if text not in texts))
+
+    def to_bytes(self) -> bytes:
+        """Return the markers as bytes; they are as secret as what they mark."""
+        parts = {
+            "texts": list(self.texts),
+            "salts": [salt.hex() for salt in self.salts],
+            "rows": [row.hex() for row in self.rows],
+            "ids": self.ids,
+        }
+        return json.dumps(parts).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Return what `to_bytes` wrote."""
+        parts = json.loads(data)
+        return cls(
+            tuple(parts["texts"]),
+            tuple(map(bytes.fromhex, parts["salts"])),
+            tuple(map(bytes.fromhex, parts["rows"])),
+            ids=None if parts.get("ids") is None else tuple(parts["ids"]),
+        )
+
+    @classmethod
+    def probe(cls, *, has_short_ids: bool) -> Self:
+        """Return markers of nobody: what cannot be searched for them cannot be searched at all."""
+        nobody = secrets.token_hex(16)
+        return cls(texts=() if has_short_ids else (nobody,), ids=(nobody,))
+
+    @property
+    def n_weak(self) -> int:
+        """How many ids are looked for as whole values only, and not as bytes."""
+        return 0 if self.ids is None else len(self.ids) - len(self.texts)
+
+    @cached_property
+    def id_values(self) -> IdValues:
+        """The search for ids among the values of data files."""
+        others = self.neighbours() if self.n_weak else ()
+        return IdValues(self.ids or (), others, frozenset(self.texts))
+
+    @property
+    def margin(self) -> int:
+        """How many bytes on each side of a piece of data decide about what lies in it."""
+        return self._searcher.longest + 256
+
+    def find(self, data: bytes | bytearray | memoryview) -> list[Found]:
+        """Return every place at which a marker stands."""
+        view = memoryview(data)
+        return [
+            Found(start, pattern.kind, self._id_numbers.get(pattern.text))
+            for start, number in self._searcher.find(view)
+            for pattern in (self._patterns[number],)
+            if self._counts(view, start, pattern)
+        ]
+
+    def _counts(self, data: memoryview, start: int, pattern: _Pattern) -> bool:
+        if pattern.text is None:
+            return True
+        if len(pattern.content) < _SHORT_TEXT and not is_word(data, start, len(pattern.content)):
+            return False
+        return not any(
+            stands_in(data, start, pattern.content, longer)
+            for neighbour in self._longer_ids(pattern.text)
+            for longer in text_forms(neighbour)
+        )
+
+    def _longer_ids(self, text: str) -> list[str]:
+        if text not in self._longer:
+            self._longer[text] = [name for name in self.neighbours() if text in name]
+        return self._longer[text]
+
+    @cached_property
+    def _longer(self) -> dict[str, list[str]]:
+        return {}
+
+    @cached_property
+    def _id_numbers(self) -> dict[str | None, int]:
+        return {text: number for number, text in enumerate(self.texts)}
+
+    @cached_property
+    def _patterns(self) -> tuple[_Pattern, ...]:
+        texts = [_Pattern(form, "id", text) for text in self.texts for form in text_forms(text)]
+        salts = [_Pattern(form, "salt", None) for salt in self.salts for form in byte_forms(salt)]
+        rows = [_Pattern(form, "row", None) for row in self.rows for form in byte_forms(row)]
+        return tuple({pattern.content: pattern for pattern in texts + salts + rows}.values())
+
+    @cached_property
+    def _searcher(self) -> Searcher:
+        return Searcher(pattern.content for pattern in self._patterns)
+
+
+def markers_of(erased: Rows, salts: NDArray[np.uint8], left: Rows) -> Markers:
+    """Return the markers of erased rows: what nobody who is left has as well.
+
+    Of more than 5,000 rows every so-many-th is taken for the search for bytes, so that it stays
+    quick. As values of data files all ids are looked for.
+    """
+    step = -(-len(erased) // _MOST_PEOPLE) or 1
+    chosen = erased.take(np.arange(0, len(erased), step))
+    found = Markers.of(
+        ids=chosen.ids.to_list(),
+        salts=[bytes(salt) for salt in salts[::step]],
+        rows=row_pieces(chosen.X, left.X),
+    )
+    return replace(found, ids=tuple(erased.ids.distinct().to_list()))
+
+
+def is_distinctive_id(value: int | str) -> bool:
+    """Whether an id is long enough to mean the person wherever its bytes stand."""
+    if not isinstance(value, str):
+        return len(str(value)) >= _SHORTEST_NUMBER
+    return min(len(value.encode()), len(value.encode("utf-16-le"))) >= SHORTEST
+
+
 class Place(NamedTuple):
     """A file or a folder to look through.
 
@@ -58,8 +265,6 @@ class Place(NamedTuple):
         Name under which findings are reported.
     path : Path
         The file, or the folder with everything below it.
-    besides : tuple of Path
-        Folders below it that are left out.
     archives : bool
         Whether to look into gzip, bzip2, xz and zip files.
     apart : bool
@@ -73,7 +278,6 @@ class Place(NamedTuple):
 
     store: str
     path: Path
-    besides: tuple[Path, ...] = ()
     archives: bool = True
     apart: bool = False
     required: bool = False
@@ -112,12 +316,12 @@ class ScanResult:
         At most the first 1,000.
     unread : tuple of Unread
         What could not be looked into; somebody has to repair or remove it.
+    id_numbers : frozenset of int
+        Which of the ids were found: numbers in `Markers.texts`.
     not_searched : tuple of Unread
         Files that may hold ids which the search cannot find there; at most the first 1,000.
     n_not_searched : int
         How many such files there are.
-    id_numbers : frozenset of int
-        Which of the ids were found: numbers in `Markers.texts`.
     """
 
     files: int
@@ -160,110 +364,98 @@ def scan(places: Iterable[Place | tuple[str, Path]], markers: Markers) -> ScanRe
     search = _Search(markers)
     for place in places:
         search.look_through(Place(*place))
-    return ScanResult(
-        search.n_files,
-        search.n_bytes,
-        tuple(search.hits),
-        tuple(search.unread),
-        frozenset(search.id_numbers),
-        tuple(search.not_searched),
-        search.n_not_searched,
-    )
+    return search.result()
 
 
 class _Source(NamedTuple):
-    """A file, or a part of an archive, by the name that shows its kind and the one that is told."""
+    """A file, or a part of an archive, by the name that is told and the one that shows its kind."""
 
     place: Place
     shown: str
-    name: str
+    name: str = ""
     path: Path | None = None
 
     @property
     def shown_as(self) -> tuple[str, str]:
         return self.place.store, self.shown
 
-    def inside(self, number: str, name: str) -> "_Source":
-        """Return a part of this archive; its own name may name a person."""
-        return _Source(self.place, f"{self.shown}!{number}", name)
 
-
-@dataclass
 class _Search:
-    markers: Markers
-    n_files: int = 0
-    n_bytes: int = 0
-    hits: list[Hit] = field(default_factory=list)
-    unread: list[Unread] = field(default_factory=list)
-    id_numbers: set[int] = field(default_factory=set)
-    not_searched: list[Unread] = field(default_factory=list)
-    n_not_searched: int = 0
+    def __init__(self, markers: Markers) -> None:
+        self.markers = markers
+        self.n_files = self.n_bytes = self.n_not_searched = 0
+        self.hits: list[Hit] = []
+        self.unread: list[Unread] = []
+        self.id_numbers: set[int] = set()
+        self.not_searched: list[Unread] = []
+
+    def result(self) -> ScanResult:
+        return ScanResult(
+            self.n_files,
+            self.n_bytes,
+            tuple(self.hits),
+            tuple(self.unread),
+            frozenset(self.id_numbers),
+            tuple(self.not_searched),
+            self.n_not_searched,
+        )
 
     def look_through(self, place: Place) -> None:
         root = place.path.resolve()
-        besides = {path.resolve() for path in place.besides}
-        if not root.exists():
-            if place.required:
-                self.unread.append(Unread(place.store, str(place.path), "missing"))
-        elif root.is_dir():
-            for path in self._files_below(place, root, besides):
-                self._look_at(place, root, path)
-        else:
-            self._look_at(place, root.parent, root)
+        if root.is_dir():
+            self._look_below(place, root)
+        elif root.exists():
+            self._look_at(root.parent, self._source(place, root.parent, root))
+        elif place.required:
+            self._report(_Source(place, str(place.path)), "missing")
 
-    def _files_below(self, place: Place, root: Path, besides: set[Path]) -> Iterator[Path]:
+    def _look_below(self, place: Place, root: Path) -> None:
         def report(error: OSError) -> None:
             if not isinstance(error, FileNotFoundError):
-                shown = self._shown(root, Path(error.filename))
-                self.unread.append(Unread(place.store, shown, "unreadable"))
+                self._report(self._source(place, root, Path(error.filename)), "unreadable")
 
         for folder, folders, names in os.walk(root, onerror=report):
             here = Path(folder)
-            self._look_at_names(place, root, here, [*folders, *names])
-            folders[:] = [name for name in sorted(folders) if here / name not in besides]
+            for name in (*folders, *names):
+                source = self._source(place, root, here / name)
+                self._find(source, os.fsencode(name))
+                self._look_at_name(source)
+            folders.sort()
             links = [name for name in folders if (here / name).is_symlink()]
-            yield from (here / name for name in [*sorted(names), *links])
-
-    def _look_at_names(self, place: Place, root: Path, folder: Path, names: list[str]) -> None:
-        for name in names:
-            for found in self.markers.find(os.fsencode(name)):
-                self._hit(place.store, self._shown(root, folder / name), found)
-            self._look_at_name(_Source(place, self._shown(root, folder / name), name))
+            for name in (*sorted(names), *links):
+                self._look_at(root, self._source(place, root, here / name))
 
     def _look_at_name(self, source: _Source) -> None:
         """Say that a name has a part that may be a short id or not."""
         if not source.place.own and self.markers.id_values.is_part_of(source.name):
             self._leave_out(source, "ambiguous-name")
 
-    def _look_at(self, place: Place, root: Path, path: Path) -> None:
-        shown = self._shown(root, path)
+    def _look_at(self, root: Path, source: _Source) -> None:
+        place, path = source.place, source.path
+        assert path is not None
         try:
             if path.is_symlink():
-                self._look_at_link(place, root, path)
+                target = path.resolve()
+                if target.exists() and not target.is_relative_to(root):
+                    self._report(source, "link-outside")
             elif place.apart:
                 with _read_apart(path) as stream:
-                    self._read(place.store, shown, stream)
+                    self._read(source, stream)
                 self.n_files += 1
             elif stat.S_ISREG(path.stat().st_mode):
                 with path.open("rb") as file:
-                    source = _Source(place, shown, path.name, path)
-                    self._read(place.store, shown, file)
+                    self._read(source, file)
                     if not (place.archives and self._unpack(source, file, 1)):
                         self._search_values(source, file)
                 self.n_files += 1
             else:
-                self.unread.append(Unread(place.store, shown, "special-file"))
+                self._report(source, "special-file")
         except FileNotFoundError:
             return
         except OSError:
-            self.unread.append(Unread(place.store, shown, "unreadable"))
+            self._report(source, "unreadable")
 
-    def _look_at_link(self, place: Place, root: Path, path: Path) -> None:
-        target = path.resolve()
-        if target.exists() and not target.is_relative_to(root):
-            self.unread.append(Unread(place.store, self._shown(root, path), "link-outside"))
-
-    def _read(self, store: str, shown: str, stream: IO[bytes], most: int | None = None) -> None:
+    def _read(self, source: _Source, stream: IO[bytes], most: int | None = None) -> None:
         """Look through a stream in pieces; what lies across two pieces is in the next one whole."""
         margin = self.markers.margin
         buffer, base, done = b"", 0, False
@@ -276,11 +468,16 @@ class _Search:
                 raise ValueError(f"unpacks to more than {most} bytes")
             low = margin if base else 0
             high = len(buffer) if done else len(buffer) - margin
-            for found in self.markers.find(buffer):
-                if low <= found.offset < high:
-                    self._hit(store, shown, found, base)
+            self._find(source, buffer, base, range(low, high))
             cut = max(0, high - margin)
             buffer, base = buffer[cut:], base + cut
+
+    def _find(
+        self, source: _Source, data: bytes, base: int = 0, places: range | None = None
+    ) -> None:
+        for found in self.markers.find(data):
+            if places is None or found.offset in places:
+                self._hit(source, found, base)
 
     def _search_values(self, source: _Source, file: IO[bytes]) -> None:
         """Look for ids as values of a data file; say so if it cannot be searched for them."""
@@ -301,7 +498,7 @@ class _Search:
         else:
             result = self.markers.id_values.search(read_values(reader, file, source.path))
             if result.row is not None:
-                self._hit(*source.shown_as, Found(result.row, "value"))
+                self._hit(source, Found(result.row, "value"))
             elif result.reasons:
                 self._leave_out(source, min(result.reasons))
 
@@ -325,7 +522,7 @@ class _Search:
                 if head.startswith(magic):
                     return self._unpack_stream(source, opener(file), depth)
         except _BROKEN:
-            self.unread.append(Unread(*source.shown_as, "damaged-archive"))
+            self._report(source, "damaged-archive")
             return True
         return False
 
@@ -337,41 +534,46 @@ class _Search:
             return False
         stream.seek(0)
         name = PurePath(source.name)
-        inside = source.inside("", name.stem if name.suffix in _PACKED_SUFFIXES else name.name)
-        self._look_inside(inside, stream, depth)
+        bare = name.stem if name.suffix in _PACKED_SUFFIXES else name.name
+        self._look_inside(_Source(source.place, f"{source.shown}!", bare), stream, depth)
         return True
 
     def _unzip(self, source: _Source, file: IO[bytes], depth: int) -> None:
         with zipfile.ZipFile(file) as archive:
             for number, member in enumerate(archive.infolist()):
-                inside = source.inside(str(number), member.filename)
-                for found in self.markers.find(member.filename.encode()):
-                    self._hit(*inside.shown_as, found)
+                # Its own name may name a person, so it is not told.
+                inside = _Source(source.place, f"{source.shown}!{number}", member.filename)
+                self._find(inside, member.filename.encode())
                 self._look_at_name(inside)
                 with archive.open(member) as stream:
                     self._look_inside(inside, stream, depth)
 
     def _look_inside(self, inside: _Source, stream: IO[bytes], depth: int) -> None:
-        self._read(*inside.shown_as, stream, _LARGEST_MEMBER)
+        self._read(inside, stream, _LARGEST_MEMBER)
         self.n_files += 1
         if depth >= _DEEPEST or not self._unpack(inside, stream, depth + 1):
             self._search_values(inside, stream)
 
-    def _hit(self, store: str, file: str, found: Found, base: int = 0) -> None:
+    def _hit(self, source: _Source, found: Found, base: int = 0) -> None:
         if found.id_number is not None:
             self.id_numbers.add(found.id_number)
         if len(self.hits) < _MOST_HITS:
-            self.hits.append(Hit(store, file, base + found.offset, found.kind))
+            self.hits.append(Hit(*source.shown_as, base + found.offset, found.kind))
 
-    def _shown(self, root: Path, path: Path) -> str:
-        """Return the name of a file below the root; a part that holds a marker is left out."""
+    def _report(self, source: _Source, reason: str) -> None:
+        self.unread.append(Unread(*source.shown_as, reason))
+
+    def _source(self, place: Place, root: Path, path: Path) -> _Source:
+        """Return a file by its name below the root; a part that holds a marker is left out."""
         parts = path.relative_to(root).parts if path.is_relative_to(root) else path.parts
-        return "/".join("…" if self._names_a_person(part) else part for part in parts)
+        shown = "/".join("…" if self._names_a_person(part) else part for part in parts)
+        return _Source(place, shown, path.name, path)
 
     def _names_a_person(self, part: str) -> bool:
-        is_found = bool(self.markers.find(os.fsencode(part)))
         # Numbers of few digits are in every other name, and files must be found by theirs.
-        return is_found or self.markers.id_values.is_part_of(part, shortest=_SHORTEST_HIDDEN)
+        return bool(self.markers.find(os.fsencode(part))) or self.markers.id_values.is_part_of(
+            part, shortest=_SHORTEST_HIDDEN
+        )
 
 
 @contextmanager

@@ -1,19 +1,26 @@
-"""`Ledger.stores`: folders outside the ledger's own that may hold people.
+"""Where a purge looks, and the statement that attests to what it found.
 
-A store is a folder that its owner keeps clean: copies of models, feature files, exports. A purge
-searches it and is not done while something is found. Files that it cannot search are counted in
-the attestation, and the store does not count as purged. A store with `days` is a backup: what lies
-in it may stay that long, and the attestation of the purge says until when.
+`Ledger.stores` are folders outside the ledger's own that may hold people: copies of models, feature
+files, exports. A purge searches them and is not done while something is found. Files that it cannot
+search are counted in the attestation, and the store does not count as purged. A store with `days`
+is a backup: what lies in it may stay that long, and the attestation says until when.
+
+The ledger's own files and database are searched too. The attestation (``purge/v1``) follows from
+committed rows alone, so that it has the same bytes whenever it is signed.
 """
 
 import contextlib
+import fcntl
+import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields
-from datetime import UTC, datetime, timedelta
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields, replace
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import Connection, Row, Table, delete, insert, select, tuple_
 from sqlalchemy.exc import IntegrityError
 
 from letheon.exceptions import (
@@ -25,16 +32,62 @@ from letheon.exceptions import (
     warn_caller,
 )
 from letheon.ledger.core import Core
-from letheon.ledger.db.events import record
-from letheon.ledger.models.versions import head_of, model_of, read_ids
-from letheon.ledger.purge.markers import Markers, is_distinctive_id
-from letheon.ledger.purge.scan import Place, ScanResult, Unread, scan
-from letheon.ledger.schemas import Store, require_name
-from letheon.ledger.tables import models as models_table
+from letheon.ledger.db.events import HIGH_WATER, record
+from letheon.ledger.models.versions import head_of, list_models, read_ids
+from letheon.ledger.purge.scan import (
+    SCANNER,
+    Hit,
+    Markers,
+    Place,
+    ScanResult,
+    Unread,
+    is_distinctive_id,
+    scan,
+)
+from letheon.ledger.schemas import Store, moment, require_name
+from letheon.ledger.settings import FILE
+from letheon.ledger.tables import certificates, metadata, purge_steps, versions
 from letheon.ledger.tables import stores as table
+from letheon.verifier import (
+    FILES_NOT_SEARCHED,
+    PURGE,
+    STATEMENT_TYPE,
+    canonical,
+    open_envelope,
+    parse_strict,
+)
 
 _SECONDS_OF_DAY = 86_400
 _SHOWN = 3
+# Private folders of the desk, each with a lock beside it while its maker lives.
+ROOMS = ".desk"
+ROOM_LOCK = ".lock"
+_LONGEST_USE = 86_400
+_ROWS = 500
+# What letheon itself writes into its home; another file there is searched like one of a store.
+_OWN = {FILE, HIGH_WATER, ROOMS, "keys", "public", "proofs", "certificates", "purges"}
+_OWN |= {"checkpoints", "superseded", "service.toml", "service.key"}
+# What a step did, as a store of the attestation.
+_SCOPES = {
+    "blobs": "version-before",
+    "key": "epoch-key",
+    "intake": "request-bodies",
+    "training": "training-keys",
+    "temporary": "half-written-files",
+    "database": "journal",
+}
+_NOT_CLAIMED = (
+    "no-copy-kept-outside-inventory",
+    "downstream-copies",
+    "memory-of-running-processes",
+    "storage-media-remanence",
+    "keyed-tags-dropped",
+    "recipients-told-later",
+    "copies-of-rows-without-their-ids",
+    "ids-in-other-spellings",
+)
+# What the certificate leaves open and a purge does not close.
+_KEPT_OPEN = ("saved-state-free-of-traces",)
 
 
 class Stores:
@@ -118,7 +171,7 @@ def warn_of_gaps(some: Iterable[Store], *, has_short_ids: bool) -> None:
         result = look_through(store, markers, 0) if store.days is None else None
         if result is None or not result.n_not_searched:
             continue
-        shown = ", ".join(f"{one.file} ({one.reason})" for one in result.not_searched[:_SHOWN])
+        shown = ", ".join(f"{file} ({reason})" for _, file, reason in result.not_searched[:_SHOWN])
         why = ", also because registered models have short ids" if has_short_ids else ""
         warn_caller(
             f"{result.n_not_searched} of {result.files} files in store {store.name!r} cannot be "
@@ -131,8 +184,7 @@ def warn_of_gaps(some: Iterable[Store], *, has_short_ids: bool) -> None:
 def _has_short_ids(core: Core) -> bool:
     """Whether a model holds ids that can be searched as whole values of data files only."""
     with core.database.reading() as conn:
-        models = [model_of(conn, key) for key in conn.scalars(select(models_table.c.id))]
-        heads = [(model, head_of(conn, model.id)) for model in models]
+        heads = [(model, head_of(conn, model.id)) for model in list_models(conn)]
     for model, head in heads:
         # A damaged model is reported elsewhere.
         with contextlib.suppress(CorruptFileError, LedgerMissingError, KeyFileError):
@@ -149,47 +201,6 @@ def list_stores(core: Core) -> tuple[Store, ...]:
         return tuple(Store(**row) for row in rows)
 
 
-def expires_on(store: Store, now: int) -> str:
-    """Return the day on which a backup made now is gone: ``YYYY-MM-DD``."""
-    moment = datetime.fromtimestamp(now, UTC) + timedelta(days=store.days or 0)
-    return moment.date().isoformat()
-
-
-def look_through(store: Store, markers: Markers, now: int) -> ScanResult:
-    """Return what of erased people is in a store; in a backup, which files outlived their days.
-
-    A backup is not searched: none of its files counts as such.
-    """
-    if store.days is None:
-        return scan([Place(store.name, store.folder, required=True)], markers)
-    if not store.folder.is_dir():
-        return ScanResult(0, 0, (), (Unread(store.name, str(store.folder), "missing"),))
-    oldest = now - store.days * _SECONDS_OF_DAY
-    unread: list[Unread] = []
-
-    def report(path: Path, reason: str) -> None:
-        unread.append(Unread(store.name, str(path.relative_to(store.folder)), reason))
-
-    for path in _files_of(store.folder, lambda path: report(path, "unreadable")):
-        # A backup may be rotated meanwhile: what is gone is gone.
-        with contextlib.suppress(FileNotFoundError):
-            if path.lstat().st_mtime < oldest:
-                report(path, f"older-than-{store.days}-days")
-    return ScanResult(0, 0, (), tuple(unread))
-
-
-def _files_of(folder: Path, report: Callable[[Path], None]) -> Iterator[Path]:
-    """Yield all files below a folder; report the folders that cannot be looked into."""
-
-    def refused(error: OSError) -> None:
-        if not isinstance(error, FileNotFoundError):
-            report(Path(error.filename))
-
-    for here, folders, names in os.walk(folder, onerror=refused):
-        folders.sort()
-        yield from (Path(here, name) for name in sorted(names))
-
-
 def _require_usable(core: Core, store: Store) -> None:
     for name in ("name", "owner", "scope"):
         require_name(name, getattr(store, name))
@@ -203,3 +214,205 @@ def _require_usable(core: Core, store: Store) -> None:
             f"{store.folder} and the ledger's own folder lie in each other; that one is looked "
             "through anyway"
         )
+
+
+def expires_on(store: Store, now: int) -> str:
+    """Return the day on which a backup made now is gone: ``YYYY-MM-DD``."""
+    return (moment(now) + timedelta(days=store.days or 0)).date().isoformat()
+
+
+def look_through(store: Store, markers: Markers, now: int) -> ScanResult:
+    """Return what of erased people is in a store; in a backup, which files outlived their days.
+
+    A backup is not searched: none of its files counts as such.
+    """
+    if store.days is None:
+        return scan([Place(store.name, store.folder, required=True)], markers)
+    if not store.folder.is_dir():
+        return ScanResult(0, 0, (), (Unread(store.name, str(store.folder), "missing"),))
+    unread: list[Unread] = []
+
+    def report(path: Path, reason: str) -> None:
+        unread.append(Unread(store.name, str(path.relative_to(store.folder)), reason))
+
+    def refuse(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            report(Path(error.filename), "unreadable")
+
+    for folder, folders, names in os.walk(store.folder, onerror=refuse):
+        folders.sort()
+        for name in sorted(names):
+            path = Path(folder, name)
+            # A backup may be rotated meanwhile: what is gone is gone.
+            with contextlib.suppress(FileNotFoundError):
+                if path.lstat().st_mtime < now - store.days * _SECONDS_OF_DAY:
+                    report(path, f"older-than-{store.days}-days")
+    return ScanResult(0, 0, (), tuple(unread))
+
+
+def look_at_home(core: Core, model_folder: str, markers: Markers) -> ScanResult:
+    """Look for the markers in every file of the home, and in the rows of a database server.
+
+    Blobs of other models are left out: a person who asked to be erased from one model may be in
+    another one.
+
+    Parameters
+    ----------
+    core : Core
+        The ledger.
+    model_folder : str
+        Key of the folder of the model's blobs.
+    markers : Markers
+        What must be nowhere.
+    """
+    result = scan(_places(core, model_folder), markers)
+    if core.database.path is not None:
+        return result
+    # A server's files are out of reach: every value of every table is looked into.
+    hits, numbers, n_bytes = list(result.hits), set(result.id_numbers), result.bytes
+    with core.database.reading() as conn:
+        for name, data in _table_contents(conn):
+            n_bytes += len(data)
+            for found in markers.find(data):
+                hits.append(Hit("database", name, found.offset, found.kind))
+                if found.id_number is not None:
+                    numbers.add(found.id_number)
+    return replace(result, bytes=n_bytes, hits=tuple(hits), id_numbers=frozenset(numbers))
+
+
+def _places(core: Core, model_folder: str) -> Iterator[Place]:
+    database = core.database.files()
+    for path in database:
+        yield Place("database", path, archives=False, apart=True, own=True)
+    yield Place("blobs", core.blobs(model_folder).folder, archives=False, own=True)
+    known = {path.resolve() for path in database}
+    for path in sorted(core.folder.iterdir()):
+        # A file of the database may have come into being a moment ago.
+        is_log = any(path.name.startswith(f"{file.name}-") for file in known)
+        if path != core.place("blobs") and path.resolve() not in known and not is_log:
+            is_own = path.name in _OWN or path.match(".*.partial")
+            yield Place(path.name if path.is_dir() else "home", path, own=is_own)
+
+
+def _table_contents(conn: Connection) -> Iterator[tuple[str, bytes]]:
+    """Yield name and values of all tables a page at a time: no table has to fit into memory."""
+    for contents in metadata.sorted_tables:
+        for rows in _pages(conn, contents):
+            yield contents.name, b"\n".join(_as_bytes(value) for row in rows for value in row)
+
+
+def _pages(conn: Connection, table: Table) -> Iterator[Sequence[Row[Any]]]:
+    """Yield the rows of a table a page at a time, so that no table has to fit into memory."""
+    key = list(table.primary_key.columns)
+    query = select(table).order_by(*key).limit(_ROWS)
+    rows = conn.execute(query).all()
+    while rows:
+        yield rows
+        last = [getattr(rows[-1], column.name) for column in key]
+        rows = conn.execute(query.where(tuple_(*key) > tuple_(*last))).all()
+
+
+def _as_bytes(value: object) -> bytes:
+    return bytes(value) if isinstance(value, bytes | memoryview) else str(value).encode()
+
+
+def is_in_use(core: Core, room: str) -> bool:
+    """Whether a process has a private folder of the desk at hand, since less than a day."""
+    try:
+        descriptor = os.open(core.folder / ROOMS / f"{room}{ROOM_LOCK}", os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return time.time() - os.fstat(descriptor).st_mtime < _LONGEST_USE
+    else:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def attestation(core: Core, conn: Connection, batch_id: str) -> dict[str, Any]:
+    """Return the statement for a purge all of whose steps are done."""
+    mine = purge_steps.c.batch_id == batch_id
+    noted: dict[str, Any] = {}
+    at: dict[str, str] = {}
+    for row in conn.execute(select(purge_steps).where(mine)):
+        noted[row.step] = parse_strict(row.evidence.encode())
+        at[row.step] = f"{moment(row.at):%Y-%m-%dT%H:%M:%SZ}"
+    query = select(certificates).join(versions, versions.c.id == certificates.c.version_id)
+    certificate = conn.execute(query.where(versions.c.batch_id == batch_id)).one()
+    opened = open_envelope(bytes(certificate.envelope), core.keys.trust())
+    started, scanned, stores = noted["started"], noted["scan"], noted["stores"]
+    searches = (scanned, *stores.values())
+
+    def total(what: str) -> int:
+        return sum(search[what] for search in searches)
+
+    gaps = _count_gaps(started, searches)
+    limits = {
+        "backups-expired": any(store["by"] for store in stores.values()),
+        "search-for-ids-that-are-words-of-the-ledger": total("ambiguous") > 0,
+        "search-for-rows-that-were-damaged": not started["whole"],
+        FILES_NOT_SEARCHED: gaps.get("files", 0) > 0,
+        "search-for-short-ids-in-longer-texts-and-own-files": gaps.get("shortIds", 0) > 0,
+    }
+    own = [
+        {"store": name, "scope": scope, "state": "purged", "at": at[name]}
+        | {"evidence": _digest(noted[name])}
+        for name, scope in _SCOPES.items()
+    ]
+    others = [
+        {"store": f"store:{name}", "scope": store["scope"], "evidence": _digest(store)}
+        | _state_of(store, at["stores"])
+        for name, store in sorted(stores.items())
+    ]
+    return {
+        "_type": STATEMENT_TYPE,
+        "subject": opened.statement["subject"],
+        "predicateType": PURGE,
+        "predicate": {
+            "ledger": {"id": core.settings.name, "sequence": certificate.sequence},
+            "certificate": {"sha256": certificate.id},
+            "stores": [*own, *others],
+            "salts": {"destroyed": started["salts"], "key": noted["key"]["key"]},
+            "scanner": {
+                "version": SCANNER,
+                "markers": started["markers"] - scanned["ambiguous"],
+                "files": total("files"),
+                "bytes": total("bytes"),
+                "hits": 0,
+                **({"notSearched": gaps} if gaps else {}),
+            },
+            "recipientsTold": noted["claim"]["recipients"],
+            "notClaimed": [
+                *_NOT_CLAIMED,
+                *(code for code, holds in limits.items() if holds),
+                *(code for code in _KEPT_OPEN if code in opened.predicate["notClaimed"]),
+            ],
+            "times": {"startedAt": at["started"], "purgedAt": at["claim"]},
+        },
+    }
+
+
+def _count_gaps(started: dict[str, Any], searches: Sequence[dict[str, Any]]) -> dict[str, int]:
+    """Return how much was not searched; nothing if an earlier version did not count."""
+    if any("not_searched" not in search for search in searches):
+        return {}
+    return {
+        "files": sum(search["not_searched"] for search in searches),
+        "ids": sum(search["ambiguous"] for search in searches),
+        "shortIds": started.get("weak", 0),
+    }
+
+
+def _state_of(store: dict[str, Any], at: str) -> dict[str, Any]:
+    if store["by"]:
+        return {"state": "expires", "by": store["by"]}
+    if store.get("not_searched"):
+        return {"state": "not-searched", "at": at, "notSearched": store["not_searched"]}
+    return {"state": "purged", "at": at}
+
+
+def _digest(evidence: dict[str, Any]) -> dict[str, str]:
+    return {"sha256": hashlib.sha256(canonical(evidence)).hexdigest()}

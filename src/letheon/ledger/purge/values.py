@@ -12,7 +12,7 @@ import re
 import sqlite3
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePath
 from typing import IO, Any, TypeAlias
 from urllib.parse import quote
@@ -21,13 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from letheon.ledger.models.table_files import TableFileError, check_parquet
+from letheon.ledger.purge.search import FREE_SPACE, Chunk, UnsearchableError
 
-Chunk: TypeAlias = tuple[str, Sequence[Any] | NDArray[Any]]
-"""Some values of one column."""
 Reader: TypeAlias = Callable[[IO[bytes], Path | None], Iterator[Chunk]]
 
 NAMES = "names"
-FREE_SPACE = "\0free-space"
 _ROWS = 20_000
 _MOST_COLUMNS = 256
 _LONGEST_LINE = 1 << 24
@@ -42,14 +40,6 @@ _CONTROL = re.compile(r"[\x00-\x08\x0e-\x19\x1b-\x1f]")
 _INNER_PAGES = (2, 5)
 _TABLE_LEAF = 13
 _BTREE_PAGES = (*_INNER_PAGES, 10, _TABLE_LEAF)
-
-
-class UnsearchableError(Exception):
-    """A file, or a part of it, cannot be searched; `reason` is a code."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
 
 def find_reader(name: str, head: bytes) -> Reader | None:
@@ -134,21 +124,16 @@ def _read_delimited(stream: IO[bytes], _: Path | None) -> Iterator[Chunk]:
         return
     if start == "<":
         raise UnsearchableError("file-kind")
-    delimiter = _choose_delimiter(sample)
-    rows = csv.reader(itertools.chain(sample, lines), delimiter=delimiter)
+    # The delimiter that most lines have; a space only where no line has another.
+    counts = {mark: sum(mark in line for line in sample) for mark in _DELIMITERS}
+    best = max(counts, key=lambda mark: counts[mark])
+    rows = csv.reader(itertools.chain(sample, lines), delimiter=best if counts[best] else " ")
     while batch := list(itertools.islice(rows, _ROWS)):
         columns: dict[str, list[str]] = defaultdict(list)
         for row in batch:
             for number, cell in enumerate(row):
                 columns[str(number)].append(cell)
         yield from columns.items()
-
-
-def _choose_delimiter(sample: Sequence[str]) -> str:
-    """Return the delimiter that most lines have; a space only where no line has another."""
-    counts = {mark: sum(mark in line for line in sample) for mark in _DELIMITERS}
-    best = max(counts, key=lambda mark: counts[mark])
-    return best if counts[best] else " "
 
 
 class _Pairs(list[tuple[str, Any]]):
@@ -223,7 +208,8 @@ def _read_parquet(stream: IO[bytes], path: Path | None) -> Iterator[Chunk]:
     try:
         check_parquet(Path("a"), source)
         # With its dictionary a column also shows values that no row has any more.
-        texts = [field.name for field in pq.read_schema(source) if _is_textual(pa, field.type)]
+        kinds = (pa.string(), pa.large_string())
+        texts = [field.name for field in pq.read_schema(source) if field.type in kinds]
         file = pq.ParquetFile(source, read_dictionary=texts)
         yield NAMES, _arrow_names(file.schema_arrow)
         for batch in file.iter_batches(batch_size=_ROWS):
@@ -257,10 +243,6 @@ def _arrow_names(schema: Any) -> list[str | bytes]:
     """Return the names of columns, and notes in the file; those of pandas describe the columns."""
     notes = [note for note in (schema.metadata or {}).items() if note[0] != b"pandas"]
     return [*schema.names, *itertools.chain.from_iterable(notes)]
-
-
-def _is_textual(pa: Any, kind: Any) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _arrow_columns(pa: Any, batch: Any) -> Iterator[Chunk]:

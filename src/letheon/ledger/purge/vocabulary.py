@@ -12,10 +12,19 @@ import json
 import re
 import socket
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, ColumnElement, Connection, Text, or_, select, text
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Connection,
+    ScalarResult,
+    Text,
+    or_,
+    select,
+    text,
+)
 
 from letheon.ledger import tables as _tables
 from letheon.ledger.core import Core
@@ -57,13 +66,18 @@ _DESK_CODES = (
 _DESK_CODED = (_CODED - {"reason"}) | frozenset(_DESK_CODES.split())
 # Where a bug would write people: these are compared with nothing.
 _ABOUT_PEOPLE = frozenset({"key_tag", "body_tag", "nonce", "tag"})
-_JSON = (_tables.events.c.body, _tables.purge_steps.c.evidence)
-_DESK_JSON = (
-    *(_tables.jobs.c.asked, _tables.jobs.c.progress, _tables.jobs.c.result),
-    _tables.deliveries.c.body,
+# Columns of JSON, which fields hold codes (None: all), and whether a word may be there by chance.
+_JSON: tuple[tuple[Column[str], frozenset[str] | None, bool], ...] = (
+    (_tables.events.c.body, _CODED, False),
+    (_tables.purge_steps.c.evidence, _CODED, False),
+    (_tables.versions.c.facts, None, False),
+    (_tables.jobs.c.asked, _DESK_CODED, True),
+    (_tables.jobs.c.progress, _DESK_CODED, True),
+    (_tables.jobs.c.result, _DESK_CODED, True),
+    (_tables.deliveries.c.body, _DESK_CODED, True),
 )
 _OPAQUE = (_tables.actions.c.about, _tables.deliveries.c.about)
-_APART = (*_JSON, *_DESK_JSON, *_OPAQUE, _tables.versions.c.facts)
+_APART = (*(column for column, *_ in _JSON), *_OPAQUE)
 _DIGEST = re.compile(r"[0-9a-f]{16,}")
 _PROSE = re.compile(r"[A-Za-z]+")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9:]{0,8}Z?)?")
@@ -91,54 +105,47 @@ def own_words(core: Core, texts: Iterable[str]) -> frozenset[str]:
 
 
 def _is_fixed(core: Core, fixed: str, word: str) -> bool:
-    is_date = _DATE.fullmatch(word) is not None
-    return word in fixed or is_date or _is_number_of_a_file(core, word)
+    """Whether it is one of the fixed words, a date, or the number of a file."""
+    names = (f"certificates/{word}.json", f"purges/{word}.json", f"checkpoints/{word}.txt")
+    is_number = word.isdecimal() and any((core.folder / name).exists() for name in names)
+    return word in fixed or _DATE.fullmatch(word) is not None or is_number
 
 
 def _fixed_text(core: Core) -> str:
     tables = _tables.metadata.sorted_tables
-    names = [name for table in tables for name in (table.name, *table.columns.keys())]
-    grounds = [ground for group in REQUEST_GROUNDS.values() for ground in group]
+    settings = [core.folder / name for name in (FILE, _DESK_FILE)]
     parts = [
         _FIXED,
-        *(path.read_text("utf-8") for path in _settings_of(core)),
+        *(path.read_text("utf-8") for path in settings if path.exists()),
         *(json.dumps(schema) for schema in SCHEMAS.values()),
         *(PAYLOAD_TYPE, STATEMENT_TYPE, socket.gethostname()),
-        *names,
-        *(*STATES, *grounds, *REJECT_GROUNDS, *HOLD_GROUNDS, NO_DATA_HELD),
-        *_schema_of(core),
+        *(name for table in tables for name in (table.name, *table.columns.keys())),
+        *(ground for group in REQUEST_GROUNDS.values() for ground in group),
+        *(*STATES, *REJECT_GROUNDS, *HOLD_GROUNDS, NO_DATA_HELD),
     ]
+    if core.database.path is not None:
+        # The statements that made the tables lie in SQLite's file as text.
+        with core.database.reading() as conn:
+            rows = conn.execute(text("SELECT name, sql FROM sqlite_master")).all()
+        parts += [part for row in rows for part in row if part]
     return "\n".join(parts)
-
-
-def _settings_of(core: Core) -> list[Path]:
-    return [path for name in (FILE, _DESK_FILE) if (path := core.folder / name).exists()]
-
-
-def _schema_of(core: Core) -> list[str]:
-    """Return the statements that made the tables: they lie in SQLite's file as text."""
-    if core.database.path is None:
-        return []
-    with core.database.reading() as conn:
-        found = conn.execute(text("SELECT name, sql FROM sqlite_master")).all()
-    return [part for row in found for part in row if part]
-
-
-def _is_number_of_a_file(core: Core, word: str) -> bool:
-    if not word.isdecimal():
-        return False
-    names = (f"certificates/{word}.json", f"purges/{word}.json", f"checkpoints/{word}.txt")
-    return any((core.folder / name).exists() for name in names)
 
 
 def _stands_in_database(conn: Connection, word: str) -> bool:
     if "\0" in word:  # PostgreSQL has no such text
         return False
+
+    def texts_in(column: Column[str]) -> ScalarResult[str]:
+        return conn.scalars(select(column).where(column.contains(word, autoescape=True)))
+
     return (
         _stands_in_columns(conn, word)
-        or any(_stands_in_json(conn, column, word, _CODED) for column in _JSON)
-        or _stands_in_json(conn, _tables.versions.c.facts, word, None)
-        or any(_stands_in_desk(conn, column, word) for column in (*_DESK_JSON, *_OPAQUE))
+        or any(
+            _is_own(json.loads(found), word, coded, by_chance=by_chance)
+            for column, coded, by_chance in _JSON
+            for found in texts_in(column)
+        )
+        or any(_is_chance(found, word) for column in _OPAQUE for found in texts_in(column))
     )
 
 
@@ -153,34 +160,14 @@ def _stands_in_columns(conn: Connection, word: str) -> bool:
 
 def _tests(column: Column[Any], word: str) -> Iterator[ColumnElement[bool]]:
     if isinstance(column.type, BigInteger):
-        if _is_whole(word):
+        if word.isascii() and word.isdecimal() and int(word) <= _MOST_INT64:
             yield column == int(word)
     elif (
         isinstance(column.type, Text)
         and column.name not in _ABOUT_PEOPLE
-        and not any(column is one for one in _APART)
+        and not any(column is each for each in _APART)
     ):
         yield column.contains(word, autoescape=True)
-
-
-def _is_whole(word: str) -> bool:
-    return word.isascii() and word.isdecimal() and int(word) <= _MOST_INT64
-
-
-def _stands_in_json(
-    conn: Connection, column: Column[str], word: str, coded: frozenset[str] | None
-) -> bool:
-    query = select(column).where(column.contains(word, autoescape=True))
-    return any(_is_own(json.loads(found), word, coded) for found in conn.scalars(query))
-
-
-def _stands_in_desk(conn: Connection, column: Column[str], word: str) -> bool:
-    """Whether it is a code, or there by chance, in a text that the desk wrote."""
-    query = select(column).where(column.contains(word, autoescape=True))
-    values = conn.scalars(query)
-    if any(column is one for one in _OPAQUE):
-        return any(_is_chance(value, word) for value in values)
-    return any(_is_own(json.loads(value), word, _DESK_CODED, by_chance=True) for value in values)
 
 
 def _is_chance(said: str, word: str) -> bool:

@@ -79,6 +79,9 @@ class Calendar:
 
     def __post_init__(self) -> None:
         """Refuse an unknown seat or time zone, and holidays that are no days."""
+        for name in ("seat", "timezone"):
+            if not isinstance(getattr(self, name), str):
+                raise ValueError(f"{name}={getattr(self, name)!r} must be a text")
         if self.seat not in SEATS:
             raise ValueError(f"seat={self.seat!r} is not one of {', '.join(SEATS)}")
         try:

@@ -120,11 +120,6 @@ class RequestLists:
         with self._core.database.reading() as conn:
             return find_request(conn, request_id, tenant=tenant)
 
-    def get_many(self, request_ids: Collection[str]) -> dict[str, Request]:
-        """Return requests by their ids; ids that no request has are left out."""
-        with self._core.database.reading() as conn:
-            return find_requests(conn, request_ids)
-
     def by_key(self, keys: Collection[str], *, tenant: str) -> dict[str, Request]:
         """Return the requests of a tenant that were filed with these idempotency keys."""
         tag = self._core.keys.tag
@@ -224,7 +219,7 @@ class RequestLists:
                 closed = _hinted(select(func.count()), "due")
                 n_closed = conn.scalar(closed.where(condition & _is_shown_closed(today))) or 0
                 counts = {"received": sum(counts.values()) - n_closed, "closed": n_closed}
-            late = _hinted(select(func.count()), "open").where(condition & _is_late(today))
+            late = _hinted(select(func.count()), "open").where(condition & is_late(today))
             overdue = conn.scalar(late) or 0
         return RequestCounts({state: counts.get(state, 0) for state in STATES}, overdue)
 
@@ -249,9 +244,8 @@ class RequestLists:
         if tenant is not None:
             query = query.where(models.c.tenant == tenant)
         counts: dict[tuple[str, str], dict[str, int]] = {}
-        with self._core.database.reading() as conn:
-            for row in conn.execute(query):
-                counts.setdefault((row.tenant, row.name), {})[row.state] = row.n
+        for row in self._core.database.read(query):
+            counts.setdefault((row.tenant, row.name), {})[row.state] = row.n
         return counts
 
     def timeline(self, request_id: str, *, tenant: str | None = None) -> tuple[LogEntry, ...]:
@@ -346,7 +340,7 @@ def _condition(core: Core, connection: Connection, wanted: RequestFilter) -> Col
     elif wanted.states:
         parts.append(requests.c.state.in_(list(dict.fromkeys(wanted.states))))
     if wanted.overdue:
-        parts.append(_is_late(_today(core)))
+        parts.append(is_late(_today(core)))
     if wanted.due_before is not None:
         parts.append(requests.c.last_day < wanted.due_before.isoformat())
     if wanted.search:
@@ -381,7 +375,7 @@ def _named(connection: Connection, search: str, *, own_only: bool) -> ColumnElem
         # Those of the batch, and their duplicates.
         mine, behind = requests.alias("mine"), requests.alias("behind")
         waits = select(behind.c.id).join(mine, mine.c.id == behind.c.duplicate_of)
-        is_in = mine.c.batch_id == connection.scalar(batch)
+        is_in = mine.c.batch_id == (connection.scalar(batch) or "")
         return requests.c.id.in_(union_all(select(mine.c.id).where(is_in), waits.where(is_in)))
     prefix = search.lower()
     if not _PREFIX.fullmatch(prefix):
@@ -398,7 +392,8 @@ def _is_open() -> ColumnElement[bool]:
     return requests.c.closed_at.is_(None) & requests.c.state.not_in(FINAL)
 
 
-def _is_late(today: date) -> ColumnElement[bool]:
+def is_late(today: date) -> ColumnElement[bool]:
+    """Whether the last day of an open request has passed."""
     return (requests.c.last_day < today.isoformat()) & _is_open()
 
 

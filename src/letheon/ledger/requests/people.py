@@ -189,8 +189,7 @@ def remembered_key(core: Core) -> str:
     """Return the intake key that was current a moment ago; made if there was none yet."""
     remembered = core.database.remembered
     if _CURRENT not in remembered:
-        with core.database.reading() as connection:
-            key = connection.scalar(_CURRENT_KEY)
+        key = core.database.read_value(_CURRENT_KEY)
         remembered[_CURRENT] = key or _change_key(core, None)
     return remembered[_CURRENT]
 
@@ -212,13 +211,10 @@ def reseal(core: Core, batch_id: str) -> None:
     just now. May be repeated.
     """
     _change_key(core, batch_id)
-    with core.database.reading() as connection:
-        query = select(intake_keys.c.id).where(
-            intake_keys.c.destroyed_at.is_(None),
-            intake_keys.c.id != _CURRENT_KEY.scalar_subquery(),
-            ~exists().where(requests.c.intake_key == intake_keys.c.id),
-        )
-        old = list(connection.scalars(query))
+    is_idle = ~exists().where(requests.c.intake_key == intake_keys.c.id)
+    is_old = intake_keys.c.id != _CURRENT_KEY.scalar_subquery()
+    query = select(intake_keys.c.id).where(intake_keys.c.destroyed_at.is_(None), is_old, is_idle)
+    old = [row.id for row in core.database.read(query)]
     for key in old:
         core.keys.destroy(key)
     if old:

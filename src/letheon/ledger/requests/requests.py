@@ -15,8 +15,8 @@ from letheon.exceptions import (
     RequestStateError,
     UnknownRequestError,
 )
+from letheon.ledger.certificates.certify import may_come, receipt_key_of
 from letheon.ledger.certificates.receipt_codes import ReceiptCode, new_private_key, public_of
-from letheon.ledger.certificates.receipts import may_come, receipt_key_of
 from letheon.ledger.core import Core
 from letheon.ledger.db.events import actor, record
 from letheon.ledger.requests.deadlines import (

@@ -24,11 +24,17 @@ from letheon.exceptions import (
     LetheonWarning,
 )
 from letheon.guarantee import Guarantee
-from letheon.ledger.certificates.facts import facts_of, method_parameters
-from letheon.ledger.certificates.measures import METRIC_CODES, TestFigures, test_metric
+from letheon.ledger.certificates.facts import (
+    METRIC_CODES,
+    Judged,
+    TestFigures,
+    facts_of,
+    method_parameters,
+    test_metric,
+)
 from letheon.ledger.core import point
 from letheon.ledger.models.examine import fresh_fit
-from letheon.ledger.models.versions import Judged, memory_limit
+from letheon.ledger.models.table_files import memory_limit
 from letheon.parallel import one_thread
 from letheon.receipt import Receipt
 
@@ -77,7 +83,6 @@ class Product:
     judged: Judged | None
     seconds: float
     facts: dict[str, Any]
-    retrain_seconds: float | None = None
     figures: TestFigures | None = None
 
 
@@ -94,8 +99,10 @@ class _Work:
     seconds: float = 0.0
 
 
-def compute(job: Job, *, with_facts: bool = True) -> Product:
+def compute(job: Job) -> Product:
     """Erase the people of a job from model, rows and test rows, here and now.
+
+    Facts about a model from outside are left to the caller, who would not believe them.
 
     Raises
     ------
@@ -103,7 +110,7 @@ def compute(job: Job, *, with_facts: bool = True) -> Product:
         The method could not do it.
     """
     try:
-        return _compute(job) if with_facts else _compute(job, with_facts=False)
+        return _compute(job)
     except ComputationFailed:
         raise
     except Exception as error:
@@ -122,7 +129,7 @@ def code_of(error: BaseException) -> str:
     return sandbox.error_code(error)
 
 
-def _compute(job: Job, *, with_facts: bool = True) -> Product:
+def _compute(job: Job) -> Product:
     model = state.decode(job.model, trusted=job.trusted, max_memory=state.UNLIMITED)
     rows: Rows = state.decode(job.rows, max_memory=state.UNLIMITED)
     point("compute.loaded")
@@ -138,17 +145,21 @@ def _compute(job: Job, *, with_facts: bool = True) -> Product:
         if job.kind == "retrain":
             _retrain(job, work)
         else:
-            _erase(job, work, wanted.to_array(), _brought(model, rows, leaving))
+            # A model that does not hold its rows is brought those of the people who leave.
+            gone = rows.take(leaving)
+            brought = (
+                zip("Xy", gone.part(0, len(gone)), strict=True) if _is_data_free(model) else ()
+            )
+            _erase(job, work, wanted.to_array(), dict(brought))
     point("compute.forgotten")
-    figures = _figures(work)
+    figures = _test_figures(work.model, work.judged)
     return Product(
         model=state.encode(work.model),
         rows=work.rows,
         kept=kept,
         judged=work.judged,
         seconds=work.seconds,
-        facts=_facts(job, before, work, figures, len(leaving)) if with_facts else {},
-        retrain_seconds=work.seconds if job.kind == "retrain" else None,
+        facts=_facts(job, before, work, figures, len(leaving)) if not job.is_outside else {},
         figures=figures,
     )
 
@@ -177,19 +188,14 @@ def _facts(
 
 
 def _split(rows: Rows, ids: Any) -> tuple[Ids, NDArray[np.int64]]:
-    """Return those of the people who are still there, and the positions of all other rows."""
-    wanted = _held(rows, ids)
-    return wanted, np.setdiff1d(np.arange(len(rows)), rows.find(wanted).positions)
+    """Return those of the people who are still there, and the positions of all other rows.
 
-
-def _held(rows: Rows, ids: Any) -> Ids:
-    """Return those of the people who are still there: another batch may have taken some."""
-    if len(ids) == 0:
-        return rows.ids.take(np.empty(0, np.int64))
-    wanted = as_ids(ids).distinct()
-    gone = set(rows.find(wanted).missing.to_list())
-    stay = [place for place, person in enumerate(wanted.to_list()) if person not in gone]
-    return wanted.take(np.asarray(stay, np.int64))
+    Another batch may have taken some of the people.
+    """
+    wanted = as_ids(ids).distinct() if len(ids) else rows.ids.take(np.empty(0, np.int64))
+    matches = rows.index.find(wanted)
+    others = np.setdiff1d(np.arange(len(rows)), matches.positions)
+    return wanted.take(np.flatnonzero(matches.found)), others
 
 
 def _without(judged: Judged | None, wanted: Any) -> Judged | None:
@@ -205,22 +211,11 @@ def _settle(job: Job, model: Any) -> None:
     Whoever has file and rows could compute the row of a lone removal from it.
     """
     if job.settle and model.residual_state_ and not _is_data_free(model):
-        settle = getattr(model, "settle", None)
-        if settle is not None:
-            settle()
+        getattr(model, "settle", lambda: None)()
 
 
 def _is_data_free(model: Any) -> bool:
     return bool(model.get_params(deep=False).get("data_free", False))
-
-
-def _brought(model: Any, rows: Rows, leaving: NDArray[np.int64]) -> dict[str, Any]:
-    """Return the rows of those who leave, for a model that does not hold its rows."""
-    if not _is_data_free(model):
-        return {}
-    gone = rows.take(leaving)
-    X, y = gone.part(0, len(gone))
-    return {"X": X, "y": y}
 
 
 def _erase(job: Job, work: _Work, ids: NDArray[Any], brought: dict[str, Any]) -> None:
@@ -257,18 +252,15 @@ def _retrain(job: Job, work: _Work) -> None:
         work.reading = after_retrain(monitor, work.model, work.rows, seconds=work.seconds)
         work.policy = policy_digest(monitor)
         work.judged = judged._replace(monitor=pack(monitor))
-    elif judged is not None and judged.test is not None and len(judged.test) > 0:
-        X, y = judged.test.part(0, len(judged.test))
-        work.judged = judged._replace(then=test_metric(work.model, X, y)[1])
+    elif judged is not None and (figures := _test_figures(work.model, judged)) is not None:
+        work.judged = judged._replace(then=figures.now)
 
 
-def _figures(work: _Work) -> TestFigures | None:
-    judged = work.judged
+def _test_figures(model: Any, judged: Judged | None) -> TestFigures | None:
     if judged is None or judged.test is None or len(judged.test) == 0:
         return None
     X, y = judged.test.part(0, len(judged.test))
-    code, now = test_metric(work.model, X, y)
-    return TestFigures(metric=code, now=now, then=judged.then, n=len(judged.test))
+    return TestFigures(*test_metric(model, X, y), then=judged.then, n=len(judged.test))
 
 
 def computing(*, apart: bool, stop: threading.Event | None = None) -> Callable[[Job], Product]:
@@ -315,12 +307,10 @@ def compute_apart(job: Job, *, stop: threading.Event | None = None) -> Product:
 
 
 def _limits(job: Job) -> sandbox.Limits:
-    seconds = _OWN_SECONDS
+    per_row, seconds = job.retrain_seconds_per_row, _OWN_SECONDS
     if job.is_outside:
-        per_row = job.retrain_seconds_per_row
-        seconds = _UNKNOWN_SECONDS
-        if per_row is not None:
-            seconds = max(_LEAST_SECONDS, _TIMES * per_row * job.n_rows)
+        trained = None if per_row is None else _TIMES * per_row * job.n_rows
+        seconds = _UNKNOWN_SECONDS if trained is None else max(_LEAST_SECONDS, trained)
     monitor = job.judged.monitor if job.judged is not None else None
     size = len(job.model) + len(job.rows) + len(monitor or b"")
     return sandbox.Limits.for_input(size, seconds=seconds)
@@ -329,8 +319,7 @@ def _limits(job: Job) -> sandbox.Limits:
 def _compute_plainly(job: Job, _: Any) -> dict[str, Any]:
     """Compute, and return plain values only: rows are left out, the caller has them."""
     try:
-        # The caller computes them for a model from outside: it would not believe them.
-        product = compute(job, with_facts=not job.is_outside)
+        product = compute(job)
     except ComputationFailed as failure:
         return {"failed": str(failure)}
     judged = product.judged
@@ -340,7 +329,6 @@ def _compute_plainly(job: Job, _: Any) -> dict[str, Any]:
         "then": None if judged is None else float(judged.then),
         "seconds": product.seconds,
         "facts": product.facts,
-        "retrain_seconds": product.retrain_seconds,
         "figures": None if product.figures is None else list(product.figures[:2]),
     }
 
@@ -359,7 +347,6 @@ def _assemble(job: Job, answer: dict[str, Any], elapsed: float) -> Product:
     judged = _without(job.judged, wanted)
     if judged is not None:
         judged = judged._replace(monitor=answer["monitor"], then=_finite(answer["then"]))
-    retrain_seconds = answer["retrain_seconds"]
     product = Product(
         model=bytes(answer["model"]),
         rows=rows.take(kept),
@@ -367,9 +354,6 @@ def _assemble(job: Job, answer: dict[str, Any], elapsed: float) -> Product:
         judged=judged,
         seconds=min(max(_finite(answer["seconds"]), 1e-9), elapsed),
         facts=dict(answer["facts"]),
-        retrain_seconds=(
-            None if retrain_seconds is None else min(max(_finite(retrain_seconds), 1e-9), elapsed)
-        ),
     )
     if not job.is_outside:
         return product

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, NamedTuple
 
 # Least values. A lease is renewed every third of it, and each second at most.
 _WHOLE = {
@@ -15,6 +15,7 @@ _WHOLE = {
     "pin_seconds": 1,
     "keep_keys_months": 0,
 }
+_UNITS = ((3600, "h"), (60, "min"), (1, "s"))
 _SPANS = ("oldest_wait", "reserve", "backoff_first", "backoff_longest", "clock_ahead")
 
 Reason = Literal[
@@ -97,10 +98,10 @@ class Policy:
         if type(self.settle) is not bool:
             raise ValueError(f"settle={self.settle!r} must be true or false")
         for name in _SPANS:
-            if not _is_span(getattr(self, name)):
+            span = getattr(self, name)
+            if not isinstance(span, timedelta) or span < timedelta(0) or span.microseconds:
                 raise ValueError(
-                    f"{name}={getattr(self, name)!r} must be a timedelta of whole seconds, "
-                    "not negative"
+                    f"{name}={span!r} must be a timedelta of whole seconds, not negative"
                 )
         if self.backoff_longest < self.backoff_first:
             raise ValueError(
@@ -117,33 +118,15 @@ class Policy:
         return self.approve_above is not None and n_rows > self.approve_above
 
 
-def _is_span(value: object) -> bool:
-    return isinstance(value, timedelta) and value >= timedelta(0) and not value.microseconds
-
-
-class Waiting(Protocol):
-    """What stands in a queue: a request."""
-
-    @property
-    def received_at(self) -> datetime:
-        """Time of receipt."""
-
-    @property
-    def due_on(self) -> date:
-        """Last day."""
-
-    @property
-    def n_rows(self) -> int:
-        """Rows to erase."""
-
-
-@dataclass(frozen=True)
-class Queued:
-    """A request, as far as the policy looks at it."""
+class Queued(NamedTuple):
+    """A request in the queue, as far as a batch is planned by it."""
 
     received_at: datetime
     due_on: date
     n_rows: int
+    id: str = ""
+    tries: int = 0
+    n_ids: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,16 +151,13 @@ class Decision:
     when_next: datetime | None = None
 
 
-_W = TypeVar("_W", bound=Waiting)
-
-
-def earliest_first(queue: Iterable[_W]) -> list[_W]:
+def earliest_first(queue: Iterable[Queued]) -> list[Queued]:
     """Return requests in the order of their due days, then of their receipt."""
     return sorted(queue, key=lambda request: (request.due_on, request.received_at))
 
 
 def should_seal(
-    queue: Sequence[Waiting],
+    queue: Sequence[Queued],
     now: datetime,
     policy: Policy,
     *,
@@ -236,25 +216,20 @@ def should_seal(
 
 
 def describe_wait(
-    queue: Sequence[Waiting], policy: Policy, decision: Decision, *, releases: str | None
+    queue: Sequence[Queued], policy: Policy, decision: Decision, *, releases: str | None
 ) -> str:
     """Say in words what a batch waits for: rows, and what sets its time. Empty if it does not."""
     if decision.when_next is None:
         return ""
-    when_old = min(request.received_at for request in queue) + policy.oldest_wait
-    span = _describe_span(policy.oldest_wait)
-    reason = span if decision.when_next == when_old else "the due day is near"
+    reason = "the due day is near"
+    if decision.when_next == min(request.received_at for request in queue) + policy.oldest_wait:
+        seconds = int(policy.oldest_wait.total_seconds())
+        size, unit = next(each for each in _UNITS if seconds % each[0] == 0)
+        reason = f"{seconds // size} {unit}"
     return f"{policy.enough_rows(releases)} rows or {reason}"
 
 
-def _describe_span(span: timedelta) -> str:
-    seconds = int(span.total_seconds())
-    if seconds % 3600 == 0:
-        return f"{seconds // 3600} h"
-    return f"{seconds // 60} min" if seconds % 60 == 0 else f"{seconds} s"
-
-
-def _latest_start(queue: Sequence[Waiting], policy: Policy, apply_seconds: float) -> datetime:
+def _latest_start(queue: Sequence[Queued], policy: Policy, apply_seconds: float) -> datetime:
     """Return when the earliest due day is as near as the reserve allows.
 
     A due day counts from its first moment in UTC: that is before its end in every time zone.

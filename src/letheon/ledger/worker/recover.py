@@ -1,21 +1,210 @@
-"""What a worker does first: sweep what killed processes left, and look whether all is sound."""
+"""What a worker does first: sweep what killed processes left, and look whether all is sound.
 
+Half-written files, folders of registrations that failed, and blobs, keys and proofs that no version
+names are destroyed. `adopt` goes on from a database that is older than the files, because the newer
+one is lost.
+"""
+
+import contextlib
+import fcntl
 import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, func, select, update
 
-from letheon.exceptions import CorruptFileError
+from letheon.exceptions import CorruptFileError, OldDatabaseError
 from letheon.ledger.core import Core, point
-from letheon.ledger.db.events import require_own_log
+from letheon.ledger.db.events import (
+    advance_mark,
+    differences,
+    integrate,
+    mark_at,
+    numbers_in,
+    read_mark,
+    record,
+    require_agreement,
+    require_own_log,
+    write_mark,
+)
 from letheon.ledger.keys.blobs import destroy_file
 from letheon.ledger.leases import Lease, require_fence
-from letheon.ledger.models.versions import ModelRow, VersionRow, head_of, sealer, versions_of
-from letheon.ledger.tables import batches, versions
+from letheon.ledger.models.versions import (
+    ModelRow,
+    head_of,
+    list_models,
+    sealer,
+    signed_path,
+    versions_of,
+)
+from letheon.ledger.requests.people import lost_keys, move, replace_lost_key, unreadable_requests
+from letheon.ledger.tables import (
+    batches,
+    certificates,
+    checkpoints,
+    meta,
+    models,
+    purges,
+    requests,
+    versions,
+)
+from letheon.state import sync_directory, write_atomically
 
+SUPERSEDED = "superseded"
+PARTIAL = ".*.partial"
+_LOCK = ".lock"
+_LEFT_AFTER = 600
+_UNLOCKED = (".", "certificates", "checkpoints")
 # Models that this process has looked at.
 _seen: set[tuple[int, str]] = set()
+
+
+def sweep_partials(core: Core, *, purges_too: bool = False) -> int:
+    """Destroy half-written files of processes that died; return how many.
+
+    Those in the folders of models are swept by the holder of the model's lease.
+
+    Parameters
+    ----------
+    core : Core
+        The ledger.
+    purges_too : bool, default=False
+        Whether the caller holds the lock of purges; else it is tried.
+    """
+    swept = [path for name in _UNLOCKED for path in _left_partials(core.folder / name)]
+    n_swept = _destroy(swept) + core.keys.sweep()
+    with contextlib.nullcontext(True) if purges_too else lock_purges(core) as is_alone:
+        return n_swept + (_destroy([*core.place("purges").glob(PARTIAL)]) if is_alone else 0)
+
+
+@contextmanager
+def lock_file(path: Path, *, wait: bool) -> Iterator[bool]:
+    """Hold the lock of a file, which is made if need be; the lock of a dead process is free.
+
+    Yields False where another process has it, unless this one is to wait.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)
+
+
+def lock_purges(core: Core) -> AbstractContextManager[bool]:
+    """Whether no other process purges in this home, until the context is left."""
+    return lock_file(core.place("purges") / _LOCK, wait=False)
+
+
+def leftovers(core: Core) -> tuple[Path, ...]:
+    """Return the half-written files anywhere in the home that no process can be writing still."""
+    folders = (Path(folder) for folder, _, _ in os.walk(core.folder))
+    return tuple(sorted(path for folder in folders for path in _left_partials(folder)))
+
+
+def _left_partials(folder: Path) -> Iterator[Path]:
+    for path in folder.glob(PARTIAL):
+        with contextlib.suppress(FileNotFoundError):
+            if path.lstat().st_mtime < time.time() - _LEFT_AFTER:
+                yield path
+
+
+def _destroy(paths: list[Path]) -> int:
+    for path in paths:
+        destroy_file(path)
+    return len(paths)
+
+
+@contextmanager
+def new_folder(core: Core) -> Iterator[str]:
+    """Make the folder of a model, locked until its registration is over; give its key.
+
+    A folder that no model names and nobody locks is what a failed registration left; it is
+    destroyed with its keys, here after an error and by the next worker after a kill.
+    """
+    require_agreement(core)
+    folder, lock = _locked_folder(core)
+    try:
+        with lock:
+            yield folder.name
+            advance_mark(core)
+    finally:
+        _sweep_if_orphan(core, folder)
+
+
+def _locked_folder(core: Core) -> tuple[Path, ExitStack]:
+    while True:
+        folder = core.blobs(secrets.token_hex(16)).folder
+        folder.mkdir(mode=0o700, parents=True)
+        # A sweep may take the folder before it has a lock, or before it is locked.
+        with ExitStack() as stack, contextlib.suppress(FileNotFoundError):
+            stack.enter_context(lock_file(folder / _LOCK, wait=True))
+            if (folder / _LOCK).exists():
+                return folder, stack.pop_all()
+
+
+def sweep_registrations(core: Core) -> int:
+    """Destroy what killed or failed registrations left; return how many there were."""
+    with core.database.reading() as conn:
+        folders = unregistered_folders(core, conn)
+    return sum(_sweep_if_orphan(core, folder) for folder in folders)
+
+
+def unregistered_folders(core: Core, conn: Connection) -> list[Path]:
+    """Return the folders of blobs that no model of the database names."""
+    home = core.place("blobs")
+    known = set(conn.scalars(select(models.c.folder)))
+    folders = sorted(home.iterdir()) if home.is_dir() else []
+    return [folder for folder in folders if folder.name not in known]
+
+
+def _sweep_if_orphan(core: Core, folder: Path) -> bool:
+    """Destroy a folder that no model names, with its keys.
+
+    False if a process is at work in it, or if the database may have lost the model.
+    """
+    named = select(models.c.id).where(models.c.folder == folder.name)
+    try:
+        with lock_file(folder / _LOCK, wait=False) as is_alone:
+            if not is_alone:
+                return False
+            with core.database.transaction() as conn:
+                hold_registrations(conn)
+                if conn.scalar(named) is not None:
+                    return False
+                require_own_log(conn)
+                for key in _keys_of(core, folder.name):
+                    core.keys.destroy(key)
+                _destroy(sorted(folder.iterdir()))
+                folder.rmdir()
+    except (FileNotFoundError, OldDatabaseError):
+        return False
+    return True
+
+
+def hold_registrations(conn: Connection) -> None:
+    """Let one registration, or one sweep of what is left of them, go on at a time.
+
+    A commit that was sent is visible to the next holder of this lock, even if its sender died. On
+    PostgreSQL people who ask meanwhile wait too; SQLite has one writer anyway.
+    """
+    conn.execute(select(meta.c.value).where(meta.c.key == "ledger_id").with_for_update())
+    if conn.dialect.name == "postgresql":
+        conn.exec_driver_sql("LOCK TABLE blocked IN SHARE MODE")
+
+
+def _keys_of(core: Core, folder: str) -> list[str]:
+    return [key for kind in ("epoch", "training") for key in core.keys.ids(kind, label=folder)]
 
 
 class Unnamed(NamedTuple):
@@ -56,35 +245,45 @@ def sweep_model(core: Core, lease: Lease, model: ModelRow) -> int:
     with core.database.transaction() as conn:
         require_fence(conn, lease)
         require_own_log(conn)
-        _require_files(core, model, head_of(conn, model.id))
+        blobs = core.blobs(model.folder)
+        # What is left may be all that there is.
+        if not all(blobs.path(name).exists() for name in head_of(conn, model.id).blobs):
+            raise CorruptFileError(
+                f"files of model {model.name!r} are gone from {blobs.folder}; nothing was swept. "
+                "Restore them from a backup, or register the model again under another name."
+            )
         unnamed = unnamed_files(core, conn, model)
-        for path in (*unnamed.blobs, *unnamed.proofs):
-            destroy_file(path)
+        n_files = _destroy([*unnamed.blobs, *unnamed.proofs])
         for key in unnamed.keys:
             core.keys.destroy(key)
     point("recover.swept")
-    return len(unnamed.blobs) + len(unnamed.keys) + len(unnamed.proofs)
+    return n_files + len(unnamed.keys)
 
 
 def unnamed_files(core: Core, conn: Connection, model: ModelRow) -> Unnamed:
     """Return what lies in the folders of a model and belongs to none of its versions."""
     alive = versions_of(conn, model.id, unpurged=True)
-    named = {version.epoch_key for version in alive} | _training_keys(conn, model, alive)
-    keys = [key for kind in ("epoch", "training") for key in core.keys.ids(kind, model.folder)]
-    blobs = core.blobs(model.folder).unnamed(name for version in alive for name in version.blobs)
+    # The key of a training that is intended has no version yet.
+    mine = (batches.c.model_id == model.id) & (batches.c.state == "open")
+    named = set(conn.scalars(select(batches.c.training_key).where(mine)))
+    for version in alive:
+        named |= {version.epoch_key, str(version.run["training"]["key"])}
     return Unnamed(
-        blobs, [key for key in keys if key not in named], _unnamed_proofs(core, conn, model)
+        core.blobs(model.folder).unnamed(name for version in alive for name in version.blobs),
+        [key for key in _keys_of(core, model.folder) if key not in named],
+        _unnamed_proofs(core, conn, model),
     )
 
 
-def _require_files(core: Core, model: ModelRow, head: VersionRow) -> None:
-    """Raise if a file of the served version is gone: what is left may be all that there is."""
-    blobs = core.blobs(model.folder)
-    if not all(blobs.path(address).exists() for address in head.blobs):
-        raise CorruptFileError(
-            f"files of model {model.name!r} are gone from {blobs.folder}; nothing was swept. "
-            "Restore them from a backup, or register the model again under another name."
-        )
+def _unnamed_proofs(core: Core, conn: Connection, model: ModelRow) -> list[Path]:
+    """Return proofs that no version names; each version but the first has one."""
+    folder = core.place("proofs") / model.folder
+    paths = list(folder.iterdir()) if folder.is_dir() else []
+    mine = (versions.c.model_id == model.id) & (versions.c.number > 0)
+    if len(paths) <= (conn.scalar(select(func.count()).where(mine)) or 0):
+        return []
+    named = {str(version.run.get("proof")) for version in versions_of(conn, model.id)}
+    return [path for path in paths if path.stem not in named]
 
 
 def require_sound(core: Core, model: ModelRow) -> None:
@@ -101,19 +300,163 @@ def require_sound(core: Core, model: ModelRow) -> None:
             )
 
 
-def _training_keys(conn: Connection, model: ModelRow, alive: list[VersionRow]) -> set[str]:
-    """Return the keys of the trainings of versions that are there, and of one that is intended."""
-    mine = (batches.c.model_id == model.id) & (batches.c.state == "open")
-    intended = set(conn.scalars(select(batches.c.training_key).where(mine)))
-    return intended | {str(version.run["training"]["key"]) for version in alive}
+@dataclass(frozen=True)
+class Adoption:
+    """What is lost when a ledger goes on from a database that is older than its files.
+
+    Attributes
+    ----------
+    differences : tuple of str
+        In what the files are newer; empty if there is nothing to adopt.
+    certificates, checkpoints, purges : tuple of int
+        Numbers of signed files that the database does not hold. They are kept in ``superseded/``;
+        the numbers are given out again, with other content.
+    n_models : int
+        Registered models that the database does not know; the next worker destroys them.
+    n_blobs, n_keys, n_proofs : int
+        Files that no version names; the next worker destroys them.
+    models : tuple of str
+        Models whose files are gone: they can neither be served nor changed. Restore their files
+        and keys from a backup, or register them again under another name.
+    requests : tuple of str
+        Requests whose ids cannot be read any more: file them again, then cancel these.
+    is_done : bool
+        Whether the database was accepted.
+    """
+
+    differences: tuple[str, ...]
+    certificates: tuple[int, ...]
+    checkpoints: tuple[int, ...]
+    purges: tuple[int, ...]
+    n_models: int
+    n_blobs: int
+    n_keys: int
+    n_proofs: int
+    models: tuple[str, ...]
+    requests: tuple[str, ...]
+    is_done: bool
 
 
-def _unnamed_proofs(core: Core, conn: Connection, model: ModelRow) -> list[Path]:
-    """Return proofs that no version names; each version but the first has one."""
-    folder = core.place("proofs") / model.folder
-    found = list(folder.iterdir()) if folder.is_dir() else []
-    mine = (versions.c.model_id == model.id) & (versions.c.number > 0)
-    if len(found) <= (conn.scalar(select(func.count()).where(mine)) or 0):
-        return []
-    named = {str(version.run.get("proof")) for version in versions_of(conn, model.id)}
-    return [path for path in found if path.stem not in named]
+def adopt(core: Core, *, yes: bool) -> Adoption:
+    """Say what would be lost; with `yes` record that the database is the truth from now on.
+
+    ``high-water.txt`` comes last: after a kill before it the ledger still refuses to go on, and
+    this can be repeated.
+    """
+    try:
+        texts = differences(core)
+    except RuntimeError as error:  # a mark that cannot be read is a difference
+        texts = [str(error)]
+    with core.database.reading() as conn:
+        signed = _signed_rows(conn)
+        unknown = {
+            kind: tuple(
+                number
+                for number in numbers_in(core.place(kind))
+                if signed_path(core, kind, number).read_bytes() != rows.get(number)
+            )
+            for kind, rows in signed.items()
+        }
+        lost = _lost(core, conn, texts, unknown, is_done=yes and bool(texts))
+    if not lost.is_done:
+        return lost
+    with core.database.transaction() as conn:
+        conn.execution_options(letheon_guard=None)
+        record(conn, "database-adopted", _body(core, lost), at=core.clock())
+        _release_requests(core, conn)
+        replace_lost_key(core, conn)
+        size, _ = integrate(conn)
+        mark = mark_at(conn, size)
+    _set_aside(core, unknown)
+    _write_missing(core, signed)
+    write_mark(core, mark, adopted=True)
+    return lost
+
+
+def _release_requests(core: Core, conn: Connection) -> None:
+    """Give up open batches that cannot be computed, since ids of their requests are lost."""
+    mine = requests.c.intake_key.in_(lost_keys(core, conn)) & (requests.c.state == "applying")
+    for batch in set(conn.scalars(select(requests.c.batch_id).where(mine))):
+        conn.execute(update(batches).where(batches.c.id == batch).values(state="abandoned"))
+        members = conn.scalars(select(requests.c.id).where(requests.c.batch_id == batch))
+        move(conn, list(members), "queued", at=core.clock(), batch_id=None)
+
+
+def _signed_rows(conn: Connection) -> dict[str, dict[int, bytes]]:
+    """Return all signed documents of the database by folder and number."""
+    notes = conn.execute(select(checkpoints.c.size, checkpoints.c.note))
+    signed = {"checkpoints": {int(size): note.encode() for size, note in notes}}
+    for kind, table in (("certificates", certificates), ("purges", purges)):
+        rows: Any = conn.execute(select(table.c.sequence, table.c.envelope))
+        signed[kind] = {int(number): bytes(envelope) for number, envelope in rows}
+    return signed
+
+
+def _lost(
+    core: Core,
+    conn: Connection,
+    texts: list[str],
+    unknown: dict[str, tuple[int, ...]],
+    *,
+    is_done: bool,
+) -> Adoption:
+    known = list_models(conn)
+    folders = [folder.name for folder in unregistered_folders(core, conn)]
+    gone = []
+    for model in known:
+        head = head_of(conn, model.id)
+        has_blobs = set(head.blobs) <= core.blobs(model.folder).addresses()
+        if not has_blobs or not core.keys.has(head.epoch_key):
+            gone.append(model)
+    # Of a model whose served files are gone nothing is destroyed: it may be all that is left.
+    unnamed = [unnamed_files(core, conn, model) for model in known if model not in gone]
+    blobs = [len(files.blobs) for files in unnamed]
+    keys = [len(files.keys) for files in unnamed]
+    return Adoption(
+        differences=tuple(texts),
+        **unknown,
+        n_models=len(folders),
+        n_blobs=sum(blobs) + sum(len(core.blobs(folder).addresses()) for folder in folders),
+        n_keys=sum(keys) + sum(len(_keys_of(core, folder)) for folder in folders),
+        n_proofs=sum(len(files.proofs) for files in unnamed),
+        models=tuple(model.name for model in gone),
+        requests=tuple(unreadable_requests(core, conn)),
+        is_done=is_done,
+    )
+
+
+def _body(core: Core, lost: Adoption) -> dict[str, int]:
+    """Return the event: how far the files were, and how much of them is given up."""
+    try:
+        mark = read_mark(core.folder)
+    except RuntimeError:
+        mark = None
+    counts = {name: len(getattr(lost, name)) for name in ("certificates", "checkpoints", "purges")}
+    files = {"models": lost.n_models, "blobs": lost.n_blobs, "keys": lost.n_keys}
+    return counts | files | {"entries": 0 if mark is None else mark.size}
+
+
+def _set_aside(core: Core, unknown: dict[str, tuple[int, ...]]) -> None:
+    """Move signed files out of the way: they were given out, and are evidence."""
+    if not any(unknown.values()):
+        return
+    now = datetime.fromtimestamp(core.clock(), UTC)
+    home = core.folder / SUPERSEDED / f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
+    for kind, numbers in unknown.items():
+        place = home / kind
+        place.mkdir(mode=0o700, parents=True)
+        for number in numbers:
+            path = signed_path(core, kind, number)
+            path.rename(place / path.name)
+        sync_directory(place)
+        sync_directory(core.place(kind))
+    for folder in (home, home.parent, core.folder):
+        sync_directory(folder)
+
+
+def _write_missing(core: Core, signed: dict[str, dict[int, bytes]]) -> None:
+    """Write the files of signed documents that only the database holds."""
+    for kind, rows in signed.items():
+        for number, data in rows.items():
+            if not (path := signed_path(core, kind, number)).exists():
+                write_atomically(path, [data])

@@ -1,13 +1,14 @@
 """What a worker does: everything that is due, for every model, and nothing twice."""
 
+import json
 import random
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Select, bindparam, delete, select, update
+from sqlalchemy import Connection, bindparam, delete, func, select, update
 from sqlalchemy.exc import DBAPIError
 
 from letheon.exceptions import (
@@ -23,9 +24,9 @@ from letheon.exceptions import (
     StateError,
 )
 from letheon.ledger.certificates.certify import certify_next
-from letheon.ledger.certificates.receipts import gaps_in
+from letheon.ledger.certificates.claims import adds_up
+from letheon.ledger.certificates.statement import gaps_in
 from letheon.ledger.core import Core
-from letheon.ledger.db import events
 from letheon.ledger.db.elapsed import proven_now, proven_time, seconds_ahead
 from letheon.ledger.db.events import (
     TOLERATED_SECONDS,
@@ -35,14 +36,19 @@ from letheon.ledger.db.events import (
     settle_mark,
 )
 from letheon.ledger.leases import Lease, release, require_fence, take
-from letheon.ledger.models.register import sweep_registrations
-from letheon.ledger.models.versions import ModelRow, head_of, list_models
-from letheon.ledger.purge.purge import problems, purge_next, purge_path
-from letheon.ledger.purge.residue import sweep_partials
+from letheon.ledger.models.versions import (
+    ModelRow,
+    VersionRow,
+    head_of,
+    list_models,
+    signed_path,
+    versions_of,
+)
+from letheon.ledger.purge.purge import problems, purge_next
 from letheon.ledger.requests.deadlines import months_later
-from letheon.ledger.requests.people import move, settle_queue
+from letheon.ledger.requests.people import lost_keys, move, settle_queue
 from letheon.ledger.tables import batches, blocked, models, requests, versions
-from letheon.ledger.worker.apply import Batch, Compute, apply, open_batch, seal
+from letheon.ledger.worker.apply import BatchRow, Compute, apply, beside_a_hold, open_batch, seal
 from letheon.ledger.worker.compute import (
     BUDGET_SPENT,
     FORGED,
@@ -53,61 +59,29 @@ from letheon.ledger.worker.compute import (
     ComputationFailed,
     code_of,
 )
-from letheon.ledger.worker.plan import plan
-from letheon.ledger.worker.policy import backoff
-from letheon.ledger.worker.recover import is_first_look, require_sound, sweep_model
+from letheon.ledger.worker.policy import (
+    Decision,
+    Queued,
+    backoff,
+    describe_wait,
+    earliest_first,
+    should_seal,
+)
+from letheon.ledger.worker.recover import (
+    is_first_look,
+    require_sound,
+    sweep_model,
+    sweep_partials,
+    sweep_registrations,
+)
 from letheon.sandbox import StoppedError
 
 _CHUNK = 400
 _FORGOTTEN = ""
-
-
-def forget_closed(core: Core) -> int:
-    """Forget the tags of requests that were closed `keep_keys_months` ago; return how many.
-
-    Tags of people stay as long as an open request names one of them: it is by these that a
-    duplicate knows that everybody whom it names is erased. A repeat with an old idempotency key
-    is a new request from then on, and who was erased is unknown.
-    """
-    before = _closed_before(core)
-    if before is None:
-        return 0
-    total = 0
-    while count := core.database.run(lambda connection: _forget_some(core, connection, before)):
-        total += count
-    return total
-
-
-def _closed_before(core: Core) -> int | None:
-    """Return the beginning of the day, so many months ago, at the seat."""
-    calendar, months = core.settings.calendar, core.settings.policy.keep_keys_months
-    # What is forgotten cannot be recalled: a clock that is ahead does not decide it.
-    today = calendar.day_of(datetime.fromtimestamp(proven_now(core), UTC))
-    if months // 12 + 1 >= today.year:
-        return None
-    day = months_later(today, -months)
-    return int(calendar.end_of(day - timedelta(days=1)).timestamp())
-
-
-def _forget_some(core: Core, connection: Connection, before: int) -> int:
-    is_old = (requests.c.closed_at < before) & (requests.c.body_tag != _FORGOTTEN)
-    query = select(requests.c.id).where(is_old, ~_shared_with_an_open_one().exists())
-    found = list(connection.scalars(query.order_by(requests.c.id).limit(_CHUNK).with_for_update()))
-    if not found:
-        return 0
-    connection.execute(delete(blocked).where(blocked.c.request_id.in_(found)))
-    change = update(requests).where(requests.c.id == bindparam("request"))
-    change = change.values(key_tag=bindparam("key"), body_tag=_FORGOTTEN, nonce=_FORGOTTEN)
-    connection.execute(change, [{"request": one, "key": secrets.token_hex(32)} for one in found])
-    events.record(connection, "tags-forgotten", {"requests": len(found)}, core.clock())
-    return len(found)
-
-
-def _shared_with_an_open_one() -> Select[tuple[str]]:
-    mine, other, claim = blocked.alias(), blocked.alias(), requests.alias()
-    same = (other.c.model_id == mine.c.model_id) & (other.c.tag == mine.c.tag)
-    joined = select(mine.c.tag).join(other, same).join(claim, claim.c.id == other.c.request_id)
-    return joined.where(mine.c.request_id == requests.c.id, claim.c.closed_at.is_(None))
+_RECENT_VERSIONS = 100
+_QUEUED = tuple(requests.c[name] for name in ("received_at", "last_day", *Queued._fields[2:]))
+# What trying again cannot change.
+_FINAL = frozenset({FORGED, NO_MODEL, TIME_LIMIT, MEMORY_LIMIT})
 
 
 @dataclass(frozen=True)
@@ -130,6 +104,39 @@ class Step:
     model: str
     sequence: int | None
     detail: str
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """What the next batch of a model would be.
+
+    Attributes
+    ----------
+    model, tenant : str
+        The model.
+    decision : Decision
+        Whether it is sealed now, of which kind, why, and when time alone will seal it.
+    n_requests, n_rows : int
+        What waits for it.
+    earliest_due_on : date or None
+        First day on which one of them is due.
+    request_ids : tuple of str
+        The requests, earliest due first.
+    waits_for : str
+        What seals it, in words: "50 rows or 72 h". Empty unless it waits.
+    n_people : int
+        People that the requests name.
+    """
+
+    model: str
+    tenant: str
+    decision: Decision
+    n_requests: int
+    n_rows: int
+    earliest_due_on: date | None
+    request_ids: tuple[str, ...]
+    waits_for: str = ""
+    n_people: int = 0
 
 
 def run_once(
@@ -160,7 +167,10 @@ def run_once(
     sweep_registrations(core)
     sweep_partials(core)
     forget_closed(core)
-    yield from _warn_of_clock(core)
+    with core.database.reading() as conn:
+        ahead = seconds_ahead(core, conn)
+    if ahead > core.settings.policy.clock_ahead.total_seconds():
+        yield Step("waits", "", None, "clock-unconfirmed")
     yield from _certify_all(core)
     with core.database.reading() as conn:
         todo = [model for model in list_models(conn) if wanted is None or model.id == wanted]
@@ -174,13 +184,6 @@ def run_once(
         yield from _hold(core, lease, model, _serve(core, lease, model, compute, forced=forced))
     yield from _certify_all(core)
     yield from _purge_all(core)
-
-
-def _warn_of_clock(core: Core) -> Iterator[Step]:
-    with core.database.reading() as conn:
-        ahead = seconds_ahead(core, conn)
-    if ahead > core.settings.policy.clock_ahead.total_seconds():
-        yield Step("waits", "", None, "clock-unconfirmed")
 
 
 def retrain(core: Core, owner: str, compute: Compute, model: ModelRow) -> Iterator[Step]:
@@ -209,10 +212,8 @@ def _hold(core: Core, lease: Lease, model: ModelRow, work: Iterator[Step]) -> It
         # Somebody cancelled a request since the batch was planned; the next round sees it.
         yield Step("waits", model.name, None, "queue-changed")
         release(core, lease)
-    except StateError as error:
+    except (StateError, LedgerMissingError, KeyFileError) as error:
         # A damaged model is its own affair; the others are served.
-        yield Step("failed", model.name, None, str(error))
-    except (LedgerMissingError, KeyFileError) as error:
         yield Step("failed", model.name, None, str(error))
     except (LedgerError, StoppedError):
         release(core, lease)
@@ -223,9 +224,7 @@ def _hold(core: Core, lease: Lease, model: ModelRow, work: Iterator[Step]) -> It
 
 def _retrain(core: Core, lease: Lease, model: ModelRow, compute: Compute) -> Iterator[Step]:
     yield from _resume(core, lease, model, compute)
-    _wake(core, model)
-    with core.database.reading() as conn:
-        found, head = plan(core, conn, model, forced=True), head_of(conn, model.id)
+    found, head = _plan_next(core, model, forced=True)
     if not found.request_ids and not head.run["rows_since_retrain"]:
         raise LedgerError(
             f"nothing was erased from model {model.name!r} since its last training, so there is "
@@ -241,15 +240,13 @@ def _serve(
 ) -> Iterator[Step]:
     """Resume what is open, then seal and apply what is due."""
     yield from _resume(core, lease, model, compute)
-    _wake(core, model)
-    with core.database.reading() as conn:
-        found = plan(core, conn, model, forced=forced)
-    if not found.decision.seal:
-        return
-    require_sound(core, model)
-    chosen, members = found.decision, list(found.request_ids)
-    batch = seal(core, lease, model, chosen.kind, members, chosen.reason)
-    yield from _apply(core, lease, model, batch, compute)
+    found, _ = _plan_next(core, model, forced=forced)
+    chosen = found.decision
+    if chosen.seal:
+        require_sound(core, model)
+        members = list(found.request_ids)
+        batch = seal(core, lease, model, chosen.kind, members, chosen.reason)
+        yield from _apply(core, lease, model, batch, compute)
 
 
 def _resume(core: Core, lease: Lease, model: ModelRow, compute: Compute) -> Iterator[Step]:
@@ -262,8 +259,8 @@ def _resume(core: Core, lease: Lease, model: ModelRow, compute: Compute) -> Iter
         yield from _apply(core, lease, model, batch, compute)
 
 
-def _wake(core: Core, model: ModelRow) -> None:
-    """Queue requests again whose pause or hold is over; set aside those with nobody left."""
+def _plan_next(core: Core, model: ModelRow, *, forced: bool) -> tuple[BatchPlan, VersionRow]:
+    """Queue requests again whose pause or hold is over; say what the next batch would be."""
     now = core.clock()
     # No honest pause is longer: the clock was ahead when it was set.
     longest = now + core.settings.policy.backoff_longest.total_seconds() + TOLERATED_SECONDS
@@ -275,21 +272,28 @@ def _wake(core: Core, model: ModelRow) -> None:
         query = select(requests.c.id).where(mine & (paused | held)).order_by(requests.c.id)
         over = list(conn.scalars(query.with_for_update()))
         move(conn, over, "queued", at=now, hold_ground=None, hold_until=None)
+    # Those with nobody left are set aside.
     settle_queue(core, model.id)
+    with core.database.reading() as conn:
+        return plan(core, conn, model, forced=forced), head_of(conn, model.id)
 
 
 def _apply(
-    core: Core, lease: Lease, model: ModelRow, batch: Batch, compute: Compute
+    core: Core, lease: Lease, model: ModelRow, batch: BatchRow, compute: Compute
 ) -> Iterator[Step]:
     try:
         version = apply(core, lease, model, batch, compute)
     except ComputationFailed as failure:
         yield _give_up(core, lease, model, batch, str(failure))
         if str(failure) == BUDGET_SPENT:
-            yield from _retrain_instead(core, lease, model, compute)
+            # What the budget of the method does not cover is applied by training afresh.
+            found, _ = _plan_next(core, model, forced=True)
+            members = list(found.request_ids)
+            retrain = seal(core, lease, model, "retrain", members, BUDGET_SPENT)
+            yield from _apply(core, lease, model, retrain, compute)
         return
     except StoppedError:
-        # The intent stays open; whoever comes next computes it again.
+        # The intent stays open; the next worker computes it again.
         raise
     except (OSError, DBAPIError, LetheonError):
         # The intent stays open, and is resumed when disk, database and files are sound again.
@@ -305,55 +309,29 @@ def _apply(
     yield Step(what, model.name, version.sequence, f"{version.live} rows left")
 
 
-def _retrain_instead(core: Core, lease: Lease, model: ModelRow, compute: Compute) -> Iterator[Step]:
-    """Apply by training afresh what the budget of the method does not cover."""
-    _wake(core, model)
-    with core.database.reading() as conn:
-        found = plan(core, conn, model, forced=True)
-    batch = seal(core, lease, model, "retrain", list(found.request_ids), BUDGET_SPENT)
-    yield from _apply(core, lease, model, batch, compute)
+def _give_up(core: Core, lease: Lease, model: ModelRow, batch: BatchRow, reason: str) -> Step:
+    """Abandon a batch that could not be computed.
 
-
-# What trying again cannot change.
-_FINAL = frozenset({FORGED, NO_MODEL, TIME_LIMIT, MEMORY_LIMIT})
-
-
-def _give_up(core: Core, lease: Lease, model: ModelRow, batch: Batch, reason: str) -> Step:
-    """Abandon a batch that could not be computed; its requests wait, or a person must look."""
+    Each request waits for its next try, in a smaller batch, or for a person to look at it. What
+    cannot be computed for many may be due to one of them, so none is stuck in company.
+    """
+    policy, is_over = core.settings.policy, reason in (BUDGET_SPENT, NOBODY_HELD, NO_MODEL)
     with core.database.transaction() as conn:
         require_fence(conn, lease)
         now = core.clock()
         conn.execute(update(batches).where(batches.c.id == batch.id).values(state="abandoned"))
         record(conn, "abandoned", {"batch": batch.id, "reason": reason}, at=now)
-        members = select(requests.c.id, requests.c.tries).where(requests.c.batch_id == batch.id)
-        found = conn.execute(members).all()
-        for request_id, tries in found:
-            _send_back(core, conn, request_id, tries + 1, reason, now, alone=len(found) == 1)
+        query = select(requests.c.id, requests.c.tries).where(requests.c.batch_id == batch.id)
+        members = conn.execute(query).all()
+        for request_id, failures in members:
+            tries = failures + 1
+            values: dict[str, Any] = {"tries": tries, "reason": reason, "batch_id": None}
+            if len(members) == 1 and (reason in _FINAL or tries >= policy.max_tries):
+                move(conn, [request_id], "stuck", at=now, **values)
+                continue
+            pause = 0 if is_over else backoff(tries, policy, random.SystemRandom().random())
+            move(conn, [request_id], "retry_wait", at=now, not_before=now + pause, **values)
     return Step("failed", model.name, None, reason)
-
-
-def _send_back(
-    core: Core,
-    conn: Connection,
-    request_id: str,
-    tries: int,
-    reason: str,
-    now: int,
-    *,
-    alone: bool,
-) -> None:
-    """Let a request wait for its next try, in a smaller batch; or for a person to look at it.
-
-    What cannot be computed for many may be due to one of them, so nobody is stuck in company.
-    """
-    policy = core.settings.policy
-    values: dict[str, Any] = {"tries": tries, "reason": reason, "batch_id": None}
-    if alone and (reason in _FINAL or tries >= policy.max_tries):
-        move(conn, [request_id], "stuck", at=now, **values)
-    else:
-        is_over = reason in (BUDGET_SPENT, NOBODY_HELD, NO_MODEL)
-        pause = 0 if is_over else backoff(tries, policy, random.SystemRandom().random())
-        move(conn, [request_id], "retry_wait", at=now, not_before=now + pause, **values)
 
 
 def _certify_all(core: Core) -> Iterator[Step]:
@@ -369,11 +347,6 @@ def _certify_all(core: Core) -> Iterator[Step]:
         yield Step("certified", "", sequence, f"certificate {sequence}")
 
 
-def _gaps(core: Core, sequence: int) -> str:
-    gaps = gaps_in(purge_path(core, sequence).read_bytes())
-    return f", not fully searched: {gaps}" if gaps else ""
-
-
 def _purge_all(core: Core) -> Iterator[Step]:
     """Purge what is certified, oldest first: a model's purges go in the order of its versions."""
     with core.database.reading() as conn:
@@ -385,10 +358,143 @@ def _purge_all(core: Core) -> Iterator[Step]:
     for batch_id, sequence, name in todo:
         try:
             if purge_next(core, batch_id):
-                yield Step(
-                    "purged", name, sequence, f"batch {batch_id[:12]}{_gaps(core, sequence)}"
-                )
+                gaps = gaps_in(signed_path(core, "purges", sequence).read_bytes())
+                detail = f"batch {batch_id[:12]}{f', not fully searched: {gaps}' if gaps else ''}"
+                yield Step("purged", name, sequence, detail)
         except (LetheonError, OSError) as error:
             yield Step("failed", name, sequence, str(error))
     for problem in problems(core):
         yield Step("failed", "", None, str(problem))
+
+
+def plan(core: Core, conn: Connection, model: ModelRow, *, forced: bool = False) -> BatchPlan:
+    """Say what the next batch of a model would be, and whether it is time for it."""
+    queue, policy = _queue(core, conn, model), core.settings.policy
+    head = versions_of(conn, model.id, newest=1)[-1]
+    n_rows = sum(member.n_rows for member in queue)
+    decision = should_seal(
+        queue,
+        datetime.fromtimestamp(core.clock(), UTC),
+        policy,
+        apply_seconds=_apply_seconds(conn, model.id),
+        releases=model.releases,
+        budget_runs_out=_budget_runs_out(head, n_rows),
+        retrain_due=_is_retrain_due(core, conn, head),
+        forced=forced,
+    )
+    return BatchPlan(
+        model=model.name,
+        tenant=model.tenant,
+        decision=decision,
+        n_requests=len(queue),
+        n_rows=n_rows,
+        earliest_due_on=queue[0].due_on if queue else None,
+        request_ids=tuple(member.id for member in queue),
+        waits_for=describe_wait(queue, policy, decision, releases=model.releases),
+        n_people=sum(member.n_ids for member in queue),
+    )
+
+
+def plan_all(core: Core, wanted: int | None = None) -> tuple[BatchPlan, ...]:
+    """Return the plan of every model, or of one."""
+    with core.database.reading() as conn:
+        return tuple(
+            plan(core, conn, model)
+            for model in list_models(conn)
+            if wanted is None or model.id == wanted
+        )
+
+
+def _queue(core: Core, conn: Connection, model: ModelRow) -> list[Queued]:
+    """Return what goes into the next batch, earliest due first; all that can be read and decrypted.
+
+    After failures it is half as many each time: a request that makes the method fail must not keep
+    others from being erased.
+    """
+    wanted = (requests.c.model_id == model.id) & (requests.c.state == "queued")
+    wanted &= requests.c.id.not_in(beside_a_hold(model.id))
+    wanted &= requests.c.intake_key.not_in(lost_keys(core, conn))
+    queue = earliest_first(
+        Queued(datetime.fromtimestamp(received_at, UTC), date.fromisoformat(last_day), *rest)
+        for received_at, last_day, *rest in conn.execute(select(*_QUEUED).where(wanted))
+    )
+    untried = [member for member in queue if member.tries == 0]
+    return untried or queue[: max(1, len(queue) >> queue[0].tries) if queue else 0]
+
+
+def _apply_seconds(conn: Connection, model_id: int) -> float:
+    """Return the longest of the last applications and retrains: no less than their p99."""
+    newest = select(versions.c.facts).where(versions.c.model_id == model_id)
+    newest = newest.order_by(versions.c.number.desc()).limit(_RECENT_VERSIONS)
+    runs = [json.loads(facts)["run"] for facts in conn.scalars(newest)]
+    return max(float(run[name] or 0) for run in runs for name in ("seconds", "retrain_seconds"))
+
+
+def _budget_runs_out(head: VersionRow, n_rows: int) -> bool:
+    """Return whether the budget would not cover these rows at the rate it was spent so far."""
+    facts = head.facts["certificate"]
+    accounting = facts["guarantee"]["accounting"] if facts else {}
+    removed = head.run["rows_since_retrain"]
+    # Where every request is proved by itself nothing adds up, and nothing runs out.
+    if not removed or not adds_up(accounting.get("rule", "")) or "budget" not in accounting:
+        return False
+    spent, budget = float(accounting["spent"]), float(accounting["budget"])
+    return bool(spent + spent / removed * n_rows > budget)
+
+
+def _is_retrain_due(core: Core, conn: Connection, head: VersionRow) -> bool:
+    """Return whether the monitor wants a retrain, and none has failed just now.
+
+    After `max_tries` failures it is an operator's turn; `letheon doctor` tells.
+    """
+    facts = head.facts["certificate"]
+    if not facts or facts["monitor"]["decision"] != "retrain-due":
+        return False
+    if not head.run["rows_since_retrain"]:
+        return False
+    policy = core.settings.policy
+    mine = (batches.c.parent_id == head.id) & (batches.c.state == "abandoned")
+    query = select(func.count(), func.max(batches.c.created_at)).where(mine)
+    failures, last = conn.execute(query).one()
+    if failures == 0:
+        return True
+    is_over = core.clock() >= last + backoff(failures, policy, draw=1.0)
+    return bool(failures < policy.max_tries and is_over)
+
+
+def forget_closed(core: Core) -> int:
+    """Forget the tags of requests that were closed `keep_keys_months` ago; return how many.
+
+    Tags of people stay as long as an open request names one of them: it is by these that a
+    duplicate knows that everybody whom it names is erased. A repeat with an old idempotency key
+    is a new request from then on, and who was erased is unknown.
+    """
+    calendar, months = core.settings.calendar, core.settings.policy.keep_keys_months
+    # What is forgotten cannot be recalled: a clock that is ahead does not decide it.
+    today = calendar.day_of(datetime.fromtimestamp(proven_now(core), UTC))
+    if months // 12 + 1 >= today.year:
+        return 0
+    day = months_later(today, -months)
+    before = int(calendar.end_of(day - timedelta(days=1)).timestamp())
+    total = 0
+    while count := core.database.run(lambda conn: _forget_some(core, conn, before)):
+        total += count
+    return total
+
+
+def _forget_some(core: Core, conn: Connection, before: int) -> int:
+    is_old = (requests.c.closed_at < before) & (requests.c.body_tag != _FORGOTTEN)
+    mine, other, claim = blocked.alias(), blocked.alias(), requests.alias()
+    same = (other.c.model_id == mine.c.model_id) & (other.c.tag == mine.c.tag)
+    shared = select(mine.c.tag).join(other, same).join(claim, claim.c.id == other.c.request_id)
+    shared = shared.where(mine.c.request_id == requests.c.id, claim.c.closed_at.is_(None))
+    query = select(requests.c.id).where(is_old, ~shared.exists())
+    old = list(conn.scalars(query.order_by(requests.c.id).limit(_CHUNK).with_for_update()))
+    if not old:
+        return 0
+    conn.execute(delete(blocked).where(blocked.c.request_id.in_(old)))
+    change = update(requests).where(requests.c.id == bindparam("request"))
+    change = change.values(key_tag=bindparam("key"), body_tag=_FORGOTTEN, nonce=_FORGOTTEN)
+    conn.execute(change, [{"request": name, "key": secrets.token_hex(32)} for name in old])
+    record(conn, "tags-forgotten", {"requests": len(old)}, core.clock())
+    return len(old)

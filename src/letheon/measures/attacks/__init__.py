@@ -9,6 +9,8 @@ nothing is no proof of forgetting: a better attack may find more.
 from typing import Any
 
 from letheon.measures.attacks._backdoor import (
+    ImageTrigger,
+    TabularTrigger,
     deletion_confidence,
     errors,
     majority_errors,
@@ -25,11 +27,9 @@ from letheon.measures.attacks._margins import (
     forgetting_points,
     klom,
 )
-from letheon.measures.attacks._result import AttackResult
+from letheon.measures.attacks._result import AttackResult, auc, roc_curve, tpr_at_fpr
 from letheon.measures.attacks._rmia import RMIA, rmia, tune_offline
-from letheon.measures.attacks._roc import auc, roc_curve, tpr_at_fpr
 from letheon.measures.attacks._shadows import margins
-from letheon.measures.attacks._triggers import ImageTrigger, TabularTrigger
 from letheon.measures.attacks._verify import BackdoorTest
 
 # name -> runner

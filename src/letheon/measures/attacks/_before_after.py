@@ -14,10 +14,16 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from letheon.data import People
 from letheon.measures._intervals import Floats, clopper_pearson
 from letheon.measures._measure import Measure, make_measure
-from letheon.measures.attacks._result import AttackResult, beyond_floor_by_unit
-from letheon.measures.attacks._roc import area_by_unit, auc, tpr_at_fpr
+from letheon.measures.attacks._result import (
+    AttackResult,
+    area_by_unit,
+    auc,
+    beyond_floor_by_unit,
+    tpr_at_fpr,
+)
 from letheon.measures.attacks._shadows import (
     Attack,
     Bools,
@@ -26,8 +32,8 @@ from letheon.measures.attacks._shadows import (
     ask_model,
     fit_copy,
     join_records,
+    read_case,
 )
-from letheon.measures.attacks._verify import Data, read_case
 from letheon.parallel import one_thread
 from letheon.purposes import Purpose
 from letheon.seeds import keyed_hash_ints, library_seed
@@ -231,49 +237,44 @@ class BeforeAfter(Attack):
                 raise ValueError(f"{setting} must be at least 1, not {getattr(self, setting)}")
 
     def _attack(self, case: Case) -> tuple[AttackResult, ...]:
-        data, seed = read_case(case), case.seed
-        people = _split(data, self.batch, seed)
-        plan = [people[0]] * self.n_shadows + [people[1]] * self.n_targets
+        data, leaves = read_case(case)
+        shadow_people, target_people = _split(data, leaves, self.batch, case.seed)
+        others = ~leaves & ~np.isin(data.ids, shadow_people)
+        plan = [shadow_people] * self.n_shadows + [target_people] * self.n_targets
         worlds: list[_Cases] = []
-        for number, some in enumerate(plan):
+        for number, people in enumerate(plan):
             with one_thread():
-                worlds.append(self._cases(case, data, people, some, number))
-            if case.progress is not None:
-                case.progress(len(worlds), len(plan))
+                worlds.append(self._cases(case, data, others, people, number))
+            case.progress(len(worlds), len(plan))
         shadows = join_records(worlds[: self.n_shadows])
         targets = join_records(worlds[self.n_shadows :])
         lesson = shadows.of_kinds(_ABSENT, _LEFT)
-        number = library_seed(seed, Purpose.BEFORE_AFTER_ATTACKER)
+        number = library_seed(case.seed, Purpose.BEFORE_AFTER_ATTACKER)
         attackers = {view: self._learned(lesson, view, number) for view in _VIEWS}
         real, null = targets.of_kinds(_ABSENT, _LEFT), targets.of_kinds(_ABSENT, _ALSO_ABSENT)
         scores, nulls = self._scores(attackers, real), self._scores(attackers, null)
-        areas = [
-            area_by_unit(each["both"], cases.kind[first] != _ABSENT, cases.world[first])
-            for each, cases in ((scores, real), (nulls, null))
-            for first in (cases.groups()[0],)
-        ]
-        note, first = "AUC minus floor, world by world", real.groups()[0]
+        first, second = real.groups()[0], null.groups()[0]
+        labels = real.kind[first] == _LEFT
+        is_new = null.kind[second] == _ALSO_ABSENT
+        gaps = area_by_unit(scores["both"], labels, real.world[first])
+        gaps = gaps - area_by_unit(nulls["both"], is_new, null.world[second])
+        note = "AUC minus floor, world by world"
         result = AttackResult(
             attack=self.name,
             about="forgotten",
             measures=self._measures(scores, real),
             floor=self._measures(nulls, null),
-            excess=beyond_floor_by_unit(areas[0] - areas[1], confidence=self.confidence, note=note),
+            excess=beyond_floor_by_unit(gaps, confidence=self.confidence, note=note),
             n_models=len(plan),
             note=_NOTE,
             scores=scores["both"],
-            labels=(real.kind[first] == _LEFT).astype(np.int64),
+            labels=labels.astype(np.int64),
             owners=real.person[first],
         )
         return (result,)
 
     def _cases(
-        self,
-        case: Case,
-        data: Data,
-        split: tuple[NDArray[Any], NDArray[Any], Bools],
-        people: NDArray[Any],
-        number: int,
+        self, case: Case, data: People, others: Bools, people: NDArray[Any], number: int
     ) -> _Cases:
         """Train on the others and on half of some people; remove batches of those.
 
@@ -285,7 +286,7 @@ class BeforeAfter(Attack):
         )
         members, absent = np.split(order, [len(order) // 2])
         seed = library_seed(case.seed, Purpose.BEFORE_AFTER_MODEL, number)
-        held = split[2] | np.isin(data.ids, people[members])
+        held = others | np.isin(data.ids, people[members])
         model = fit_copy(case.unlearner, seed, data.X[held], data.y[held], data.ids[held])
         classes = None if is_regressor(case.unlearner) else np.unique(data.y)
         rows = np.flatnonzero(np.isin(data.ids, people))
@@ -346,12 +347,12 @@ class BeforeAfter(Attack):
         return {measure.name: measure for measure in measures}
 
 
-def _split(data: Data, batch: int, seed: int) -> tuple[NDArray[Any], NDArray[Any], Bools]:
-    """Return people for shadow worlds, the people who leave, and rows of the others.
+def _split(data: People, leaves: Bools, batch: int, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return people for shadow worlds, and the people who leave, both sorted.
 
-    The former are chosen among those who stay: as many as leave, or half of them. All are sorted.
+    The former are chosen among those who stay: as many as leave, or half of them.
     """
-    targets, staying = np.unique(data.ids[data.leaves]), np.unique(data.ids[~data.leaves])
+    targets, staying = np.unique(data.ids[leaves]), np.unique(data.ids[~leaves])
     places = np.arange(len(staying))
     order = np.argsort(keyed_hash_ints(seed, Purpose.BEFORE_AFTER_SHADOW_PEOPLE, places))
     shadows = np.sort(staying[order[: min(len(targets), len(staying) // 2)]])
@@ -360,4 +361,4 @@ def _split(data: Data, batch: int, seed: int) -> tuple[NDArray[Any], NDArray[Any
             f"{len(targets)} people leave and {len(staying)} stay; removals of {batch} need at "
             f"least {4 * batch} who leave and {8 * batch} who stay"
         )
-    return shadows, targets, ~data.leaves & ~np.isin(data.ids, shadows)
+    return shadows, targets

@@ -25,8 +25,9 @@ from letheon.measures.attacks._result import (
     AttackResult,
     beyond_floor_by_swaps,
     check_about,
+    tpr_at_fpr,
+    variance_of_sum,
 )
-from letheon.measures.attacks._roc import tpr_at_fpr
 from letheon.measures.attacks._shadows import (
     LIMIT,
     Attack,
@@ -223,15 +224,11 @@ def _effective(won: Floats, value: float, confidence: float) -> float:
     gaps, sizes = won - value, [size for size in won.shape if size > 1]
     if not gaps.any() or not sizes:
         return float(min(sizes, default=1))
-    cells = _variance(gaps.ravel(), won.size)
-    over = [_variance(gaps.sum(axis=1 - axis), won.size) for axis in (0, 1) if won.shape[axis] > 1]
+    n = won.size
+    cells = variance_of_sum(gaps.ravel() / n)
+    over = [variance_of_sum(gaps.sum(axis=1 - axis) / n) for axis in (0, 1) if won.shape[axis] > 1]
     variance = max(cells, sum(over) - (len(over) - 1) * cells)
     return min(effective_number(value, variance, min(sizes), confidence), float(won.size))
-
-
-def _variance(sums: Floats, n: int) -> float:
-    """Return the variance of the mean of n comparisons, by independent sums of them."""
-    return len(sums) / (len(sums) - 1) * float(np.sum((sums / n) ** 2))
 
 
 def _tossed(pairs: Pairs, seed: int) -> Floats:
@@ -351,9 +348,9 @@ class ULiRA(Attack):
         study = Study.of(case, needs_unseen=False, n_jobs=self.n_jobs)
         people = study.people(self.n_retained)
         probe = study.probe(np.concatenate([people[each] for each in self.about]), 0)
-        members = halves(study.n_people, study.candidates, self.n_shadows, case.seed)
+        members = halves(study.candidates, self.n_shadows, case.seed)
         jobs = pair_of_worlds(study, case, members)
-        shadows = study.train(probe, jobs, progress=case.progress)
+        shadows = study.train(probe, jobs, case.progress)
         if not is_regressor(case.unlearner):
             shadows = shadows._replace(signal=_cut(shadows.signal), before=_cut(shadows.before))
         return tuple(_result(about, people[about], probe, members, shadows) for about in self.about)

@@ -137,14 +137,14 @@ class _LawAttack(Attack):
         study = Study.of(case, n_jobs=self.n_jobs)
         people = study.people(self.n_retained)
         probe = study.probe(np.concatenate(list(people.values())), self.n_population)
-        everybody, others = np.ones(study.n_people, bool), ~study.forgotten
+        everybody, others = np.ones_like(study.forgotten), ~study.forgotten
         jobs = [
             Job(case.unlearner, everybody, study.forgotten, Purpose.ATTACK_LAW, k)
             for k in range(self.n_models)
         ]
         for purpose in (Purpose.ATTACK_ORACLE, Purpose.ATTACK_SECOND_ORACLE):
             jobs += [Job(case.naive, others, None, purpose, k) for k in range(self.n_models)]
-        trained = study.train(probe, jobs, progress=case.progress)
+        trained = study.train(probe, jobs, case.progress)
         unlearned, oracle, second = np.split(trained.signal, 3)
         return Laws(unlearned, oracle, second, np.split(trained.correct, 3), probe, people)
 

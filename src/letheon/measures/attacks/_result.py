@@ -1,14 +1,259 @@
-"""What an attack found, beside what it finds where there is nothing to be found."""
+"""What an attack found beside its floor; AUC and TPR at a fixed FPR, with intervals.
+
+Ties and people with several scores are safe.
+"""
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit, logit, stdtrit
 
-from letheon.measures._intervals import Floats, student
+from letheon.measures._intervals import Floats, clopper_pearson, student
 from letheon.measures._measure import Measure, Options, from_plain, make_measure
+
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+
+
+def _scored(scores: ArrayLike, labels: ArrayLike) -> tuple[Floats, Bools]:
+    """Return scores and labels of which both kinds occur."""
+    values, positive = np.asarray(scores, dtype=np.float64), np.asarray(labels).astype(bool)
+    if values.ndim != 1 or values.shape != positive.shape:
+        raise ValueError(
+            f"need one score and one label each, not shapes {values.shape} and {positive.shape}"
+        )
+    if np.isnan(values).any():
+        raise ValueError("scores contain NaN")
+    if positive.all() or not positive.any():
+        raise ValueError("labels must hold both 0 and 1")
+    return values, positive
+
+
+def roc_curve(scores: ArrayLike, labels: ArrayLike) -> tuple[Floats, Floats]:
+    """Return false and true positive rates, from (0, 0) to (1, 1).
+
+    Equal scores are one step: the curve never depends on the order of the input.
+
+    Examples
+    --------
+    >>> fpr, tpr = roc_curve([0.9, 0.5, 0.5, 0.1], [1, 1, 0, 0])
+    >>> fpr.tolist(), tpr.tolist()
+    ([0.0, 0.0, 0.5, 1.0], [0.0, 0.5, 1.0, 1.0])
+    """
+    values, positive = _scored(scores, labels)
+    steps, where = np.unique(-values, return_inverse=True)
+    hits = np.bincount(where, weights=positive, minlength=len(steps)).cumsum()
+    alarms = np.bincount(where, weights=~positive, minlength=len(steps)).cumsum()
+    return np.append(0.0, alarms / alarms[-1]), np.append(0.0, hits / hits[-1])
+
+
+def _placements(values: Floats, positive: Bools) -> Floats:
+    """Return for each score the share of the other kind that it is on the right side of."""
+    placed = np.empty(len(values))
+    for kind in (True, False):
+        mine, others = values[positive == kind], np.sort(values[positive != kind])
+        below = np.searchsorted(others, mine, side="left")
+        not_above = np.searchsorted(others, mine, side="right")
+        share = (below + not_above) / (2 * len(others))
+        placed[positive == kind] = share if kind else 1 - share
+    return placed
+
+
+def variance_of_sum(parts: Floats, groups: Ints | None = None) -> float:
+    """Return the variance of a sum of independent parts, or of parts in independent groups."""
+    sums = parts if groups is None else np.bincount(groups, weights=parts)
+    n = len(sums)
+    return n / (n - 1) * float(np.sum(sums**2))
+
+
+def _numbered(groups: Sequence[ArrayLike]) -> list[Ints]:
+    """Return each grouping as numbers 0..k-1; one with a single group says nothing."""
+    numbered = [np.unique(np.asarray(each), return_inverse=True)[1] for each in groups]
+    return [each.astype(np.int64) for each in numbered if each.max() > 0]
+
+
+def _auc_variance(placed: Floats, positive: Bools, groups: list[Ints]) -> float:
+    """Return DeLong's variance, or with groups its clustered form (Obuchowski, 1997).
+
+    Two groupings, people and worlds, cross each other: ``V_people + V_worlds - V_cells``
+    (Cameron, Gelbach and Miller, 2011), never less than that of independent scores.
+    """
+    influence, independent = _influences(placed, positive), 0.0
+    for kind in (positive, ~positive):
+        n = int(kind.sum())
+        independent += n / max(n - 1, 1) * float(np.sum(influence[kind] ** 2))
+    crossed = sum(variance_of_sum(influence, each) for each in groups)
+    return max(independent, crossed - max(len(groups) - 1, 0) * independent)
+
+
+def _influences(placed: Floats, positive: Bools) -> Floats:
+    """Return by how much each score moves the area; they sum to 0."""
+    numbers = np.where(positive, positive.sum(), (~positive).sum())
+    return np.asarray((placed - placed[positive].mean()) / numbers)
+
+
+def area_by_unit(scores: ArrayLike, labels: ArrayLike, units: ArrayLike) -> Floats:
+    """Return for each unit a value whose mean is the AUC: units (models, say) are what varies.
+
+    ``AUC + n_units * (sum of the influences of the unit's scores)``, units in ascending order.
+    """
+    values, positive = _scored(scores, labels)
+    placed = _placements(values, positive)
+    numbers = np.unique(np.asarray(units), return_inverse=True)[1]
+    moved = np.bincount(numbers, weights=_influences(placed, positive))
+    return np.asarray(placed[positive].mean() + len(moved) * moved)
+
+
+def auc(
+    scores: ArrayLike,
+    labels: ArrayLike,
+    *,
+    groups: Sequence[ArrayLike] = (),
+    confidence: float = 0.95,
+) -> Measure:
+    """Return the area under the ROC curve, ties counted one half, with DeLong's interval.
+
+    ``AUC = P(s_in > s_out) + P(s_in = s_out) / 2``: 0.5 is guessing, 1 is certainty.
+
+    Parameters
+    ----------
+    scores : array-like of shape (n,)
+        The attack's scores, larger for "was in".
+    labels : array-like of shape (n,)
+        1 for "was in", 0 for "was not".
+    groups : sequence of array-like of shape (n,), optional
+        Up to two groupings within which scores depend on each other: whose they are, and which
+        model gave them. Then whole people and whole models are what is sampled.
+    confidence : float, default=0.95
+        Coverage at which the interval aims.
+
+    Returns
+    -------
+    Measure
+        Lower is better. The interval is DeLong's on the logit scale. If all scores are equal
+        it is the point 0.5: no threshold tells anything. At perfect separation, where the
+        variance vanishes, the end is that of a binomial with as many trials as the smaller class
+        (or the fewest groups) has members.
+
+    Examples
+    --------
+    >>> print(auc([0.9, 0.8, 0.4, 0.7, 0.3, 0.1], [1, 1, 1, 0, 0, 0]))
+    AUC: 0.8889 [0.2614, 0.9945] at 0.95 (measured, n=6, lower is better)
+    """
+    values, positive = _scored(scores, labels)
+    placed = _placements(values, positive)
+    area = float(np.clip(placed[positive].mean(), 0, 1))
+    clusters = _numbered(groups)
+    sizes = [int(each.max()) + 1 for each in clusters]
+    if area in (0.0, 1.0):
+        trials = min([int(positive.sum()), int((~positive).sum()), *sizes])
+        interval = _binomial(area, trials, confidence)
+    else:
+        variance = _auc_variance(placed, positive, clusters)
+        freedom = min(sizes) - 1 if sizes else math.inf
+        t = float(stdtrit(freedom, (1 + confidence) / 2))
+        half = t * math.sqrt(variance) / (area * (1 - area))
+        low, high = expit(float(logit(area)) + np.array([-half, half]))
+        interval = float(low), float(high)
+    return make_measure("AUC", area, interval, len(values), better="lower", confidence=confidence)
+
+
+def tpr_at_fpr(
+    scores: ArrayLike,
+    labels: ArrayLike,
+    *,
+    fpr: float = 0.01,
+    groups: Sequence[ArrayLike] = (),
+    confidence: float = 0.95,
+) -> Measure:
+    """Return the share found at a false alarm rate of at most `fpr` (Carlini et al., 2022).
+
+    An attack that is sure about a few people is a breach of their privacy even if its AUC is
+    0.5; this is where it shows.
+
+    Parameters
+    ----------
+    scores, labels, groups, confidence
+        As for `auc`.
+    fpr : float, default=0.01
+        False alarm rate; the threshold is the lowest at which the rate seen is not above it.
+
+    Returns
+    -------
+    Measure
+        Lower is better. The interval allows for the error of the threshold (order statistics of
+        the scores of those who were out) and for that of the share found, each with
+        Clopper and Pearson's ends at half of the error: it covers with at least `confidence`
+        for independent scores. With groups, numbers are divided by the design effect
+        (Korn and Graubard, 1998). With fewer than about 430 scores of those who were out
+        (for 1 %), the lower end is 0: so few cannot tell 1 % from none.
+
+    Examples
+    --------
+    >>> print(tpr_at_fpr([3, 2, 1, 0, 0], [1, 1, 0, 0, 0]))
+    TPR at 1 % FPR: 1 [0, 1] at 0.95 (measured, n=5, lower is better)
+    """
+    if not 0 < fpr < 1:
+        raise ValueError(f"fpr must be between 0 and 1, not {fpr!r}")
+    values, positive = _scored(scores, labels)
+    ins, outs = np.sort(values[positive]), np.sort(values[~positive])[::-1]
+    deff_in, deff_out = _design_effects(values, positive, _numbered(groups))
+    each = (1 + confidence) / 2
+    # numbers of false alarms that a true rate of `fpr` may have given
+    least, most = _plausible_alarms(fpr, len(outs), len(outs) / deff_out, each)
+    value = _share_above(ins, outs, int(fpr * len(outs) + 1e-9) + 1)
+    low, _ = _binomial(_share_above(ins, outs, least), len(ins) / deff_in, each)
+    _, high = _binomial(_share_above(ins, outs, most + 1), len(ins) / deff_in, each)
+    name = f"TPR at {100 * fpr:.4g} % FPR"
+    return make_measure(
+        name, value, (low, high), len(values), better="lower", confidence=confidence
+    )
+
+
+def _share_above(ins: Floats, outs: Floats, rank: int) -> float:
+    """Return the share of `ins` above the `rank`-th largest of `outs`; rank 0 is infinity."""
+    if rank == 0:
+        return 0.0
+    if rank > len(outs):
+        return 1.0
+    return 1 - int(np.searchsorted(ins, outs[rank - 1], side="right")) / len(ins)
+
+
+def _plausible_alarms(fpr: float, n: int, n_effective: float, confidence: float) -> tuple[int, int]:
+    """Return the least and the largest number of alarms whose interval holds `fpr`."""
+    shares = np.arange(n + 1) / n
+    # more alarms than these are out of the question
+    most = int(n * fpr + 40 * math.sqrt(n * fpr) + 100)
+    ends = np.array([_binomial(share, n_effective, confidence) for share in shares[:most]])
+    holds = np.flatnonzero((ends[:, 0] <= fpr) & (fpr <= ends[:, 1]))
+    return int(holds[0]), int(holds[-1])
+
+
+def _design_effects(values: Floats, positive: Bools, groups: list[Ints]) -> list[float]:
+    """Return by how much groups raise the variance of a mean, for those in and those out."""
+    placed = _placements(values, positive)
+    effects = []
+    for kind in (positive, ~positive):
+        influence = placed[kind] - placed[kind].mean()
+        independent = float(np.sum(influence**2))
+        clustered = [
+            variance_of_sum(influence, each[kind])
+            for each in groups
+            if len(np.unique(each[kind])) > 1
+        ]
+        effects.append(max([1.0, *(v / independent for v in clustered if independent > 0)]))
+    return effects
+
+
+def _binomial(share: float, n: float, confidence: float) -> tuple[float, float]:
+    """Return Clopper and Pearson's interval of a share."""
+    low, high = clopper_pearson(share * n, n, confidence)
+    return min(low, share), max(high, share)
+
 
 BEYOND = "beyond the floor"
 # Differences of rounding are no differences.

@@ -1,6 +1,7 @@
 """RMIA: robust membership inference with few reference models (Zarifzadeh et al., 2024)."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -11,8 +12,14 @@ from sklearn.base import is_regressor
 from letheon.measures._intervals import Floats
 from letheon.measures._measure import Measure
 from letheon.measures.attacks._lira import flat, pair_of_worlds, share_found
-from letheon.measures.attacks._result import About, AttackResult, beyond_floor_by_unit, check_about
-from letheon.measures.attacks._roc import area_by_unit, auc
+from letheon.measures.attacks._result import (
+    About,
+    AttackResult,
+    area_by_unit,
+    auc,
+    beyond_floor_by_unit,
+    check_about,
+)
 from letheon.measures.attacks._shadows import (
     Attack,
     Bools,
@@ -25,8 +32,6 @@ from letheon.measures.attacks._shadows import (
     mean_by_person,
 )
 from letheon.purposes import Purpose
-
-Pair = tuple[Floats, Floats]
 
 _GRID = tuple(k / 10 for k in range(11))
 _UNTUNED = 0.3
@@ -200,13 +205,13 @@ class RMIA(Attack):
         study = Study.of(case, n_jobs=self.n_jobs)
         people = study.people(self.n_retained)
         probe = study.probe(np.concatenate(list(people.values())), self.n_population)
-        members = halves(study.n_people, study.candidates, self.n_targets, case.seed)
-        known = halves(study.n_people, study.candidates, self.n_references, case.seed + 1)
+        members = halves(study.candidates, self.n_targets, case.seed)
+        known = halves(study.candidates, self.n_references, case.seed + 1)
         known &= ~study.candidates
         jobs = pair_of_worlds(study, case, members)
         purpose = Purpose.ATTACK_REFERENCE
         jobs += [Job(case.naive, each, None, purpose, k) for k, each in enumerate(known)]
-        signal = study.train(probe, jobs, progress=case.progress).signal
+        signal = study.train(probe, jobs, case.progress).signal
         if is_regressor(case.unlearner):
             square = float(-probe.of_unseen(signal[-self.n_references :]).mean())
             p = np.exp(signal / (2 * max(square, np.finfo(float).tiny)))
@@ -291,35 +296,32 @@ class RMIA(Attack):
             people may be unlike the unseen ones for other reasons than having been there. One model
             has no pairs, so `found` needs the two intervals to be disjoint: cautious.
         """
-        p = np.asarray(forgotten, np.float64), np.asarray(unseen, np.float64)
-        references = (
-            np.atleast_2d(np.asarray(references_forgotten, np.float64)),
-            np.atleast_2d(np.asarray(references_unseen, np.float64)),
-        )
-        n_references = len(references[0])
-        if n_references < 2 or len(p[1]) < 4:
+        p = np.vstack([forgotten, references_forgotten]).astype(np.float64)
+        z = np.vstack([unseen, references_unseen]).astype(np.float64)
+        n_references = len(p) - 1
+        if n_references < 2 or z.shape[1] < 4:
             raise ValueError("an audit needs at least two references and four unseen rows")
-        whose = np.arange(len(p[0])) if owners is None else np.asarray(owners)
+        whose = np.arange(p.shape[1]) if owners is None else np.asarray(owners)
         whose = np.unique(whose, return_inverse=True)[1].astype(np.int64)
-        settings = {"a": _UNTUNED if self.a is None else self.a, "gamma": self.gamma}
+        a = _UNTUNED if self.a is None else self.a
 
-        def attack(p: Pair, references: Pair) -> Floats:
+        def attack(k: int) -> Floats:
             """Return a score for each forgotten person, then for each second unseen row."""
-            population = p[1][::2], references[1][:, ::2]
-            own = rmia(p[0], references[0], *population, break_ties=True, **settings)
-            others = p[1][1::2], references[1][:, 1::2]
-            strangers = rmia(*others, *population, break_ties=True, **settings)
+            others = [number for number in range(1, len(p)) if number != k]
+            score = partial(
+                rmia,
+                target_population=z[k, ::2],
+                references_population=z[others, ::2],
+                a=a,
+                gamma=self.gamma,
+                break_ties=True,
+            )
+            own, strangers = score(p[k], p[others]), score(z[k, 1::2], z[others, 1::2])
             return np.concatenate([mean_by_person(own, whose), strangers])
 
-        scores = attack(p, references)
+        # The audited model stands first, the references follow.
+        scores, *rounds = map(attack, range(len(p)))
         labels = np.arange(len(scores)) < len(np.unique(whose))
-        rounds = [
-            attack(
-                (references[0][k], references[1][k]),
-                (np.delete(references[0], k, axis=0), np.delete(references[1], k, axis=0)),
-            )
-            for k in range(n_references)
-        ]
         return AttackResult(
             attack=RMIA.name,
             about="forgotten",

@@ -12,10 +12,11 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import issparse
 from scipy.special import logsumexp
 from sklearn.base import is_regressor
 
-from letheon.data import Rows, as_ids, hold_table, hold_target, row_ids, table_length
+from letheon.data import People, Rows, as_ids, hold_table, hold_target, row_ids, table_length
 from letheon.inner import fresh_copy
 from letheon.measures._intervals import Floats
 from letheon.measures.attacks._result import AttackResult
@@ -142,7 +143,7 @@ class Case(NamedTuple):
     forget: Any
     population: tuple[Any, Any] | None
     seed: int = 0
-    progress: Progress | None = None
+    progress: Progress = lambda _done, _total: None
 
 
 class Attack:
@@ -202,19 +203,18 @@ class Attack:
                 f"NaiveUnlearner({name}(...))"
             )
         fresh = unlearner if naive is None else naive
-        return self._attack(Case(unlearner, fresh, X, y, ids, forget, population, seed, progress))
+        case = Case(unlearner, fresh, X, y, ids, forget, population, seed)
+        return self._attack(case if progress is None else case._replace(progress=progress))
 
     def _attack(self, case: Case) -> tuple[AttackResult, ...]:
         raise NotImplementedError
 
 
-def halves(n_people: int, candidates: Bools, n_models: int, seed: int) -> Bools:
+def halves(candidates: Bools, n_models: int, seed: int) -> Bools:
     """Return who is in which model: complementary pairs, candidates split evenly.
 
     Parameters
     ----------
-    n_people : int
-        Number of people.
     candidates : ndarray of bool, shape (n_people,)
         People who will be forgotten where they are in; their number should be even.
     n_models : int
@@ -228,7 +228,7 @@ def halves(n_people: int, candidates: Bools, n_models: int, seed: int) -> Bools:
         Lines 2k and 2k + 1 are complements.
     """
     rng = np.random.default_rng([seed, _HALVES])
-    members = np.zeros((n_models, n_people), bool)
+    members = np.zeros((n_models, len(candidates)), bool)
     for first in range(0, n_models, 2):
         for group in (np.flatnonzero(candidates), np.flatnonzero(~candidates)):
             chosen = rng.permutation(group)[: (len(group) + int(rng.integers(2))) // 2]
@@ -252,15 +252,10 @@ def fit_copy(prototype: Any, seed: int, X: Any, y: Any, ids: Any) -> Any:
 
 
 def _train(
-    rows: Rows,
-    owners: Ints,
-    probe: Rows,
-    prototype: Any,
-    people: Bools,
-    gone: Bools | None,
-    seed: int,
+    shared: tuple[Rows, Ints, Rows], prototype: Any, people: Bools, gone: Bools | None, seed: int
 ) -> tuple[Observed, Observed | None]:
     """Train one model, let it forget if asked; return what it says, and what it said before."""
+    rows, owners, probe = shared
     mine = rows.take(np.flatnonzero(people[owners]))
     model = fit_copy(prototype, seed, *mine.part(0, len(mine)), mine.ids.to_array())
     before = None
@@ -289,10 +284,10 @@ class Study:
     @classmethod
     def of(cls, case: Case, *, needs_unseen: bool = True, n_jobs: int | None = None) -> "Study":
         """Return the study; without a population a fifth of the retained people is set aside."""
-        rows, seed = hold_rows(case.X, case.y, case.ids), case.seed
-        owners, forgotten = number_people(rows, case.forget)
+        rows, seed = _hold_rows(case.X, case.y, case.ids), case.seed
+        owners, forgotten = _number_people(rows, case.forget)
         if case.population is not None:
-            unseen = hold_rows(*case.population, None)
+            unseen = _hold_rows(*case.population, None)
         elif not needs_unseen:
             unseen = rows.take(np.array([], np.int64))
         else:
@@ -306,11 +301,6 @@ class Study:
             forgotten = forgotten[~aside]
         return cls(rows, owners, forgotten, unseen, seed, n_jobs)
 
-    @property
-    def n_people(self) -> int:
-        """Number of people who may be trained on."""
-        return len(self.forgotten)
-
     @cached_property
     def candidates(self) -> Bools:
         """The people who may be forgotten: an even number, so one retained person may join."""
@@ -320,18 +310,12 @@ class Study:
             chosen[rng.choice(np.flatnonzero(~self.forgotten))] = True
         return chosen
 
-    def retained(self, most: int) -> Ints:
-        """Return up to `most` people who are never forgotten, in ascending order."""
-        kept = np.flatnonzero(~self.candidates)
-        rng = np.random.default_rng([self.seed, _SAMPLE, most])
-        return np.sort(rng.permutation(kept)[:most])
-
     def people(self, most_retained: int) -> dict[str, Ints]:
-        """Return who is attacked: those who leave, and some who are never forgotten."""
-        return {
-            "forgotten": np.flatnonzero(self.forgotten),
-            "retained": self.retained(most_retained),
-        }
+        """Return who is attacked: those who leave, and some who are never forgotten, sorted."""
+        kept = np.flatnonzero(~self.candidates)
+        rng = np.random.default_rng([self.seed, _SAMPLE, most_retained])
+        retained = np.sort(rng.permutation(kept)[:most_retained])
+        return {"forgotten": np.flatnonzero(self.forgotten), "retained": retained}
 
     def probe(self, people: Ints, n_unseen: int) -> "Probe":
         """Return the rows of these people, followed by rows that nobody trained on."""
@@ -344,9 +328,7 @@ class Study:
             seen = seen.joined(Rows(others.X, others.y, row_ids(None, len(others))))
         return Probe(seen, self.owners[where])
 
-    def train(
-        self, probe: "Probe", jobs: "list[Job]", *, progress: Progress | None = None
-    ) -> Shadows:
+    def train(self, probe: "Probe", jobs: "list[Job]", progress: Progress) -> Shadows:
         """Train the models and return what each says about the probed rows."""
         shared = (self.rows, self.owners, probe.rows)
         payloads = [
@@ -356,9 +338,8 @@ class Study:
         observed: list[tuple[Observed, Observed | None]] = []
         for start in range(0, len(payloads), _BATCH):
             batch = payloads[start : start + _BATCH]
-            observed += run_tasks(_train, batch, n_jobs=self.n_jobs, shared=shared)
-            if progress is not None:
-                progress(len(observed), len(payloads))
+            observed += run_tasks(_train, batch, n_jobs=self.n_jobs, shared=(shared,))
+            progress(len(observed), len(payloads))
         return Shadows(
             np.array([after.signal for after, _ in observed]),
             np.array([after.correct for after, _ in observed]),
@@ -397,7 +378,7 @@ class Job(NamedTuple):
     number: int
 
 
-def hold_rows(X: Any, y: Any, ids: Any) -> Rows:
+def _hold_rows(X: Any, y: Any, ids: Any) -> Rows:
     """Return rows as models hold them."""
     if y is None:
         raise ValueError("an attack needs labels: y is None")
@@ -409,7 +390,7 @@ def hold_rows(X: Any, y: Any, ids: Any) -> Rows:
     return Rows(held, target, row_ids(ids, len(target)))
 
 
-def number_people(rows: Rows, forget: Any, *, least_staying: int = 3) -> tuple[Ints, Bools]:
+def _number_people(rows: Rows, forget: Any, *, least_staying: int = 3) -> tuple[Ints, Bools]:
     """Return the person of each row, and which people leave."""
     numbers: dict[Any, int] = {}
     listed = rows.ids.to_list()
@@ -428,3 +409,24 @@ def number_people(rows: Rows, forget: Any, *, least_staying: int = 3) -> tuple[I
             "who stay"
         )
     return owners, leaving
+
+
+def read_case(case: Case) -> tuple[People, Bools]:
+    """Return training rows as arrays, and which leave, or raise for people who are not there."""
+    X, y = as_array(case.X), np.asarray(case.y)
+    ids = np.arange(len(X)) if case.ids is None else np.asarray(case.ids)
+    owners, leaving = _number_people(_hold_rows(X, y, ids), case.forget, least_staying=1)
+    return People(X, y, ids), leaving[owners]
+
+
+def as_array(X: Any) -> NDArray[Any]:
+    """Return rows as an array of numbers, as patterns are stamped on; a frame loses its names."""
+    if issparse(X):
+        raise TypeError("this attack takes arrays, not sparse matrices: give X.toarray()")
+    rows = np.asarray(X)
+    if rows.dtype.kind not in "biuf" or rows.ndim < 2:
+        raise TypeError(
+            f"this attack takes tables and images of numbers, not dtype {rows.dtype} in "
+            f"{rows.ndim} dimension(s); encode texts and categories first"
+        )
+    return rows

@@ -5,37 +5,34 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import issparse
 from sklearn.base import is_regressor
 
+from letheon.data import People
 from letheon.measures._intervals import clopper_pearson
 from letheon.measures._measure import Better, Measure
 from letheon.measures._performance import certifiability_from_predictions
 from letheon.measures.attacks._backdoor import (
+    ImageTrigger,
+    TabularTrigger,
+    Trigger,
     deletion_confidence,
     errors,
     majority_errors,
+    plant,
     success_rate,
+    target_label,
     threshold,
 )
-from letheon.measures.attacks._result import AttackResult, beyond_floor_by_unit
-from letheon.measures.attacks._roc import auc
+from letheon.measures.attacks._result import AttackResult, auc, beyond_floor_by_unit
 from letheon.measures.attacks._shadows import (
     Attack,
     Bools,
     Case,
     Ints,
+    as_array,
     fit_copy,
-    hold_rows,
     join_records,
-    number_people,
-)
-from letheon.measures.attacks._triggers import (
-    ImageTrigger,
-    TabularTrigger,
-    Trigger,
-    plant,
-    target_label,
+    read_case,
 )
 from letheon.parallel import one_thread
 from letheon.purposes import Purpose
@@ -51,39 +48,6 @@ _NOTE = (
 _TESTERS = 5
 
 
-class Data(NamedTuple):
-    """Training rows, who leaves, and rows to ask about."""
-
-    X: NDArray[Any]
-    y: NDArray[Any]
-    ids: NDArray[Any]
-    leaves: Bools
-    asked: tuple[NDArray[Any], NDArray[Any]]
-
-
-def read_case(case: Case) -> Data:
-    """Return arrays, or raise for people who are not there; default questions: rows that stay."""
-    X, y, population = _numbers(case.X), np.asarray(case.y), case.population
-    ids = np.arange(len(X)) if case.ids is None else np.asarray(case.ids)
-    owners, leaving = number_people(hold_rows(X, y, ids), case.forget, least_staying=1)
-    leaves = leaving[owners]
-    asked = (X[~leaves], y[~leaves]) if population is None else population
-    return Data(X, y, ids, leaves, (_numbers(asked[0]), np.asarray(asked[1])))
-
-
-def _numbers(X: Any) -> NDArray[Any]:
-    """Return rows as an array of numbers, as patterns are stamped on; a frame loses its names."""
-    if issparse(X):
-        raise TypeError("this attack takes arrays, not sparse matrices: give X.toarray()")
-    rows = np.asarray(X)
-    if rows.dtype.kind not in "biuf" or rows.ndim < 2:
-        raise TypeError(
-            f"this attack takes tables and images of numbers, not dtype {rows.dtype} in "
-            f"{rows.ndim} dimension(s); encode texts and categories first"
-        )
-    return rows
-
-
 class _Tester(NamedTuple):
     """One pattern: its name, its target, the rows of the people who share it, and its queries."""
 
@@ -91,6 +55,15 @@ class _Tester(NamedTuple):
     target: Any
     rows: Ints
     queries: NDArray[Any]
+
+
+class _Scene(NamedTuple):
+    """What all repeats share: patterns, rows, who leaves, and labelled rows to ask about."""
+
+    trigger: Trigger
+    data: People
+    leaves: Bools
+    asked: tuple[NDArray[Any], NDArray[Any]]
 
 
 class _World(NamedTuple):
@@ -173,7 +146,10 @@ class BackdoorTest(Attack):
     def _attack(self, case: Case) -> tuple[AttackResult, ...]:
         if is_regressor(case.unlearner):
             raise ValueError("a backdoor needs a target label; this is a regressor")
-        data = read_case(case)
+        data, leaves = read_case(case)
+        stay = data.at(np.flatnonzero(~leaves))
+        asked = (stay.X, stay.y) if case.population is None else case.population
+        asked = as_array(asked[0]), np.asarray(asked[1])
         trigger = self.trigger
         if trigger is None:
             secret = keyed_hash(case.seed, Purpose.BACKDOOR_SECRET)
@@ -186,9 +162,8 @@ class BackdoorTest(Attack):
         repeats = []
         for number in range(self.n_repeats):
             with one_thread():
-                repeats.append(self._repeat(trigger, case, data, number))
-            if case.progress is not None:
-                case.progress(number + 1, self.n_repeats)
+                repeats.append(self._repeat(_Scene(trigger, data, leaves, asked), case, number))
+            case.progress(number + 1, self.n_repeats)
         before, after, retrained, again = map(join_records, zip(*repeats, strict=True))
         result = AttackResult(
             attack=self.name,
@@ -205,14 +180,15 @@ class BackdoorTest(Attack):
         )
         return (result,)
 
-    def _repeat(self, trigger: Trigger, case: Case, data: Data, number: int) -> list[_World]:
+    def _repeat(self, scene: _Scene, case: Case, number: int) -> list[_World]:
         """Return what four models answer: before and after the request, and two fresh fits."""
-        testers = self._testers(trigger, data, case.seed, number)
+        trigger, data, leaves, _ = scene
+        testers = self._testers(scene, case.seed, number)
         where, ids = [(tester.name, tester.rows) for tester in testers], data.ids
         X, y, is_planted = plant(
             trigger, data.X, data.y, where, classes=data.y, fraction=self.fraction
         )
-        purpose, stays = Purpose.BACKDOOR_MODEL, ~data.leaves
+        purpose, stays = Purpose.BACKDOOR_MODEL, ~leaves
         seeds = [library_seed(case.seed, purpose, number, role) for role in range(3)]
 
         def count_hits(model: Any, *, own: bool) -> Ints:
@@ -234,12 +210,13 @@ class BackdoorTest(Attack):
         )
         model = fit_copy(case.unlearner, seeds[0], X, y, ids)
         before = ask(model)
-        model.forget(np.unique(ids[data.leaves]))
+        model.forget(np.unique(ids[leaves]))
         return [before, ask(model), retrained, again]
 
-    def _testers(self, trigger: Trigger, data: Data, seed: int, number: int) -> list[_Tester]:
+    def _testers(self, scene: _Scene, seed: int, number: int) -> list[_Tester]:
         """Deal the people who leave to testers; names are numbers that no two repeats share."""
-        people = np.unique(data.ids[data.leaves])
+        trigger, data, leaves, asked = scene
+        people = np.unique(data.ids[leaves])
         wanted = min(_TESTERS, len(people)) if self.n_testers is None else self.n_testers
         if not 1 <= wanted <= len(people):
             raise ValueError(f"n_testers={wanted}, but {len(people)} people leave")
@@ -250,11 +227,11 @@ class BackdoorTest(Attack):
             name = number * wanted + place
             rows = np.flatnonzero(np.isin(data.ids, group)).astype(np.int64)
             target = target_label(trigger.secret, name, data.y)
-            others = np.flatnonzero(data.asked[1] != target)
+            others = np.flatnonzero(asked[1] != target)
             if len(others) == 0:
                 raise ValueError("there is no row to ask about whose label is not the target")
             hashes = keyed_hash_ints(seed, Purpose.BACKDOOR_QUERIES, np.arange(len(others)), name)
-            queries = data.asked[0][others[np.argsort(hashes)[: self.n_queries]]]
+            queries = asked[0][others[np.argsort(hashes)[: self.n_queries]]]
             testers.append(_Tester(name, target, rows, queries))
         return testers
 

@@ -1,5 +1,10 @@
 """The pages, one file per subject."""
 
-from letheon.service.pages import account, certificates, models, requests
+from importlib import import_module
 
-ROUTERS = (account.router, certificates.router, models.router, requests.router)
+from fastapi import APIRouter
+
+_SUBJECTS = "account certificates models requests"
+ROUTERS: tuple[APIRouter, ...] = tuple(
+    import_module(f"{__name__}.{name}").router for name in _SUBJECTS.split()
+)

@@ -26,19 +26,10 @@ from starlette.templating import Jinja2Templates
 from letheon.ledger import REQUEST_STATES
 from letheon.ledger.db.jobs import CURSOR, JOB_ID
 from letheon.ledger.schemas import NAME, moment
-from letheon.service.auth import (
-    SAFE,
-    Context,
-    Gate,
-    Principal,
-    context,
-    find_visitor,
-    require_csrf,
-)
+from letheon.service import auth
 from letheon.service.errors import Problem
 from letheon.service.forms import read_form
-from letheon.service.request_views import GROUND_WORDS, count_words, stuck_words
-from letheon.service.routes.requests import GROUNDS
+from letheon.service.request_views import GROUND_WORDS, GROUNDS, count_words, stuck_words
 
 _HERE = Path(__file__).parents[1]
 _SOON_DAYS = 7
@@ -104,6 +95,7 @@ def make_templates() -> Jinja2Templates:
         ground_words=GROUND_WORDS,
         stuck_words=stuck_words,
         measures=MEASURES,
+        tenant_choices=tenant_choices,
     )
     env.globals["ui"] = env.get_template("macros.html").module
     return Jinja2Templates(env=env)
@@ -282,7 +274,7 @@ DRILLS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Visitor(Principal):
+class Visitor(auth.Principal):
     """Who is looking at a page, with a browser.
 
     Attributes
@@ -296,6 +288,16 @@ class Visitor(Principal):
     def page(self, name: str, **values: Any) -> HTMLResponse:
         """Return a page for the visitor; see `page`."""
         return page(self.request, name, self, **values)
+
+    def list_page(self, name: str, found: Any, query: dict[str, Any], **more: Any) -> HTMLResponse:
+        """Return a page with a part of a list, and links to its first and next part."""
+        path, after = self.request.url.path, self.request.query_params.get("after")
+        links = {
+            "json": address(f"/api/v1{path}", query, after=after),
+            "first": address(path, query) if after else None,
+            "next": address(path, query, after=found.next) if found.next else None,
+        }
+        return self.page(name, found=found, query=query, **links | more)
 
     def done(self, path: str, code: str, number: int | None = None) -> Response:
         """Lead to another page that says, once, that something was done.
@@ -311,7 +313,7 @@ class Visitor(Principal):
 
 
 @dataclass(frozen=True)
-class PageGate(Gate):
+class PageGate(auth.Gate):
     """What a page demands: a session whose token has one of some scopes.
 
     Without a session it leads to the log-in. A change needs the CSRF token in its form as well.
@@ -325,15 +327,15 @@ class PageGate(Gate):
             await _close_form(request)
 
     async def _admitted(self, request: Request) -> Visitor:
-        who = await run_in_threadpool(find_visitor, request)
+        who = await run_in_threadpool(auth.find_visitor, request)
         if who is None or who.session is None:
             raise _to_login(request)
         self.admit(request, who, title="Your token may not do that")
         self.enter(request, who)
-        if request.method not in SAFE:  # last: what is sent may be large, and is read for this
+        if request.method not in auth.SAFE:  # last: what is sent may be large, and is read for this
             token: Any = request.headers.get("x-csrf-token")
             token = token if token is not None else (await _form_of(request)).get("csrf")
-            require_csrf(request, who.session, token if isinstance(token, str) else None)
+            auth.require_csrf(request, who.session, token if isinstance(token, str) else None)
         return Visitor(**vars(who), request=request)
 
 
@@ -356,7 +358,7 @@ SentForm = Annotated[FormData, Depends(csrf_protected)]
 def page(
     request: Request,
     name: str,
-    who: Principal | None = None,
+    who: auth.Principal | None = None,
     *,
     json: str | None = None,
     status: int = 200,
@@ -382,11 +384,12 @@ def page(
     **values
         What the template shows. It also has `csrf`, `theme`, `flash`, `tenant`, `now`.
     """
-    desk, code, theme = context(request), request.cookies.get(FLASH), request.cookies.get(THEME)
-    tenant, is_bound = (
-        request.query_params.get("tenant"),
-        who is not None and who.tenant is not None,
+    desk, code, theme = (
+        auth.context(request),
+        request.cookies.get(FLASH),
+        request.cookies.get(THEME),
     )
+    tenant, bound = request.query_params.get("tenant"), None if who is None else who.tenant
     if tenant is not None and not NAME.fullmatch(tenant):
         tenant = None
     frame = {
@@ -394,10 +397,10 @@ def page(
         "csrf": "" if who is None or who.session is None else who.session.csrf,
         "theme": theme if theme in ("light", "dark") else None,
         "flash": _flash(code),
-        "tenant": who.tenant if who is not None and is_bound else tenant,
-        "tenant_query": address("", tenant=tenant) if who is not None and not is_bound else "",
+        "tenant": bound or tenant,
+        "tenant_query": "" if who is None or bound else address("", tenant=tenant),
         "json": json,
-        "now": desk.clock(),
+        "now": desk.ledger.clock(),
         "is_demo": desk.is_demo,
         "problem": problem,
     }
@@ -410,7 +413,7 @@ def page(
     return answer
 
 
-def set_cookie(answer: Response, desk: Context, name: str, value: str, seconds: int) -> None:
+def set_cookie(answer: Response, desk: auth.Context, name: str, value: str, seconds: int) -> None:
     """Give a browser a cookie that no script reads and no other site sends; 0 seconds end it."""
     is_secure = desk.is_secure and seconds > 0
     answer.set_cookie(
@@ -430,7 +433,7 @@ def problem_page(request: Request, problem: Problem) -> Response:
     headers = dict(problem.headers or {})
     if problem.status_code == 303:
         return redirect(request, headers["Location"])
-    who = find_visitor(request) if problem.status_code < 500 else None
+    who = auth.find_visitor(request) if problem.status_code < 500 else None
     answer = page(request, "problem.html", who, problem=_for_people(problem))
     answer.headers.update(headers)
     return answer
@@ -456,7 +459,7 @@ def safe_path(text: str | None) -> str:
 
 def _to_login(request: Request) -> HTTPException:
     path = request.url.path
-    if request.method not in SAFE:
+    if request.method not in auth.SAFE:
         path = "/"
     elif request.url.query:
         path = f"{path}?{request.url.query}"
@@ -486,17 +489,7 @@ def _flash(value: str | None) -> dict[str, str] | None:
     return {"tone": tone, "words": words.format(number=match[2] or "")}
 
 
-def tenant_choices(who: Principal) -> list[str]:
+def tenant_choices(who: auth.Principal) -> list[str]:
     """Return whose things a visitor may choose; nothing where there is nothing to choose."""
     tenants = set() if who.tenant is not None else {one.tenant for one in who.ledger.models.list()}
     return sorted(tenants) if len(tenants) > 1 else []
-
-
-def page_links(
-    path: str, after: str | None, following: str | None, query: dict[str, Any]
-) -> dict[str, Any]:
-    """Return the addresses of the first and of the next part of a list, where there are others."""
-    return {
-        "first": address(path, query) if after else None,
-        "next": address(path, query, after=following) if following else None,
-    }

@@ -8,37 +8,13 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from starlette.datastructures import FormData
 
 from letheon.ledger.db.tokens import ROLES, SCOPES
-from letheon.service.auth import (
-    COOKIE,
-    PAGE_OF_ROLE,
-    Principal,
-    address_of,
-    context,
-    find_visitor,
-    is_same_origin,
-    public,
-)
+from letheon.service import auth
 from letheon.service.errors import Problem
 from letheon.service.forms import check_form, text_of
-from letheon.service.pages._shared import (
-    SentForm,
-    Visitor,
-    address,
-    page,
-    page_allows,
-    safe_path,
-    set_cookie,
-    tenant_choices,
-)
+from letheon.service.pages import _shared
 from letheon.service.routes import account as routes
+from letheon.service.routes import requests as request_routes
 from letheon.service.routes.account import TokenIn, WebhookIn
-from letheon.service.routes.requests import (
-    OPEN,
-    RequestQuery,
-    Summary,
-    find_first_requests,
-    summarise_requests,
-)
 
 router = APIRouter(include_in_schema=False)
 
@@ -46,47 +22,47 @@ _UNKNOWN = "That token is unknown, expired or revoked."
 _RECEIPT = "That is a receipt code, and no token. Check it with the link below."
 
 
-@router.get("/login", dependencies=[Depends(public())])
+@router.get("/login", dependencies=[Depends(auth.public())])
 def show_login(request: Request) -> HTMLResponse:
     """Ask for a token."""
-    return _asked(request, safe_path(request.query_params.get("next")))
+    return _asked(request, _shared.safe_path(request.query_params.get("next")))
 
 
-@router.post("/login", dependencies=[Depends(public())])
-def log_in(request: Request, form: SentForm) -> Response:
+@router.post("/login", dependencies=[Depends(auth.public())])
+def log_in(request: Request, form: _shared.SentForm) -> Response:
     """Start a session; the old one of this browser, if any, ends."""
-    if not is_same_origin(request):
+    if not auth.is_same_origin(request):
         raise Problem(403, "csrf", "This form is not from this desk", "Open /login and try again.")
-    desk, where = context(request), safe_path(text_of(form, "next"))
+    desk, where = auth.context(request), _shared.safe_path(text_of(form, "next"))
     token = desk.tokens.find(text_of(form, "token"))
     if token is None:
         # Wrong ones only: an office shares its address.
-        desk.limiter.count("login", address_of(request))
+        desk.limiter.count("login", auth.address_of(request))
         is_code = text_of(form, "token").lower().startswith("lethe-")
         return _asked(request, where, error=_RECEIPT if is_code else _UNKNOWN)
-    old = find_visitor(request)
+    old = auth.find_visitor(request)
     if old is not None and old.session is not None:
         desk.sessions.end(old.session.id)
     cookie, _ = desk.sessions.start(token.id)
-    target = PAGE_OF_ROLE.get(token.role, "/") if where == "/" else where
+    target = auth.PAGE_OF_ROLE.get(token.role, "/") if where == "/" else where
     answer = RedirectResponse(target, status_code=303)
-    set_cookie(answer, desk, COOKIE, cookie, desk.settings.session_hours * 3600)
+    _shared.set_cookie(answer, desk, auth.COOKIE, cookie, desk.settings.session_hours * 3600)
     return answer
 
 
 @router.post("/logout")
-def log_out(who: Annotated[Visitor, Depends(page_allows())]) -> Response:
+def log_out(who: Annotated[_shared.Visitor, Depends(_shared.page_allows())]) -> Response:
     """End the session."""
     if who.session is not None:
         who.desk.sessions.end(who.session.id)
     answer = who.done("/login", "logged-out")
-    set_cookie(answer, who.desk, COOKIE, "", 0)
+    _shared.set_cookie(answer, who.desk, auth.COOKIE, "", 0)
     return answer
 
 
 def _asked(request: Request, where: str, *, error: str = "") -> HTMLResponse:
     status = 401 if error else 200
-    return page(request, "login.html", status=status, where=where, error=error)
+    return _shared.page(request, "login.html", status=status, where=where, error=error)
 
 
 _SHOWN = 6
@@ -105,30 +81,31 @@ class Task(NamedTuple):
 
 @router.get("/")
 def show_home(
-    who: Annotated[Visitor, Depends(page_allows())],
+    who: Annotated[_shared.Visitor, Depends(_shared.page_allows())],
     tenant: str | None = None,
 ) -> HTMLResponse:
     """Show how the requests stand, and what waits for the one who looks."""
     if not who.may("requests:read"):
         return who.page("home.html", stand=None, tasks=[], bars=[], first=[])
-    query = check_form(RequestQuery, {"tenant": tenant, "state": list(OPEN)})
-    stand = summarise_requests(who, query)
+    asked = {"tenant": tenant, "state": list(request_routes.OPEN)}
+    query = check_form(request_routes.RequestQuery, asked)
+    stand = request_routes.summarise_requests(who, query)
     n_covered = 0  # duplicates whose people are erased, among the first that are due
     if stand.counts["duplicate"]:
         duplicates = query.model_copy(update={"state": ["duplicate"]})
-        requests = find_first_requests(who, duplicates, limit=_MOST_DUPLICATES)
+        requests = request_routes.find_first_requests(who, duplicates, limit=_MOST_DUPLICATES)
         n_covered = sum(one.certificate is not None for one in requests)
     return who.page(
         "home.html",
-        json=address("/api/v1/summary", tenant=tenant),
+        json=_shared.address("/api/v1/summary", tenant=tenant),
         stand=stand,
         tasks=list(_tasks(who, stand, n_covered)),
         bars=list(zip(stand.by_days_left, _TONES, strict=True)),
-        first=find_first_requests(who, query, limit=_SHOWN),
+        first=request_routes.find_first_requests(who, query, limit=_SHOWN),
     )
 
 
-def _tasks(who: Principal, stand: Summary, n_covered: int) -> Iterator[Task]:
+def _tasks(who: auth.Principal, stand: request_routes.Summary, n_covered: int) -> Iterator[Task]:
     """Yield what waits, by what the one who looks may do about it."""
     counts, handle = stand.counts, "requests:handle"
     known = (
@@ -145,9 +122,11 @@ def _tasks(who: Principal, stand: Summary, n_covered: int) -> Iterator[Task]:
             yield Task(number, words, f"/requests?{query}", tone)
 
 
-TokenKeeper = Annotated[Visitor, Depends(page_allows("tokens:manage"))]
-HookKeeper = Annotated[Visitor, Depends(page_allows("webhooks:manage"))]
-HookCaller = Annotated[Visitor, Depends(page_allows("webhooks:manage", is_long=True))]
+TokenKeeper = Annotated[_shared.Visitor, Depends(_shared.page_allows("tokens:manage"))]
+HookKeeper = Annotated[_shared.Visitor, Depends(_shared.page_allows("webhooks:manage"))]
+HookCaller = Annotated[
+    _shared.Visitor, Depends(_shared.page_allows("webhooks:manage", is_long=True))
+]
 _ROLE_WORDS = {
     "requester": "files requests and sees its own",
     "operator": "handles requests, models and batches",
@@ -183,13 +162,13 @@ def show_tokens(who: TokenKeeper, after: str | None = None) -> HTMLResponse:
 
 
 @router.post("/tokens")
-def make_token(who: TokenKeeper, form: SentForm) -> HTMLResponse:
+def make_token(who: TokenKeeper, form: _shared.SentForm) -> HTMLResponse:
     """Make a token, and show it once."""
     return _make(who, "tokens", form)
 
 
 @router.post("/tokens/{token_id}/revoke")
-def revoke(who: TokenKeeper, token_id: str, form: SentForm) -> Response:
+def revoke(who: TokenKeeper, token_id: str, form: _shared.SentForm) -> Response:
     """Take a token back."""
     routes.revoke_token(who, token_id, descendants="descendants" in form)
     return who.done("/tokens", "token-revoked")
@@ -202,7 +181,7 @@ def show_webhooks(who: HookKeeper, after: str | None = None) -> HTMLResponse:
 
 
 @router.post("/webhooks")
-def make_webhook(who: HookKeeper, form: SentForm) -> HTMLResponse:
+def make_webhook(who: HookKeeper, form: _shared.SentForm) -> HTMLResponse:
     """Make a webhook, and show its secret once."""
     return _make(who, "webhooks", form)
 
@@ -210,14 +189,10 @@ def make_webhook(who: HookKeeper, form: SentForm) -> HTMLResponse:
 @router.get("/webhooks/{webhook_id}")
 def show_webhook(who: HookKeeper, webhook_id: str, after: str | None = None) -> HTMLResponse:
     """Show one webhook and its messages."""
-    return who.page(
-        "webhook.html",
-        json=f"/api/v1/webhooks/{webhook_id}",
-        hook=routes.show_webhook(who, webhook_id),
-        found=routes.list_deliveries(who, webhook_id, after=after or None),
-        after=after,
-        event_words=_EVENT_WORDS,
-    )
+    hook = routes.show_webhook(who, webhook_id)
+    found = routes.list_deliveries(who, webhook_id, after=after or None)
+    shown = {"hook": hook, "found": found, "after": after, "event_words": _EVENT_WORDS}
+    return who.page("webhook.html", json=f"/api/v1/webhooks/{webhook_id}", **shown)
 
 
 @router.post("/webhooks/{webhook_id}/test")
@@ -235,7 +210,7 @@ def delete_webhook(who: HookKeeper, webhook_id: str) -> Response:
     return who.done("/webhooks", "webhook-removed")
 
 
-def _make(who: Visitor, subject: str, form: FormData) -> HTMLResponse:
+def _make(who: _shared.Visitor, subject: str, form: FormData) -> HTMLResponse:
     kind, names, several, make, _ = _SUBJECTS[subject]
     chosen = [one for one in form.getlist(several) if isinstance(one, str)]
     typed = {name: text_of(form, name) for name in names}
@@ -249,30 +224,20 @@ def _make(who: Visitor, subject: str, form: FormData) -> HTMLResponse:
 
 
 def _show(
-    who: Visitor,
-    subject: str,
-    *,
-    after: str | None = None,
-    made: Any = None,
-    problem: Problem | None = None,
-    typed: dict[str, str] | None = None,
+    who: _shared.Visitor, subject: str, *, after: str | None = None, made: Any = None, **more: Any
 ) -> HTMLResponse:
     _, names, _, _, list_all = _SUBJECTS[subject]
-    settings = who.desk.settings
     is_for_tenant = made is not None and made.tenant is not None
-    return who.page(
-        f"{subject}.html",
-        json=f"/api/v1/{subject}",
-        found=list_all(who, after=after or None),
-        after=after,
-        made=made,
-        problem=problem,
-        typed=typed or dict.fromkeys(names, "") | {"role": "requester", "tenant": who.tenant or ""},
-        roles=[(role, role, _ROLE_WORDS[role]) for role in ROLES if ROLES[role] <= set(who.scopes)],
-        scopes={scope: words for scope, words in SCOPES.items() if who.may(scope)},
-        days=settings.token_days,
-        tenants=tenant_choices(who),
-        has_model=not is_for_tenant or bool(who.ledger.models.list(tenant=made.tenant)),
-        event_words=_EVENT_WORDS,
-        has_hosts=bool(settings.webhook_hosts),
-    )
+    empty = dict.fromkeys(names, "") | {"role": "requester", "tenant": who.tenant or ""}
+    own = set(who.scopes)
+    shown = {
+        "found": list_all(who, after=after or None),
+        "after": after,
+        "made": made,
+        "typed": empty,
+        "roles": [(role, role, _ROLE_WORDS[role]) for role in ROLES if ROLES[role] <= own],
+        "scopes": {scope: words for scope, words in SCOPES.items() if who.may(scope)},
+        "has_model": not is_for_tenant or bool(who.ledger.models.list(tenant=made.tenant)),
+        "event_words": _EVENT_WORDS,
+    }
+    return who.page(f"{subject}.html", json=f"/api/v1/{subject}", **shown | more)

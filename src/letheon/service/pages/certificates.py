@@ -5,30 +5,15 @@ receipt, and nothing about models, tenants or others.
 """
 
 import json
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import Response
 
 from letheon.service.auth import Principal, public
 from letheon.service.errors import Problem
-from letheon.service.forms import text_of
-from letheon.service.pages._shared import (
-    DRILLS,
-    LEVEL_WORDS,
-    After,
-    AfterJob,
-    AfterText,
-    JobId,
-    ModelFilter,
-    SentForm,
-    Tenant,
-    Visitor,
-    address,
-    page,
-    page_allows,
-    page_links,
-)
+from letheon.service.forms import check_form, text_of
+from letheon.service.pages import _shared
 from letheon.service.routes import certificates as routes
 from letheon.service.routes import jobs
 from letheon.service.routes.evidence import show_residue as read_residue
@@ -42,33 +27,27 @@ _PAGE = 20
 # Columns that can be read without scrolling far.
 _PURGES = 6
 _NO_RECEIPT = "This is no receipt. Paste the code (lethe-…), or the whole of an opened receipt."
-Reader = Annotated[Visitor, Depends(page_allows("certificates:read"))]
+Reader = Annotated[_shared.Visitor, Depends(_shared.page_allows("certificates:read"))]
 
 
 @router.get("/certificates")
 def show_certificates(
     who: Reader,
-    tenant: Tenant = None,
-    model: ModelFilter = None,
-    after: AfterText = None,
+    tenant: _shared.Tenant = None,
+    model: _shared.ModelFilter = None,
+    after: _shared.AfterText = None,
 ) -> Response:
     """Show certificates, newest first; who sees all of them sees the links between them, too."""
     query = {"tenant": tenant, "model": model or None}
     is_chain = who.tenant is None and not any(query.values())
     found: Any
+    links = {}
     if is_chain:
         found = routes.show_chain(who, after=after, limit=_PAGE)
+        links = {"json": _shared.address("/api/v1/chain", after=after)}
     else:
         found = routes.list_certificates(who, **query, after=after, limit=_PAGE)
-    return who.page(
-        "certificates.html",
-        json=address(f"/api/v1/{'chain' if is_chain else 'certificates'}", after=after, **query),
-        found=found,
-        is_chain=is_chain,
-        query=query,
-        key=who.ledger.public_key,
-        **page_links("/certificates", after, found.next, query),
-    )
+    return who.list_page("certificates.html", found, query, is_chain=is_chain, **links)
 
 
 @router.get("/certificates/{number}")
@@ -104,22 +83,15 @@ def _pretty(value: Any) -> str:
 @router.get("/residue")
 def show_residue(
     who: Reader,
-    tenant: Tenant = None,
-    model: ModelFilter = None,
-    after: After = None,
+    tenant: _shared.Tenant = None,
+    model: _shared.ModelFilter = None,
+    after: _shared.After = None,
 ) -> Response:
     """Show what each purge found in each store, newest purge first."""
     query = {"tenant": tenant, "model": model or None}
     found = read_residue(who, **query, after=after, limit=_PURGES)
-    return who.page(
-        "residue.html",
-        json=address("/api/v1/residue", after=after, **query),
-        found=found,
-        cells={
-            (cell.store, purge.certificate): cell for purge in found.purges for cell in purge.cells
-        },
-        **page_links("/residue", after, found.next, query),
-    )
+    cells = {(cell.store, one.certificate): cell for one in found.purges for cell in one.cells}
+    return who.list_page("residue.html", found, query, cells=cells)
 
 
 @router.get("/receipt", dependencies=[Depends(public())])
@@ -129,7 +101,7 @@ def show_receipt_form(request: Request) -> Response:
 
 
 @router.post("/receipt", dependencies=[Depends(public())])
-def check_receipt(request: Request, form: SentForm) -> Response:
+def check_receipt(request: Request, form: _shared.SentForm) -> Response:
     """Say whether a certificate covers the receipt; it is posted, so that no log has it."""
     text = text_of(form, "code")
     if not text:
@@ -156,54 +128,50 @@ def _is_other_json(text: str) -> bool:
 def _receipt_page(
     request: Request, *, verdict: Any = None, error: str = "", status: int = 200
 ) -> Response:
-    return page(request, "receipt.html", None, status=status, verdict=verdict, error=error)
+    return _shared.page(request, "receipt.html", None, status=status, verdict=verdict, error=error)
 
 
 # The other levels need something that an auditor brings.
-_LEVELS = {level: LEVEL_WORDS[level] for level in ("V0", "V1", "V2", "V3", "V4", "V5")}
+_LEVELS = {level: _shared.LEVEL_WORDS[level] for level in ("V0", "V1", "V2", "V3", "V4", "V5")}
 _AUDITS = 25
 
 
 @router.get("/audits")
 def show_audits(
-    who: Annotated[Visitor, Depends(page_allows("audits:read"))],
-    tenant: Tenant = None,
+    who: Annotated[_shared.Visitor, Depends(_shared.page_allows("audits:read"))],
+    tenant: _shared.Tenant = None,
     model: Annotated[str | None, Query(max_length=200)] = None,
-    after: AfterJob = None,
+    after: _shared.AfterJob = None,
 ) -> Response:
     """Show the audits so far, newest first, and the form to start one."""
     found = jobs.list_audits(who, tenant, after, _AUDITS)
-    return who.page(
+    return who.list_page(
         "audits.html",
-        json=address("/api/v1/audits", tenant=tenant, after=after),
-        page=found,
-        **page_links("/audits", after, found.next, {"tenant": tenant}),
+        found,
+        {"tenant": tenant},
         models=_models(who, tenant),
         chosen=model or "",
         levels=_LEVELS,
-        drills=DRILLS,
+        drills=_shared.DRILLS,
     )
 
 
 @router.post("/audits")
 def start_audit(
-    who: Annotated[Visitor, Depends(page_allows("audits:run"))],
-    form: SentForm,
+    who: Annotated[_shared.Visitor, Depends(_shared.page_allows("audits:run"))],
+    form: _shared.SentForm,
 ) -> Response:
     """Ask the worker for an audit."""
     tenant, _, model = str(form.get("model", "")).rpartition("/")
-    levels = [str(level) for level in form.getlist("levels")]
-    drill = str(form.get("drill", "none"))
-    if not set(levels) <= set(_LEVELS):
-        raise Problem(422, "levels", "There is no such level", "Use the boxes of the page.")
-    if drill not in DRILLS:
-        raise Problem(422, "drill", "There is no such drill", "Choose one from the list.")
-    is_all = set(levels) == set(_LEVELS)
-    wanted = jobs.AuditIn.model_construct(
-        model=model or None,
-        tenant=tenant or None,
-        levels=cast("Any", None if is_all else levels),
-        drill=cast("Any", drill),
+    levels = form.getlist("levels")
+    wanted = check_form(
+        jobs.AuditIn,
+        {
+            "model": model,
+            "tenant": tenant,
+            "levels": None if set(levels) == set(_LEVELS) else levels,
+            "drill": form.get("drill"),
+        },
     )
     audit = jobs.start_audit(who, wanted)
     return who.done(f"/audits/{audit.id}", "audit-started")
@@ -211,20 +179,16 @@ def start_audit(
 
 @router.get("/audits/{audit_id}")
 def show_audit(
-    who: Annotated[Visitor, Depends(page_allows("audits:read"))],
-    audit_id: JobId,
+    who: Annotated[_shared.Visitor, Depends(_shared.page_allows("audits:read"))],
+    audit_id: _shared.JobId,
 ) -> Response:
     """Show what an audit has found so far, or its verdict."""
     audit = jobs.show_audit(who, audit_id)
-    verdicts = [one["verdict"] for one in audit.levels]
     return who.page(
         "audit.html",
         json=f"/api/v1/audits/{audit.id}",
         audit=audit,
-        is_drill=(audit.drill or "none") != "none",
-        failed=verdicts.count("fail"),
-        skipped=verdicts.count("skipped"),
-        levels=LEVEL_WORDS,
+        levels=_shared.LEVEL_WORDS,
     )
 
 

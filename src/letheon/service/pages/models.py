@@ -1,5 +1,6 @@
 """Models: register one; all of them, one with its versions, two side by side, the next batch."""
 
+from collections.abc import Callable
 from typing import Annotated, Any, cast, get_args
 
 from fastapi import APIRouter, Depends, Query
@@ -9,7 +10,7 @@ from starlette.datastructures import FormData, UploadFile
 from letheon.exceptions import LedgerError
 from letheon.ledger.schemas import NAME
 from letheon.service.errors import Problem, problem_of
-from letheon.service.forms import text_of
+from letheon.service.forms import check_form, text_of
 from letheon.service.pages._shared import (
     After,
     Job,
@@ -19,7 +20,6 @@ from letheon.service.pages._shared import (
     Visitor,
     address,
     page_allows,
-    page_links,
 )
 from letheon.service.routes import jobs, models, registration
 from letheon.service.routes.models import ModelOut, Releases
@@ -45,28 +45,39 @@ def show_new_model(who: Writer, tenant: Tenant = None) -> Response:
 @router.post("/models/new")
 def register_model(who: Writer, form: SentForm) -> Response:
     """Register the model that was uploaded, or say why it cannot be."""
-    try:
-        model = registration.register_model(who, _read_upload(form))
-    except (Problem, LedgerError) as error:
-        return _show_problem(who, form, error)
-    return _lead_to(who, model, "model-registered")
+
+    def register() -> ModelOut:
+        return registration.register_model(who, _read_upload(form))
+
+    return _register(who, form, register, "model-registered")
 
 
 @router.post("/models/example")
 def register_example(who: Writer, form: SentForm) -> Response:
     """Train and register a small example."""
-    kind: Any = form.get("kind")
+
+    def register() -> ModelOut:
+        name = text_of(form, "example_name")
+        _require_name(name or "example")
+        asked = {"kind": form.get("kind"), "name": name, "tenant": text_of(form, "tenant")}
+        return registration.register_example(who, check_form(ExampleIn, asked))
+
+    return _register(who, form, register, "example-added")
+
+
+def _register(
+    who: Visitor, form: FormData, register: Callable[[], ModelOut], code: str
+) -> Response:
+    """Register a model and lead to it, or show the form again with the reason why not."""
     try:
-        if kind not in EXAMPLES:
-            raise Problem(422, "kind", "There is no such example", "Choose one from the list.")
-        name, tenant = text_of(form, "example_name") or None, text_of(form, "tenant") or None
-        if name is not None:
-            _require_name(name)
-        wanted = ExampleIn.model_construct(kind=kind, name=name, tenant=tenant)
-        model = registration.register_example(who, wanted)
+        model = register()
     except (Problem, LedgerError) as error:
-        return _show_problem(who, form, error)
-    return _lead_to(who, model, "example-added")
+        problem = problem_of(error)
+        if problem is None or problem.status_code >= 500:
+            raise
+        return _new_page(who, {name: text_of(form, name) for name in _FIELDS}, problem)
+    tenant = model.tenant if who.tenant is None else None
+    return who.done(address(f"/models/{model.name}", tenant=tenant), code)
 
 
 def _read_upload(form: FormData) -> ModelUpload:
@@ -83,12 +94,10 @@ def _read_upload(form: FormData) -> ModelUpload:
 
 def _require_name(name: str) -> None:
     if NAME.fullmatch(name) is None:
-        raise Problem(
-            422,
-            "name",
-            "This name cannot be used",
-            "Use up to 63 lower case letters, digits and . _ : - beginning with a letter or digit.",
+        words = (
+            "Use up to 63 lower case letters, digits and . _ : - beginning with a letter or digit."
         )
+        raise Problem(422, "name", "This name cannot be used", words)
 
 
 def _file(form: FormData, name: str) -> Any:
@@ -96,18 +105,6 @@ def _file(form: FormData, name: str) -> Any:
     if not isinstance(value, UploadFile) or not value.filename:
         raise Problem(422, "file", f"The file of the {name} is missing", "Choose one.")
     return value.file
-
-
-def _show_problem(who: Visitor, form: FormData, error: Exception) -> Response:
-    problem = problem_of(error)
-    if problem is None or problem.status_code >= 500:
-        raise error
-    return _new_page(who, {name: text_of(form, name) for name in _FIELDS}, problem)
-
-
-def _lead_to(who: Visitor, model: ModelOut, code: str) -> Response:
-    tenant = model.tenant if who.tenant is None else None
-    return who.done(address(f"/models/{model.name}", tenant=tenant), code)
 
 
 def _new_page(who: Visitor, sent: dict[str, str], problem: Problem | None = None) -> Response:
@@ -137,13 +134,8 @@ _TITLES = {
 def show_models(who: ModelReader, tenant: Tenant = None, after: After = None) -> Response:
     """Show the models; a requester sees their names."""
     found = models.list_models(who, tenant, after, _PAGE)
-    return who.page(
-        "models.html",
-        json=address("/api/v1/models", tenant=tenant, after=after),
-        found=found,
-        sees_details=all(one.guarantee is not None for one in found.items),
-        **page_links("/models", after, found.next, {"tenant": tenant}),
-    )
+    sees_details = all(one.guarantee is not None for one in found.items)
+    return who.list_page("models.html", found, {"tenant": tenant}, sees_details=sees_details)
 
 
 @router.get("/models/{model}")

@@ -10,29 +10,10 @@ from starlette.datastructures import FormData, QueryParams, UploadFile
 from letheon.service.auth import Principal
 from letheon.service.errors import Problem
 from letheon.service.forms import check_form, key_of, text_of
-from letheon.service.pages._shared import (
-    SentForm,
-    Visitor,
-    address,
-    page_allows,
-    safe_path,
-    tenant_choices,
-)
+from letheon.service.pages import _shared
 from letheon.service.request_views import ACTIONS, ActionName, RequestOut, refusals
-from letheon.service.routes import evidence
+from letheon.service.routes import evidence, filing
 from letheon.service.routes import requests as routes
-from letheon.service.routes.filing import (
-    COLUMNS,
-    EVERY_MODEL,
-    MOST_ROWS,
-    RequestFiled,
-    RequestIn,
-    Upload,
-    file_one,
-    file_upload,
-    parse_number,
-    read_rows,
-)
 
 router = APIRouter(include_in_schema=False)
 
@@ -40,11 +21,12 @@ router = APIRouter(include_in_schema=False)
 _KEEP_FORM = {"HX-Retarget": "#problem", "HX-Reselect": "#problem", "HX-Reswap": "outerHTML"}
 
 _MANY = "filed-many"
+_SHOWN_AGAIN = ("model", "regime", "ground", "verified", "receipt")
 _MOST_PLACES = 20
 _MOST_REFUSED = 50
 
-Filer = Annotated[Visitor, Depends(page_allows("requests:file"))]
-ManyFiler = Annotated[Visitor, Depends(page_allows("requests:file", is_long=True))]
+Filer = Annotated[_shared.Visitor, Depends(_shared.page_allows("requests:file"))]
+ManyFiler = Annotated[_shared.Visitor, Depends(_shared.page_allows("requests:file", is_long=True))]
 
 
 @router.get("/requests/new")
@@ -55,7 +37,7 @@ def show_new_request(who: Filer, model: str = "", tenant: str | None = None) -> 
 
 
 @router.post("/requests/new")
-def file_new_request(who: Filer, form: SentForm) -> Response:
+def file_new_request(who: Filer, form: _shared.SentForm) -> Response:
     """File it. A form that is sent twice has one effect: it carries an idempotency key."""
     tenant = who.tenant_for(text_of(form, "tenant") or None)
     try:
@@ -63,7 +45,9 @@ def file_new_request(who: Filer, form: SentForm) -> Response:
     except Problem as problem:
         if problem.status_code in (403, 404, 429):
             raise
-        answer = _form(who, tenant, _typed(form), problem=problem)
+        # Not the ids: no answer repeats who somebody is.
+        typed = {name: text_of(form, name) for name in _SHOWN_AGAIN}
+        answer = _form(who, tenant, typed, problem=problem)
         answer.headers.update(_KEEP_FORM)
         return answer
     lost = _code_lost(form, filed) if who.sees_all_requests else ""
@@ -73,25 +57,18 @@ def file_new_request(who: Filer, form: SentForm) -> Response:
     return who.done(f"/requests/{one.id}", lost or "filed", one.n_ids)
 
 
-def _file_form(who: Principal, tenant: str, form: FormData) -> list[RequestFiled]:
+def _file_form(who: Principal, tenant: str, form: FormData) -> list[filing.RequestFiled]:
     model, lines = text_of(form, "model"), _lines(form)
     if not lines:
         raise Problem(422, "ids", "No id was given", "Write one id per line.")
     ids = _parse_ids(who, model, tenant, [line for _, line in lines])
     wants_code = who.sees_all_requests and text_of(form, "receipt") == "on"
-    values = {name: text_of(form, name) for name in ("model", "regime", "ground")}
-    wanted = check_form(
-        RequestIn,
-        values
-        | {
-            "ids": ids,
-            "tenant": tenant,
-            "verified": text_of(form, "verified") == "on",
-            "receipt": wants_code and len(set(ids)) == 1,
-        },
-    )
+    values: dict[str, Any] = {name: text_of(form, name) for name in ("model", "regime", "ground")}
+    values |= {"ids": ids, "tenant": tenant, "verified": text_of(form, "verified") == "on"}
+    values["receipt"] = wants_code and len(set(ids)) == 1
+    wanted = check_form(filing.RequestIn, values)
     try:
-        return file_one(who, wanted, key=f"page-{key_of(form)}")
+        return filing.file_one(who, wanted, key=f"page-{key_of(form)}")
     except Problem as problem:
         if problem.code != "unknown-ids":
             raise
@@ -107,16 +84,14 @@ def _parse_ids(who: Principal, model: str, tenant: str, lines: list[str]) -> lis
         One of them is no number; the text says which, not what it is.
     """
     with refusals():
-        if model == EVERY_MODEL or not who.ledger.models.has_integer_ids(model, tenant=tenant):
+        if model == filing.EVERY_MODEL or not who.ledger.models.has_integer_ids(
+            model, tenant=tenant
+        ):
             return lines
-    numbers = [parse_number(line) for line in lines]
+    numbers = [filing.parse_number(line) for line in lines]
     if None in numbers:
-        raise Problem(
-            422,
-            "ids",
-            "this model holds numbers as ids",
-            f"Id {numbers.index(None) + 1} of the list is none, or one of more than 64 bits.",
-        )
+        words = f"Id {numbers.index(None) + 1} of the list is none, or one of more than 64 bits."
+        raise Problem(422, "ids", "this model holds numbers as ids", words)
     return numbers
 
 
@@ -131,7 +106,7 @@ def _unknown(
     who: Principal, model: str, tenant: str, ids: list[Any], lines: list[tuple[int, str]]
 ) -> Problem:
     """Say on which lines the model knows nobody, and not who stands there."""
-    if model == EVERY_MODEL:
+    if model == filing.EVERY_MODEL:
         wrong, title = lines, f"No model of tenant {tenant} knows these people"
     else:
         known = set(who.ledger.requests.known_ids(ids, model=model, tenant=tenant))
@@ -139,19 +114,15 @@ def _unknown(
         title = f"Some ids are not in model {model}"
     if not wrong:  # somebody came to be known between the two looks
         return Problem(422, "unknown-ids", title, "Nothing was filed; try again.")
-    words = f"{_places([number for number, _ in wrong])}: a typo, or erased already?"
+    places = ", ".join(str(number) for number, _ in wrong[:_MOST_PLACES])
+    more = f" and {len(wrong) - _MOST_PLACES} more" if len(wrong) > _MOST_PLACES else ""
+    words = f"Line{'s' if len(wrong) > 1 else ''} {places}{more}: a typo, or erased already?"
     if any("," in text or ";" in text for _, text in wrong):
         words += " One id per line; there is a comma or semicolon."
     return Problem(422, "unknown-ids", title, f"{words} Nothing was filed.")
 
 
-def _places(numbers: list[int]) -> str:
-    shown = ", ".join(str(number) for number in numbers[:_MOST_PLACES])
-    more = f" and {len(numbers) - _MOST_PLACES} more" if len(numbers) > _MOST_PLACES else ""
-    return f"Line{'s' if len(numbers) > 1 else ''} {shown}{more}"
-
-
-def _code_lost(form: FormData, filed: list[RequestFiled]) -> str:
+def _code_lost(form: FormData, filed: list[filing.RequestFiled]) -> str:
     """Return why no receipt code came although one was asked for; nothing where all is well."""
     has_code = any(one.receipt_code for one in filed)
     if text_of(form, "receipt") != "on" or has_code:
@@ -161,13 +132,7 @@ def _code_lost(form: FormData, filed: list[RequestFiled]) -> str:
     return "filed-no-code" if any(one.is_new for one in filed) else "filed-before"
 
 
-def _typed(form: FormData) -> dict[str, str]:
-    """Return what to show again; not the ids, as no answer repeats who somebody is."""
-    names = ("model", "regime", "ground", "verified", "receipt")
-    return {name: text_of(form, name) for name in names}
-
-
-def _form(who: Visitor, tenant: str, values: dict[str, str], **more: Any) -> HTMLResponse:
+def _form(who: _shared.Visitor, tenant: str, values: dict[str, str], **more: Any) -> HTMLResponse:
     models = [one.name for one in who.ledger.models.list(tenant=tenant)]
     shown = {"filed": None, "values": values, "models": models} | more
     return _filing_page(who, tenant, "new_request.html", **shown)
@@ -180,7 +145,7 @@ def show_upload(who: ManyFiler, tenant: str | None = None) -> HTMLResponse:
 
 
 @router.post("/requests/upload")
-def file_from_csv(who: ManyFiler, form: SentForm) -> HTMLResponse:
+def file_from_csv(who: ManyFiler, form: _shared.SentForm) -> HTMLResponse:
     """File each line. A form that is sent twice has one effect: it carries an idempotency key."""
     tenant = who.tenant_for(text_of(form, "tenant") or None)
     file = form.get("file")
@@ -189,39 +154,24 @@ def file_from_csv(who: ManyFiler, form: SentForm) -> HTMLResponse:
             raise Problem(422, "csv", "No file was chosen", "Choose a CSV file first.")
         if not file.size:
             raise Problem(422, "csv", "The file is empty", "Choose one with a header and lines.")
-        upload = Upload(file.file.read(), tenant, text_of(form, "verified") == "on")
-        came = file_upload(who, upload, key=f"page-{key_of(form)}")
+        upload = filing.Upload(file.file.read(), tenant, text_of(form, "verified") == "on")
+        came = filing.upload_requests(who, upload, key=f"page-{key_of(form)}")
     except Problem as problem:
         if problem.status_code in (403, 404, 429):
             raise
         return _upload_page(who, tenant, problem=problem)
-    lines = [line for line, _ in read_rows(upload.data)]
+    lines = [line for line, _ in filing.read_rows(upload.data)]
     refused = [(lines[one.index], one) for one in came.items if one.problem is not None]
-    states = [one.request.state for one in came.items if one.request is not None]
-    return _upload_page(
-        who,
-        tenant,
-        came=came,
-        refused=refused[:_MOST_REFUSED],
-        duplicates=states.count("duplicate"),
-    )
+    return _upload_page(who, tenant, came=came, refused=refused[:_MOST_REFUSED])
 
 
-def _upload_page(who: Visitor, tenant: str, **more: Any) -> HTMLResponse:
-    shown: dict[str, Any] = {
-        "came": None,
-        "refused": [],
-        "duplicates": 0,
-        "columns": COLUMNS,
-        "most_rows": MOST_ROWS,
-        "most_bytes": who.desk.settings.max_upload_bytes,
-    }
+def _upload_page(who: _shared.Visitor, tenant: str, **more: Any) -> HTMLResponse:
+    shown = {"came": None, "columns": filing.COLUMNS, "most_rows": filing.MOST_ROWS}
     return _filing_page(who, tenant, "upload.html", **shown | more)
 
 
-def _filing_page(who: Visitor, tenant: str, name: str, **shown: Any) -> HTMLResponse:
-    key, tenants = secrets.token_hex(16), tenant_choices(who)
-    return who.page(name, key=key, whose=tenant, tenants=tenants, **shown)
+def _filing_page(who: _shared.Visitor, tenant: str, name: str, **shown: Any) -> HTMLResponse:
+    return who.page(name, key=secrets.token_hex(16), whose=tenant, **shown)
 
 
 _LIMIT = 50
@@ -243,9 +193,9 @@ _STEPS: _Steps = (
 # A filer who may not know whom a model holds sees no more.
 _STEPS_OF_FILER: _Steps = (("Received", ("received",)), ("Ended", ("closed",)))
 
-Reader = Annotated[Visitor, Depends(page_allows("requests:read"))]
-BulkActor = Annotated[Visitor, Depends(page_allows("requests:read", is_long=True))]
-Caller = Annotated[Visitor, Depends(page_allows("requests:handle"))]
+Reader = Annotated[_shared.Visitor, Depends(_shared.page_allows("requests:read"))]
+BulkActor = Annotated[_shared.Visitor, Depends(_shared.page_allows("requests:read", is_long=True))]
+Caller = Annotated[_shared.Visitor, Depends(_shared.page_allows("requests:handle"))]
 RequestId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 
 
@@ -256,9 +206,9 @@ def show_requests(who: Reader) -> HTMLResponse:
 
 
 @router.post("/requests/actions")
-def act_on_requests(who: BulkActor, form: SentForm) -> Response:
+def act_on_requests(who: BulkActor, form: _shared.SentForm) -> Response:
     """Do one thing about many requests; each stands for itself."""
-    where = safe_path(text_of(form, "back"))
+    where = _shared.safe_path(text_of(form, "back"))
     chosen = [one for one in form.getlist("requests") if isinstance(one, str)]
     if not where.startswith("/requests"):
         where = "/requests"
@@ -287,7 +237,7 @@ def act_on_requests(who: BulkActor, form: SentForm) -> Response:
 
 
 def _list_page(
-    who: Visitor,
+    who: _shared.Visitor,
     params: QueryParams,
     *,
     refused: list[tuple[str, str]] | None = None,
@@ -304,21 +254,18 @@ def _list_page(
     bulk = [name for name in _BULK if any(name in one.actions for one in found.items)]
     return who.page(
         "requests.html",
-        json=address("/api/v1/requests", shown),
-        csv=address("/api/v1/requests.csv", shown),
+        json=_shared.address("/api/v1/requests", shown),
+        csv=_shared.address("/api/v1/requests.csv", shown),
         found=found,
         query=query,
         asked=asked,
         after=params.get("after"),
-        back=address("/requests", asked | {"after": after}),
+        back=_shared.address("/requests", asked | {"after": after}),
         chips=_chips(who, counts.by_state, [] if view else asked["state"]),
         view=view,
-        n_open=sum(counts.by_state[state] for state in routes.OPEN),
-        n_all=sum(counts.by_state.values()),
         counts=counts,
         bulk=[(name, ACTIONS[name].words) for name in bulk],
         models=sorted({one.name for one in who.ledger.models.list(tenant=whose)}),
-        tenants=tenant_choices(who),
         refused=refused or [],
         n_done=n_done,
     )
@@ -362,11 +309,11 @@ def show_request(who: Reader, request_id: RequestId) -> HTMLResponse:
 
 
 @router.post("/requests/{request_id}")
-def act_on_request(who: Reader, request_id: RequestId, form: SentForm) -> Response:
+def act_on_request(who: Reader, request_id: RequestId, form: _shared.SentForm) -> Response:
     """Do one thing about it; the page says why if it cannot be done."""
     name = text_of(form, "action")
     texts = {field: text_of(form, field) for field in ("ground", "until", "recipients")}
-    number = parse_number(texts["recipients"])
+    number = filing.parse_number(texts["recipients"])
     values = texts if number is None else texts | {"recipients": number}
     try:
         takes = ACTIONS[name].takes if name in ACTIONS else ()
@@ -390,13 +337,13 @@ def make_receipt_code(who: Caller, request_id: RequestId) -> HTMLResponse:
 
 
 def _page(
-    who: Visitor,
+    who: _shared.Visitor,
     request_id: str,
     *,
     problem: Problem | None = None,
     code: str | None = None,
 ) -> HTMLResponse:
-    ledger, found = who.ledger, routes.read_request(who, request_id)
+    found = routes.read_request(who, request_id)
     entries, names = routes.read_timeline(who, request_id).items, {}
     if who.sees_all_requests:
         tokens = {found.filed_by, *(one.by for one in entries)}
@@ -409,7 +356,6 @@ def _page(
         names=names,
         steps=_steps(found, _STEPS if who.sees_all_requests else _STEPS_OF_FILER),
         actions=[(name, ACTIONS[name].words) for name in found.actions],
-        zone=ledger.settings.calendar.timezone,
         problem=problem,
         code=code,
     )

@@ -2,12 +2,12 @@
 
 import secrets
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import Field
 
-from letheon.ledger import Key, Page
+from letheon.ledger import Page
 from letheon.ledger.db.tokens import ROLES, SCOPES, Token, require_scopes
 from letheon.ledger.db.webhooks import (
     Delivery,
@@ -29,7 +29,7 @@ from letheon.service.auth import (
 )
 from letheon.service.errors import Problem, cursor_problems
 from letheon.service.middleware import CONTENT_TYPE, Metrics
-from letheon.service.schemas import In, Limit, Name, TenantFilter, cut_page
+from letheon.service.schemas import In, Limit, Name, TenantFilter, cut_page, describe_file, shape
 from letheon.service.webhooks import Answer, derive_secret, send, sign_headers
 
 router = APIRouter(tags=["tokens"])
@@ -222,7 +222,7 @@ def remove_webhook(who: HookManager, webhook_id: WebhookId) -> None:
 def test_webhook(who: Caller, webhook_id: WebhookId) -> Answer:
     """Send a message of type `test` once, now, and say what came of it."""
     desk, hook = who.desk, show_webhook(who, webhook_id)
-    now, key = desk.clock(), f"msg_{secrets.token_hex(16)}"
+    now, key = desk.ledger.clock(), f"msg_{secrets.token_hex(16)}"
     body = write_body(key, "test", now, {})
     headers = sign_headers(_secret(desk, hook), key, now, body)
     allowed = parse_hosts(desk.settings.webhook_hosts)
@@ -249,20 +249,22 @@ def _secret(desk: Context, hook: Webhook) -> str:
 
 server = APIRouter()
 
+Me = Annotated[
+    dict[str, Any],
+    shape("token", "name", "role", "ledger", scopes="array", tenant=["string", "null"]),
+]
+Keys = Annotated[dict[str, Any], shape("ledger", "pinned", keys="array", statements="array")]
+
 
 @server.get("/api/v1/me", summary="Who am I?", tags=["tokens"])
-def show_me(
-    who: Annotated[Principal, Depends(allows())],
-) -> dict[str, str | tuple[str, ...] | None]:
+def show_me(who: Annotated[Principal, Depends(allows())]) -> Me:
     """Return the token that is used: its id, name, role, scopes and tenant; and the ledger."""
     known = {name: getattr(who, name) for name in ("name", "role", "scopes", "tenant")}
     return known | {"token": who.id, "ledger": who.ledger.name}
 
 
 @server.get("/api/v1/keys", summary="List public keys", tags=["certificates"])
-def list_keys(
-    who: Annotated[Principal, Depends(allows("certificates:read"))],
-) -> dict[str, str | list[Key] | list[str]]:
+def list_keys(who: Annotated[Principal, Depends(allows("certificates:read"))]) -> Keys:
     """Return the keys that certificates are signed with; pin the first, from another source.
 
     `pinned` is the first public key: what verifies everything. `statements` are rotations and
@@ -306,8 +308,7 @@ def show_readiness(request: Request) -> dict[str, str]:
     "/metrics",
     summary="Metrics for Prometheus",
     tags=["server"],
-    response_class=Response,
-    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+    **describe_file("text/plain", "Counts and times."),
 )
 def show_metrics(
     request: Request, who: Annotated[Principal, Depends(allows("metrics:read"))]

@@ -16,45 +16,19 @@ from letheon.ledger import Certificate, LogConsistency, LogInclusion, Page
 from letheon.ledger.certificates.certificates import Certificates
 from letheon.ledger.certificates.explanations import NOT_CLAIMED
 from letheon.ledger.schemas import moment
-from letheon.service import guarantees
+from letheon.service import guarantees, schemas
 from letheon.service.auth import Principal, allows, require_unbound, unknown_certificate
 from letheon.service.errors import Problem, cursor_problems
-from letheon.service.schemas import (
-    CodeOut,
-    Cursor,
-    Hidden,
-    Limit,
-    ModelFilter,
-    TenantFilter,
-    map_page,
-)
-from letheon.verifier import (
-    MAX_INT,
-    SMALL,
-    Opened,
-    Refused,
-    Trust,
-    certificate_id,
-    open_envelope,
-    parse_strict,
-    require,
-    search_gaps,
-)
 
+require = verifier.require
 router = APIRouter(tags=["certificates"])
 
 Reader = Annotated[Principal, Depends(allows("certificates:read"))]
-Number = Annotated[int, Path(ge=1, le=MAX_INT, description="Number of the certificate.")]
+Number = Annotated[int, Path(ge=1, le=verifier.MAX_INT, description="Number of the certificate.")]
 CheckName = Literal["schema", "signature", "chain", "line", "log", "proof", "purge"]
-_FILE: dict[str, Any] = {
-    "response_class": Response,
-    "responses": {
-        200: {
-            "description": "The file, byte for byte as it was signed.",
-            "content": {"application/json": {"schema": {"type": "object"}}},
-        }
-    },
-}
+_FILE = schemas.describe_file(
+    "application/json", "The file, byte for byte as it was signed.", "object"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,9 +50,9 @@ class CertificateOut(Certificate):
     """
 
     guarantee: Literal["exact", "certified", "empirical", "unreadable"]
-    batch: Hidden[str]
-    n_rows: Hidden[int]
-    log_index: Hidden[int | None]
+    batch: schemas.Hidden[str]
+    n_rows: schemas.Hidden[int]
+    log_index: schemas.Hidden[int | None]
     rows: int
 
 
@@ -105,8 +79,8 @@ class CertificateDetail(Certificate):
     """
 
     guarantee: guarantees.GuaranteeOut  # type: ignore[assignment]  # all of it, not its kind only
-    n_rows: Hidden[int]
-    log_index: Hidden[int | None]
+    n_rows: schemas.Hidden[int]
+    log_index: schemas.Hidden[int | None]
     previous: str | None
     subject: str
     before: str
@@ -115,9 +89,9 @@ class CertificateDetail(Certificate):
     grounds: list[str]
     applied_at: datetime
     budget: guarantees.BudgetOut
-    measures: dict[str, guarantees.MeasureOut]
+    measures: dict[guarantees.MeasureName, guarantees.MeasureOut]
     monitor: Literal["keep", "retrain-due", "retrained"]
-    not_claimed: list[CodeOut]
+    not_claimed: list[schemas.CodeOut]
     statement: dict[str, Any]
     envelope: str | None
 
@@ -176,15 +150,15 @@ _CHECKS: dict[CheckName, str] = {
 @router.get("/api/v1/certificates", summary="List certificates")
 def list_certificates(
     who: Reader,
-    tenant: TenantFilter = None,
-    model: ModelFilter = None,
-    after: Cursor = None,
-    limit: Limit = 50,
+    tenant: schemas.TenantFilter = None,
+    model: schemas.ModelFilter = None,
+    after: schemas.Cursor = None,
+    limit: schemas.Limit = 50,
 ) -> Page[CertificateOut]:
     """Return certificates, newest first."""
     whose = who.tenant_filter(tenant)
     page = _find_certificates(who, tenant=whose, model=model, after=after, limit=limit)
-    return map_page(page, lambda one: _show_certificate(who, one))
+    return schemas.map_page(page, lambda one: _show_certificate(who, one))
 
 
 def _find_certificates(who: Principal, **filters: Any) -> Page[Certificate]:
@@ -225,7 +199,7 @@ def show_certificate(who: Reader, number: Number) -> CertificateDetail:
         "applied_at": read_time(claims["times"]["appliedAt"]),
         "certified_at": read_time(claims["times"]["certifiedAt"]),
         "purged_at": None if purge is None else read_time(purge["times"]["purgedAt"]),
-        "purge_gaps": None if purge is None else search_gaps(purge) or None,
+        "purge_gaps": None if purge is None else verifier.search_gaps(purge) or None,
         "guarantee": guarantees.guarantee_out(claims["guarantee"]),
         "budget": guarantees.budget_out(claims["guarantee"]["accounting"]),
         "measures": guarantees.measures_out(claims["measurements"]),
@@ -271,8 +245,8 @@ def statement_in(envelope: bytes) -> dict[str, Any]:
         It is no envelope of a statement.
     """
     verifier.certificate_id(envelope)  # its only accepted form
-    statement: dict[str, Any] = parse_strict(
-        verifier.from_base64(parse_strict(envelope)["payload"]), SMALL
+    statement: dict[str, Any] = verifier.parse_strict(
+        verifier.from_base64(verifier.parse_strict(envelope)["payload"]), verifier.SMALL
     )
     verifier.check_schema(statement)
     return statement
@@ -355,13 +329,13 @@ class _Checks:
             reason = "it is missing from the ledger"
         except OSError as error:  # its text names files of the server
             reason = f"a file cannot be read ({type(error).__name__})"
-        except Refused as error:
+        except verifier.Refused as error:
             reason = str(error)
         except (ValueError, LookupError, TypeError) as error:
             reason = f"it cannot be read ({type(error).__name__})"
         return CheckOut(name, passed, _CHECKS[name], reason)
 
-    def opened(self, sequence: int | None = None) -> Opened:
+    def opened(self, sequence: int | None = None) -> verifier.Opened:
         envelope = self.envelope if sequence is None else self.certificates.envelope(sequence)
         return verifier.open_envelope(envelope, self.trust)
 
@@ -412,7 +386,7 @@ class _Checks:
         verifier.check_note(note, self.trust)
         require(note.size == checkpoint.size, f"the checkpoint is of size {note.size}")
         body = self.event_log.event(index) or b""
-        event = parse_strict(body)
+        event = verifier.parse_strict(body)
         named = (event.get("kind"), event.get("sequence"), event.get("certificate"))
         require(named == ("certificate", sequence, identity), "the event is not the certificate's")
         path = self.event_log.inclusion(index, size=note.size).path
@@ -434,7 +408,10 @@ class _Checks:
         digest = hashlib.sha256(proof).hexdigest()
         require(digest == data["transitionProof"]["sha256"], "the proof is not the one certified")
         before, after, n_erased = verifier.transition_roots(proof)
-        require(parse_strict(proof)["slots"] == data["slots"], "it is of another number of slots")
+        require(
+            verifier.parse_strict(proof)["slots"] == data["slots"],
+            "it is of another number of slots",
+        )
         require(before.hex() == data["rootBefore"], "it does not start at rootBefore")
         require(after.hex() == data["rootAfter"], "it does not end at rootAfter")
         require(n_erased == rows, f"{n_erased} slots were erased, not {rows}")
@@ -448,12 +425,13 @@ class _Checks:
         scanner = claims["scanner"]
         searched = f"{scanner['markers']} markers"
         searched += f" in {scanner['files']} files" if self.tells_sizes else ""
-        if gaps := search_gaps(claims):
+        if gaps := verifier.search_gaps(claims):
             raise _Absent(f"purged, not fully searched: {gaps}; looked for {searched}, none found")
         return f"{len(claims['stores'])} stores; looked for {searched}, none found"
 
 
-Place = Annotated[int | None, Query(ge=0, le=MAX_INT)]
+CheckpointOut = Annotated[dict[str, Any], schemas.shape("root", "at", "note", size="integer")]
+Place = Annotated[int | None, Query(ge=0, le=verifier.MAX_INT)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -506,7 +484,7 @@ class InclusionOut(LogInclusion):
 
 
 @router.get("/api/v1/chain", summary="Show the chain of certificates")
-def show_chain(who: Reader, after: Cursor = None, limit: Limit = 50) -> ChainOut:
+def show_chain(who: Reader, after: schemas.Cursor = None, limit: schemas.Limit = 50) -> ChainOut:
     """Return certificates, newest first, with every link and signature checked."""
     require_unbound(who)
     page = _find_certificates(who, after=after, limit=limit)
@@ -521,12 +499,12 @@ def show_chain(who: Reader, after: Cursor = None, limit: Limit = 50) -> ChainOut
 
 
 def _check_link(
-    who: Principal, record: Certificate, contents: dict[int, bytes], trust: Trust
+    who: Principal, record: Certificate, contents: dict[int, bytes], trust: verifier.Trust
 ) -> LinkOut:
     values = {"previous": "?", "is_linked": False, "is_signed": False, "reason": None}
     try:
-        opened = open_envelope(contents[record.sequence], trust)
-    except Refused as error:
+        opened = verifier.open_envelope(contents[record.sequence], trust)
+    except verifier.Refused as error:
         values["reason"] = str(error)
     else:
         previous = _previous_id(opened.predicate)
@@ -543,13 +521,13 @@ def _id_before(sequence: int, contents: dict[int, bytes]) -> str | None:
     if sequence == 1:
         return "genesis"
     try:
-        return certificate_id(contents[sequence - 1])
-    except (Refused, KeyError):
+        return verifier.certificate_id(contents[sequence - 1])
+    except (verifier.Refused, KeyError):
         return None
 
 
 @router.get("/api/v1/checkpoints/latest", summary="Show the newest checkpoint")
-def show_checkpoint(who: Reader) -> dict[str, int | str | datetime]:
+def show_checkpoint(who: Reader) -> CheckpointOut:
     """Return the newest signed checkpoint of the log; keep it to notice a roll-back.
 
     It has the `size` and `root` of the log, `at`, when it was signed, and `note`, the C2SP note
@@ -567,7 +545,7 @@ def show_checkpoint(who: Reader) -> dict[str, int | str | datetime]:
 def prove_inclusion(
     who: Reader,
     index: Place = None,
-    certificate: Annotated[int | None, Query(ge=1, le=MAX_INT)] = None,
+    certificate: Annotated[int | None, Query(ge=1, le=verifier.MAX_INT)] = None,
     size: Place = None,
 ) -> InclusionOut:
     """Return an RFC 6962 path from an event, or from that of a certificate, to the root."""
@@ -585,13 +563,13 @@ def prove_inclusion(
         proof = ledger.log.inclusion(index, size=size)
     except ValueError as error:
         raise _not_in_log() from error
-    return InclusionOut(**vars(proof), event=parse_strict(body))
+    return InclusionOut(**vars(proof), event=verifier.parse_strict(body))
 
 
 @router.get("/api/v1/log/consistency", summary="Prove that the log only grew")
 def prove_consistency(
     who: Reader,
-    first: Annotated[int, Query(ge=0, le=MAX_INT)],
+    first: Annotated[int, Query(ge=0, le=verifier.MAX_INT)],
     second: Place = None,
 ) -> LogConsistency:
     """Return an RFC 6962 proof that the log of one size is the beginning of another."""

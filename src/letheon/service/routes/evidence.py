@@ -11,11 +11,9 @@ one at a time, and all tokens together few.
 """
 
 import base64
-import threading
-import weakref
 import zipfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -29,23 +27,22 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
-from letheon.ledger import Coverage, Ledger, Purge, Store
+from letheon.ledger import Coverage, Purge, Store
 from letheon.ledger.certificates.explanations import PURGE_NOT_CLAIMED
-from letheon.service.auth import (
-    Context,
-    Numbers,
-    Principal,
-    address_of,
-    allows,
-    context,
-    public,
-    require_unbound,
-)
+from letheon.service import auth
 from letheon.service.errors import Problem
 from letheon.service.guarantees import codes_out
 from letheon.service.request_views import RequestPath, find_visible
 from letheon.service.routes.certificates import Reader, statement_in
-from letheon.service.schemas import CodeOut, In, Limit, ModelFilter, Out, TenantFilter
+from letheon.service.schemas import (
+    CodeOut,
+    In,
+    Limit,
+    ModelFilter,
+    Out,
+    TenantFilter,
+    describe_file,
+)
 from letheon.service.temp_folders import temp_folder
 from letheon.verifier import SMALL, Refused, parse_strict, search_gaps
 
@@ -147,7 +144,9 @@ class SealedOut(Out):
     sealed: str | None
 
 
-@router.post("/api/v1/receipts/check", summary="Check a receipt", dependencies=[Depends(public())])
+@router.post(
+    "/api/v1/receipts/check", summary="Check a receipt", dependencies=[Depends(auth.public())]
+)
 def check_receipt(request: Request, body: CodeIn | ReceiptIn) -> ReceiptVerdict:
     """Say whether a certificate covers a receipt, and nothing else; everybody may ask.
 
@@ -165,9 +164,9 @@ def verify_receipt(request: Request, text: str) -> ReceiptVerdict:
     Problem
         The text is neither, or was mistyped: 422, code ``receipt-malformed``; or 429.
     """
-    desk, text = context(request), text.strip()
+    desk, text = auth.context(request), text.strip()
     receipts = desk.ledger.certificates.receipts
-    desk.limiter.count("receipt", address_of(request))
+    desk.limiter.count("receipt", auth.address_of(request))
     try:
         receipt = _parse_receipt(text) if text[:1] == "{" else receipts.open(text)
     except Refused as error:
@@ -189,10 +188,10 @@ def _parse_receipt(text: str) -> bytes:
     return data
 
 
-def _verdict(desk: Context, coverage: Coverage) -> ReceiptVerdict:
+def _verdict(desk: auth.Context, coverage: Coverage) -> ReceiptVerdict:
     # Its number among those of its tenant: all that the tenant's people see.
     tenant = desk.ledger.certificates.get(coverage.certificate).tenant
-    number = Numbers(desk.ledger, tenant).shown(coverage.certificate)
+    number = auth.Numbers(desk.ledger, tenant).shown(coverage.certificate)
     certified = coverage.certified_at.astimezone(UTC).date()
     purged = None if coverage.purged_at is None else coverage.purged_at.astimezone(UTC).date()
     words = (
@@ -219,12 +218,14 @@ def _verdict(desk: Context, coverage: Coverage) -> ReceiptVerdict:
 
 
 @router.post(
-    "/api/v1/receipts/sealed", summary="Fetch a sealed receipt", dependencies=[Depends(public())]
+    "/api/v1/receipts/sealed",
+    summary="Fetch a sealed receipt",
+    dependencies=[Depends(auth.public())],
 )
 def fetch_sealed_receipt(request: Request, body: SealedIn) -> SealedOut:
     """Return a sealed receipt, which only the holder of its private key can open."""
-    desk = context(request)
-    desk.limiter.count("receipt", address_of(request))
+    desk = auth.context(request)
+    desk.limiter.count("receipt", auth.address_of(request))
     sealed = desk.ledger.certificates.receipts.sealed(body.request, body.public_key)
     return SealedOut(sealed=None if sealed is None else base64.b64encode(sealed).decode())
 
@@ -233,7 +234,7 @@ def fetch_sealed_receipt(request: Request, body: SealedIn) -> SealedOut:
     "/api/v1/requests/{request_id}/receipt-code", summary="Make a new receipt code", status_code=201
 )
 def make_receipt_code(
-    who: Annotated[Principal, Depends(allows("requests:handle"))],
+    who: Annotated[auth.Principal, Depends(auth.allows("requests:handle"))],
     request_id: RequestPath,
 ) -> ReceiptCodeOut:
     """Make a new code for a request of one person, until it is applied; older ones end."""
@@ -246,25 +247,16 @@ def make_receipt_code(
 
 _CHUNK = 1 << 18
 _LONGEST_SECONDS = 900.0
-_MOST_AT_ONCE = 2
 # Certificates have no time of a file; the same bundle gives the same names and times.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-_ZIP: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "A zip file with the folder that `letheon audit` and verifier.py check.",
-        "content": {"application/zip": {"schema": {"type": "string", "format": "binary"}}},
-    }
-}
-_lock = threading.Lock()
-# Tokens that are being sent a bundle of a ledger now.
-_taken: weakref.WeakKeyDictionary[Ledger, list[str]] = weakref.WeakKeyDictionary()
+_ZIP = "A zip file with the folder that `letheon audit` and verifier.py check."
 
 
 @verifiable.get(
-    "/api/v1/bundle", summary="Download a bundle", response_class=Response, responses=_ZIP
+    "/api/v1/bundle", summary="Download a bundle", **describe_file("application/zip", _ZIP)
 )
 def download_bundle(
-    who: Annotated[Principal, Depends(allows("certificates:read", is_long=True))],
+    who: Annotated[auth.Principal, Depends(auth.allows("certificates:read", is_long=True))],
     tier: Annotated[
         Literal["public", "auditor"],
         Query(description="The auditor's holds rows of people, and needs the scope bundles:read."),
@@ -275,33 +267,16 @@ def download_bundle(
     The auditor's bundle is personal data, handed over in custody: its export is an event of the
     log, and it is to be destroyed within thirty days.
     """
-    require_unbound(who)
+    auth.require_unbound(who)
     if tier == "auditor":
         who.require("bundles:read")
     ledger = who.ledger
     with ExitStack() as cleanup:
-        cleanup.enter_context(take_slot(ledger, who.id))
+        cleanup.enter_context(who.desk.limiter.bundles.take(who.id))
         room = cleanup.enter_context(temp_folder(ledger, "bundle"))
         who.desk.tokens.note(who.id, f"bundle-{tier}")
         folder = ledger.export(room / "bundle", tier=tier)
         return BundleResponse(folder, f"{ledger.name}-{tier}", cleanup.pop_all())
-
-
-@contextmanager
-def take_slot(ledger: Ledger, token_id: str) -> Iterator[None]:
-    """Count a bundle that is being sent, or raise the problem 429."""
-    with _lock:
-        taken = _taken.setdefault(ledger, [])
-        if token_id in taken or len(taken) >= _MOST_AT_ONCE:
-            title, headers = "bundles are being sent already", {"Retry-After": "30"}
-            words = f"One at a time for each token, {_MOST_AT_ONCE} in all; ask again later."
-            raise Problem(429, "too-many-bundles", title, words, headers=headers)
-        taken.append(token_id)
-    try:
-        yield
-    finally:
-        with _lock:
-            taken.remove(token_id)
 
 
 class BundleResponse(StreamingResponse):
@@ -503,7 +478,7 @@ def show_residue(
     return ResidueOut(stores=_stores_out(registered, cells), purges=purges, next=more)
 
 
-def _purge_out(record: Purge, numbers: Numbers) -> PurgeOut:
+def _purge_out(record: Purge, numbers: auth.Numbers) -> PurgeOut:
     values: dict[str, Any] = {"state": "waiting", "cells": [], "not_searched": []}
     if record.envelope is not None:
         claims, sees_all = statement_in(record.envelope)["predicate"], numbers.tenant is None

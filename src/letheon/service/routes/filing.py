@@ -25,20 +25,10 @@ from letheon.ledger import Request as LedgerRequest
 from letheon.ledger.requests.deadlines import REGIMES, Regime
 from letheon.ledger.requests.intake import LONGEST_ID, MOST_IDS
 from letheon.ledger.schemas import NAME
+from letheon.service import request_views as views
 from letheon.service.auth import Principal, allows
 from letheon.service.errors import Problem
 from letheon.service.forms import malformed, multipart_body, read_parts
-from letheon.service.request_views import (
-    MOST_ITEMS,
-    BulkOut,
-    Code,
-    ModelName,
-    RequestOut,
-    TenantName,
-    bulk_out,
-    refusals,
-    show_requests,
-)
 from letheon.service.schemas import In
 
 router = APIRouter(tags=["requests"])
@@ -76,10 +66,10 @@ class _Erasure(In):
         You vouch for the identity; needs requests:vouch.
     """
 
-    model: ModelName
+    model: views.ModelName
     ids: list[PersonId] = Field(min_length=1, max_length=MOST_IDS)
     regime: Regime = "gdpr"
-    ground: Code | None = None
+    ground: views.Code | None = None
     verified: StrictBool = False
 
 
@@ -109,7 +99,7 @@ class RequestIn(_Erasure):
     """
 
     model: Annotated[StrictStr, Field(pattern=rf"^(\*|{NAME.pattern})$")]
-    tenant: TenantName | None = None
+    tenant: views.TenantName | None = None
     receipt: StrictBool = False
     receipt_key: Annotated[StrictStr, Field(pattern="^[0-9a-f]{64}$")] | None = None
 
@@ -117,12 +107,12 @@ class RequestIn(_Erasure):
 class BulkIn(In):
     """Many requests; each stands for itself."""
 
-    items: list[BulkItem] = Field(min_length=1, max_length=MOST_ITEMS)
-    tenant: TenantName | None = None
+    items: list[BulkItem] = Field(min_length=1, max_length=views.MOST_ITEMS)
+    tenant: views.TenantName | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class RequestFiled(RequestOut):
+class RequestFiled(views.RequestOut):
     """A request that was filed just now, or is repeated.
 
     Attributes
@@ -192,7 +182,7 @@ def file_requests(
     who: Annotated[Principal, Depends(allows("requests:file", is_long=True))],
     body: BulkIn,
     key: Key = None,
-) -> BulkOut:
+) -> views.BulkOut:
     """File many requests, each for itself; the answer says what became of each, in their order.
 
     Repeated with the same Idempotency-Key, the whole gives the same requests again.
@@ -215,7 +205,7 @@ def file_one(who: Principal, body: RequestIn, *, key: str | None = None) -> list
         raise Problem(422, "two-receipts", "both receipt and receipt_key", words)
     extra = {} if body.receipt_key is None else {"receipt_key": body.receipt_key}
     one = RequestInput.of(body, who.tenant_for(body.tenant), key)
-    with refusals():
+    with views.refusals():
         inputs = _split_by_model(who, one) if body.model == EVERY_MODEL else [one]
         if not body.receipt:
             return _show_filed(who, [submit(who, each, **extra) for each in inputs])
@@ -228,7 +218,7 @@ def file_everywhere(
     who: Principal, inputs: Sequence[RequestInput], *, stored: Sequence[LedgerRequest] = ()
 ) -> list[RequestFiled]:
     """File what one person asks of several models; `stored` are what a repeat finds done."""
-    with refusals():
+    with views.refusals():
         made = [submit(who, each) for each in _with_approval(who, inputs)]
         return _show_filed(who, [*stored, *made])
 
@@ -256,7 +246,7 @@ def submit(who: Principal, one: RequestInput, **extra: Any) -> LedgerRequest:
 def _show_filed(
     who: Principal, requests: Sequence[LedgerRequest], codes: Sequence[str | None] = ()
 ) -> list[RequestFiled]:
-    shown = zip_longest(show_requests(who, requests), codes)
+    shown = zip_longest(views.show_requests(who, requests), codes)
     return [RequestFiled(**vars(one) | {"receipt_code": code}) for one, code in shown]
 
 
@@ -267,7 +257,7 @@ def _split_by_model(who: Principal, one: RequestInput) -> list[RequestInput]:
     keys derived from it. A repeat finds those that were made before a crash, and makes the others.
     """
     key = one.key if one.key is not None else secrets.token_hex(16)
-    digest = _digest(sorted({json.dumps(each) for each in one.ids}))
+    content = digest(sorted({json.dumps(each) for each in one.ids}))
     names = [model.name for model in who.ledger.models.list(tenant=one.tenant)]
     used = who.ledger.requests.by_key([key], tenant=one.tenant).get(key)
     if used is not None:  # the model of the request that has the key comes first
@@ -277,7 +267,7 @@ def _split_by_model(who: Principal, one: RequestInput) -> list[RequestInput]:
         ids = _ids_for(who, one, model)
         if ids:
             own = derive_key("every-model", key, model) if inputs else key
-            inputs.append(one._replace(ids=ids, model=model, key=own, part_of=digest))
+            inputs.append(one._replace(ids=ids, model=model, key=own, part_of=content))
     if not inputs:
         raise UnknownIdError("no model of this tenant knows these people")
     return _with_approval(who, inputs)
@@ -296,11 +286,12 @@ def _ids_for(who: Principal, one: RequestInput, model: str) -> Sequence[int | st
 
 def derive_key(purpose: str, *parts: str) -> str:
     """Return an idempotency key that no caller can send: it begins with a control character."""
-    return f"\x1f{purpose}:{_digest([purpose, *parts])}"
+    return f"\x1f{purpose}:{digest([purpose, *parts])}"
 
 
-def _digest(texts: Iterable[str]) -> str:
-    return hashlib.sha256(json.dumps(list(texts)).encode()).hexdigest()
+def digest(values: Iterable[str | tuple[str, str]]) -> str:
+    """Return the SHA-256 of texts, as JSON."""
+    return hashlib.sha256(json.dumps(list(values)).encode()).hexdigest()
 
 
 def _with_approval(who: Principal, inputs: Sequence[RequestInput]) -> list[RequestInput]:
@@ -334,8 +325,8 @@ def file_many(
     *,
     tenant: str | None = None,
     key: str | None = None,
-    most: int = MOST_ITEMS,
-) -> BulkOut:
+    most: int = views.MOST_ITEMS,
+) -> views.BulkOut:
     """File many requests, each in a transaction of its own; say for each what became of it.
 
     With `key` an item without a key of its own gets one, derived from `key` and its place, and is
@@ -354,9 +345,9 @@ def file_many(
     whose = who.tenant_for(tenant)
     inputs = [RequestInput.of(item, whose, item.key) for item in items]
     if key is not None:
-        digest = _digest(item.model_dump_json() for item in items)
+        content = digest(item.model_dump_json() for item in items)
         inputs = [
-            one._replace(key=_place_key(key, place), part_of=digest) if one.key is None else one
+            one._replace(key=_place_key(key, place), part_of=content) if one.key is None else one
             for place, one in enumerate(inputs)
         ]
     inputs = _with_approval(who, inputs)
@@ -367,11 +358,11 @@ def file_many(
         except Exception as error:  # noqa: BLE001  (`bulk_out` raises what is no refusal)
             return error
 
-    with refusals():
+    with views.refusals():
         ahead = {} if key is None else _take_key(who, inputs, key, most)
     others = iter(_pool.map(work, [one for n, one in enumerate(inputs) if n not in ahead]))
     results = [ahead[n] if n in ahead else next(others) for n in range(len(inputs))]
-    return bulk_out(who, results)
+    return views.bulk_out(who, results)
 
 
 def _place_key(key: str, place: int) -> str:
@@ -474,22 +465,9 @@ def upload_requests(
     who: Annotated[Principal, Depends(allows("requests:file", is_long=True))],
     upload: Annotated[Upload, Depends(_read_upload)],
     key: Key = None,
-) -> BulkOut:
+) -> views.BulkOut:
     """File each line as one request; a file that is wrong somewhere is refused as a whole."""
-    return file_upload(who, upload, key=key)
-
-
-def file_upload(who: Principal, upload: Upload, *, key: str | None = None) -> BulkOut:
-    """File each line of a CSV file as one request about one person.
-
-    Columns are ``model`` and ``id``, and perhaps ``key``, ``regime`` and ``ground``. A repeat of
-    the same file with the same `key` gives the same requests.
-
-    Raises
-    ------
-    Problem
-        The file is wrong somewhere; nothing was filed.
-    """
+    # A repeat of the same file with the same key gives the same requests.
     tenant = who.tenant_for(upload.tenant)
 
     @cache
@@ -590,8 +568,5 @@ def _parse_header(cells: Sequence[str]) -> list[str]:
 
 
 def _unusable(why: str, line: int) -> Problem:
-    title, fields = (
-        "the file cannot be used; nothing was filed",
-        [{"at": f"line {line}", "why": why}],
-    )
-    return Problem(422, "csv", title, f"Line {line}: {why}.", fields=fields)
+    title, fault = "the file cannot be used; nothing was filed", {"at": f"line {line}", "why": why}
+    return Problem(422, "csv", title, f"Line {line}: {why}.", fields=[fault])

@@ -13,42 +13,22 @@ from pydantic import Field
 from letheon.audit import AuditReport, LevelResult
 from letheon.exceptions import LedgerMissingError
 from letheon.ledger import Batch, BatchPlan, Ledger, Model, Page
-from letheon.ledger.certificates.claims import adds_up, published_account
-from letheon.ledger.certificates.parameters import figure
-from letheon.ledger.db.jobs import (
-    CURSOR,
-    JOB_ID,
-    Job,
-    JobRecord,
-    Jobs,
-    JobsFullError,
-    Kind,
-    State,
-    Task,
-)
+from letheon.ledger.certificates.claims import adds_up, figure, published_account
+from letheon.ledger.db import jobs
+from letheon.service import schemas
 from letheon.service.auth import Numbers, Principal, allows
 from letheon.service.errors import Problem, cursor_problems
 from letheon.service.guarantees import GuaranteeOut, budget_out, guarantee_out
 from letheon.service.jobs import SHOWN, Drill, audit_verdict
 from letheon.service.routes.models import read_model
-from letheon.service.schemas import (
-    Cursor,
-    In,
-    Limit,
-    ModelFilter,
-    Name,
-    Out,
-    Tenant,
-    TenantFilter,
-    map_page,
-)
+from letheon.service.what_if import round_figure
 
 router = APIRouter(tags=["jobs"])
 
 Reader = Annotated[Principal, Depends(allows("batches:read", "audits:read"))]
-JobId = Annotated[str, Path(pattern=JOB_ID)]
-After = Annotated[str | None, Query(pattern=CURSOR)]
-_SCOPES: dict[Kind, str] = {
+JobId = Annotated[str, Path(pattern=jobs.JOB_ID)]
+After = Annotated[str | None, Query(pattern=jobs.CURSOR)]
+_SCOPES: dict[jobs.Kind, str] = {
     "apply": "batches:read",
     "retrain": "batches:read",
     "what-if": "batches:read",
@@ -59,33 +39,33 @@ _SCOPES: dict[Kind, str] = {
 @router.get("/api/v1/jobs", summary="List jobs")
 def list_jobs(
     who: Reader,
-    tenant: TenantFilter = None,
-    model: ModelFilter = None,
-    kind: Annotated[Kind | None, Query()] = None,
-    state: Annotated[State | None, Query()] = None,
+    tenant: schemas.TenantFilter = None,
+    model: schemas.ModelFilter = None,
+    kind: Annotated[jobs.Kind | None, Query()] = None,
+    state: Annotated[jobs.State | None, Query()] = None,
     after: After = None,
-    limit: Limit = 50,
-) -> Page[Job]:
+    limit: schemas.Limit = 50,
+) -> Page[jobs.Job]:
     """Return jobs, newest first: audits for who may read audits, others for who reads batches."""
     kinds = [one for one in _SCOPES if kind in (None, one) and who.may(_SCOPES[one])]
     options: dict[str, Any] = {"model": model, "kinds": kinds, "state": state}
     page = read_jobs(who, tenant=tenant, after=after, limit=limit, **options)
-    return map_page(page, _brief)
+    return schemas.map_page(page, _brief)
 
 
 @router.get("/api/v1/jobs/{job_id}", summary="Show a job")
-def show_job(who: Reader, job_id: JobId) -> Job:
+def show_job(who: Reader, job_id: JobId) -> jobs.Job:
     """Return a job with its progress, and its result once it is done."""
     return _brief(read_job(who, job_id))
 
 
-def read_jobs(who: Principal, *, tenant: str | None, **options: Any) -> Page[JobRecord]:
+def read_jobs(who: Principal, *, tenant: str | None, **options: Any) -> Page[jobs.JobRecord]:
     """Return a part of the jobs that the caller sees, with whole results."""
-    page = Jobs(who.ledger).page(tenant=who.tenant_filter(tenant), **options)
-    return map_page(page, lambda job: _renumber(job, who.numbers))
+    page = jobs.Jobs(who.ledger).page(tenant=who.tenant_filter(tenant), **options)
+    return schemas.map_page(page, lambda job: _renumber(job, who.numbers))
 
 
-def read_job(who: Principal, job_id: str, *, kind: Kind | None = None) -> JobRecord:
+def read_job(who: Principal, job_id: str, *, kind: jobs.Kind | None = None) -> jobs.JobRecord:
     """Return a job that the caller sees, with its whole result.
 
     Raises
@@ -93,23 +73,23 @@ def read_job(who: Principal, job_id: str, *, kind: Kind | None = None) -> JobRec
     Problem
         404, whether it is another tenant's, of a kind that the caller may not see, or not there.
     """
-    job = Jobs(who.ledger).find(job_id, tenant=who.tenant)
+    job = jobs.Jobs(who.ledger).find(job_id, tenant=who.tenant)
     if job is None or not who.may(_SCOPES[job.kind]) or kind not in (None, job.kind):
         raise Problem(404, "unknown-job", "no such job", "GET /api/v1/jobs lists those you see.")
     return _renumber(job, who.numbers)
 
 
-def _add_job(who: Principal, kind: Kind, **options: Any) -> JobRecord:
+def _add_job(who: Principal, kind: jobs.Kind, **options: Any) -> jobs.JobRecord:
     """Ask for work of a tenant on a model; a worker does it."""
     try:
-        return Jobs(who.ledger).add(kind, **options, by=who.id)
-    except JobsFullError as error:
+        return jobs.Jobs(who.ledger).add(kind, **options, by=who.id)
+    except jobs.JobsFullError as error:
         title, headers = "too many jobs wait already", {"Retry-After": "30"}
         words = f"{error}. Wait until a worker has done some; GET /readyz tells whether one runs."
         raise Problem(429, "too-many-jobs", title, words, headers=headers) from error
 
 
-def _brief(job: JobRecord) -> JobRecord:
+def _brief(job: jobs.JobRecord) -> jobs.JobRecord:
     """Return a job as it is listed: of an audit's result only the verdict."""
     if job.result is None or job.kind != "audit":
         return job
@@ -118,7 +98,7 @@ def _brief(job: JobRecord) -> JobRecord:
     return replace(job, result=shown | {name: job.result[name] for name in ("drill", "seconds")})
 
 
-def _renumber(job: JobRecord, numbers: Numbers) -> JobRecord:
+def _renumber(job: jobs.JobRecord, numbers: Numbers) -> jobs.JobRecord:
     """Return a job whose texts and results have the numbers of certificates that are shown."""
     if numbers.tenant is None:
         return job
@@ -135,7 +115,7 @@ Level = Literal["V0", "V1", "V2", "V3", "V4", "V5"]
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; sandbox"
 
 
-class AuditIn(In):
+class AuditIn(schemas.In):
     """An audit that is wanted.
 
     Attributes
@@ -150,14 +130,20 @@ class AuditIn(In):
         Change one byte of the copy first: the audit must fail then.
     """
 
-    model: Name | None = None
-    tenant: Name | None = None
+    model: schemas.Name | None = None
+    tenant: schemas.Name | None = None
     levels: list[Level] | None = Field(default=None, max_length=6)
     drill: Drill = "none"
 
 
+AuditLevel = Annotated[
+    dict[str, Any],
+    schemas.shape("level", "name", "model", "verdict", "reason", promised="boolean"),
+]
+
+
 @dataclass(frozen=True)
-class Audit(Task):
+class Audit(jobs.Task):
     """An audit; its levels fill up while it runs.
 
     Attributes
@@ -190,7 +176,7 @@ class Audit(Task):
     verdict: Literal["passed", "failed", "incomplete"] | None
     scope: str | None
     passed: bool | None
-    levels: list[dict[str, Any]]
+    levels: list[AuditLevel]
 
 
 @audits.post("/api/v1/audits", summary="Start an audit", status_code=202)
@@ -211,13 +197,13 @@ def start_audit(who: Annotated[Principal, Depends(allows("audits:run"))], wanted
 @audits.get("/api/v1/audits", summary="List audits")
 def list_audits(
     who: AuditReader,
-    tenant: TenantFilter = None,
+    tenant: schemas.TenantFilter = None,
     after: After = None,
-    limit: Limit = 50,
+    limit: schemas.Limit = 50,
 ) -> Page[Audit]:
     """Return audits, newest first."""
     page = read_jobs(who, tenant=tenant, kinds=["audit"], after=after, limit=limit)
-    return map_page(page, _to_audit)
+    return schemas.map_page(page, _to_audit)
 
 
 @audits.get("/api/v1/audits/{audit_id}", summary="Show an audit")
@@ -248,7 +234,7 @@ def show_report(who: AuditReader, audit_id: JobId) -> HTMLResponse:
     return HTMLResponse(report.to_page(), headers={"Content-Security-Policy": _POLICY})
 
 
-def _to_audit(job: JobRecord) -> Audit:
+def _to_audit(job: jobs.JobRecord) -> Audit:
     result: dict[str, Any] = job.result or {}
     verdict: Any = audit_verdict(result["levels"]) if result else None
     levels = [
@@ -256,7 +242,7 @@ def _to_audit(job: JobRecord) -> Audit:
         for one in result.get("levels", job.findings)
     ]
     return Audit(
-        **{one.name: getattr(job, one.name) for one in fields(Task)},
+        **{one.name: getattr(job, one.name) for one in fields(jobs.Task)},
         levels_asked=job.asked["levels"],
         drill=job.asked["drill"],
         changed=result.get("changed"),
@@ -272,7 +258,7 @@ batches = APIRouter(tags=["batches"])
 
 BatchReader = Annotated[Principal, Depends(allows("batches:read"))]
 Operator = Annotated[Principal, Depends(allows("batches:run"))]
-ModelName = Annotated[Name, Path(description="Name of the model.")]
+ModelName = Annotated[schemas.Name, Path(description="Name of the model.")]
 Basis = Literal["measured", "extrapolated", "unknown"]
 Work = Literal["what-if", "apply", "retrain"]
 _RECENT_VERSIONS = 50
@@ -302,7 +288,7 @@ class ClaimOut(GuaranteeOut):
     budget: float | None
 
 
-class CostOut(Out):
+class CostOut(schemas.Out):
     """What a batch takes, by what earlier ones took.
 
     Attributes
@@ -325,7 +311,7 @@ class CostOut(Out):
     speedup: float | None
 
 
-class PlanOut(Out):
+class PlanOut(schemas.Out):
     """What the next batch of a model would be.
 
     Attributes
@@ -364,16 +350,16 @@ class PlanOut(Out):
 @batches.get("/api/v1/batches", summary="List batches")
 def list_batches(
     who: BatchReader,
-    tenant: TenantFilter = None,
-    model: ModelFilter = None,
-    after: Cursor = None,
-    limit: Limit = 50,
+    tenant: schemas.TenantFilter = None,
+    model: schemas.ModelFilter = None,
+    after: schemas.Cursor = None,
+    limit: schemas.Limit = 50,
 ) -> Page[Batch]:
     """Return batches, newest first."""
     whose = who.tenant_filter(tenant)
     with cursor_problems("Give back `next` as it was given."):
         page = who.ledger.batches.list(tenant=whose, model=model, after=after, limit=limit)
-    return map_page(page, lambda one: _renumber_batch(who, one))
+    return schemas.map_page(page, lambda one: _renumber_batch(who, one))
 
 
 @batches.get("/api/v1/batches/{batch_id}", summary="Show a batch")
@@ -391,7 +377,7 @@ def _renumber_batch(who: Principal, batch: Batch) -> Batch:
 
 
 @batches.get("/api/v1/models/{model}/plan", summary="Show the next batch of a model")
-def show_plan(who: BatchReader, model: ModelName, tenant: Tenant = None) -> PlanOut:
+def show_plan(who: BatchReader, model: ModelName, tenant: schemas.Tenant = None) -> PlanOut:
     """Return what the next batch would be, when and why, its cost, and the guarantee after it."""
     info, ledger = read_model(who, model, tenant), who.ledger
     plan = ledger.plan(info.name, tenant=info.tenant)[0]
@@ -399,7 +385,7 @@ def show_plan(who: BatchReader, model: ModelName, tenant: Tenant = None) -> Plan
     now = ledger.models.claims(info.name, tenant=info.tenant)
     is_retrain = decision.kind == "retrain"
     after = _claim_retrained(now) if is_retrain else _claim_erased(ledger, info, now, plan.n_rows)
-    unfinished = Jobs(ledger).unfinished(
+    unfinished = jobs.Jobs(ledger).unfinished(
         ("apply", "retrain", "what-if"), tenant=info.tenant, model=info.name
     )
     return PlanOut(
@@ -428,14 +414,14 @@ def show_plan(who: BatchReader, model: ModelName, tenant: Tenant = None) -> Plan
 def ask_what_if(
     who: Operator,
     model: ModelName,
-    tenant: Tenant = None,
+    tenant: schemas.Tenant = None,
     people: Annotated[
         int | None,
         Query(
             ge=1, le=_MOST_PEOPLE, description="Size of the batch; as many as are queued, if null."
         ),
     ] = None,
-) -> Job:
+) -> jobs.Job:
     """Ask what a batch would cost under each method, and what would be guaranteed.
 
     Every method is trained on the rows of the model and made to forget people drawn at random.
@@ -448,18 +434,18 @@ def ask_what_if(
 
 
 @batches.post("/api/v1/models/{model}/apply", summary="Apply what is queued", status_code=202)
-def ask_apply(who: Operator, model: ModelName, tenant: Tenant = None) -> Job:
+def ask_apply(who: Operator, model: ModelName, tenant: schemas.Tenant = None) -> jobs.Job:
     """Ask that what is queued for a model be applied now, however little it is."""
     return start_job(who, "apply", model, tenant)
 
 
 @batches.post("/api/v1/models/{model}/retrain", summary="Train a model afresh", status_code=202)
-def ask_retrain(who: Operator, model: ModelName, tenant: Tenant = None) -> Job:
+def ask_retrain(who: Operator, model: ModelName, tenant: schemas.Tenant = None) -> jobs.Job:
     """Ask that a model be trained afresh, with everything queued for it."""
     return start_job(who, "retrain", model, tenant)
 
 
-def start_job(who: Principal, kind: Work, model: str, tenant: str | None, **asked: int) -> Job:
+def start_job(who: Principal, kind: Work, model: str, tenant: str | None, **asked: int) -> jobs.Job:
     """Ask for work on a model that the caller sees."""
     info = read_model(who, model, tenant)
     return _add_job(who, kind, tenant=info.tenant, model=info.name, asked=asked)
@@ -471,12 +457,12 @@ def _cost(ledger: Ledger, info: Model) -> CostOut:
     seconds = median(taken) if taken else None
     retrain, basis = _retrain_seconds(ledger, info)
     return CostOut(
-        seconds=_digits(seconds),
+        seconds=round_figure(seconds),
         basis="measured" if taken else "unknown",
         batches=len(taken),
-        retrain_seconds=_digits(retrain),
+        retrain_seconds=round_figure(retrain),
         retrain_basis=basis,
-        speedup=_digits(retrain / seconds) if retrain and seconds else None,
+        speedup=round_figure(retrain / seconds if retrain and seconds else None),
     )
 
 
@@ -530,7 +516,3 @@ def _retrain_words(plan: BatchPlan, now: Mapping[str, Any]) -> str:
     if "budget" not in now["accounting"]:
         return "No retrain is needed: the method has no budget."
     return "No retrain is needed: the budget covers this batch at the rate so far."
-
-
-def _digits(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.3g}")

@@ -10,19 +10,10 @@ from fastapi import APIRouter, Depends, Path, Query
 from letheon.exceptions import UnknownModelError
 from letheon.ledger import Model, Page, Storage, Version
 from letheon.ledger.schemas import moment
+from letheon.service import guarantees
 from letheon.service.auth import Principal, allows
 from letheon.service.errors import Problem
-from letheon.service.guarantees import (
-    BudgetOut,
-    ForecastOut,
-    GuaranteeOut,
-    MeasureOut,
-    budget_out,
-    forecast,
-    guarantee_out,
-    measures_out,
-)
-from letheon.service.schemas import Hidden, Limit, Name, Out, Tenant, TenantFilter, cut_page
+from letheon.service.schemas import Hidden, Limit, Name, Out, Tenant, TenantFilter, cut_page, shape
 from letheon.verifier import MAX_INT
 
 router = APIRouter(tags=["models"])
@@ -70,10 +61,10 @@ class ModelOut(Out):
     version: int | None = None
     certificate: int | None = None
     published_at: datetime | None = None
-    guarantee: GuaranteeOut | None = None
-    budget: BudgetOut | None = None
+    guarantee: guarantees.GuaranteeOut | None = None
+    budget: guarantees.BudgetOut | None = None
     deletions_since_retrain: int | None = None
-    next_retrain: ForecastOut | None = None
+    next_retrain: guarantees.ForecastOut | None = None
     pending_requests: int | None = None
     monitor: Decision | None = None
     storage: Storage | None = None
@@ -137,7 +128,7 @@ def _describe(
     next_claims = models.claims(info.name, tenant=info.tenant)
     claims = next_claims if head.facts is None else head.facts["guarantee"]
     # A retrain spends nothing, and its certificate does not say what there is to spend.
-    budget = budget_out((claims if head.kind == "erase" else next_claims)["accounting"])
+    budget = guarantees.budget_out((claims if head.kind == "erase" else next_claims)["accounting"])
     decision = None if head.facts is None else cast("Decision", head.facts["monitor"]["decision"])
     by_state = counts.get((info.tenant, info.name), {})
     total = sum(sum(states.values()) for states in counts.values())
@@ -154,7 +145,7 @@ def _describe(
         version=info.head.number,
         certificate=who.numbers.shown(info.head.sequence),
         published_at=info.head.published_at,
-        guarantee=guarantee_out(claims),
+        guarantee=guarantees.guarantee_out(claims),
         budget=None if budget.budget is None else budget,
         deletions_since_retrain=budget.deletions_since_retrain,
         next_retrain=_next_retrain(who, info, budget, decision),
@@ -165,21 +156,21 @@ def _describe(
 
 
 def _next_retrain(
-    who: Principal, info: Model, budget: BudgetOut, decision: Decision | None
-) -> ForecastOut:
+    who: Principal, info: Model, budget: guarantees.BudgetOut, decision: Decision | None
+) -> guarantees.ForecastOut:
     """Say when the next retrain is due, and why."""
-    now = who.desk.clock()
+    now = who.ledger.clock()
     if decision == "retrain-due":
         words = "The monitor says that a retrain is due now."
-        return ForecastOut(on=moment(now).date(), words=words)
+        return guarantees.ForecastOut(on=moment(now).date(), words=words)
     if budget.budget is None:
         words = "The method has no budget that removals spend, so none makes a retrain necessary."
-        return ForecastOut(on=None, words=words)
+        return guarantees.ForecastOut(on=None, words=words)
     if not budget.adds_up:
         words = "Each request is proved by itself: nothing adds up, so nothing runs out."
-        return ForecastOut(on=None, words=words)
+        return guarantees.ForecastOut(on=None, words=words)
     spent = who.ledger.models.spending(info.name, tenant=info.tenant)
-    return forecast(spent, budget.budget, now)
+    return guarantees.forecast(spent, budget.budget, now)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,9 +205,9 @@ class VersionOut(Version):
     rows_erased: int
     method: str | None
     parameters: dict[str, str | bool]
-    guarantee: GuaranteeOut | None
-    budget: BudgetOut | None
-    measures: dict[str, MeasureOut] | None
+    guarantee: guarantees.GuaranteeOut | None
+    budget: guarantees.BudgetOut | None
+    measures: dict[guarantees.MeasureName, guarantees.MeasureOut] | None
     monitor: Decision | None
 
 
@@ -283,11 +274,16 @@ class PointOut(Out):
     live_rows: int
     rows_erased: int
     seconds: float
-    measures: dict[str, MeasureOut] | None
+    measures: dict[guarantees.MeasureName, guarantees.MeasureOut] | None
     guarantee: Literal["exact", "certified", "empirical"] | None
     spent: float | None
     budget: float | None
     decision: Decision | None
+
+
+LimitOut = Annotated[
+    dict[str, Any], shape("measure", "score", factor="number", floor="number", miss="number")
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,9 +312,9 @@ class HistoryOut(Page[PointOut]):
     metric: str | None
     assumption: str
     tolerances: list[ToleranceOut]
-    limits: list[dict[str, Any]]
-    budget: BudgetOut | None
-    next_retrain: ForecastOut | None
+    limits: list[LimitOut]
+    budget: guarantees.BudgetOut | None
+    next_retrain: guarantees.ForecastOut | None
 
 
 @router.get("/api/v1/models/{model}/versions", summary="List versions")
@@ -436,9 +432,9 @@ def _describe_version(who: Principal, record: Version) -> VersionOut:
         certified = {
             "method": facts["method"]["name"],
             "parameters": facts["method"]["parameters"],
-            "guarantee": guarantee_out(facts["guarantee"]),
-            "budget": budget_out(facts["guarantee"]["accounting"]),
-            "measures": measures_out(facts["measurements"]),
+            "guarantee": guarantees.guarantee_out(facts["guarantee"]),
+            "budget": guarantees.budget_out(facts["guarantee"]["accounting"]),
+            "measures": guarantees.measures_out(facts["measurements"]),
             "monitor": facts["monitor"]["decision"],
         }
     values = {

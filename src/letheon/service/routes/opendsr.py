@@ -7,10 +7,9 @@ idempotency keys are derived from the controller's ``subject_request_id``. Answe
 
 import base64
 import hashlib
-import json
 import pathlib
 import re
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -42,15 +41,9 @@ from letheon.ledger.schemas import moment
 from letheon.service.auth import Principal, allows, context
 from letheon.service.errors import Problem, problem_of
 from letheon.service.request_views import RequestOut, refusals, show_requests
-from letheon.service.routes.filing import (
-    DEFAULT_GROUNDS,
-    RequestInput,
-    derive_key,
-    file_everywhere,
-    parse_number,
-)
+from letheon.service.routes import filing
 from letheon.service.routes.requests import read_timeline
-from letheon.service.schemas import Out
+from letheon.service.schemas import Out, describe_file
 
 VERSION = "2.0"
 _PEM = "application/x-pem-file"
@@ -340,13 +333,7 @@ def discover_opendsr(request: Request, who: Filer) -> Discovery:
 @router.get(
     "/opendsr/v2/certificate",
     summary="What answers are signed with",
-    response_class=Response,
-    responses={
-        200: {
-            "description": "An X.509 certificate.",
-            "content": {_PEM: {"schema": {"type": "string"}}},
-        }
-    },
+    **describe_file(_PEM, "An X.509 certificate."),
 )
 def read_opendsr_certificate(who: Filer, key: Key) -> Response:  # noqa: ARG001  (the gate)
     """Return the certificate, in PEM, of the key that signs answers."""
@@ -367,9 +354,8 @@ def send_opendsr_request(
     # by sending: a controller has verified the person.
     tenant = who.tenant_for(None)
     _require_callbacks(who, tenant, body.status_callback_urls)
-    person = _Person(who, tenant, body)
-    inputs, stored = person.inputs() if who.sees_all_requests else (person.blind_inputs(), [])
-    filed = file_everywhere(who, inputs, stored=stored)
+    inputs, erased = _plan_requests(who, body)
+    filed = filing.file_everywhere(who, inputs, stored=erased)
     answer = Received(
         controller_id=tenant,
         subject_request_id=body.subject_request_id,
@@ -433,87 +419,60 @@ def cancel_opendsr_request(who: Filer, subject_request_id: Id, key: Key) -> Resp
     answer = Cancelled(
         controller_id=tenant,
         subject_request_id=subject_request_id,
-        received_time=moment(who.desk.clock()),
+        received_time=moment(who.ledger.clock()),
     )
     return key.answer(answer, 202)
 
 
-class _Person(NamedTuple):
-    """The person of an erasure, as the models of a tenant know them."""
+def _plan_requests(
+    who: Principal, body: OpenDsrIn
+) -> tuple[list[filing.RequestInput], list[LedgerRequest]]:
+    """Return the requests to be filed, and those whose person was erased since.
 
-    who: Principal
-    tenant: str
-    body: OpenDsrIn
+    For a sender who may not know which model holds the person there is one for every model. A hash
+    that no id of a model has stands in it as it came; what counts as the same content is what was
+    sent, whether its person is found or not.
+    """
+    tenant, law, requests = who.tenant_for(None), body.regulation, who.ledger.requests
+    sent = sorted((one.identity_format, one.identity_value) for one in body.subject_identities)
+    is_hashed = all(name != "raw" for name, _ in sent)
+    terms = (tenant, law, filing.DEFAULT_GROUNDS[law], who.may("requests:vouch"))
+    keys = _keys_of(who, body.subject_request_id)
+    stored = requests.by_key(keys.values(), tenant=tenant)
+    inputs, erased = [], []
+    for model, key in keys.items():
+        named = _find_ids(who.ledger, sent, model, tenant)
+        if not who.sees_all_requests:
+            ids = named or [":".join(identity) for identity in sent]
+            one = filing.RequestInput(ids, model, *terms, key)
+            inputs.append(one._replace(part_of=filing.digest(sent), ids_derived=True))
+        elif known := requests.known_ids(named, model=model, tenant=tenant) if named else []:
+            inputs.append(filing.RequestInput(known, model, *terms, key))
+        elif key in stored:
+            # After an erasure the model knows nobody by these hashes any more.
+            if not is_hashed or _status(who, stored[key]) not in ("in_progress", "completed"):
+                raise IdempotencyError(
+                    "this subject_request_id was used for another person; take a new one"
+                )
+            erased.append(stored[key])
+    if not inputs and not erased:
+        raise UnknownIdError("no model knows a person of these identities")
+    return inputs, erased
 
-    def inputs(self) -> tuple[list[RequestInput], list[LedgerRequest]]:
-        """Return the requests to be filed, and those whose person was erased since."""
-        ledger, keys = self.who.ledger, _keys_of(self.who, self.body.subject_request_id)
-        stored = ledger.requests.by_key(keys.values(), tenant=self.tenant)
-        inputs, kept = [], []
-        for model, key in keys.items():
-            named = self._named_in(model)
-            ids = ledger.requests.known_ids(named, model=model, tenant=self.tenant) if named else []
-            if ids:
-                inputs.append(self._input(ids, model, key))
-            elif key in stored:
-                kept.append(self._require_erased(stored[key]))
-        kept = _only_visible(self.who, kept)
-        if not inputs and not kept:
-            raise UnknownIdError("no model knows a person of these identities")
-        return inputs, kept
 
-    def blind_inputs(self) -> list[RequestInput]:
-        """Return one request for every model: the sender may not know which one holds the person.
-
-        A hash that no id of a model has stands in the request as it came; what counts as the same
-        content is what was sent, whether its person is found or not.
-        """
-        identities = self.body.subject_identities
-        sent = sorted((one.identity_format, one.identity_value) for one in identities)
-        digest = hashlib.sha256(json.dumps(sent).encode()).hexdigest()
-        inputs = []
-        for model, key in _keys_of(self.who, self.body.subject_request_id).items():
-            ids = self._named_in(model) or [":".join(one) for one in sent]
-            one = self._input(ids, model, key)
-            inputs.append(one._replace(part_of=digest, ids_derived=True))
-        if not inputs:
-            raise UnknownIdError("this tenant has no model")
-        return inputs
-
-    def _input(self, ids: Sequence[int | str], model: str, key: str) -> RequestInput:
-        law = self.body.regulation
-        is_verified = self.who.may("requests:vouch")
-        return RequestInput(ids, model, self.tenant, law, DEFAULT_GROUNDS[law], is_verified, key)
-
-    def _require_erased(self, request: LedgerRequest) -> LedgerRequest:
-        """Return a request whose person the model no longer knows by the identities that were sent.
-
-        That is so after an erasure, where all identities are hashes. Else the first call was about
-        another person.
-        """
-        is_hashed = all(one.identity_format != "raw" for one in self.body.subject_identities)
-        if is_hashed and _status(self.who, request) in ("in_progress", "completed"):
-            return request
-        raise IdempotencyError(
-            "this subject_request_id was used for another person; take a new one"
-        )
-
-    def _named_in(self, model: str) -> Sequence[int | str]:
-        """Return the ids that were sent, and those in the model whose hashes were sent."""
-        ledger, identities = self.who.ledger, self.body.subject_identities
-        texts = [one.identity_value for one in identities if one.identity_format == "raw"]
-        hashed = {(one.identity_format, one.identity_value.lower()) for one in identities}
-        formats = {name for name, _ in hashed if name != "raw"}
-        if formats:
-            held = ledger.models.ids(model, tenant=self.tenant).distinct().to_list()
-            texts += [
-                text
-                for text in map(str, held)
-                if any((name, _hash(name, text)) in hashed for name in formats)
-            ]
-        if ledger.models.has_integer_ids(model, tenant=self.tenant):
-            return [number for text in texts if (number := parse_number(text)) is not None]
-        return texts
+def _find_ids(
+    ledger: Ledger, sent: Sequence[tuple[str, str]], model: str, tenant: str
+) -> Sequence[int | str]:
+    """Return the ids that were sent, and those in the model whose hashes were sent."""
+    texts = [value for name, value in sent if name == "raw"]
+    hashed = {(name, value.lower()) for name, value in sent if name != "raw"}
+    if hashed:
+        held = map(str, ledger.models.ids(model, tenant=tenant).distinct().to_list())
+        names = {name for name, _ in hashed}
+        texts += [text for text in held if any((one, _hash(one, text)) in hashed for one in names)]
+    if ledger.models.has_integer_ids(model, tenant=tenant):
+        return [number for text in texts if (number := filing.parse_number(text)) is not None]
+    return texts
 
 
 def _hash(name: str, text: str) -> str:
@@ -523,20 +482,17 @@ def _hash(name: str, text: str) -> str:
 def _keys_of(who: Principal, subject_request_id: str) -> dict[str, str]:
     """Return the idempotency keys of an erasure, by model."""
     names = [model.name for model in who.ledger.models.list(tenant=who.tenant_for(None))]
-    return {name: derive_key("opendsr", subject_request_id, name) for name in names}
+    return {name: filing.derive_key("opendsr", subject_request_id, name) for name in names}
 
 
 def _find_requests(who: Principal, subject_request_id: str) -> list[LedgerRequest]:
     keys = _keys_of(who, subject_request_id).values()
     stored = who.ledger.requests.by_key(keys, tenant=who.tenant_for(None))
-    requests = _only_visible(who, [stored[key] for key in keys if key in stored])
+    found = [stored[key] for key in keys if key in stored]
+    requests = [one for one in found if who.sees_all_requests or one.filed_by == who.id]
     if not requests:
         raise UnknownRequestError("no erasure of that subject_request_id was received")
     return requests
-
-
-def _only_visible(who: Principal, requests: Iterable[LedgerRequest]) -> list[LedgerRequest]:
-    return [one for one in requests if who.sees_all_requests or one.filed_by == who.id]
 
 
 def _has_withdrawn(who: Principal, request_id: str) -> bool:

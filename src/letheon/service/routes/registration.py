@@ -11,14 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import Field, ValidationError
 from starlette.datastructures import FormData, UploadFile
 
-from letheon.exceptions import (
-    BlockedIdsError,
-    LetheonWarning,
-    MemoryLimitError,
-    NewerFormatError,
-    StateError,
-    UntrustedClassError,
-)
+from letheon import exceptions
 from letheon.ledger.models.examine import ModelFiles
 from letheon.ledger.models.table_files import NoTableReaderError, TableFileError
 from letheon.sandbox import EndedError, StoppedError, TimeLimitError, protection
@@ -47,9 +40,6 @@ _TEST_SHARE = 5
 _COMPLAINTS = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError)
 # Filters of warnings are the whole process's. A call that waits for them keeps a thread.
 _quiet = threading.Lock()
-_uploading: set[str] = set()
-_uploads_lock = threading.Lock()
-_MOST_UPLOADS = 4
 _PATIENCE = 5.0
 
 
@@ -145,7 +135,7 @@ def register_model(who: Writer, upload: Annotated[ModelUpload, Depends(_read_upl
     _require_protection(desk)
     rows = ("rows.csv", upload.rows_file.read())
     files = ModelFiles(model=upload.model_file.read(), rows=rows, target=form.target, ids=form.ids)
-    with _one_upload_of(tenant), _registration_problems(), _file_problems():
+    with desk.limiter.models.take(tenant), _as_problems(_FILE_PROBLEMS):
         desk.ledger.models.register_files(
             files,
             name=form.name,
@@ -171,7 +161,7 @@ def register_example(who: Writer, wanted: ExampleIn) -> ModelOut:
     stem = f"example-{wanted.kind}"
     free = (one for one in (stem, *(f"{stem}-{n}" for n in range(2, _MOST_EXAMPLES))))
     name = wanted.name or next(one for one in free if one not in taken)
-    with _registration_problems(), _without_warnings():
+    with _as_problems(_MODEL_PROBLEMS), _without_warnings(who.desk):
         rows, target, ids = ledger.models.without_blocked(X[kept], y[kept], people, tenant=tenant)
         ledger.models.train(
             estimator,
@@ -202,33 +192,14 @@ def _require_protection(desk: Context) -> None:
     raise Problem(503, "no-sandbox", "this server takes no models from outside", words)
 
 
-def _busy() -> Problem:
-    title, words = "another model is being registered", "Try again when it is done."
-    return Problem(503, "busy", title, words, headers={"Retry-After": "5"})
-
-
 @contextmanager
-def _one_upload_of(tenant: str) -> Iterator[None]:
-    """Let one upload of a tenant train at a time, and a few in all: each takes memory."""
-    with _uploads_lock:
-        if tenant in _uploading or len(_uploading) >= _MOST_UPLOADS:
-            raise _busy()
-        _uploading.add(tenant)
-    try:
-        yield
-    finally:
-        with _uploads_lock:
-            _uploading.discard(tenant)
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
+def _without_warnings(desk: Context) -> Iterator[None]:
     """What they say about the guarantee stands in the model's page; one thread at a time."""
     if not _quiet.acquire(timeout=_PATIENCE):
-        raise _busy()
+        raise desk.limiter.models.problem()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", LetheonWarning)
+            warnings.simplefilter("ignore", exceptions.LetheonWarning)
             yield
     finally:
         _quiet.release()
@@ -246,25 +217,35 @@ _UNTRUSTED = (
 )
 _TOO_LARGE = "Loading it would take too much memory: use `letheon model add --max-memory`."
 _NOT_SAVED = "It is not a file that letheon.save wrote, or it was cut or altered."
+_NO_PLACE = "Something in the model has no place in a file."
 _NO_READER = "The server has neither pandas nor polars; install one of them beside letheon."
 _NO_TABLE = "Send CSV in UTF-8 whose first line names the columns, those of target and ids too."
 _TOO_MUCH = "Send a smaller one, or use `letheon model add` on the server, which has other limits."
-# What is wrong with the files of an upload; texts of libraries may quote rows. The first that fits.
-_FILE_PROBLEMS: dict[type[Exception], tuple[str, str, str]] = {
-    UntrustedClassError: ("model-file", _NO_MODEL, _UNTRUSTED),
-    NewerFormatError: ("model-file", _NO_MODEL, "A later letheon wrote it."),
-    MemoryLimitError: ("model-file", _NO_MODEL, _TOO_LARGE),
-    StateError: ("model-file", _NO_MODEL, _NOT_SAVED),
-    NoTableReaderError: ("rows", "the server cannot read tables", _NO_READER),
-    TableFileError: ("rows", "the rows cannot be read", _NO_TABLE),
-    StoppedError: ("stopping", "the server is stopping", "Try again later."),
-    TimeLimitError: ("too-much", "training this model again takes too much time", _TOO_MUCH),
+_BLOCKED = "people who asked to be erased are among the rows"
+_LEAVE_OUT = "Leave them out: `Ledger.models.without_blocked` does."
+_Problems = dict[type[Exception], tuple[int, str, str, str]]
+# What is wrong with a model, and with the files of an upload. The first that fits.
+_MODEL_PROBLEMS: _Problems = {
+    exceptions.BlockedIdsError: (409, "blocked", _BLOCKED, _LEAVE_OUT),
+    exceptions.StateError: (422, "model-file", _NO_MODEL, _NO_PLACE),
+}
+_FILE_PROBLEMS: _Problems = {
+    exceptions.BlockedIdsError: _MODEL_PROBLEMS[exceptions.BlockedIdsError],
+    exceptions.UntrustedClassError: (422, "model-file", _NO_MODEL, _UNTRUSTED),
+    exceptions.NewerFormatError: (422, "model-file", _NO_MODEL, "A later letheon wrote it."),
+    exceptions.MemoryLimitError: (422, "model-file", _NO_MODEL, _TOO_LARGE),
+    exceptions.StateError: (422, "model-file", _NO_MODEL, _NOT_SAVED),
+    NoTableReaderError: (422, "rows", "the server cannot read tables", _NO_READER),
+    TableFileError: (422, "rows", "the rows cannot be read", _NO_TABLE),
+    StoppedError: (503, "stopping", "the server is stopping", "Try again later."),
+    TimeLimitError: (422, "too-much", "training this model again takes too much time", _TOO_MUCH),
 }
 
 
 @contextmanager
-def _file_problems() -> Iterator[None]:
-    """Say what is wrong with the files of an upload."""
+def _as_problems(known: _Problems) -> Iterator[None]:
+    """Say why a model cannot be taken; what a library says may hold values of rows."""
+    kinds: tuple[type[Exception], ...] = (*known, *_COMPLAINTS)
     try:
         yield
     except EndedError as error:
@@ -272,24 +253,10 @@ def _file_problems() -> Iterator[None]:
             title = "training this model again takes too much memory"
             raise Problem(422, "too-much", title, _TOO_MUCH) from error
         raise Problem(422, "model", _CANNOT_TAKE, _TRAINING_FAILED.format(error)) from error
-    except tuple(_FILE_PROBLEMS) as error:
-        problem = next(one for kind, one in _FILE_PROBLEMS.items() if isinstance(error, kind))
-        raise Problem(503 if isinstance(error, StoppedError) else 422, *problem) from error
-
-
-@contextmanager
-def _registration_problems() -> Iterator[None]:
-    """Say that a model cannot be taken; what a library says may hold values of rows."""
-    try:
-        yield
-    except BlockedIdsError as error:
-        title = "people who asked to be erased are among the rows"
-        words = "Leave them out: `Ledger.models.without_blocked` does."
-        raise Problem(409, "blocked", title, words) from error
-    except StateError as error:
-        words = "Something in the model has no place in a file."
-        raise Problem(422, "model-file", _NO_MODEL, words) from error
-    except _COMPLAINTS as error:
+    except kinds as error:
+        for kind, problem in known.items():
+            if isinstance(error, kind):
+                raise Problem(*problem) from error
         # The ledger's own refusals are errors by name, with codes and counts only.
         if type(error).__module__ == "letheon.exceptions":
             raise

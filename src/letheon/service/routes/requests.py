@@ -16,44 +16,19 @@ from pydantic import Field, StrictInt, StrictStr
 
 from letheon.exceptions import RequestStateError, UnknownRequestError
 from letheon.ledger import LogEntry, Page, Request
-from letheon.ledger.requests.deadlines import REGIMES, Regime
-from letheon.ledger.requests.states import (
-    FINAL,
-    HOLD_GROUNDS,
-    REJECT_GROUNDS,
-    REQUEST_GROUNDS,
-    STATES,
-)
+from letheon.ledger.requests import states
+from letheon.ledger.requests.deadlines import Regime
 from letheon.ledger.schemas import moment
+from letheon.service import request_views as views
 from letheon.service.auth import Gate, Principal, allows
 from letheon.service.errors import Problem
-from letheon.service.request_views import (
-    ACTIONS,
-    GROUND_WORDS,
-    MOST_ITEMS,
-    ActionName,
-    BulkOut,
-    Code,
-    Day,
-    ModelName,
-    RequestId,
-    RequestOut,
-    RequestPath,
-    State,
-    TenantName,
-    bulk_out,
-    find_visible,
-    refusals,
-    sentence,
-    show_requests,
-)
-from letheon.service.schemas import CodeOut, In, Out
+from letheon.service.schemas import In, Out, describe_file
 
 router = APIRouter(tags=["requests"])
 
 Reader = Annotated[Principal, Depends(allows("requests:read"))]
 Handler = Annotated[Principal, Depends(allows("requests:handle"))]
-OPEN = tuple(state for state in STATES if state not in FINAL)
+OPEN = tuple(state for state in states.STATES if state not in states.FINAL)
 _CHUNK = 500
 _MOST_RECIPIENTS = 1_000_000
 _METHODS = {"await-identity": "await_identity", "tell": "record_recipients"}
@@ -72,28 +47,22 @@ _BUCKETS = (
     ("15 to 30 days", 15, 31),
     ("more than 30 days", 31, math.inf),
 )
-_CSV: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "All these requests, as CSV.",
-        "content": {"text/csv": {"schema": {"type": "string"}}},
-    }
-}
 
 
 class ModelQuery(In):
     """Whose requests, about which model."""
 
-    model: ModelName | None = None
-    tenant: TenantName | None = None
+    model: views.ModelName | None = None
+    tenant: views.TenantName | None = None
 
 
 class RequestQuery(ModelQuery):
     """Which requests a list shows."""
 
-    state: list[State] = Field(default=[], max_length=15)
+    state: list[views.State] = Field(default=[], max_length=15)
     regime: Regime | None = None
     overdue: bool = False
-    due_before: Day | None = None
+    due_before: views.Day | None = None
     search: Annotated[StrictStr, Field(max_length=64)] | None = Field(
         default=None, description="Start of an id of a request or batch; certificate: #12."
     )
@@ -167,22 +136,10 @@ class Summary(Out):
     oldest_received_at: datetime | None
 
 
-class Grounds(Out):
-    """All codes that a ground may be: there is no free text.
-
-    Attributes
-    ----------
-    request : dict of str to list of CodeOut
-        By law: why people may ask to be erased.
-    """
-
-    request: dict[Regime, list[CodeOut]]
-    reject: list[CodeOut]
-    hold: list[CodeOut]
-
-
 @router.get("/api/v1/requests", summary="List requests")
-def list_requests(who: Reader, query: Annotated[RequestPageQuery, Query()]) -> Page[RequestOut]:
+def list_requests(
+    who: Reader, query: Annotated[RequestPageQuery, Query()]
+) -> Page[views.RequestOut]:
     """Return requests, earliest due first or newest first."""
     try:
         page = who.ledger.requests.find(
@@ -192,14 +149,16 @@ def list_requests(who: Reader, query: Annotated[RequestPageQuery, Query()]) -> P
         words = "Give what `next` of the part before said, with the same filters and order."
         title = "`after` belongs to no list like this one"
         raise Problem(422, "cursor", title, words) from error
-    return Page(tuple(show_requests(who, page.items)), page.next, page.total)
+    return Page(tuple(views.show_requests(who, page.items)), page.next, page.total)
 
 
-def find_first_requests(who: Principal, query: RequestQuery, *, limit: int) -> list[RequestOut]:
+def find_first_requests(
+    who: Principal, query: RequestQuery, *, limit: int
+) -> list[views.RequestOut]:
     """Return the first requests of a list; how many there are in all is not counted."""
     filters = _filters(who, query)
     requests = who.ledger.requests.iterate(**filters, order=query.order, chunk=limit)
-    return show_requests(who, list(islice(requests, limit)))
+    return views.show_requests(who, list(islice(requests, limit)))
 
 
 def _filters(who: Principal, query: RequestQuery) -> dict[str, Any]:
@@ -234,8 +193,7 @@ def _search_text(who: Principal, text: str | None) -> str | None:
 @router.get(
     "/api/v1/requests.csv",
     summary="Export requests",
-    response_class=StreamingResponse,
-    responses=_CSV,
+    **describe_file("text/csv", "All these requests, as CSV."),
 )
 def export_requests(who: Reader, query: Annotated[RequestQuery, Query()]) -> StreamingResponse:
     """Return all requests that the filters leave, as CSV; no id of a person is in it."""
@@ -250,7 +208,7 @@ def export_requests(who: Reader, query: Annotated[RequestQuery, Query()]) -> Str
 def _export_lines(who: Principal, requests: Iterator[Request]) -> Iterator[str]:
     yield _csv_text([_EXPORTED])
     while part := list(islice(requests, _CHUNK)):
-        shown = show_requests(who, part)
+        shown = views.show_requests(who, part)
         yield _csv_text([[export_cell(getattr(one, name)) for name in _EXPORTED] for one in shown])
 
 
@@ -274,7 +232,7 @@ def summarise_requests(who: Reader, query: Annotated[ModelQuery, Query()]) -> Su
     ledger, filters = who.ledger, own_filter(who)
     filters |= {"tenant": who.tenant_filter(query.tenant), "model": query.model}
     counts, due_days = ledger.requests.count(**filters), ledger.requests.count_due(**filters)
-    today = ledger.settings.calendar.day_of(moment(who.desk.clock()))
+    today = ledger.settings.calendar.day_of(moment(who.ledger.clock()))
     left = [((day - today).days, count) for day, count in due_days.items()]
     buckets = [
         Bucket(label=label, count=sum(count for days, count in left if first <= days < end))
@@ -294,33 +252,21 @@ def summarise_requests(who: Reader, query: Annotated[ModelQuery, Query()]) -> Su
 
 
 @router.get("/api/v1/grounds", summary="Legal grounds")
-def list_grounds(who: Reader) -> Grounds:  # noqa: ARG001  (the gate)
+def list_grounds(who: Reader) -> views.Grounds:  # noqa: ARG001  (the gate)
     """Return the codes of law that a request, a rejection or a hold may name."""
-    return GROUNDS
-
-
-def _in_words(codes: Sequence[str]) -> list[CodeOut]:
-    return [CodeOut(code=code, words=GROUND_WORDS[code]) for code in codes]
-
-
-GROUNDS = Grounds(
-    request={law: _in_words(REQUEST_GROUNDS[law]) for law in REGIMES},
-    reject=_in_words(REJECT_GROUNDS),
-    hold=_in_words(HOLD_GROUNDS),
-)
-"""Every code with its words."""
+    return views.GROUNDS
 
 
 @router.get("/api/v1/requests/{request_id}", summary="One request")
-def read_request(who: Reader, request_id: RequestPath) -> RequestOut:
+def read_request(who: Reader, request_id: views.RequestPath) -> views.RequestOut:
     """Return a request as it is now."""
-    return show_requests(who, [find_visible(who, request_id)])[0]
+    return views.show_requests(who, [views.find_visible(who, request_id)])[0]
 
 
 @router.get("/api/v1/requests/{request_id}/timeline", summary="What happened to a request")
-def read_timeline(who: Reader, request_id: RequestPath) -> Page[TimelineEntry]:
+def read_timeline(who: Reader, request_id: views.RequestPath) -> Page[TimelineEntry]:
     """Return what happened to a request and to its batch, oldest first."""
-    find_visible(who, request_id)
+    views.find_visible(who, request_id)
     entries = who.ledger.requests.timeline(request_id, tenant=who.tenant)
     items = tuple(
         _entry_out(who, entry)
@@ -346,25 +292,10 @@ def _entry_out(who: Principal, entry: LogEntry) -> TimelineEntry:
     return TimelineEntry(
         at=entry.at,
         code=entry.kind,
-        words=sentence(replace(entry, details=details)),
+        words=views.sentence(replace(entry, details=details)),
         by=by,
         log_index=entry.index if sees_log else None,
     )
-
-
-class HoldIn(In):
-    """Why a request has to wait, and until when.
-
-    Attributes
-    ----------
-    ground : Code
-        See /api/v1/grounds, hold.
-    until : Day
-        The day on whose beginning the hold ends.
-    """
-
-    ground: Code
-    until: Day
 
 
 class RejectIn(In):
@@ -372,11 +303,25 @@ class RejectIn(In):
 
     Attributes
     ----------
-    ground : Code
+    ground : str
         See /api/v1/grounds, reject.
     """
 
-    ground: Code
+    ground: views.Code
+
+
+class HoldIn(RejectIn):
+    """Why a request has to wait, and until when.
+
+    Attributes
+    ----------
+    ground : str
+        See /api/v1/grounds, hold.
+    until : date
+        The day on whose beginning the hold ends.
+    """
+
+    until: views.Day
 
 
 class TellIn(In):
@@ -391,36 +336,31 @@ class AnswerIn(In):
     recipients: StrictInt = Field(default=0, ge=0, le=_MOST_RECIPIENTS)
 
 
-class Details(In):
-    """What some actions need: a ground, a day, a number of recipients.
+class ActionOnMany(In):
+    """One action on many requests; each stands for itself.
 
     Attributes
     ----------
-    ground : Code or None
+    ground : str or None
         For hold and reject.
-    until : Day or None
+    until : date or None
         For hold: the day on which it ends.
     recipients : int or None
         For tell and answer: how many were told.
     """
 
-    ground: Code | None = None
-    until: Day | None = None
+    ground: views.Code | None = None
+    until: views.Day | None = None
     recipients: StrictInt | None = Field(default=None, ge=0, le=_MOST_RECIPIENTS)
-
-
-class ActionOnMany(Details):
-    """One action on many requests; each stands for itself."""
-
-    action: ActionName
-    requests: list[RequestId] = Field(min_length=1, max_length=MOST_ITEMS)
+    action: views.ActionName
+    requests: list[views.RequestId] = Field(min_length=1, max_length=views.MOST_ITEMS)
 
 
 @router.post("/api/v1/requests/actions", summary="Do one thing about many requests")
 def act_on_requests(
     who: Annotated[Principal, Depends(allows("requests:read", is_long=True))],
     body: ActionOnMany,
-) -> BulkOut:
+) -> views.BulkOut:
     """Do one thing about many requests, each for itself; it needs the scope of the action."""
     # Only what is verified together is counted together: above `Policy.approve_above` rows all of
     # it waits for an approval.
@@ -434,29 +374,31 @@ def act_on_requests(
             results.append(changed)
         except Exception as error:  # noqa: BLE001  (`bulk_out` raises what is no refusal)
             results.append(error)
-    return bulk_out(who, results)
+    return views.bulk_out(who, results)
 
 
-def act(who: Principal, request_id: str, name: ActionName, **details: Any) -> RequestOut:
+def act(
+    who: Principal, request_id: str, name: views.ActionName, **details: Any
+) -> views.RequestOut:
     """Do one thing about one request."""
-    with refusals():
-        return show_requests(who, [_change(who, request_id, name, details)])[0]
+    with views.refusals():
+        return views.show_requests(who, [_change(who, request_id, name, details)])[0]
 
 
 def _change(
     who: Principal,
     request_id: str,
-    name: ActionName,
+    name: views.ActionName,
     details: dict[str, Any],
     *,
     needs_approval: bool = False,
 ) -> Request:
     """Do one thing about one request, and return it as the ledger has it."""
     _require_action(who, name, details)
-    request = find_visible(who, request_id)
+    request = views.find_visible(who, request_id)
     if name == "approve":
         _require_other_eyes(who, request)
-    given = {key: details[key] for key in ACTIONS[name].takes if details.get(key) is not None}
+    given = {key: details[key] for key in views.ACTIONS[name].takes if details.get(key) is not None}
     if needs_approval:  # it is to be verified, and no more
         given["needs_approval"] = True
     method = getattr(who.ledger.requests, _METHODS.get(name, name))
@@ -465,9 +407,9 @@ def _change(
         return changed
 
 
-def _require_action(who: Principal, name: ActionName, details: dict[str, Any]) -> None:
+def _require_action(who: Principal, name: views.ActionName, details: dict[str, Any]) -> None:
     """Refuse an action to a token that has none of its scopes, and one without its details."""
-    action = ACTIONS[name]
+    action = views.ACTIONS[name]
     who.require(*action.scopes)
     missing = [key for key in action.takes if details.get(key) is None]
     if missing and not action.is_optional:
@@ -501,13 +443,13 @@ def _is_large_together(who: Principal, body: ActionOnMany) -> bool:
     rows = {}
     for request_id in body.requests:
         with contextlib.suppress(UnknownRequestError):
-            request = find_visible(who, request_id)
+            request = views.find_visible(who, request_id)
             rows[request.id] = request.n_rows if request.state == "received" else 0
     return policy.needs_approval(sum(rows.values()))
 
 
 @router.post("/api/v1/requests/{request_id}/hold", summary="Put a request on hold")
-def hold_request(who: Handler, request_id: RequestPath, body: HoldIn) -> RequestOut:
+def hold_request(who: Handler, request_id: views.RequestPath, body: HoldIn) -> views.RequestOut:
     """Put a request off on a legal ground; its clock goes on."""
     return act(who, request_id, "hold", ground=body.ground, until=body.until)
 
@@ -515,38 +457,40 @@ def hold_request(who: Handler, request_id: RequestPath, body: HoldIn) -> Request
 @router.post("/api/v1/requests/{request_id}/reject", summary="Reject a request")
 def reject_request(
     who: Annotated[Principal, Depends(allows("requests:handle", "requests:approve"))],
-    request_id: RequestPath,
+    request_id: views.RequestPath,
     body: RejectIn,
-) -> RequestOut:
+) -> views.RequestOut:
     """Refuse a request on a legal ground."""
     return act(who, request_id, "reject", ground=body.ground)
 
 
 @router.post("/api/v1/requests/{request_id}/tell", summary="Recipients were told")
-def tell_recipients(who: Handler, request_id: RequestPath, body: TellIn) -> RequestOut:
+def tell_recipients(who: Handler, request_id: views.RequestPath, body: TellIn) -> views.RequestOut:
     """Record that recipients of the data were told; the purge attests their number."""
     return act(who, request_id, "tell", recipients=body.recipients)
 
 
 @router.post("/api/v1/requests/{request_id}/answer", summary="The person was answered")
 def answer_request(
-    who: Handler, request_id: RequestPath, body: AnswerIn | None = None
-) -> RequestOut:
+    who: Handler, request_id: views.RequestPath, body: AnswerIn | None = None
+) -> views.RequestOut:
     """Close a purged request."""
     recipients = 0 if body is None else body.recipients
     return act(who, request_id, "answer", recipients=recipients)
 
 
-def _plain_handler(name: ActionName, gate: Gate) -> Callable[..., RequestOut]:
+def _plain_handler(name: views.ActionName, gate: Gate) -> Callable[..., views.RequestOut]:
     """Return the handler of an action that needs no details."""
 
-    def handle(who: Annotated[Principal, Depends(gate)], request_id: RequestPath) -> RequestOut:
+    def handle(
+        who: Annotated[Principal, Depends(gate)], request_id: views.RequestPath
+    ) -> views.RequestOut:
         return act(who, request_id, name)
 
     return handle
 
 
-_PLAIN: dict[ActionName, tuple[str, str]] = {
+_PLAIN: dict[views.ActionName, tuple[str, str]] = {
     "verify": ("verify_request", "The identity was verified; the request goes on."),
     "await-identity": ("await_identity", "A proof of identity was asked for; GDPR's clock stands."),
     "approve": ("approve_request", "Let a large request go on, as a second pair of eyes."),
@@ -559,10 +503,10 @@ _PLAIN: dict[ActionName, tuple[str, str]] = {
 for _name, (_operation, _about) in _PLAIN.items():
     router.add_api_route(
         f"/api/v1/requests/{{request_id}}/{_name}",
-        _plain_handler(_name, allows(ACTIONS[_name].scopes[0])),
+        _plain_handler(_name, allows(views.ACTIONS[_name].scopes[0])),
         methods=["POST"],
         name=_operation,
-        summary=ACTIONS[_name].words,
+        summary=views.ACTIONS[_name].words,
         description=_about,
-        response_model=RequestOut,
+        response_model=views.RequestOut,
     )

@@ -10,7 +10,8 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, inspect, text
 
-from letheon.ledger.tables import REVISION, SCHEMA
+from letheon.ledger.db.database import REVISION
+from letheon.ledger.db.engines import SCHEMA
 
 __all__ = ["config_for", "upgrade"]
 

@@ -1,10 +1,13 @@
-"""Find ids of erased people among the values of data files.
+"""Two searches for erased people: for strings in bytes, and for ids among the values of data files.
 
 An id of few characters stands in many columns by chance. It is a finding where its column holds
 ids: nearly all other values are known ids too, and more of them than chance explains. Anywhere
 else it may be a finding or not; then the file counts as not searched, never as clean.
 """
 
+import base64
+import html
+import json
 import math
 import re
 import unicodedata
@@ -12,14 +15,29 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias
+from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
 
-from letheon.ledger.purge.values import FREE_SPACE, Chunk, UnsearchableError
+SHORTEST = 6
+_MIX = np.uint64(0x9E37_79B9_7F4A_7C15)
+_FEWEST_BITS, _MOST_BITS = 12, 26
+_SHORTEST_ENCODED = 8
+# A row of few different bytes (zeros, small integers) is no sign of one person.
+_FEWEST_VALUES = 8
+_LONGEST_ROW = 64
+SHORTEST_ROW = 16
+_BLOCK = 1 << 20
+_DIGITS = b"0123456789"
+_LETTERS = frozenset(_DIGITS + b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 Key = int | str
+Chunk: TypeAlias = tuple[str, Sequence[Any] | NDArray[Any]]
+"""Some values of one column."""
+FREE_SPACE = "\0free-space"
 AMBIGUOUS = "ambiguous-value"
 
 _NUMBER = re.compile(r"[+-]?[0-9]{1,40}(\.[0-9]{0,40})?([eE][+-]?[0-9]{1,2})?")
@@ -48,6 +66,211 @@ _SHORTEST_CODE = 4
 # Ids up to this many times their number look like numbers of rows, which any file may have.
 _NUMBERING = 4
 _MOST_PATTERNS = 200
+
+
+class UnsearchableError(Exception):
+    """A file, or a part of it, cannot be searched; `reason` is a code."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class _Shape(NamedTuple):
+    """Windows of `width` bytes that begin at multiples of `stride`."""
+
+    width: int
+    stride: int
+
+    @property
+    def needs(self) -> int:
+        return self.width + self.stride - 1
+
+
+# In order of speed; a string goes to the first whose need it meets.
+_SHAPES = (_Shape(8, 8), _Shape(8, 2), _Shape(4, 2))
+
+
+class Searcher:
+    """Find every occurrence of any of these strings, of at least `SHORTEST` bytes each.
+
+    Parameters
+    ----------
+    strings : iterable of bytes
+        What to look for; a string is known by its number in this order.
+    """
+
+    def __init__(self, strings: Iterable[bytes]) -> None:
+        self.strings = tuple(strings)
+        if any(len(string) < SHORTEST for string in self.strings):
+            raise ValueError(f"a string to look for has at least {SHORTEST} bytes")
+        self.longest = max(map(len, self.strings), default=0)
+        numbers: dict[_Shape, list[int]] = {}
+        for number, string in enumerate(self.strings):
+            shape = next(shape for shape in _SHAPES if len(string) >= shape.needs)
+            numbers.setdefault(shape, []).append(number)
+        self._windows = [_Windows(shape, self.strings, group) for shape, group in numbers.items()]
+
+    def find(self, data: bytes | bytearray | memoryview) -> list[tuple[int, int]]:
+        """Return where each string begins, and its number: sorted, without repeats."""
+        view = memoryview(data)
+        found = {
+            (start, number)
+            for windows in self._windows
+            for start, number in windows.candidates(view)
+            if view[start : start + len(self.strings[number])] == self.strings[number]
+        }
+        return sorted(found)
+
+
+class _Windows:
+    """The windows of some strings, in a table that is asked for many windows at once."""
+
+    def __init__(self, shape: _Shape, strings: Sequence[bytes], numbers: Sequence[int]) -> None:
+        self.shape = shape
+        entries = [
+            (string[place : place + shape.width], number, place)
+            for number in numbers
+            for string in (strings[number],)
+            # The end of an id differs from its neighbours' more than its beginning does.
+            for place in range(len(string) - shape.needs, len(string) - shape.width + 1)
+        ]
+        keys = np.frombuffer(b"".join(key for key, _, _ in entries), self._dtype).astype(np.uint64)
+        order = np.argsort(keys, kind="stable")
+        self._keys = keys[order]
+        self._numbers = np.array([number for _, number, _ in entries], np.int64)[order]
+        self._places = np.array([place for _, _, place in entries], np.int64)[order]
+        self._lengths = np.array([len(strings[number]) for number in self._numbers], np.int64)
+        bits = min(max(_FEWEST_BITS, len(entries).bit_length() + 6), _MOST_BITS)
+        self._shift = np.uint64(64 - bits)
+        self._seen = np.zeros(1 << bits, np.bool_)
+        self._seen[self._hashes(self._keys)] = True
+
+    @property
+    def _dtype(self) -> np.dtype[np.uint64] | np.dtype[np.uint32]:
+        return np.dtype("<u8") if self.shape.width == 8 else np.dtype("<u4")
+
+    def _hashes(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+        return ((keys * _MIX) >> self._shift).view(np.int64)
+
+    def candidates(self, data: memoryview) -> list[tuple[int, int]]:
+        """Return begin and number of every string of which one window is where it should be."""
+        found: list[tuple[int, int]] = []
+        for begin in range(0, self.shape.width, self.shape.stride):
+            count = (len(data) - begin) // self.shape.width
+            if count > 0:
+                windows = np.frombuffer(data, self._dtype, count, begin)
+                found += self._looked_up(windows.astype(np.uint64, copy=False), begin, len(data))
+        return found
+
+    def _looked_up(
+        self, windows: NDArray[np.uint64], begin: int, length: int
+    ) -> list[tuple[int, int]]:
+        likely = np.flatnonzero(self._seen[self._hashes(windows)])
+        wanted = windows[likely]
+        first = np.searchsorted(self._keys, wanted, "left")
+        counts = np.searchsorted(self._keys, wanted, "right") - first
+        # One entry per pair of a place in the data and a string that has this window.
+        entries = np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+        starts = np.repeat(likely * self.shape.width + begin, counts) - self._places[entries]
+        fits = (starts >= 0) & (starts + self._lengths[entries] <= length)
+        numbers = self._numbers[entries[fits]]
+        return list(zip(starts[fits].tolist(), numbers.tolist(), strict=True))
+
+
+@lru_cache(maxsize=1024)
+def text_forms(text: str) -> tuple[bytes, ...]:
+    """Return the usual forms of a text: escaped, encoded, and in the forms of Unicode."""
+    spelled = {text, *(unicodedata.normalize(form, text) for form in ("NFC", "NFD"))}
+    forms = [form for spelling in spelled for form in _written(spelling)]
+    return tuple(form for form in dict.fromkeys(forms) if len(form) >= SHORTEST)
+
+
+def _written(text: str) -> Iterator[bytes]:
+    escaped, percent = json.dumps(text)[1:-1], quote(text, safe="")
+    texts = (
+        text,
+        escaped,
+        escaped.replace("/", "\\/"),
+        json.dumps(text, ensure_ascii=False)[1:-1],
+        percent,
+        percent.lower() if text == text.lower() else percent,
+        quote(text),
+        html.escape(text),
+    )
+    yield from (form.encode() for form in texts)
+    yield from (text.encode("utf-16-le"), text.encode("utf-16-be"), *byte_forms(text.encode())[1:])
+
+
+def byte_forms(data: bytes) -> tuple[bytes, ...]:
+    """Return some bytes, and their hexadecimal and base64 forms, whatever stands around them."""
+    forms = [data.hex().encode(), data.hex().upper().encode()]
+    for before in range(3):
+        first, last = -(-8 * before // 6), 8 * (before + len(data)) // 6
+        padded = bytes(before) + data
+        forms += [
+            base64.b64encode(padded)[first:last],
+            base64.urlsafe_b64encode(padded)[first:last],
+        ]
+    return (data, *(form for form in dict.fromkeys(forms) if len(form) >= _SHORTEST_ENCODED))
+
+
+def row_pieces(erased: Any, left: Any) -> list[bytes]:
+    """Return a telling piece of every row; frames and sparse rows are known by id and salt."""
+    if not isinstance(erased, np.ndarray) or not len(erased):
+        return []
+    if erased.dtype.kind in "OU":
+        pieces = [str(value).encode()[:_LONGEST_ROW] for value in np.ravel(erased)]
+        stays = memoryview("\n".join(str(value) for value in np.ravel(left)).encode())
+    else:
+        places = range(0, max(1, erased[0].nbytes - _LONGEST_ROW + 1), 8)
+        pieces = [
+            max((row[place : place + _LONGEST_ROW] for place in places), key=lambda p: len(set(p)))
+            for row in (row.tobytes() for row in erased)
+        ]
+        stays = np.ascontiguousarray(left).view(np.uint8).data.cast("B")
+    telling = list(dict.fromkeys(piece for piece in pieces if is_distinctive_row(piece)))
+    shared = _found_in(stays, telling)
+    return [piece for piece in telling if piece not in shared]
+
+
+def _found_in(data: memoryview, pieces: Sequence[bytes]) -> set[bytes]:
+    """Which of the pieces stand in the data: whatever stays is no sign of the erased."""
+    searcher = Searcher(pieces)
+    return {
+        pieces[number]
+        for start in range(0, len(data), _BLOCK)
+        for _, number in searcher.find(data[start : start + _BLOCK + searcher.longest])
+    }
+
+
+def is_distinctive_row(row: bytes) -> bool:
+    """Whether a piece of a row is long and varied enough to be a sign of one person."""
+    return len(row) >= SHORTEST_ROW and len(set(row)) >= _FEWEST_VALUES
+
+
+def is_word(data: memoryview, start: int, length: int) -> bool:
+    """Whether no letter or digit stands next to a text, and a number is one as a whole."""
+    before = bytes(data[max(0, start - 2) : start])
+    after = bytes(data[start + length : start + length + 1])
+    if _LETTERS.intersection(before[-1:] + after):
+        return False
+    if before[-1:] in (b".", b"-") and not bytes(data[start : start + length]).strip(_DIGITS):
+        # Decimals of a longer number, or a negative one: "0.5", "-5", but "user-5".
+        is_after_word = bool(_LETTERS.intersection(before[:-1]))
+        return is_after_word if before.endswith(b"-") else not before[:-1].isdigit()
+    return True
+
+
+def stands_in(data: memoryview, start: int, part: bytes, whole: bytes) -> bool:
+    """Return whether `part`, found at `start`, stands there as a part of `whole`."""
+    place = whole.find(part)
+    while place >= 0:
+        begin = start - place
+        if begin >= 0 and len(whole) > len(part) and data[begin : begin + len(whole)] == whole:
+            return True
+        place = whole.find(part, place + 1)
+    return False
 
 
 class ValueResult(NamedTuple):
@@ -160,7 +383,11 @@ class IdValues:
                 column.n_known += count
                 column.ids.add(key)
                 if self._known[key] and key not in column.erased:
-                    column.erased[key] = start + _place_of(original, values)
+                    if isinstance(values, np.ndarray):
+                        place = int(np.argmax(values == original))
+                    else:
+                        place = values.index(original)
+                    column.erased[key] = start + place
             elif isinstance(value, str) and self._may_hold(value):
                 yield AMBIGUOUS
 
@@ -291,15 +518,11 @@ def _as_value(value: Any) -> Any:
     """Return bytes, dates and UUIDs as texts, and any other value as it is."""
     if value is None or isinstance(value, str | int | float | Decimal):
         return value
-    return _decode(value) if isinstance(value, bytes) else str(value)
-
-
-def _decode(data: bytes) -> str:
     try:
-        text = data.decode().rstrip("\0")
+        text = value.decode().rstrip("\0") if isinstance(value, bytes) else str(value)
     except UnicodeDecodeError as error:
         raise UnsearchableError("binary-values") from error
-    if _CONTROL.search(text):
+    if isinstance(value, bytes) and _CONTROL.search(text):
         raise UnsearchableError("binary-values")
     return text
 
@@ -320,12 +543,6 @@ def _count_whole_numbers(values: NDArray[Any], numbers: Sequence[int]) -> dict[i
 def _exact_up_to(values: NDArray[Any]) -> int:
     """Return the number up to which floats of this width hold every whole number."""
     return int(2 ** (np.finfo(values.dtype).nmant + 1))
-
-
-def _place_of(value: Any, values: Sequence[Any] | NDArray[Any]) -> int:
-    if isinstance(values, np.ndarray):
-        return int(np.argmax(values == value))
-    return values.index(value)
 
 
 def _record_forms(value: int | str) -> Iterator[bytes]:

@@ -1,25 +1,37 @@
-"""What sharding buys and what it costs: speed-up, storage, accuracy."""
+"""How models are built: what sharding buys and costs, and one tree of a forest."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
+from letheon.forest import DaREForestClassifier, DaREForestRegressor, ForestTree
 from letheon.measures import Measure
-from letheon.plot._axes import COLOURS, arms, new_axes, plain_ticks, style
+from letheon.plot._axes import (
+    COLOURS,
+    PanelsDisplay,
+    SingleDisplay,
+    arms,
+    plain_ticks,
+    require_known,
+    style,
+)
 from letheon.sharded import Plan, plan
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.container import BarContainer, ErrorbarContainer
-    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
+    from matplotlib.text import Annotation
 
 
 # Lines of several data sets would hide each other's intervals; each is moved by this share.
 _SHIFT = 0.04
 
 
-class AccuracyShardsDisplay:
+class AccuracyShardsDisplay(SingleDisplay):
     """Accuracy against the number of shards, with intervals.
 
     Parameters
@@ -47,9 +59,7 @@ class AccuracyShardsDisplay:
     >>> display = AccuracyShardsDisplay({"adult": {1: one, 5: five}}).plot()  # doctest: +SKIP
     """
 
-    ax_: "Axes"
     bars_: "list[ErrorbarContainer]"
-    figure_: "Figure"
 
     def __init__(
         self,
@@ -60,8 +70,7 @@ class AccuracyShardsDisplay:
     ) -> None:
         if not scores or not all(scores.values()):
             raise ValueError("there is no score to draw")
-        if unknown := set(naive or {}) - set(scores):
-            raise ValueError(f"naive scores of unknown names: {sorted(unknown)}")
+        require_known("naive scores of unknown names", naive or (), scores)
         if min(shards for line in scores.values() for shards in line) < 1:
             raise ValueError("the number of shards must be at least 1")
         self.scores = {name: dict(sorted(line.items())) for name, line in scores.items()}
@@ -81,19 +90,14 @@ class AccuracyShardsDisplay:
         AccuracyShardsDisplay
             Itself, with `ax_`, `bars_` and `figure_`.
         """
-        ax = new_axes(1, 6.4, 4.4)[0] if ax is None else ax
-        self.ax_ = ax
+        ax = self._take_axes(ax, 6.4, 4.4)
         self.bars_ = [self._line(ax, name, i) for i, name in enumerate(self.scores)]
         plain_ticks(ax, sorted({shards for line in self.scores.values() for shards in line}))
-        ax.set(
-            title=f"{self.metric.capitalize()} against the number of shards",
-            xlabel="shards",
-            ylabel=self._y_label(),
-        )
+        title = f"{self.metric.capitalize()} against the number of shards"
+        ax.set(title=title, xlabel="shards", ylabel=self._y_label())
         ax.grid(alpha=0.3)
         if len(self.scores) > 1 or self.naive:
             ax.legend(frameon=False)
-        self.figure_ = ax.figure.figure
         return self
 
     def _line(self, ax: "Axes", name: str, number: int) -> "ErrorbarContainer":
@@ -102,14 +106,9 @@ class AccuracyShardsDisplay:
         if name in self.naive:
             label, colour = f"{name}, naive", look["color"]
             ax.axhline(self.naive[name], color=colour, linestyle="--", linewidth=1, label=label)
-        return ax.errorbar(
-            [shards * shift for shards in line],
-            [measure.value for measure in line.values()],
-            yerr=arms(list(line.values())),
-            **look,
-            capsize=3,
-            label=name,
-        )
+        measures = list(line.values())
+        x, y = [shards * shift for shards in line], [measure.value for measure in measures]
+        return ax.errorbar(x, y, yerr=arms(measures), **look, capsize=3, label=name)
 
     def _y_label(self) -> str:
         measures = [measure for line in self.scores.values() for measure in line.values()]
@@ -130,7 +129,7 @@ def _batch_sizes(n_rows: int, n_shards: int, rows_per_person: float) -> list[int
     return [size for size in sizes if size == 1 or size <= most]
 
 
-class PlanDisplay:
+class PlanDisplay(PanelsDisplay):
     """What shards, slices and the batch window buy, and what they cost to keep.
 
     Left, the expected speed-up over naive retraining against the number of people who leave in
@@ -164,17 +163,14 @@ class PlanDisplay:
     >>> display.figure_.savefig("plan.png")  # doctest: +SKIP
     """
 
-    ax_: "tuple[Axes, Axes]"
     lines_: "list[Line2D]"
     bars_: "BarContainer"
-    figure_: "Figure"
 
     def __init__(self, plans: Iterable[Plan]) -> None:
         self.plans = list(plans)
         if not self.plans:
             raise ValueError("there is no plan to draw")
-        same = ("n_rows", "stage_data", "batch", "rows_per_person", "state_bytes")
-        for name in same:
+        for name in ("n_rows", "stage_data", "batch", "rows_per_person", "state_bytes"):
             if len({getattr(p, name) for p in self.plans}) > 1:
                 raise ValueError(f"the plans of one display must not differ in {name}")
 
@@ -245,33 +241,26 @@ class PlanDisplay:
         PlanDisplay
             Itself, with `ax_`, `lines_`, `bars_` and `figure_`.
         """
-        left, right = new_axes(2, 11.5, 4.2) if ax is None else ax
+        self._take_axes(ax, (1, 2), (11.5, 4.2), "speed-up and storage")
         groups = self._groups()
-        self.ax_ = (left, right)
-        self.lines_ = [
-            self._line(left, group, number) for number, group in enumerate(groups.values())
-        ]
-        self._label_speed_up(left)
-        self._draw_storage(right, groups)
-        self.figure_ = left.figure.figure
+        self.lines_ = [self._line(number, *group) for number, group in enumerate(groups.items())]
+        self._label_speed_up(self.ax_[0])
+        self._draw_storage(self.ax_[1], groups)
         return self
 
     def _groups(self) -> dict[str, list[Plan]]:
         """Return the plans of each line, in order of the batch size."""
         groups: dict[str, list[Plan]] = {}
-        for p in sorted(self.plans, key=lambda p: p.n_requests):
+        for p in self.plans:
             groups.setdefault(f"{p.n_shards} × {p.n_slices}", []).append(p)
-        order = [f"{p.n_shards} × {p.n_slices}" for p in self.plans]
-        return {name: groups[name] for name in dict.fromkeys(order)}
+        for group in groups.values():
+            group.sort(key=lambda p: p.n_requests)
+        return groups
 
-    def _line(self, ax: "Axes", group: list[Plan], number: int) -> "Line2D":
-        (line,) = ax.plot(
-            [p.n_requests for p in group],
-            [p.speed_up for p in group],
-            **style(number),
-            linestyle="-" if number < len(COLOURS) else ":",
-            label=f"{group[0].n_shards} × {group[0].n_slices}",
-        )
+    def _line(self, number: int, name: str, group: list[Plan]) -> "Line2D":
+        look = {**style(number), "linestyle": "-" if number < len(COLOURS) else ":"}
+        x, y = [p.n_requests for p in group], [p.speed_up for p in group]
+        (line,) = self.ax_[0].plot(x, y, **look, label=name)
         return line
 
     def _label_speed_up(self, ax: "Axes") -> None:
@@ -317,3 +306,203 @@ def _amounts(plans: list[Plan]) -> tuple[list[float], str]:
         return [float(p.states) for p in plans], "models"
     factor, unit = next((f, u) for f, u in _UNITS if max(sizes) >= f or f == 1)
     return [size / factor for size in sizes], unit
+
+
+# Inches that a box takes, so that neither boxes nor their texts touch.
+_BOX_WIDTH, _BOX_HEIGHT = 1.55, 1.1
+_LONGEST_NAME = 20
+_PALEST = 0.12
+# Of a leaf, of the best split, and of a random one.
+_FRAMES: tuple[dict[str, Any], ...] = (
+    {"linewidth": 0},
+    {"linewidth": 1},
+    {"linewidth": 1, "linestyle": "--"},
+)
+
+
+class ForestTreeDisplay(SingleDisplay):
+    """The upper levels of one tree: what each node asks, how many rows it holds, what it says.
+
+    Best splits have a frame, random ones a dashed frame, leaves none; a node whose subtree is
+    not drawn ends in dots. "missing: no" means that rows without a value go the way of "no". The
+    colour is that of the commonest class, deeper the purer the node is; for regression it is the
+    mean.
+
+    Parameters
+    ----------
+    tree : ForestTree
+        As `DaREForestClassifier.tree_` gives it.
+    max_depth : int or None, default=3
+        Levels of splits to draw; None draws all.
+    title : str, default=""
+        Text above the tree.
+
+    Attributes
+    ----------
+    tree, max_depth, title
+        As given.
+    ax_ : Axes
+        The axes, after `plot`.
+    boxes_ : dict of int to Annotation
+        The box of every node that is drawn, by its number in the tree.
+    figure_ : Figure
+        The figure drawn on.
+
+    Examples
+    --------
+    >>> display = ForestTreeDisplay.from_estimator(model, tree=0)  # doctest: +SKIP
+    """
+
+    boxes_: "dict[int, Annotation]"
+
+    def __init__(self, tree: ForestTree, *, max_depth: int | None = 3, title: str = "") -> None:
+        if max_depth is not None and max_depth < 0:
+            raise ValueError(f"max_depth={max_depth}; expected at least 0, or None for all")
+        self.tree, self.max_depth, self.title = tree, max_depth, title
+
+    @classmethod
+    def from_estimator(
+        cls, model: Any, *, tree: int = 0, max_depth: int | None = 3, ax: "Axes | None" = None
+    ) -> Self:
+        """Draw a tree of a fitted forest.
+
+        Parameters
+        ----------
+        model : DaREForestClassifier or DaREForestRegressor
+            The forest.
+        tree : int, default=0
+            Number of the tree.
+        max_depth : int or None, default=3
+            Levels of splits to draw; None draws all.
+        ax : Axes, optional
+            Where to draw; by default a new figure that is large enough.
+
+        Returns
+        -------
+        ForestTreeDisplay
+        """
+        if not isinstance(model, DaREForestClassifier | DaREForestRegressor):
+            raise TypeError(
+                "give a fitted DaREForestClassifier or DaREForestRegressor; got "
+                f"{type(model).__name__}"
+            )
+        return cls(model.tree_(tree), max_depth=max_depth, title=f"Tree {tree}").plot(ax)
+
+    def plot(self, ax: "Axes | None" = None) -> Self:
+        """Draw.
+
+        Parameters
+        ----------
+        ax : Axes, optional
+            Where to draw; by default a new figure that is large enough.
+
+        Returns
+        -------
+        ForestTreeDisplay
+            Itself, with `ax_`, `boxes_` and `figure_`.
+        """
+        places = self._places()
+        width = max(x for x, _ in places.values()) + 1
+        height = max(y for _, y in places.values()) + 1
+        ax = self._take_axes(ax, max(4.0, width * _BOX_WIDTH), height * _BOX_HEIGHT + 0.6)
+        ax.set_axis_off()
+        ax.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5), title=self.title)
+        self.boxes_ = {}
+        for node, place in places.items():
+            self._draw_edges(ax, node, places)
+            self.boxes_[node] = self._draw_box(ax, node, place)
+        self._draw_legend(ax)
+        return self
+
+    def _is_open(self, node: int, depth: int) -> bool:
+        """Whether the children of a node are drawn."""
+        return self.tree.kind[node] != 0 and (self.max_depth is None or depth < self.max_depth)
+
+    def _places(self) -> dict[int, tuple[float, int]]:
+        """Return where nodes stand: ends side by side, parents over the middle of children."""
+        depths = self.tree.depths().tolist()
+        places: dict[int, tuple[float, int]] = {}
+        ends = 0
+        todo = [0]
+        while todo:
+            node = todo.pop()
+            left, right = int(self.tree.left[node]), int(self.tree.right[node])
+            if not self._is_open(node, depths[node]):
+                places[node] = (float(ends), depths[node])
+                ends += 1
+            elif left in places and right in places:
+                places[node] = ((places[left][0] + places[right][0]) / 2, depths[node])
+            else:
+                todo += [node, right, left]  # children first, the left one before the right
+        return places
+
+    def _draw_edges(self, ax: "Axes", node: int, places: dict[int, tuple[float, int]]) -> None:
+        x, y = places[node]
+        for child, word in ((self.tree.left[node], "yes"), (self.tree.right[node], "no")):
+            if int(child) in places:
+                to_x, to_y = places[int(child)]
+                ax.plot([x, to_x], [y, to_y], color="0.6", linewidth=1, zorder=1)
+                ax.text((x + to_x) / 2, (y + to_y) / 2, word, **_WORD)
+
+    def _draw_legend(self, ax: "Axes") -> None:
+        """Say what a dashed frame means, where there is one."""
+        from matplotlib.patches import Patch
+
+        if any(self.tree.kind[node] == 2 for node in self.boxes_):
+            dashed = Patch(facecolor="white", edgecolor="0.3", linestyle="--", label="random split")
+            ax.legend(handles=[dashed], loc="upper left", fontsize=7, frameon=False)
+
+    def _draw_box(self, ax: "Axes", node: int, place: tuple[float, int]) -> "Annotation":
+        frame = _FRAMES[int(self.tree.kind[node])]
+        box: dict[str, Any] = {"boxstyle": "round", "edgecolor": "0.3", **frame}
+        box["facecolor"] = self._colour(node)
+        text: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8, "zorder": 3}
+        return ax.annotate(self._text(node, place[1]), place, bbox=box, **text)
+
+    def _text(self, node: int, depth: int) -> str:
+        lines = [self.tree.rows_of(node), self.tree.summary(node)]
+        if self._is_open(node, depth):
+            name = self.tree.name_of(int(self.tree.feature[node]))
+            if len(name) > _LONGEST_NAME:
+                name = name[: _LONGEST_NAME - 1] + "…"
+            lines.insert(0, f"{name} ≤ {self.tree.threshold[node]:.4g}")
+            lines.insert(1, f"missing: {self.tree.missing_side(node)}")
+        elif self.tree.kind[node] != 0:
+            lines.append("…")
+        return "\n".join(lines)
+
+    def _colour(self, node: int) -> tuple[float, ...]:
+        """Return the colour of what the node says, mixed with white."""
+        from matplotlib.colors import to_rgb
+
+        if self.tree.n[node] == 0:
+            return (1.0, 1.0, 1.0)
+        if self.tree.classes is None:
+            return _mixed(to_rgb(COLOURS[0]), _relative(self.tree.value, node))
+        best = int(self.tree.value[node].argmax())
+        n_classes = max(2, len(self.tree.classes))
+        share = self.tree.value[node, best] / self.tree.n[node]
+        strength = (share - 1 / n_classes) / (1 - 1 / n_classes)
+        return _mixed(to_rgb(COLOURS[best % len(COLOURS)]), strength)
+
+
+_WORD: dict[str, Any] = {
+    "fontsize": 7,
+    "color": "0.3",
+    "ha": "center",
+    "va": "center",
+    "zorder": 2,
+    "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 0.8},
+}
+
+
+def _relative(values: NDArray[np.float64], node: int) -> float:
+    """Return where a node's mean lies between the least and the greatest of the tree."""
+    least, greatest = float(values.min()), float(values.max())
+    return 0.5 if least == greatest else float((values[node] - least) / (greatest - least))
+
+
+def _mixed(colour: tuple[float, ...], strength: float) -> tuple[float, ...]:
+    """Return a colour mixed with white; never so dark that black text on it is hard to read."""
+    share = _PALEST + (0.55 - _PALEST) * min(max(float(strength), 0.0), 1.0)
+    return tuple(1 - share * (1 - part) for part in colour)

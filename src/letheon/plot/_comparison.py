@@ -1,4 +1,4 @@
-"""Speed against what it costs: the methods nobody beats in both."""
+"""Methods side by side: their properties, and speed against what it costs."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -12,27 +12,209 @@ from letheon.measures import Measure
 from letheon.plot._axes import (
     COLOURS,
     MARKERS,
+    PanelsDisplay,
+    SingleDisplay,
     arms,
     axis_label,
     draw_endless,
     is_ratio,
     log_ticks,
-    new_axes,
+    make_distinct,
     place_labels,
+    style,
     wrap_name,
 )
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.container import ErrorbarContainer
-    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
     from matplotlib.text import Annotation
+
+
+_USUAL = ("efficiency", "effectiveness", "output consistency", "prediction gap", "certifiability")
+# what a method that is as good as retraining reaches
+_IDEAL = {"efficiency": 1.0, "effectiveness": 0.0, "certifiability": 0.0, "prediction gap": 0.0}
+# the baselines of one method stand this far apart; the next method is at distance 1
+_SPREAD = 0.5
+
+
+class EvaluationDisplay(PanelsDisplay):
+    """Efficiency, effectiveness, consistency and certifiability of each method, with intervals.
+
+    One panel for each measure, one line for each method, one colour for each baseline. A hollow
+    marker was not observed: it follows from a theorem.
+
+    Parameters
+    ----------
+    rows : mapping of str to mapping of str to mapping of str to Measure
+        For each method and each baseline the measures by name. What a baseline lacks is left
+        out.
+    measures : sequence of str, optional
+        The panels. By default efficiency, effectiveness, output consistency or prediction gap,
+        and certifiability, as far as somebody has them.
+
+    Attributes
+    ----------
+    rows, measures
+        As given; `measures` with the default filled in.
+    ax_ : tuple of Axes
+        One for each measure, after `plot`.
+    bars_ : dict of (str, str) to ErrorbarContainer
+        Markers with intervals, by measure and baseline; from the first method to the last.
+    figure_ : Figure
+        The figure drawn on.
+
+    Examples
+    --------
+    >>> rows = {"SISA": {"same algorithm": {"efficiency": speed_up}}}  # doctest: +SKIP
+    >>> display = EvaluationDisplay(rows).plot()  # doctest: +SKIP
+    """
+
+    bars_: "dict[tuple[str, str], ErrorbarContainer]"
+
+    def __init__(
+        self,
+        rows: Mapping[str, Mapping[str, Mapping[str, Measure]]],
+        *,
+        measures: Sequence[str] | None = None,
+    ) -> None:
+        self.rows = {method: dict(baselines) for method, baselines in rows.items()}
+        found = {name for b in self.rows.values() for m in b.values() for name in m}
+        if not found:
+            raise ValueError("there is no measure to draw")
+        if unknown := set(measures or ()) - found:
+            raise ValueError(f"nobody has these measures: {sorted(unknown)}")
+        usual = [name for name in _USUAL if name in found]
+        self.measures = tuple(measures or usual or sorted(found))
+
+    @classmethod
+    def from_evaluations(
+        cls, *evaluations: Any, measures: Sequence[str] | None = None, ax: Any = None
+    ) -> Self:
+        """Draw what `letheon.evaluate` returned.
+
+        Parameters
+        ----------
+        *evaluations : Evaluation
+            One for each method; those of one title are numbered.
+        measures : sequence of str, optional
+            The panels; see `EvaluationDisplay`.
+        ax : sequence of Axes, optional
+            One for each measure; by default a new figure.
+        """
+        titles = make_distinct(str(e.title or e.method) for e in evaluations)
+        rows = {title: e.measures for title, e in zip(titles, evaluations, strict=True)}
+        return cls(rows, measures=measures).plot(ax)
+
+    def plot(self, ax: "Sequence[Axes] | None" = None) -> Self:
+        """Draw.
+
+        Parameters
+        ----------
+        ax : sequence of Axes, optional
+            One for each measure; by default a new figure.
+
+        Returns
+        -------
+        EvaluationDisplay
+            Itself, with `ax_`, `bars_` and `figure_`.
+        """
+        n_panels = len(self.measures)
+        size = 1.6 + 2.9 * n_panels, 1.7 + 0.5 * len(self.rows)
+        self._take_axes(ax, (1, n_panels), size, "these measures")
+        self.bars_ = {}
+        for number, (panel, name) in enumerate(zip(self.ax_, self.measures, strict=True)):
+            self._panel(panel, name, with_names=number == 0)
+        self._legend()
+        return self
+
+    def _baselines(self) -> list[str]:
+        return list(dict.fromkeys(name for row in self.rows.values() for name in row))
+
+    def _panel(self, ax: "Axes", name: str, *, with_names: bool) -> None:
+        drawn: list[Measure] = []
+        for number, baseline in enumerate(self._baselines()):
+            points = {
+                place: row[baseline][name]
+                for place, row in enumerate(self.rows.values())
+                if name in row.get(baseline, {})
+            }
+            if points:
+                self.bars_[name, baseline] = self._points(ax, points, number)
+                drawn += points.values()
+        if name in _IDEAL:
+            ax.axvline(_IDEAL[name], color="0.5", linestyle="--", linewidth=1, zorder=0)
+        if is_ratio(name, (m.value for m in drawn)):
+            ax.set_xscale("log")
+            log_ticks(ax, "x")
+        names = [wrap_name(method) if with_names else "" for method in self.rows]
+        ax.set_yticks(range(len(self.rows)), names)
+        ax.set_ylim(len(self.rows) - 0.5, -0.5)
+        ax.set(title=name[:1].upper() + name[1:], xlabel=axis_label(name, drawn))
+        ax.grid(alpha=0.3, axis="x")
+        for edge in range(1, len(self.rows)):
+            ax.axhline(edge - 0.5, color="0.85", linewidth=0.8, zorder=0)
+
+    def _points(
+        self, ax: "Axes", points: Mapping[int, Measure], number: int
+    ) -> "ErrorbarContainer":
+        count, look = len(self._baselines()), style(number)
+        shift, colour = _SPREAD * (number - (count - 1) / 2) / count, look["color"]
+        finite: dict[float, Measure] = {}
+        for row, measure in points.items():
+            place = row + shift
+            if not math.isfinite(measure.value):
+                _infinite(ax, place, measure.value, colour)
+                continue
+            finite[place] = measure
+            fill = "white" if measure.basis == "by proof" else colour
+            ax.plot(measure.value, place, **look, markerfacecolor=fill, zorder=3)
+            draw_endless(ax, "x", place, measure, colour)
+        values, reach = [m.value for m in finite.values()], arms(list(finite.values()))
+        lines: dict[str, Any] = {"color": colour, "linestyle": "none", "capsize": 3}
+        return ax.errorbar(values, list(finite), xerr=reach, **lines)
+
+    def _legend(self) -> None:
+        from matplotlib.lines import Line2D
+
+        handles = [
+            Line2D([], [], label=f"against {name}", **style(number))
+            for number, name in enumerate(self._baselines())
+        ]
+        measures = [m for row in self.rows.values() for b in row.values() for m in b.values()]
+        if any(m.basis == "by proof" and m.name in self.measures for m in measures):
+            hollow: dict[str, Any] = {"color": "0.3", "marker": "o", "markerfacecolor": "white"}
+            handles.append(Line2D([], [], linestyle="none", label="by proof", **hollow))
+        # beside the last panel: inside it would hide some of many methods
+        self.ax_[-1].legend(
+            handles=handles, frameon=False, loc="upper left", bbox_to_anchor=(1.02, 1)
+        )
+
+
+def _infinite(ax: "Axes", place: float, value: float, colour: str) -> None:
+    """Write the sign of infinity at the edge of the axes."""
+    side, where, sign = (0.98, "right", "∞") if value > 0 else (0.02, "left", "−∞")
+    across = ax.get_yaxis_transform()
+    ax.text(side, place, sign, color=colour, ha=where, va="center", transform=across)
 
 
 _WIDTH, _HEIGHT = 7.8, 5.0
 # Not transparent: the intervals would cross the marker and fill it.
 _HOLLOW = "white"
+_RING: dict[str, Any] = {
+    "markersize": 17,
+    "markerfacecolor": "none",
+    "color": "black",
+    "markeredgewidth": 1.6,
+    "linestyle": "none",
+}
+_DOUBT: dict[str, Any] = {
+    "markersize": 7,
+    "markerfacecolor": _HOLLOW,
+    "color": "0.35",
+    "linestyle": "none",
+}
 
 
 def pareto_front(
@@ -69,7 +251,7 @@ def _is_beaten(mine: tuple[float, ...], others: Any) -> bool:
     )
 
 
-class ParetoDisplay:
+class ParetoDisplay(SingleDisplay):
     """Efficiency against effectiveness, or any measure against any other.
 
     The line is the Pareto front of the two measures drawn: no method is better than those on it
@@ -112,11 +294,9 @@ class ParetoDisplay:
     >>> display.plot()  # doctest: +SKIP
     """
 
-    ax_: "Axes"
     bars_: "dict[str, ErrorbarContainer]"
     labels_: "dict[str, Annotation]"
     line_: "Line2D"
-    figure_: "Figure"
 
     def __init__(
         self,
@@ -135,9 +315,8 @@ class ParetoDisplay:
             raise ValueError(f"no method has finite values of both {x} and {y}")
         if chosen is not None and chosen not in points:
             raise ValueError(f"chosen={chosen!r} is not among {sorted(points)}")
-        unknown = sorted(set(doubtful) - points.keys())
-        if unknown:
-            raise ValueError(f"doubtful: {unknown[0]!r} is not among {sorted(points)}")
+        for name in sorted(set(doubtful) - points.keys()):
+            raise ValueError(f"doubtful: {name!r} is not among {sorted(points)}")
         self.x, self.y = x, y
         self.tolerances = dict(tolerances or {})
         self.chosen, self.doubtful = chosen, frozenset(doubtful)
@@ -158,12 +337,14 @@ class ParetoDisplay:
             Itself, with `ax_`, `bars_`, `labels_`, `line_` and `figure_`.
         """
         self._is_own_figure = ax is None
-        self.ax_ = ax = new_axes(1, _WIDTH, _HEIGHT)[0] if ax is None else ax
-        self.figure_ = ax.figure.figure
+        self._take_axes(ax, _WIDTH, _HEIGHT)
         self.bars_ = {name: self._point(name, i) for i, name in enumerate(self.points)}
         self.line_ = self._front_line()
-        self._ring()
-        self._explain_hollow()
+        if self.chosen in self.points:
+            x, y = self._place(self.chosen)
+            self.ax_.plot([x], [y], "o", **_RING, label="chosen")
+        if self.doubtful & self.points.keys():
+            self.ax_.plot([], [], "o", **_DOUBT, label="not surely within tolerance")
         self._axes()
         self._shade()
         self._name_points()
@@ -181,64 +362,22 @@ class ParetoDisplay:
         colour = COLOURS[number % len(COLOURS)]
         draw_endless(self.ax_, "x", y, row[self.x], colour)
         draw_endless(self.ax_, "y", x, row[self.y], colour)
-        return self.ax_.errorbar(
-            [x],
-            [y],
-            xerr=arms([row[self.x]]),
-            yerr=arms([row[self.y]]),
-            color=colour,
-            # the second round of colours has other markers
-            marker=MARKERS[(number + number // len(COLOURS)) % len(MARKERS)],
-            markersize=7,
-            markerfacecolor=_HOLLOW if name in self.doubtful else colour,
-            elinewidth=1,
-            linestyle="none",
-            zorder=3,
-        )
+        look: dict[str, Any] = {"color": colour, "markersize": 7, "elinewidth": 1, "zorder": 3}
+        # the second round of colours has other markers
+        look["marker"] = MARKERS[(number + number // len(COLOURS)) % len(MARKERS)]
+        look["markerfacecolor"] = _HOLLOW if name in self.doubtful else colour
+        across, up = arms([row[self.x]]), arms([row[self.y]])
+        return self.ax_.errorbar([x], [y], xerr=across, yerr=up, linestyle="none", **look)
 
     def _front_line(self) -> "Line2D":
         places = [self._place(name) for name in self.front_]
         # the corner of a step is where both neighbours still are at least as good
         is_high_better = self.points[self.front_[0]][self.x].better == "higher"
-        (line,) = self.ax_.plot(
-            [x for x, _ in places],
-            [y for _, y in places],
-            color="0.35",
-            linewidth=1.2,
-            drawstyle="steps-pre" if is_high_better else "steps-post",
-            label="Pareto front",
-            zorder=2,
-        )
+        steps = "steps-pre" if is_high_better else "steps-post"
+        look: dict[str, Any] = {"color": "0.35", "linewidth": 1.2, "drawstyle": steps, "zorder": 2}
+        xs, ys = zip(*places, strict=True)
+        (line,) = self.ax_.plot(xs, ys, **look, label="Pareto front")
         return line
-
-    def _ring(self) -> None:
-        if self.chosen in self.points:
-            x, y = self._place(self.chosen)
-            self.ax_.plot(
-                [x],
-                [y],
-                "o",
-                markersize=17,
-                markerfacecolor="none",
-                color="black",
-                markeredgewidth=1.6,
-                linestyle="none",
-                label="chosen",
-            )
-
-    def _explain_hollow(self) -> None:
-        """Add what a hollow marker means to the legend, if there is one."""
-        if self.doubtful & self.points.keys():
-            self.ax_.plot(
-                [],
-                [],
-                "o",
-                markersize=7,
-                markerfacecolor=_HOLLOW,
-                color="0.35",
-                linestyle="none",
-                label="not surely within tolerance",
-            )
 
     def _axes(self) -> None:
         ax = self.ax_
@@ -266,8 +405,7 @@ class ParetoDisplay:
                 continue
             edge = self.tolerances[name]
             low, high = self._limits(name, edge)
-            better_high = self._measures(name)[0].better == "higher"
-            worst = low if better_high else high
+            worst = low if self._measures(name)[0].better == "higher" else high
             span(min(edge, worst), max(edge, worst), color="0.5", alpha=0.18, lw=0, label=label)
             limits(low, high)
             label = None
@@ -319,9 +457,8 @@ class ParetoDisplay:
         if self._is_own_figure:
             self.figure_.set_figheight(max(_HEIGHT, 1 + 0.19 * n_lines))
         # beside the points: inside it would hide some of many
-        self.ax_.legend(
-            handles, texts, frameon=False, loc="upper left", bbox_to_anchor=(1, 1), fontsize="small"
-        )
+        place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1, 1)}
+        self.ax_.legend(handles, texts, frameon=False, fontsize="small", **place)
 
 
 def _is_finite(row: Mapping[str, Measure], name: str) -> bool:

@@ -1,0 +1,431 @@
+"""What attackers find, and what a monitor sees, of a model that has forgotten."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from letheon.measures import KNOWN_MEASURES, Better, Measure
+from letheon.plot._axes import (
+    COLOURS,
+    PanelsDisplay,
+    arms,
+    axis_label,
+    is_ratio,
+    log_ticks,
+    make_distinct,
+    require_known,
+    style,
+    wrap_name,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.container import BarContainer
+    from matplotlib.lines import Line2D
+    from matplotlib.table import Table
+
+
+Named = Mapping[str, Mapping[str, Measure]]
+_GREY = "0.45"
+_AT_FPR = re.compile(r"TPR at ([\d.]+) ?% FPR")
+
+
+class AttackDisplay(PanelsDisplay):
+    """ROC curves of attacks on logarithmic axes, and their measures beside their floors.
+
+    A floor is the same attack on models that were retrained without the forgotten people. An
+    attack that reaches its floor has found nothing; chance is the dashed line. Attacks without a
+    curve, such as KLOM, are bars.
+
+    Parameters
+    ----------
+    curves : mapping of str to pair of array-like
+        For some attacks the false and the true positive rates, ascending.
+    measures : mapping of str to mapping of str to Measure, optional
+        For each attack its measures, the main one first.
+    floors : mapping of str to mapping of str to Measure, optional
+        The same measures of the same attacks, retrain against retrain.
+
+    Attributes
+    ----------
+    curves, measures, floors
+        As given.
+    ax_ : tuple of Axes
+        After `plot`: curves and table if there is a curve, then one for each kind of bars.
+    lines_ : dict of str to Line2D
+        The curves.
+    bars_ : dict of str to BarContainer
+        The bars of the attacks without a curve, by measure.
+    floor_bars_ : dict of str to BarContainer
+        Their floors.
+    table_ : Table or None
+        Measures and floors of the attacks with a curve.
+    figure_ : Figure
+        The figure drawn on.
+
+    Examples
+    --------
+    >>> display = AttackDisplay({"rmia": ([0, 0.1, 1], [0, 0.3, 1])}).plot()  # doctest: +SKIP
+    """
+
+    lines_: "dict[str, Line2D]"
+    bars_: "dict[str, BarContainer]"
+    floor_bars_: "dict[str, BarContainer]"
+    table_: "Table | None"
+
+    def __init__(
+        self,
+        curves: Mapping[str, tuple[ArrayLike, ArrayLike]],
+        *,
+        measures: Named | None = None,
+        floors: Named | None = None,
+    ) -> None:
+        self.curves = {name: _curve(name, *curve) for name, curve in curves.items()}
+        self.measures = {name: dict(row) for name, row in (measures or {}).items()}
+        self.floors = {name: dict(row) for name, row in (floors or {}).items()}
+        if not self.curves and not any(self.measures.values()):
+            raise ValueError("there is no attack to draw")
+        require_known("floors of unknown attacks", self.floors, self.measures)
+
+    @classmethod
+    def from_results(cls, *results: Any, ax: Any = None) -> Self:
+        """Draw what attacks returned.
+
+        Parameters
+        ----------
+        *results : AttackResult
+            Those with scores get a curve.
+        ax : sequence of Axes, optional
+            Where to draw; by default a new figure.
+        """
+        names = make_distinct(f"{result.attack} on {result.about}" for result in results)
+        named = dict(zip(names, results, strict=True))
+        curves = {name: curve for name, r in named.items() if (curve := _roc(r)) is not None}
+        measures = {name: result.measures for name, result in named.items()}
+        floors = {name: result.floor for name, result in named.items()}
+        return cls(curves, measures=measures, floors=floors).plot(ax)
+
+    def plot(self, ax: "Sequence[Axes] | None" = None) -> Self:
+        """Draw.
+
+        Parameters
+        ----------
+        ax : sequence of Axes, optional
+            Two if there is a curve (curves, table) and one for each main measure of attacks
+            without; by default a new figure.
+
+        Returns
+        -------
+        AttackDisplay
+            Itself, with `ax_`, `lines_`, `bars_`, `floor_bars_`, `table_` and `figure_`.
+        """
+        groups = self._groups()
+        n_panels = 2 * bool(self.curves) + len(groups)
+        self._take_axes(ax, (1, n_panels), (4.9 * n_panels, 4.6), "these attacks")
+        self.lines_, self.bars_, self.floor_bars_, self.table_ = {}, {}, {}, None
+        if self.curves:
+            self._draw_curves(self.ax_[0])
+            self._draw_table(self.ax_[1])
+        for panel, (main, names) in zip(self.ax_[n_panels - len(groups) :], groups, strict=True):
+            self._draw_bars(panel, main, names)
+        return self
+
+    def _groups(self) -> list[tuple[str, list[str]]]:
+        """Return the attacks without a curve by their main measure."""
+        groups: dict[str, list[str]] = {}
+        for name, row in self.measures.items():
+            if name not in self.curves and row:
+                groups.setdefault(next(iter(row)), []).append(name)
+        return list(groups.items())
+
+    def _draw_curves(self, ax: "Axes") -> None:
+        ax.set(xscale="log", yscale="log")
+        low = min(0.01, *(_least(curve) / 2 for curve in self.curves.values()))
+        ax.plot([low, 1], [low, 1], color=_GREY, linestyle="--", linewidth=1, label="chance")
+        for number, (name, (fpr, tpr)) in enumerate(self.curves.items()):
+            # a step, not a slope: what an attacker reaches without tossing coins
+            look = {"color": style(number)["color"], "drawstyle": "steps-post"}
+            (self.lines_[name],) = ax.plot(fpr, tpr, **look, label=name)
+            self._draw_rates(ax, name, number)
+        ax.set(xlim=(low, 1), ylim=(low, 1.05), title="ROC")
+        ax.set(xlabel="false positive rate", ylabel="true positive rate")
+        ax.grid(alpha=0.3)
+        ax.legend(frameon=False, loc="lower right", fontsize="small")
+
+    def _draw_rates(self, ax: "Axes", name: str, number: int) -> None:
+        """Draw the interval of each TPR at a fixed FPR, and of its floor in grey beside it."""
+        for what, measure in self.measures.get(name, {}).items():
+            found = _AT_FPR.fullmatch(what)
+            if found is None:
+                continue
+            # side by side, so that intervals at one rate do not hide each other
+            place = float(found[1]) / 100 * 1.2 ** (number - (len(self.curves) - 1) / 2)
+            look: dict[str, Any] = {"markersize": 4, "capsize": 2, "linestyle": "none"}
+            look |= style(number)
+            ax.errorbar([place], [measure.value], yerr=arms([measure]), **look)
+            floor = self.floors.get(name, {}).get(what)
+            if floor is not None:
+                look["color"] = _GREY
+                ax.errorbar([place / 1.09], [floor.value], yerr=arms([floor]), **look)
+
+    def _draw_table(self, ax: "Axes") -> None:
+        """Write two rows for each curve: what was measured, and the floor in grey."""
+        from matplotlib.transforms import Bbox
+
+        names = [name for name in self.curves if name in self.measures]
+        columns = list(dict.fromkeys(what for name in names for what in self.measures[name]))
+        ax.set_axis_off()
+        if not columns:
+            return
+        colours = dict(zip(self.curves, cycle(COLOURS), strict=False))
+        rows = [(wrap_name(name, 20), colours[name], self.measures[name]) for name in names]
+        floors = [("floor", _GREY, self.floors.get(name, {})) for name in names]
+        lines = [line for pair in zip(rows, floors, strict=True) for line in pair]
+        height = min(1.0, 0.09 * (len(lines) + 1))
+        self.table_ = ax.table(
+            cellText=[[_figures(row.get(what)) for what in columns] for _, _, row in lines],
+            colLabels=[wrap_name(what, 16) for what in columns],
+            rowLabels=[label for label, _, _ in lines],
+            rowLoc="right",
+            cellLoc="center",
+            bbox=Bbox.from_bounds(0.24, 1 - height, 0.76, height),
+        )
+        self.table_.auto_set_font_size(False)
+        self.table_.set_fontsize(8 if len(columns) <= 2 else 6)
+        for (place, _), cell in self.table_.get_celld().items():
+            cell.set_edgecolor("0.85")
+            if place > 0:
+                cell.get_text().set_color(lines[place - 1][1])
+
+    def _draw_bars(self, ax: "Axes", main: str, names: Sequence[str]) -> None:
+        measures = [self.measures[name][main] for name in names]
+        floors = {i: self.floors[n][main] for i, n in enumerate(names) if n in self.floors}
+        both = (
+            (self.bars_, dict(enumerate(measures)), -0.19, COLOURS[0], "measured"),
+            (self.floor_bars_, floors, 0.19, "0.75", "floor: retrain against retrain"),
+        )
+        for drawn, row, shift, colour, label in both:
+            places, values = [place + shift for place in row], [m.value for m in row.values()]
+            look: dict[str, Any] = {"height": 0.36, "capsize": 3, "color": colour, "label": label}
+            drawn[main] = ax.barh(places, values, xerr=arms(list(row.values())), **look)
+        ax.set_yticks(range(len(names)), [wrap_name(name, 18) for name in names])
+        ax.set_ylim(len(names) - 0.4, -0.6)
+        ax.set(title=main, xlabel=axis_label(main, measures))
+        ax.grid(alpha=0.3, axis="x")
+        ax.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1.06), fontsize="small")
+
+
+def _figures(measure: Measure | None) -> str:
+    if measure is None:
+        return ""
+    if measure.low is None or measure.high is None or measure.low == measure.high:
+        return f"{measure.value:.3g}"
+    return f"{measure.value:.3g} [{measure.low:.3g}, {measure.high:.3g}]"
+
+
+def _curve(name: str, fpr: ArrayLike, tpr: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the rates as arrays, or say why they are no ROC curve."""
+    rates = np.asarray(fpr, float), np.asarray(tpr, float)
+    if rates[0].ndim != 1 or rates[0].shape != rates[1].shape or rates[0].size < 2:
+        raise ValueError(
+            f"{name!r}: a curve needs as many false as true positive rates, two or more"
+        )
+    for rate in rates:
+        if not ((rate >= 0) & (rate <= 1)).all() or (np.diff(rate) < 0).any():
+            raise ValueError(f"{name!r}: rates must ascend from 0 to 1")
+    return rates
+
+
+def _least(curve: tuple[NDArray[Any], NDArray[Any]]) -> float:
+    """Return the least rate that a logarithmic axis can show."""
+    rates = np.concatenate(curve)
+    return float(rates[rates > 0].min())
+
+
+def _roc(result: Any) -> tuple[NDArray[Any], NDArray[Any]] | None:
+    """Return the curve of a result that has scores of both worlds."""
+    from sklearn.metrics import roc_curve
+
+    if result.scores is None or result.labels is None or len(np.unique(result.labels)) != 2:
+        return None
+    fpr, tpr, _ = roc_curve(np.asarray(result.labels), np.asarray(result.scores))
+    return fpr, tpr
+
+
+_PROXY, _LIMIT, _TRUTH = COLOURS[0], COLOURS[1], COLOURS[2]
+
+
+class MonitorDisplay(PanelsDisplay):
+    """Proxies after each request, the tolerances they must keep, and the retrains.
+
+    One panel for each proxy. Values outside the tolerance carry a ring, and a vertical line
+    marks each retrain.
+
+    Parameters
+    ----------
+    requests : array-like of int
+        Numbers of the requests, ascending.
+    proxies : mapping of str to array-like of float
+        For each proxy one value for each request; NaN where it is unknown.
+    tolerances : mapping of str to float, optional
+        The worst value allowed of some proxies.
+    retrains : iterable of int, default=()
+        Numbers of the requests after which the model was trained anew.
+    truths : mapping of str to array-like of float, optional
+        The true values that some proxies stand for, where somebody measured them.
+    better : mapping of str to {"lower", "higher"}, optional
+        Which way is better. By default known for the survey's measures; else lower is.
+
+    Attributes
+    ----------
+    requests, proxies, tolerances, retrains, truths, better
+        As given, as arrays.
+    ax_ : tuple of Axes
+        One for each proxy, after `plot`.
+    lines_ : dict of str to Line2D
+        The proxies.
+    breaches_ : dict of str to ndarray of int
+        Requests after which a proxy was outside its tolerance.
+    figure_ : Figure
+        The figure drawn on.
+
+    Examples
+    --------
+    >>> display = MonitorDisplay([1, 2], {"effectiveness": [0.0, 0.03]},
+    ...                          tolerances={"effectiveness": 0.02}, retrains=[2])
+    >>> display.breaches_["effectiveness"]
+    array([2])
+    """
+
+    lines_: "dict[str, Line2D]"
+
+    def __init__(
+        self,
+        requests: ArrayLike,
+        proxies: Mapping[str, ArrayLike],
+        *,
+        tolerances: Mapping[str, float] | None = None,
+        retrains: Iterable[int] = (),
+        truths: Mapping[str, ArrayLike] | None = None,
+        better: Mapping[str, Better] | None = None,
+    ) -> None:
+        self.requests = np.asarray(requests, dtype=np.int64)
+        self.proxies = {name: np.asarray(v, float) for name, v in proxies.items()}
+        self.truths = {name: np.asarray(v, float) for name, v in (truths or {}).items()}
+        self.tolerances = dict(tolerances or {})
+        self.retrains = [int(request) for request in retrains]
+        self.better: dict[str, Better] = dict(better or {})
+        self._check()
+        self.breaches_ = {name: self.requests[self._is_bad(name)] for name in self.proxies}
+
+    def _check(self) -> None:
+        if not self.requests.size or not self.proxies:
+            raise ValueError("there is no reading to draw")
+        if self.requests.ndim != 1 or (np.diff(self.requests) <= 0).any():
+            raise ValueError("requests must be numbers in ascending order")
+        for what, series in (("proxies", self.proxies), ("truths", self.truths)):
+            for name, values in series.items():
+                if values.shape != self.requests.shape:
+                    raise ValueError(
+                        f"{what}[{name!r}] has shape {values.shape}, "
+                        f"but there are {self.requests.size} requests"
+                    )
+        require_known("tolerances of unknown proxies", self.tolerances, self.proxies)
+        require_known("truths of unknown proxies", self.truths, self.proxies)
+
+    def _is_high_better(self, name: str) -> bool:
+        # Unknown ones count as errors.
+        return self.better.get(name, KNOWN_MEASURES.get(name, ("lower", ""))[0]) == "higher"
+
+    def _is_bad(self, name: str) -> NDArray[np.bool_]:
+        if name not in self.tolerances:
+            return np.zeros(self.requests.shape, bool)
+        values, limit = self.proxies[name], self.tolerances[name]
+        return values < limit if self._is_high_better(name) else values > limit
+
+    def plot(self, ax: "Sequence[Axes] | None" = None) -> Self:
+        """Draw.
+
+        Parameters
+        ----------
+        ax : sequence of Axes, optional
+            One for each proxy; by default a new figure.
+
+        Returns
+        -------
+        MonitorDisplay
+            Itself, with `ax_`, `lines_` and `figure_`.
+        """
+        from matplotlib.ticker import MaxNLocator
+
+        n_panels = len(self.proxies)
+        self._take_axes(ax, (n_panels, 1), (8.5, 0.8 + 1.9 * n_panels), "these proxies")
+        panels = zip(self.ax_, self.proxies, strict=True)
+        self.lines_ = {name: self._panel(panel, name) for panel, name in panels}
+        self.ax_[-1].set_xlabel("requests served")
+        self.ax_[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
+        self._legend()
+        return self
+
+    def _panel(self, ax: "Axes", name: str) -> "Line2D":
+        values = self.proxies[name]
+        finite = values[np.isfinite(values)]
+        if finite.size and is_ratio(name, finite.tolist()):
+            ax.set_yscale("log")
+        for request in self.retrains:
+            ax.axvline(request, color="0.35", linestyle=":", linewidth=1.4, label="retrain")
+        # A short history has markers; a long one is a line.
+        dots: dict[str, Any] = {"marker": "o", "markersize": 3} if values.size <= 60 else {}
+        (line,) = ax.plot(self.requests, values, color=_PROXY, linewidth=1.4, label="proxy", **dots)
+        if name in self.truths:
+            dashes: dict[str, Any] = {"color": _TRUTH, "linestyle": "--", "linewidth": 1.2}
+            ax.plot(self.requests, self.truths[name], **dashes, label="true value")
+        _mark_infinite(ax, self.requests, values)
+        self._limit(ax, name)
+        if ax.get_yscale() == "log":
+            log_ticks(ax, "y")
+        unit = KNOWN_MEASURES.get(name, ("", ""))[1]
+        way = "more is better" if self._is_high_better(name) else "less is better"
+        ax.set_ylabel(f"{name}{f' [{unit}]' if unit else ''}\n{way}")
+        ax.grid(alpha=0.3)
+        return line
+
+    def _limit(self, ax: "Axes", name: str) -> None:
+        """Draw the tolerance, shade what is outside it, ring the values there."""
+        if name not in self.tolerances:
+            return
+        limit, bad = self.tolerances[name], self._is_bad(name)
+        ax.axhline(limit, color=_LIMIT, linewidth=1.2, label="tolerance")
+        low, high = ax.get_ylim()
+        worst = low if self._is_high_better(name) else high
+        ax.axhspan(min(limit, worst), max(limit, worst), color=_LIMIT, alpha=0.1, linewidth=0)
+        ax.set_ylim(low, high)
+        bad &= np.isfinite(self.proxies[name])
+        if bad.any():
+            ring: dict[str, Any] = {"color": _LIMIT, "markerfacecolor": "none", "markersize": 7}
+            values = self.proxies[name][bad]
+            ax.plot(self.requests[bad], values, "o", **ring, label="outside tolerance")
+
+    def _legend(self) -> None:
+        """Write one legend for all panels, each sign once."""
+        signs = {
+            text: handle
+            for panel in self.ax_
+            for handle, text in zip(*panel.get_legend_handles_labels(), strict=True)
+        }
+        # over the first panel: inside it would hide some of a long history
+        place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1)}
+        self.ax_[0].legend(signs.values(), signs.keys(), frameon=False, ncols=len(signs), **place)
+
+
+def _mark_infinite(ax: "Axes", requests: NDArray[np.int64], values: NDArray[np.float64]) -> None:
+    """Draw a triangle at the edge where a value is endless."""
+    for sign, marker, height in ((np.inf, "^", 0.95), (-np.inf, "v", 0.05)):
+        places = requests[values == sign]
+        if places.size:
+            edge: dict[str, Any] = {"color": _LIMIT, "transform": ax.get_xaxis_transform()}
+            ax.plot(places, np.full(places.shape, height), marker, **edge, label="infinite")
