@@ -105,11 +105,6 @@ def require_fitted(model: "ForgetMixin") -> None:
         check_is_fitted(model)
 
 
-def set_parameters(model: object, arguments: Mapping[str, Any]) -> None:
-    """Set the parameters of an estimator: the `locals()` of its constructor, under their names."""
-    vars(model).update((name, value) for name, value in arguments.items() if name != "self")
-
-
 class Removal(NamedTuple):
     """Rows to remove: how many people and rows, and where the family finds them."""
 

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -80,7 +81,23 @@ _FEW_QUESTIONS = 64
 Change = Callable[[], _core.Report]
 
 
-class DaREForestBase(InPlaceMixin, ForgetMixin, BaseEstimator):
+@dataclass(kw_only=True, eq=False, repr=False)
+class ForestParameters:
+    """Parameters of all forests: each is declared once, with its default."""
+
+    n_estimators: int = 100
+    max_depth: int | None = 10
+    n_thresholds: int | None = 25
+    random_depth: int = 0
+    min_samples_split: int = 2
+    min_samples_leaf: int = 1
+    subsample: float = 1.0
+    rebuild: str = "lazy"
+    n_jobs: int | None = None
+    random_state: Any = None
+
+
+class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator):
     """A forest that is a function of its seed and the rows it holds."""
 
     facts: ClassVar[MethodFacts] = _FACTS
@@ -89,17 +106,7 @@ class DaREForestBase(InPlaceMixin, ForgetMixin, BaseEstimator):
     _parameter_rules: ClassVar[Rules] = PARAMETER_RULES
 
     criterion: str
-    n_estimators: int
-    max_depth: int | None
     max_features: Any
-    n_thresholds: int | None
-    random_depth: int
-    min_samples_split: int
-    min_samples_leaf: int
-    subsample: float
-    rebuild: str
-    n_jobs: int | None
-    random_state: Any
 
     forest_: ForestModel
     seed_: int

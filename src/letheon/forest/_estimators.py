@@ -1,5 +1,6 @@
 """Random forests that forget (Brophy and Lowd 2021)."""
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -8,7 +9,7 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils import assert_all_finite
 from sklearn.utils.validation import column_or_1d
 
-from letheon.base import KeywordScoreMixin, require_fitted, set_parameters
+from letheon.base import KeywordScoreMixin, require_fitted
 from letheon.data import hold_labels, hold_target
 from letheon.forest._base import DaREForestBase
 from letheon.forest._inputs import LabelTable
@@ -16,6 +17,7 @@ from letheon.removal import ProbabilitiesMixin
 from letheon.validation import OneOf, Rules
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class DaREForestClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixin, DaREForestBase):
     """A random forest that forgets people exactly, in a small part of the time of a retrain.
 
@@ -115,23 +117,8 @@ class DaREForestClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixi
 
     _parameter_rules: ClassVar[Rules] = {"criterion": OneOf(("gini", "entropy"))}
 
-    def __init__(
-        self,
-        *,
-        criterion: str = "gini",
-        n_estimators: int = 100,
-        max_depth: int | None = 10,
-        max_features: Any = "sqrt",
-        n_thresholds: int | None = 25,
-        random_depth: int = 0,
-        min_samples_split: int = 2,
-        min_samples_leaf: int = 1,
-        subsample: float = 1.0,
-        rebuild: str = "lazy",
-        n_jobs: int | None = None,
-        random_state: Any = None,
-    ) -> None:
-        set_parameters(self, locals())
+    criterion: str = "gini"
+    max_features: Any = "sqrt"
 
     @property
     def classes_(self) -> NDArray[Any]:
@@ -188,6 +175,7 @@ class DaREForestClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixi
         return hold_labels(y, name=type(self).__name__, regressor="DaREForestRegressor")
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class DaREForestRegressor(KeywordScoreMixin, RegressorMixin, DaREForestBase):
     """A regression forest that forgets people exactly; as `DaREForestClassifier`.
 
@@ -245,26 +233,9 @@ class DaREForestRegressor(KeywordScoreMixin, RegressorMixin, DaREForestBase):
 
     _parameter_rules: ClassVar[Rules] = {"criterion": OneOf(("squared_error",))}
 
-    y_max: float | None
-
-    def __init__(
-        self,
-        *,
-        criterion: str = "squared_error",
-        n_estimators: int = 100,
-        max_depth: int | None = 10,
-        max_features: Any = 1 / 3,
-        n_thresholds: int | None = 25,
-        random_depth: int = 0,
-        min_samples_split: int = 2,
-        min_samples_leaf: int = 1,
-        subsample: float = 1.0,
-        y_max: float | None = None,
-        rebuild: str = "lazy",
-        n_jobs: int | None = None,
-        random_state: Any = None,
-    ) -> None:
-        set_parameters(self, locals())
+    criterion: str = "squared_error"
+    max_features: Any = 1 / 3
+    y_max: float | None = None
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """Return the mean over trees of the mean target in each row's leaf.

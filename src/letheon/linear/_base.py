@@ -78,7 +78,31 @@ REGULARISERS = {"per_sample": "regulariser-per-sample", "total": "regulariser-in
 NOISE_SCALE = Interval(0, expected="the scale of the noise, 0 (none) or a positive number")
 
 
-class LinearBase(RowsMixin, BaseEstimator):
+@dataclass(kw_only=True, eq=False, repr=False)
+class LinearParameters:
+    """Parameters of all linear models: each is declared once, with its default."""
+
+    l2: float = 1e-3
+    reg: str = "per_sample"
+    fit_intercept: bool = True
+    rows: str = "keep"
+    row_norm: float | None = None
+    noise_seed: int | None = None
+    random_state: Any = None
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class CertifiedParameters(LinearParameters):
+    """Parameters of the linear models with a certificate."""
+
+    epsilon: float = 1.0
+    delta: float = 1e-4
+    tol: float = 1e-8
+    max_iter: int = 1000
+    if_unproved: str = "raise"
+
+
+class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
     """A regularised linear model that holds its rows and publishes `model_`."""
 
     # How long training took and why a guarantee was weakened are no part of what was learned.
@@ -105,19 +129,12 @@ class LinearBase(RowsMixin, BaseEstimator):
         "batch_size": OrNone(Whole(1)),
     }
 
-    l2: float
-    reg: str
-    fit_intercept: bool
-    rows: str
-    row_norm: float | None
     tol: float
     max_iter: int
     if_unproved: str
     epsilon: float
     delta: float
     sigma: Any
-    noise_seed: int | None
-    random_state: Any
 
     model_: Linear
     source_: NoiseSource

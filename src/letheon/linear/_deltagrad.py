@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.utils import Tags
 
-from letheon.base import Outcome, Removal, require_fitted, set_parameters
+from letheon.base import Outcome, Removal, require_fitted
 from letheon.data import SlotRows
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
 from letheon.linear._base import REGULARISERS, LinearClassifier, Trained, linear_facts
@@ -82,6 +82,7 @@ class Pace:
     n_rows: int
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class DeltaGradClassifier(LinearClassifier):
     """Linear classifier that forgets by replaying its gradient descent.
 
@@ -201,47 +202,23 @@ class DeltaGradClassifier(LinearClassifier):
     # Where numbers are kept is a matter of the machine.
     _not_digested: ClassVar[frozenset[str]] = LinearClassifier._not_digested | {"max_memory"}
 
-    n_steps: int
-    learning_rate: float | None
-    batch_size: int | None
-    hessian: str
-    burn_in: int
-    period: int
-    history: int
-    n_checkpoints: int
-    sigma: float
-    max_memory: int
-    measure_distance: bool
+    multi_class: str = "ovr"
+    n_steps: int = 300
+    learning_rate: float | None = None
+    batch_size: int | None = None
+    hessian: str = "lbfgs"
+    burn_in: int = 10
+    period: int = 5
+    history: int = 10
+    n_checkpoints: int = 4
+    sigma: float = 0.0
+    max_memory: int = 2**30
+    measure_distance: bool = True
 
-    trajectory_: Trajectory
-    pace_: Pace
-    distance_bound_: float | None
-    cache_: Cache[Checkpoints]
-
-    def __init__(
-        self,
-        *,
-        l2: float = 1e-3,
-        reg: str = "per_sample",
-        multi_class: str = "ovr",
-        fit_intercept: bool = True,
-        rows: str = "keep",
-        row_norm: float | None = None,
-        n_steps: int = 300,
-        learning_rate: float | None = None,
-        batch_size: int | None = None,
-        hessian: str = "lbfgs",
-        burn_in: int = 10,
-        period: int = 5,
-        history: int = 10,
-        n_checkpoints: int = 4,
-        sigma: float = 0.0,
-        max_memory: int = 2**30,
-        measure_distance: bool = True,
-        noise_seed: int | None = None,
-        random_state: Any = None,
-    ) -> None:
-        set_parameters(self, locals())
+    trajectory_: Trajectory = field(init=False)
+    pace_: Pace = field(init=False)
+    distance_bound_: float | None = field(init=False)
+    cache_: Cache[Checkpoints] = field(init=False)
 
     @property
     def learning_rate_(self) -> float:

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf, nan, prod
 from typing import Any, ClassVar, Self
@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.utils.validation import check_consistent_length
 
-from letheon.base import Outcome, Removal, require_fitted, set_parameters
+from letheon.base import Outcome, Removal, require_fitted
 from letheon.data import hold_labels, hold_target, join_target, row_ids
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
 from letheon.inner import require_features
@@ -20,6 +20,7 @@ from letheon.linear._account import release_code, rounded_up
 from letheon.linear._base import (
     NOISE_SCALE,
     REGULARISERS,
+    CertifiedParameters,
     LinearClassifier,
     Trained,
     linear_facts,
@@ -109,7 +110,8 @@ _RESIDUAL_STATE = {
 _USUAL_PASSES = 10
 
 
-class DescentToDeleteClassifier(LinearClassifier):
+@dataclass(kw_only=True, eq=False, repr=False)
+class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
     """Logistic regression that forgets by further training and fresh noise.
 
     Training stops within a distance of the optimum, and what is published is W on a grid, plus
@@ -243,54 +245,27 @@ class DescentToDeleteClassifier(LinearClassifier):
         **dict.fromkeys(("regulariser", "radius"), OrNone(POSITIVE)),
     }
 
-    variant: str
-    state: str
-    stop: str
-    sigma: float | None
-    iterations: int
-    regulariser: float | None
-    radius: float | None
-    xi: float
-    n_copies: int
+    multi_class: str = "ovr"
+    variant: str = "basic"
+    state: str = "secret"
+    stop: str = "residual"
+    sigma: float | None = None
+    iterations: int = 50
+    regulariser: float | None = None
+    radius: float | None = None
+    xi: float = 1.0
+    n_copies: int = 1
 
-    sigma_: float
-    distance_: float
-    limit_: float
-    plan_: theory.Plan | None
-    unperturbed_: Sealed | None
-    parts_: tuple[Parts, ...]
-    top_: float | None
-    n_changed_: int
-    passes_: Cache[float]
-    cache_: Cache[Trail]
-
-    def __init__(
-        self,
-        *,
-        l2: float = 1e-3,
-        reg: str = "per_sample",
-        multi_class: str = "ovr",
-        fit_intercept: bool = True,
-        rows: str = "keep",
-        row_norm: float | None = None,
-        variant: str = "basic",
-        state: str = "secret",
-        stop: str = "residual",
-        epsilon: float = 1.0,
-        delta: float = 1e-4,
-        sigma: float | None = None,
-        iterations: int = 50,
-        regulariser: float | None = None,
-        radius: float | None = None,
-        xi: float = 1.0,
-        n_copies: int = 1,
-        tol: float = 1e-8,
-        max_iter: int = 1000,
-        if_unproved: str = "raise",
-        noise_seed: int | None = None,
-        random_state: Any = None,
-    ) -> None:
-        set_parameters(self, locals())
+    sigma_: float = field(init=False)
+    distance_: float = field(init=False)
+    limit_: float = field(init=False)
+    plan_: theory.Plan | None = field(init=False)
+    unperturbed_: Sealed | None = field(init=False)
+    parts_: tuple[Parts, ...] = field(init=False)
+    top_: float | None = field(init=False)
+    n_changed_: int = field(init=False)
+    passes_: Cache[float] = field(init=False)
+    cache_: Cache[Trail] = field(init=False)
 
     def learn(self, X: Any, y: Any, *, ids: Any) -> Self:
         """Add rows; the certificate then compares with a model that had them from the start.

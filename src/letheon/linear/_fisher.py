@@ -2,18 +2,20 @@
 
 import copy
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from letheon.base import Outcome, Removal, require_fitted, set_parameters
+from letheon.base import Outcome, Removal, require_fitted
 from letheon.data import SlotRows
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.linear._account import batches_and_noise, release_code, rounded_up
 from letheon.linear._base import (
     AS_FITTED,
     REGULARISERS,
+    CertifiedParameters,
     LinearClassifier,
     Trained,
     linear_facts,
@@ -83,7 +85,8 @@ _RESIDUAL_STATE = {
 }
 
 
-class FisherClassifier(LinearClassifier):
+@dataclass(kw_only=True, eq=False, repr=False)
+class FisherClassifier(CertifiedParameters, LinearClassifier):
     """Linear classifier that forgets by Newton steps and fresh Fisher noise.
 
     Training finds the optimum of all rows and releases it with noise,
@@ -211,37 +214,15 @@ class FisherClassifier(LinearClassifier):
         "state": OneOf(("published", "secret")),
     }
 
-    sigma: float
-    covariance: str
-    state: str
-    batch_size: int | None
+    multi_class: str = "ovr"
+    sigma: float = 0.01
+    covariance: str = "fisher"
+    state: str = "published"
+    batch_size: int | None = None
 
-    optimum_: Sealed | None
-    account_: FisherAccount
-    cache_: Cache[Expansion]
-
-    def __init__(
-        self,
-        *,
-        l2: float = 1e-3,
-        reg: str = "per_sample",
-        multi_class: str = "ovr",
-        fit_intercept: bool = True,
-        rows: str = "keep",
-        row_norm: float | None = None,
-        epsilon: float = 1.0,
-        delta: float = 1e-4,
-        sigma: float = 0.01,
-        covariance: str = "fisher",
-        state: str = "published",
-        batch_size: int | None = None,
-        tol: float = 1e-8,
-        max_iter: int = 1000,
-        if_unproved: str = "raise",
-        noise_seed: int | None = None,
-        random_state: Any = None,
-    ) -> None:
-        set_parameters(self, locals())
+    optimum_: Sealed | None = field(init=False)
+    account_: FisherAccount = field(init=False)
+    cache_: Cache[Expansion] = field(init=False)
 
     def forget(
         self, ids: Any, *, digest: bool = False, batch_size: int | str | None = AS_FITTED

@@ -1,16 +1,17 @@
 """Certified removal by one Newton step (Guo et al. 2020; survey section 5.2)."""
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
-from letheon.base import set_parameters
 from letheon.linear._base import LinearClassifier, LinearRegressor
 from letheon.linear._influence_base import InfluenceBase
 from letheon.linear._problem import Loss, PseudoHuber, Squared
 from letheon.validation import POSITIVE, OneOf, Rules
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class InfluenceClassifier(InfluenceBase, LinearClassifier):
     """Logistic regression that forgets by one Newton step, with an (epsilon, delta) certificate.
 
@@ -129,31 +130,10 @@ class InfluenceClassifier(InfluenceBase, LinearClassifier):
     ('certified', True)
     """
 
-    def __init__(
-        self,
-        *,
-        l2: float = 1e-3,
-        reg: str = "per_sample",
-        multi_class: str = "ovr",
-        fit_intercept: bool = True,
-        rows: str = "keep",
-        row_norm: float | None = None,
-        epsilon: float = 1.0,
-        delta: float = 1e-4,
-        sigma: float = 0.01,
-        mechanism: str = "output",
-        bound: str = "tightest",
-        batch_size: int | None = None,
-        data_free: bool = False,
-        tol: float = 1e-8,
-        max_iter: int = 1000,
-        if_unproved: str = "raise",
-        noise_seed: int | None = None,
-        random_state: Any = None,
-    ) -> None:
-        set_parameters(self, locals())
+    multi_class: str = "ovr"
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class InfluenceRegressor(InfluenceBase, LinearRegressor):
     """Linear regression that forgets by one Newton step, with an (epsilon, delta) certificate.
 
@@ -204,33 +184,8 @@ class InfluenceRegressor(InfluenceBase, LinearRegressor):
         "huber_scale": POSITIVE,
     }
 
-    loss: str
-    huber_scale: float
-
-    def __init__(
-        self,
-        *,
-        loss: str = "squared",
-        huber_scale: float = 1.0,
-        l2: float = 1e-3,
-        reg: str = "per_sample",
-        fit_intercept: bool = True,
-        rows: str = "keep",
-        row_norm: float | None = None,
-        epsilon: float = 1.0,
-        delta: float = 1e-4,
-        sigma: float = 0.01,
-        mechanism: str = "output",
-        bound: str = "tightest",
-        batch_size: int | None = None,
-        data_free: bool = False,
-        tol: float = 1e-8,
-        max_iter: int = 1000,
-        if_unproved: str = "raise",
-        noise_seed: int | None = None,
-        random_state: Any = None,
-    ) -> None:
-        set_parameters(self, locals())
+    loss: str = "squared"
+    huber_scale: float = 1.0
 
     def _loss(self, classes: NDArray[Any] | None) -> Loss:  # noqa: ARG002
         return Squared() if self.loss == "squared" else PseudoHuber(float(self.huber_scale))

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 from typing import Any, ClassVar, Self
@@ -27,6 +27,7 @@ from letheon.linear._account import (
 from letheon.linear._base import (
     AS_FITTED,
     REGULARISERS,
+    CertifiedParameters,
     LinearBase,
     Trained,
     linear_facts,
@@ -97,23 +98,24 @@ _FEW_ROWS, _FEW_COLUMNS = 8, 96
 _PASSES_PER_COLUMN = 28
 
 
-class InfluenceBase(LinearBase):
+@dataclass(kw_only=True, eq=False, repr=False)
+class InfluenceBase(CertifiedParameters, LinearBase):
     """Newton removal with an account, for any loss; see the public classes."""
 
     facts: ClassVar[MethodFacts] = FACTS
     _parameter_rules: ClassVar[Rules] = {"bound": OneOf(BOUNDS), "mechanism": OneOf(MECHANISMS)}
 
-    sigma: float
-    bound: str
-    batch_size: int | None
-    data_free: bool
-    mechanism: str
+    sigma: float = 0.01
+    mechanism: str = "output"
+    bound: str = "tightest"
+    batch_size: int | None = None
+    data_free: bool = False
 
-    weights_: Sealed
-    noise_: Sealed | None
-    account_: Account
-    cache_: Cache[Curvature | Products]
-    fingerprint_key_: str | None
+    weights_: Sealed = field(init=False)
+    noise_: Sealed | None = field(init=False)
+    account_: Account = field(init=False)
+    cache_: Cache[Curvature | Products] = field(init=False)
+    fingerprint_key_: str | None = field(init=False)
 
     def forget(
         self,
