@@ -1,8 +1,9 @@
-"""Scores that a constant answer cannot win."""
+"""Scores that a constant answer cannot win, and how sure a model is of a label."""
 
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 # Share of the largest class from which on classes count as unbalanced: a model that always answers
 # with it has this accuracy.
@@ -29,3 +30,10 @@ def balanced_accuracy(y_true: Any, y_pred: Any) -> float:
     truth, right = np.asarray(y_true), np.asarray(y_true) == np.asarray(y_pred)
     _, inverse = np.unique(truth, return_inverse=True)
     return float(np.mean(np.bincount(inverse, right) / np.bincount(inverse)))
+
+
+def label_probability(model: Any, X: Any, y: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the probability of each row's own label; 0 for a class that the model never saw."""
+    classes, shares = np.asarray(model.classes_), np.asarray(model.predict_proba(X))
+    column = np.searchsorted(classes, y).clip(max=len(classes) - 1)
+    return np.where(classes[column] == y, shares[np.arange(len(y)), column], 0.0)

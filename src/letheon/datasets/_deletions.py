@@ -11,6 +11,7 @@ from sklearn.base import is_regressor
 
 from letheon.data import present_table
 from letheon.guarantee import Task
+from letheon.scoring import label_probability
 
 Kind = Literal["uniform", "person", "class", "worst", "adaptive"]
 Cost = Callable[[Any, NDArray[Any]], float]
@@ -237,11 +238,7 @@ def _task(model: Any, y: NDArray[Any]) -> Task:
 def _wrongness(model: Any, X: Any, y: NDArray[Any]) -> NDArray[np.float64]:
     """Return 1 - p(y), by labels alone 0 or 1, for numbers the relative absolute error."""
     if hasattr(model, "predict_proba"):
-        proba = np.asarray(model.predict_proba(X))
-        classes = np.asarray(model.classes_)
-        column = np.searchsorted(classes, y).clip(max=len(classes) - 1)
-        known = classes[column] == y
-        return np.asarray(1 - np.where(known, proba[np.arange(len(y)), column], 0.0))
+        return 1 - label_probability(model, X, y)
     predicted = np.asarray(model.predict(X))
     if predicted.dtype.kind == "f" and y.dtype.kind in "fiu":
         error = np.abs(predicted - y)

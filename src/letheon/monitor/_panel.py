@@ -24,6 +24,7 @@ from letheon.data import (
     table_length,
 )
 from letheon.exceptions import CannotForgetError, EmptyModelError, IdsTypeError
+from letheon.scoring import label_probability
 
 Outputs = NDArray[Any]
 
@@ -55,11 +56,7 @@ class Judge:
         if not self.uses_probability:
             return np.asarray(model.predict(X))
         assert rows.y is not None
-        classes, shares = np.asarray(model.classes_), np.asarray(model.predict_proba(X))
-        column = np.searchsorted(classes, rows.y).clip(max=len(classes) - 1)
-        # A class that nobody is left of has no column: its probability is 0.
-        is_known = classes[column] == rows.y
-        return np.where(is_known, shares[np.arange(len(rows)), column], 0.0)
+        return label_probability(model, X, rows.y)
 
     def value(self, y: NDArray[Any], outputs: Outputs, spread: float) -> float:
         """Return M of these rows; `spread` is the variance of the test targets."""
