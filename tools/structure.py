@@ -80,6 +80,11 @@ class Module:
                     todo.append(node)
         return imported - {self.name}
 
+    def bases(self, name: str) -> set[str]:
+        """Return the names of the bases of a class."""
+        nodes = [node for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef)]
+        return {ast.unparse(base) for node in nodes if node.name == name for base in node.bases}
+
     def records(self) -> dict[str, set[str]]:
         """Return the fields of each dataclass or model of pydantic that has three or more."""
         classes = [
@@ -91,7 +96,9 @@ class Module:
             each.name: {
                 part.target.id
                 for part in each.body
-                if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
+                if isinstance(part, ast.AnnAssign)
+                and isinstance(part.target, ast.Name)
+                and not ast.unparse(part.annotation).startswith("ClassVar")
             }
             for each in classes
         }
@@ -134,40 +141,40 @@ def longest_chain(modules: dict[str, Module], package: str) -> tuple[str, ...]:
 
 
 def small_modules(modules: dict[str, Module], below: int = 60) -> list[str]:
-    """Return modules below so many code lines that a single module of their package imports."""
+    """Return modules of packages, below so many code lines, that one other module imports.
+
+    A package counts neither as small nor as an importer: it lists what it exports.
+    """
+    packages = {name.rpartition(".")[0] for name in modules}
     importers = Counter(
         imported
         for name, module in modules.items()
-        for imported in module.imports(set(modules))
-        if modules[imported].package == module.package
+        if name not in packages
+        for imported in module.imports(set(modules) - packages)
     )
-    elsewhere = {
-        imported
-        for module in modules.values()
-        for imported in module.imports(set(modules))
-        if modules[imported].package != module.package
-    }
     return [
         name
         for name, number in importers.items()
-        if number == 1
-        and name not in elsewhere
-        and name != f"letheon.{modules[name].package}"
-        and modules[name].code_lines < below
+        if number == 1 and name.count(".") > 1 and modules[name].code_lines < below
     ]
 
 
 def record_twins(modules: dict[str, Module], share: float = 0.6) -> list[tuple[str, str]]:
-    """Return pairs of classes that have this share of their fields in common."""
+    """Return pairs of classes that have this share of their fields in common.
+
+    A class that gives fields of its base other defaults is no twin of it.
+    """
     records = [
-        (f"{module.name}.{name}", fields)
+        (f"{module.name}.{name}", fields, module.bases(name))
         for module in modules.values()
         for name, fields in module.records().items()
     ]
     return [
         (first, second)
-        for (first, some), (second, others) in combinations(records, 2)
+        for (first, some, above), (second, others, below) in combinations(records, 2)
         if len(some & others) >= share * max(len(some), len(others))
+        and first.rpartition(".")[2] not in below
+        and second.rpartition(".")[2] not in above
     ]
 
 

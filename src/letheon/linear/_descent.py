@@ -27,6 +27,7 @@ from letheon.linear._base import (
 )
 from letheon.linear._calibrate import Grid
 from letheon.linear._descent_steps import (
+    SHARE_OF_ROUNDING,
     ByResidual,
     ByTheorem,
     Engine,
@@ -35,6 +36,7 @@ from letheon.linear._descent_steps import (
     Kept,
     Move,
     Parts,
+    PartSolver,
     Trail,
 )
 from letheon.linear._problem import Floats, Problem
@@ -420,7 +422,11 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
         if self.variant == "distributed":
             assert plan is None or isinstance(plan, theory.DistributedPlan)
             near = min(limit, self.tol / self.l2) if self.sigma == 0 else limit
-            return InParts(plan, near, size, self.n_copies, self.max_iter)
+            if plan is None:
+                solver = PartSolver(None, near * (1 - SHARE_OF_ROUNDING), self.max_iter)
+            else:
+                solver = PartSolver(plan, plan.left)
+            return InParts(solver, size, self.n_copies)
         if plan is None:
             return ByResidual(limit, secret, self.tol, self.max_iter)
         return ByTheorem(plan, secret)

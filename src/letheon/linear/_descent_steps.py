@@ -527,25 +527,24 @@ class ByTheorem:
 
 @dataclass(frozen=True)
 class InParts:
-    """Copies of a bootstrap sample in parts; `plan` is None for the residual stop."""
+    """Copies of a bootstrap sample in parts, and how each part is trained."""
 
-    plan: DistributedPlan | None
-    limit: float
+    solver: PartSolver
     size: int
     n_copies: int
-    max_iter: int
 
     def train(self, problem: Problem, source: NoiseSource) -> Found:
         """Draw and train every copy."""
-        n, solver, made = problem.n_rows, self._solver(0), []
+        n, made = problem.n_rows, []
         for _ in range(self.n_copies):
             drawn = draw_parts(source, self.size, n)
-            made.append(train_parts(problem, np.arange(n), drawn, solver))
+            made.append(train_parts(problem, np.arange(n), drawn, self.solver))
         return self._found(problem, made, 0)
 
     def update(self, move: Move, kept: Kept, source: NoiseSource) -> Found:
         """Exchange rows of the samples, and go on with the parts that have them."""
         n_changed, n_before = kept.n_changed + len(move.positions), move.before.n_held
+        solver = replace(self.solver, n_changed=n_changed)
         held, made = np.flatnonzero(move.alive), []
         changed = np.searchsorted(held, move.positions)
         if not move.adds:
@@ -555,20 +554,16 @@ class InParts:
                 drawn = after_addition(source, parts.ranks, n_before, len(changed))
             else:
                 drawn = after_removal(source, parts.ranks, changed, n_before)
-            made.append(train_parts(move.after, held, drawn, self._solver(n_changed), parts))
+            made.append(train_parts(move.after, held, drawn, solver, parts))
         return self._found(move.after, made, n_changed)
-
-    def _solver(self, n_changed: int) -> PartSolver:
-        if self.plan is None:
-            return PartSolver(None, self.limit * (1 - SHARE_OF_ROUNDING), self.max_iter)
-        return PartSolver(self.plan, self.plan.left, n_changed=n_changed)
 
     def _found(self, whole: Problem, made: list[Made], n_changed: int) -> Found:
         parts = tuple(each.parts for each in made)
         n_rows = sum(each.passes for each in made) * self.size
         # The plan's own bound: the tracked ones would tell how the rows were drawn.
         tracked = max(each.distance for each in parts)
-        distance = tracked if self.plan is None else self.plan.distance
+        plan = self.solver.plan
+        distance = tracked if plan is None else plan.distance
         kept = {"parts_": parts, "n_changed_": n_changed}
         optima = tuple(each.mean for each in parts)
         # Copies are compared by their loss on all rows.

@@ -35,6 +35,7 @@ from letheon.sharded._shards import (
     Change,
     Ensemble,
     Integers,
+    Job,
     Recipe,
     Replacement,
     Shard,
@@ -176,7 +177,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             warn_if_crowded("n_shards", self.n_shards, rows.ids)
             blocks = _split(rows, risk_tiers(risk, rows.ids, edges), assignment)
             del rows  # Nothing of X but the blocks stays in memory.
-            changes = [Change(None, number, block, 0) for number, block in enumerate(blocks)]
+            changes = [Change(None, Job(number, block)) for number, block in enumerate(blocks)]
             config = get_config()
             refuse_unencodable(self.estimator, max(blocks, key=len), seed, config)
             replacement = self._train((), changes, assignment, self._new_home(), config)
@@ -247,8 +248,8 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
 
     def _commit(self, plan: Replacement) -> Outcome:
         messages = self._install(plan.ensemble, plan.home, self.config_, self.ensemble_)
-        found = tuple(CheckpointWarning(text) for text in (*plan.warnings, *messages))
-        return Outcome(plan.work, plan.rebuilt, found)
+        warnings = (*plan.outcome.warnings, *map(CheckpointWarning, messages))
+        return plan.outcome._replace(warnings=warnings)
 
     @abstractmethod
     def _hold_labels(self, y: Any) -> NDArray[Any]:
@@ -324,7 +325,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             for change, job, result in zip(changes, jobs, results, strict=True):
                 before = () if change.old is None else change.old.states[: job.first]
                 states = (*before, *(shelf.keep(blob) for blob in result.states))
-                fresh[change.number] = Shard(change.number, change.rows, states, result.model)
+                fresh[job.number] = Shard(job.number, job.rows, states, result.model)
         numbers = range(assignment.n_shards)
         shards = tuple(fresh[n] if n in fresh else shards[n] for n in numbers)
         classes = None
@@ -335,7 +336,8 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         naive = sum(recipe.visits(shard.rows) for shard in shards)
         rebuilt = {"shards": len(jobs), "stages": sum(recipe.n_slices - job.first for job in jobs)}
         ensemble = Ensemble(assignment, shards, classes)
-        return Replacement(ensemble, home, visits / max(naive, 1), rebuilt, shelf.warnings)
+        warnings = tuple(map(CheckpointWarning, shelf.warnings))
+        return Replacement(ensemble, home, Outcome(visits / max(naive, 1), rebuilt, warnings))
 
     def _replace(self, changes: list[Change]) -> Replacement:
         """Train the changed shards; all of them if the libraries are not those of the fit.
@@ -344,9 +346,9 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         """
         shards = self.ensemble_.shards
         if self.environment_ != self._environment():
-            rows = {change.number: change.rows for change in changes}
+            rows = {change.job.number: change.job.rows for change in changes}
             changes = [
-                Change(shard, shard.number, rows.get(shard.number, shard.rows), 0)
+                Change(shard, Job(shard.number, rows.get(shard.number, shard.rows)))
                 for shard in shards
             ]
         return self._train(shards, changes, self.ensemble_.assignment, self._home(), self.config_)

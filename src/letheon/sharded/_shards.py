@@ -17,7 +17,7 @@ may be run again after a crash. Every stage starts from the *decoded* state of t
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from letheon import state
+from letheon.base import Outcome
 from letheon.data import Ids, Rows
 from letheon.exceptions import ShardingWarning, StateError, UntrustedClassError, warn_caller
 from letheon.homes import Shelf
@@ -375,22 +376,18 @@ class Ensemble:
 
 
 class Change(NamedTuple):
-    """New rows of a shard and the first stage that must be trained again."""
+    """A shard before a change, and the job that trains it with its new rows."""
 
     old: Shard | None
-    number: int
-    rows: Rows
-    first: int
+    job: Job
 
 
 class Replacement(NamedTuple):
-    """A plan ready to commit: the new ensemble and what it took to make it."""
+    """A plan ready to commit: the new ensemble, its folder, and what it took to make it."""
 
     ensemble: Ensemble
     home: str | None
-    work: float
-    rebuilt: dict[str, int]
-    warnings: tuple[str, ...]
+    outcome: Outcome
 
 
 def change_rows(old: Shard, rows: Rows, touched: NDArray[np.int64], recipe: Recipe) -> Change:
@@ -402,22 +399,22 @@ def change_rows(old: Shard, rows: Rows, touched: NDArray[np.int64], recipe: Reci
     first = int(touched.min()) if recipe.epochs is not None else 0
     if recipe.is_classifier and not np.array_equal(old.classes, shard_classes(rows)):
         first = 0
-    return Change(old, old.number, rows, first)
+    return Change(old, Job(old.number, rows, first))
 
 
 def start_job(change: Change, shelf: StateShelf) -> Job:
     """Return the job of a change, starting at the last state that can still be read."""
-    if change.old is None or change.first == 0:
-        return Job(change.number, change.rows)
-    for first in range(change.first, 0, -1):
-        saved = change.old.states[first - 1]
+    old, job = change
+    if old is None:
+        return job
+    for first in range(job.first, 0, -1):
+        saved = old.states[first - 1]
         if saved is None:
-            return Job(change.number, change.rows, first)
+            return replace(job, first=first)
         data = shelf.read(saved)
         if data is not None:
-            trusted = state.trust_of(change.old.model)
-            return Job(change.number, change.rows, first, data, trusted)
-    return Job(change.number, change.rows)
+            return replace(job, first=first, start=data, trusted=state.trust_of(old.model))
+    return replace(job, first=0)
 
 
 def warn_if_crowded(name: str, n_parts: int, ids: Ids) -> None:

@@ -23,7 +23,7 @@ from sqlalchemy import update as change
 from letheon.exceptions import KeyFileError
 from letheon.ledger.certificates.certificates import list_sequences
 from letheon.ledger.db.elapsed import proven_now
-from letheon.ledger.db.events import RowsIn, head, integrate
+from letheon.ledger.db.events import Event, RowsIn, head, integrate
 from letheon.ledger.db.tokens import DeskTable, note_action
 from letheon.ledger.keys.keyring import KeyFiles
 from letheon.ledger.requests.listing import find_requests, is_late
@@ -357,15 +357,6 @@ def _delivery(row: Row[Any]) -> Delivery:
     )
 
 
-class _Event(NamedTuple):
-    """What is reported: a kind, what it is about, when it happened, and the facts."""
-
-    kind: str
-    about: str
-    at: int
-    data: dict[str, Any]
-
-
 def write_body(message_id: str, kind: str, at: int, data: dict[str, Any]) -> str:
     """Return the JSON that is sent: id, type, created_at and data; nothing of a person."""
     when = moment(at).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -392,18 +383,18 @@ def _feed_log(conn: Connection, hook: Row[Any], size: int, now: int) -> int:
     return _write(conn, hook, [*_about_requests(conn, rows), *_about_versions(conn, rows)], now)
 
 
-def _write(conn: Connection, hook: Row[Any], happened: Sequence[_Event], now: int) -> int:
+def _write(conn: Connection, hook: Row[Any], happened: Sequence[Event], now: int) -> int:
     """Write what the webhook asked for and may see; a message that exists stays as it is."""
     kinds = json.loads(hook.events)
     wanted = [event for event in happened if event.kind in kinds]
     places: dict[int, int] | None = None
     if hook.tenant is not None:  # its certificates are counted for itself
-        wanted = [event for event in wanted if event.data["tenant"] == hook.tenant]
-        if any(event.data["certificate"] is not None for event in wanted):
+        wanted = [event for event in wanted if event.body["tenant"] == hook.tenant]
+        if any(event.body["certificate"] is not None for event in wanted):
             own = list_sequences(conn, hook.tenant)
             places = {sequence: number for number, sequence in enumerate(own, start=1)}
     rows = []
-    for kind, about, at, data in wanted:
+    for kind, data, at, about in wanted:
         number = {} if places is None else {"certificate": places.get(data["certificate"])}
         key = f"msg_{secrets.token_hex(16)}"
         what = {"kind": kind, "about": about, "body": write_body(key, kind, at, data | number)}
@@ -412,7 +403,7 @@ def _write(conn: Connection, hook: Row[Any], happened: Sequence[_Event], now: in
     return len(_insert(conn, rows)) if rows else 0
 
 
-def _about_requests(conn: Connection, rows: Sequence[Row[Any]]) -> Iterator[_Event]:
+def _about_requests(conn: Connection, rows: Sequence[Row[Any]]) -> Iterator[Event]:
     """Yield what is reported of requests: received, and certified with all that waited for them."""
     times = {row.about: int(row.at) for row in rows if row.kind == "received"}
     yield from _request_events(conn, "received", times)
@@ -422,22 +413,22 @@ def _about_requests(conn: Connection, rows: Sequence[Row[Any]]) -> Iterator[_Eve
     )
     times |= {row.id: times[row.duplicate_of] for row in conn.execute(behind)}
     for event in _request_events(conn, "certified", times):
-        if event.data["certificate"] is not None:  # what it waits behind may not be certified yet
+        if event.body["certificate"] is not None:  # what it waits behind may not be certified yet
             yield event
 
 
-def _request_events(conn: Connection, kind: str, times: dict[str, int]) -> list[_Event]:
+def _request_events(conn: Connection, kind: str, times: dict[str, int]) -> list[Event]:
     """Return events about requests, in the order in which these are named."""
     names = ("model", "tenant", "state", "due_on", "certificate")
     known, happened = find_requests(conn, list(times)), []
     for request in (known[key] for key in times if key in known):
         facts = {"request": request.id} | {name: getattr(request, name) for name in names}
         facts["due_on"] = request.due_on.isoformat()
-        happened.append(_Event(kind, request.id, times[request.id], facts))
+        happened.append(Event(kind, facts, times[request.id], request.id))
     return happened
 
 
-def _about_versions(conn: Connection, rows: Sequence[Row[Any]]) -> Iterator[_Event]:
+def _about_versions(conn: Connection, rows: Sequence[Row[Any]]) -> Iterator[Event]:
     """Yield what is reported of retrains: the version is certified by then."""
     times = {row.about: int(row.at) for row in rows if row.kind == "certificate"}
     query = (
@@ -452,7 +443,7 @@ def _about_versions(conn: Connection, rows: Sequence[Row[Any]]) -> Iterator[_Eve
     for row in conn.execute(query):
         facts = {"version": row.number, "model": row.name, "tenant": row.tenant}
         data = facts | {"certificate": row.sequence}
-        yield _Event("retrained", row.batch_id, times[row.batch_id], data)
+        yield Event("retrained", data, times[row.batch_id], row.batch_id)
 
 
 def _feed_overdue(conn: Connection, hook: Row[Any], today: date, now: int) -> int:

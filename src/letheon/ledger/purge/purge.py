@@ -42,7 +42,7 @@ from letheon.ledger.models.versions import (
     signed_path,
     version_of,
 )
-from letheon.ledger.purge.scan import Markers, ScanResult, markers_of
+from letheon.ledger.purge.scan import Markers, ScanResult, Unread, markers_of
 from letheon.ledger.purge.stores import (
     ROOMS,
     attestation,
@@ -69,16 +69,15 @@ _LOOK_AGAIN = 30
 
 
 class Problem(NamedTuple):
-    """Why a purge does not go on: what was found, or could not be looked into, and where."""
+    """Why a purge does not go on: a file in which something was found, or that was not read."""
 
     batch: str
-    store: str
-    file: str
-    reason: str
+    where: Unread
 
     def __str__(self) -> str:
+        store, file, reason = self.where
         return (
-            f"batch {self.batch[:12]}: {self.reason} in store {self.store!r}, file {self.file!r}; "
+            f"batch {self.batch[:12]}: {reason} in store {store!r}, file {file!r}; "
             "remove it, and the purge goes on"
         )
 
@@ -459,7 +458,7 @@ def _report(purge: Purge, name: str, results: Iterable[ScanResult]) -> None:
     write_atomically(purge.problems_file, [json.dumps(findings).encode()])
     # A private folder of the desk goes away by itself.
     is_at_hand = all(
-        problem.store == ROOMS and is_in_use(core, problem.file.partition("/")[0])
+        problem.where.store == ROOMS and is_in_use(core, problem.where.file.partition("/")[0])
         for problem in findings
     )
     purging = (requests.c.batch_id == purge.batch) & (requests.c.state == "purging")
@@ -486,9 +485,9 @@ def _problems_of(purge: Purge, result: ScanResult) -> Iterator[Problem]:
         reason = f"{kind} of an erased person at byte {offset}"
         if kind == "value":
             reason = f"id of an erased person as a value in row {offset + 1}"
-        yield Problem(purge.batch, store, file, reason)
+        yield Problem(purge.batch, Unread(store, file, reason))
     for unread in result.unread:
-        yield Problem(purge.batch, *unread)
+        yield Problem(purge.batch, unread)
 
 
 def problems(core: Core) -> tuple[Problem, ...]:
@@ -500,7 +499,7 @@ def problems(core: Core) -> tuple[Problem, ...]:
 def _read_problems(file: Path) -> list[Problem]:
     """Read what a search found; nothing, if a purge that went on is destroying the file."""
     try:
-        return [Problem(*fields) for fields in json.loads(file.read_bytes())]
+        return [Problem(batch, Unread(*where)) for batch, where in json.loads(file.read_bytes())]
     except (FileNotFoundError, ValueError):
         return []
 

@@ -209,9 +209,9 @@ def _keys_of(core: Core, folder: str) -> list[str]:
 class Unnamed(NamedTuple):
     """Files of a model that no version names: blobs, ids of keys, proofs."""
 
-    blobs: list[Path]
-    keys: list[str]
-    proofs: list[Path]
+    blob_files: list[Path]
+    key_ids: list[str]
+    proof_files: list[Path]
 
 
 def is_first_look(core: Core, model: ModelRow) -> bool:
@@ -252,11 +252,11 @@ def sweep_model(core: Core, lease: Lease, model: ModelRow) -> int:
                 "Restore them from a backup, or register the model again under another name."
             )
         unnamed = unnamed_files(core, conn, model)
-        n_files = _destroy([*unnamed.blobs, *unnamed.proofs])
-        for key in unnamed.keys:
+        n_files = _destroy([*unnamed.blob_files, *unnamed.proof_files])
+        for key in unnamed.key_ids:
             core.keys.destroy(key)
     point("recover.swept")
-    return n_files + len(unnamed.keys)
+    return n_files + len(unnamed.key_ids)
 
 
 def unnamed_files(core: Core, conn: Connection, model: ModelRow) -> Unnamed:
@@ -409,15 +409,15 @@ def _lost(
             gone.append(model)
     # Of a model whose served files are gone nothing is destroyed: it may be all that is left.
     unnamed = [unnamed_files(core, conn, model) for model in known if model not in gone]
-    blobs = [len(files.blobs) for files in unnamed]
-    keys = [len(files.keys) for files in unnamed]
+    blobs = [len(files.blob_files) for files in unnamed]
+    keys = [len(files.key_ids) for files in unnamed]
     return Adoption(
         differences=tuple(texts),
         **unknown,
         n_models=len(folders),
         n_blobs=sum(blobs) + sum(len(core.blobs(folder).addresses()) for folder in folders),
         n_keys=sum(keys) + sum(len(_keys_of(core, folder)) for folder in folders),
-        n_proofs=sum(len(files.proofs) for files in unnamed),
+        n_proofs=sum(len(files.proof_files) for files in unnamed),
         models=tuple(model.name for model in gone),
         requests=tuple(unreadable_requests(core, conn)),
         is_done=is_done,
