@@ -82,12 +82,18 @@ _LOOK = "Look at the ids that you sent."
 # fits decides, so special cases stand above what they are cases of.
 _KNOWN: tuple[tuple[Any, ...], ...] = (
     (
-        *(errors.UnknownIdError, 422, "unknown-ids"),
-        *("at least one id is not in the model; none was taken", _LOOK),
+        errors.UnknownIdError,
+        422,
+        "unknown-ids",
+        "at least one id is not in the model; none was taken",
+        _LOOK,
     ),
     (
-        *(errors.IdsTypeError, 422, "ids"),
-        *("the ids are not of the kind that the model has: texts or numbers", _LOOK),
+        errors.IdsTypeError,
+        422,
+        "ids",
+        "the ids are not of the kind that the model has: texts or numbers",
+        _LOOK,
     ),
     (errors.UnknownModelError, 404, "unknown-model", "no such model"),
     (errors.UnknownRequestError, 404, "unknown-request", "no such request"),

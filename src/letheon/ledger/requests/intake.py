@@ -314,7 +314,10 @@ def _claim(connection: Connection, items: Sequence[Prepared]) -> dict[str, str]:
         return {}
     claimants = [
         Claimant(
-            *(item.id, item.row["tenant"], item.model.id, item.tags),
+            item.id,
+            item.row["tenant"],
+            item.model.id,
+            item.tags,
             needs_approval=item.row["state"] == "verified",
         )
         for item in items
