@@ -235,8 +235,7 @@ def choose(
     >>> from sklearn.datasets import load_breast_cancer
     >>> from sklearn.ensemble import RandomForestClassifier
     >>> from letheon import DaREForestClassifier, InfluenceClassifier
-    >>> from letheon.data import People
-    from letheon.datasets import Requests
+    >>> from letheon.datasets import Requests
     >>> from letheon.select import Candidate, Need, Tolerances, choose
     >>> comparison = choose(
     ...     load_breast_cancer(return_X_y=True),

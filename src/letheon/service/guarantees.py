@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
+from itertools import combinations
+from statistics import median
 from typing import Any, Literal, get_args
-
-from scipy.stats import theilslopes
 
 from letheon.ledger.certificates.claims import adds_up
 from letheon.ledger.certificates.explanations import ASSUMPTIONS, guarantee_words, words_of
@@ -147,8 +147,9 @@ def slope(points: Sequence[tuple[float, float]]) -> float | None:
     A few large requests do not move it, as they would move a least squares line. Pairs of one time
     are left out; None if there is no other.
     """
-    x, y = zip(*points, strict=True)
-    return None if len(set(x)) == 1 else float(theilslopes(y, x).slope)
+    pairs = combinations(points, 2)
+    slopes = [(y_j - y_i) / (x_j - x_i) for (x_i, y_i), (x_j, y_j) in pairs if x_i != x_j]
+    return median(slopes) if slopes else None
 
 
 def forecast(spent: Sequence[tuple[int, float]], budget: float, now: int) -> ForecastOut:
