@@ -4,7 +4,8 @@
 # tests, where there are none and Debian's packages can be installed.
 
 PYTHON ?= python3
-JOBS ?= 2
+# One more than the cores of a small machine: many tests wait for a server or a process.
+JOBS ?= 3
 
 VENV := .venv
 BIN := $(VENV)/bin
