@@ -107,8 +107,8 @@ def test_a_row_that_is_still_there_is_residue_until_it_is_removed(scene: Scene) 
     request, _ = scene.erase(person)
     assert (request.state, request.reason) == ("purging", "residue-found")
     (problem,) = purge.problems(scene.ledger._core)
-    assert (problem.store, problem.file) == ("tables", "train.csv")
-    assert "as a value in row 5" in problem.reason
+    assert (problem.where.store, problem.where.file) == ("tables", "train.csv")
+    assert "as a value in row 5" in problem.where.reason
     assert str(person) not in str(problem)
     scene.write_csv([value for value in scene.ids if value != person])
     request, _ = scene.erase(person)
@@ -150,7 +150,7 @@ def test_a_stray_file_in_the_home_is_searched_like_a_store(scene: Scene) -> None
     (home / "certificates" / "copy.csv").write_text("\n".join(map(str, scene.ids)))
     request, _ = scene.erase(scene.ids[3])
     assert request.reason == "residue-found"
-    assert [problem.file for problem in purge.problems(scene.ledger._core)] == ["copy.csv"]
+    assert [problem.where.file for problem in purge.problems(scene.ledger._core)] == ["copy.csv"]
     (home / "certificates" / "copy.csv").unlink()
     request, _ = scene.erase(scene.ids[3])
     assert (request.state, request.reason) == ("purged", "not-fully-searched")

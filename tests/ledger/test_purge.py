@@ -201,7 +201,7 @@ def test_database_holds_no_name_of_a_file(marked: Marked) -> None:
     with marked.core.database.reading() as conn:
         evidence = list(conn.scalars(select(purge_steps.c.evidence)))
     assert "another-person" not in json.dumps(evidence)
-    assert [problem.file for problem in purge.problems(marked.core)] == ["another-person.csv"]
+    assert [problem.where.file for problem in purge.problems(marked.core)] == ["another-person.csv"]
 
 
 def test_person_of_another_model_may_stay_there(marked: Marked) -> None:
@@ -372,7 +372,7 @@ def test_damage_does_not_protect_a_version(marked: Marked, what: str) -> None:
         patch.setattr(faults, "hook", damage)
         marked.erase(*marked.ids[:2])
     assert marked.states() == {"purging"}
-    assert [problem.file for problem in purge.problems(marked.core)] == ["notes.txt"]
+    assert [problem.where.file for problem in purge.problems(marked.core)] == ["notes.txt"]
     assert not blobs.addresses() & set(old.blobs)
     (marked.home / "notes.txt").unlink()
     marked.clock.now += 4000

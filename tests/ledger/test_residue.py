@@ -187,7 +187,7 @@ def test_every_step_is_needed(
         assert NEEDED[step] in witness.leaks(marked, *([store] if store.exists() else []))
     else:
         assert marked.states() == {"purging"}
-        assert {problem.store for problem in _purge.problems(marked.core)} == {"blobs"}
+        assert {problem.where.store for problem in _purge.problems(marked.core)} == {"blobs"}
 
 
 def test_half_written_file_is_swept(marked: Marked, monkeypatch: pytest.MonkeyPatch) -> None:

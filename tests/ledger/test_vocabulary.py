@@ -132,7 +132,7 @@ def test_a_real_copy_of_somebody_else_is_found_beside_words(marked: Marked) -> N
     marked.ledger.requests.submit(["calendar", "anna.smith"], model="words", verified=True)
     marked.run()
     assert marked.states() == {"purging"}
-    assert [problem.file for problem in purge.problems(marked.core)] == ["notes.txt"]
+    assert [problem.where.file for problem in purge.problems(marked.core)] == ["notes.txt"]
 
 
 def leak_into_tag(marked: Marked, person: str) -> None:

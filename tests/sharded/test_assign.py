@@ -104,9 +104,12 @@ def test_risky_people_are_cheaper_to_forget() -> None:
     model = SISAClassifier(
         GaussianNB(), n_slices=4, stage_data="new", risk_edges=[0.5], random_state=0, n_shards=8
     ).fit(*people[:2], ids=people.ids, risk=risk)
-    risky_work = np.mean([model._prepare(model._locate(as_ids([p]))).work for p in range(360, 400)])
-    calm_work = np.mean([model._prepare(model._locate(as_ids([p]))).work for p in range(40)])
-    assert risky_work < 0.75 * calm_work
+
+    def mean_work(some: range) -> float:
+        plans = [model._prepare(model._locate(as_ids([person]))) for person in some]
+        return float(np.mean([plan.outcome.work for plan in plans]))
+
+    assert mean_work(range(360, 400)) < 0.75 * mean_work(range(40))
 
 
 @examples(40)

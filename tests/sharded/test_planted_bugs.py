@@ -1,6 +1,7 @@
 """The test of the exactness tests: bugs planted in SISA must show as a different digest."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,14 +24,15 @@ def start_one_slice_late(patch: pytest.MonkeyPatch) -> None:
 
     def late(old: Any, rows: Any, touched: Any, recipe: Any) -> Any:
         change = real(old, rows, touched, recipe)
-        return change._replace(first=min(change.first + 1, recipe.n_slices - 1))
+        first = min(change.job.first + 1, recipe.n_slices - 1)
+        return change._replace(job=replace(change.job, first=first))
 
     patch.setattr(_base, "change_rows", late)
 
 
 def ignore_a_lost_class(patch: pytest.MonkeyPatch) -> None:
     def careless(old: Any, rows: Any, touched: Any, recipe: Any) -> Any:
-        return _shards.Change(old, old.number, rows, int(touched.min()))
+        return _shards.Change(old, _shards.Job(old.number, rows, int(touched.min())))
 
     patch.setattr(_base, "change_rows", careless)
 
@@ -42,7 +44,7 @@ def keep_a_stale_state(patch: pytest.MonkeyPatch) -> None:
         replacement = real(self, shards, changes, *settings)
         for change in changes:
             if change.old is not None:
-                shard = replacement.ensemble.shards[change.number]
+                shard = replacement.ensemble.shards[change.job.number]
                 object.__setattr__(shard, "states", change.old.states)
         return replacement
 
