@@ -1,19 +1,38 @@
-"""What commands print to a terminal or a pipe: no trailing blanks, no truncated number."""
+"""What commands print to a terminal or a pipe: no trailing blanks, no truncated number.
+
+Names in files of others are shown too. They cannot steer the terminal.
+"""
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.measure import Measurement
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["PlainConsole", "factor_text", "make_table", "print_table", "size_text", "time_text"]
+__all__ = [
+    "PlainConsole",
+    "factor_text",
+    "hide_controls",
+    "make_table",
+    "print_table",
+    "size_text",
+    "time_text",
+]
 
 # Wider than any table of numbers.
 _UNBOUNDED = 10_000
+# All but tab and line feed; and what turns the direction of writing round.
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def hide_controls(text: str) -> str:
+    """Return a text in which nothing moves the cursor, clears the screen or reverses words."""
+    return _CONTROLS.sub("\ufffd", text)
 
 
 class PlainConsole(Console):
@@ -21,6 +40,13 @@ class PlainConsole(Console):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"highlight": False, **options})
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        """Render as `Console` does; control characters in texts are hidden."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=hide_controls(segment.text))
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print as `Console` does; strip what only fills up a line unless a terminal shows it."""

@@ -115,3 +115,23 @@ def test_features_that_were_chosen_to_hide_a_row_do_not_pass() -> None:
     cheat.release_salt_ = head.release_salt_
     model.head_ = cheat
     assert bound(model, without(held(X, y, None), [3])).verdict in {"skipped", "fail"}
+
+
+@pytest.mark.parametrize("cheat", ["claim", "weights"])
+def test_features_of_another_machine_excuse_nothing_else(cheat: str) -> None:
+    """Other last bits of the features do not explain what the features have no part in."""
+    X, y = people()
+    model, knows = head_of(X, y), head_of(X, y)
+    model.forget([3])
+    rows = without(held(X, y, None), [3])
+    claim: dict[str, Any] | None = None
+    model.head_.rows_.X[:] *= 1 + 1e-7
+    assert bound(model, rows).verdict in {"pass", "skipped"}
+    if cheat == "claim":
+        own = model.guarantee_
+        claim = {"kind": own.kind, "epsilon": own.epsilon / 9, "delta": own.delta}
+        claim |= {"accounting": {"spent": own.spent, "budget": own.budget}}
+    else:
+        for name in ("weights_", "model_", "release_salt_", "noise_"):
+            setattr(model.head_, name, getattr(knows.head_, name))
+    assert bound(model, rows, claim=claim).verdict == "fail"

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.table import Table
+from rich.text import Text
 from sklearn.tree import DecisionTreeClassifier
 from typer import BadParameter
 from typer.main import get_command
@@ -20,6 +21,7 @@ import letheon
 from letheon.cli import app
 from letheon.cli._command import whole_numbers
 from letheon.terminal import PlainConsole, factor_text, print_table, size_text, time_text
+from tests.state.forge import file_of
 
 SCRIPT = [sys.executable, "-c", "from letheon.cli import app; app()"]
 
@@ -136,6 +138,22 @@ def test_a_table_leaves_the_console_as_it_was() -> None:
 def test_a_terminal_gets_colours(capsys: pytest.CaptureFixture[str]) -> None:
     PlainConsole(force_terminal=True, color_system="standard").print("[red]no[/red]")
     assert "\x1b[31mno" in capsys.readouterr().out
+
+
+def test_names_in_a_file_do_not_steer_the_terminal(tmp_path: Path) -> None:
+    name = "\x1b[2J\x1b]0;title\x07\u202enwad"
+    about = {"dict": {"environment_": {"dict": {"numpy": name}}, "f": {"name": name}}}
+    path = file_of(tmp_path / "hostile", {"object": [f"sklearn.{name}", about]}, kind="model")
+    output = call("inspect", str(path)).output
+    assert "sklearn.\ufffd[2J" in output
+    assert not any(sign in output for sign in "\x1b\x07\u202e")
+
+
+def test_a_terminal_shows_colours_and_no_control_of_others() -> None:
+    file = io.StringIO()
+    console = PlainConsole(file=file, force_terminal=True, color_system="standard")
+    console.print(Text("a\x1b[2Jb\rc", "red"))
+    assert file.getvalue() == "\x1b[31ma\ufffd[2Jbc\x1b[0m\n"
 
 
 def test_plan_with_storage_fits_80_columns() -> None:

@@ -15,6 +15,7 @@ from sklearn.base import BaseEstimator
 from sklearn.cluster import Birch, KMeans
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.feature_extraction.text import HashingVectorizer
+from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression, Ridge, SGDClassifier
 from sklearn.model_selection import GridSearchCV, RandomizedSearchCV
 from sklearn.pipeline import make_pipeline
@@ -343,3 +344,17 @@ def test_references_are_checked() -> None:
 
     with pytest.raises(CorruptFileError, match="points nowhere"):
         state.decode(blob_of(Ref(0)))
+
+
+def test_what_is_written_can_be_read_from_a_deep_stack(tmp_path: Path) -> None:
+    model: Any = Ridge()
+    for _ in range(78):
+        model = FrozenEstimator(model)
+
+    def copy_at(depth: int) -> list[Any]:
+        if depth > 0:
+            return copy_at(depth - 1)
+        state.write_file(tmp_path / "deep", model)
+        return [state.decode(state.encode(model)), state.read_file(tmp_path / "deep")]
+
+    assert {state.digest(copy) for copy in copy_at(150)} == {state.digest(model)}

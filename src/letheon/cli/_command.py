@@ -221,7 +221,7 @@ class Answer:
             return
         for part in self.parts:
             if isinstance(part, str):
-                typer.echo(part)
+                _print_text(part)
             else:
                 part.print()
 
@@ -339,18 +339,25 @@ def print_warnings() -> Iterator[None]:
         yield
     for warning in caught:
         if issubclass(warning.category, errors.SearchWarning):
-            typer.echo(f"warning: {warning.message}", err=True)
+            _print_text(f"warning: {warning.message}", err=True)
         else:
             warnings.warn_explicit(
                 warning.message, warning.category, warning.filename, warning.lineno
             )
 
 
+def _print_text(text: str, *, err: bool = False) -> None:
+    """Print words that may quote files of others."""
+    from letheon.terminal import hide_controls
+
+    typer.echo(hide_controls(text), err=err)
+
+
 def _print_error(as_json: bool, kind: str, text: str) -> None:
     if as_json:
         typer.echo(json.dumps({"error": {"kind": kind, "text": text}}), err=True)
     else:
-        typer.echo(f"letheon: {text}", err=True)
+        _print_text(f"letheon: {text}", err=True)
 
 
 def refuse(message: str) -> NoReturn:

@@ -226,7 +226,10 @@ class TreeReader:
         self.depth += 1
         if self.depth > 3 * nodes.MAX_DEPTH:
             raise CorruptFileError("not canonical: the tree is nested too deeply")
-        node = layout.make(*[getattr(self, part)() for part in layout.parts])
+        values = []
+        for part in layout.parts:  # a comprehension would be one more frame for each node
+            values += [getattr(self, part)()]
+        node = layout.make(*values)
         self.depth -= 1
         return node
 
