@@ -107,8 +107,8 @@ class OneOf(Rule):
     expected: str = ""
 
     def accepts(self, value: Any) -> bool:
-        """Whether a value is one of the options."""
-        return isinstance(value, str | int | float) and value in self.options
+        """Whether a value is one of the options; True is not 1."""
+        return (isinstance(value, str) or is_number(value)) and value in self.options
 
     @property
     def text(self) -> str:

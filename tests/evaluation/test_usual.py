@@ -1,6 +1,7 @@
 """Usual ordinary models: tables with texts, and what is said when none can be trained."""
 
 import traceback
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.compose import make_column_transformer
 from sklearn.datasets import make_regression
+from sklearn.dummy import DummyClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
@@ -19,7 +21,8 @@ from sklearn.preprocessing import OneHotEncoder
 
 from letheon import DaREForestRegressor, SISAClassifier
 from letheon.evaluation import ORDINARY, choose_best, name_model
-from letheon.evaluation._baselines import usual_models
+from letheon.evaluation._baselines import best_ordinary, usual_models
+from letheon.evaluation._problem import Problem
 from letheon.exceptions import IdsTypeError
 from letheon.parallel import one_thread
 from letheon.select import Candidate, Tolerances, choose
@@ -170,3 +173,17 @@ def test_an_interval_of_r2_ends_at_1() -> None:
     for score in found.scores.values():
         assert score.high is not None
         assert score.value <= score.high <= 1.0
+
+
+@pytest.mark.parametrize("ids", [None, np.arange(440) // 2], ids=["single", "pairs"])
+def test_sorted_rows_with_a_rare_class_are_stratified(ids: Any) -> None:
+    rows = X[np.argsort(X[:, 0])]
+    labels = np.arange(440) // 147
+    labels[-2:] = 9
+    data = (rows, labels) if ids is None else (rows, labels, ids)
+    problem = Problem.of(LogisticRegression(), data, (rows, labels), None, 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ordinary = [DummyClassifier(), LogisticRegression(max_iter=1000)]
+        contender, how = best_ordinary(problem, ordinary, 0)
+    assert contender.name == "LogisticRegression", how

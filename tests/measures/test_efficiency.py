@@ -109,6 +109,11 @@ def test_bad_times_are_refused(bad: float) -> None:
         efficiency(1.0, bad)
 
 
+def test_the_error_says_what_times_are() -> None:
+    with pytest.raises(ValueError, match=r"naive_seconds must be finite and above 0, not \[0.0\]"):
+        efficiency([1.0, 0.0], 1.0)
+
+
 def test_bad_confidence_is_refused() -> None:
     with pytest.raises(ValueError, match="confidence"):
         efficiency(1.0, 1.0, confidence=95)

@@ -101,3 +101,9 @@ def test_what_has_no_mean_is_refused() -> None:
         geometric_mean("efficiency", [1.0, 0.0])
     with pytest.raises(ValueError, match="say better="):
         over_seeds("score", [1.0])
+
+
+@pytest.mark.parametrize("mean", [over_seeds, geometric_mean])
+def test_a_misspelt_option_is_refused(mean: Any) -> None:
+    with pytest.raises(TypeError, match="confidense"):
+        mean("score", [1.0, 2.0, 4.0], better="higher", confidense=0.99)

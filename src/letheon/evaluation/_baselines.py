@@ -452,7 +452,8 @@ _SPLITTERS: dict[tuple[bool, bool], Any] = {
 class CrossValidation:
     """The same folds for every model; all rows of a person are in one of them.
 
-    Rows are shuffled if there is a seed. Folds are stratified if every class can be in every fold.
+    Rows are shuffled if there is a seed. Folds are stratified if every class can be in every fold,
+    and always without a seed: rows may be sorted by class.
     """
 
     def __init__(self, problem: Problem, *, cv: int, seed: int | None) -> None:
@@ -460,13 +461,16 @@ class CrossValidation:
         self._problem = problem
         people, groups = np.unique(rows.ids, return_inverse=True)
         is_grouped = len(people) < len(groups)
-        is_stratified = not problem.is_regression and bool(
-            np.unique(rows.y, return_counts=True)[1].min() >= cv
+        is_stratified = not problem.is_regression and (
+            seed is None or bool(np.unique(rows.y, return_counts=True)[1].min() >= cv)
         )
         shuffled = {} if seed is None else {"shuffle": True, "random_state": seed}
         folds = _SPLITTERS[is_grouped, is_stratified](cv, **shuffled)
         blank = np.zeros(len(groups))
-        self._folds = list(folds.split(blank, rows.y, groups if is_grouped else None))
+        with warnings.catch_warnings():
+            # of classes with fewer rows than folds
+            warnings.simplefilter("ignore", UserWarning)
+            self._folds = list(folds.split(blank, rows.y, groups if is_grouped else None))
 
     def score(self, estimator: Any, *, with_ids: bool = False) -> float:
         """Return the mean of the metric over the folds."""

@@ -19,6 +19,10 @@ def finite(name: str, value: float) -> float:
     return number
 
 
+# Of the positive ones.
+_LEAST_NUMBER = math.ulp(0.0)
+
+
 def as_numbers(
     name: str, values: ArrayLike, shape: str, *, ndim: int = 1, least: float = -math.inf
 ) -> Floats:
@@ -29,6 +33,7 @@ def as_numbers(
     is_bad = ~(np.isfinite(numbers) & (numbers >= least))
     if is_bad.any():
         limit = "" if least == -math.inf else f" and at least {least:g}"
+        limit = " and above 0" if 0 < least <= _LEAST_NUMBER else limit
         raise ValueError(f"{name} must be finite{limit}, not {numbers[is_bad].tolist()[:5]}")
     return numbers
 
@@ -219,14 +224,17 @@ def make_measure(
     n: int,
     *,
     doubt: str = "",
-    **options: Unpack[Options],
+    better: Better | None = None,
+    unit: str | None = None,
+    basis: Basis = "measured",
+    confidence: float = 0.95,
+    note: str = "",
 ) -> Measure:
     """Return a measure; direction and unit are looked up where they are not given.
 
     The interval is widened to hold the value. `doubt` says why it is rough; without an interval it
     says nothing.
     """
-    better, unit = options.get("better"), options.get("unit")
     known_better, known_unit, _ = KNOWN_MEASURES.get(name, (better, "", _ANY))
     better = known_better if better is None else better
     if better is None:
@@ -240,10 +248,10 @@ def make_measure(
         high=None if high is None else float(max(high, value)),
         n=n,
         better=better,
-        basis=options.get("basis", "measured"),
-        confidence=options.get("confidence", 0.95),
+        basis=basis,
+        confidence=confidence,
         unit=known_unit if unit is None else unit,
-        note="; ".join(part for part in (options.get("note"), doubt) if part),
+        note="; ".join(part for part in (note, doubt) if part),
         is_rough=bool(doubt),
     )
 
