@@ -70,6 +70,7 @@ def test_each_explains_itself(name: str) -> None:
     assert "{" not in said
     assert "<bool>" not in said
     assert [one.name for one in command.params if one.name != "help" and one.help[-1] != "."] == []
+    assert [one.opts for one in command.params if len(one.opts) > 1] == []
 
 
 @pytest.mark.parametrize("name", OF_LEDGER)

@@ -55,6 +55,7 @@ def test_the_person_is_answered(story: Story) -> None:
     shown = done("request", "show", story.request, "--ledger", story.home)
     assert (shown["state"], shown["certificate"]) == ("purged", 1)
     assert {"received", "queued", "applied", "purged"} <= {one["kind"] for one in shown["timeline"]}
+    assert shown["timeline"][0].keys() == {"at", "kind", "details", "log_index"}
 
 
 def test_the_certificate_holds_by_number_and_by_file(story: Story) -> None:

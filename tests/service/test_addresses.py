@@ -219,6 +219,18 @@ def test_some_addresses_are_never_called(address: str) -> None:
             resolve(target, lambda host, port: [address])
 
 
+@pytest.mark.parametrize(
+    "address", ["2001:1::1", "2001:3::1", "2001:20::1", "2002:5db8:d822::1", "192.88.99.1"]
+)
+def test_relays_are_not_called_whatever_python_says_of_them(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kind in (ipaddress.IPv4Address, ipaddress.IPv6Address):
+        monkeypatch.setattr(kind, "is_global", True)
+    with pytest.raises(AddressRefusedError):
+        resolve(OUTSIDE, lambda host, port: [address])
+
+
 @pytest.mark.parametrize("address", INTERNAL)
 def test_private_addresses_need_the_operators_word(address: str) -> None:
     assert resolve(INSIDE, lambda host, port: [address]) == (address,)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import theilslopes
 
 from letheon import InfluenceClassifier
+from letheon.ledger.models.models import _known
 from letheon.monitor import Monitor, Tolerances
 from letheon.service.guarantees import forecast, slope
 from tests.ledger.databases import NOON
@@ -185,3 +187,20 @@ def test_a_model_that_nobody_watches_has_no_tolerances(shared_desk: Desk) -> Non
     found = shared_desk.client("approver").get("/api/v1/models/forest/history").json()
     assert (found["is_watched"], found["tolerances"], found["limits"]) == (False, [], [])
     assert [point["version"] for point in found["items"]] == [0]
+
+
+def test_what_another_thread_forgets_is_read_again(
+    watched: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Emptied(dict[str, Any]):
+        """What is remembered, emptied by somebody else after each look."""
+
+        def __contains__(self, key: object) -> bool:
+            is_there = super().__contains__(key)
+            self.clear()
+            return is_there
+
+    models = watched.ledger.models
+    claims = models.claims("watched")
+    monkeypatch.setattr("letheon.ledger.models.models._known", Emptied(_known))
+    assert models.claims("watched") == models.claims("watched") == claims

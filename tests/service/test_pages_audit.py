@@ -353,9 +353,10 @@ def test_what_is_no_code_is_told_apart_from_one_that_is_not_covered(desk: Desk, 
     assert "<script>alert" not in answer.text
 
 
-def test_receipts_are_checked_only_so_often(tmp_path: Path) -> None:
+@pytest.mark.parametrize("code", ["lethe-AAAAA", "", '{"x": 1}'])
+def test_receipts_are_checked_only_so_often(tmp_path: Path, code: str) -> None:
     settings = ServiceSettings(**(vars(QUICK) | {"rate_receipt": "2/minute"}))
     desk = make_desk(tmp_path, settings=settings)
-    found = [check(desk, "lethe-AAAAA").status_code for _ in range(3)]
+    found = [check(desk, code).status_code for _ in range(3)]
     desk.close()
     assert found == [422, 422, 429]

@@ -385,6 +385,11 @@ def test_a_mistyped_filter_is_refused(shared_desk: Desk, path: str, status: int)
     assert found.status_code == status, found.text
 
 
+def test_the_filters_that_there_are_are_named(shared_desk: Desk) -> None:
+    refused = shared_desk.client().get("/api/v1/summary?x=1").json()
+    assert refused["detail"] == "Known here: model, tenant."
+
+
 def test_scripts_and_styles_may_be_kept_and_pages_not(shared_desk: Desk) -> None:
     client = shared_desk.browser()
     asset = re.search(r'href="(/static/desk\.css\?[^"]+)"', client.get("/").text)

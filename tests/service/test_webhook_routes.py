@@ -47,6 +47,13 @@ def test_a_webhook_is_made_shown_and_removed(desk: Desk, receiver: Receiver) -> 
     assert client.get(place).status_code == client.delete(place).status_code == 404
 
 
+def test_without_the_key_of_its_secret_no_webhook_is_made(desk: Desk, receiver: Receiver) -> None:
+    (desk.ledger.folder / "keys" / "service.key").mkdir()
+    client = desk.client()
+    assert client.post(PATH, json=wanted(receiver)).status_code >= 400
+    assert client.get(PATH).json()["items"] == []
+
+
 def test_an_address_off_the_list_is_refused_with_advice(desk: Desk) -> None:
     body = {"url": "https://evil.example/?secret", "events": ["received"]}
     refused = desk.client().post(PATH, json=body)

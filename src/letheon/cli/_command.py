@@ -245,7 +245,9 @@ def document_options(function: Callable[..., Any]) -> Callable[..., Any]:
         info = typer.Option() if is_keyword else typer.Argument()
         if get_origin(annotation) is Annotated:
             annotation, info = annotation.__origin__, annotation.__metadata__[0]
-        if annotation is bool and not parameter.default and not info.param_decls:
+        # Typer takes the first name for a default until it has read the annotation.
+        has_name = bool(info.param_decls) or isinstance(info.default, str)
+        if annotation is bool and not parameter.default and not has_name:
             info.param_decls = (f"--{name.replace('_', '-')}",)
         if name in entries:
             metavar, _, default = entries[name][0].partition(", by default ")

@@ -288,7 +288,11 @@ def show_request(opened: "Ledger", request_id: RequestId, tenant: OfTenant = Non
         details = ", ".join(f"{name} {str(fact)[:24]}" for name, fact in facts.items())
         rows.append((f"{entry.at:%Y-%m-%d %H:%M:%S}", entry.kind, details))
     columns = ("when (UTC)", "what", "details")
-    document = vars(request) | {"timeline": entries}
+    timeline = [
+        {"at": entry.at, "kind": entry.kind, "details": entry.details, "log_index": entry.index}
+        for entry in entries
+    ]
+    document = vars(request) | {"timeline": timeline}
     return Answer(document, "\n".join(about), Listing(columns, rows, empty="", folds="details"))
 
 

@@ -44,9 +44,11 @@ _INTERNAL = _networks(
     "127.0.0.0/8 10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 100.64.0.0/10 ::1/128 fc00::/7"
 )
 # Metadata services of clouds, which give credentials away, in ranges that look harmless; and
-# relays and documentation ranges that `is_global` of older Pythons lets pass.
+# relays, assignments of protocols and documentation: which of them `is_global` lets pass depends on
+# the Python.
 _NEVER = _networks(
-    "100.100.100.200 168.63.129.16 192.0.0.0/24 192.88.99.0/24 fd00:ec2::254 fd20:ce::254 3fff::/20"
+    "100.100.100.200 168.63.129.16 192.0.0.0/24 192.88.99.0/24 fd00:ec2::254 fd20:ce::254 "
+    "2001::/23 2002::/16 3fff::/20"
 )
 
 

@@ -427,10 +427,13 @@ def _require_known_query(request: Request) -> None:
     if not request.query_params:
         return
     params = [one for each in _dependants(request.scope["route"]) for one in each.query_params]
-    names = {one.alias for one in params}
-    for kind in (one.field_info.annotation for one in params):
+    names: set[str] = set()
+    for one in params:
+        kind = one.field_info.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):  # it stands for its fields
-            names |= {one.alias or name for name, one in kind.model_fields.items()}
+            names |= {field.alias or name for name, field in kind.model_fields.items()}
+        else:
+            names.add(one.alias)
     if not request.query_params.keys() <= names:
         known = ", ".join(sorted(names)) or "none"
         raise Problem(422, "query", "there is no such parameter", f"Known here: {known}.")

@@ -53,6 +53,7 @@ _MOST_KNOWN = 256
 _LOOK_AGAIN = 5.0
 # By the address of a blob: what a model claims of its next removal, what a monitor tolerates.
 _known: dict[str, Any] = {}
+_UNREAD = object()
 
 # Without the facts: to parse them costs more than all the rest.
 _TIMES = ("published_at", "certified_at", "purged_at")
@@ -525,12 +526,13 @@ def _head_watch(core: Core, row: ModelRow, head: VersionRow) -> Watch | None:
 
 def _remember(address: str, read: Callable[[], _T]) -> _T:
     """Return what follows from a blob; the same bytes always say the same."""
-    if address in (known := _known):
-        value: _T = known[address]
+    known: Any = _known.get(address, _UNREAD)  # in one step: another thread may empty it
+    if known is not _UNREAD:
+        value: _T = known
         return value
-    if len(known) >= _MOST_KNOWN:
-        known.clear()
-    known[address] = value = read()
+    if len(_known) >= _MOST_KNOWN:
+        _known.clear()
+    _known[address] = value = read()
     return value
 
 

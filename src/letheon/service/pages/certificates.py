@@ -16,8 +16,8 @@ from letheon.service.forms import check_form, text_of
 from letheon.service.pages import _shared
 from letheon.service.routes import certificates as routes
 from letheon.service.routes import jobs
+from letheon.service.routes.evidence import count_check, verify_receipt
 from letheon.service.routes.evidence import show_residue as read_residue
-from letheon.service.routes.evidence import verify_receipt
 from letheon.service.routes.models import list_models
 from letheon.verifier import Refused
 
@@ -103,6 +103,7 @@ def show_receipt_form(request: Request) -> Response:
 @router.post("/receipt", dependencies=[Depends(public())])
 def check_receipt(request: Request, form: _shared.SentForm) -> Response:
     """Say whether a certificate covers the receipt; it is posted, so that no log has it."""
+    count_check(request)
     text = text_of(form, "code")
     if not text:
         return _receipt_page(request, error="Paste the code that you were given.", status=422)

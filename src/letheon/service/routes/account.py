@@ -20,7 +20,6 @@ from letheon.ledger.db.webhooks import (
 from letheon.sandbox import protection
 from letheon.service.addresses import LONGEST, AddressRefusedError, parse_hosts, parse_url
 from letheon.service.auth import (
-    Context,
     Principal,
     allows,
     context,
@@ -198,8 +197,9 @@ def make_webhook(who: HookManager, wanted: WebhookIn) -> WebhookMade:
         title = "messages cannot be sent to this address"
         raise Problem(422, "webhook-address", title, str(error)) from error
     tenant = who.tenant_filter(wanted.tenant)
+    key = read_service_key(who.ledger.folder)  # first: without it nothing is made
     hook = Webhooks(who.ledger).add(wanted.url, wanted.events, tenant=tenant, by=who.id)
-    return WebhookMade(**vars(hook), secret=_secret(desk, hook))
+    return WebhookMade(**vars(hook), secret=derive_secret(key, hook.id))
 
 
 @webhooks.get("/api/v1/webhooks/{webhook_id}", summary="Show a webhook")
@@ -224,7 +224,8 @@ def test_webhook(who: Caller, webhook_id: WebhookId) -> Answer:
     desk, hook = who.desk, show_webhook(who, webhook_id)
     now, key = desk.ledger.clock(), f"msg_{secrets.token_hex(16)}"
     body = write_body(key, "test", now, {})
-    headers = sign_headers(_secret(desk, hook), key, now, body)
+    secret = derive_secret(read_service_key(desk.ledger.folder), hook.id)
+    headers = sign_headers(secret, key, now, body)
     allowed = parse_hosts(desk.settings.webhook_hosts)
     return send(hook.url, body.encode(), headers, allowed=allowed)
 
@@ -241,10 +242,6 @@ def list_deliveries(
     with cursor_problems():
         deliveries = Webhooks(who.ledger).deliveries(hook.id, after=after, limit=limit + 1)
     return cut_page(deliveries, limit, key=lambda one: one.id)
-
-
-def _secret(desk: Context, hook: Webhook) -> str:
-    return derive_secret(read_service_key(desk.ledger.folder), hook.id)
 
 
 server = APIRouter()

@@ -153,7 +153,13 @@ def check_receipt(request: Request, body: CodeIn | ReceiptIn) -> ReceiptVerdict:
     A code lets the desk open the receipt for a moment; nothing of it is kept. Who does not want
     that opens the receipt alone (`letheon receipt open`) and sends what is in it.
     """
+    count_check(request)
     return verify_receipt(request, body.code if isinstance(body, CodeIn) else body.receipt)
+
+
+def count_check(request: Request) -> None:
+    """Count a question about receipts, whatever it holds; 429 if an address asks too often."""
+    auth.context(request).limiter.count("receipt", auth.address_of(request))
 
 
 def verify_receipt(request: Request, text: str) -> ReceiptVerdict:
@@ -162,11 +168,10 @@ def verify_receipt(request: Request, text: str) -> ReceiptVerdict:
     Raises
     ------
     Problem
-        The text is neither, or was mistyped: 422, code ``receipt-malformed``; or 429.
+        The text is neither, or was mistyped: 422, code ``receipt-malformed``.
     """
     desk, text = auth.context(request), text.strip()
     receipts = desk.ledger.certificates.receipts
-    desk.limiter.count("receipt", auth.address_of(request))
     try:
         receipt = _parse_receipt(text) if text[:1] == "{" else receipts.open(text)
     except Refused as error:
@@ -224,8 +229,8 @@ def _verdict(desk: auth.Context, coverage: Coverage) -> ReceiptVerdict:
 )
 def fetch_sealed_receipt(request: Request, body: SealedIn) -> SealedOut:
     """Return a sealed receipt, which only the holder of its private key can open."""
+    count_check(request)
     desk = auth.context(request)
-    desk.limiter.count("receipt", auth.address_of(request))
     sealed = desk.ledger.certificates.receipts.sealed(body.request, body.public_key)
     return SealedOut(sealed=None if sealed is None else base64.b64encode(sealed).decode())
 
