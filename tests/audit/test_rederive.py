@@ -159,6 +159,14 @@ def test_other_libraries_do_not_excuse_another_row() -> None:
     assert "more than the tolerance of its method at estimator_.coef_" in found.reason
 
 
+def test_another_format_of_letheon_is_no_other_library() -> None:
+    """Its name would be a place to write something."""
+    model, rows = forgotten("naive")
+    name = f"{model.environment_['letheon']}1"
+    model.environment_ = {**model.environment_, "letheon": name}
+    assert verdict(model, rows) == "fail"
+
+
 def test_the_certificate_settles_where_a_model_was_made() -> None:
     model, rows = forgotten("naive")
     model.environment_ = {**model.environment_, "numpy": "1.0"}

@@ -409,6 +409,22 @@ def test_no_call_waits_for_a_submission_that_waits_for_it(
     assert errors == []
 
 
+def test_people_are_claimed_in_one_order(
+    sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two who name the same people in another order never wait for each other."""
+    insert, seen = people._insert, []
+
+    def note(connection: Any, rows: Any) -> Any:
+        seen.append([(row["model_id"], row["tag"]) for row in rows])
+        return insert(connection, rows)
+
+    monkeypatch.setattr(people, "_insert", note)
+    sqlite_desk.submit(*range(8), verified=True)
+    assert len(seen[0]) == 8
+    assert all(rows == sorted(rows) for rows in seen)
+
+
 def test_threads_that_repeat_each_other_have_one_effect(desk: Desk) -> None:
     group = intake_group()
 

@@ -8,7 +8,7 @@ import pytest
 
 from letheon.exceptions import StaleWorkerError
 from letheon.ledger import Ledger, leases
-from letheon.ledger.leases import release, renew, take
+from letheon.ledger.leases import release, renew, require_fence, take
 from letheon.ledger.models.versions import find_model, head_of, raw_model
 from letheon.ledger.worker.apply import apply, open_batch, seal
 from letheon.ledger.worker.compute import Job, Product, compute
@@ -119,6 +119,27 @@ def test_a_dead_process_holds_nothing(ledger: Ledger) -> None:
     core.clock.now += core.settings.policy.lease_seconds  # type: ignore[attr-defined]
     assert take(core, 1, "/".join(other_space)) is not None
     assert take(core, 1, _alive(1)) is None, "a number means nothing in another namespace"
+
+
+def test_a_fence_is_held_until_the_commit(postgres_url: str, tmp_path: Path, clock: Clock) -> None:
+    """Nobody takes over between the look at the fence and what was done because of it."""
+    with make(tmp_path, clock=clock, database=postgres_url) as ledger:
+        core, taken = ledger._core, threading.Event()
+        lease = take(core, 1, _alive(1))
+        assert lease is not None
+        clock.now += core.settings.policy.lease_seconds
+
+        def take_over() -> None:
+            take(core, 1, _alive(2))
+            taken.set()
+
+        other = threading.Thread(target=take_over)
+        with core.database.transaction() as conn:
+            require_fence(conn, lease)
+            other.start()
+            assert not taken.wait(0.3)
+        other.join()
+        assert taken.is_set()
 
 
 def test_a_worker_that_was_overtaken_publishes_nothing(ledger: Ledger, clock: Clock) -> None:

@@ -14,6 +14,7 @@ from letheon.exceptions import LedgerError, OldDatabaseError
 from letheon.ledger import Ledger
 from letheon.ledger import core as faults
 from letheon.ledger.db.events import HIGH_WATER, Mark, read_mark, settle_mark, write_mark
+from letheon.ledger.purge import purge
 from letheon.ledger.worker import recover as _adopt
 from letheon.ledger.worker.recover import new_folder, sweep_registrations
 from tests.ledger.databases import die, in_processes
@@ -85,6 +86,37 @@ def test_a_round_with_an_older_copy_destroys_nothing(tmp_path: Path) -> None:
     with story.open() as ledger:
         assert errors(ledger) == []
         assert ledger.models.load("risk").n_rows_ == 58
+
+
+def test_a_copy_from_before_a_purge_is_refused_though_that_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that it names are destroyed already."""
+
+    class KilledError(BaseException):
+        pass
+
+    story, gather = Story(tmp_path / "home"), purge._gather
+
+    def copy_first(given: purge.Purge) -> Any:
+        copy_database(story.home, tmp_path / "old")
+        return gather(given)
+
+    def kill(name: str) -> None:
+        if name == "purge.blobs-half":
+            raise KilledError
+
+    with story.create() as ledger:
+        ledger.models.register(other_model(), X, Y, ids=IDS, name="risk")
+        ledger.requests.submit([person(1)], model="risk", verified=True)
+        monkeypatch.setattr(purge, "_gather", copy_first)
+        monkeypatch.setattr(faults, "hook", kill)
+        with pytest.raises(KilledError):
+            ledger.run_once(force=True)
+    monkeypatch.undo()
+    copy_database(tmp_path / "old", story.home)
+    with story.open() as ledger, pytest.raises(OldDatabaseError):
+        ledger.run_once()
 
 
 def test_every_older_copy_is_refused_and_can_be_read(story: Story) -> None:

@@ -16,7 +16,7 @@ from letheon.ledger.models.versions import ModelRow, find_model, head_of, read_j
 from letheon.ledger.tables import batches
 from letheon.ledger.worker import compute as _compute
 from letheon.ledger.worker.apply import BatchRow, apply, seal
-from letheon.ledger.worker.compute import ComputationFailed, Job, Product, compute
+from letheon.ledger.worker.compute import TIME_LIMIT, ComputationFailed, Job, Product, compute
 from letheon.ledger.worker.recover import new_folder, sweep_registrations
 from letheon.ledger.worker.worker import _apply, _give_up
 from tests.ledger.databases import NOON, Clock
@@ -81,6 +81,43 @@ def test_a_batch_that_was_given_up_is_not_published(ledger: Ledger) -> None:
         apply(ledger._core, lease, _model(ledger), batch, given_up)
     assert len(ledger.models.versions("risk")) == 1
     assert len(ledger._core.keys.ids("epoch")) == 1, "what was written is destroyed"
+
+
+def test_an_overtaken_worker_writes_nothing(
+    ledger: Ledger, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who took over may have purged people whom its rows still hold."""
+    lease, batch, _ = _sealed(ledger)
+
+    def overtaken(job: Job) -> Product:
+        clock.now += 3600
+        assert take(ledger._core, 1, _worker(2)) is not None
+        return compute(job)
+
+    written: list[Any] = []
+    for name in ("write_blobs", "write_atomically"):
+        note = lambda *given: written.append(given)  # noqa: E731
+        monkeypatch.setattr(f"letheon.ledger.worker.apply.{name}", note)
+    with pytest.raises(StaleWorkerError):
+        apply(ledger._core, lease, _model(ledger), batch, overtaken)
+    assert written == []
+
+
+def test_nobody_is_stuck_in_company(ledger: Ledger) -> None:
+    """What cannot be computed for many may be due to one of them."""
+    wanted = [
+        ledger.requests.submit([person(number)], model="risk", verified=True).id
+        for number in (3, 4)
+    ]
+    lease = take(ledger._core, 1, _worker(1))
+    assert lease is not None
+    for members, state in ((wanted, "retry_wait"), (wanted[:1], "stuck")):
+        if state == "stuck":
+            ledger.requests.retry(wanted[0])
+        batch = seal(ledger._core, lease, _model(ledger), "erase", members, "x")
+        _give_up(ledger._core, lease, _model(ledger), batch, TIME_LIMIT)
+        assert {ledger.requests.get(one).state for one in members} == {state}
+    assert ledger.requests.get(wanted[1]).state == "retry_wait"
 
 
 def test_a_batch_planned_before_a_hold_is_not_sealed(ledger: Ledger) -> None:

@@ -103,6 +103,25 @@ def test_attestation_has_the_same_bytes_after_a_kill(
     assert marked.ledger.certificates.purge_attestation(1) == first
 
 
+def test_purge_that_was_killed_while_it_began_goes_on(
+    marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class KilledError(BaseException):
+        pass
+
+    def kill(*_: Any) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(purge, "write_atomically", kill)
+        with pytest.raises(KilledError):
+            marked.erase(marked.ids[0])
+    assert len(marked.core.keys.ids("purge")) == 1
+    marked.run()
+    assert marked.states() == {"purged"}
+    assert marked.core.keys.ids("purge") == []
+
+
 def test_two_workers_purge_once(marked: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
     second: list[bool] = []
 

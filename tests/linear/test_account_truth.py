@@ -140,3 +140,15 @@ def test_gradients_whose_squares_underflow_are_not_certified_as_zero(method: Any
     model = method(l2=1e-154, sigma=1e-40, fit_intercept=False)
     with pytest.raises(AssumptionError, match=r"that the noise hides"):
         model.fit(X, y, ids=np.arange(51))
+
+
+def test_the_last_bits_of_parameters_are_counted_at_every_removal() -> None:
+    """A row of zeros moves no parameter: only rounding is left to count."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(40, 3)), np.arange(40) % 2
+    X[7] = 0.0
+    model = InfluenceClassifier(l2=1.0, reg="total", fit_intercept=False).fit(X, y)
+    before = model.account_
+    model.forget([7])
+    assert model.account_.spent > before.spent
+    assert model.account_.exact == before.exact

@@ -24,6 +24,7 @@ from letheon.linear._descent_theory import (
     balanced_regulariser,
     geometry,
     hidden_distance,
+    longest_noise,
     natural_radius,
     nominal_rows,
     published_scale,
@@ -274,6 +275,16 @@ def test_published_distances_exceed_their_bound_hardly_ever(p: int, many: int) -
         exceeded |= distance > plan.left
     assert exceeded.mean() <= delta / 2
     assert plan.left <= plan.sigma * gaussian_mu(1.0, delta / 2) / 2 * (1 + 1e-5)
+
+
+def test_noise_exceeds_its_bounds_with_half_of_delta_over_all_requests() -> None:
+    delta = 0.02
+    plan = PublishedPlan.of(replace(SHAPE, n_columns=3), 512, 30, 1.0, delta)
+    shares = [delta / (2 * (k + 1) * (k + 2)) for k in range(1000)]
+    assert sum(shares) <= delta / 2
+    for k, share in enumerate(shares):
+        least = longest_noise(plan.sigma, plan.geometry.n_entries, -log(share), SHAPE.radius)
+        assert plan.longest_noise(k) >= least * (1 - 1e-12)
 
 
 def test_given_noise_decides_the_steps_from_the_published_state() -> None:

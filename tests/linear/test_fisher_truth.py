@@ -200,7 +200,8 @@ def run(seed: int) -> tuple[int, int]:
 
 @pytest.mark.filterwarnings("ignore:An ill-conditioned matrix")
 def test_the_account_is_above_the_truth() -> None:
-    refused, checked = np.sum([run(seed) for seed in range(24)], axis=0)
+    # 328: a softmax whose curvature changes by the range of a row's scores, not by their size.
+    refused, checked = np.sum([run(seed) for seed in (*range(24), 328)], axis=0)
     assert checked > 15
     assert refused < 12
 

@@ -371,6 +371,18 @@ def test_nobody_approves_their_own(desk: Desk) -> None:
     assert _act(admin, filed["id"], "approve").status_code == 409
 
 
+def test_nobody_approves_what_they_verified(desk: Desk) -> None:
+    people = [person(number) for number in range(4)]
+    filed = _file(desk.client("operator"), 0, ids=people).json()
+    admin, helper = desk.client("admin"), desk.client(None)
+    made = admin.post("/api/v1/tokens", json={"name": "helper", "role": "approver"}).json()
+    helper.headers["Authorization"] = f"Bearer {made['token']}"
+    assert _act(admin, filed["id"], "verify").json()["state"] == "verified"
+    assert _act(admin, filed["id"], "approve").status_code == 409
+    assert _act(helper, filed["id"], "approve").status_code == 409, "of the same line"
+    assert _act(desk.client("approver"), filed["id"], "approve").json()["state"] == "queued"
+
+
 def test_an_action_on_many_needs_its_own_scope(desk: Desk) -> None:
     operator = desk.client("operator")
     ids = [_file(operator, number).json()["id"] for number in range(3)]

@@ -1,5 +1,6 @@
 """Files: valid safetensors, the same bytes every time, every change noticed, hostile manifests."""
 
+import hashlib
 import json
 import os
 import re
@@ -216,6 +217,24 @@ def test_hostile_manifests_are_refused(path: Path, tree: Any) -> None:
 def test_hostile_json_is_refused(path: Path, text: str) -> None:
     with pytest.raises(CorruptFileError):
         state.read_file(file_of(path, text))
+
+
+@pytest.mark.parametrize("gap", [0, 8])
+def test_bytes_beside_the_tensors_are_refused(path: Path, gap: int) -> None:
+    raw = file_of(path, {"list": [1]}).read_bytes()
+    begin = 8 + int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8:begin])
+    header["small"]["data_offsets"] = [gap, gap + 64]
+    digest = header["__metadata__"]["letheon"].partition('"sha256":"')[2][:64]
+    text = json.dumps(header, separators=(",", ":")).replace(digest, "0" * 64).encode()
+    forged = len(text).to_bytes(8, "little") + text + bytes(gap) + raw[begin:]
+    digest = hashlib.sha256(forged).hexdigest()
+    path.write_bytes(forged.replace(b"0" * 64, digest.encode(), 1))
+    if not gap:
+        assert state.read_file(path) == [1]
+        return
+    with pytest.raises(CorruptFileError, match="manifest is wrong about small"):
+        state.read_file(path)
 
 
 @pytest.mark.parametrize("tag", ["object", "coded"])

@@ -46,6 +46,12 @@ def test_rotations_and_revocation_divide_the_certificates() -> None:
     assert trust.statements == [maker.id_of(data) for data in statements()]
 
 
+def test_a_revocation_gives_no_key_more_certificates_than_it_had() -> None:
+    chain = maker.rotated(3)
+    chain.append(envelope(maker.revocation(ROOT, 5, chain), SECOND))
+    assert signs(Trust.from_pinned(PINNED, chain), ROOT) == [1, 2, 3]
+
+
 def test_a_later_key_may_speak_of_an_earlier_certificate() -> None:
     trust = Trust.from_pinned(PINNED, statements())
     assert trust.key(THIRD.keyid, 1, later=True) == THIRD.public
