@@ -57,9 +57,9 @@ def test_unknown_words_are_refused() -> None:
 
 def test_json_holds_every_result() -> None:
     report = AuditReport((result(), result("fail", reason=NASTY)), ledger="demo", key="ab" * 32)
-    found = json.loads(report.to_json())
-    assert (found["passed"], len(found["results"])) == (False, 2)
-    assert found["results"][1]["reason"] == NASTY
+    values = json.loads(report.to_json())
+    assert (values["passed"], len(values["results"])) == (False, 2)
+    assert values["results"][1]["reason"] == NASTY
 
 
 def test_the_table_shows_reasons_as_text() -> None:

@@ -12,7 +12,7 @@ from letheon.datasets import Requests
 from letheon.exceptions import EmptyModelError
 from letheon.ledger.models.monitoring import pack, policy_digest, unpack
 from letheon.monitor import Calibration, Limit, Monitor, Tolerances
-from letheon.monitor._reading import say_if_useless
+from letheon.monitor._reading import explain_no_saving
 from letheon.monitor._store import read_calibration
 from tests.monitor.drifters import QUICK, Keeper, exact, keeper, make_people
 
@@ -21,7 +21,7 @@ WORDS = "requests come uniformly"
 LOOSE = Tolerances(effectiveness=10.0, certifiability=1000.0)
 
 
-def watched(**settings: Any) -> Monitor:
+def get_watched(**settings: Any) -> Monitor:
     given: dict[str, Any] = {"calibration": QUICK, "retrain_with": PEOPLE.training}
     model = keeper(PEOPLE)
     return Monitor(model, PEOPLE.X_test, PEOPLE.y_test, random_state=0, **(given | settings))
@@ -45,7 +45,7 @@ def test_an_assumption_is_a_text() -> None:
 
 @pytest.mark.parametrize("tolerances", [LOOSE, Tolerances(effectiveness=1e-9)])
 def test_every_decision_quotes_the_assumption(tolerances: Tolerances) -> None:
-    monitor = watched(tolerances=tolerances)
+    monitor = get_watched(tolerances=tolerances)
     reading = monitor.forget([3])
     assert f"assumed: {WORDS}" in reading.reasons
     assert WORDS in str(reading)
@@ -53,8 +53,8 @@ def test_every_decision_quotes_the_assumption(tolerances: Tolerances) -> None:
 
 
 def test_a_decision_without_rehearsals_says_so() -> None:
-    reading = watched(calibration=None, tolerances=LOOSE).forget([3])
-    assert any("nothing was rehearsed" in reason for reason in reading.reasons)
+    reading = get_watched(calibration=None, tolerances=LOOSE).forget([3])
+    assert any("no rehearsals" in reason for reason in reading.reasons)
 
 
 def test_a_proved_decision_assumes_nothing() -> None:
@@ -63,7 +63,7 @@ def test_a_proved_decision_assumes_nothing() -> None:
 
 
 def test_the_assumption_travels_and_is_part_of_the_policy(tmp_path: Path) -> None:
-    monitor = watched(tolerances=LOOSE)
+    monitor = get_watched(tolerances=LOOSE)
     again = unpack(pack(monitor), keeper(PEOPLE), trusted=[Keeper])
     assert again.calibration == monitor.calibration
     monitor.save(tmp_path / "watched")
@@ -84,7 +84,7 @@ def test_a_monitor_of_an_earlier_version_says_that_no_reason_was_asked() -> None
 
 
 def test_a_monitor_that_always_retrains_says_that_it_saves_nothing() -> None:
-    monitor = watched(tolerances=Tolerances(effectiveness=1e-9, certifiability=None))
+    monitor = get_watched(tolerances=Tolerances(effectiveness=1e-9, certifiability=None))
     reading = monitor.forget([3])
     assert reading.retrained
     assert any("saves nothing" in reason for reason in reading.reasons)
@@ -92,7 +92,7 @@ def test_a_monitor_that_always_retrains_says_that_it_saves_nothing() -> None:
 
 
 def test_a_monitor_that_keeps_does_not() -> None:
-    monitor = watched(tolerances=LOOSE)
+    monitor = get_watched(tolerances=LOOSE)
     readings = [monitor.forget([who]) for who in range(3)]
     assert not any("saves nothing" in reason for r in readings for reason in r.reasons)
 
@@ -104,14 +104,14 @@ def test_a_monitor_that_keeps_does_not() -> None:
 def test_saving_is_counted_in_trainings(n_retrains: int, trainings: int, is_said: bool) -> None:
     retrained = [True] * 3 + [True] * n_retrains + [False] * (10 - n_retrains)
     room = {"effectiveness": Limit("share", 1.0, 1e-3, 0.1)}
-    assert ("saves nothing" in say_if_useless(retrained, room, trainings)) == is_said
-    assert say_if_useless(retrained[-9:], room, 2) == ""
+    assert ("saves nothing" in explain_no_saving(retrained, room, trainings)) == is_said
+    assert explain_no_saving(retrained[-9:], room, 2) == ""
 
 
 @pytest.mark.parametrize(("stretch", "is_said"), [(0.0, True), (1.0, True), (1.5, False)])
 def test_rehearsed_stretches_are_counted_too(stretch: float, is_said: bool) -> None:
     limits = {"effectiveness": Limit("share", 1.0, 1e-3, 0.1, stretch=stretch)}
-    assert ("saves nothing" in say_if_useless([], limits, 2)) == is_said
+    assert ("saves nothing" in explain_no_saving([], limits, 2)) == is_said
 
 
 def three_classes() -> tuple[Monitor, dict[int, list[int]]]:
@@ -136,12 +136,12 @@ def test_a_stream_that_uses_up_a_class_ends_before_anything_changes() -> None:
     monitor, of_class = three_classes()
     for who in of_class[2][:3]:
         monitor.forget([who])
-    before = monitor.model.digest(), len(monitor.history), str(monitor._stretch)
+    before = monitor.model.digest(), len(monitor.history), str(monitor._interval)
     with pytest.raises(
         EmptyModelError, match=r"last training rows of class 2.*Nothing was changed"
     ):
         monitor.forget([of_class[2][3], of_class[0][0]])
-    assert (monitor.model.digest(), len(monitor.history), str(monitor._stretch)) == before
+    assert (monitor.model.digest(), len(monitor.history), str(monitor._interval)) == before
     assert of_class[2][3] in monitor._rows.ids.to_list()  # type: ignore[union-attr]
     assert monitor.forget([of_class[0][0]]).request == 4
 
@@ -165,7 +165,7 @@ def test_only_a_rehearsed_kind_is_watched() -> None:
     every = Calibration(n_streams=8, n_requests=8, n_looks=4, horizon=0.2)
     keeps = []
     for calibration in (few, every):
-        monitor = watched(tolerances=tolerances, calibration=calibration)
+        monitor = get_watched(tolerances=tolerances, calibration=calibration)
         stream = Requests(kind="adaptive", n=10).stream(monitor.model, *PEOPLE.training, seed=3)
         keeps.append(sum(monitor.forget(ids).decision == "keep" for ids in stream))
     assert keeps[1] < keeps[0]
