@@ -10,7 +10,7 @@ import pytest
 
 from letheon.checks import parametrize_with_checks, yield_checks
 from letheon.checks._effect import make_lopsided_people
-from letheon.checks._people import CANARY, fit, fit_in_secret, make_people, refit
+from letheon.checks._people import CANARY, fit, fit_with_secret_noise, make_people, refit
 from letheon.checks._residue import _overheard, _shows
 from letheon.noise import Sealed
 from tests.checks import certified
@@ -118,7 +118,7 @@ def test_a_refit_repeats_the_noise_seed_and_not_the_seed() -> None:
 
 def test_secret_fits_ask_the_system() -> None:
     people = make_people(LazyRidge())
-    model = fit_in_secret(LazyRidge(noise_seed=7), people)
+    model = fit_with_secret_noise(LazyRidge(noise_seed=7), people)
     assert model.noise_seed is None
     assert model.guarantee_.kind == "certified"
 
@@ -168,10 +168,10 @@ def test_everything_said_meanwhile_is_heard() -> None:
 
 
 def test_a_seal_does_not_hide_a_value_from_the_checks() -> None:
-    from letheon.checks._walk import leaves
+    from letheon.checks._walk import iter_leaves
 
     sealed = Sealed(np.array([0.5, 2.0]))
-    (leaf,) = leaves([sealed])
+    (leaf,) = iter_leaves([sealed])
     assert leaf.path == "list[0][sealed]"
     assert leaf.put is not None
     leaf.put(np.array([1.0, 1.0]))

@@ -17,7 +17,7 @@ PEOPLE = make_people(n_people=30, n_test=20)
 LOOSE = Tolerances(effectiveness=10.0, certifiability=1000.0)
 
 
-def get_watched(**settings: Any) -> Monitor:
+def watched(**settings: Any) -> Monitor:
     given: dict[str, Any] = {"tolerances": LOOSE, "calibration": QUICK, **settings}
     return Monitor(
         keeper(PEOPLE),
@@ -49,7 +49,7 @@ def without_times(monitor: Monitor) -> Any:
 
 
 def test_it_is_the_same_as_a_retrain_of_its_own() -> None:
-    ours, theirs = get_watched(), get_watched()
+    ours, theirs = watched(), watched()
     for monitor in (ours, theirs):
         monitor.forget([1, 2])
     ours.retrain()
@@ -63,7 +63,7 @@ def test_it_is_the_same_as_a_retrain_of_its_own() -> None:
 
 
 def test_people_may_leave_with_the_retrain() -> None:
-    monitor = get_watched()
+    monitor = watched()
     monitor.forget([1])
     reading = monitor.adopt(fresh([1, 2, 3]), [2, 3, 2], seconds=2.0)
     assert reading is not None
@@ -79,14 +79,14 @@ def test_people_may_leave_with_the_retrain() -> None:
 
 
 def test_the_limits_do_not_learn_from_people_who_were_never_forgotten() -> None:
-    monitor = get_watched(calibration=replace(QUICK, refresh=False))
+    monitor = watched(calibration=replace(QUICK, refresh=False))
     limits = dict(monitor.limits)
     monitor.adopt(fresh([2, 3]), [2, 3])
     assert monitor.limits == limits
 
 
 def test_without_a_time_the_last_one_counts_by_rows() -> None:
-    monitor = get_watched()
+    monitor = watched()
     monitor._interval.retrain_seconds, n_before = 6.0, len(PEOPLE.ids)
     monitor.adopt(fresh(range(5, 15)), range(5, 15))
     n_after = int((~np.isin(PEOPLE.ids, range(5, 15))).sum())
@@ -94,7 +94,7 @@ def test_without_a_time_the_last_one_counts_by_rows() -> None:
 
 
 def test_it_goes_on_from_there() -> None:
-    monitor = get_watched()
+    monitor = watched()
     monitor.adopt(fresh([2]), [2])
     reading = monitor.forget([3])
     assert (reading.request, reading.since_retrain) == (2, 1)
@@ -105,7 +105,7 @@ def test_it_goes_on_from_there() -> None:
     ("gone", "named"), [([2], []), ([], [2]), ([2, 3], [2]), ([3], [2])], ids=str
 )
 def test_a_model_of_other_people_is_refused(gone: list[int], named: list[int]) -> None:
-    monitor = get_watched()
+    monitor = watched()
     before, model = make_record(monitor), monitor.model
     with pytest.raises(ValueError, match="not the ids of the model"):
         monitor.adopt(fresh(gone), named)
@@ -115,7 +115,7 @@ def test_a_model_of_other_people_is_refused(gone: list[int], named: list[int]) -
 
 def test_people_whom_nobody_knows_are_refused() -> None:
     with pytest.raises(UnknownIdError):
-        get_watched().adopt(fresh([2]), [2, 99])
+        watched().adopt(fresh([2]), [2, 99])
 
 
 def test_an_exact_model_needs_no_rows_here() -> None:
@@ -131,7 +131,7 @@ def test_an_exact_model_needs_no_rows_here() -> None:
 
 
 def test_before_any_request_there_is_no_reading() -> None:
-    monitor = get_watched()
+    monitor = watched()
     assert monitor.adopt(fresh([])) is None
     assert monitor.n_retrains == 1
 
@@ -144,7 +144,7 @@ def test_a_metric_that_fails_does_not_keep_the_new_model_out() -> None:
             raise ZeroDivisionError
         return share_right(y_true, y_pred)
 
-    monitor = get_watched(metric=fragile)
+    monitor = watched(metric=fragile)
     monitor.forget([1])
     fails[0] = True
     with pytest.warns(GuaranteeWarning, match="could not be recalibrated"):
@@ -159,7 +159,7 @@ def test_a_metric_that_fails_does_not_keep_the_new_model_out() -> None:
 def test_what_a_lazy_model_leaves_for_later_is_part_of_its_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monitor = get_watched()
+    monitor = watched()
     done: list[Any] = []
     monkeypatch.setattr(monitor.model, "_finish", lambda: done.append(monitor.model))
     monitor.forget([3])
@@ -168,7 +168,7 @@ def test_what_a_lazy_model_leaves_for_later_is_part_of_its_time(
 
 def test_a_request_is_timed_to_the_first_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the receipt says: it says 0 seconds here, and the request takes 1 and 5 more."""
-    monitor, seconds, left = get_watched(), 0.0, 0.0
+    monitor, seconds, left = watched(), 0.0, 0.0
     forget, predict = monitor.model.forget, monitor.model.predict
 
     def put_off(ids: Any) -> Any:
@@ -188,7 +188,7 @@ def test_a_request_is_timed_to_the_first_answer(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_receipt_of_the_model_is_at_hand() -> None:
-    monitor = get_watched()
+    monitor = watched()
     assert monitor.receipt is None
     reading = monitor.forget([3])
     assert monitor.receipt is not None

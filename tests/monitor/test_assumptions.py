@@ -21,7 +21,7 @@ WORDS = "requests come uniformly"
 LOOSE = Tolerances(effectiveness=10.0, certifiability=1000.0)
 
 
-def get_watched(**settings: Any) -> Monitor:
+def watched(**settings: Any) -> Monitor:
     given: dict[str, Any] = {"calibration": QUICK, "retrain_with": PEOPLE.training}
     model = keeper(PEOPLE)
     return Monitor(model, PEOPLE.X_test, PEOPLE.y_test, random_state=0, **(given | settings))
@@ -29,7 +29,7 @@ def get_watched(**settings: Any) -> Monitor:
 
 @pytest.mark.parametrize("words", ["", "  "])
 def test_a_kind_is_left_out_for_a_reason_only(words: str) -> None:
-    with pytest.raises(ValueError, match=r"leaves out class, adaptive, worst.*assume="):
+    with pytest.raises(ValueError, match=r"omits class, adaptive, worst.*assume="):
         Calibration(kinds=("uniform",), assume=words)
 
 
@@ -39,13 +39,13 @@ def test_all_kinds_need_no_reason() -> None:
 
 
 def test_an_assumption_is_a_text() -> None:
-    with pytest.raises(TypeError, match="assume must be a text"):
+    with pytest.raises(TypeError, match="assume must be a str"):
         Calibration(assume=True)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("tolerances", [LOOSE, Tolerances(effectiveness=1e-9)])
 def test_every_decision_quotes_the_assumption(tolerances: Tolerances) -> None:
-    monitor = get_watched(tolerances=tolerances)
+    monitor = watched(tolerances=tolerances)
     reading = monitor.forget([3])
     assert f"assumed: {WORDS}" in reading.reasons
     assert WORDS in str(reading)
@@ -53,7 +53,7 @@ def test_every_decision_quotes_the_assumption(tolerances: Tolerances) -> None:
 
 
 def test_a_decision_without_rehearsals_says_so() -> None:
-    reading = get_watched(calibration=None, tolerances=LOOSE).forget([3])
+    reading = watched(calibration=None, tolerances=LOOSE).forget([3])
     assert any("no rehearsals" in reason for reason in reading.reasons)
 
 
@@ -63,7 +63,7 @@ def test_a_proved_decision_assumes_nothing() -> None:
 
 
 def test_the_assumption_travels_and_is_part_of_the_policy(tmp_path: Path) -> None:
-    monitor = get_watched(tolerances=LOOSE)
+    monitor = watched(tolerances=LOOSE)
     again = unpack(pack(monitor), keeper(PEOPLE), trusted=[Keeper])
     assert again.calibration == monitor.calibration
     monitor.save(tmp_path / "watched")
@@ -79,12 +79,12 @@ def test_a_monitor_of_an_earlier_version_says_that_no_reason_was_asked() -> None
     del saved["assume"]
     calibration = read_calibration(saved)
     assert calibration is not None
-    assert "uniform (saved before a reason was asked for)" in calibration.assume
+    assert "uniform (saved before a reason was required)" in calibration.assume
     assert read_calibration(None) is None
 
 
 def test_a_monitor_that_always_retrains_says_that_it_saves_nothing() -> None:
-    monitor = get_watched(tolerances=Tolerances(effectiveness=1e-9, certifiability=None))
+    monitor = watched(tolerances=Tolerances(effectiveness=1e-9, certifiability=None))
     reading = monitor.forget([3])
     assert reading.retrained
     assert any("saves nothing" in reason for reason in reading.reasons)
@@ -92,7 +92,7 @@ def test_a_monitor_that_always_retrains_says_that_it_saves_nothing() -> None:
 
 
 def test_a_monitor_that_keeps_does_not() -> None:
-    monitor = get_watched(tolerances=LOOSE)
+    monitor = watched(tolerances=LOOSE)
     readings = [monitor.forget([who]) for who in range(3)]
     assert not any("saves nothing" in reason for r in readings for reason in r.reasons)
 
@@ -165,7 +165,7 @@ def test_only_a_rehearsed_kind_is_watched() -> None:
     every = Calibration(n_streams=8, n_requests=8, n_looks=4, horizon=0.2)
     keeps = []
     for calibration in (few, every):
-        monitor = get_watched(tolerances=tolerances, calibration=calibration)
+        monitor = watched(tolerances=tolerances, calibration=calibration)
         stream = Requests(kind="adaptive", n=10).stream(monitor.model, *PEOPLE.training, seed=3)
         keeps.append(sum(monitor.forget(ids).decision == "keep" for ids in stream))
     assert keeps[1] < keeps[0]

@@ -23,7 +23,7 @@ from letheon.audit._bundle import LEVELS, AuditReport, Bundle, LevelResult, key_
 from letheon.audit._levels import Canaries, check_canaries, check_requests, check_residue
 from letheon.audit._rederive import CannotRederiveError, check_rederivation, compare, rederive
 from letheon.checks import (
-    AttackResult,
+    ClaimAttackResult,
     attack_account,
     attack_fold,
     attack_lattice,
@@ -33,11 +33,11 @@ from letheon.checks import (
 __all__ = [
     "BOUNDS",
     "LEVELS",
-    "AttackResult",
     "AuditReport",
     "Bundle",
     "Canaries",
     "CannotRederiveError",
+    "ClaimAttackResult",
     "LevelResult",
     "attack_account",
     "attack_fold",

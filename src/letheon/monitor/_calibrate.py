@@ -328,7 +328,7 @@ def fit_limits(
     }
 
 
-def make_first_limits(
+def make_limits(
     calibration: Calibration | None,
     start: RehearsalStart,
     tolerances: Mapping[str, float],

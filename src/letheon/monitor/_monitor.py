@@ -14,26 +14,12 @@ from letheon import state
 from letheon.data import Rows, as_ids
 from letheon.evaluation import require_function
 from letheon.exceptions import CheckpointError, GuaranteeWarning, warn_caller
-from letheon.monitor import _calibrate, _panel, _reading
+from letheon.monitor import _calibrate, _panel, _reading, _store
 from letheon.monitor._calibrate import Calibration, RehearsalStart, measure_truth
 from letheon.monitor._limits import Limit, RetrainInterval, Tally, compute_scores
-from letheon.monitor._panel import (
-    Judge,
-    Panel,
-    choose_judge,
-    find_positions,
-    read_guarantee,
-    train_fresh,
-)
+from letheon.monitor._panel import Judge, Panel, choose_judge, find_positions, read_guarantee
 from letheon.monitor._reading import DecisionInputs, History, Reading, Tolerances
-from letheon.monitor._store import (
-    Folder,
-    destroy_model_files,
-    make_record,
-    new_folder,
-    restore,
-    warn_about_files,
-)
+from letheon.monitor._store import Folder, make_record, new_folder, restore
 from letheon.receipt import Receipt
 from letheon.seeds import seed_from
 
@@ -253,7 +239,7 @@ class Monitor:
                     "this monitor has no training rows for a retrain; pass them to Monitor: "
                     "retrain_with=(X, y, ids)"
                 )
-            model, seconds = train_fresh(old, self._rows)
+            model, seconds = _panel.train_fresh(old, self._rows)
             truth = measure_truth(self._panel, old, model, self._forgotten)
             panel = self._panel.with_outputs_of(model)
         except BaseException:
@@ -265,7 +251,7 @@ class Monitor:
             self._recalibrate(n_people)
         finally:
             self._commit()
-            warn_about_files(destroy_model_files(old))
+            _store.warn_about_files(_store.destroy_model_files(old))
         return self.history[-1] if len(self.history) else None
 
     def adopt(self, model: Any, ids: Any = (), *, seconds: float | None = None) -> Reading | None:
@@ -352,7 +338,7 @@ class Monitor:
             raise ValueError("this monitor has no folder; pass one: save(folder)")
         self._commit()
         if old is not None and old is not self._folder:
-            warn_about_files(old.destroy())
+            _store.warn_about_files(old.destroy())
 
     @classmethod
     def load(
@@ -450,15 +436,15 @@ class Monitor:
         self.limits = {}
         if self._rows is None:
             return
-        shadow, self._interval.retrain_seconds = train_fresh(self.model, self._rows, in_memory=True)
+        shadow, self._interval.retrain_seconds = _panel.train_fresh(
+            self.model, self._rows, in_memory=True
+        )
         if self._is_exact:
             return
         watched = self.tolerances.get_watched()
         _calibrate.warn_of_noise(self._panel, self.model, shadow, watched)
         start = RehearsalStart(shadow, self._panel.with_outputs_of(shadow), self._rows)
-        self.limits = _calibrate.make_first_limits(
-            self.calibration, start, watched, seed=self._seed
-        )
+        self.limits = _calibrate.make_limits(self.calibration, start, watched, seed=self._seed)
 
     def _add_reading(self, n_people: int, seconds: float) -> None:
         """Add the reading of a request that was just applied; if that fails, a retrain is due."""
@@ -489,24 +475,21 @@ class Monitor:
         proxies = self._estimate_proxies(reading.guarantee, seconds)
         reading = replace(reading, proxies=proxies, residual=residual)
         recent = [*self.history[-_RECENT + 1 :], reading]
-        held, horizon = max(self._interval.people_then, 1), None
+        people_then, horizon = max(self._interval.people_then, 1), None
         if self.calibration is not None and not self._is_exact:
-            horizon = self.calibration.n_removed(held) / held
-        seen = DecisionInputs(
+            horizon = self.calibration.n_removed(people_then) / people_then
+        inputs = DecisionInputs(
             reading,
-            share=self._interval.n_people / held,
+            share=self._interval.n_people / people_then,
             horizon=horizon,
             was_guaranteed=self._interval.guaranteed,
             speed_ups=tuple(r.proxies["efficiency"] for r in recent if "efficiency" in r.proxies),
             is_judged=all(map(math.isfinite, (now, then, movement))),
         )
-        decision, reasons = _reading.make_decision(seen, self.tolerances)
+        decision, reasons = _reading.make_decision(inputs, self.tolerances)
         if decision == "keep" and reading.guarantee != "exact":
-            reasons = (
-                reasons[0],
-                *_reading.note_proof_gap(self.limits, self.calibration),
-                *reasons[1:],
-            )
+            notes = _reading.note_proof_gap(self.limits, self.calibration)
+            reasons = (reasons[0], *notes, *reasons[1:])
         done = [r.retrained for r in self.history]
         reasons = (*reasons, *self._list_remarks(*done, decision == "retrain"))
         return replace(reading, decision=decision, reasons=reasons)
@@ -610,4 +593,4 @@ class Monitor:
             raise
         except OSError as error:
             raise CheckpointError(f"cannot write to {self._folder.path}: {error}") from error
-        warn_about_files(resisting)
+        _store.warn_about_files(resisting)

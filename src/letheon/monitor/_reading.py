@@ -243,12 +243,14 @@ class DecisionInputs(NamedTuple):
     """Whether the performance is a finite number."""
 
 
-def make_decision(seen: DecisionInputs, tolerances: Tolerances) -> tuple[Decision, tuple[str, ...]]:
+def make_decision(
+    inputs: DecisionInputs, tolerances: Tolerances
+) -> tuple[Decision, tuple[str, ...]]:
     """Return the decision and its reasons."""
-    breaches = [*_breaches_of_proxies(seen, tolerances), *_breaches_of_facts(seen, tolerances)]
+    breaches = [*_breaches_of_proxies(inputs, tolerances), *_breaches_of_facts(inputs, tolerances)]
     notes = []
     # One slow removal alone is not conclusive.
-    usual = median(seen.speed_ups) if seen.speed_ups else math.inf
+    usual = median(inputs.speed_ups) if inputs.speed_ups else math.inf
     if tolerances.efficiency is not None and usual < tolerances.efficiency:
         notes.append(f"removals are only {usual:.3g} times faster than a retrain; check the method")
     if breaches:
@@ -256,29 +258,29 @@ def make_decision(seen: DecisionInputs, tolerances: Tolerances) -> tuple[Decisio
     return "keep", ("within all tolerances", *notes)
 
 
-def _breaches_of_proxies(seen: DecisionInputs, tolerances: Tolerances) -> Iterator[str]:
-    is_exact, proxies = seen.reading.guarantee == "exact", seen.reading.proxies
-    if not is_exact and not seen.is_judged:
+def _breaches_of_proxies(inputs: DecisionInputs, tolerances: Tolerances) -> Iterator[str]:
+    is_exact, proxies = inputs.reading.guarantee == "exact", inputs.reading.proxies
+    if not is_exact and not inputs.is_judged:
         yield "predictions or metric are not finite: the model cannot be judged"
         return
     for name, most in tolerances.get_watched().items():
         if not is_exact and proxies[name] > most:
             yield f"{name} may be up to {proxies[name]:.3g}, tolerance {most:.3g}"
-    if seen.horizon is not None and seen.share >= seen.horizon:
+    if inputs.horizon is not None and inputs.share >= inputs.horizon:
         yield (
-            f"{seen.share:.1%} of the people were removed since the last retrain, the largest "
+            f"{inputs.share:.1%} of the people were removed since the last retrain, the largest "
             "rehearsed share"
         )
 
 
-def _breaches_of_facts(seen: DecisionInputs, tolerances: Tolerances) -> Iterator[str]:
-    reading = seen.reading
+def _breaches_of_facts(inputs: DecisionInputs, tolerances: Tolerances) -> Iterator[str]:
+    reading = inputs.reading
     if reading.spent is not None and reading.budget is not None:
         limit = tolerances.budget * reading.budget
         if reading.spent > limit:
             yield f"{reading.spent:.3g} of a budget of {limit:.3g} is spent"
-    if seen.was_guaranteed != "empirical" and reading.guarantee == "empirical":
-        yield f"the guarantee was {seen.was_guaranteed} and is empirical now"
+    if inputs.was_guaranteed != "empirical" and reading.guarantee == "empirical":
+        yield f"the guarantee was {inputs.was_guaranteed} and is empirical now"
     residual, most = reading.residual, tolerances.residual
     if residual is not None and most is not None and residual > most:
         yield f"the gradient per row is {residual:.3g}, tolerance {most:.3g}"
