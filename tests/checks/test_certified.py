@@ -11,7 +11,7 @@ import pytest
 from letheon.checks import parametrize_with_checks, yield_checks
 from letheon.checks._effect import make_lopsided_people
 from letheon.checks._people import CANARY, fit, fit_with_secret_noise, make_people, refit
-from letheon.checks._residue import _overheard, _shows
+from letheon.checks._residue import _capture_output, _contains_secret
 from letheon.noise import Sealed
 from tests.checks import certified
 from tests.checks.approximate import NewtonRidge
@@ -150,7 +150,7 @@ SHOWN = [
 
 @pytest.mark.parametrize(("text", "shown"), SHOWN)
 def test_a_number_is_recognised_by_seven_digits(text: str, shown: bool) -> None:
-    assert _shows(text, np.array([0.12345678, 4.0])) is shown
+    assert _contains_secret(text, np.array([0.12345678, 4.0])) is shown
 
 
 def test_everything_said_meanwhile_is_heard() -> None:
@@ -158,7 +158,7 @@ def test_everything_said_meanwhile_is_heard() -> None:
     quiet.setLevel(logging.ERROR)
     quiet.propagate = False
     factory = logging.getLogRecordFactory()  # other libraries set their own
-    with _overheard(LazyRidge()) as heard:
+    with _capture_output(LazyRidge()) as heard:
         quiet.debug("told %d", 17)
         print("said")  # noqa: T201
     assert heard["a log record"] == "told 17 (17,)"

@@ -131,8 +131,10 @@ def _measure_effect(estimator: Any, people: People, leaving: list[str]) -> _Effe
     rest, seeds = people.without(leaving), range(1)
     # One seed suffices if outputs do not depend on it, or if the method is exact.
     if not estimator.facts.exact:
-        pair = (_get_numbers(fit(estimator, people, seed=seed), people.X) for seed in (0, 1))
-        seeds = range(1) if np.array_equal(*pair) else _AVERAGED_SEEDS
+        first, second = (
+            _get_numbers(fit(estimator, people, seed=seed), people.X) for seed in (0, 1)
+        )
+        seeds = range(1) if np.array_equal(first, second) else _AVERAGED_SEEDS
     before, after, retrained = [], [], []
     for seed in seeds:
         model = fit(estimator, people, seed=seed)
