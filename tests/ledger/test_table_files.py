@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from letheon.ledger.models.table_files import Columns
+from letheon.ledger.models.table_files import TableColumns
 from letheon.ledger.models.table_files import read_table_file as read_rows
 
-TEXT = Columns(target="kind", ids="who", has_text_ids=True, is_table=False)
+TEXT = TableColumns(target="kind", ids="who", has_text_ids=True, is_table=False)
 NUMBERS = TEXT._replace(has_text_ids=False)
 
 
