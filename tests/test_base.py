@@ -65,13 +65,13 @@ class Total(ForgetMixin, BaseEstimator):
     def n_rows_(self) -> int:
         return len(self.rows_)
 
-    def _held_ids(self) -> Ids:
+    def _get_ids(self) -> Ids:
         return self.rows_.ids
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         return Guarantee(kind="exact", reference="a sum is a sum", residual_state=("nothing",))
 
-    def _locate(self, wanted: Ids) -> Removal:
+    def _locate_rows(self, wanted: Ids) -> Removal:
         return locate_in(self.rows_, wanted)
 
     def _prepare(self, removal: Removal) -> Any:
@@ -313,8 +313,8 @@ def test_learn_is_a_commit_too() -> None:
 
 def test_a_family_may_add_to_the_environment() -> None:
     class Dependent(Total):
-        def _environment(self) -> dict[str, str]:
-            return super()._environment() | {"oracle": "7"}
+        def _describe_environment(self) -> dict[str, str]:
+            return super()._describe_environment() | {"oracle": "7"}
 
     model = total(Dependent)
     environment = vars(model)["environment_"]

@@ -200,7 +200,7 @@ class ForgetMixin:
     def _forget(self, wanted: Ids, prepare: Callable[[Removal], Any]) -> tuple[Removal, Outcome]:
         if len(wanted) == 0:
             return Removal(0, 0, None), Outcome(work=0.0)
-        removal = self._locate(wanted)
+        removal = self._locate_rows(wanted)
         if removal.n_rows == self.n_rows_:
             kept = ", its files and its checkpoint directory"
             kept = kept if _has_directory(self) else " and its files"
@@ -225,13 +225,13 @@ class ForgetMixin:
     def ids_(self) -> NDArray[Any]:
         """Ids of the people still held, each once, sorted."""
         require_fitted(self)
-        return np.sort(self._held_ids().distinct().to_array())
+        return np.sort(self._get_ids().distinct().to_array())
 
     @property
     def guarantee_(self) -> Guarantee:
         """What is claimed about the model as it is now."""
         require_fitted(self)
-        claim = self._claim()
+        claim = self._make_guarantee()
         return claim.with_tuning(self.tuning_) if "tuning_" in vars(self) else claim
 
     @property
@@ -252,9 +252,9 @@ class ForgetMixin:
 
     def _remember_settings(self) -> dict[str, Any]:
         """Return the attributes that tie a fitted model to its settings and libraries."""
-        return {"environment_": self._environment(), "parameters_": self._parameters()}
+        return {"environment_": self._describe_environment(), "parameters_": self._parameters()}
 
-    def _environment(self) -> dict[str, str]:
+    def _describe_environment(self) -> dict[str, str]:
         """Return what affects results besides data, settings and seed; a family may add to it."""
         return state.environment()
 
@@ -297,7 +297,7 @@ class ForgetMixin:
         """Destroy what the model keeps outside its object; return warnings."""
         return []
 
-    def _finish(self) -> None:
+    def _finish_pending(self) -> None:
         """Do now what requests left for later, if anything; changes no answer and no digest.
 
         Whoever times a request calls it before the clock stops. A lazy method that does not do
@@ -309,15 +309,15 @@ class ForgetMixin:
         """Number of rows still held."""
         raise NotImplementedError(f"{type(self).__name__} must say how many rows it holds")
 
-    def _held_ids(self) -> Ids:
+    def _get_ids(self) -> Ids:
         """Return the ids of all rows held."""
         raise NotImplementedError(f"{type(self).__name__} must return the ids it holds")
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         """Return what the method claims about the model as it is now."""
         raise NotImplementedError(f"{type(self).__name__} must state its guarantee")
 
-    def _locate(self, wanted: Ids) -> Removal:
+    def _locate_rows(self, wanted: Ids) -> Removal:
         """Find the rows of these people; raise `UnknownIdError` for people not held."""
         raise NotImplementedError(f"{type(self).__name__} must find the rows of people")
 

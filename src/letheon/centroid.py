@@ -124,17 +124,17 @@ class NearestCentroid(KeywordScoreMixin, ClassifierMixin, ForgetMixin, BaseEstim
         # One call, so that a concurrent predict never sees half of it. Nothing is random.
         vars(self).update(rows_=rows, classes_=classes, centroids_=centroids, seed_=0, **more)
 
-    def _held_ids(self) -> Ids:
+    def _get_ids(self) -> Ids:
         return self.rows_.ids
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         return Guarantee(
             kind="exact",
             reference="the mean of a class is a function of its own rows",
             assumptions=("same-libraries-and-cpu-kernel",),
         )
 
-    def _locate(self, wanted: Ids) -> Removal:
+    def _locate_rows(self, wanted: Ids) -> Removal:
         return locate_in(self.rows_, wanted)
 
     def _prepare(self, removal: Removal) -> _Plan:

@@ -397,26 +397,26 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     def _destroy_files(self) -> list[str]:
         return self.fitted_.destroy_files() if "fitted_" in vars(self) else []
 
-    def _finish(self) -> None:
+    def _finish_pending(self) -> None:
         for _, step in self.steps_:
             if isinstance(step, ForgetMixin):
-                step._finish()
+                step._finish_pending()
 
-    def _environment(self) -> dict[str, str]:
-        return super()._environment() | versions_of(self)
+    def _describe_environment(self) -> dict[str, str]:
+        return super()._describe_environment() | versions_of(self)
 
-    def _held_ids(self) -> Ids:
-        ids: Ids = self.fitted_.model._held_ids()
+    def _get_ids(self) -> Ids:
+        ids: Ids = self.fitted_.model._get_ids()
         return ids
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         claim: Guarantee = self.fitted_.model.guarantee_
         return claim
 
-    def _locate(self, wanted: Ids) -> Removal:
+    def _locate_rows(self, wanted: Ids) -> Removal:
         if self.fitted_.rows is not None:
             return locate_in(self.fitted_.rows, wanted)
-        removal: Removal = self.fitted_.model._locate(wanted)
+        removal: Removal = self.fitted_.model._locate_rows(wanted)
         return removal
 
     def _prepare(self, removal: Removal) -> Any:

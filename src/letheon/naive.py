@@ -235,13 +235,13 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             **self._remember_settings(),
         )
 
-    def _environment(self) -> dict[str, str]:
-        return super()._environment() | versions_of(self.estimator)
+    def _describe_environment(self) -> dict[str, str]:
+        return super()._describe_environment() | versions_of(self.estimator)
 
-    def _held_ids(self) -> Ids:
+    def _get_ids(self) -> Ids:
         return self.rows_.ids
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         return Guarantee(
             kind="exact",
             reference="Mercuri et al. 2022, Definition 3",
@@ -250,7 +250,7 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             assumptions=("seed-independent-of-requests", "same-libraries-and-cpu-kernel"),
         )
 
-    def _locate(self, wanted: Ids) -> Removal:
+    def _locate_rows(self, wanted: Ids) -> Removal:
         return locate_in(self.rows_, wanted)
 
     def _prepare(self, removal: Removal) -> _Retrained:

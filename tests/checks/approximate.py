@@ -96,13 +96,13 @@ class _Newton(ForgetMixin, BaseEstimator):
     def n_rows_(self) -> int:
         return len(self.rows_)
 
-    def _held_ids(self) -> Ids:
+    def _get_ids(self) -> Ids:
         return self.rows_.ids
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         return Guarantee(kind="empirical", reference="a toy")
 
-    def _locate(self, wanted: Ids) -> Removal:
+    def _locate_rows(self, wanted: Ids) -> Removal:
         return locate_in(self.rows_, wanted)
 
     def _prepare(self, removal: Removal) -> _Plan:

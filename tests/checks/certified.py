@@ -116,10 +116,10 @@ class _Lazy(ForgetMixin, BaseEstimator):
     def n_rows_(self) -> int:
         return len(self.rows_)
 
-    def _held_ids(self) -> Ids:
+    def _get_ids(self) -> Ids:
         return self.rows_.ids
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         if self.noise_.is_repeatable or self.sigma == 0:
             return Guarantee(kind="empirical", reference="none", residual_state=("state_",))
         return self._certificate()
@@ -133,7 +133,7 @@ class _Lazy(ForgetMixin, BaseEstimator):
             residual_state=("state_",),
         )
 
-    def _locate(self, wanted: Ids) -> Removal:
+    def _locate_rows(self, wanted: Ids) -> Removal:
         return locate_in(self.rows_, wanted)
 
     def _prepare(self, removal: Removal) -> _Plan:
@@ -256,7 +256,7 @@ class RepeatsItsNoiseWithoutAClaim(RepeatsItsNoise):
 
 
 class CertifiesASeed(LazyRidge):
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         return self._certificate()
 
 

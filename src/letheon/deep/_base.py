@@ -541,9 +541,11 @@ class NetBase(
                 parts.append(torch.stack(shares).cpu().numpy())
         return nets, self._aggregate(np.concatenate(parts, axis=1))
 
-    def _environment(self) -> dict[str, str]:
+    def _describe_environment(self) -> dict[str, str]:
         kernels = "fixed" if self.deterministic else "free"
-        return super()._environment() | describe_device(self._device()) | {"kernels": kernels}
+        return (
+            super()._describe_environment() | describe_device(self._device()) | {"kernels": kernels}
+        )
 
     def _changed_in_place(self) -> tuple[str, ...]:
         """Names of attributes whose memory a request writes into."""

@@ -336,7 +336,7 @@ class FisherNetClassifier(NetBase):
                 return new, 1
         return old, 0
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         reference, noise = _REFERENCES[float(self.exponent)], _HIDDEN
         assumptions: tuple[str, ...] = (_SECRET, _QUADRATIC)
         if not self.sigma or self.source_.is_repeatable:

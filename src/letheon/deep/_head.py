@@ -361,26 +361,26 @@ class CertifiedHeadClassifier(
         )
         return features if method is None else getattr(held["head_"], method)(features)
 
-    def _environment(self) -> dict[str, str]:
-        return super()._environment() | describe_device(resolve_device(self.device))
+    def _describe_environment(self) -> dict[str, str]:
+        return super()._describe_environment() | describe_device(resolve_device(self.device))
 
-    def _held_ids(self) -> Ids:
-        ids: Ids = self.head_._held_ids()
+    def _get_ids(self) -> Ids:
+        ids: Ids = self.head_._get_ids()
         return ids
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         return _with_assumption(self.head_.guarantee_)
 
-    def _locate(self, wanted: Ids) -> Removal:
-        removal: Removal = self.head_._locate(wanted)
+    def _locate_rows(self, wanted: Ids) -> Removal:
+        removal: Removal = self.head_._locate_rows(wanted)
         return removal
 
     def _prepare(self, removal: Removal) -> Any:
         self.head_._require_same_parameters()
         return self.head_._prepare(removal)
 
-    def _finish(self) -> None:
-        self.head_._finish()
+    def _finish_pending(self) -> None:
+        self.head_._finish_pending()
 
     def _commit(self, plan: Any) -> Outcome:
         outcome: Outcome = self.head_._commit(plan)

@@ -202,7 +202,7 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
             self._require_same_parameters()
             if len(wanted) == 0:
                 return ForgetCost(rows=0, subtrees=0, trees=0, share=0.0)
-            removal = self._locate(wanted, done="")
+            removal = self._locate_rows(wanted, done="")
             rest = self.n_rows_ - removal.n_rows
             if rest == 0:
                 raise EmptyModelError("these people own every row; nothing would be left to fit")
@@ -287,20 +287,20 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         threads = threads_for_few if len(matrix) <= _FEW_QUESTIONS else threads_for
         return self.forest_.predict(matrix, threads(self.n_jobs))
 
-    def _finish(self) -> None:
+    def _finish_pending(self) -> None:
         self.settle()
 
-    def _environment(self) -> dict[str, str]:
+    def _describe_environment(self) -> dict[str, str]:
         # No BLAS, no library: the core decides everything by integers and single IEEE operations.
         return {"letheon": state.environment()["letheon"]}
 
-    def _held_ids(self) -> Ids:
+    def _get_ids(self) -> Ids:
         return self.forest_.ids()
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         return _CLAIM
 
-    def _locate(self, wanted: Ids, *, done: str = "nothing was forgotten, ") -> Removal:
+    def _locate_rows(self, wanted: Ids, *, done: str = "nothing was forgotten, ") -> Removal:
         slots, missing = self.forest_.find(wanted)
         if len(missing):
             require_known(wanted.take(missing), _NOBODY[self.forest_.id_type.kind], done=done)

@@ -486,7 +486,7 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
             twin.parts_ = tuple(copy.copy(parts) for parts in twin.parts_)
         return twin
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         is_near = self.downgraded_ is None and self.distance_ <= self.limit_
         spent = min(rounded_up(self.distance_), self.limit_)
         codes = [REGULARISERS[self.reg], *_SHARED]

@@ -468,7 +468,7 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
         rebuilt = {**(walk.rebuilt if walk else {}), "retrains": 1}
         return super()._retrain(positions).with_rebuilt(rebuilt)
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         # What is not known, or read from a file of an earlier version, is not at most 1.
         is_proved = self.downgraded_ is None and self.account_.used <= 1.0
         return Guarantee(

@@ -242,7 +242,7 @@ class InfluenceBase(CertifiedParameters, LinearBase):
     def _wants_certificate(self) -> bool:
         return super()._wants_certificate and self.mechanism == "output"
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         account, reference = self.account_, _REFERENCE if self.delta > 0.0 else _REFERENCE_PURE
         if not super()._wants_certificate:
             reference = _REFERENCE_WITHOUT_NOISE

@@ -209,11 +209,11 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         check_is_fitted(self)
         return sum(len(shard.rows) for shard in self.ensemble_.shards)
 
-    def _held_ids(self) -> Ids:
+    def _get_ids(self) -> Ids:
         first, *others = (shard.rows.ids for shard in self.ensemble_.shards)
         return first.joined(*others)
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         return Guarantee(
             kind="exact",
             reference="Bourtoule et al. 2021, section V; oblivious by Gupta et al. 2021",
@@ -221,7 +221,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             residual_state=self._residue(),
         )
 
-    def _locate(self, wanted: Ids) -> Removal:
+    def _locate_rows(self, wanted: Ids) -> Removal:
         where, tiers = self.ensemble_.find(wanted)
         require_known(wanted.take(np.flatnonzero(tiers < 0)), self.ensemble_.shards[0].rows.ids)
         return Removal(len(wanted), sum(len(rows) for rows in where.values()), where)
@@ -345,7 +345,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         States of another version are never continued: the result would equal no fresh fit.
         """
         shards = self.ensemble_.shards
-        if self.environment_ != self._environment():
+        if self.environment_ != self._describe_environment():
             rows = {change.job.number: change.job.rows for change in changes}
             changes = [
                 Change(shard, Job(shard.number, rows.get(shard.number, shard.rows)))
@@ -353,8 +353,8 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             ]
         return self._train(shards, changes, self.ensemble_.assignment, self._home(), self.config_)
 
-    def _environment(self) -> dict[str, str]:
-        return super()._environment() | versions_of(self.estimator)
+    def _describe_environment(self) -> dict[str, str]:
+        return super()._describe_environment() | versions_of(self.estimator)
 
     def _install(
         self,

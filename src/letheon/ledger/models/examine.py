@@ -194,7 +194,7 @@ def _plain(model: Any) -> Any:
 
 def _require_rows(model: Any, rows: Rows) -> None:
     """Raise unless the rows belong to the people whom the model holds."""
-    held: Ids = model._held_ids()
+    held: Ids = model._get_ids()
     if held.kind != rows.ids.kind or len(held) != len(rows):
         raise LedgerError(
             f"the model holds {len(held)} rows with {held.kind} ids, and {len(rows)} rows with "

@@ -224,7 +224,7 @@ def _erase(job: Job, work: _Work, ids: NDArray[Any], brought: dict[str, Any]) ->
     if judged is None or judged.monitor is None:
         with one_thread():
             work.receipt = work.model.forget(ids, **brought)
-            work.model._finish()
+            work.model._finish_pending()
             _settle(job, work.model)
         work.seconds = time.perf_counter() - start
         return

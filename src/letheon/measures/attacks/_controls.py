@@ -48,7 +48,7 @@ class _Control(NaiveUnlearner):
         """Not offered: a fresh fit would forget after all."""
         raise NotImplementedError
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         return Guarantee(
             kind="empirical",
             reference="none: a negative control, which does not forget",
