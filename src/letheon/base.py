@@ -68,13 +68,13 @@ def _beside(model: object) -> _Beside:
     return found
 
 
-def exclusive(model: object) -> AbstractContextManager[Any]:
+def lock_model(model: object) -> AbstractContextManager[Any]:
     """Return the model's lock, to be held: mutators are exclusive and wait for each other."""
     return _beside(model).lock
 
 
 @contextmanager
-def changing(model: object) -> Iterator[None]:
+def lock_for_change(model: object) -> Iterator[None]:
     """Hold the model's lock for a change; one that starts inside another one is refused.
 
     The lock lets its own thread in again, so that a callback may predict. A second change there
@@ -176,7 +176,7 @@ class ForgetMixin:
         """Template of `forget`; a family whose `forget` takes more gives its own `prepare`."""
         require_fitted(self)
         wanted = as_ids(ids).distinct()
-        with changing(self):
+        with lock_for_change(self):
             self._require_same_parameters()
             before = self.digest() if digest else None
             start = time.perf_counter()
@@ -218,7 +218,7 @@ class ForgetMixin:
         holds the remaining rows can test guesses of a forgotten row against an old digest.
         """
         require_fitted(self)
-        with exclusive(self):
+        with lock_model(self):
             return state.digest(self)
 
     @property
@@ -287,7 +287,7 @@ class ForgetMixin:
         require_fitted(self)
         if ids is None:
             raise IdsTypeError("learn got ids=None; say whose rows they are, one id per row")
-        with changing(self):
+        with lock_for_change(self):
             self._require_same_parameters()
             outcome = self._commit(prepare())
         warn_all(outcome.warnings)
@@ -345,7 +345,7 @@ class InPlaceMixin:
     def __copy__(self) -> Self:
         """Return a copy with memory of its own for what changes in place."""
         twin = type(self).__new__(type(self))
-        with exclusive(self):
+        with lock_model(self):
             vars(twin).update(vars(self))
             for name in self._changed_in_place():
                 if name in vars(self):

@@ -8,7 +8,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from letheon.base import ForgetMixin, KeywordScoreMixin, Outcome, Removal, exclusive, locate_in
+from letheon.base import ForgetMixin, KeywordScoreMixin, Outcome, Removal, locate_in, lock_model
 from letheon.data import Ids, Rows, hold_target, row_ids
 from letheon.guarantee import Guarantee, MethodFacts
 
@@ -92,7 +92,7 @@ class NearestCentroid(KeywordScoreMixin, ClassifierMixin, ForgetMixin, BaseEstim
         -------
         self
         """
-        with exclusive(self):
+        with lock_model(self):
             X, y = validate_data(self, X, y, dtype=np.float64, order="C")
             check_classification_targets(y)
             rows = Rows(X.copy(), hold_target(y), row_ids(ids, len(X)))

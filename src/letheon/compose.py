@@ -21,7 +21,7 @@ from sklearn.utils import Tags, get_tags
 from sklearn.utils.validation import check_is_fitted
 
 from letheon import state
-from letheon.base import ForgetMixin, Outcome, Removal, exclusive, locate_in
+from letheon.base import ForgetMixin, Outcome, Removal, locate_in, lock_model
 from letheon.data import (
     Ids,
     Rows,
@@ -256,7 +256,7 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any = None, *, ids: Any = None) -> Self:
         """Fit the steps in order; all of them get the same ids."""
-        with exclusive(self):
+        with lock_model(self):
             self._check_steps()
             held, is_number = hold_table(X), is_regressor(self.steps[-1][1])
             target = None if y is None else hold_target(y, as_float=is_number)

@@ -8,7 +8,7 @@ from sklearn.utils import Tags, get_tags
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from letheon import state
-from letheon.base import ForgetMixin, Outcome, Removal, exclusive, locate_in
+from letheon.base import ForgetMixin, Outcome, Removal, locate_in, lock_model
 from letheon.data import (
     Ids,
     Rows,
@@ -131,7 +131,7 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         -------
         self
         """
-        with exclusive(self):
+        with lock_model(self):
             seed = seed_from(self.random_state)
             refuse_nested_files(self.estimator)
             config = get_config()

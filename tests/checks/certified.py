@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
-from letheon.base import ForgetMixin, Outcome, Removal, exclusive, locate_in
+from letheon.base import ForgetMixin, Outcome, Removal, locate_in, lock_model
 from letheon.data import Ids, Rows, row_ids
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.noise import NoiseSource, Sealed
@@ -74,7 +74,7 @@ class _Lazy(ForgetMixin, BaseEstimator):
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any, *, ids: Any = None) -> Self:
-        with exclusive(self):
+        with lock_model(self):
             rows = Rows(np.array(X, float), np.array(y), row_ids(ids, len(X)))
             plan = self._plan(rows, self._argmin(rows), NoiseSource(self.noise_seed), first=True)
             self._install(plan, seed_=seed_from(self.random_state), **self._remember_settings())

@@ -22,7 +22,7 @@ from letheon.base import (
     KeywordScoreMixin,
     Outcome,
     Removal,
-    changing,
+    lock_for_change,
     require_fitted,
     warn_all,
 )
@@ -291,7 +291,7 @@ class NetBase(
         -------
         self
         """
-        with changing(self):
+        with lock_for_change(self):
             self._check_settings()
             seed = seed_from(self.random_state)
             held = self._hold(X, y, ids)

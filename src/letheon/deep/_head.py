@@ -16,7 +16,7 @@ from letheon.base import (
     KeywordScoreMixin,
     Outcome,
     Removal,
-    exclusive,
+    lock_model,
     require_fitted,
 )
 from letheon.data import Ids
@@ -198,7 +198,7 @@ class CertifiedHeadClassifier(
         -------
         self
         """
-        with exclusive(self):
+        with lock_model(self):
             self._check_settings()
             rows, backbone = hold_rows(self, X), self.backbone
             head = default_head() if self.head is None else clone(self.head)
@@ -277,7 +277,7 @@ class CertifiedHeadClassifier(
     def _unchanged(self) -> Iterator[Any]:
         """Hold the lock of a fitted model with the parameters of the fit; yield the head."""
         require_fitted(self)
-        with exclusive(self):
+        with lock_model(self):
             self._require_same_parameters()
             yield self.head_
 
@@ -407,7 +407,7 @@ class CertifiedHeadClassifier(
     def __copy__(self) -> Self:
         """Return a copy with a head of its own: its rows change in place."""
         twin = type(self).__new__(type(self))
-        with exclusive(self):
+        with lock_model(self):
             vars(twin).update(vars(self))
             if "head_" in vars(self):
                 vars(twin)["head_"] = copy.copy(self.head_)

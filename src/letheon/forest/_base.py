@@ -17,7 +17,7 @@ from letheon.base import (
     InPlaceMixin,
     Outcome,
     Removal,
-    exclusive,
+    lock_model,
     require_fitted,
     require_known,
 )
@@ -132,7 +132,7 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         -------
         self
         """
-        with exclusive(self):
+        with lock_model(self):
             seed = seed_from(self.random_state)
             validate_parameters(self)
             batch = self._batch(X, y, sample_weight, ids)
@@ -171,7 +171,7 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         self
         """
         require_fitted(self)
-        with exclusive(self):
+        with lock_model(self):
             self.forest_.core.settle(threads_for(self.n_jobs))
         return self
 
@@ -198,7 +198,7 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         """
         require_fitted(self)
         wanted = as_ids(ids).distinct()
-        with exclusive(self):
+        with lock_model(self):
             self._require_same_parameters()
             if len(wanted) == 0:
                 return ForgetCost(rows=0, subtrees=0, trees=0, share=0.0)

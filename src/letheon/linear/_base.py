@@ -20,7 +20,7 @@ from letheon.base import (
     KeywordScoreMixin,
     Outcome,
     Removal,
-    exclusive,
+    lock_model,
     require_fitted,
     warn_all,
 )
@@ -161,7 +161,7 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
         -------
         self
         """
-        with exclusive(self):
+        with lock_model(self):
             self._check_settings()
             seed, source = seed_from(self.random_state), NoiseSource(self.noise_seed)
             held = self._hold(X, y, ids)
@@ -189,7 +189,7 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
     def publish(self) -> PublishedModel:
         """Return a model to give away: parameters and claim, without rows, noise or account."""
         require_fitted(self)
-        with exclusive(self):
+        with lock_model(self):
             return PublishedModel(self.model_, self._public_claim())
 
     def _public_claim(self) -> Guarantee:
@@ -251,7 +251,7 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
         Noise that was added to the parameters shows in it, as it would after a retrain.
         """
         require_fitted(self)
-        with exclusive(self), one_thread():
+        with lock_model(self), one_thread():
             gradient = self._problem(self._held()).gradient(self.model_.weights)
         return float(np.linalg.norm(gradient))
 
@@ -353,7 +353,7 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
 
     def _settle(self) -> Self:
         """Template of `settle`: train on the rows held, to replace what is sealed."""
-        with exclusive(self), one_thread():
+        with lock_model(self), one_thread():
             self._require_same_parameters()
             change = LinearBase._retrain(self, NOBODY)
             change.commit(self)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from sklearn.utils.validation import check_consistent_length
 
-from letheon.base import Outcome, Removal, exclusive, require_fitted
+from letheon.base import Outcome, Removal, lock_model, require_fitted
 from letheon.exceptions import BudgetSpentError, CannotForgetError
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.inner import require_features
@@ -164,7 +164,7 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         for whoever runs the model: the claim is about the parameters, so `publish` leaves it out.
         """
         self._require_rows("exact_residual")
-        with exclusive(self):
+        with lock_model(self):
             return norm(self._problem_now().gradient(self._weights_before_noise()))
 
     def settle(self) -> Self:

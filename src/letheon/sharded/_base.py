@@ -13,7 +13,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from letheon import state
-from letheon.base import ForgetMixin, Outcome, Removal, exclusive, require_known
+from letheon.base import ForgetMixin, Outcome, Removal, lock_model, require_known
 from letheon.data import Ids, Rows, hold_table, row_ids, table_length
 from letheon.exceptions import CheckpointWarning, warn_caller
 from letheon.guarantee import Guarantee, MethodFacts
@@ -169,7 +169,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         -------
         self
         """
-        with exclusive(self):
+        with lock_model(self):
             seed = seed_from(self.random_state)
             edges = self._check_settings()
             assignment = Assignment(seed, self.n_shards, self.n_slices, len(edges) + 1)
