@@ -17,7 +17,7 @@ from letheon.base import ForgetMixin
 from letheon.datasets import Requests
 from letheon.evaluation import ORDINARY, SAME
 from letheon.guarantee import Guarantee
-from letheon.inner import fresh_copy
+from letheon.inner_estimator import fresh_copy
 from tests.evaluation.stubs import SIMPLE, TEST, Planted, X, Y, evaluate, trials_in
 
 DELAY = 0.02

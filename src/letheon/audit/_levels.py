@@ -30,7 +30,7 @@ from letheon import state
 from letheon.audit._bundle import AuditedModel, Bundle, LevelResult, LogFacts
 from letheon.audit._rederive import beside_the_model, check_rederivation
 from letheon.exceptions import SignerRefusedError, UntrustedClassError
-from letheon.inner import fresh_copy
+from letheon.inner_estimator import fresh_copy
 from letheon.ledger.certificates.claims import RETRAIN, claim_of, refuse_beyond_method
 from letheon.ledger.certificates.facts import describe, method_parameters, refuse_boasts, replay_of
 from letheon.ledger.keys.keyring import commitment, training_seed

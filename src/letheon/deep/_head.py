@@ -31,7 +31,7 @@ from letheon.deep._device import (
 )
 from letheon.exceptions import IdsTypeError
 from letheon.guarantee import Guarantee, MethodFacts
-from letheon.inner import offered_by
+from letheon.inner_estimator import available_from
 from letheon.linear import InfluenceClassifier, LinearClassifier, PublishedModel
 from letheon.receipt import Receipt
 from letheon.validation import Rules, Whole, validate_parameters
@@ -246,7 +246,7 @@ class CertifiedHeadClassifier(
                 digest_after=self.digest() if digest else None,
             )
 
-    @offered_by(_head)
+    @available_from(_head)
     def learn(self, X: Any, y: Any, *, ids: Any) -> Self:
         """Add rows, where the head can; see `DescentToDeleteClassifier.learn`."""
         require_fitted(self)
@@ -256,7 +256,7 @@ class CertifiedHeadClassifier(
             head.learn(self._training_features(X), y, ids=ids)
         return self
 
-    @offered_by(_head)
+    @available_from(_head)
     def settle(self) -> Self:
         """Let the head replace what earlier removals left in its state, where it can."""
         with self._unchanged() as head:

@@ -44,7 +44,7 @@ from letheon.forest._model import (
     threads_for_few,
 )
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges, TrainingSize
-from letheon.inner import remember_features, require_features
+from letheon.inner_estimator import remember_features, require_features
 from letheon.seeds import seed_from
 from letheon.validation import Rules, check_parameter, require_target, validate_parameters
 

@@ -27,7 +27,7 @@ from letheon.base import (
 from letheon.data import SlotRows, hold_labels, hold_target, row_ids
 from letheon.exceptions import AssumptionError, GuaranteeWarning
 from letheon.guarantee import Guarantee, MethodFacts
-from letheon.inner import remember_features, require_features
+from letheon.inner_estimator import remember_features, require_features
 from letheon.linear._calibrate import Grid
 from letheon.linear._model import NORM_ROUNDING, Design, Linear, PublishedModel
 from letheon.linear._problem import (

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_consistent_length
 from letheon.base import Outcome, Removal, require_fitted
 from letheon.data import hold_labels, hold_target, join_target, row_ids
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
-from letheon.inner import require_features
+from letheon.inner_estimator import require_features
 from letheon.linear import _descent_theory as theory
 from letheon.linear._account import release_code, rounded_up
 from letheon.linear._base import (

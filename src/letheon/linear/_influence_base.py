@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_consistent_length
 from letheon.base import Outcome, Removal, lock_model, require_fitted
 from letheon.exceptions import BudgetSpentError, CannotForgetError
 from letheon.guarantee import Guarantee, MethodFacts
-from letheon.inner import require_features
+from letheon.inner_estimator import require_features
 from letheon.linear._account import (
     MECHANISMS,
     Account,

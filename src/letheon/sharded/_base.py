@@ -18,13 +18,13 @@ from letheon.data import Ids, Rows, hold_table, row_ids, table_length
 from letheon.exceptions import CheckpointWarning, warn_caller
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.homes import HomeMixin
-from letheon.inner import (
+from letheon.inner_estimator import (
     inherit_tags,
-    parts_of,
+    iter_estimators,
     refuse_nested_files,
     refuse_unencodable,
     remember_features,
-    retraining,
+    translate_fit_errors,
     versions_of,
 )
 from letheon.parallel import run_tasks
@@ -80,7 +80,7 @@ def stage_epochs(
         epochs = max(_USUAL_EPOCHS, least) if stage_data == "cumulative" else 1
     schedule = epochs_per_stage(int(epochs), n_slices, stage_data)  # type: ignore[arg-type]
     is_repeated = max(schedule) > 1 or (stage_data == "cumulative" and len(schedule) > 1)
-    for part in parts_of(estimator):
+    for part in iter_estimators(estimator):
         if is_repeated and type(part.estimator).__module__ == "sklearn.naive_bayes":
             raise ValueError(
                 f"{type(part.estimator).__name__} counts rows, so it must see each row once: use "
@@ -232,7 +232,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             shard = self.ensemble_.shards[number]
             touched = shard.rows.extra["slice"][positions]
             changes.append(change_rows(shard, shard.rows.without(positions), touched, recipe))
-        with retraining():
+        with translate_fit_errors():
             return self._replace(changes)
 
     def _prepare_learn(self, X: Any, y: Any, ids: Any, risk: Any) -> Replacement:
