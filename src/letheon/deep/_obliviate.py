@@ -561,5 +561,5 @@ class DeepObliviateClassifier(CheckpointedNet):
             kind="empirical",
             reference=f"{_REFERENCE}; {measured}",
             assumptions=_ASSUMPTIONS,
-            residual_state=(*residue, *self._residue()),
+            residual_state=(*residue, *self._list_residue()),
         )

@@ -359,5 +359,5 @@ class SISANetClassifier(CheckpointedNet):
             kind="exact",
             reference="Bourtoule et al. 2021, section V; oblivious by Gupta et al. 2021",
             assumptions=("seed-independent-of-requests", kernels),
-            residual_state=self._residue(),
+            residual_state=self._list_residue(),
         )

@@ -14,10 +14,10 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from letheon import state
 from letheon.base import ForgetMixin, Outcome, Removal, lock_model, require_known
+from letheon.checkpoint_home import HomeMixin
 from letheon.data import Ids, Rows, hold_table, row_ids, table_length
 from letheon.exceptions import CheckpointWarning, warn_caller
 from letheon.guarantee import Guarantee, MethodFacts
-from letheon.homes import HomeMixin
 from letheon.inner_estimator import (
     inherit_tags,
     iter_estimators,
@@ -218,7 +218,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             kind="exact",
             reference="Bourtoule et al. 2021, section V; oblivious by Gupta et al. 2021",
             assumptions=("seed-independent-of-requests", "same-libraries-and-cpu-kernel"),
-            residual_state=self._residue(),
+            residual_state=self._list_residue(),
         )
 
     def _locate_rows(self, wanted: Ids) -> Removal:
@@ -351,7 +351,9 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
                 Change(shard, Job(shard.number, rows.get(shard.number, shard.rows)))
                 for shard in shards
             ]
-        return self._train(shards, changes, self.ensemble_.assignment, self._home(), self.config_)
+        return self._train(
+            shards, changes, self.ensemble_.assignment, self._current_home(), self.config_
+        )
 
     def _describe_environment(self) -> dict[str, str]:
         return super()._describe_environment() | versions_of(self.estimator)
@@ -370,11 +372,11 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             ensemble_=ensemble,
             seed_=ensemble.assignment.seed,
             config_=config,
-            **self._place(home),
+            **self._describe_home(home),
             **self._remember_settings(),
         )
         purge = StateShelf(home).purge(before, ensemble.files)
-        return self._account(purge, afresh=previous is None)
+        return self._record_destruction(purge, afresh=previous is None)
 
     def __sklearn_tags__(self) -> Tags:
         """Tags of the inner estimator, single output for classifiers."""

@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 
 from letheon import state
 from letheon.base import Outcome
+from letheon.checkpoint_home import CheckpointDirectory
 from letheon.data import Ids, Rows
 from letheon.exceptions import ShardingWarning, StateError, UntrustedClassError, warn_caller
-from letheon.homes import Shelf
 from letheon.inner_estimator import (
     SeedSlots,
     clone_with_seed,
@@ -284,7 +284,7 @@ class SavedState:
         return {"digest": self.digest}
 
 
-class StateShelf(Shelf):
+class StateShelf(CheckpointDirectory):
     """Keeps, reads and destroys the states of one model."""
 
     def __init__(self, home: str | None) -> None:
