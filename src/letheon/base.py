@@ -347,12 +347,12 @@ class InPlaceMixin:
         twin = type(self).__new__(type(self))
         with lock_model(self):
             vars(twin).update(vars(self))
-            for name in self._changed_in_place():
+            for name in self._in_place_attributes():
                 if name in vars(self):
                     vars(twin)[name] = copy.copy(vars(self)[name])
         return twin
 
-    def _changed_in_place(self) -> tuple[str, ...]:
+    def _in_place_attributes(self) -> tuple[str, ...]:
         """Names of attributes whose memory a request writes into."""
         raise NotImplementedError(f"{type(self).__name__} must name what changes in place")
 

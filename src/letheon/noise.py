@@ -17,7 +17,8 @@ number is drawn from exactly the stated law.
 Noise that hides what a forgotten row did, and the seal under which it is kept.
 
 Noise protects only while nobody knows it, so it comes from the operating system, and what must be
-kept of it is kept in a `Sealed`. A seed makes a run repeatable for tests; whoever knows the seed
+kept of it is kept in a `SecretArray`. A seed makes a run repeatable for tests; anyone who
+knows the seed
 knows the noise, so a model with a seed proves nothing.
 """
 
@@ -391,10 +392,10 @@ class NoiseSource:
         return source
 
 
-class Sealed:
+class SecretArray:
     """Holds one array that nobody should see: secret noise, or a state without its noise.
 
-    However it is printed it reads ``<sealed>``. It compares by identity, is no array, no sequence
+    However it is printed it reads ``<secret>``. It compares by identity, is no array, no sequence
     and no JSON. Files and pickles carry the value, as a model that goes on needs it: they are as
     private as the rows.
 
@@ -405,9 +406,9 @@ class Sealed:
 
     Examples
     --------
-    >>> secret = Sealed(np.array([0.25, -3.0]))
+    >>> secret = SecretArray(np.array([0.25, -3.0]))
     >>> secret
-    <sealed>
+    <secret>
     >>> float(secret.open().sum())
     -2.75
     """
@@ -447,7 +448,7 @@ class Sealed:
             self._value = None
 
     def __repr__(self) -> str:
-        return "<sealed>"
+        return "<secret>"
 
     def __format__(self, spec: str) -> str:
         return repr(self)

@@ -158,7 +158,7 @@ def certificates_valid(conn: Connection, home: Path) -> Iterator[str]:
             yield f"the file of certificate {sequence} is another one"
     try:
         opened = verifier.check_chain([envelope for _, envelope in stored], trust)
-    except verifier.Refused as refusal:
+    except verifier.VerificationError as refusal:
         yield f"the chain of certificates is refused: {refusal}"
         return
     subjects = {one.statement["subject"][0]["digest"]["sha256"] for one in opened}

@@ -37,7 +37,7 @@ from letheon.ledger.keys.keyring import commitment, training_seed
 from letheon.ledger.models.commitment import tree_of
 from letheon.ledger.purge.scan import Markers, scan
 from letheon.ledger.requests.states import STATES
-from letheon.verifier import Opened
+from letheon.verifier import SignedStatement
 
 _DERIVED = "hkdf-sha256-epoch-v1"
 _CALLER = "caller-seed-v1"
@@ -232,7 +232,7 @@ def _wrong_key(key: str, claimed: dict[str, str], model: Any) -> str | None:
     return None
 
 
-def _last_retrain(audited: AuditedModel) -> Opened | None:
+def _last_retrain(audited: AuditedModel) -> SignedStatement | None:
     """Return the certificate of the newest retrain, which settled the seed, if there is one."""
     names = [one.predicate["method"]["name"] for one in audited.certificates]
     if RETRAIN not in names:
@@ -240,7 +240,7 @@ def _last_retrain(audited: AuditedModel) -> Opened | None:
     return audited.certificates[len(names) - 1 - names[::-1].index(RETRAIN)]
 
 
-def _wrong_choice(audited: AuditedModel, key: str, retrain: Opened | None) -> str | None:
+def _wrong_choice(audited: AuditedModel, key: str, retrain: SignedStatement | None) -> str | None:
     if key:
         return "the caller chose the seed, and yet there is a training key"
     if retrain is not None:
@@ -250,7 +250,7 @@ def _wrong_choice(audited: AuditedModel, key: str, retrain: Opened | None) -> st
 
 
 def _wrong_beacon(
-    log: LogFacts, audited: AuditedModel, claimed: dict[str, str], retrain: Opened | None
+    log: LogFacts, audited: AuditedModel, claimed: dict[str, str], retrain: SignedStatement | None
 ) -> str | None:
     """Return what is wrong with the commitment or the beacon: there was one of each."""
     wanted = claimed["keyCommitment"]
@@ -268,7 +268,7 @@ def _wrong_beacon(
 
 
 def _is_intent(
-    log: LogFacts, audited: AuditedModel, event: dict[str, Any], retrain: Opened | None
+    log: LogFacts, audited: AuditedModel, event: dict[str, Any], retrain: SignedStatement | None
 ) -> bool:
     """Whether an event says that this model is to be trained, or retrained."""
     if retrain is not None:

@@ -547,7 +547,7 @@ class NetBase(
             super()._describe_environment() | describe_device(self._device()) | {"kernels": kernels}
         )
 
-    def _changed_in_place(self) -> tuple[str, ...]:
+    def _in_place_attributes(self) -> tuple[str, ...]:
         """Names of attributes whose memory a request writes into."""
         return ("rows_", "cache_")
 

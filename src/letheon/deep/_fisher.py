@@ -351,5 +351,5 @@ class FisherNetClassifier(NetBase):
             residual_state=(residue,),
         )
 
-    def _changed_in_place(self) -> tuple[str, ...]:
-        return (*super()._changed_in_place(), "source_")
+    def _in_place_attributes(self) -> tuple[str, ...]:
+        return (*super()._in_place_attributes(), "source_")

@@ -150,7 +150,7 @@ class FileStore:
         """Return a vector as it was written, or raise `CorruptFileError`."""
         if self.shelf.store is None:
             raise CorruptFileError(_NO_HOME)
-        data = self.shelf.store.get(state.Checkpoint(name))
+        data = self.shelf.store.get(state.CheckpointName(name))
         try:
             [(key, flat)] = load(data).items()
         except (SafetensorError, ValueError) as error:
@@ -452,7 +452,7 @@ class Vault:
                 raise ValueError("not a valid vault: sizes")
             for name in names:
                 if name is not None:
-                    state.Checkpoint(name)
+                    state.CheckpointName(name)
             vault = cls(FileStore(home, p, size), len(names), p, CPU)
             vault._keys = list(names)
             return vault
@@ -554,8 +554,8 @@ class CheckpointedNet(HomeMixin, NetBase):
         messages = [message for home in old_homes for message in destroy_home(home)]
         return _with_warnings(change.outcome, messages).warnings
 
-    def _changed_in_place(self) -> tuple[str, ...]:
-        return (*super()._changed_in_place(), "vault_")
+    def _in_place_attributes(self) -> tuple[str, ...]:
+        return (*super()._in_place_attributes(), "vault_")
 
 
 def with_reason(change: Change, why: str, what: str = "everything was trained again") -> Change:

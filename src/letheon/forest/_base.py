@@ -334,7 +334,7 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         work = share_of(report, forest.settings, forest.core.n_rows)
         return Outcome(work, rebuilt | {"rows": report.rebuilt_rows})
 
-    def _changed_in_place(self) -> tuple[str, ...]:
+    def _in_place_attributes(self) -> tuple[str, ...]:
         return ("forest_",)
 
     def __sklearn_tags__(self) -> Tags:

@@ -27,7 +27,7 @@ from letheon.ledger.settings import FILE as SETTINGS_FILE
 from letheon.ledger.tables import certificates, checkpoints
 from letheon.ledger.worker.recover import leftovers
 from letheon.sandbox import protection
-from letheon.verifier import Refused, check_chain, check_note, read_note
+from letheon.verifier import VerificationError, check_chain, check_note, read_note
 
 _LOW_SPACE = 1 << 30
 # Of the desk: its settings, and what signs its OpenDSR answers.
@@ -63,7 +63,7 @@ def examine(core: Core) -> Iterator[Finding]:
         try:
             for n_found, (level, words) in enumerate(look(core), 1):  # noqa: B007
                 yield Finding(name, level, words)
-        except (LetheonError, Refused, OSError) as error:
+        except (LetheonError, VerificationError, OSError) as error:
             n_found += 1
             yield Finding(name, "error", str(error))
         if n_found == 0:

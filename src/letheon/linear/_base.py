@@ -41,7 +41,7 @@ from letheon.linear._problem import (
     row_norms,
 )
 from letheon.linear._solve import Solution
-from letheon.noise import NoiseSource, Sealed
+from letheon.noise import NoiseSource, SecretArray
 from letheon.parallel import one_thread
 from letheon.removal import Change, Counts, Opaque, ProbabilitiesMixin, RowsMixin, TrainingRows
 from letheon.seeds import seed_from
@@ -349,7 +349,7 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
 
     def _wipes(self) -> tuple[Callable[[], None], ...]:
         """Writes that destroy what is sealed, as it was before a request."""
-        return tuple(value.wipe for value in vars(self).values() if isinstance(value, Sealed))
+        return tuple(value.wipe for value in vars(self).values() if isinstance(value, SecretArray))
 
     def _settle(self) -> Self:
         """Template of `settle`: train on the rows held, to replace what is sealed."""
@@ -368,9 +368,9 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
         require_fitted(self)
         require_features(self, X)
 
-    def _changed_in_place(self) -> tuple[str, ...]:
+    def _in_place_attributes(self) -> tuple[str, ...]:
         """Names of attributes whose memory a request writes into: what is sealed is wiped."""
-        sealed = [name for name, value in vars(self).items() if isinstance(value, Sealed)]
+        sealed = [name for name, value in vars(self).items() if isinstance(value, SecretArray)]
         return ("rows_", "source_", "cache_", *sealed)
 
     @property

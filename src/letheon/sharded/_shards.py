@@ -306,7 +306,7 @@ class StateShelf(CheckpointDirectory):
         try:
             if self.store is None:
                 raise StateError("the model has no checkpoint_dir any more")
-            return self.store.get(state.Checkpoint(saved.sha256))
+            return self.store.get(state.CheckpointName(saved.sha256))
         except StateError:
             self._unusable += 1
             return None

@@ -61,7 +61,7 @@ _TABLE: dict[str, tuple[str, str]] = {
         "InfluenceClassifier InfluenceRegressor",
     ),
     "letheon.convex._linear": ("letheon.linear._model", "Linear"),
-    "letheon.convex._noise": ("letheon.noise", "NoiseSource Sealed"),
+    "letheon.convex._noise": ("letheon.noise", "NoiseSource Sealed=SecretArray"),
     "letheon.convex._published": ("letheon.linear._model", "PublishedModel"),
     "letheon.convex._trajectory": ("letheon.linear._replay", "Trajectory"),
     "letheon.measures.attacks._controls": (

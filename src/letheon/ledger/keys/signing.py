@@ -57,7 +57,7 @@ def sign(statement: dict[str, Any], *signers: Signer) -> bytes:
 
     Raises
     ------
-    letheon.verifier.Refused
+    letheon.verifier.VerificationError
         If the statement breaks its schema: nothing is signed that no verifier accepts.
     """
     check_schema(statement)
