@@ -105,8 +105,8 @@ def choose_metrics(metric: Any, is_regression: bool) -> tuple[Metric, Metric, st
             function = function.func
         if describe_function(function).endswith(_LOWER_IS_BETTER):
             raise ValueError(
-                f"of {describe_function(function)} less is better, and metric must be higher for the better "
-                "model; give its negative: a function that returns the value times -1"
+                f"metric {describe_function(function)} is lower for the better model; expected a "
+                "function that is higher for it. Pass a function that returns the negative value"
             )
         return metric, metric, describe_function(metric).replace("_score", "").replace("_", " ")
     if is_regression:
@@ -322,11 +322,10 @@ class RequestPlan(NamedTuple):
             raise ValueError("requests is empty; there is nothing to measure")
         if len(np.unique(asked)) != len(asked):
             raise ValueError("somebody is named twice in requests; who has left cannot leave again")
-        strangers = asked[~np.isin(asked, problem.train.ids)]
-        if len(strangers):
-            raise ValueError(
-                f"ids not among the training rows: {strangers[:5].tolist()}{_describe_held_out(problem)}"
-            )
+        unknown = asked[~np.isin(asked, problem.train.ids)]
+        if len(unknown):
+            listed = unknown[:5].tolist()
+            raise ValueError(f"requests has unknown ids: {listed}{_describe_held_out(problem)}")
         n_people = len(np.unique(problem.train.ids))
         words = f"{len(asked):,} of {n_people:,} people in {len(fixed):,} request(s), as given"
         return cls(lambda _model, _seed: fixed, tuple(map(len, fixed)), words, is_fixed=True)

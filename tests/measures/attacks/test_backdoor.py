@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from letheon.measures._intervals import clopper_pearson
 from numpy.typing import NDArray
 from scipy.stats import binom
 
+from letheon.measures._intervals import clopper_pearson
 from letheon.measures.attacks import _backdoor as backdoor_module
 from letheon.measures.attacks._backdoor import (
     Errors,

@@ -484,9 +484,11 @@ class TabularTrigger:
         members = [column for group in self.groups for column in group]
         if len(set(members)) < len(members) or not set(members) <= set(range(len(self.low))):
             raise ValueError("groups must be disjoint lists of column numbers")
-        if not 1 <= self.n_columns <= len(self._pattern_units()):
+        most = len(self._pattern_units())
+        if not 1 <= self.n_columns <= most:
             raise ValueError(
-                f"n_columns={self.n_columns}, but {len(self._pattern_units())} columns (or groups) vary"
+                f"n_columns must be between 1 and {most}, the number of columns (or groups) that "
+                f"vary, not {self.n_columns}"
             )
 
     @classmethod
