@@ -14,7 +14,7 @@ from letheon.naive import NaiveUnlearner
 from letheon.seeds import Purpose, library_seed
 
 
-def _facts(method: str, applicability: str, what_it_does: str) -> MethodFacts:
+def _control_facts(method: str, applicability: str, what_it_does: str) -> MethodFacts:
     return MethodFacts(
         method=method,
         applicability=applicability,
@@ -33,7 +33,7 @@ def _facts(method: str, applicability: str, what_it_does: str) -> MethodFacts:
     )
 
 
-class _Plan(NamedTuple):
+class _ControlRemoval(NamedTuple):
     """What a control will hold: fewer rows, and an estimator that saw the others."""
 
     rows: Rows
@@ -86,14 +86,14 @@ class KeepsEverything(_Control):
     'none: a negative control, which does not forget'
     """
 
-    facts: ClassVar[MethodFacts] = _facts(
+    facts: ClassVar[MethodFacts] = _control_facts(
         "keeps everything (control)",
         "any estimator",
         "On a request it drops the rows from its table and keeps the fitted model.",
     )
 
     def _prepare(self, removal: Removal) -> Any:
-        return _Plan(self.rows_.without(removal.where), self.estimator_)
+        return _ControlRemoval(self.rows_.without(removal.where), self.estimator_)
 
     def _commit(self, plan: Any) -> Outcome:
         super()._commit(plan)
@@ -135,7 +135,7 @@ class FineTuneOnly(_Control):
     {'passes': 1}
     """
 
-    facts: ClassVar[MethodFacts] = _facts(
+    facts: ClassVar[MethodFacts] = _control_facts(
         "fine-tune only (control)",
         "estimators with partial_fit",
         "On a request it trains the fitted model on for a few passes over the remaining rows.",
@@ -164,9 +164,9 @@ class FineTuneOnly(_Control):
     def _prepare(self, removal: Removal) -> Any:
         rows = self.rows_.without(removal.where)
         with retraining():
-            return _Plan(rows, self._trained_on(rows))
+            return _ControlRemoval(rows, self._train_further(rows))
 
-    def _trained_on(self, rows: Rows) -> Any:
+    def _train_further(self, rows: Rows) -> Any:
         """Return a copy of the estimator after more passes over these rows."""
         estimator, seed = deepcopy(self.estimator_), library_seed(self.seed_, Purpose.RETRAIN)
         with controlled(self.config_, seed), inner_training("it"):
