@@ -33,9 +33,9 @@ from letheon.exceptions import SignerRefusedError, UntrustedClassError
 from letheon.inner_estimator import fresh_copy
 from letheon.ledger.certificates.claims import RETRAIN, claim_of, refuse_beyond_method
 from letheon.ledger.certificates.facts import describe, method_parameters, refuse_boasts, replay_of
-from letheon.ledger.keys.keyring import commitment, training_seed
+from letheon.ledger.keys.keyring import commit_to_key, derive_training_seed
 from letheon.ledger.models.commitment import tree_of
-from letheon.ledger.purge.scan import Markers, scan
+from letheon.ledger.purge.scan import Markers, scan_files
 from letheon.ledger.requests.states import STATES
 from letheon.verifier import SignedStatement
 
@@ -150,7 +150,7 @@ def check_residue(stores: Stores, markers: Any) -> LevelResult:
     if len(wanted) == 0 and not wanted.ids:
         reason = "no marker is long enough to mean something where it is found"
         return LevelResult("V3", "", "skipped", reason)
-    result = scan(places, wanted)
+    result = scan_files(places, wanted)
     details = {
         "files": result.files,
         "bytes": result.bytes,
@@ -181,7 +181,7 @@ def _as_markers(markers: Any) -> Markers:
     ids: list[int | str] = []
     rows: list[bytes] = []
     for number, one in enumerate(given):
-        if isinstance(one, bytes) and Markers.of(rows=[one]).rows:
+        if isinstance(one, bytes) and Markers.from_values(rows=[one]).rows:
             rows.append(one)
         elif isinstance(one, bytes):
             ids.append(_decode(number, one))
@@ -190,7 +190,7 @@ def _as_markers(markers: Any) -> Markers:
         else:
             kind = type(one).__name__
             raise TypeError(f"markers[{number}] is a {kind}; expected ids (str, int) or bytes")
-    return Markers.of(ids=ids, rows=rows)
+    return Markers.from_values(ids=ids, rows=rows)
 
 
 def _decode(number: int, marker: bytes) -> str:
@@ -224,10 +224,10 @@ def _wrong_key(key: str, claimed: dict[str, str], model: Any) -> str | None:
         secret = bytes.fromhex(key)
     except ValueError:
         return "the training key is no hexadecimal text"
-    if commitment(secret) != claimed["keyCommitment"]:
+    if commit_to_key(secret) != claimed["keyCommitment"]:
         return "the training key is not the one that was committed to"
     beacon = bytes.fromhex(claimed["beacon"].removeprefix(_BEACON))
-    if not _has_seed(model, training_seed(secret, beacon)):
+    if not _has_seed(model, derive_training_seed(secret, beacon)):
         return "the seed is not the one that key and beacon give"
     return None
 

@@ -36,9 +36,15 @@ from letheon.ledger.certificates.claims import RETRAIN
 from letheon.ledger.certificates.facts import method_parameters, refuse_boasts
 from letheon.ledger.certificates.receipt_codes import OpenedReceipt, seal_receipt
 from letheon.ledger.certificates.statement import Covered, ledger_id, unlearning
-from letheon.ledger.core import Core, point
-from letheon.ledger.db.events import advance_mark, integrate, mark_at, record, write_mark
-from letheon.ledger.keys.signing import Signer, sign
+from letheon.ledger.core import Core, fault_point
+from letheon.ledger.db.events import (
+    advance_mark,
+    integrate_events,
+    mark_at,
+    record_event,
+    write_mark,
+)
+from letheon.ledger.keys.signing import Signer, sign_statement
 from letheon.ledger.models.commitment import Vault, row_bytes
 from letheon.ledger.models.versions import (
     ModelRow,
@@ -110,7 +116,7 @@ def take_checkpoint(core: Core) -> Checkpoint:
     before, it could show a tree that is rolled back.
     """
     with core.database.transaction() as conn:
-        size, root = integrate(conn)
+        size, root = integrate_events(conn)
         known = select(checkpoints).where(checkpoints.c.size == size)
         row = conn.execute(known).mappings().one_or_none()
         if row is None:
@@ -120,7 +126,7 @@ def take_checkpoint(core: Core) -> Checkpoint:
         else:
             checkpoint = Checkpoint(**row)
         mark = mark_at(conn, size)
-        point("checkpoint.before-commit")
+        fault_point("checkpoint.before-commit")
     _write_checkpoints(core)
     write_mark(core, mark)
     return checkpoint
@@ -191,7 +197,7 @@ def certify_next(core: Core) -> int | None:
     if version is None:
         return None
     version, sequence = _claimed(core, version), version.sequence or 0
-    point("certify.claimed")
+    fault_point("certify.claimed")
     with core.database.reading() as conn:
         covered = covered_by(conn, version)
         statement = unlearning(conn, version, covered)
@@ -202,11 +208,11 @@ def certify_next(core: Core) -> int | None:
     receipts = make_receipts(core, covered.model, covered.parent, version, claimed)
     path = signed_path(core, "certificates", sequence)
     envelope = _sign(core, path, sequence, statement)
-    point("certify.signed")
+    fault_point("certify.signed")
     _write(path, envelope)
-    point("certify.file-written")
+    fault_point("certify.file-written")
     _commit(core, version, envelope, certificate_id, receipts)
-    point("certify.after-commit")
+    fault_point("certify.after-commit")
     advance_mark(core)
     return sequence
 
@@ -314,7 +320,7 @@ def _sign(core: Core, path: Path, sequence: int, statement: dict[str, Any]) -> b
                 "certificates of one number would be a fork. Find out who wrote it."
             )
     try:
-        return sign(statement, core.keys.signer_at(sequence))
+        return sign_statement(statement, core.keys.signer_at(sequence))
     except VerificationError as error:
         raise SignerRefusedError(f"the statement breaks its schema: {error}") from error
 
@@ -338,13 +344,13 @@ def _commit(
         conn.execute(insert(certificates).values(values))
         now = core.clock()
         body = {"certificate": certificate, "sequence": version.sequence}
-        record(conn, "certificate", body, now, about=version.batch_id)
+        record_event(conn, "certificate", body, now, about=version.batch_id)
         mine = (requests.c.batch_id == version.batch_id) & (requests.c.state == "applied")
         move(conn, list(conn.scalars(select(requests.c.id).where(mine))), "certified", at=now)
         batch = batches.c.id == version.batch_id
         conn.execute(update(batches).where(batch).values(state="certified"))
         keep_receipts(conn, receipts)
-        point("certify.before-commit")
+        fault_point("certify.before-commit")
 
 
 def _write(path: Path, data: bytes) -> None:

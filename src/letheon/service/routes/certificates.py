@@ -15,7 +15,7 @@ from letheon.guarantee import KINDS
 from letheon.ledger import Certificate, LogConsistency, LogInclusion, Page
 from letheon.ledger.certificates.certificates import Certificates
 from letheon.ledger.certificates.explanations import NOT_CLAIMED
-from letheon.ledger.schemas import moment
+from letheon.ledger.schemas import to_datetime
 from letheon.service import guarantees, schemas
 from letheon.service.auth import Principal, allows, require_unbound, unknown_certificate
 from letheon.service.errors import Problem, cursor_problems
@@ -538,7 +538,7 @@ def show_checkpoint(who: Reader) -> CheckpointOut:
     if checkpoint is None:
         words = "The ledger signs one with the next certificate or bundle."
         raise Problem(404, "no-checkpoint", "no checkpoint yet", words)
-    return checkpoint._asdict() | {"at": moment(checkpoint.at)}
+    return checkpoint._asdict() | {"at": to_datetime(checkpoint.at)}
 
 
 @router.get("/api/v1/log/inclusion", summary="Prove that an event is in the log")

@@ -279,7 +279,7 @@ def download_bundle(
     with ExitStack() as cleanup:
         cleanup.enter_context(who.desk.limiter.bundles.take(who.id))
         room = cleanup.enter_context(temp_folder(ledger, "bundle"))
-        who.desk.tokens.note(who.id, f"bundle-{tier}")
+        who.desk.tokens.record_action(who.id, f"bundle-{tier}")
         folder = ledger.export(room / "bundle", tier=tier)
         return BundleResponse(folder, f"{ledger.name}-{tier}", cleanup.pop_all())
 
