@@ -50,7 +50,7 @@ from letheon.linear._problem import (
     slope_sum,
 )
 from letheon.linear._solve import Solution, is_dense, join, minimise, newton_step, split
-from letheon.noise import NoiseSource, Sealed
+from letheon.noise import NoiseSource, SecretArray
 from letheon.removal import Cache, Opaque
 
 Ranks = NDArray[np.int64]
@@ -318,7 +318,7 @@ class Parts:
     """One copy: which rows every part has, its parameters and the bounds of their distances."""
 
     ranks: Ranks = field(repr=False)
-    weights: Sealed
+    weights: SecretArray
     distances: Floats = field(repr=False)
 
     @property
@@ -337,7 +337,7 @@ class Parts:
 
     def __copy__(self) -> "Parts":
         """Return parts with a seal of their own."""
-        return replace(self, weights=Sealed(self.weights.open().copy()))
+        return replace(self, weights=SecretArray(self.weights.open().copy()))
 
 
 class Made(NamedTuple):
@@ -378,7 +378,7 @@ def train_parts(
         pairs, share = zip(drawn.ranks, results, strict=True), solver.limit / mean
         results = [solver.train(part_of(whole, held[own]), x, share=share) for own, x in pairs]
         passes += sum(result.passes for result in results)
-    weights = Sealed(np.stack([result.W for result in results]))
+    weights = SecretArray(np.stack([result.W for result in results]))
     distances = np.array([result.distance for result in results])
     return Made(Parts(drawn.ranks, weights, distances), passes)
 
@@ -478,9 +478,9 @@ def trail_at(problem: Problem, W: Floats, gradient: Floats | None = None) -> Tra
     return Trail(gradient, curvature, problem.gradient_errors())
 
 
-def sealed(W: Floats) -> Sealed:
+def sealed(W: Floats) -> SecretArray:
     """Return a sealed copy; others may go on with W when the seal is wiped."""
-    return Sealed(np.array(W, np.float64, order="C"))
+    return SecretArray(np.array(W, np.float64, order="C"))
 
 
 @dataclass(frozen=True)

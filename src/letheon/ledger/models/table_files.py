@@ -144,8 +144,8 @@ def _load_table(path: Path, source: Source, columns: TableColumns) -> Any:
         import polars as pl
     except ModuleNotFoundError as error:
         raise NoTableReaderError(
-            f"{path.name} needs pandas or polars; install one of them, or use an .npz file with the "
-            "arrays X, y and ids"
+            f"{path.name} needs pandas or polars; install one of them, or use an .npz file with "
+            "the arrays X, y and ids"
         ) from error
     if path.suffix == ".parquet":
         return pl.read_parquet(source)

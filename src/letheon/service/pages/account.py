@@ -36,7 +36,7 @@ def log_in(request: Request, form: _shared.SentForm) -> Response:
             403, "csrf", "The form was sent from another site", "Open /login and try again."
         )
     desk, where = auth.context(request), _shared.safe_path(text_of(form, "next"))
-    token = desk.tokens.find(text_of(form, "token"))
+    token = desk.tokens.find_by_text(text_of(form, "token"))
     if token is None:
         # Count failures only: users of one office share an address.
         desk.limiter.count("login", auth.address_of(request))

@@ -360,7 +360,7 @@ def _request_page(
     entries, names = routes.read_timeline(visitor, request_id).items, {}
     if visitor.sees_all_requests:
         tokens = {erasure.filed_by, *(entry.by for entry in entries)}
-        names = visitor.desk.tokens.names(token for token in tokens if token is not None)
+        names = visitor.desk.tokens.find_names(token for token in tokens if token is not None)
     return visitor.page(
         "request.html",
         json=f"/api/v1/requests/{request_id}",
