@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from letheon import InfluenceClassifier, InfluenceRegressor
 from letheon.linear import _influence_base, _solve
-from letheon.linear._problem import Logistic, Loss, Problem, PseudoHuber, Softmax, Squared
+from letheon.linear._problem import FitProblem, Logistic, Loss, PseudoHuber, Softmax, Squared
 from tests.linear.reference import Case, Floats
 
 KINDS = ("logistic", "ovr", "softmax", "squared", "huber")
@@ -98,10 +98,10 @@ def library_loss(case: Case) -> Loss:
     return Squared() if case.kind == "squared" else PseudoHuber(case.scale)
 
 
-def library_problem(case: Case) -> Problem:
+def library_problem(case: Case) -> FitProblem:
     """The library's view of the same problem."""
     reg: Any = case.reg
-    return Problem(case.X, case.y, library_loss(case), len(case.y), case.l2, reg, case.tilt)
+    return FitProblem(case.X, case.y, library_loss(case), len(case.y), case.l2, reg, case.tilt)
 
 
 def longest(X: Any) -> float:

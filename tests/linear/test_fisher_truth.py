@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from letheon.exceptions import AssumptionError
 from letheon.linear import _fisher, _fisher_walk
-from letheon.linear._calibrate import Grid
+from letheon.linear._calibrate import ReleaseGrid
 from letheon.linear._fisher import FisherClassifier
-from letheon.linear._fisher_law import COVARIANCE_ERROR, Root
-from letheon.linear._fisher_walk import Walk, look
+from letheon.linear._fisher_law import COVARIANCE_ERROR, NoiseRoot
+from letheon.linear._fisher_walk import NewtonWalk, evaluate_at
 from letheon.noise import NoiseSource
 from tests.linear.test_fisher_noise import covariance_of, log_factor
 
@@ -29,19 +29,19 @@ class Watched(FisherClassifier):
 
     end: Floats
     point: Floats | None
-    shaped: list[Root]
-    walk: Walk | None
+    shaped: list[NoiseRoot]
+    walk: NewtonWalk | None
 
-    def _publish(self, positions: Any, counts: Any, walk: Walk, roots: Any) -> Any:
+    def _prepare_release(self, positions: Any, counts: Any, walk: NewtonWalk, roots: Any) -> Any:
         self._note(walk.W, walk.fisher, roots, walk)
-        return super()._publish(positions, counts, walk, roots)
+        return super()._prepare_release(positions, counts, walk, roots)
 
-    def _roots(self, fisher: Any, W: Floats) -> Any:
-        roots = super()._roots(fisher, W)
+    def _noise_roots(self, fisher: Any, W: Floats) -> Any:
+        roots = super()._noise_roots(fisher, W)
         self._note(W, fisher, roots, None)
         return roots
 
-    def _note(self, W: Floats, fisher: Any, roots: Any, walk: Walk | None) -> None:
+    def _note(self, W: Floats, fisher: Any, roots: Any, walk: NewtonWalk | None) -> None:
         expansion = fisher.expansion
         point = None if expansion is None else expansion.curvature.point.copy()
         vars(self).update(end=W.copy(), point=point, shaped=roots or [], walk=walk)
@@ -127,7 +127,7 @@ class Exact:
 def check_matrix(model: Watched, exact: Exact) -> None:
     """The covariance as drawn is that of the definition, taken at the expansion point."""
     assert model.point is not None
-    scale = Grid.of_sigma(model.sigma).scale
+    scale = ReleaseGrid.of_sigma(model.sigma).scale
     for block, root in zip(exact.fisher(model.point), model.shaped, strict=True):
         assert root.is_accurate
         assert log_factor(covariance_of(root), block, scale) <= root.error <= COVARIANCE_ERROR
@@ -145,12 +145,12 @@ def check_removal(model: Watched, fresh: Watched) -> None:
     """Shift and spread between a removal and a retrain are at most what the account says."""
     exact, walk, account = Exact(model), model.walk, model.account_
     assert walk is not None
-    assert exact.residual(model.end) <= walk.view.residual
+    assert exact.residual(model.end) <= walk.evaluation.residual
     numbers = (account.used, *vars(account.closeness).values(), model.epsilon_, model.kl_bound_)
     assert not any(math.isnan(number) for number in numbers)
     assert account.used <= 1
     assert model.epsilon_ <= model.epsilon * (1 + 1e-6)
-    step, scale = Grid.of_sigma(model.sigma).step, Grid.of_sigma(model.sigma).scale
+    step, scale = ReleaseGrid.of_sigma(model.sigma).step, ReleaseGrid.of_sigma(model.sigma).scale
     steps = [np.rint(each.end / step).ravel(order="F").tolist() for each in (model, fresh)]
     gap = mpmath.matrix([mpmath.mpf(a) - mpmath.mpf(b) for a, b in zip(*steps, strict=True)])
     if not model.shaped:
@@ -239,10 +239,10 @@ def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """An account that leaves out a tenth of the gradient."""
 
     def shorten(problem: Any, W: Floats) -> Any:
-        view = look(problem, W)
+        view = evaluate_at(problem, W)
         return replace(view, gradient=0.9 * view.gradient, error=0.0)
 
-    monkeypatch.setattr(_fisher_walk, "look", shorten)
-    monkeypatch.setattr(_fisher, "look", shorten)
+    monkeypatch.setattr(_fisher_walk, "evaluate_at", shorten)
+    monkeypatch.setattr(_fisher, "evaluate_at", shorten)
     with pytest.raises(AssertionError):
         _ = [run(seed) for seed in range(24)]

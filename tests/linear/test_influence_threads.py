@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import letheon
 from letheon.linear import InfluenceClassifier
 from letheon.linear._curvature import _MOST_DOWNDATES
-from letheon.linear._problem import Problem
+from letheon.linear._problem import FitProblem
 
 # Small enough for a request to go without `one_thread` as a whole.
 RNG = np.random.default_rng(0)
@@ -49,7 +49,7 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spy]:
         if most_threads() < 2:
             pytest.skip("libraries of one thread: nothing to limit")
         spy = Spy()
-        for owner, name in ((lapack, "dpotri"), (lapack, "dpotrf"), (Problem, "hessian")):
+        for owner, name in ((lapack, "dpotri"), (lapack, "dpotrf"), (FitProblem, "hessian_at")):
             spy.watch(monkeypatch, owner, name)
         yield spy
 
@@ -86,9 +86,9 @@ def worn_out() -> InfluenceClassifier:
 @pytest.mark.parametrize(
     ("make", "needed"),
     [
-        (measures_often, {"hessian", "dpotrf", "dpotri"}),
-        (softmax_that_measures_often, {"hessian", "dpotrf", "dpotri"}),
-        (without_cache, {"hessian", "dpotrf", "dpotri"}),
+        (measures_often, {"hessian_at", "dpotrf", "dpotri"}),
+        (softmax_that_measures_often, {"hessian_at", "dpotrf", "dpotri"}),
+        (without_cache, {"hessian_at", "dpotrf", "dpotri"}),
         (worn_out, {"dpotrf"}),
     ],
 )
