@@ -19,7 +19,7 @@ from letheon.linear._curvature import (
 )
 from letheon.linear._problem import FitProblem, hessian_roots
 from tests.linear import reference as ref
-from tests.linear.people import KINDS, Recipe, examples, library_problem, longest, recipes
+from tests.linear.people import KINDS, ProblemRecipe, examples, library_problem, longest, recipes
 
 Floats = ref.Floats
 
@@ -29,7 +29,7 @@ def lower(blocks: list[Floats]) -> list[Floats]:
     return [np.tril(block) + np.tril(block, -1).T for block in blocks]
 
 
-def dense_block(case: ref.Case, W: Floats, k: int, n_blocks: int) -> Floats:
+def dense_block(case: ref.LinearCase, W: Floats, k: int, n_blocks: int) -> Floats:
     """Block k of the Hessian of the data part."""
     H = ref.data_hessian(case, W)
     size = len(H) // n_blocks
@@ -50,7 +50,7 @@ def refined(change: Downdate, G: Floats, times: int = 60) -> NewtonStep:
 
 @examples(300)
 @given(recipe=recipes(), size=st.sampled_from([0.1, 3.0]))
-def test_solving_without_rows_equals_a_dense_solve(recipe: Recipe, size: float) -> None:
+def test_solving_without_rows_equals_a_dense_solve(recipe: ProblemRecipe, size: float) -> None:
     case, W, gone = recipe.case(), recipe.point(size), recipe.gone
     problem, rest = library_problem(case), case.without(gone)
     curvature = Curvature.from_problem(problem, W)
@@ -73,7 +73,9 @@ def test_solving_without_rows_equals_a_dense_solve(recipe: Recipe, size: float) 
 
 @examples(200)
 @given(recipe=recipes(), in_turn=st.booleans())
-def test_applying_equals_the_hessian_of_the_remaining_rows(recipe: Recipe, in_turn: bool) -> None:
+def test_applying_equals_the_hessian_of_the_remaining_rows(
+    recipe: ProblemRecipe, in_turn: bool
+) -> None:
     case, W, gone = recipe.case(), recipe.point(1.0), recipe.gone
     problem, rest = library_problem(case), case.without(gone)
     curvature = Curvature.from_problem(problem, W)
@@ -90,7 +92,7 @@ def test_applying_equals_the_hessian_of_the_remaining_rows(recipe: Recipe, in_tu
 
 
 def test_nothing_is_written_before_apply() -> None:
-    recipe = Recipe("softmax", 1, 20, 4, 3, -1.0)
+    recipe = ProblemRecipe("softmax", 1, 20, 4, 3, -1.0)
     problem, W = library_problem(recipe.case()), recipe.point(1.0)
     curvature = Curvature.from_problem(problem, W)
     before = copy.copy(curvature)
@@ -105,7 +107,7 @@ def test_nothing_is_written_before_apply() -> None:
 
 
 def test_a_copy_has_matrices_of_its_own() -> None:
-    recipe = Recipe("ovr", 1, 20, 4, 3, -1.0)
+    recipe = ProblemRecipe("ovr", 1, 20, 4, 3, -1.0)
     problem = library_problem(recipe.case())
     curvature = Curvature.from_problem(problem, recipe.point(1.0))
     twin = copy.copy(curvature)
@@ -118,8 +120,8 @@ def test_a_copy_has_matrices_of_its_own() -> None:
 @pytest.mark.parametrize("kind", ["logistic", "softmax"])
 def test_inverse_does_not_drift_over_many_downdates(kind: str) -> None:
     n = 1_600
-    case = Recipe(kind, 0, n, 5, 1, -2.0).case()
-    problem, W = library_problem(case), Recipe(kind, 0, n, 5, 1, -2.0).point(1.0)
+    case = ProblemRecipe(kind, 0, n, 5, 1, -2.0).case()
+    problem, W = library_problem(case), ProblemRecipe(kind, 0, n, 5, 1, -2.0).point(1.0)
     curvature, counts = Curvature.from_problem(problem, W), []
     for row in range(1_500):
         downdate(curvature, problem, [row], problem.ridge).apply()
@@ -138,7 +140,7 @@ def test_a_row_that_carries_a_direction_alone_is_factored_anew(batch: list[int])
     X = np.random.default_rng(0).normal(size=(30, 12))
     X[:, 3] = 0.0
     X[0, 3] = 1e5
-    case = ref.Case(X, X[:, 0].copy(), "squared", 1e-4, "total")
+    case = ref.LinearCase(X, X[:, 0].copy(), "squared", 1e-4, "total")
     problem, W = library_problem(case), np.ones((12, 1))
     curvature = Curvature.from_problem(problem, W)
     change = downdate(curvature, problem, batch, problem.ridge)
@@ -163,7 +165,7 @@ def test_a_row_that_carries_a_direction_alone_is_factored_anew(batch: list[int])
     ],
 )
 def test_larger_requests_are_factored_anew(n_gone: int, part: str) -> None:
-    recipe = Recipe("logistic", 4, 40, 12, n_gone, -1.0)
+    recipe = ProblemRecipe("logistic", 4, 40, 12, n_gone, -1.0)
     case, W = recipe.case(), recipe.point(1.0)
     problem, rest = library_problem(case), case.without(recipe.gone)
     change = downdate(Curvature.from_problem(problem, W), problem, recipe.gone, rest.ridge)
@@ -173,7 +175,7 @@ def test_larger_requests_are_factored_anew(n_gone: int, part: str) -> None:
 
 
 def test_refinement_pays_for_a_regulariser_that_shrank() -> None:
-    recipe = Recipe("logistic", 4, 40, 12, 2, 0.0)
+    recipe = ProblemRecipe("logistic", 4, 40, 12, 2, 0.0)
     case, W = recipe.case(), recipe.point(1.0)
     problem, rest = library_problem(case), case.without(recipe.gone)
     change = downdate(Curvature.from_problem(problem, W), problem, recipe.gone, rest.ridge)
@@ -186,14 +188,14 @@ def test_refinement_pays_for_a_regulariser_that_shrank() -> None:
 
 
 def test_stale_inverse_times_parameters() -> None:
-    recipe = Recipe("ovr", 4, 30, 4, 2, -1.0)
+    recipe = ProblemRecipe("ovr", 4, 30, 4, 2, -1.0)
     case, W = recipe.case(), recipe.point(1.0)
     curvature = Curvature.from_problem(library_problem(case), W)
     np.testing.assert_allclose(curvature.solve(W), ref.solve(ref.hessian(case, W), W), rtol=1e-9)
 
 
 def test_declared_radius_replaces_the_longest_row() -> None:
-    case, W = Recipe("logistic", 4, 30, 4, 2, -1.0).case(), np.zeros((4, 1))
+    case, W = ProblemRecipe("logistic", 4, 30, 4, 2, -1.0).case(), np.zeros((4, 1))
     assert Curvature.from_problem(library_problem(case), W).radius == pytest.approx(longest(case.X))
     assert Curvature.from_problem(library_problem(case), W, radius=9.0).radius == 9.0
 
@@ -228,7 +230,7 @@ def test_hessian_that_is_not_positive_says_what_to_do() -> None:
 
 
 def test_wide_rows_and_single_precision_do_not_disturb_the_matrices() -> None:
-    recipe = Recipe("huber", 8, 20, 30, 2, -1.0)
+    recipe = ProblemRecipe("huber", 8, 20, 30, 2, -1.0)
     case, W = recipe.case(), recipe.point(0.3)
     case = replace(case, X=case.X.astype(np.float32))
     problem, rest = library_problem(case), case.without(recipe.gone)
@@ -242,7 +244,7 @@ def test_wide_rows_and_single_precision_do_not_disturb_the_matrices() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_triangle_keeps_a_row_that_left(kind: str) -> None:
     """Neither half of a matrix in memory may hold what the other half lost."""
-    recipe = Recipe(kind, 2, 25, 5, 1, -1.0)
+    recipe = ProblemRecipe(kind, 2, 25, 5, 1, -1.0)
     problem, W = library_problem(recipe.case()), recipe.point(1.0)
     curvature = Curvature.from_problem(problem, W)
     downdate(curvature, problem, recipe.gone, problem.ridge).apply()

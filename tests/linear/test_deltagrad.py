@@ -23,7 +23,7 @@ from letheon.linear import _deltagrad
 from letheon.linear._deltagrad import DeltaGradClassifier
 from letheon.linear._replay import Trajectory, replay_by_secants
 from letheon.state import encode
-from tests.linear.deltagrad_reference import Data, make_data
+from tests.linear.deltagrad_reference import ReplayData, make_data
 
 Floats = NDArray[np.float64]
 
@@ -40,7 +40,7 @@ def make(**more: Any) -> DeltaGradClassifier:
     return DeltaGradClassifier(**{"n_steps": 30, "random_state": 0} | more)
 
 
-def fitted(data: Data, **more: Any) -> DeltaGradClassifier:
+def fitted(data: ReplayData, **more: Any) -> DeltaGradClassifier:
     return make(**more).fit(data.X, data.y, ids=data.ids)
 
 

@@ -22,7 +22,7 @@ from letheon.linear._replay import (
     row_keys,
 )
 from letheon.linear._solve import minimise
-from tests.linear.deltagrad_reference import Data, Reference, bfgs_matrix, make_data
+from tests.linear.deltagrad_reference import DeltaGradReference, ReplayData, bfgs_matrix, make_data
 from tests.sharded.people import examples
 
 Floats = NDArray[np.float64]
@@ -45,17 +45,17 @@ def make(kind: str, reg: str, batch_size: int | None, **more: Any) -> DeltaGradC
     )
 
 
-def fitted(model: DeltaGradClassifier, data: Data) -> DeltaGradClassifier:
+def fitted(model: DeltaGradClassifier, data: ReplayData) -> DeltaGradClassifier:
     return model.fit(data.X, data.y, ids=data.ids)
 
 
-def reference_of(model: DeltaGradClassifier, data: Data, kind: str) -> Reference:
-    return Reference(
+def reference_of(model: DeltaGradClassifier, data: ReplayData, kind: str) -> DeltaGradReference:
+    return DeltaGradReference(
         data, kind=kind, l2=model.l2, reg=model.reg, rate=RATE, batches=batches_of(model, data)
     )
 
 
-def batches_of(model: DeltaGradClassifier, data: Data) -> list[set[int]]:
+def batches_of(model: DeltaGradClassifier, data: ReplayData) -> list[set[int]]:
     """Ids of every step. The rule itself is tested below."""
     everybody = set(data.ids.tolist())
     if model.pace_.n_batches == 1:
@@ -69,11 +69,13 @@ def weights(model: DeltaGradClassifier) -> Floats:
     return np.column_stack([model.coef_, model.intercept_])
 
 
-def path_of(reference: Reference) -> Floats:
+def path_of(reference: DeltaGradReference) -> Floats:
     return np.array([[w.ravel(), g.ravel()] for w, g in reference.path])
 
 
-def assert_same_path(model: DeltaGradClassifier, reference: Reference, within: float) -> None:
+def assert_same_path(
+    model: DeltaGradClassifier, reference: DeltaGradReference, within: float
+) -> None:
     assert np.abs(weights(model) - reference.end).max() <= within
     path = model.trajectory_
     found = np.stack([path.points, path.gradients], axis=1)
@@ -150,7 +152,7 @@ def test_cached_replay_in_small_pieces_is_the_same(monkeypatch: pytest.MonkeyPat
 
 
 @st.composite
-def stories(draw: st.DrawFn) -> tuple[str, str, int | None, Data, list[list[int]]]:
+def stories(draw: st.DrawFn) -> tuple[str, str, int | None, ReplayData, list[list[int]]]:
     """A problem and several requests that leave more than half of the rows."""
     kind = draw(st.sampled_from(list(KINDS)))
     reg = draw(st.sampled_from(["per_sample", "total"]))
@@ -164,7 +166,9 @@ def stories(draw: st.DrawFn) -> tuple[str, str, int | None, Data, list[list[int]
     return kind, reg, batch_size, data, [part for part in (leaving[:cut], leaving[cut:]) if part]
 
 
-def worst_gap(kind: str, reg: str, batch_size: int | None, data: Data, requests: Any) -> float:
+def worst_gap(
+    kind: str, reg: str, batch_size: int | None, data: ReplayData, requests: Any
+) -> float:
     """Largest difference of parameters and path between forgetting with T0 = 1 and a fresh fit."""
     model = fitted(make(kind, reg, batch_size, period=1), data)
     for request in requests:

@@ -17,7 +17,7 @@ from letheon.linear._descent_theory import build_geometry, natural_radius
 from letheon.linear._problem import FitProblem, Logistic
 from letheon.linear._solve import Solution, minimise
 from letheon.state import encode
-from tests.linear.rebuild import Attack
+from tests.linear.rebuild import RebuildAttack
 
 Floats = NDArray[np.float64]
 GONE = 7
@@ -60,7 +60,7 @@ def sealed(model: DescentToDeleteClassifier) -> Floats:
 def error_of_the_attack(model: DescentToDeleteClassifier, path: Path) -> float:
     save(model, path)
     file = load(path)
-    attack = Attack(file.rows_.X, file.rows_.y, file.l2)
+    attack = RebuildAttack(file.rows_.X, file.rows_.y, file.l2)
     return attack.error(sealed(file)[:, 0], make_rows()[0][GONE])
 
 

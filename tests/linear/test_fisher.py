@@ -26,7 +26,7 @@ from letheon.linear._problem import FitProblem
 from letheon.noise import NoiseSource
 from tests.linear.people import form_no_matrix
 from tests.linear.reference import (
-    Case,
+    LinearCase,
     flat,
     gradient,
     hessian,
@@ -45,7 +45,7 @@ KINDS = ("logistic", "ovr", "softmax")
 
 def make(
     kind: str, n: int = 400, p: int = 6, seed: int = 0, l2: float = 1e-2, reg: str = "per_sample"
-) -> Case:
+) -> LinearCase:
     """Rows with a column of ones, and overlapping classes."""
     rng = np.random.default_rng(seed)
     n_classes = 2 if kind == "logistic" else 3
@@ -53,10 +53,10 @@ def make(
     scores = X @ rng.normal(size=(p, n_classes)) + rng.gumbel(size=(n, n_classes))
     y = scores.argmax(axis=1)
     y[:n_classes] = np.arange(n_classes)
-    return Case(np.column_stack([X, np.ones(n)]), y, kind, l2, reg, n_classes=n_classes)
+    return LinearCase(np.column_stack([X, np.ones(n)]), y, kind, l2, reg, n_classes=n_classes)
 
 
-def fitted(case: Case, **settings: Any) -> FisherClassifier:
+def fitted(case: LinearCase, **settings: Any) -> FisherClassifier:
     multi_class = "softmax" if case.kind == "softmax" else "ovr"
     shared: dict[str, Any] = {"l2": case.l2, "reg": case.reg, "multi_class": multi_class}
     model = FisherClassifier(**(shared | settings))
@@ -161,7 +161,7 @@ def test_batches_follow_the_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
 # Bounds
 
 
-class Watched(FisherClassifier):
+class WalkRecorder(FisherClassifier):
     """Keeps the last walk, to see where it ended."""
 
     walk: NewtonWalk
@@ -187,7 +187,7 @@ def test_the_laws_of_removal_and_retrain_are_as_close_as_stated(
 ) -> None:
     case = make(kind, n=n, p=2, seed=seed, l2=l2)
     multi_class = "softmax" if kind == "softmax" else "ovr"
-    model = Watched(
+    model = WalkRecorder(
         l2=l2, multi_class=multi_class, tol=tol, sigma=sigma, state=state, noise_seed=seed
     ).fit(case.X[:, :-1], case.y)
     for person in range(5, 5 + m):
@@ -300,7 +300,7 @@ def test_secret_and_published_end_near_each_other() -> None:
     case = make("ovr", n=200, p=3)
     ends = []
     for state in ("published", "secret"):
-        model = Watched(l2=1e-2, state=state).fit(case.X[:, :-1], case.y)
+        model = WalkRecorder(l2=1e-2, state=state).fit(case.X[:, :-1], case.y)
         model.forget([1, 2])
         ends.append(model.walk.W)
         assert (model.optimum_ is None) == (state == "published")
@@ -383,7 +383,9 @@ def test_many_columns_need_no_matrix(
     case = make(kind, n=80, p=12, l2=0.05)
     case = replace(case, X=np.where(np.abs(case.X) > 0.8, case.X, 0.0))
     X = sp.csr_array(case.X[:, :-1])
-    model = Watched(l2=0.05, multi_class="softmax" if kind == "softmax" else "ovr", state=state)
+    model = WalkRecorder(
+        l2=0.05, multi_class="softmax" if kind == "softmax" else "ovr", state=state
+    )
     model.fit(X, case.y)
     gone: list[int] = []
     for request, size in (([7], None), ([3, 9, 30], None), ([11, 12], 1)):

@@ -25,7 +25,7 @@ from letheon.linear._fisher_law import (
 from letheon.linear._fisher_walk import DiagonalNoise, Expansion, FisherMatrix
 from letheon.linear._problem import FitProblem, Logistic, Loss, Softmax
 from letheon.noise import NoiseSource
-from tests.linear.reference import Case, hessian
+from tests.linear.reference import LinearCase, hessian
 from tests.sharded.people import examples
 
 Floats = NDArray[np.float64]
@@ -157,14 +157,14 @@ LOSSES: dict[str, tuple[Loss, str]] = {
 }
 
 
-def make(kind: str, d: int, seed: int = 0) -> tuple[FitProblem, Case, Floats]:
+def make(kind: str, d: int, seed: int = 0) -> tuple[FitProblem, LinearCase, Floats]:
     rng = np.random.default_rng(seed)
     loss, name = LOSSES[kind]
     n_classes = max(loss.n_outputs, 2)
     X, y = rng.normal(size=(50, d)) / np.sqrt(d), rng.integers(n_classes, size=50)
     W = rng.normal(size=(d, loss.n_outputs))
     problem = FitProblem(X, y, loss, 50, 0.02)
-    return problem, Case(X, y, name, 0.02, n_classes=n_classes), W
+    return problem, LinearCase(X, y, name, 0.02, n_classes=n_classes), W
 
 
 def fisher_of(problem: FitProblem, W: Floats, leaving: int) -> tuple[FitProblem, FisherMatrix]:

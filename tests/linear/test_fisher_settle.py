@@ -18,7 +18,7 @@ from letheon.linear._fisher_walk import NewtonWalk, evaluate_at
 from letheon.linear._problem import FitProblem
 from letheon.linear._solve import minimise
 from tests.linear.people import form_no_matrix
-from tests.linear.rebuild import Attack
+from tests.linear.rebuild import RebuildAttack
 
 Floats = NDArray[np.float64]
 GONE = 7
@@ -48,7 +48,7 @@ def sealed(model: FisherClassifier) -> Floats:
 def error_of_the_attack(model: FisherClassifier, path: Path) -> float:
     save(model, path)
     file = load(path)
-    attack = Attack(file.rows_.X, file.rows_.y, file.l2)
+    attack = RebuildAttack(file.rows_.X, file.rows_.y, file.l2)
     return attack.error(sealed(file)[0, :, 0], make_rows()[0][GONE])
 
 

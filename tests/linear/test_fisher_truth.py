@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 DIGITS = 40
 
 
-class Watched(FisherClassifier):
+class RecordingFisher(FisherClassifier):
     """Keeps where the last training or removal ended, and what shaped its noise."""
 
     end: Floats
@@ -47,7 +47,7 @@ class Watched(FisherClassifier):
         vars(self).update(end=W.copy(), point=point, shaped=roots or [], walk=walk)
 
 
-class Nasty:
+class HardFisherProblem:
     """A random problem: saturation, collinear columns, duplicates, long rows, a tiny l2."""
 
     def __init__(self, seed: int) -> None:
@@ -78,7 +78,7 @@ class Nasty:
         }
 
 
-class Exact:
+class ExactProblem:
     """Gradient and Hessian of a model's problem on the rows that it holds, with many digits."""
 
     def __init__(self, model: FisherClassifier) -> None:
@@ -124,7 +124,7 @@ class Exact:
         return [block / self.n for block in blocks]
 
 
-def check_matrix(model: Watched, exact: Exact) -> None:
+def check_matrix(model: RecordingFisher, exact: ExactProblem) -> None:
     """The covariance as drawn is that of the definition, taken at the expansion point."""
     assert model.point is not None
     scale = ReleaseGrid.of_sigma(model.sigma).scale
@@ -133,17 +133,17 @@ def check_matrix(model: Watched, exact: Exact) -> None:
         assert log_factor(covariance_of(root), block, scale) <= root.error <= COVARIANCE_ERROR
 
 
-def check_training(model: Watched) -> None:
+def check_training(model: RecordingFisher) -> None:
     """Training stopped where the stop rule says, rounding included."""
-    exact = Exact(model)
+    exact = ExactProblem(model)
     assert exact.residual(model.end) <= model.tol * exact.n
     if model.shaped:
         check_matrix(model, exact)
 
 
-def check_removal(model: Watched, fresh: Watched) -> None:
+def check_removal(model: RecordingFisher, fresh: RecordingFisher) -> None:
     """Shift and spread between a removal and a retrain are at most what the account says."""
-    exact, walk, account = Exact(model), model.walk, model.account_
+    exact, walk, account = ExactProblem(model), model.walk, model.account_
     assert walk is not None
     assert exact.residual(model.end) <= walk.evaluation.residual
     numbers = (account.used, *vars(account.closeness).values(), model.epsilon_, model.kl_bound_)
@@ -172,10 +172,10 @@ def check_removal(model: Watched, fresh: Watched) -> None:
 
 def run(seed: int) -> tuple[int, int]:
     """Check one problem; return how many trainings were refused and how many removals checked."""
-    problem, checked = Nasty(seed), 0
+    problem, checked = HardFisherProblem(seed), 0
     with mpmath.workdps(DIGITS):
         try:
-            model = Watched(**problem.settings).fit(problem.X, problem.y)
+            model = RecordingFisher(**problem.settings).fit(problem.X, problem.y)
         except AssumptionError:
             return 1, 0
         check_training(model)
@@ -190,7 +190,7 @@ def run(seed: int) -> tuple[int, int]:
             rows = model.rows_.compacted()
             X = rows.X[:, : problem.X.shape[1]]
             try:
-                fresh = Watched(**problem.settings).fit(X, model.classes_[rows.y])
+                fresh = RecordingFisher(**problem.settings).fit(X, model.classes_[rows.y])
             except AssumptionError:
                 continue
             check_removal(model, fresh)
@@ -220,9 +220,9 @@ def draw_words(rng: np.random.Generator, _: Any, n: int) -> NDArray[np.uint64]:
 
 def test_noise_changes_no_branch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Given the state, a request takes the same steps and ends at the same point for all noise."""
-    problem = Nasty(3)
+    problem = HardFisherProblem(3)
     for state in ("published", "secret"):
-        model = Watched(l2=0.05, sigma=0.01, state=state).fit(problem.X, problem.y)
+        model = RecordingFisher(l2=0.05, sigma=0.01, state=state).fit(problem.X, problem.y)
         ends, releases = [], set()
         for seed in range(8):
             words = partial(draw_words, np.random.default_rng(seed))

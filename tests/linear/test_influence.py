@@ -55,7 +55,7 @@ TABLE = {
 AMPLE: dict[str, Any] = {"sigma": 100.0, "epsilon": 1e5}
 
 
-def proposed(case: ref.Case, W: ref.Floats, gone: Any) -> ref.Floats:
+def proposed(case: ref.LinearCase, W: ref.Floats, gone: Any) -> ref.Floats:
     """The library's step with a Hessian taken at W."""
     problem, rest = library_problem(case), case.without(gone)
     setting = RemovalContext(problem.loss, case.ridge, rest.ridge, len(rest.y))
@@ -488,7 +488,7 @@ def test_rows_that_say_nothing() -> None:
     y = np.arange(20) % 2
     model = estimator(fit_intercept=False).fit(np.zeros((20, 2)), y)
     model.forget([1])
-    case = ref.Case(np.zeros((19, 2)), np.delete(y, 1), "logistic", 0.05, tilt=tilt_of(model))
+    case = ref.LinearCase(np.zeros((19, 2)), np.delete(y, 1), "logistic", 0.05, tilt=tilt_of(model))
     assert ref.residual(case, weights_of(model)) <= model.account_.spent + 1e-12
 
 
@@ -622,7 +622,7 @@ def test_rows_are_scaled_to_the_declared_norm(rows: str) -> None:
     expected = (full * scales) @ model.model_.weights
     np.testing.assert_allclose(model.decision_function(X * 3), expected[:, 0], rtol=1e-9)
     model.forget([1])
-    case = ref.Case(full * scales, y, "logistic", 0.05, tilt=tilt_of(model)).without([1])
+    case = ref.LinearCase(full * scales, y, "logistic", 0.05, tilt=tilt_of(model)).without([1])
     assert ref.residual(case, weights_of(model)) <= model.account_.spent + 1e-11
 
 

@@ -77,7 +77,7 @@ def sample(model: Any, n: int, seed: int | None) -> Floats:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ReleaseComparison:
     """What two lots of releases looked like, and what the first claimed."""
 
     leak: float
@@ -86,14 +86,14 @@ class Outcome:
     rebuilt: frozenset[str]
 
 
-def watch(scenario: Scenario, n: int, seeds: tuple[Any, Any] = (1, 2)) -> Outcome:
+def watch(scenario: Scenario, n: int, seeds: tuple[Any, Any] = (1, 2)) -> ReleaseComparison:
     """Release again and again; bound the epsilon between the two laws from below."""
     (model, rebuilt), fresh = scenario.forgot(), scenario.fresh()
     released, anew = sample(model, n, seeds[0]), sample(fresh, n, seeds[1])
     leak = epsilon_lower_bound(released, anew, scenario.delta)
     use = model.account_.spent / model.account_.limit
     is_promised = {model.guarantee_.kind, fresh.guarantee_.kind} == {"certified"}
-    return Outcome(leak, is_promised, use, frozenset(rebuilt))
+    return ReleaseComparison(leak, is_promised, use, frozenset(rebuilt))
 
 
 ALIKE = np.linspace(0.98, 1.02, 120)

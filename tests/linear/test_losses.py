@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 
 from letheon.linear._problem import Logistic, Loss, PseudoHuber, Softmax, Squared
 from tests.linear import reference as ref
-from tests.linear.people import KINDS, Recipe, examples, library_loss, recipes
+from tests.linear.people import KINDS, ProblemRecipe, examples, library_loss, recipes
 
 Floats = ref.Floats
 
@@ -29,7 +29,7 @@ def curvature_at(loss: Loss, z: Floats, target: Any) -> Floats:
 
 @examples(200)
 @given(recipe=recipes(), size=st.sampled_from([0.1, 1.0, 20.0]))
-def test_derivatives_equal_the_formulas(recipe: Recipe, size: float) -> None:
+def test_derivatives_equal_the_formulas(recipe: ProblemRecipe, size: float) -> None:
     case = recipe.case()
     loss, Z = library_loss(case), case.dense @ recipe.point(size)
     pairs = list(zip(Z, case.y, strict=True))
@@ -44,8 +44,8 @@ def test_derivatives_equal_the_formulas(recipe: Recipe, size: float) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_formulas_of_the_reference_are_derivatives(kind: str) -> None:
-    case = Recipe(kind, 3, 6, 3, 1, -1.0, noise=1.0).case()
-    W = Recipe(kind, 3, 6, 3, 1, -1.0).point(1.0)
+    case = ProblemRecipe(kind, 3, 6, 3, 1, -1.0, noise=1.0).case()
+    W = ProblemRecipe(kind, 3, 6, 3, 1, -1.0).point(1.0)
     gradient, H = ref.gradient(case, W), ref.hessian(case, W)
     for k in range(W.size):
         h = 1e-5 * np.eye(W.size)[k].reshape(W.shape, order="F")
@@ -135,7 +135,7 @@ def test_bounds_of_slope_and_curvature_are_attained() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_far_scores_neither_overflow_nor_warn(kind: str) -> None:
-    case = Recipe(kind, 0, 4, 2, 1, 0.0).case()
+    case = ProblemRecipe(kind, 0, 4, 2, 1, 0.0).case()
     loss, signs = library_loss(case), np.array([1.0, -1.0, 1.0, -1.0])
     Z = 1e5 * signs[:, None] * np.linspace(1, 2, loss.n_outputs)
     assert np.isfinite(loss.value_at(Z, case.y))

@@ -18,10 +18,17 @@ from letheon.linear._problem import (
     sum_gradients,
 )
 from tests.linear import reference as ref
-from tests.linear.people import KINDS, Recipe, examples, library_loss, library_problem, recipes
+from tests.linear.people import (
+    KINDS,
+    ProblemRecipe,
+    examples,
+    library_loss,
+    library_problem,
+    recipes,
+)
 
 Floats = ref.Floats
-SOME = Recipe("softmax", 5, 40, 3, 6, -1.0, noise=1.0)
+SOME = ProblemRecipe("softmax", 5, 40, 3, 6, -1.0, noise=1.0)
 
 
 def full(problem: FitProblem, blocks: list[Floats]) -> Floats:
@@ -35,7 +42,7 @@ def full(problem: FitProblem, blocks: list[Floats]) -> Floats:
     return H
 
 
-def assert_same(problem: FitProblem, case: ref.Case, W: Floats) -> None:
+def assert_same(problem: FitProblem, case: ref.LinearCase, W: Floats) -> None:
     """Everything that a pass computes equals the formulas on the rows of `case`."""
     scale = 1 + float(np.abs(case.dense).max()) ** 2 * len(case.y)
     close: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-11 * scale}
@@ -53,7 +60,7 @@ def assert_same(problem: FitProblem, case: ref.Case, W: Floats) -> None:
 
 @examples(200)
 @given(recipe=recipes(), size=st.sampled_from([0.1, 3.0]))
-def test_passes_equal_the_formulas(recipe: Recipe, size: float) -> None:
+def test_passes_equal_the_formulas(recipe: ProblemRecipe, size: float) -> None:
     case, W, gone = recipe.case(), recipe.point(size), recipe.gone
     problem = library_problem(case)
     assert_same(problem, case, W)
@@ -113,7 +120,7 @@ def test_leaving_out_twice_adds_up() -> None:
 
 @examples(200)
 @given(recipe=recipes())
-def test_roots_and_slopes_of_rows(recipe: Recipe) -> None:
+def test_roots_and_slopes_of_rows(recipe: ProblemRecipe) -> None:
     case, W, gone = recipe.case(), recipe.point(1.0), recipe.gone
     problem = library_problem(case)
     H = ref.data_hessian(case.only(gone), W)
@@ -134,7 +141,7 @@ def test_roots_and_slopes_of_rows(recipe: Recipe) -> None:
 
 @examples(1000)
 @given(recipe=recipes(), size=st.sampled_from([0.01, 1.0, 30.0]))
-def test_distance_bound_holds(recipe: Recipe, size: float) -> None:
+def test_distance_bound_holds(recipe: ProblemRecipe, size: float) -> None:
     """Checked without an optimum: between two points the gradients are ridge |V - W| apart."""
     problem, V, W = library_problem(recipe.case()), recipe.point(size), recipe.point(size, 2)
     change = problem.gradient_at(V) - problem.gradient_at(W)
@@ -143,7 +150,7 @@ def test_distance_bound_holds(recipe: Recipe, size: float) -> None:
 
 
 def test_distance_bound_is_attained_where_rows_say_nothing() -> None:
-    case = Recipe("squared", 0, 5, 2, 1, 0.0).case()
+    case = ProblemRecipe("squared", 0, 5, 2, 1, 0.0).case()
     problem = library_problem(replace(case, X=np.zeros((5, 2)), tilt=np.ones((2, 1))))
     optimum = -np.ones((2, 1)) / problem.ridge
     W = np.array([[3.0], [4.0]])

@@ -21,12 +21,19 @@ from letheon.linear._solve import (
     to_blocks,
 )
 from tests.linear import reference as ref
-from tests.linear.people import KINDS, Recipe, examples, form_no_matrix, library_problem, recipes
+from tests.linear.people import (
+    KINDS,
+    ProblemRecipe,
+    examples,
+    form_no_matrix,
+    library_problem,
+    recipes,
+)
 
 
 @examples(200)
 @given(recipe=recipes(), size=st.sampled_from([0.0, 1.0, 100.0]))
-def test_minimise_reaches_the_tolerance_from_anywhere(recipe: Recipe, size: float) -> None:
+def test_minimise_reaches_the_tolerance_from_anywhere(recipe: ProblemRecipe, size: float) -> None:
     problem = library_problem(recipe.case())
     scale = 1.0 + float(np.linalg.norm(problem.gradient_at(np.zeros(problem.shape))))
     tolerance = 1e-9 * scale
@@ -39,7 +46,7 @@ def test_minimise_reaches_the_tolerance_from_anywhere(recipe: Recipe, size: floa
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("solver", [minimise_by_newton, minimise_by_lbfgs])
 def test_solvers_find_the_optimum_of_plain_newton(kind: str, solver: object) -> None:
-    case = Recipe(kind, 2, 30, 4, 1, -2.0, noise=1.0).case()
+    case = ProblemRecipe(kind, 2, 30, 4, 1, -2.0, noise=1.0).case()
     problem, optimum = library_problem(case), ref.retrain(case)
     assert callable(solver)
     found = solver(problem, np.zeros(problem.shape), 1e-7, 500)
@@ -49,7 +56,7 @@ def test_solvers_find_the_optimum_of_plain_newton(kind: str, solver: object) -> 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_wide_problems_without_matrices(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    case = Recipe(kind, 4, 15, 40, 1, -1.0, noise=1.0).case()
+    case = ProblemRecipe(kind, 4, 15, 40, 1, -1.0, noise=1.0).case()
     optimum = ref.retrain(case)
     form_no_matrix(monkeypatch, above=5)
     monkeypatch.setattr(_solve, "_NEWTON_LIMIT", 5)
@@ -65,7 +72,7 @@ def test_wide_problems_without_matrices(kind: str, monkeypatch: pytest.MonkeyPat
 def test_newton_steps_by_products_and_by_factors_agree(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe = Recipe(kind, 6, 25, 4, 3, -1.0, noise=1.0)
+    recipe = ProblemRecipe(kind, 6, 25, 4, 3, -1.0, noise=1.0)
     case, W = recipe.case(), recipe.point(1.0)
     after = library_problem(case).without_rows(recipe.gone)
     gradient = after.gradient_at(W)
@@ -82,14 +89,14 @@ def test_newton_steps_by_products_and_by_factors_agree(
 
 
 def test_conjugate_gradients_of_nothing_is_nothing() -> None:
-    problem = library_problem(Recipe("logistic", 1, 8, 3, 1, 0.0).case())
+    problem = library_problem(ProblemRecipe("logistic", 1, 8, 3, 1, 0.0).case())
     zeros = np.zeros(problem.shape)
     found, _ = conjugate_gradients(problem, problem.curvature_at(zeros), zeros, 1e-3)
     assert not found.any()
 
 
 def test_conjugate_gradients_stop_when_told() -> None:
-    problem = library_problem(Recipe("squared", 1, 30, 5, 1, -4.0, spread=2.0).case())
+    problem = library_problem(ProblemRecipe("squared", 1, 30, 5, 1, -4.0, spread=2.0).case())
     W = np.ones(problem.shape)
     curvature, target = problem.curvature_at(W), problem.gradient_at(W)
     _, one = conjugate_gradients(problem, curvature, target, 1e-14, max_iter=1)
@@ -98,7 +105,7 @@ def test_conjugate_gradients_stop_when_told() -> None:
 
 
 def test_separable_classes_with_hardly_any_regulariser() -> None:
-    case = Recipe("logistic", 3, 20, 2, 1, -8.0, separable=True).case()
+    case = ProblemRecipe("logistic", 3, 20, 2, 1, -8.0, separable=True).case()
     problem = library_problem(case)
     found = minimise(problem, tolerance=1e-10, max_iter=500)
     assert found.residual <= 1e-10
@@ -106,7 +113,7 @@ def test_separable_classes_with_hardly_any_regulariser() -> None:
 
 
 def test_max_iter_is_respected() -> None:
-    problem = library_problem(Recipe("logistic", 3, 20, 2, 1, -6.0, separable=True).case())
+    problem = library_problem(ProblemRecipe("logistic", 3, 20, 2, 1, -6.0, separable=True).case())
     calls: list[float] = [
         minimise_by_newton(problem, np.zeros(problem.shape), 1e-12, k).residual for k in range(4)
     ]
@@ -115,14 +122,14 @@ def test_max_iter_is_respected() -> None:
 
 
 def test_a_tolerance_below_rounding_ends() -> None:
-    problem = library_problem(Recipe("softmax", 3, 30, 3, 1, -2.0).case())
+    problem = library_problem(ProblemRecipe("softmax", 3, 30, 3, 1, -2.0).case())
     found = minimise(problem, tolerance=0.0, max_iter=300)
     assert found.residual <= 1e-11
 
 
 @pytest.mark.parametrize(("kind", "sizes"), [("ovr", [4, 4, 4]), ("softmax", [12])])
 def test_split_and_join_are_inverse(kind: str, sizes: list[int]) -> None:
-    problem = library_problem(Recipe(kind, 0, 9, 4, 1, 0.0).case())
+    problem = library_problem(ProblemRecipe(kind, 0, 9, 4, 1, 0.0).case())
     W = np.arange(12.0).reshape(problem.shape)
     parts = to_blocks(W, len(sizes))
     assert [len(part) for part in parts] == sizes

@@ -41,7 +41,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     "letheon.forest._classifier": ("letheon.forest._estimators", "DaREForestClassifier"),
     "letheon.forest._model": ("letheon.forest._model", "ForestModel"),
     "letheon.forest._regressor": ("letheon.forest._estimators", "DaREForestRegressor"),
-    "letheon.forest._settings": ("letheon.forest._inputs", "Settings"),
+    "letheon.forest._settings": ("letheon.forest._inputs", "Settings=ForestSettings"),
     "letheon.convex._account": ("letheon.linear._account", "Account"),
     "letheon.convex._cache": ("letheon.removal", "Cache"),
     "letheon.convex._data_free": ("letheon.linear._newton", "StoredCurvature"),
