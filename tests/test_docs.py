@@ -188,8 +188,8 @@ def test_tables_of_methods_are_up_to_date() -> None:
 
 def test_the_short_table_is_that_of_the_benchmark() -> None:
     made = runpy.run_path(str(ROOT / "docs" / "make_bench.py"))
-    assert made["part"]() in read("README.md"), "run python docs/make_bench.py"
-    assert read("README.md") == made["readme"](read("README.md"))
+    assert made["make_section"]() in read("README.md"), "run python docs/make_bench.py"
+    assert read("README.md") == made["make_readme"](read("README.md"))
 
 
 def test_figures_are_those_of_the_benchmark() -> None:

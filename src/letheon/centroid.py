@@ -8,7 +8,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from letheon.base import ForgetMixin, KeywordScoreMixin, Outcome, Removal, exclusive, locate_in
+from letheon.base import ForgetMixin, KeywordScoreMixin, Outcome, Removal, locate_in, lock_model
 from letheon.data import Ids, Rows, hold_target, row_ids
 from letheon.guarantee import Guarantee, MethodFacts
 
@@ -92,7 +92,7 @@ class NearestCentroid(KeywordScoreMixin, ClassifierMixin, ForgetMixin, BaseEstim
         -------
         self
         """
-        with exclusive(self):
+        with lock_model(self):
             X, y = validate_data(self, X, y, dtype=np.float64, order="C")
             check_classification_targets(y)
             rows = Rows(X.copy(), hold_target(y), row_ids(ids, len(X)))
@@ -124,17 +124,17 @@ class NearestCentroid(KeywordScoreMixin, ClassifierMixin, ForgetMixin, BaseEstim
         # One call, so that a concurrent predict never sees half of it. Nothing is random.
         vars(self).update(rows_=rows, classes_=classes, centroids_=centroids, seed_=0, **more)
 
-    def _held_ids(self) -> Ids:
+    def _get_ids(self) -> Ids:
         return self.rows_.ids
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         return Guarantee(
             kind="exact",
             reference="the mean of a class is a function of its own rows",
             assumptions=("same-libraries-and-cpu-kernel",),
         )
 
-    def _locate(self, wanted: Ids) -> Removal:
+    def _locate_rows(self, wanted: Ids) -> Removal:
         return locate_in(self.rows_, wanted)
 
     def _prepare(self, removal: Removal) -> _CentroidUpdate:

@@ -32,7 +32,7 @@ from letheon.audit._objective import (
 from letheon.data import Rows
 from letheon.linear import _calibrate
 from letheon.linear._calibrate import ReleaseGrid
-from letheon.noise import NoiseSource, Sealed
+from letheon.noise import NoiseSource, SecretArray
 from tests.audit.people import held, without
 
 CLIPPED: dict[str, Any] = {"rows": "clip", "row_norm": 1.5}
@@ -145,11 +145,11 @@ def with_weights(model: Any, weights: Any) -> Any:
     """A model with these parameters under its seal, and the release that it had."""
     twin = copy.deepcopy(model)
     if hasattr(model, "weights_"):
-        twin.weights_ = Sealed(np.array(weights))
+        twin.weights_ = SecretArray(np.array(weights))
     elif hasattr(model, "unperturbed_"):
-        twin.unperturbed_ = Sealed(np.array(weights))
+        twin.unperturbed_ = SecretArray(np.array(weights))
     else:
-        twin.optimum_ = Sealed(np.stack([weights, np.zeros_like(weights)]))
+        twin.optimum_ = SecretArray(np.stack([weights, np.zeros_like(weights)]))
     return twin
 
 
@@ -226,7 +226,7 @@ def lie_about_the_account(model: Any) -> Any:
 def choose_the_noise(model: Any) -> Any:
     """Row 5 of the audit, as it was: noise that is minus the gradient."""
     twin = lie_about_the_account(model)
-    twin.noise_ = Sealed(-twin._build_problem(twin._training_rows()).gradient_at(sealed(twin)))
+    twin.noise_ = SecretArray(-twin._build_problem(twin._training_rows()).gradient_at(sealed(twin)))
     return twin
 
 

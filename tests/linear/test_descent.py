@@ -27,7 +27,7 @@ from letheon.linear._descent import DescentToDeleteClassifier
 from letheon.linear._descent_steps import LowRankUpdate
 from letheon.linear._problem import FitProblem, hessian_roots
 from letheon.linear._solve import minimise_by_newton
-from letheon.noise import Sealed
+from letheon.noise import SecretArray
 from tests.sharded.people import examples
 
 Floats = NDArray[np.float64]
@@ -86,7 +86,7 @@ def distance_to_optimum(model: DescentToDeleteClassifier) -> float:
 
 
 def n_secrets(model: DescentToDeleteClassifier) -> int:
-    return sum(isinstance(value, Sealed) for value in vars(model).values())
+    return sum(isinstance(value, SecretArray) for value in vars(model).values())
 
 
 Requests = st.lists(st.tuples(st.booleans(), st.integers(1, 4)), min_size=1, max_size=6)

@@ -237,4 +237,4 @@ def test_parts_follow_removals_after_holes_are_closed() -> None:
 
 def test_printouts_do_not_show_the_sample() -> None:
     (parts,) = fitted().parts_
-    assert repr(parts) == "Parts(weights=<sealed>)"
+    assert repr(parts) == "Parts(weights=<secret>)"

@@ -244,7 +244,7 @@ def test_sealed_parameters_are_not_in_anything_shown(
     for number in model.weights_.open().ravel():
         for form in (repr(float(number)), f"{number:.6g}", f"{number:.4f}", number.tobytes().hex()):
             assert form.lstrip("-") not in text
-    assert "<sealed>" in text
+    assert "<secret>" in text
 
 
 def test_clones_carry_no_state() -> None:

@@ -11,7 +11,7 @@ from sklearn.naive_bayes import GaussianNB
 
 from letheon import SISAClassifier
 from letheon.data import Rows
-from letheon.inner import SeedSlots
+from letheon.inner_estimator import SeedSlots
 from letheon.sharded import _base, _shards
 from letheon.sharded._shards import Assignment
 from tests.sharded.people import make_people

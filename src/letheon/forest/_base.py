@@ -17,7 +17,7 @@ from letheon.base import (
     InPlaceMixin,
     Outcome,
     Removal,
-    exclusive,
+    lock_model,
     require_fitted,
     require_known,
 )
@@ -44,7 +44,7 @@ from letheon.forest._model import (
     work_share,
 )
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges, TrainingSize
-from letheon.inner import remember_features, require_features
+from letheon.inner_estimator import remember_features, require_features
 from letheon.seeds import seed_from
 from letheon.validation import Rules, check_parameter, require_target, validate_parameters
 
@@ -132,7 +132,7 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         -------
         self
         """
-        with exclusive(self):
+        with lock_model(self):
             seed = seed_from(self.random_state)
             validate_parameters(self)
             batch = self._prepare_batch(X, y, sample_weight, ids)
@@ -171,7 +171,7 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         self
         """
         require_fitted(self)
-        with exclusive(self):
+        with lock_model(self):
             self.forest_.core.settle(threads_for(self.n_jobs))
         return self
 
@@ -198,11 +198,11 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         """
         require_fitted(self)
         wanted = as_ids(ids).distinct()
-        with exclusive(self):
+        with lock_model(self):
             self._require_same_parameters()
             if len(wanted) == 0:
                 return ForgetCost(rows=0, subtrees=0, trees=0, share=0.0)
-            removal = self._locate(wanted, done="")
+            removal = self._locate_rows(wanted, done="")
             rest = self.n_rows_ - removal.n_rows
             if rest == 0:
                 raise EmptyModelError("these people own every row; nothing would be left to fit")
@@ -289,20 +289,20 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         threads = threads_for_few if len(matrix) <= _FEW_QUESTIONS else threads_for
         return self.forest_.predict(matrix, threads(self.n_jobs))
 
-    def _finish(self) -> None:
+    def _finish_pending(self) -> None:
         self.settle()
 
-    def _environment(self) -> dict[str, str]:
+    def _describe_environment(self) -> dict[str, str]:
         # No BLAS, no library: the core decides everything by integers and single IEEE operations.
         return {"letheon": state.environment()["letheon"]}
 
-    def _held_ids(self) -> Ids:
+    def _get_ids(self) -> Ids:
         return self.forest_.collect_ids()
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         return _CLAIM
 
-    def _locate(self, wanted: Ids, *, done: str = "nothing was forgotten, ") -> Removal:
+    def _locate_rows(self, wanted: Ids, *, done: str = "nothing was forgotten, ") -> Removal:
         slots, missing = self.forest_.find_rows(wanted)
         if len(missing):
             require_known(wanted.take(missing), _NO_IDS[self.forest_.id_type.kind], done=done)
@@ -336,7 +336,7 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         work = work_share(report, forest.settings, forest.core.n_rows)
         return Outcome(work, rebuilt | {"rows": report.rebuilt_rows})
 
-    def _changed_in_place(self) -> tuple[str, ...]:
+    def _in_place_attributes(self) -> tuple[str, ...]:
         return ("forest_",)
 
     def __sklearn_tags__(self) -> Tags:

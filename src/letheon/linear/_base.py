@@ -20,14 +20,14 @@ from letheon.base import (
     KeywordScoreMixin,
     Outcome,
     Removal,
-    exclusive,
+    lock_model,
     require_fitted,
     warn_all,
 )
 from letheon.data import SlotRows, hold_labels, hold_target, row_ids
 from letheon.exceptions import AssumptionError, GuaranteeWarning
 from letheon.guarantee import Guarantee, MethodFacts
-from letheon.inner import remember_features, require_features
+from letheon.inner_estimator import remember_features, require_features
 from letheon.linear._calibrate import ReleaseGrid
 from letheon.linear._model import NORM_ROUNDING, Design, Linear, PublishedModel
 from letheon.linear._problem import (
@@ -41,7 +41,7 @@ from letheon.linear._problem import (
     row_norms,
 )
 from letheon.linear._solve import Solution
-from letheon.noise import NoiseSource, Sealed
+from letheon.noise import NoiseSource, SecretArray
 from letheon.parallel import one_thread
 from letheon.removal import Change, Counts, Opaque, ProbabilitiesMixin, RowsMixin, TrainingRows
 from letheon.seeds import seed_from
@@ -161,7 +161,7 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
         -------
         self
         """
-        with exclusive(self):
+        with lock_model(self):
             self._check_settings()
             seed, source = seed_from(self.random_state), NoiseSource(self.noise_seed)
             training = self._prepare_rows(X, y, ids)
@@ -189,7 +189,7 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
     def publish(self) -> PublishedModel:
         """Return a model to give away: parameters and claim, without rows, noise or account."""
         require_fitted(self)
-        with exclusive(self):
+        with lock_model(self):
             return PublishedModel(self.model_, self._public_claim())
 
     def _public_claim(self) -> Guarantee:
@@ -251,7 +251,7 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
         Noise that was added to the parameters shows in it, as it would after a retrain.
         """
         require_fitted(self)
-        with exclusive(self), one_thread():
+        with lock_model(self), one_thread():
             gradient = self._build_problem(self._training_rows()).gradient_at(self.model_.weights)
         return float(np.linalg.norm(gradient))
 
@@ -351,11 +351,11 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
 
     def _wipe_actions(self) -> tuple[Callable[[], None], ...]:
         """Writes that destroy what is sealed, as it was before a request."""
-        return tuple(value.wipe for value in vars(self).values() if isinstance(value, Sealed))
+        return tuple(value.wipe for value in vars(self).values() if isinstance(value, SecretArray))
 
     def _retrain_in_place(self) -> Self:
         """Template of `settle`: train on the rows held, to replace what is sealed."""
-        with exclusive(self), one_thread():
+        with lock_model(self), one_thread():
             self._require_same_parameters()
             change = LinearBase._retrain(self, NO_ROWS)
             change.commit(self)
@@ -370,9 +370,9 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
         require_fitted(self)
         require_features(self, X)
 
-    def _changed_in_place(self) -> tuple[str, ...]:
+    def _in_place_attributes(self) -> tuple[str, ...]:
         """Names of attributes whose memory a request writes into: what is sealed is wiped."""
-        sealed = [name for name, value in vars(self).items() if isinstance(value, Sealed)]
+        sealed = [name for name, value in vars(self).items() if isinstance(value, SecretArray)]
         return ("rows_", "source_", "cache_", *sealed)
 
     @property

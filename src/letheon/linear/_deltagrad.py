@@ -342,7 +342,7 @@ class DeltaGradClassifier(LinearClassifier):
         products = 8.0 * self.history * d * K * (self.n_steps - replay.n_exact)
         return own + measured + products + replay.n_exact * _step_flops(problem, self.pace_)
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         reference, cached = _REFERENCE, self.hessian == "cached"
         if self.distance_bound_ is not None:
             measured = f"measured: at most {self.distance_bound_:.3g} from the optimum before noise"

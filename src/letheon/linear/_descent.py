@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_consistent_length
 from letheon.base import Outcome, Removal, require_fitted
 from letheon.data import hold_labels, hold_target, join_target, row_ids
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
-from letheon.inner import require_features
+from letheon.inner_estimator import require_features
 from letheon.linear import _descent_theory as theory
 from letheon.linear._account import release_code, round_up_to_power
 from letheon.linear._base import (
@@ -40,7 +40,7 @@ from letheon.linear._descent_steps import (
     WarmStart,
 )
 from letheon.linear._problem import FitProblem, Floats
-from letheon.noise import NoiseSource, Sealed
+from letheon.noise import NoiseSource, SecretArray
 from letheon.removal import Cache, Change, Counts, TrainingRows
 from letheon.validation import POSITIVE, Either, Interval, OneOf, OrNone, Rules, Whole
 
@@ -185,7 +185,7 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
         Distance that the noise hides.
     plan_ : object or None
         Steps and constants by theorem.
-    unperturbed_ : Sealed or None
+    unperturbed_ : SecretArray or None
         Parameters without noise; None with ``state="published"``.
     n_passes_ : float
         Work of the last fit or request, in gradient passes over the rows held. Not saved: NaN in a
@@ -257,7 +257,7 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
     distance_: float = field(init=False)
     limit_: float = field(init=False)
     plan_: theory.DescentPlan | None = field(init=False)
-    unperturbed_: Sealed | None = field(init=False)
+    unperturbed_: SecretArray | None = field(init=False)
     parts_: tuple[Parts, ...] = field(init=False)
     top_: float | None = field(init=False)
     n_changed_: int = field(init=False)
@@ -493,7 +493,7 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
             twin.parts_ = tuple(copy.copy(parts) for parts in twin.parts_)
         return twin
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         is_near = self.downgraded_ is None and self.distance_ <= self.limit_
         spent = min(round_up_to_power(self.distance_), self.limit_)
         codes = [REGULARISERS[self.reg], *_SHARED]

@@ -57,7 +57,7 @@ from letheon.linear._problem import (
     sum_gradients,
 )
 from letheon.linear._solve import Solution, from_blocks, is_dense, minimise, newton_step, to_blocks
-from letheon.noise import NoiseSource, Sealed
+from letheon.noise import NoiseSource, SecretArray
 from letheon.removal import Cache, Opaque
 
 Ranks = NDArray[np.int64]
@@ -331,7 +331,7 @@ class Parts:
     """One copy: which rows every part has, its parameters and the bounds of their distances."""
 
     ranks: Ranks = field(repr=False)
-    weights: Sealed
+    weights: SecretArray
     distances: Floats = field(repr=False)
 
     @property
@@ -350,7 +350,7 @@ class Parts:
 
     def __copy__(self) -> "Parts":
         """Return parts with a seal of their own."""
-        return replace(self, weights=Sealed(self.weights.open().copy()))
+        return replace(self, weights=SecretArray(self.weights.open().copy()))
 
 
 class PartsTraining(NamedTuple):
@@ -393,7 +393,7 @@ def train_parts(
             solver.train(build_part(whole, remaining[own]), x, share=share) for own, x in pairs
         ]
         passes += sum(result.passes for result in results)
-    weights = Sealed(np.stack([result.W for result in results]))
+    weights = SecretArray(np.stack([result.W for result in results]))
     distances = np.array([result.distance for result in results])
     return PartsTraining(Parts(drawn.ranks, weights, distances), passes)
 
@@ -502,9 +502,9 @@ def warm_start_at(problem: FitProblem, W: Floats, gradient: Floats | None = None
     return WarmStart(gradient, curvature, problem.gradient_errors())
 
 
-def copy_as_secret(W: Floats) -> Sealed:
+def copy_as_secret(W: Floats) -> SecretArray:
     """Return a sealed copy; others may go on with W when the seal is wiped."""
-    return Sealed(np.array(W, np.float64, order="C"))
+    return SecretArray(np.array(W, np.float64, order="C"))
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from letheon.linear._fisher_walk import (
 )
 from letheon.linear._problem import FitProblem, Floats, Positions
 from letheon.linear._solve import is_dense, minimise, polish_once
-from letheon.noise import NoiseSource, Sealed
+from letheon.noise import NoiseSource, SecretArray
 from letheon.receipt import Receipt
 from letheon.removal import Cache, Change, Counts, TrainingRows
 from letheon.seeds import Purpose, library_seed
@@ -160,7 +160,7 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
         Smallest epsilon that is proved for the model as it is, at this delta.
     kl_bound_ : float
         Bound of the divergence of the last removal's law from that of a retrain.
-    optimum_ : Sealed or None
+    optimum_ : SecretArray or None
         With ``state="secret"``, the parameters before noise and the gradient there. They are in the
         model's file, so keep that private, or call `settle` first.
     ids_, guarantee_, residual_state_, n_rows_
@@ -220,7 +220,7 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
     state: str = "published"
     batch_size: int | None = None
 
-    optimum_: Sealed | None = field(init=False)
+    optimum_: SecretArray | None = field(init=False)
     account_: FisherAccount = field(init=False)
     cache_: Cache[Expansion] = field(init=False)
 
@@ -348,8 +348,8 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
     def _is_shaped(self) -> bool:
         return self.sigma > 0.0 and self.covariance == "fisher"
 
-    def _keep_optimum(self, W: Floats, gradient: Floats) -> Sealed | None:
-        return Sealed(np.stack([W, gradient])) if self.state == "secret" else None
+    def _keep_optimum(self, W: Floats, gradient: Floats) -> SecretArray | None:
+        return SecretArray(np.stack([W, gradient])) if self.state == "secret" else None
 
     def _fisher_at(self, problem: FitProblem, W: Floats, seed: int | None = None) -> FisherMatrix:
         """Return the Fisher matrix of the problem's rows, taken at W."""
@@ -475,7 +475,7 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
         rebuilt = {**(walk.rebuild_counts if walk else {}), "retrains": 1}
         return super()._retrain(positions).with_rebuilt(rebuilt)
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         # What is not known, or read from a file of an earlier version, is not at most 1.
         is_proved = self.downgraded_ is None and self.account_.used <= 1.0
         return Guarantee(

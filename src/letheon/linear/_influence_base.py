@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from sklearn.utils.validation import check_consistent_length
 
-from letheon.base import Outcome, Removal, exclusive, require_fitted
+from letheon.base import Outcome, Removal, lock_model, require_fitted
 from letheon.exceptions import BudgetSpentError, CannotForgetError
 from letheon.guarantee import Guarantee, MethodFacts
-from letheon.inner import require_features
+from letheon.inner_estimator import require_features
 from letheon.linear._account import (
     MECHANISMS,
     Account,
@@ -48,7 +48,7 @@ from letheon.linear._newton import (
 )
 from letheon.linear._problem import FitProblem, Floats, Positions, compute_ridge, rows_in_double
 from letheon.linear._solve import DENSE_LIMIT, block_size, is_dense, l2_norm, minimise, polish_once
-from letheon.noise import NoiseSource, Sealed
+from letheon.noise import NoiseSource, SecretArray
 from letheon.receipt import Receipt
 from letheon.removal import Cache, Change, Counts, TrainingRows
 from letheon.seeds import Purpose, library_seed
@@ -111,8 +111,8 @@ class InfluenceBase(CertifiedParameters, LinearBase):
     batch_size: int | None = None
     data_free: bool = False
 
-    weights_: Sealed = field(init=False)
-    noise_: Sealed | None = field(init=False)
+    weights_: SecretArray = field(init=False)
+    noise_: SecretArray | None = field(init=False)
     account_: Account = field(init=False)
     cache_: Cache[Curvature | HessianProducts] = field(init=False)
     fingerprint_key_: str | None = field(init=False)
@@ -164,7 +164,7 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         for whoever runs the model: the claim is about the parameters, so `publish` leaves it out.
         """
         self._require_rows("exact_residual")
-        with exclusive(self):
+        with lock_model(self):
             return l2_norm(self._current_problem().gradient_at(self._weights_before_noise()))
 
     def settle(self) -> Self:
@@ -223,9 +223,9 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         downgraded, more = self._handle_doubts(doubts)
         attributes = {
             "model_": self._build_linear(mechanism.release(solution.W, source), training.classes),
-            "weights_": Sealed(solution.W.copy()),
+            "weights_": SecretArray(solution.W.copy()),
             "release_salt_": source.salt(),
-            "noise_": None if tilt is None else Sealed(tilt),
+            "noise_": None if tilt is None else SecretArray(tilt),
             "account_": account,
             "cache_": Cache(curvature),
             "downgraded_": downgraded,
@@ -244,7 +244,7 @@ class InfluenceBase(CertifiedParameters, LinearBase):
     def _wants_certificate(self) -> bool:
         return super()._wants_certificate and self.mechanism == "output"
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         account, reference = self.account_, _REFERENCE if self.delta > 0.0 else _REFERENCE_PURE
         if not super()._wants_certificate:
             reference = _REFERENCE_WITHOUT_NOISE
@@ -499,7 +499,7 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         attributes = {
             "source_": source,
             "release_salt_": source.salt(),
-            "weights_": Sealed(W.copy()),
+            "weights_": SecretArray(W.copy()),
             "model_": self.model_.with_weights(released),
             "account_": account,
             "counts_": counts,

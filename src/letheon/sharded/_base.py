@@ -13,18 +13,18 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from letheon import state
-from letheon.base import ForgetMixin, Outcome, Removal, exclusive, require_known
+from letheon.base import ForgetMixin, Outcome, Removal, lock_model, require_known
+from letheon.checkpoint_home import HomeMixin
 from letheon.data import Ids, Rows, hold_table, row_ids, table_length
 from letheon.exceptions import CheckpointWarning, warn_caller
 from letheon.guarantee import Guarantee, MethodFacts
-from letheon.homes import HomeMixin
-from letheon.inner import (
+from letheon.inner_estimator import (
     inherit_tags,
-    parts_of,
+    iter_estimators,
     refuse_nested_files,
     refuse_unencodable,
     remember_features,
-    retraining,
+    translate_fit_errors,
     versions_of,
 )
 from letheon.parallel import run_tasks
@@ -80,7 +80,7 @@ def stage_epochs(
         epochs = max(_USUAL_EPOCHS, least) if stage_data == "cumulative" else 1
     schedule = epochs_per_stage(int(epochs), n_slices, stage_data)  # type: ignore[arg-type]
     is_repeated = max(schedule) > 1 or (stage_data == "cumulative" and len(schedule) > 1)
-    for part in parts_of(estimator):
+    for part in iter_estimators(estimator):
         if is_repeated and type(part.estimator).__module__ == "sklearn.naive_bayes":
             raise ValueError(
                 f"{type(part.estimator).__name__} counts rows, so it must see each row once: use "
@@ -169,7 +169,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         -------
         self
         """
-        with exclusive(self):
+        with lock_model(self):
             seed = seed_from(self.random_state)
             edges = self._check_settings()
             assignment = Assignment(seed, self.n_shards, self.n_slices, len(edges) + 1)
@@ -212,19 +212,19 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         check_is_fitted(self)
         return sum(len(shard.rows) for shard in self.ensemble_.shards)
 
-    def _held_ids(self) -> Ids:
+    def _get_ids(self) -> Ids:
         first, *others = (shard.rows.ids for shard in self.ensemble_.shards)
         return first.joined(*others)
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         return Guarantee(
             kind="exact",
             reference="Bourtoule et al. 2021, section V; oblivious by Gupta et al. 2021",
             assumptions=("seed-independent-of-requests", "same-libraries-and-cpu-kernel"),
-            residual_state=self._residue(),
+            residual_state=self._list_residue(),
         )
 
-    def _locate(self, wanted: Ids) -> Removal:
+    def _locate_rows(self, wanted: Ids) -> Removal:
         where, tiers = self.ensemble_.find_rows(wanted)
         require_known(wanted.take(np.flatnonzero(tiers < 0)), self.ensemble_.shards[0].rows.ids)
         return Removal(len(wanted), sum(len(rows) for rows in where.values()), where)
@@ -235,7 +235,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             shard = self.ensemble_.shards[number]
             touched = shard.rows.extra["slice"][positions]
             changes.append(change_rows(shard, shard.rows.without(positions), touched, recipe))
-        with retraining():
+        with translate_fit_errors():
             return self._retrain_shards(changes)
 
     def _prepare_learn(self, X: Any, y: Any, ids: Any, risk: Any) -> Replacement:
@@ -350,16 +350,18 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         States of another version are never continued: the result would equal no fresh fit.
         """
         shards = self.ensemble_.shards
-        if self.environment_ != self._environment():
+        if self.environment_ != self._describe_environment():
             rows = {change.job.number: change.job.rows for change in changes}
             changes = [
                 ShardChange(shard, ShardTraining(shard.number, rows.get(shard.number, shard.rows)))
                 for shard in shards
             ]
-        return self._train(shards, changes, self.ensemble_.assignment, self._home(), self.config_)
+        return self._train(
+            shards, changes, self.ensemble_.assignment, self._current_home(), self.config_
+        )
 
-    def _environment(self) -> dict[str, str]:
-        return super()._environment() | versions_of(self.estimator)
+    def _describe_environment(self) -> dict[str, str]:
+        return super()._describe_environment() | versions_of(self.estimator)
 
     def _install_ensemble(
         self,
@@ -375,11 +377,11 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             ensemble_=ensemble,
             seed_=ensemble.assignment.seed,
             config_=config,
-            **self._place(home),
+            **self._describe_home(home),
             **self._remember_settings(),
         )
         purge = StateShelf(home).purge(before, ensemble.files)
-        return self._account(purge, afresh=previous is None)
+        return self._record_destruction(purge, afresh=previous is None)
 
     def __sklearn_tags__(self) -> Tags:
         """Tags of the inner estimator, single output for classifiers."""

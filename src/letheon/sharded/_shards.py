@@ -26,17 +26,17 @@ from numpy.typing import NDArray
 
 from letheon import state
 from letheon.base import Outcome
+from letheon.checkpoint_home import CheckpointDirectory
 from letheon.data import Ids, Rows
 from letheon.exceptions import ShardingWarning, StateError, UntrustedClassError, warn_caller
-from letheon.homes import Shelf
-from letheon.inner import (
+from letheon.inner_estimator import (
     SeedSlots,
-    controlled,
+    clone_with_seed,
+    fix_environment,
     inner_training,
     require_acceptable,
     require_encodable,
     seed_globally,
-    seeded_clone,
 )
 from letheon.seeds import Purpose, library_seed
 from letheon.sharded._plan import StageData
@@ -125,7 +125,7 @@ def train_shard(recipe: ShardRecipe, job: ShardTraining) -> ShardFit:
     rows = f"{len(job.rows)} row(s)"
     with (
         inner_training(f"shard {job.number}, which holds {rows}; fewer shards give each more"),
-        controlled(recipe.config, _stage_seed(recipe, job, 0)),
+        fix_environment(recipe.config, _stage_seed(recipe, job, 0)),
     ):
         return _train_stages(recipe, job)
 
@@ -139,7 +139,7 @@ def _train_stages(recipe: ShardRecipe, job: ShardTraining) -> ShardFit:
         return ShardFit(ConstantModel(classes[0].item()), nothing)
     states: list[Blob | None] = list(nothing)
     if recipe.epochs is None:
-        model = seeded_clone(recipe.template, recipe.seed, Purpose.STAGE, job.number, 0, 0)
+        model = clone_with_seed(recipe.template, recipe.seed, Purpose.STAGE, job.number, 0, 0)
         model.fit(*job.rows.part(0, len(job.rows)))
     else:
         trusted, ends, states = job.trusted, slice_ends(job.rows, recipe.n_slices), []
@@ -162,7 +162,7 @@ def _train_stage(
         return model
     first_call: dict[str, Any] = {}
     if model is None:
-        model = seeded_clone(recipe.template, recipe.seed, Purpose.STAGE, job.number, stage, 0)
+        model = clone_with_seed(recipe.template, recipe.seed, Purpose.STAGE, job.number, stage, 0)
         if recipe.is_classifier:
             first_call["classes"] = shard_classes(job.rows)
     X, y = job.rows.part(begin, end)
@@ -286,7 +286,7 @@ class SavedState:
         return {"digest": self.digest}
 
 
-class StateShelf(Shelf):
+class StateShelf(CheckpointDirectory):
     """Keeps, reads and destroys the states of one model."""
 
     def __init__(self, home: str | None) -> None:
@@ -308,7 +308,7 @@ class StateShelf(Shelf):
         try:
             if self.store is None:
                 raise StateError("the model has no checkpoint_dir any more")
-            return self.store.get(state.Checkpoint(saved.sha256))
+            return self.store.get(state.CheckpointName(saved.sha256))
         except StateError:
             self._unusable += 1
             return None

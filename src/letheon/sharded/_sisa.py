@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from letheon.base import KeywordScoreMixin
 from letheon.data import hold_target, present_table, require_one_kind
-from letheon.inner import require_features
+from letheon.inner_estimator import require_features
 from letheon.sharded._base import SISABase
 from letheon.sharded._shards import ConstantModel
 from letheon.validation import OneOf, Rules

@@ -22,7 +22,7 @@ from letheon.methods import class_paths
 from letheon.state._allowed import CLASSES, REFUSED
 
 # Packages whose classes may be part of a model; command line, service and ledger are not.
-_PACKAGES = "base compose guarantee inner naive receipt sharded state"
+_PACKAGES = "base compose guarantee inner_estimator naive receipt sharded state"
 # Controls of attacks have digests, but no file may hold one: they do not forget.
 _CONTROLS = "letheon.measures."
 _PUBLIC = tuple(f"letheon.{name}." for name in _PACKAGES.split())
@@ -64,7 +64,7 @@ _TABLE: dict[str, tuple[str, str]] = {
         "InfluenceClassifier InfluenceRegressor",
     ),
     "letheon.convex._linear": ("letheon.linear._model", "Linear"),
-    "letheon.convex._noise": ("letheon.noise", "NoiseSource Sealed"),
+    "letheon.convex._noise": ("letheon.noise", "NoiseSource Sealed=SecretArray"),
     "letheon.convex._published": ("letheon.linear._model", "PublishedModel"),
     "letheon.convex._trajectory": ("letheon.linear._replay", "Trajectory"),
     "letheon.measures.attacks._controls": (
