@@ -2,7 +2,7 @@
 
 Run it as ``python verifier.py BUNDLE --key PUBLIC_KEY``; it needs Python and `cryptography`, and
 nothing else of letheon. The file is ordered as an auditor reads it: bytes, envelopes and keys,
-then the levels. Everything raises `Refused` with the place and the reason, or returns.
+then the levels. Everything raises `VerificationError` with the place and the reason, or returns.
 
 ====== ======================================= ===========================================
 level  shows                                   does not show
@@ -60,21 +60,21 @@ FILES_NOT_SEARCHED = "files-not-searched"
 WORDS_NOT_SEARCHED = "search-for-ids-that-are-words-of-the-ledger"
 
 
-class Refused(ValueError):  # noqa: N818 - what the verifier says
+class VerificationError(ValueError):
     """Something is not what it claims to be; the text says where and why."""
 
 
 def _match(pattern: str, text: str, reason: str) -> re.Match[str]:
     found = re.fullmatch(pattern, text)
     if found is None:
-        raise Refused(reason)
+        raise VerificationError(reason)
     return found
 
 
 def require(condition: bool, reason: str) -> None:
-    """Raise `Refused` with the reason unless the condition holds."""
+    """Raise `VerificationError` with the reason unless the condition holds."""
     if not condition:
-        raise Refused(reason)
+        raise VerificationError(reason)
 
 
 def _sha256(data: bytes) -> bytes:
@@ -90,7 +90,7 @@ def canonical(value: Any) -> bytes:
         text = json.dumps(_sorted(value, 0), ensure_ascii=False, separators=(",", ":"))
         return text.encode()
     except UnicodeEncodeError:
-        raise Refused("a text is not valid Unicode") from None
+        raise VerificationError("a text is not valid Unicode") from None
 
 
 def _sorted(value: Any, depth: int) -> Any:
@@ -105,7 +105,9 @@ def _sorted(value: Any, depth: int) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         require(abs(value) <= MAX_INT, "an integer is beyond 2**53 - 1")
     elif not (value is None or isinstance(value, bool | str)):
-        raise Refused(f"a {type(value).__name__} has no canonical form; write decimals as texts")
+        raise VerificationError(
+            f"a {type(value).__name__} has no canonical form; write decimals as texts"
+        )
     return value
 
 
@@ -121,9 +123,9 @@ def parse_strict(data: bytes, limit: int = LARGE) -> Any:
             parse_constant=_no_float,
         )
     except RecursionError:
-        raise Refused(f"nested deeper than {DEEPEST} levels") from None
+        raise VerificationError(f"nested deeper than {DEEPEST} levels") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise Refused(f"not JSON in UTF-8: {error}") from None
+        raise VerificationError(f"not JSON in UTF-8: {error}") from None
     require(canonical(value) == data, "not in canonical form (RFC 8785)")
     return value
 
@@ -135,7 +137,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_float(text: str) -> Any:
-    raise Refused(f"the number {text[:24]} is no integer; decimals are texts")
+    raise VerificationError(f"the number {text[:24]} is no integer; decimals are texts")
 
 
 def _small_int(text: str) -> int:
@@ -148,7 +150,7 @@ def from_base64(text: str) -> bytes:
     try:
         data = base64.b64decode(text, validate=True)
     except ValueError:
-        raise Refused("not standard base64") from None
+        raise VerificationError("not standard base64") from None
     require(base64.b64encode(data).decode() == text, "base64 with spare bits")
     return data
 
@@ -394,7 +396,7 @@ def _conform(value: Any, schema: Mapping[str, Any], place: str) -> None:
         schema = _DEFS[schema["$ref"].removeprefix("#/$defs/")]
     for keyword, wanted in schema.items():
         if keyword in _RULES and not _RULES[keyword](value, wanted):
-            raise Refused(f"{place}: not as {keyword} asks: {str(wanted)[:200]}")
+            raise VerificationError(f"{place}: not as {keyword} asks: {str(wanted)[:200]}")
     if isinstance(value, dict):
         others = schema.get("additionalProperties", {})
         for name, item in value.items():
@@ -412,7 +414,7 @@ def _conform(value: Any, schema: Mapping[str, Any], place: str) -> None:
 def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
     try:
         _conform(value, schema, "")
-    except Refused:
+    except VerificationError:
         return False
     return True
 
@@ -439,11 +441,11 @@ def check_signature(public: bytes, signature: bytes, message: bytes) -> None:
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
     except (InvalidSignature, ValueError):
-        raise Refused(f"the signature by key {keyid_of(public)[:16]} is wrong") from None
+        raise VerificationError(f"the signature by key {keyid_of(public)[:16]} is wrong") from None
 
 
 @dataclass(frozen=True)
-class Opened:
+class SignedStatement:
     """A statement whose signatures and schema hold; `id` is the SHA-256 of what was signed."""
 
     statement: dict[str, Any]
@@ -483,7 +485,7 @@ class _Envelope:
         require(keyid in self.signatures, f"not signed by key {keyid[:16]}")
         check_signature(public, self.signatures[keyid], self.message)
 
-    def open(self) -> Opened:
+    def open(self) -> SignedStatement:
         """Parse the payload; call it when a trusted signature was checked."""
         statement = parse_strict(self.payload, SMALL)
         check_schema(statement)
@@ -491,7 +493,7 @@ class _Envelope:
         require(
             len(self.signatures) == signers, f"{len(self.signatures)} signatures, not {signers}"
         )
-        return Opened(statement, tuple(self.signatures), _sha256(self.message).hex())
+        return SignedStatement(statement, tuple(self.signatures), _sha256(self.message).hex())
 
 
 @dataclass(frozen=True)
@@ -575,7 +577,7 @@ class Trust:
         return keyid
 
 
-def open_envelope(data: bytes, trust: Trust) -> Opened:
+def open_envelope(data: bytes, trust: Trust) -> SignedStatement:
     """Return the statement of an envelope whose signatures, schema and keys hold.
 
     It shows who signed what; not that it is true, nor its place in the chain (`check_chain`).
@@ -600,8 +602,8 @@ def _at(place: str) -> Iterator[None]:
     """Name the place in every refusal from within."""
     try:
         yield
-    except (Refused, OSError) as error:
-        raise Refused(f"{place}: {error}") from None
+    except (VerificationError, OSError) as error:
+        raise VerificationError(f"{place}: {error}") from None
 
 
 # V0: the chain of certificates.
@@ -619,12 +621,12 @@ class _Line:
     randomness: dict[str, str]
 
 
-def check_chain(envelopes: Iterable[bytes], trust: Trust) -> list[Opened]:
+def check_chain(envelopes: Iterable[bytes], trust: Trust) -> list[SignedStatement]:
     """Open certificates 1..n and check that each starts where those before it ended.
 
     A certificate left out at the end does not show here.
     """
-    chain: list[Opened] = []
+    chain: list[SignedStatement] = []
     lines: dict[str, _Line] = {}
     batches: set[str] = set()
     for sequence, data in enumerate(envelopes, 1):
@@ -641,7 +643,9 @@ def check_chain(envelopes: Iterable[bytes], trust: Trust) -> list[Opened]:
     return chain
 
 
-def _check_link(certificate: Opened, sequence: int, chain: list[Opened], trust: Trust) -> None:
+def _check_link(
+    certificate: SignedStatement, sequence: int, chain: list[SignedStatement], trust: Trust
+) -> None:
     require(certificate.statement["predicateType"] == UNLEARNING, "no certificate of unlearning")
     claims = certificate.predicate["ledger"]
     require(claims["sequence"] == sequence, f"has sequence {claims['sequence']}")
@@ -651,7 +655,7 @@ def _check_link(certificate: Opened, sequence: int, chain: list[Opened], trust: 
     require(ledger in (None, claims["id"]), f"ledger {claims['id']} is not {ledger}")
 
 
-def _check_line(certificate: Opened, line: _Line | None) -> _Line:
+def _check_line(certificate: SignedStatement, line: _Line | None) -> _Line:
     claims, subject = certificate.predicate, certificate.statement["subject"][0]
     model, data, rows = claims["model"], claims["dataset"], claims["erasure"]["rows"]
     name = f"{model['id']}@{certificate.sequence}"
@@ -676,7 +680,12 @@ def _check_line(certificate: Opened, line: _Line | None) -> _Line:
     return replace(line, retrained=after, last_retrain=certificate.sequence) if is_retrain else line
 
 
-def check_next(certificate: Opened, first: Opened, retrain: Opened | None, newest: Opened) -> None:
+def check_next(
+    certificate: SignedStatement,
+    first: SignedStatement,
+    retrain: SignedStatement | None,
+    newest: SignedStatement,
+) -> None:
     """Raise unless a certificate continues its model's line; for a signer, who checked the rest.
 
     `first`, `retrain` and `newest` are the model's first, last retrain's and newest certificate.
@@ -924,7 +933,7 @@ def _level_above(nodes: dict[int, _Pair], siblings: Iterator[str]) -> dict[int, 
     return above
 
 
-def check_receipt(receipt: bytes, row_bytes: bytes, certificate: Opened) -> None:
+def check_receipt(receipt: bytes, row_bytes: bytes, certificate: SignedStatement) -> None:
     """Raise unless a person's row was in the data set before and its slot is empty after (W1).
 
     `row_bytes` and the salt in the receipt fix the leaf, so it is this row and no other. It says
@@ -937,7 +946,7 @@ def check_receipt(receipt: bytes, row_bytes: bytes, certificate: Opened) -> None
     _check_paths(found, leaf, certificate)
 
 
-def check_receipt_commitment(receipt: bytes, certificate: Opened) -> int:
+def check_receipt_commitment(receipt: bytes, certificate: SignedStatement) -> int:
     """Return how many rows a receipt without salts shows to have left the data set, or raise.
 
     Each commitment stood in its slot of rootBefore, and the slot is empty in rootAfter. Whose row
@@ -953,13 +962,13 @@ def check_receipt_commitment(receipt: bytes, certificate: Opened) -> int:
     return len(slots)
 
 
-def _require_certificate(receipt: dict[str, Any], certificate: Opened) -> None:
+def _require_certificate(receipt: dict[str, Any], certificate: SignedStatement) -> None:
     is_one = certificate.statement["predicateType"] == UNLEARNING
     require(is_one, "not checked against a certificate of unlearning")
     require(receipt["certificate"] == certificate.id, "the receipt is for another certificate")
 
 
-def _check_paths(row: dict[str, Any], leaf: bytes, certificate: Opened) -> None:
+def _check_paths(row: dict[str, Any], leaf: bytes, certificate: SignedStatement) -> None:
     """The leaf leads to the root before, and an empty slot in its place to the root after."""
     data, slot = certificate.predicate["dataset"], row["slot"]
     for when, start, root in (("before", leaf, "rootBefore"), ("after", TOMBSTONE, "rootAfter")):
@@ -1027,7 +1036,7 @@ class _Bundle:
     folder: Path
     files: Mapping[str, int]
     trust: Trust
-    chain: list[Opened]
+    chain: list[SignedStatement]
     seen: str | None
     witnesses: tuple[str, ...]
     receipt: bytes | None = None
@@ -1071,7 +1080,7 @@ def verify_bundle(
     try:
         files = list_files(folder)
         trust, chain = _read_chain(folder, pinned_hex)
-    except Refused as error:
+    except VerificationError as error:
         later = [Verdict(level, None, "not looked at: V0 failed") for level, _ in levels[2:]]
         return [Verdict("V0", False, str(error)), *later]
     bundle = _Bundle(folder, files, trust, chain, seen_checkpoint, tuple(witnesses), receipt)
@@ -1083,7 +1092,7 @@ def _judge(level: str, check: Callable[[_Bundle], str], bundle: _Bundle) -> Verd
         return Verdict(level, True, check(bundle))
     except _Skipped as reason:
         return Verdict(level, None, str(reason), promised=not isinstance(reason, _NotPromised))
-    except Refused as reason:
+    except VerificationError as reason:
         return Verdict(level, False, str(reason))
 
 
@@ -1190,7 +1199,7 @@ def _check_description(bundle: _Bundle, tier: str) -> None:
         _check_model_files(bundle, [newest[name] for name in sorted(wanted)])
 
 
-def _check_model_files(bundle: _Bundle, newest: Sequence[Opened]) -> None:
+def _check_model_files(bundle: _Bundle, newest: Sequence[SignedStatement]) -> None:
     names = [model_folder(one.predicate["model"]["id"]) for one in newest]
     wanted = {f"{name}/{file}" for name in names for file in MODEL_FILES}
     there = {name for name in bundle.files if name.startswith("models/")}
@@ -1256,7 +1265,7 @@ def _numbered(folder: Path, digits: int, suffix: str, beside: str = "") -> dict[
     return dict(sorted(found.items()))
 
 
-def _read_chain(folder: Path, pinned_hex: str) -> tuple[Trust, list[Opened]]:
+def _read_chain(folder: Path, pinned_hex: str) -> tuple[Trust, list[SignedStatement]]:
     """V0: follow the keys from the pinned one, then the certificates from the first."""
     statements = _numbered(folder / "keys", 4, ".json", beside="root.pub")
     certificates = _numbered(folder / "certificates", 6, ".json")
@@ -1320,7 +1329,7 @@ def _check_seen(seen: Note, notes: dict[int, Note], trust: Trust) -> None:
     require(seen.body == notes[seen.size].body, f"the log was forked before {seen.size}")
 
 
-def check_log(data: bytes, notes: Mapping[int, Note], chain: Sequence[Opened]) -> None:
+def check_log(data: bytes, notes: Mapping[int, Note], chain: Sequence[SignedStatement]) -> None:
     """Check a log.json against signed checkpoints (by size, rising) and the chain.
 
     Each checkpoint continues the one before, and each certificate is in the log, in order,
@@ -1344,7 +1353,7 @@ def check_log(data: bytes, notes: Mapping[int, Note], chain: Sequence[Opened]) -
 
 
 def _check_entries(
-    entries: list[dict[str, Any]], chain: Sequence[Opened], notes: Mapping[int, Note]
+    entries: list[dict[str, Any]], chain: Sequence[SignedStatement], notes: Mapping[int, Note]
 ) -> None:
     sizes = {_sha256(note.body).hex(): size for size, note in notes.items()}
     least, newest = 0, notes[max(notes)]
@@ -1391,7 +1400,9 @@ def _check_events(path: Path, bundle: _Bundle, root: bytes) -> None:
         _check_registrations(bundle.chain, registered)
 
 
-def _check_registrations(chain: Sequence[Opened], registered: Mapping[Any, dict[str, Any]]) -> None:
+def _check_registrations(
+    chain: Sequence[SignedStatement], registered: Mapping[Any, dict[str, Any]]
+) -> None:
     """Each model's first certificate starts from what was registered, its seed included."""
     for first in {one.predicate["model"]["id"]: one for one in reversed(chain)}.values():
         claims = first.predicate
@@ -1438,7 +1449,9 @@ def _check_v2(bundle: _Bundle) -> str:
     return f"{_counted(bundle.chain, 'transition')}: only erased slots changed, as many as stated"
 
 
-def _check_transition(folder: Path, data: dict[str, Any], certificate: Opened) -> dict[int, str]:
+def _check_transition(
+    folder: Path, data: dict[str, Any], certificate: SignedStatement
+) -> dict[int, str]:
     digest = data["transitionProof"]["sha256"]
     proof = read_capped(folder / f"{digest}.json", LARGE)
     require(_sha256(proof).hex() == digest, "the transition proof is not the one certified")
@@ -1494,7 +1507,7 @@ def _check_w1(bundle: _Bundle) -> str:
     return f"certificate {found[0].sequence} covers the receipt: {rows} rows left the data set"
 
 
-def rows_left(chain: Sequence[Opened]) -> list[int]:
+def rows_left(chain: Sequence[SignedStatement]) -> list[int]:
     """Return how many rows left their model with each certificate, a retrain's own ones only."""
     live: dict[str, int] = {}
     found = []
@@ -1516,10 +1529,10 @@ def _moment(text: str) -> datetime:
     try:
         return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S%z")
     except ValueError:
-        raise Refused(f"{text} is no time") from None
+        raise VerificationError(f"{text} is no time") from None
 
 
-def check_purge(data: bytes, certificate: Opened, trust: Trust) -> Opened:
+def check_purge(data: bytes, certificate: SignedStatement, trust: Trust) -> SignedStatement:
     """Return the attestation of the purge that belongs to a certificate, or raise.
 
     All of the ledger's own stores were purged, files were searched, and in this order of time.
@@ -1598,7 +1611,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         verdicts = verify_bundle(
             options.bundle, key, seen_checkpoint=seen, witnesses=options.witness, receipt=receipt
         )
-    except (Refused, ImportError) as error:
+    except (VerificationError, ImportError) as error:
         sys.stderr.write(f"cannot check: {error}\n")
         return 2
     verdict = overall((one.passed, one.promised) for one in verdicts)

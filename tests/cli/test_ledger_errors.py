@@ -24,7 +24,7 @@ from letheon.cli import _command
 from letheon.cli._command import report_errors, status_of, to_plain
 from letheon.cli._requests import parse_numbers
 from letheon.ledger import Ledger, Step
-from letheon.ledger.leases import release, take
+from letheon.ledger.leases import release_lease, take_lease
 from letheon.ledger.models.models import Models
 from tests.cli.ledgers import LEAVING, PEOPLE, call, done, files_in, table
 from tests.ledger.old_copies import copy_database, inventory
@@ -378,11 +378,11 @@ def test_an_open_key_is_refused_and_is_what_doctor_finds(home: Home) -> None:
 def test_another_worker_is_a_reason_to_try_again(home: Home) -> None:
     with Ledger.open(home.folder) as ledger:
         elsewhere = "host/boot/space/1/2/3"
-        taken = [take(ledger._core, number, elsewhere) for number in (1, 2)]
+        taken = [take_lease(ledger._core, number, elsewhere) for number in (1, 2)]
         result = call("batch", "apply", "--force", "--ledger", home.folder)
         for lease in taken:
             assert lease is not None
-            release(ledger._core, lease)
+            release_lease(ledger._core, lease)
     assert result.exit_code == 5, result.output
     assert "another-worker-is-at-it" in result.stdout
 

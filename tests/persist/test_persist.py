@@ -306,11 +306,11 @@ def test_inspect_takes_only_words_for_versions(
 def test_saving_waits_for_a_forget(path: Path) -> None:
     from threading import Thread
 
-    from letheon.base import exclusive
+    from letheon.base import lock_model
 
     model = fitted()
     saver = Thread(target=save, args=(model, path))
-    with exclusive(model):
+    with lock_model(model):
         saver.start()
         saver.join(0.2)
         waited = not path.exists()

@@ -137,7 +137,7 @@ def _tokens(ledger: Ledger, clock: Clock) -> Iterator[tuple[str, Secret]]:
 
     def made(role: str, tenant: str | None = None, **given: Any) -> Secret:
         name = role if tenant is None else f"{role}-{tenant}"
-        text, token = known.mint(name, role, tenant=tenant, **given)
+        text, token = known.create(name, role, tenant=tenant, **given)
         return Secret(text, token.id, role, tenant)
 
     for role in ROLES:

@@ -230,7 +230,7 @@ def test_an_audit_is_asked_for_with_model_levels_and_drill(desk: Desk) -> None:
     client = desk.browser("auditor")
     start(client, model="default/risk", levels=["V0", "V4"], drill="log")
     start(client, levels=["V0", "V1", "V2", "V3", "V4", "V5"])
-    asked = {(job.model, job.tenant): job.asked for job in Jobs(desk.ledger).page().items}
+    asked = {(job.model, job.tenant): job.asked for job in Jobs(desk.ledger).list_page().items}
     assert asked == {
         ("risk", "default"): {"levels": ["V0", "V4"], "drill": "log"},
         (None, None): {"levels": None, "drill": "none"},
@@ -240,7 +240,7 @@ def test_an_audit_is_asked_for_with_model_levels_and_drill(desk: Desk) -> None:
 @pytest.mark.parametrize("data", [{"drill": "all"}, {"levels": ["V9"]}])
 def test_other_levels_and_drills_are_refused(desk: Desk, data: dict[str, Any]) -> None:
     assert send(desk.browser("auditor"), "/audits", **data).status_code == 422
-    assert Jobs(desk.ledger).page().items == ()
+    assert Jobs(desk.ledger).list_page().items == ()
 
 
 def test_a_tenant_cannot_audit_anothers_model(desk: Desk) -> None:
@@ -257,7 +257,7 @@ def test_an_audit_fills_up_while_it_runs(desk: Desk) -> None:
     jobs = Jobs(desk.ledger)
     job = jobs.claim("test")
     assert job is not None
-    jobs.progress(job, "V0: fail", level("fail"))
+    jobs.add_progress(job, "V0: fail", level("fail"))
     text = client.get(where).text
     assert "Looking 1 check so far, 1 failed." in words_of(text)
     assert "because &lt;i&gt;fail&lt;/i&gt;" in text

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from letheon.ledger.purge.purge import _RESIDUE
-from letheon.ledger.worker.compute import BUDGET_SPENT, NO_MODEL, NOBODY_HELD
+from letheon.ledger.worker.compute import BUDGET_SPENT, NO_MATCHING_ROWS, NO_MODEL
 from letheon.service.request_views import stuck_words
 from tests.service.desks import Desk, person
 from tests.service.page_tools import csrf_of, file, filled, send
@@ -80,7 +80,7 @@ def test_a_stuck_request_says_why_and_what_helps(desk: Desk) -> None:
 
 
 def test_every_code_of_the_ledger_for_stuck_has_words() -> None:
-    codes = (NO_MODEL, BUDGET_SPENT, NOBODY_HELD, _RESIDUE)
+    codes = (NO_MODEL, BUDGET_SPENT, NO_MATCHING_ROWS, _RESIDUE)
     assert len({stuck_words(code) for code in (*codes, "memory-error")}) == len(codes) + 1
 
 

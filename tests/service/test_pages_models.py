@@ -310,7 +310,7 @@ def test_a_job_is_asked_for_watched_and_over(desk: Desk) -> None:
     jobs = Jobs(desk.ledger)
     job = jobs.claim("test")
     assert job is not None
-    jobs.progress(job, "applied <b>78</b> rows left")
+    jobs.add_progress(job, "applied <b>78</b> rows left")
     jobs.finish(job, {"steps": [{"what": "certified", "sequence": 4}, {"sequence": 4}]})
     over = client.get(where).text
     assert "hx-trigger" not in over
@@ -369,7 +369,7 @@ def test_only_the_buttons_of_the_page_are_actions(desk: Desk) -> None:
     )
     refused = desk.browser("operator").post("/models/risk/plan", data={"action": "apply"})
     assert refused.status_code == 403
-    assert Jobs(desk.ledger).page().items == ()
+    assert Jobs(desk.ledger).list_page().items == ()
 
 
 # In a browser.

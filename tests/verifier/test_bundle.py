@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 import rfc8785
 
-from letheon.verifier import LARGEST, SMALL, Refused, Verdict, main, read_capped, verify_bundle
+from letheon.verifier import (
+    LARGEST,
+    SMALL,
+    Verdict,
+    VerificationError,
+    main,
+    read_capped,
+    verify_bundle,
+)
 from tests.verifier import maker
 from tests.verifier.maker import ROOT, SECOND, STRANGER, WITNESS, Files, Statement, Step
 
@@ -531,7 +539,7 @@ def test_reading_stops_at_the_limit(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"1234")
     assert read_capped(path, 4) == b"1234"
-    with pytest.raises(Refused, match="file: larger than 3 bytes"):
+    with pytest.raises(VerificationError, match="file: larger than 3 bytes"):
         read_capped(path, 3)
 
 

@@ -14,7 +14,7 @@ from letheon.exceptions import LetheonError, UnknownRequestError
 from letheon.ledger import REQUEST_STATES, LogEntry, Request
 from letheon.ledger.requests import states
 from letheon.ledger.requests.deadlines import REGIMES, Regime
-from letheon.ledger.schemas import NAME, moment
+from letheon.ledger.schemas import NAME, to_datetime
 from letheon.service.auth import Principal
 from letheon.service.errors import PREFIX, Problem, problem_of
 from letheon.service.schemas import CodeOut, Hidden, ItemProblem, Out
@@ -173,7 +173,7 @@ def find_visible(who: Principal, request_id: str) -> Request:
 
 def show_requests(who: Principal, requests: Sequence[Request]) -> list[RequestOut]:
     """Return requests as a token sees them, in their order."""
-    now, calendar = moment(who.ledger.clock()), who.ledger.settings.calendar
+    now, calendar = to_datetime(who.ledger.clock()), who.ledger.settings.calendar
     left = {one.id: one.days_left(now, calendar) for one in requests}
     if not who.sees_all_requests:
         return [_show_to_filer(one, left[one.id]) for one in requests]
@@ -181,7 +181,7 @@ def show_requests(who: Principal, requests: Sequence[Request]) -> list[RequestOu
     versions = who.ledger.requests.version_numbers(requests) if has_left else {}
     family: frozenset[str | None] = frozenset()
     if who.may("requests:approve") and any(one.state == "verified" for one in requests):
-        family = who.desk.tokens.family(who.id)
+        family = who.desk.tokens.find_family(who.id)
     shown = []
     for one in requests:
         is_overdue = one.is_open and left[one.id] < 0
@@ -405,7 +405,7 @@ def sentence(entry: LogEntry) -> str:
     return words.format(
         due=details.get("due"),
         ground=GROUND_WORDS.get(ground, ground),
-        until=moment(int(details.get("until", 0))).date(),
+        until=to_datetime(int(details.get("until", 0))).date(),
         people="" if people is None else f", for {count_words(int(people), 'person', 'people')}",
         other=f"request {details['of']}" if "of" in details else "another request",
         size="" if size is None else f" of {count_words(int(size), 'request')}",

@@ -42,7 +42,7 @@ from letheon.state._nodes import (
     Scalar,
     names_of,
 )
-from letheon.state._stores import Checkpoint, DirectoryStore
+from letheon.state._stores import CheckpointName, DirectoryStore
 from letheon.state._tags import NEUTRAL_PARAMETERS, codec_of, import_path, register_codec, tag_of
 
 __all__ = [
@@ -50,7 +50,7 @@ __all__ = [
     "NEUTRAL_PARAMETERS",
     "UNLIMITED",
     "Array",
-    "Checkpoint",
+    "CheckpointName",
     "Coded",
     "Contents",
     "DirectoryStore",

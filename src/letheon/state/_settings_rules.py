@@ -23,7 +23,7 @@ _PLAIN_WORD = re.compile(r"[\w .+*-]{0,24}")
 _PARTIAL, _PATH = "functools.partial", "pathlib.Path"
 
 
-class Rule(NamedTuple):
+class SettingRule(NamedTuple):
     """What one attribute may be."""
 
     kinds: frozenset[str]
@@ -88,26 +88,28 @@ _DESCRIPTIONS = {
     "<scaled>": "'mean', 'median' or such as '1.5*mean'",
 }
 # What a trusted class, or a value outside any object, may hold: the names in it were audited.
-_ANYTHING = Rule(frozenset({"ARRAYS", "CLASSES", "FUNCTIONS", "OBJECTS", "PATHS", "TEXT", "TYPES"}))
+_ANYTHING = SettingRule(
+    frozenset({"ARRAYS", "CLASSES", "FUNCTIONS", "OBJECTS", "PATHS", "TEXT", "TYPES"})
+)
 # What an object has learned.
-_FITTED = Rule(frozenset({"ARRAYS", "OBJECTS", "TEXT", "TYPES"}))
-_UNKNOWN = Rule(frozenset({"NOTHING"}))
-_NUMBERS = Rule(frozenset({"ARRAYS"}))
-_KEYWORDS = Rule(frozenset({"ARRAYS", "KEYWORDS"}))
+_FITTED = SettingRule(frozenset({"ARRAYS", "OBJECTS", "TEXT", "TYPES"}))
+_UNKNOWN = SettingRule(frozenset({"NOTHING"}))
+_NUMBERS = SettingRule(frozenset({"ARRAYS"}))
+_KEYWORDS = SettingRule(frozenset({"ARRAYS", "KEYWORDS"}))
 
 
 @lru_cache(maxsize=1024)
-def _parsed(text: str) -> Rule:
+def _parsed(text: str) -> SettingRule:
     tokens = frozenset(text.split())
     patterns = tokens & PATTERNS.keys()
     words = frozenset(word.replace("~", " ") for word in tokens - KINDS - patterns)
     kinds = tokens & KINDS
     if "LABELS" in kinds or "KEYWORDS" in kinds:
         kinds |= {"ARRAYS"}
-    return Rule(kinds, words, next(iter(patterns), ""))
+    return SettingRule(kinds, words, next(iter(patterns), ""))
 
 
-def rule_of(class_name: str, attribute: str) -> Rule | None:
+def rule_of(class_name: str, attribute: str) -> SettingRule | None:
     """Return the rule of an attribute, or None if a listed class has no such attribute.
 
     Parameters
@@ -157,7 +159,7 @@ class _Checker:
         self.place = ("", "")
         self.kept: list[Any] | None = None
 
-    def visit(self, node: Any, rule: Rule) -> None:
+    def visit(self, node: Any, rule: SettingRule) -> None:
         """Check a node and everything below it."""
         kind = type(node)
         if kind is str or kind is bytes:
@@ -170,7 +172,7 @@ class _Checker:
         elif node is not None:
             self._require(rule.allows_number(node), node, rule)
 
-    def _require(self, condition: bool, node: Any, rule: Rule) -> None:
+    def _require(self, condition: bool, node: Any, rule: SettingRule) -> None:
         # Outside an object there is no setting; what is malformed there the builder refuses.
         if not condition and self.place[0] and len(self.refusals) < _MOST_REFUSALS:
             self.refusals.append(Refusal(*self.place, _describe(node), rule.describe()))
@@ -179,7 +181,7 @@ class _Checker:
         if self.kept is not None:
             self.kept.append(node)
 
-    def _items(self, node: nodes.Items | nodes.Objects, rule: Rule) -> None:
+    def _items(self, node: nodes.Items | nodes.Objects, rule: SettingRule) -> None:
         kept = self.kept
         if type(node) is nodes.Items and node.kind in {"set", "frozenset"}:
             self.kept = None
@@ -192,13 +194,13 @@ class _Checker:
         if type(node) is nodes.Objects:
             self._keep(node)
 
-    def _record(self, node: nodes.Record, rule: Rule) -> None:
+    def _record(self, node: nodes.Record, rule: SettingRule) -> None:
         inside = _inside(rule)
         for key, item in node.items:
             text = RULES.get(key, OUR_RULES.get(key)) if rule.allows("KEYWORDS") else None
             self.visit(item, inside if text is None else _parsed(text))
 
-    def _pairs(self, node: nodes.Pairs, rule: Rule) -> None:
+    def _pairs(self, node: nodes.Pairs, rule: SettingRule) -> None:
         kept, self.kept = self.kept, None
         for key, _ in node.items:
             self.visit(key, rule._replace(kinds=rule.kinds | _FITTED.kinds))
@@ -206,13 +208,13 @@ class _Checker:
         for _, item in node.items:
             self.visit(item, _inside(rule))
 
-    def _array(self, node: Any, rule: Rule) -> None:
+    def _array(self, node: Any, rule: SettingRule) -> None:
         columns = node.columns if type(node) is nodes.Fields else ()
         is_plain = all(type(column) in _ARRAYS for column in columns)
         self._require(is_plain and _allows_array(node, rule), node, rule)
         self._keep(node)
 
-    def _scalar(self, node: nodes.Scalar, rule: Rule) -> None:
+    def _scalar(self, node: nodes.Scalar, rule: SettingRule) -> None:
         value: Any = node.value
         kind = type(value)
         if kind is nodes.Array and value.dtype[1:2] in ("i", "u") and not value.shape:
@@ -225,22 +227,22 @@ class _Checker:
             is_free = not rule.allows("JOBS", "NONE", "OFF", "THREADS")
             self._require(is_plain and is_free, node, rule)
 
-    def _triple(self, node: nodes.Triple, rule: Rule) -> None:
+    def _triple(self, node: nodes.Triple, rule: SettingRule) -> None:
         for part in node[1:]:
             self.visit(part, _inside(rule))
 
-    def _dtype(self, node: nodes.Dtype, rule: Rule) -> None:
+    def _dtype(self, node: nodes.Dtype, rule: SettingRule) -> None:
         self._require(rule.allows("TYPES"), node, rule)
 
-    def _name(self, node: nodes.Name, rule: Rule) -> None:
+    def _name(self, node: nodes.Name, rule: SettingRule) -> None:
         self._require(self._allows_name(node.name, rule), node, rule)
 
-    def _allows_name(self, name: str, rule: Rule) -> bool:
+    def _allows_name(self, name: str, rule: SettingRule) -> bool:
         # What no table lists is trusted by the caller, or refused by the audit of names.
         kinds = {kind for kind, names in _NAMES.items() if name in names}
         return not kinds or rule.allows(*kinds) or name in self.trusted
 
-    def _object(self, node: nodes.Instance | nodes.Coded, rule: Rule) -> None:
+    def _object(self, node: nodes.Instance | nodes.Coded, rule: SettingRule) -> None:
         is_outermost = self.kept is None and not is_ours(node.name)
         if is_outermost:
             self.kept = []
@@ -253,7 +255,7 @@ class _Checker:
         if is_outermost:
             self.kept = None
 
-    def _allows_object(self, node: nodes.Instance | nodes.Coded, rule: Rule) -> bool:
+    def _allows_object(self, node: nodes.Instance | nodes.Coded, rule: SettingRule) -> bool:
         if isinstance(node, nodes.Instance):
             return rule.allows("OBJECTS") or node.name in self.trusted
         return rule.allows("PATHS") if node.name == _PATH else rule.allows("ARRAYS", "OBJECTS")
@@ -273,7 +275,7 @@ class _Checker:
             self.visit(item, rule or _ANYTHING)
         self.place = place
 
-    def _partial(self, node: nodes.Coded, rule: Rule) -> None:
+    def _partial(self, node: nodes.Coded, rule: SettingRule) -> None:
         """Check that a partial is of a function allowed here, with plain arguments."""
         payload: Any = node.payload
         parts = payload.items if type(payload) is nodes.Record else ()
@@ -285,7 +287,7 @@ class _Checker:
             inside = _KEYWORDS if key == "keywords" else _NUMBERS
             self.visit(item, _ANYTHING if is_free or key == "func" else inside)
 
-    def _ref(self, node: nodes.Ref, rule: Rule) -> None:
+    def _ref(self, node: nodes.Ref, rule: SettingRule) -> None:
         if self.kept is None or node.number >= len(self.kept):
             return  # points nowhere: the builder refuses it
         target = self.kept[node.number]
@@ -298,14 +300,14 @@ class _Checker:
         self._require(is_allowed, target, rule)
 
 
-def _inside(rule: Rule) -> Rule:
+def _inside(rule: SettingRule) -> SettingRule:
     """Return the rule of what is inside a container."""
     if "LABELS" in rule.kinds:
         return rule._replace(kinds=rule.kinds | {"TEXT"})
     return rule._replace(kinds=rule.kinds - {"KEYWORDS"}) if "KEYWORDS" in rule.kinds else rule
 
 
-def _allows_array(node: Any, rule: Rule) -> bool:
+def _allows_array(node: Any, rule: SettingRule) -> bool:
     return _inside(rule).allows("TEXT" if _holds_text(node) else "ARRAYS")
 
 
@@ -332,7 +334,7 @@ _NAMES = {"TYPES": TYPES, "FUNCTIONS": FUNCTIONS, "CLASSES": CLASS_VALUES}
 _NAMED = {nodes.Name: "function or class", nodes.Instance: "object", nodes.Coded: "value"}
 _ARRAYS = frozenset({nodes.Array, nodes.Strings, nodes.Fields})
 _CONTAINERS = frozenset({nodes.Items, nodes.Objects, nodes.Record, nodes.Pairs, nodes.Triple})
-_VISITS: dict[type, Callable[[_Checker, Any, Rule], None]] = {
+_VISITS: dict[type, Callable[[_Checker, Any, SettingRule], None]] = {
     nodes.Items: _Checker._items,
     nodes.Objects: _Checker._items,
     nodes.Record: _Checker._record,

@@ -23,7 +23,7 @@ _ZEROS = bytes(1 << 16)
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class CheckpointName:
     """Name of a checkpoint: the SHA-256 of its bytes, in hexadecimal.
 
     Parameters
@@ -40,11 +40,11 @@ class Checkpoint:
             raise ValueError(f"a checkpoint is named by 64 hexadecimal digits: {self.sha256!r}")
 
 
-def _named(blob: Buffer) -> Checkpoint:
-    return Checkpoint(hashlib.sha256(blob).hexdigest())
+def _named(blob: Buffer) -> CheckpointName:
+    return CheckpointName(hashlib.sha256(blob).hexdigest())
 
 
-def _verified(blob: bytes, checkpoint: Checkpoint, where: str) -> bytes:
+def _verified(blob: bytes, checkpoint: CheckpointName, where: str) -> bytes:
     if _named(blob) != checkpoint:
         raise CorruptFileError(f"checkpoint {checkpoint.sha256} in {where} was altered")
     return blob
@@ -87,7 +87,7 @@ class DirectoryStore:
             write_atomically(probe, [_ZEROS[:4096]])
             probe.unlink()
 
-    def put(self, blob: Buffer) -> Checkpoint:
+    def put(self, blob: Buffer) -> CheckpointName:
         """Write these bytes, whole or not at all, and return their name.
 
         Raises
@@ -101,7 +101,7 @@ class DirectoryStore:
             write_atomically(self._file(checkpoint), [blob])
         return checkpoint
 
-    def get(self, checkpoint: Checkpoint) -> bytes:
+    def get(self, checkpoint: CheckpointName) -> bytes:
         """Return the bytes of that name.
 
         Raises
@@ -149,7 +149,7 @@ class DirectoryStore:
                 self.path.rmdir()
         return tuple(resisting)
 
-    def _file(self, checkpoint: Checkpoint) -> Path:
+    def _file(self, checkpoint: CheckpointName) -> Path:
         return self.path / f"{checkpoint.sha256}{_SUFFIX}"
 
     @contextlib.contextmanager

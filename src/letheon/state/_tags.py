@@ -22,7 +22,7 @@ from letheon.methods import class_paths
 from letheon.state._allowed import CLASSES, REFUSED
 
 # Packages whose classes may be part of a model; command line, service and ledger are not.
-_PACKAGES = "base compose guarantee inner naive receipt sharded state"
+_PACKAGES = "base compose guarantee inner_estimator naive receipt sharded state"
 # Controls of attacks have digests, but no file may hold one: they do not forget.
 _CONTROLS = "letheon.measures."
 _PUBLIC = tuple(f"letheon.{name}." for name in _PACKAGES.split())
@@ -41,11 +41,14 @@ _TABLE: dict[str, tuple[str, str]] = {
     "letheon.forest._classifier": ("letheon.forest._estimators", "DaREForestClassifier"),
     "letheon.forest._model": ("letheon.forest._model", "ForestModel"),
     "letheon.forest._regressor": ("letheon.forest._estimators", "DaREForestRegressor"),
-    "letheon.forest._settings": ("letheon.forest._inputs", "Settings"),
+    "letheon.forest._settings": ("letheon.forest._inputs", "Settings=ForestSettings"),
     "letheon.convex._account": ("letheon.linear._account", "Account"),
     "letheon.convex._cache": ("letheon.removal", "Cache"),
     "letheon.convex._data_free": ("letheon.linear._newton", "StoredCurvature"),
-    "letheon.convex._deltagrad": ("letheon.linear._deltagrad", "DeltaGradClassifier Pace"),
+    "letheon.convex._deltagrad": (
+        "letheon.linear._deltagrad",
+        "DeltaGradClassifier Pace=DescentSettings",
+    ),
     "letheon.convex._descent": ("letheon.linear._descent", "DescentToDeleteClassifier"),
     "letheon.convex._descent_theory": (
         "letheon.linear._descent_theory",
@@ -61,7 +64,7 @@ _TABLE: dict[str, tuple[str, str]] = {
         "InfluenceClassifier InfluenceRegressor",
     ),
     "letheon.convex._linear": ("letheon.linear._model", "Linear"),
-    "letheon.convex._noise": ("letheon.noise", "NoiseSource Sealed"),
+    "letheon.convex._noise": ("letheon.noise", "NoiseSource Sealed=SecretArray"),
     "letheon.convex._published": ("letheon.linear._model", "PublishedModel"),
     "letheon.convex._trajectory": ("letheon.linear._replay", "Trajectory"),
     "letheon.measures.attacks._controls": (

@@ -20,11 +20,11 @@ from sklearn.exceptions import NotFittedError
 
 import letheon.exceptions as errors
 from letheon import sandbox, state
-from letheon.compose import unfitted_twin
+from letheon.compose import clone_unfitted
 from letheon.data import Ids, Rows, hold_table, hold_target, row_ids, table_length
 from letheon.exceptions import CannotForgetError, LedgerError, LetheonError
 from letheon.guarantee import MethodFacts
-from letheon.inner import fresh_copy
+from letheon.inner_estimator import fresh_copy
 from letheon.ledger.certificates.facts import Judged, test_metric
 from letheon.ledger.models.table_files import (
     Columns,
@@ -71,7 +71,7 @@ def fresh_fit(like: Any, rows: Rows, *, seed: int | None = None) -> Fitted:
     seed : int, optional
         Another seed.
     """
-    fresh = unfitted_twin(like) if seed is None else fresh_copy(like, seed)
+    fresh = clone_unfitted(like) if seed is None else fresh_copy(like, seed)
     X, y = rows.part(0, len(rows))
     start = time.perf_counter()
     with one_thread():
@@ -194,7 +194,7 @@ def _plain(model: Any) -> Any:
 
 def _require_rows(model: Any, rows: Rows) -> None:
     """Raise unless the rows belong to the people whom the model holds."""
-    held: Ids = model._held_ids()
+    held: Ids = model._get_ids()
     if held.kind != rows.ids.kind or len(held) != len(rows):
         raise LedgerError(
             f"the model holds {len(held)} rows with {held.kind} ids, and {len(rows)} rows with "

@@ -25,7 +25,7 @@ from starlette.templating import Jinja2Templates
 
 from letheon.ledger import REQUEST_STATES
 from letheon.ledger.db.jobs import CURSOR, JOB_ID
-from letheon.ledger.schemas import NAME, moment
+from letheon.ledger.schemas import NAME, to_datetime
 from letheon.service import auth
 from letheon.service.errors import Problem
 from letheon.service.forms import read_form
@@ -138,7 +138,7 @@ def _read_time(value: Any) -> datetime | date:
     """Return a time: seconds since 1970, ISO text, date and datetime are understood."""
     time: datetime | date = value
     if isinstance(value, int):
-        time = moment(value)
+        time = to_datetime(value)
     elif isinstance(value, str):
         time = datetime.fromisoformat(value) if "T" in value else date.fromisoformat(value)
     return time.astimezone(UTC) if isinstance(time, datetime) else time

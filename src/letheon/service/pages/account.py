@@ -34,7 +34,7 @@ def log_in(request: Request, form: _shared.SentForm) -> Response:
     if not auth.is_same_origin(request):
         raise Problem(403, "csrf", "This form is not from this desk", "Open /login and try again.")
     desk, where = auth.context(request), _shared.safe_path(text_of(form, "next"))
-    token = desk.tokens.find(text_of(form, "token"))
+    token = desk.tokens.find_by_text(text_of(form, "token"))
     if token is None:
         # Wrong ones only: an office shares its address.
         desk.limiter.count("login", auth.address_of(request))

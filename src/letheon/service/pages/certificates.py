@@ -19,7 +19,7 @@ from letheon.service.routes import jobs
 from letheon.service.routes.evidence import count_check, verify_receipt
 from letheon.service.routes.evidence import show_residue as read_residue
 from letheon.service.routes.models import list_models
-from letheon.verifier import Refused
+from letheon.verifier import VerificationError
 
 router = APIRouter(include_in_schema=False)
 
@@ -62,7 +62,7 @@ def show_certificate(
     """
     try:
         found = routes.show_certificate(who, number)
-    except Refused:
+    except VerificationError:
         found = None
     envelope = None if found is None or found.envelope is None else json.loads(found.envelope)
     return who.page(

@@ -347,7 +347,7 @@ def _page(
     entries, names = routes.read_timeline(who, request_id).items, {}
     if who.sees_all_requests:
         tokens = {found.filed_by, *(one.by for one in entries)}
-        names = who.desk.tokens.names(one for one in tokens if one is not None)
+        names = who.desk.tokens.find_names(one for one in tokens if one is not None)
     return who.page(
         "request.html",
         json=f"/api/v1/requests/{request_id}",

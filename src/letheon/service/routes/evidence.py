@@ -44,7 +44,7 @@ from letheon.service.schemas import (
     describe_file,
 )
 from letheon.service.temp_folders import temp_folder
-from letheon.verifier import SMALL, Refused, parse_strict, search_gaps
+from letheon.verifier import SMALL, VerificationError, parse_strict, search_gaps
 
 router = APIRouter(tags=["receipts"])
 verifiable = APIRouter(tags=["certificates"])
@@ -174,7 +174,7 @@ def verify_receipt(request: Request, text: str) -> ReceiptVerdict:
     receipts = desk.ledger.certificates.receipts
     try:
         receipt = _parse_receipt(text) if text[:1] == "{" else receipts.open(text)
-    except Refused as error:
+    except VerificationError as error:
         words = f"It cannot be read: {error}. Copy the whole code, which begins with lethe-."
         raise Problem(422, "receipt-malformed", "this is no receipt code", words) from None
     coverage = None if receipt is None else receipts.coverage(receipt)
@@ -187,9 +187,9 @@ def _parse_receipt(text: str) -> bytes:
     data = text.encode("utf-8", "replace")
     try:
         parse_strict(data, SMALL)
-    except Refused:
+    except VerificationError:
         # Its own words could quote what was sent.
-        raise Refused("it is no receipt as `letheon receipt open` writes it") from None
+        raise VerificationError("it is no receipt as `letheon receipt open` writes it") from None
     return data
 
 
@@ -279,7 +279,7 @@ def download_bundle(
     with ExitStack() as cleanup:
         cleanup.enter_context(who.desk.limiter.bundles.take(who.id))
         room = cleanup.enter_context(temp_folder(ledger, "bundle"))
-        who.desk.tokens.note(who.id, f"bundle-{tier}")
+        who.desk.tokens.record_action(who.id, f"bundle-{tier}")
         folder = ledger.export(room / "bundle", tier=tier)
         return BundleResponse(folder, f"{ledger.name}-{tier}", cleanup.pop_all())
 

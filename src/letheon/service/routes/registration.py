@@ -177,7 +177,7 @@ def register_example(who: Writer, wanted: ExampleIn) -> ModelOut:
 
 
 def _note_registered(who: Principal, name: str, tenant: str) -> ModelOut:
-    who.desk.tokens.note(who.id, "model-registered", f"{tenant}/{name}")
+    who.desk.tokens.record_action(who.id, "model-registered", f"{tenant}/{name}")
     return show_model(who, name, tenant)
 
 

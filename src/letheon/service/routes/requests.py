@@ -18,7 +18,7 @@ from letheon.exceptions import RequestStateError, UnknownRequestError
 from letheon.ledger import LogEntry, Page, Request
 from letheon.ledger.requests import states
 from letheon.ledger.requests.deadlines import Regime
-from letheon.ledger.schemas import moment
+from letheon.ledger.schemas import to_datetime
 from letheon.service import request_views as views
 from letheon.service.auth import Gate, Principal, allows
 from letheon.service.errors import Problem
@@ -232,7 +232,7 @@ def summarise_requests(who: Reader, query: Annotated[ModelQuery, Query()]) -> Su
     ledger, filters = who.ledger, own_filter(who)
     filters |= {"tenant": who.tenant_filter(query.tenant), "model": query.model}
     counts, due_days = ledger.requests.count(**filters), ledger.requests.count_due(**filters)
-    today = ledger.settings.calendar.day_of(moment(who.ledger.clock()))
+    today = ledger.settings.calendar.day_of(to_datetime(who.ledger.clock()))
     left = [((day - today).days, count) for day, count in due_days.items()]
     buckets = [
         Bucket(label=label, count=sum(count for days, count in left if first <= days < end))
@@ -426,7 +426,7 @@ def _require_other_eyes(who: Principal, request: Request) -> None:
         raise RequestStateError(
             f"request {request.id} is {request.state}; it waits for no approval"
         )
-    family = who.desk.tokens.family(who.id)
+    family = who.desk.tokens.find_family(who.id)
     if not family.isdisjoint({request.filed_by, request.verified_by}):
         raise RequestStateError(
             f"request {request.id} was filed or verified with the token that would approve it, "
