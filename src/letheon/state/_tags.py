@@ -40,11 +40,14 @@ _TABLE: dict[str, tuple[str, str]] = {
     "letheon.forest._classifier": ("letheon.forest._estimators", "DaREForestClassifier"),
     "letheon.forest._model": ("letheon.forest._model", "ForestModel"),
     "letheon.forest._regressor": ("letheon.forest._estimators", "DaREForestRegressor"),
-    "letheon.forest._settings": ("letheon.forest._inputs", "Settings"),
+    "letheon.forest._settings": ("letheon.forest._inputs", "Settings=ForestSettings"),
     "letheon.convex._account": ("letheon.linear._account", "Account"),
     "letheon.convex._cache": ("letheon.removal", "Cache"),
     "letheon.convex._data_free": ("letheon.linear._newton", "StoredCurvature"),
-    "letheon.convex._deltagrad": ("letheon.linear._deltagrad", "DeltaGradClassifier Pace"),
+    "letheon.convex._deltagrad": (
+        "letheon.linear._deltagrad",
+        "DeltaGradClassifier Pace=DescentSettings",
+    ),
     "letheon.convex._descent": ("letheon.linear._descent", "DescentToDeleteClassifier"),
     "letheon.convex._descent_theory": (
         "letheon.linear._descent_theory",
