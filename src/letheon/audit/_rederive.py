@@ -368,7 +368,7 @@ def _rekey(fresh: Any, model: Any, rows: Rows) -> None:
     if _is_key(salt) and _is_key(vars(inner).get("release_salt_")):
         inner.release_salt_ = salt
     if _is_key(key) and vars(inner).get("fingerprint_key_") is not None:
-        X, target = inner._design().rows(seen.X), inner._known_target(seen.y)
+        X, target = inner._build_design().build_rows(seen.X), inner._encode_target(seen.y)
         inner.rows_.extra["fingerprint"] = fingerprint_rows(X, target, key)
         inner.fingerprint_key_ = key
 

@@ -57,7 +57,7 @@ def true_residual(model: Any) -> float:
     X = rows.X[rows.alive]
     X = np.asarray(X.toarray() if sp.issparse(X) else X).astype(np.longdouble)
     W = unperturbed_weights(model).astype(np.longdouble)
-    loss = model._loss(model.model_.classes)
+    loss = model._build_loss(model.model_.classes)
     with np.errstate(over="ignore", under="ignore"):
         slopes = _slopes(type(loss).__name__, X @ W, rows.y[rows.alive], loss)
         ridge = np.longdouble(model.l2) * (len(X) if model.reg == "per_sample" else 1)

@@ -187,5 +187,5 @@ class InfluenceRegressor(InfluenceBase, LinearRegressor):
     loss: str = "squared"
     huber_scale: float = 1.0
 
-    def _loss(self, classes: NDArray[Any] | None) -> Loss:  # noqa: ARG002
+    def _build_loss(self, classes: NDArray[Any] | None) -> Loss:  # noqa: ARG002
         return Squared() if self.loss == "squared" else PseudoHuber(float(self.huber_scale))
