@@ -329,7 +329,7 @@ def act_on_request(visitor: Reader, request_id: RequestId, form: _shared.SentFor
     values = texts if number is None else texts | {"recipients": number}
     try:
         takes = ACTIONS[name].takes if name in ACTIONS else ()
-        fields = {field: values[field] for field in takes}
+        fields: dict[str, Any] = {field: values[field] for field in takes}
         fields |= {"action": name, "requests": [request_id]}
         action = check_form(routes.ActionOnMany, fields)
         details = {field: getattr(action, field) for field in takes}
