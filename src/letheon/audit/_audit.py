@@ -31,7 +31,14 @@ from letheon.audit._levels import (
     rebuild_model,
 )
 from letheon.measures import Measure
-from letheon.verifier import SMALL, Refused, Verdict, is_in_scope, read_capped, verify_bundle
+from letheon.verifier import (
+    SMALL,
+    Verdict,
+    VerificationError,
+    is_in_scope,
+    read_capped,
+    verify_bundle,
+)
 
 Measures = Mapping[str, Callable[[Any, Any, Any], Any]]
 # The decisive level for a model, unless the auditor names levels.
@@ -219,7 +226,7 @@ def audit(
             summarize_certificate(source, certificate)
             for certificate in _list_newest_certificates(source, options)
         )
-    except Refused as error:
+    except VerificationError as error:
         add_results([LevelResult("V0", "", "fail", str(error))])
         return AuditReport(tuple(collected), key=source.key, scope=scope)
     ranked = sorted(collected, key=lambda result: tuple(LEVELS).index(result.level))
@@ -394,7 +401,7 @@ def _send_model_results(inputs: _ModelAuditInputs, tell: Callable[[Any], None]) 
     try:
         for result in _audit_model(inputs):
             tell(vars(result) | {"details": dict(result.details)})
-    except Refused as error:
+    except VerificationError as error:
         tell(vars(LevelResult("V4", inputs.audited.name, "fail", str(error)[:300])))
 
 

@@ -386,7 +386,7 @@ def _check_descent(case: _BoundCase) -> None:
     hides = (
         _compute_hidden_distance(sigma, model.epsilon, delta / 2 if half else delta, theta.size) / 2
     )
-    plan = plan_descent(model, model._problem(model._held()))
+    plan = plan_descent(model, model._build_problem(model._training_rows()))
     case.checks.add_condition("plan-is-that-of-the-settings", model.plan_ == plan)
     case.checks.add_condition(
         "sigma-is-that-of-the-settings", sigma == choose_noise_scale(model, plan)

@@ -24,7 +24,14 @@ from letheon.ledger.certificates.explanations import (
     explain_guarantee,
 )
 from letheon.ledger.models.commitment import Vault
-from letheon.verifier import LARGEST, SMALL, Opened, Refused, parse_strict, read_capped
+from letheon.verifier import (
+    LARGEST,
+    SMALL,
+    SignedStatement,
+    VerificationError,
+    parse_strict,
+    read_capped,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -262,7 +269,7 @@ class AuditedModel:
 
     name: str
     folder: Path
-    certificates: tuple[Opened, ...]
+    certificates: tuple[SignedStatement, ...]
     files: Mapping[str, bytes | str] | None = None
 
     def with_files(self) -> "AuditedModel":
@@ -275,7 +282,7 @@ class AuditedModel:
         for name, most in (sizes | {"training.json": SMALL}).items():
             try:
                 files[name] = read_capped(self.folder / name, most)
-            except (Refused, OSError) as error:
+            except (VerificationError, OSError) as error:
                 files[name] = f"{name}: {error}"
         return replace(self, files=files)
 
@@ -284,11 +291,11 @@ class AuditedModel:
             return read_capped(self.folder / name, most)
         content = self.files[name]
         if isinstance(content, str):
-            raise Refused(content)
+            raise VerificationError(content)
         return content
 
     @property
-    def newest(self) -> Opened:
+    def newest(self) -> SignedStatement:
         """The certificate that the files belong to."""
         return self.certificates[-1]
 
@@ -317,7 +324,7 @@ class AuditedModel:
         """The remaining rows, in the model's order."""
         rows = self._decode_file("rows.blob")
         if type(rows) is not Rows:
-            raise Refused("rows.blob: does not contain rows")
+            raise VerificationError("rows.blob: does not contain rows")
         return rows
 
     @cached_property
@@ -325,7 +332,7 @@ class AuditedModel:
         """Slot, salt and position of every row."""
         parts = self._decode_file("vault.blob")
         if type(parts) is not dict or parts.keys() != set(Vault._fields):
-            raise Refused("vault.blob: does not contain slots, salts and positions")
+            raise VerificationError("vault.blob: does not contain slots, salts and positions")
         return Vault(**parts)
 
     @cached_property
@@ -333,17 +340,19 @@ class AuditedModel:
         """How the training seed was derived, and the key that it was derived from."""
         facts = parse_strict(self._read("training.json", SMALL), SMALL)
         if type(facts) is not dict or facts.keys() != _TRAINING:
-            raise Refused("training.json: expected the keys rule, beacon, keyCommitment and key")
+            raise VerificationError(
+                "training.json: expected the keys rule, beacon, keyCommitment and key"
+            )
         return facts
 
     def _decode_file(self, name: str) -> Any:
         data = self._read(name, LARGEST)
         if data[:_NONCE_BYTES] != bytes(_NONCE_BYTES):
-            raise Refused(f"{name}: does not begin with {_NONCE_BYTES} zero bytes")
+            raise VerificationError(f"{name}: does not begin with {_NONCE_BYTES} zero bytes")
         try:
             return state.decode(data[_NONCE_BYTES:])
         except StateError as error:
-            raise Refused(f"{name}: {error}") from None
+            raise VerificationError(f"{name}: {error}") from None
 
 
 class Commitment(NamedTuple):
@@ -392,7 +401,7 @@ class Bundle:
         return verifier.Trust.from_pinned(self.key, self._read_all("keys"))
 
     @cached_property
-    def chain(self) -> list[Opened]:
+    def chain(self) -> list[SignedStatement]:
         """All certificates, opened and checked."""
         return verifier.check_chain(self._read_all("certificates"), self.trust)
 
@@ -404,7 +413,7 @@ class Bundle:
     @cached_property
     def models(self) -> tuple[AuditedModel, ...]:
         """Models whose files are in the bundle and that have a certificate."""
-        certificates: dict[str, list[Opened]] = {}
+        certificates: dict[str, list[SignedStatement]] = {}
         for opened in self.chain:
             certificates.setdefault(str(opened.predicate["model"]["id"]), []).append(opened)
         return tuple(
@@ -469,11 +478,11 @@ class Bundle:
     def _read_all(self, kind: str) -> Iterator[bytes]:
         paths = sorted((self.folder / kind).glob("*.json"))
         if len(paths) > verifier.MOST_FILES:
-            raise Refused(f"{kind}/: more than {verifier.MOST_FILES} files")
+            raise VerificationError(f"{kind}/: more than {verifier.MOST_FILES} files")
         return (read_capped(path, SMALL) for path in paths)
 
 
-def summarize_certificate(bundle: Bundle, certificate: Opened) -> dict[str, Any]:
+def summarize_certificate(bundle: Bundle, certificate: SignedStatement) -> dict[str, Any]:
     """Return the claims of a certificate, for a report."""
     claims = certificate.predicate
     definition = claims["method"]["definition"]["sha256"]

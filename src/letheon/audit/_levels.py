@@ -30,14 +30,14 @@ from letheon import state
 from letheon.audit._bundle import AuditedModel, Bundle, LevelResult, LogFacts
 from letheon.audit._rederive import check_file_content, check_rederivation
 from letheon.exceptions import SignerRefusedError, UntrustedClassError
-from letheon.inner import fresh_copy
+from letheon.inner_estimator import fresh_copy
 from letheon.ledger.certificates.claims import RETRAIN, claim_of, refuse_beyond_method
 from letheon.ledger.certificates.facts import describe, method_parameters, refuse_boasts, replay_of
-from letheon.ledger.keys.keyring import commitment, training_seed
+from letheon.ledger.keys.keyring import commit_to_key, derive_training_seed
 from letheon.ledger.models.commitment import tree_of
-from letheon.ledger.purge.scan import Markers, scan
+from letheon.ledger.purge.scan import Markers, scan_files
 from letheon.ledger.requests.states import STATES
-from letheon.verifier import Opened
+from letheon.verifier import SignedStatement
 
 _DERIVED = "hkdf-sha256-epoch-v1"
 _CALLER = "caller-seed-v1"
@@ -152,7 +152,7 @@ def check_residue(stores: Stores, markers: Any) -> LevelResult:
     if len(searched) == 0 and not searched.ids:
         reason = "no marker is long enough for a reliable search"
         return LevelResult("V3", "", "skipped", reason)
-    result = scan(places, searched)
+    result = scan_files(places, searched)
     details = {
         "files": result.files,
         "bytes": result.bytes,
@@ -193,7 +193,7 @@ def _as_markers(markers: Any) -> Markers:
         else:
             kind = type(marker).__name__
             raise TypeError(f"markers[{number}] is a {kind}; expected ids (str, int) or bytes")
-    return Markers.of(ids=ids, rows=rows)
+    return Markers.from_values(ids=ids, rows=rows)
 
 
 def _decode_marker(number: int, marker: bytes) -> str:
@@ -227,15 +227,15 @@ def _find_key_error(key: str, claimed: dict[str, str], model: Any) -> str | None
         secret = bytes.fromhex(key)
     except ValueError:
         return "the training key is not hexadecimal text"
-    if commitment(secret) != claimed["keyCommitment"]:
+    if commit_to_key(secret) != claimed["keyCommitment"]:
         return "the training key does not match its commitment"
     beacon = bytes.fromhex(claimed["beacon"].removeprefix(_BEACON))
-    if not _has_seed(model, training_seed(secret, beacon)):
+    if not _has_seed(model, derive_training_seed(secret, beacon)):
         return "the seed is not the one derived from key and beacon"
     return None
 
 
-def _last_retrain(audited: AuditedModel) -> Opened | None:
+def _last_retrain(audited: AuditedModel) -> SignedStatement | None:
     """Return the certificate of the newest retrain, which fixed the seed, or None."""
     names = [opened.predicate["method"]["name"] for opened in audited.certificates]
     if RETRAIN not in names:
@@ -243,7 +243,9 @@ def _last_retrain(audited: AuditedModel) -> Opened | None:
     return audited.certificates[len(names) - 1 - names[::-1].index(RETRAIN)]
 
 
-def _find_choice_error(audited: AuditedModel, key: str, retrain: Opened | None) -> str | None:
+def _find_choice_error(
+    audited: AuditedModel, key: str, retrain: SignedStatement | None
+) -> str | None:
     if key:
         return "the operator chose the seed, but training.json has a training key"
     if retrain is not None:
@@ -253,7 +255,7 @@ def _find_choice_error(audited: AuditedModel, key: str, retrain: Opened | None) 
 
 
 def _find_beacon_error(
-    log: LogFacts, audited: AuditedModel, claimed: dict[str, str], retrain: Opened | None
+    log: LogFacts, audited: AuditedModel, claimed: dict[str, str], retrain: SignedStatement | None
 ) -> str | None:
     """Return what is wrong with the commitment to the key or with the beacon, or None."""
     digest = claimed["keyCommitment"]
@@ -272,7 +274,7 @@ def _find_beacon_error(
 
 
 def _is_intent(
-    log: LogFacts, audited: AuditedModel, event: dict[str, Any], retrain: Opened | None
+    log: LogFacts, audited: AuditedModel, event: dict[str, Any], retrain: SignedStatement | None
 ) -> bool:
     """Return whether an event announces the training, or the retrain, of this model."""
     if retrain is not None:

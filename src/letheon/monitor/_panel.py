@@ -252,7 +252,7 @@ def time_deferred_work(model: Any, row: Any) -> float:
     It is done in `_finish` or in the first prediction. The time of a second prediction is
     subtracted.
     """
-    finish, times = getattr(model, "_finish", None), [time.perf_counter()]
+    finish, times = getattr(model, "_finish_pending", None), [time.perf_counter()]
     if finish is not None:
         finish()
     for _ in range(2):
@@ -319,7 +319,7 @@ def check_same_ids(model: Any, rows: Rows, *, were_named: bool) -> None:
 def get_ids(model: Any) -> Ids | None:
     """Return the ids of a model's rows, or its distinct ids; None if it has no `ids_`."""
     if isinstance(model, ForgetMixin):
-        return model._held_ids()
+        return model._get_ids()
     return as_ids(model.ids_) if hasattr(model, "ids_") else None
 
 
