@@ -14,7 +14,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import letheon
 from letheon import audit, checks
 from letheon.bench._grid import RecipeContext, find_recipe
-from letheon.centroid import NearestCentroid
+from letheon.centroid import NearestCentroid, _class_mean
 from letheon.exceptions import EmptyModelError
 from letheon.ledger import Ledger
 from letheon.select import Need, default_candidates

@@ -184,7 +184,7 @@ def _as_markers(markers: Any) -> Markers:
     ids: list[int | str] = []
     rows: list[bytes] = []
     for number, marker in enumerate(values):
-        if isinstance(marker, bytes) and Markers.of(rows=[marker]).rows:
+        if isinstance(marker, bytes) and Markers.from_values(rows=[marker]).rows:
             rows.append(marker)
         elif isinstance(marker, bytes):
             ids.append(_decode_marker(number, marker))
