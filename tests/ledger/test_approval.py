@@ -268,7 +268,7 @@ def test_an_audit_sees_a_request_that_nobody_approved_in_time() -> None:
     course = _RequestHistory()
     at = int(day.timestamp())
     for what, more in (("received", {"due": "2027-03-31"}), ("verified", {"by": "a1"})):
-        course.follow({"kind": what, "at": at, "request": "r", **more})
+        course.apply_event({"kind": what, "at": at, "request": "r", **more})
     assert not course.is_late(date(2027, 3, 31))
     assert course.is_late(date(2027, 4, 2))
 
@@ -279,7 +279,7 @@ def test_a_pause_counts_once_though_a_request_is_verified_twice() -> None:
     story = [("received", 0), ("identity-asked", 1), ("verified", 3), ("duplicate", 3)]
     for what, days in [*story, ("verified", 20)]:
         at = int((day + timedelta(days=days)).timestamp())
-        course.follow({"kind": what, "at": at, "request": "r"})
+        course.apply_event({"kind": what, "at": at, "request": "r"})
     assert course.paused == 2 * 86_400
 
 
