@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from letheon import state
+from letheon.checkpoint_home import CheckpointDirectory, DestructionReport
 from letheon.deep._checkpoints import CheckpointChange, CheckpointStore, MemoryStore
 from letheon.exceptions import CheckpointError, CorruptFileError
-from letheon.homes import Purge, Shelf
 from tests.sharded.people import examples
 
 N, P = 4, 5
@@ -147,7 +147,7 @@ def apply(request: Any, store: CheckpointStore, reference: Reference) -> None:
     shifted = reference.shifted(first) if second is not None else []
     change = prepare(store, first, shift=second, shifted=shifted)
     if what == "commit":
-        assert store.commit(change) == Purge()
+        assert store.commit(change) == DestructionReport()
     elif what == "abandon":
         change.abandon()
 
@@ -302,11 +302,11 @@ def test_originals_are_gone_after_a_commit(kind: str, tmp_path: Path) -> None:
 
 
 def keep_old_files(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Shelf, "destroy_all_but", lambda *_: ())
+    patch.setattr(CheckpointDirectory, "destroy_all_but", lambda *_: ())
 
 
 def unlink_only(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("letheon.state._stores._overwrite", lambda _: None)
+    patch.setattr("letheon.state._stores._overwrite_file", lambda _: None)
 
 
 def forget_to_shift(patch: pytest.MonkeyPatch) -> None:
@@ -437,7 +437,7 @@ def test_fill_or_destroy_that_fails_leaves_nothing(kind: str, tmp_path: Path) ->
 def test_fill_or_destroy_checks_the_directory_before_any_training(tmp_path: Path) -> None:
     (tmp_path / HOME).write_text("not a directory")
     with (
-        pytest.raises(CheckpointError, match="choose a directory"),
+        pytest.raises(CheckpointError, match="choose a writable directory"),
         make("files", tmp_path).fill_or_destroy(),
     ):
         pytest.fail("training has begun")
@@ -522,12 +522,12 @@ def test_missing_and_resisting_files_are_named(
     def resist(path: Path) -> None:
         raise PermissionError(path)
 
-    monkeypatch.setattr("letheon.state._stores._destroy", resist)
+    monkeypatch.setattr("letheon.state._stores._destroy_file", resist)
     purge = store.commit(change)
     assert purge.missing == (lost,)
-    assert [Path(file).name for file in purge.resisting] == [f"{stubborn}.letheon-state"]
+    assert [Path(file).name for file in purge.undestroyed] == [f"{stubborn}.letheon-state"]
     monkeypatch.undo()
-    assert store.commit(store.begin_change()) == Purge()
+    assert store.commit(store.begin_change()) == DestructionReport()
     assert files(tmp_path) == store.files
 
 
@@ -622,7 +622,7 @@ def test_a_loaded_store_without_its_directory_says_so(tmp_path: Path) -> None:
 def test_forged_files_of_names(change: dict[str, Any]) -> None:
     plain = {"names": ["a" * 64, None], "n_parameters": P, "file_size": 100}
     assert CheckpointStore._from_state(plain).n == 2
-    with pytest.raises(ValueError, match=r"valid checkpoint store|64 hexadecimal"):
+    with pytest.raises(ValueError, match=r"valid checkpoint store|hexadecimal digits"):
         CheckpointStore._from_state(plain | change)
 
 
@@ -725,7 +725,7 @@ def test_a_fork_neither_reads_nor_writes_the_unnamed_file() -> None:
         for request in refused:
             with pytest.raises(CorruptFileError, match="temporary file of the parent process"):
                 request()
-        assert store.destroy() == Purge()
+        assert store.destroy() == DestructionReport()
 
     in_a_fork(work)
     assert not store.is_foreign
@@ -765,7 +765,7 @@ def test_a_change_survives_a_look_where_the_vault_lies(kind: str, tmp_path: Path
 
 def test_destroy_leaves_an_empty_store(kind: str, tmp_path: Path) -> None:
     store = filled(kind, tmp_path)
-    assert store.destroy() == Purge()
+    assert store.destroy() == DestructionReport()
     assert entries(store) == [None] * N
     assert not any(raw_bytes(store, tmp_path))
     assert list(tmp_path.iterdir()) == []
@@ -775,7 +775,7 @@ def test_destroy_names_files_that_were_not_there(tmp_path: Path) -> None:
     store = filled("files", tmp_path)
     lost = str(name_of(vector(1).numpy()))
     (tmp_path / HOME / f"{lost}.letheon-state").unlink()
-    assert store.destroy() == Purge(missing=(lost,))
+    assert store.destroy() == DestructionReport(missing=(lost,))
 
 
 def test_the_words_do_not_tell_the_numbers(kind: str, tmp_path: Path) -> None:

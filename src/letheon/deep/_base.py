@@ -22,7 +22,7 @@ from letheon.base import (
     KeywordScoreMixin,
     Outcome,
     Removal,
-    changing,
+    lock_for_change,
     require_fitted,
     warn_all,
 )
@@ -286,7 +286,7 @@ class NetBase(
         -------
         self
         """
-        with changing(self):
+        with lock_for_change(self):
             self._check_settings()
             seed = seed_from(self.random_state)
             data = self._check_training_data(X, y, ids)
@@ -557,11 +557,15 @@ class NetBase(
                 parts.append(torch.stack(shares).cpu().numpy())
         return nets, self._aggregate_shares(np.concatenate(parts, axis=1))
 
-    def _environment(self) -> dict[str, str]:
+    def _describe_environment(self) -> dict[str, str]:
         kernels = "fixed" if self.deterministic else "free"
-        return super()._environment() | describe_device(self._torch_device()) | {"kernels": kernels}
+        return (
+            super()._describe_environment()
+            | describe_device(self._torch_device())
+            | {"kernels": kernels}
+        )
 
-    def _changed_in_place(self) -> tuple[str, ...]:
+    def _in_place_attributes(self) -> tuple[str, ...]:
         """Return the names of attributes whose memory a removal overwrites."""
         return ("rows_", "cache_")
 

@@ -25,11 +25,16 @@ from torch import Tensor
 
 from letheon import state
 from letheon.base import Outcome, Removal
+from letheon.checkpoint_home import (
+    CheckpointDirectory,
+    DestructionReport,
+    HomeMixin,
+    destroy_home,
+)
 from letheon.deep._base import NetBase
 from letheon.deep._device import CPU, allocate_on_disk
 from letheon.deep._loop import Callback
 from letheon.exceptions import CheckpointError, CheckpointWarning, CorruptFileError
-from letheon.homes import HomeMixin, Purge, Shelf, destroy_home
 from letheon.removal import Change
 from letheon.validation import OrNone, Rules, Whole
 
@@ -64,7 +69,7 @@ class MemoryStore:
         self._n, self._p, self._owner, self._numbers = n, p, os.getpid(), count()
         self._rows: dict[int, Tensor] = {}
         self._free = self._allocate_rows(n)
-        self.shelf = Shelf(None)
+        self.shelf = CheckpointDirectory(None)
 
     def _allocate_rows(self, n: int) -> list[Tensor]:
         if self.is_mapped:
@@ -127,7 +132,7 @@ class FileStore:
     bytes_in_memory = bytes_on_disk = 0  # the store counts files
 
     def __init__(self, home: str | None, p: int, size: int = 0) -> None:
-        self.shelf, self._p, self.size = Shelf(home), p, size
+        self.shelf, self._p, self.size = CheckpointDirectory(home), p, size
 
     def keys(self) -> frozenset[str]:
         """Return the names of all files."""
@@ -145,7 +150,7 @@ class FileStore:
         """Return a vector as it was written, or raise `CorruptFileError`."""
         if self.shelf.store is None:
             raise CorruptFileError(_NO_HOME)
-        data = self.shelf.store.get(state.Checkpoint(name))
+        data = self.shelf.store.get(state.CheckpointName(name))
         try:
             [(key, flat)] = load(data).items()
         except (SafetensorError, ValueError) as error:
@@ -219,7 +224,7 @@ class CheckpointChange:
             # A new file with the same bytes as an old one is the same file, so it is kept.
             self._store.keep_only(self._before | self._checkpoints._entry_keys())
 
-    def commit(self) -> Purge:
+    def commit(self) -> DestructionReport:
         """Replace the old entries by the new ones; see `CheckpointStore.commit`."""
         keys, before = self._checkpoints._keys, self._checkpoints._entry_keys()
         for i, key in self._new.items():
@@ -345,7 +350,7 @@ class CheckpointStore:
         self._change = CheckpointChange(self)
         return self._change
 
-    def commit(self, change: CheckpointChange) -> Purge:
+    def commit(self, change: CheckpointChange) -> DestructionReport:
         """Apply a change and destroy the entries that it replaces; cannot fail.
 
         Returns the files of replaced entries that were missing or could not be destroyed.
@@ -355,7 +360,7 @@ class CheckpointStore:
         self._change = None
         return change.commit()
 
-    def destroy(self) -> Purge:
+    def destroy(self) -> DestructionReport:
         """Overwrite every entry, or destroy its file; the store is empty afterwards."""
         self._abandon_change()
         before, self._keys = self._entry_keys(), [None] * self.n
@@ -381,7 +386,7 @@ class CheckpointStore:
         """Read and write files in this directory; a new directory abandons an open change."""
         if self._is_on_files and self._store.shelf.home != home:
             self._abandon_change()
-            self._store.shelf = Shelf(home)
+            self._store.shelf = CheckpointDirectory(home)
         return self
 
     @property
@@ -408,11 +413,11 @@ class CheckpointStore:
     def _entry_keys(self) -> frozenset[Any]:
         return frozenset(key for key in self._keys if key is not None)
 
-    def _destroy_unused(self, before: frozenset[Any]) -> Purge:
+    def _destroy_unused(self, before: frozenset[Any]) -> DestructionReport:
         """Destroy vectors that are not entries; report keys of `before` that are missing."""
         after = self._entry_keys()
         missing = sorted(before - after - self._store.keys())
-        return Purge(tuple(missing), self._store.keep_only(after))
+        return DestructionReport(tuple(missing), self._store.keep_only(after))
 
     def _abandon_change(self) -> None:
         if self._change is not None:
@@ -450,7 +455,7 @@ class CheckpointStore:
                 raise ValueError("not a valid checkpoint store: sizes")
             for name in names:
                 if name is not None:
-                    state.Checkpoint(name)
+                    state.CheckpointName(name)
             checkpoints = cls(FileStore(home, p, size), len(names), p, CPU)
             checkpoints._keys = list(names)
             return checkpoints
@@ -508,11 +513,11 @@ class CheckpointedNet(HomeMixin, NetBase):
         checkpoints = CheckpointStore.create(
             n, p, device=self._torch_device(), home=home, max_memory=self.max_memory
         )
-        return checkpoints, {"vault_": checkpoints, **self._place(home)}
+        return checkpoints, {"vault_": checkpoints, **self._describe_home(home)}
 
     def _current_checkpoints(self) -> CheckpointStore:
         """Return the store at its current place: the model may have been loaded or moved."""
-        checkpoints = self.vault_.use_directory(self._home())
+        checkpoints = self.vault_.use_directory(self._current_home())
         return checkpoints.to(self._torch_device(), max_memory=self.max_memory)
 
     def _prepare(
@@ -541,10 +546,10 @@ class CheckpointedNet(HomeMixin, NetBase):
         # A model with checkpoints in memory has no directory, whatever `checkpoint_dir` is now. If
         # the parameter was set to None, messages still name the old directory.
         if self.checkpoint_home_ is not None and self.checkpoint_dir is not None:
-            vars(self).update(self._place(self._home()))
+            vars(self).update(self._describe_home(self._current_home()))
         purge = old.destroy() if aside is None else old.commit(aside)
         # Before the change, which may set a new directory: messages name the old one.
-        messages = self._account(purge, afresh=False)
+        messages = self._record_destruction(purge, afresh=False)
         return _with_warnings(change.commit(self), messages)
 
     def _replace_all(self, change: Change, about: dict[str, Any]) -> tuple[Warning, ...]:
@@ -554,8 +559,8 @@ class CheckpointedNet(HomeMixin, NetBase):
         messages = [message for home in old_homes for message in destroy_home(home)]
         return _with_warnings(change.outcome, messages).warnings
 
-    def _changed_in_place(self) -> tuple[str, ...]:
-        return (*super()._changed_in_place(), "vault_")
+    def _in_place_attributes(self) -> tuple[str, ...]:
+        return (*super()._in_place_attributes(), "vault_")
 
 
 def with_reason(change: Change, why: str, what: str = "everything was trained again") -> Change:

@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.utils import Tags, get_tags
 
-from letheon.base import ForgetMixin, KeywordScoreMixin, Outcome, Removal, exclusive, require_fitted
+from letheon.base import (
+    ForgetMixin,
+    KeywordScoreMixin,
+    Outcome,
+    Removal,
+    lock_model,
+    require_fitted,
+)
 from letheon.data import Ids
 from letheon.deep._backbone import Backbone
 from letheon.deep._base import net_facts
@@ -24,7 +31,7 @@ from letheon.deep._device import (
 )
 from letheon.exceptions import IdsTypeError
 from letheon.guarantee import Guarantee, MethodFacts
-from letheon.inner import offered_by
+from letheon.inner_estimator import available_from
 from letheon.linear import InfluenceClassifier, LinearClassifier, PublishedModel
 from letheon.receipt import Receipt
 from letheon.validation import Rules, Whole, validate_parameters
@@ -191,7 +198,7 @@ class CertifiedHeadClassifier(
         -------
         self
         """
-        with exclusive(self):
+        with lock_model(self):
             self._check_settings()
             rows, backbone = copy_rows(self, X), self.backbone
             head = default_head() if self.head is None else clone(self.head)
@@ -239,7 +246,7 @@ class CertifiedHeadClassifier(
                 digest_after=self.digest() if digest else None,
             )
 
-    @offered_by(_get_head)
+    @available_from(_get_head)
     def learn(self, X: Any, y: Any, *, ids: Any) -> Self:
         """Add rows, if the head supports it; see `DescentToDeleteClassifier.learn`."""
         require_fitted(self)
@@ -249,7 +256,7 @@ class CertifiedHeadClassifier(
             head.learn(self._training_features(X), y, ids=ids)
         return self
 
-    @offered_by(_get_head)
+    @available_from(_get_head)
     def settle(self) -> Self:
         """Remove traces of earlier removals from the state of the head, if it supports it."""
         with self._lock_head() as head:
@@ -270,7 +277,7 @@ class CertifiedHeadClassifier(
     def _lock_head(self) -> Iterator[Any]:
         """Lock a fitted model whose parameters have not changed; yield the head."""
         require_fitted(self)
-        with exclusive(self):
+        with lock_model(self):
             self._require_same_parameters()
             yield self.head_
 
@@ -350,26 +357,26 @@ class CertifiedHeadClassifier(
         )
         return features if method is None else getattr(fitted["head_"], method)(features)
 
-    def _environment(self) -> dict[str, str]:
-        return super()._environment() | describe_device(resolve_device(self.device))
+    def _describe_environment(self) -> dict[str, str]:
+        return super()._describe_environment() | describe_device(resolve_device(self.device))
 
-    def _held_ids(self) -> Ids:
-        ids: Ids = self.head_._held_ids()
+    def _get_ids(self) -> Ids:
+        ids: Ids = self.head_._get_ids()
         return ids
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         return _add_assumption(self.head_.guarantee_)
 
-    def _locate(self, wanted: Ids) -> Removal:
-        removal: Removal = self.head_._locate(wanted)
+    def _locate_rows(self, wanted: Ids) -> Removal:
+        removal: Removal = self.head_._locate_rows(wanted)
         return removal
 
     def _prepare(self, removal: Removal) -> Any:
         self.head_._require_same_parameters()
         return self.head_._prepare(removal)
 
-    def _finish(self) -> None:
-        self.head_._finish()
+    def _finish_pending(self) -> None:
+        self.head_._finish_pending()
 
     def _commit(self, plan: Any) -> Outcome:
         outcome: Outcome = self.head_._commit(plan)
@@ -396,7 +403,7 @@ class CertifiedHeadClassifier(
     def __copy__(self) -> Self:
         """Return a copy with its own copy of the head, whose rows change in place."""
         duplicate = type(self).__new__(type(self))
-        with exclusive(self):
+        with lock_model(self):
             vars(duplicate).update(vars(self))
             if "head_" in vars(self):
                 vars(duplicate)["head_"] = copy.copy(self.head_)

@@ -251,8 +251,8 @@ def kronecker_fisher(module: nn.Module, batches: FisherBatches) -> FisherInforma
         prefix = f"{name}." if name else ""
         own = [places.pop(f"{prefix}{part}") for part, _ in sums.layer.named_parameters()]
         where = torch.cat([place.view(len(sums.outputs), -1) for place in own], dim=1)
-        eigen = (_decompose_factor(factor / n_rows) for factor in (sums.inputs, sums.outputs))
-        blocks.append(KroneckerBlock(*eigen, where))
+        inputs, outputs = (_decompose_factor(part / n_rows) for part in (sums.inputs, sums.outputs))
+        blocks.append(KroneckerBlock(inputs, outputs, where))
     if not places:
         nothing = torch.zeros(0, dtype=torch.float64, device=device)
         return FisherInformation(nothing, slice(0), blocks)

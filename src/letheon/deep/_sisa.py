@@ -289,7 +289,7 @@ class SISANetClassifier(CheckpointedNet):
     ) -> tuple[dict[str, Any], Outcome]:
         """Train affected shards again, with states in `aside`; return attributes and outcome."""
         n_shards, last = int(self.n_shards), len(grid.epochs) - 1
-        if self.environment_ != self._environment():
+        if self.environment_ != self._describe_environment():
             # States of other libraries are not continued: the result would not equal a fresh fit.
             touched = dict.fromkeys(range(n_shards), 0)
         messages = list[str]()
@@ -359,12 +359,12 @@ class SISANetClassifier(CheckpointedNet):
         attributes |= {"rows_": rows, "counts_": data.counts, "cache_": Cache(context)}
         return Change(attributes, outcome), aside
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         is_fixed = self.environment_["kernels"] == "fixed"
         kernels = "same-libraries-and-device" if is_fixed else "equal-but-for-rounding"
         return Guarantee(
             kind="exact",
             reference="Bourtoule et al. 2021, section V; oblivious by Gupta et al. 2021",
             assumptions=("seed-independent-of-requests", kernels),
-            residual_state=self._residue(),
+            residual_state=self._list_residue(),
         )

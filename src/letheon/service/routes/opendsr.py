@@ -37,7 +37,7 @@ from letheon.exceptions import (
 from letheon.ledger import Ledger
 from letheon.ledger import Request as LedgerRequest
 from letheon.ledger.db.webhooks import Webhooks
-from letheon.ledger.schemas import moment
+from letheon.ledger.schemas import to_datetime
 from letheon.service.auth import Principal, allows, context
 from letheon.service.errors import Problem, problem_of
 from letheon.service.request_views import RequestOut, refusals, show_requests
@@ -419,7 +419,7 @@ def cancel_opendsr_request(who: Filer, subject_request_id: Id, key: Key) -> Resp
     answer = Cancelled(
         controller_id=tenant,
         subject_request_id=subject_request_id,
-        received_time=moment(who.ledger.clock()),
+        received_time=to_datetime(who.ledger.clock()),
     )
     return key.answer(answer, 202)
 
@@ -534,7 +534,7 @@ def _completion(who: Principal, shown: Sequence[RequestOut]) -> datetime:
 
 def _require_callbacks(who: Principal, tenant: str, urls: Sequence[str]) -> None:
     """Refuse addresses that no webhook of this desk goes to: a caller must not choose them."""
-    if urls and not set(urls) <= Webhooks(who.ledger).addresses(tenant):
+    if urls and not set(urls) <= Webhooks(who.ledger).list_addresses(tenant):
         title = "this desk calls only addresses that its operator allows"
         words = "Have a webhook made for the address, or leave status_callback_urls out and ask for"
         raise Problem(400, "callback", title, f"{words} the status.")
