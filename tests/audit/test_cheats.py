@@ -141,7 +141,7 @@ def with_a_row_again(bundle: Path) -> None:
     rows: Rows = state.decode((place / "rows.blob").read_bytes()[32:])
     vault = Vault(**state.decode((place / "vault.blob").read_bytes()[32:]))
     empty = np.setdiff1d(np.arange(64), vault.slots)[:1]
-    more = rows.joined(rows.take(np.array([0])))
+    more = rows.concat(rows.take(np.array([0])))
     salts = np.vstack([vault.salts, np.zeros((1, 32), np.uint8)])
     slots = np.concatenate([vault.slots, empty])
     places = np.append(vault.places, 60)

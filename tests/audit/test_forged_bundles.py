@@ -137,7 +137,7 @@ def an_erased_row_is_kept(bundle: Path, _: Honest) -> None:
         np.append(vault.places, N),
         np.empty((len(vault.slots) + 1, 0), np.int64),
     )
-    more = state.encode(rows.joined(rows.take(np.array([0]))))
+    more = state.encode(rows.concat(rows.take(np.array([0]))))
     place(bundle, "bayes", "rows.blob").write_bytes(bytes(32) + more)
     place(bundle, "bayes", "vault.blob").write_bytes(bytes(32) + state.encode(again._asdict()))
 

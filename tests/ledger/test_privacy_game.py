@@ -87,7 +87,7 @@ class Pool:
 
     def rows_with(self, person: int) -> Rows:
         one = Rows(self.X[person : person + 1], None, as_ids([self.ids[person]]))
-        return self.left.joined(one)
+        return self.left.concat(one)
 
 
 @dataclass(frozen=True)
@@ -288,7 +288,7 @@ def public_digests(folder: Path) -> set[bytes]:
 def candidate_digests(X: Any, y: Any, ids: list[str], person: int, left: Rows) -> set[bytes]:
     """What an auditor who has the rows that are left computes for one candidate."""
     one = Rows(X[person : person + 1], y[person : person + 1], as_ids([ids[person]]))
-    rows = left.joined(one)
+    rows = left.concat(one)
     model = MODELS["naive"]().fit(rows.X, rows.y, ids=rows.ids.to_array())
     encoded, row = state.encode(model), next(iter(row_bytes(one)))
     return {

@@ -73,7 +73,7 @@ def fresh_fit(like: Any, rows: Rows, *, seed: int | None = None) -> Fitted:
         Another seed.
     """
     fresh = clone_unfitted(like) if seed is None else fresh_copy(like, seed)
-    X, y = rows.part(0, len(rows))
+    X, y = rows.slice(0, len(rows))
     start = time.perf_counter()
     with one_thread():
         fresh.fit(X, y, ids=rows.ids.to_array(), **rows.extra)
@@ -151,7 +151,7 @@ def _examined(model: Any, content: bytes, seconds: float | None) -> Examined:
 
 def judge(model: Any, test: Rows) -> Judged:
     """Return test rows with what the model reaches on them."""
-    X, y = test.part(0, len(test))
+    X, y = test.slice(0, len(test))
     return Judged(None, test, test_metric(model, X, y)[1])
 
 

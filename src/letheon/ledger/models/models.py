@@ -228,7 +228,7 @@ class Models:
             erased = set(conn.scalars(select(blocked.c.tag).where(blocked.c.tenant == tenant)))
         tags = person_tags(self._core, tenant, rows.ids)
         kept = rows.take(np.flatnonzero([tag not in erased for tag in tags]))
-        return (*kept.part(0, len(kept)), kept.ids.to_array())
+        return (*kept.slice(0, len(kept)), kept.ids.to_array())
 
     def retrain(
         self,

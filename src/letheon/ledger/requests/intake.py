@@ -216,7 +216,7 @@ def _held_rows(people: IdIndex, named: Ids) -> tuple[list[bool], int]:
         n_rows = len(people.find_one(named))
         return [n_rows > 0], n_rows
     matches = people.find(named)
-    return matches.found.tolist(), len(matches.positions)
+    return matches.has_rows.tolist(), len(matches.positions)
 
 
 def record_all(items: Sequence[Prepared]) -> list[Request | Exception]:

@@ -188,7 +188,7 @@ def _ids_of(core: Core, connection: Connection, batch_id: str) -> Ids | None:
     wanted = (requests.c.batch_id == batch_id) & requests.c.sealed.is_not(None)
     rows = connection.execute(columns.where(wanted).order_by(requests.c.id)).all()
     parts = [read_body(core, row.intake_key, row.id, row.sealed) for row in rows]
-    return parts[0].joined(*parts[1:]).distinct() if parts else None
+    return parts[0].concat(*parts[1:]).distinct() if parts else None
 
 
 def remembered_key(core: Core) -> str:
@@ -427,7 +427,7 @@ def known_people(
 ) -> list[str]:
     """Return the tags of the people whom the model holds, or whom an earlier request named."""
     known = known_tags(connection, [(model_id, tag) for tag in tags])
-    is_held = people.find(ids).found
+    is_held = people.find(ids).has_rows
     return [
         tag for tag, here in zip(tags, is_held, strict=True) if here or (model_id, tag) in known
     ]

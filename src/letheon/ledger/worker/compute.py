@@ -148,7 +148,7 @@ def _run_computation(job: Computation) -> ComputationResult:
             # A model that does not hold its rows is brought those of the people who leave.
             gone = rows.take(leaving)
             brought = (
-                zip("Xy", gone.part(0, len(gone)), strict=True) if _is_data_free(model) else ()
+                zip("Xy", gone.slice(0, len(gone)), strict=True) if _is_data_free(model) else ()
             )
             _erase_rows(job, work, wanted.to_array(), dict(brought))
     fault_point("compute.forgotten")
@@ -197,7 +197,7 @@ def _split_rows(rows: Rows, ids: Any) -> tuple[Ids, NDArray[np.int64]]:
     wanted = as_ids(ids).distinct() if len(ids) else rows.ids.take(np.empty(0, np.int64))
     matches = rows.index.find(wanted)
     others = np.setdiff1d(np.arange(len(rows)), matches.positions)
-    return wanted.take(np.flatnonzero(matches.found)), others
+    return wanted.take(np.flatnonzero(matches.has_rows)), others
 
 
 def _drop_test_rows(judged: Judged | None, wanted: Any) -> Judged | None:
@@ -261,7 +261,7 @@ def _retrain_model(job: Computation, work: _Work) -> None:
 def _test_figures(model: Any, judged: Judged | None) -> TestFigures | None:
     if judged is None or judged.test is None or len(judged.test) == 0:
         return None
-    X, y = judged.test.part(0, len(judged.test))
+    X, y = judged.test.slice(0, len(judged.test))
     return TestFigures(*test_metric(model, X, y), then=judged.then, n=len(judged.test))
 
 
