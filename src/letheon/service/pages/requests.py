@@ -386,7 +386,8 @@ def _list_steps(request: RequestOut, all_steps: _Steps) -> list[tuple[str, str]]
         is_last = number == current == len(all_steps) - 1
         status = "off" if current < 0 else "done" if number < current or is_last else "to-come"
         status = "now" if number == current and not is_last else status
-        steps.append((_shared.state_label(state).text, status))
+        label = _shared.state_label(request.state if number == current else state)
+        steps.append((label.text, status))
     return steps
 
 
