@@ -44,20 +44,20 @@ def _without_fence() -> None:
 
 def _status_apart() -> None:
     """The requests move on in a transaction of their own, after the head has moved."""
-    publish, move = applying._publish_version, applying.move
+    publish, move_requests = applying._publish_version, applying.move
     waiting: list[Any] = []
 
     def move_later(conn: Any, ids: Any, after: str, **columns: Any) -> None:
         if after == "applied":
             waiting.append((ids, columns))
         else:
-            move(conn, ids, after, **columns)
+            move_requests(conn, ids, after, **columns)
 
     def publish_first(core: Any, *rest: Any) -> Any:
         version = publish(core, *rest)
         with core.database.transaction() as conn:
             for ids, columns in waiting:
-                move(conn, ids, "applied", **columns)
+                move_requests(conn, ids, "applied", **columns)
         return version
 
     swap(applying, move=move_later, _publish_version=publish_first)

@@ -145,7 +145,7 @@ class Witness:
         for request, body in rows:
             if body is not None:
                 self.bodies.append(bytes(body))
-                self.sealed[f"body@{request}"] = (bytes(body), people._context(request))
+                self.sealed[f"body@{request}"] = (bytes(body), people._encryption_context(request))
         for file in (marked.home / "purges").glob(".*.markers"):
             batch = file.name[1:].removesuffix(".markers")
             context = f"letheon/purge-markers/v1/{batch}".encode()

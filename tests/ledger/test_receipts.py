@@ -25,7 +25,7 @@ from letheon.ledger.certificates.receipt_codes import ReceiptCode, open_sealed
 from letheon.ledger.models.commitment import SlotTree, row_bytes
 from letheon.ledger.models.examine import held_rows
 from letheon.ledger.models.versions import read_vault
-from letheon.ledger.requests.people import move
+from letheon.ledger.requests.people import move_requests
 from letheon.ledger.tables import certificates, events, requests
 from letheon.verifier import (
     SignedStatement,
@@ -147,8 +147,8 @@ def test_who_waited_behind_a_withdrawn_request_has_a_receipt(ledger: Ledger) -> 
 def test_who_was_overtaken_by_another_request_has_a_receipt(ledger: Ledger) -> None:
     slow, code = ask(ledger, 1)
     with ledger._core.database.transaction() as conn:
-        move(conn, slow.id, "applying", at=NOON)
-        move(conn, slow.id, "retry_wait", at=NOON, not_before=NOON + 100)
+        move_requests(conn, slow.id, "applying", at=NOON)
+        move_requests(conn, slow.id, "retry_wait", at=NOON, not_before=NOON + 100)
     ledger.requests.submit([person(1), person(2)], model="risk", verified=True)
     ledger.run_once(force=True)
     assert ledger.certificates.receipts.open(code) is not None

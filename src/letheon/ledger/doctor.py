@@ -19,7 +19,7 @@ from letheon.ledger.db.events import read_leaves, read_log_head, require_agreeme
 from letheon.ledger.db.log import LogTree
 from letheon.ledger.models.versions import head_of, list_models, sealer
 from letheon.ledger.purge.purge import list_problems
-from letheon.ledger.requests.deadlines import Calendar, alarm, confirm_by
+from letheon.ledger.requests.deadlines import Calendar, alarm_level, confirm_by
 from letheon.ledger.requests.listing import list_requests
 from letheon.ledger.requests.people import unreadable_requests
 from letheon.ledger.schemas import Request, to_datetime
@@ -179,7 +179,7 @@ def _look_at_due_days(core: Core) -> _CheckResults:
     with core.database.reading() as conn:
         waiting = [request for request in list_requests(conn) if request.is_open]
     for request in waiting:
-        share = alarm(request, now, core.settings.calendar)
+        share = alarm_level(request, now, core.settings.calendar)
         about = f"request {request.id} is"
         if request.state == "stuck":
             yield "error", f"{about} stuck ({request.reason}): look at it, then retry it"

@@ -30,7 +30,7 @@ from letheon.ledger.db.cursor import decode_cursor, encode_cursor, require_limit
 from letheon.ledger.db.events import record_event
 from letheon.ledger.models.versions import VersionRow, model_of, proof_path, version_of
 from letheon.ledger.requests.listing import find_request
-from letheon.ledger.requests.people import hold_model
+from letheon.ledger.requests.people import lock_model
 from letheon.ledger.schemas import (
     Batch,
     Certificate,
@@ -228,7 +228,7 @@ class Receipts:
             mine = requests.c.id == request.id
             # Claims change under the lock of the model, which is taken before that of a request.
             model = conn.execute(select(requests.c.model_id).where(mine)).scalar_one()
-            hold_model(conn, model, alone=False)
+            lock_model(conn, model, alone=False)
             if not is_receipt_open(conn, request.id):
                 raise RequestStateError(
                     f"this request is {request.state}; a receipt code is given out until it is "

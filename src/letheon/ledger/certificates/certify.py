@@ -57,7 +57,7 @@ from letheon.ledger.models.versions import (
     signed_path,
     version_of,
 )
-from letheon.ledger.requests.people import hold_current_key, move, read_body
+from letheon.ledger.requests.people import lock_current_key, move_requests, read_body
 from letheon.ledger.schemas import CertificateLine, Checkpoint
 from letheon.ledger.tables import (
     batches,
@@ -346,7 +346,9 @@ def _commit(
         body = {"certificate": certificate, "sequence": version.sequence}
         record_event(conn, "certificate", body, now, about=version.batch_id)
         mine = (requests.c.batch_id == version.batch_id) & (requests.c.state == "applied")
-        move(conn, list(conn.scalars(select(requests.c.id).where(mine))), "certified", at=now)
+        move_requests(
+            conn, list(conn.scalars(select(requests.c.id).where(mine))), "certified", at=now
+        )
         batch = batches.c.id == version.batch_id
         conn.execute(update(batches).where(batch).values(state="certified"))
         keep_receipts(conn, receipts)
@@ -421,7 +423,7 @@ def _receipts_wanted(core: Core, version: VersionRow) -> list[tuple[str, str, Id
         if conn.execute(query.limit(1)).first() is None:
             return []
     with core.database.transaction() as conn:
-        hold_current_key(core, conn)
+        lock_current_key(core, conn)
         return [
             (request, key, read_body(core, intake_key, request, sealed))
             for request, key, intake_key, sealed in conn.execute(query.order_by(requests.c.id))

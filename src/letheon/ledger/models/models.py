@@ -38,7 +38,7 @@ from letheon.ledger.models.versions import (
 )
 from letheon.ledger.purge.scan import is_distinctive_id
 from letheon.ledger.purge.stores import list_stores, warn_about_gaps
-from letheon.ledger.requests.people import person_tags
+from letheon.ledger.requests.people import compute_person_tags
 from letheon.ledger.schemas import Model, Storage, Version, Watch, to_datetime
 from letheon.ledger.tables import batches, blocked, certificates, heads, models, versions
 from letheon.ledger.worker.compute import choose_compute
@@ -226,7 +226,7 @@ class Models:
         rows = held_rows(X, y, ids)
         with self._core.database.reading() as conn:
             erased = set(conn.scalars(select(blocked.c.tag).where(blocked.c.tenant == tenant)))
-        tags = person_tags(self._core, tenant, rows.ids)
+        tags = compute_person_tags(self._core, tenant, rows.ids)
         kept = rows.take(np.flatnonzero([tag not in erased for tag in tags]))
         return (*kept.part(0, len(kept)), kept.ids.to_array())
 

@@ -27,7 +27,7 @@ from letheon.ledger.models.examine import (
     stranger_ids,
 )
 from letheon.ledger.models.versions import ModelRow, new_key_of, write_blobs
-from letheon.ledger.requests.people import person_tags
+from letheon.ledger.requests.people import compute_person_tags
 from letheon.ledger.schemas import require_name
 from letheon.ledger.tables import blocked, heads, models, versions
 from letheon.ledger.worker.recover import lock_registrations, new_folder
@@ -184,7 +184,7 @@ def _register(
         "training": training["keyCommitment"],
         "beacon": training["beacon"],
     }
-    tags = frozenset(person_tags(core, model.tenant, rows.ids.distinct()))
+    tags = frozenset(compute_person_tags(core, model.tenant, rows.ids.distinct()))
     try:
         with core.database.transaction() as conn:
             lock_registrations(conn)

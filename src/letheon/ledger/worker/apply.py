@@ -41,7 +41,7 @@ from letheon.ledger.models.versions import (
     versions_of,
     write_blobs,
 )
-from letheon.ledger.requests.people import move, unsealed_ids
+from letheon.ledger.requests.people import decrypt_ids, move_requests
 from letheon.ledger.tables import batches, blocked, heads, meta, requests, versions
 from letheon.ledger.worker.compute import FORGED, Computation, ComputationFailed, ComputationResult
 from letheon.state import write_atomically
@@ -94,7 +94,7 @@ def seal_batch(
         if key is not None:
             body["training"] = core.keys.commit_to(key)
         record_event(conn, "sealed", body | {"requests": len(request_ids)}, at=now)
-        move(conn, request_ids, "applying", at=now, batch_id=batch.id)
+        move_requests(conn, request_ids, "applying", at=now, batch_id=batch.id)
         if not set(conn.scalars(select_blocked_by_hold(model.id))).isdisjoint(request_ids):
             raise RequestStateError(
                 "somebody's erasure was put on hold; the batch is planned again"
@@ -140,7 +140,7 @@ def _compute_and_publish(
 ) -> VersionRow:
     with core.database.reading() as conn:
         parent = version_of(conn, batch.parent_id)
-        ids = unsealed_ids(core, conn, batch.id)
+        ids = decrypt_ids(core, conn, batch.id)
     content, vault = content_of(core, model, parent, "rows"), read_vault(core, model, parent)
     tree = tree_of(state.decode(content, max_memory=state.UNLIMITED), vault, model.slots)
     require_root(tree, parent.root)
@@ -292,7 +292,7 @@ def _publish_version(
                 "another worker took this model over; what this one computed was not published"
             )
         applied = select(requests.c.id).where(requests.c.batch_id == batch.id)
-        move(conn, list(conn.scalars(applied)), "applied", at=now)
+        move_requests(conn, list(conn.scalars(applied)), "applied", at=now)
         body = {
             "batch": batch.id,
             "model": model.folder,

@@ -42,7 +42,12 @@ from letheon.ledger.models.versions import (
     signed_path,
     versions_of,
 )
-from letheon.ledger.requests.people import lost_keys, move, replace_lost_key, unreadable_requests
+from letheon.ledger.requests.people import (
+    list_lost_keys,
+    move_requests,
+    replace_lost_key,
+    unreadable_requests,
+)
 from letheon.ledger.tables import (
     batches,
     certificates,
@@ -378,11 +383,11 @@ def adopt_database(core: Core, *, yes: bool) -> Adoption:
 
 def _release_requests(core: Core, conn: Connection) -> None:
     """Give up open batches that cannot be computed, since ids of their requests are lost."""
-    mine = requests.c.intake_key.in_(lost_keys(core, conn)) & (requests.c.state == "applying")
+    mine = requests.c.intake_key.in_(list_lost_keys(core, conn)) & (requests.c.state == "applying")
     for batch in set(conn.scalars(select(requests.c.batch_id).where(mine))):
         conn.execute(update(batches).where(batches.c.id == batch).values(state="abandoned"))
         members = conn.scalars(select(requests.c.id).where(requests.c.batch_id == batch))
-        move(conn, list(members), "queued", at=core.clock(), batch_id=None)
+        move_requests(conn, list(members), "queued", at=core.clock(), batch_id=None)
 
 
 def _read_signed_rows(conn: Connection) -> dict[str, dict[int, bytes]]:

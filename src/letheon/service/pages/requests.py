@@ -110,7 +110,7 @@ def _unknown_ids_problem(
     if model == filing.EVERY_MODEL:
         unknown, title = lines, f"No model of tenant {tenant} has these ids"
     else:
-        known = set(visitor.ledger.requests.known_ids(ids, model=model, tenant=tenant))
+        known = set(visitor.ledger.requests.find_known_ids(ids, model=model, tenant=tenant))
         unknown = [line for key, line in zip(ids, lines, strict=True) if key not in known]
         title = f"Some ids are not in model {model}"
     if not unknown:  # the ids were added between the two queries
