@@ -52,7 +52,7 @@ class KnownModels:
         with self.core.database.reading() as connection:
             return find_model(connection, model, tenant)
 
-    def ids_index(self, _: ModelRow) -> Any:
+    def get_ids_index(self, _: ModelRow) -> Any:
         return self.people
 
 

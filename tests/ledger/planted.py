@@ -8,7 +8,7 @@ from sqlalchemy import select, text
 
 from letheon.ledger.db.database import Database
 from letheon.ledger.keys.keyring import KeyRing
-from letheon.ledger.models.versions import head_of, signed_path
+from letheon.ledger.models.versions import find_head, signed_path
 from letheon.ledger.purge import purge
 from letheon.ledger.tables import heads
 from letheon.ledger.worker import apply, worker
@@ -69,7 +69,7 @@ def _in_place() -> None:
 
     def overwrite(core: Any, model: Any, content: bytes, *rest: Any) -> Any:
         with core.database.reading() as conn:
-            served = core.blob_store(model.folder).path_of(head_of(conn, model.id).model_blob)
+            served = core.blob_store(model.folder).path_of(find_head(conn, model.id).model_blob)
         served.write_bytes(served.read_bytes()[:32] + content)
         return write(core, model, content, *rest)
 

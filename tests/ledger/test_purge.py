@@ -15,7 +15,7 @@ from sqlalchemy import select, update
 from letheon.exceptions import LedgerBusyError, RequestStateError
 from letheon.ledger import core as faults
 from letheon.ledger.leases import Lease, owner_name, take_lease
-from letheon.ledger.models.versions import head_of
+from letheon.ledger.models.versions import find_head
 from letheon.ledger.purge import purge
 from letheon.ledger.requests.people import move_requests
 from letheon.ledger.requests.states import STATES
@@ -382,7 +382,7 @@ def test_recipients_who_are_told_between_two_signings_change_nothing(
 def test_damage_does_not_protect_a_version(marked: Marked, what: str) -> None:
     blobs = marked.core.blob_store(marked.model.folder)
     with marked.core.database.reading() as conn:
-        old = head_of(conn, marked.model.id)
+        old = find_head(conn, marked.model.id)
 
     def damage(name: str) -> None:
         if name == "certify.before-commit":

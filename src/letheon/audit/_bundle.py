@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 from letheon import state, verifier
 from letheon.data import Rows
 from letheon.exceptions import StateError
-from letheon.ledger.models.commitment import Vault
+from letheon.ledger.models.commitment import RowSlots
 from letheon.verifier import (
     LARGEST,
     SMALL,
@@ -296,12 +296,12 @@ class AuditedModel:
         return rows
 
     @cached_property
-    def vault(self) -> Vault:
+    def vault(self) -> RowSlots:
         """Slot, salt and place of every row."""
         parts = self._decoded("vault.blob")
-        if type(parts) is not dict or parts.keys() != set(Vault._fields):
+        if type(parts) is not dict or parts.keys() != set(RowSlots._fields):
             raise VerificationError("vault.blob: holds no slots, salts and places")
-        return Vault(**parts)
+        return RowSlots(**parts)
 
     @cached_property
     def training(self) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from letheon.ledger.certificates.statement import gaps_in, predicate_of
 from letheon.ledger.core import Core
 from letheon.ledger.db.cursor import decode_cursor, encode_cursor, require_limit
 from letheon.ledger.db.events import record_event
-from letheon.ledger.models.versions import VersionRow, model_of, proof_path, version_of
+from letheon.ledger.models.versions import VersionRow, find_model_by_id, find_version, proof_path
 from letheon.ledger.requests.listing import find_request
 from letheon.ledger.requests.people import lock_model
 from letheon.ledger.schemas import (
@@ -144,7 +144,7 @@ class Certificates:
         """Return the proof that exactly the erased rows left the data with a certificate."""
         with self._core.database.reading() as conn:
             version = self._version(conn, sequence)
-            model = model_of(conn, version.model_id)
+            model = find_model_by_id(conn, version.model_id)
         path = proof_path(self._core, model, str(version.run["proof"]))
         try:
             return path.read_bytes()
@@ -186,7 +186,7 @@ class Certificates:
         version_id = conn.scalar(query)
         if version_id is None:
             raise _missing("certificate", sequence)
-        return version_of(conn, version_id)
+        return find_version(conn, version_id)
 
 
 class Receipts:

@@ -39,13 +39,13 @@ from letheon.ledger.models.versions import (
     ModelRow,
     VersionRow,
     count_pins,
-    head_of,
-    model_of,
+    find_head,
+    find_model_by_id,
+    find_version,
     read_ids,
+    read_row_slots,
     read_rows,
-    read_vault,
     signed_path,
-    version_of,
 )
 from letheon.ledger.purge.scan import FileIssue, Markers, ScanResult, collect_markers
 from letheon.ledger.purge.stores import (
@@ -157,12 +157,12 @@ def _load_purge(core: Core, batch_id: str) -> PurgeRun | None:
         if batch.state != "certified" or _must_wait(core, conn, batch_id):
             return None
         made = conn.execute(select(versions.c.id).where(versions.c.batch_id == batch_id))
-        after, before = version_of(conn, made.scalar_one()), version_of(conn, batch.parent_id)
+        after, before = find_version(conn, made.scalar_one()), find_version(conn, batch.parent_id)
         # An older version knows the people of this batch too; its own purge comes first.
         older = (versions.c.model_id == batch.model_id) & (versions.c.number < before.number)
         if conn.scalar(select(exists().where(older & versions.c.purged_at.is_(None)))):
             return None
-        return PurgeRun(core, batch_id, model_of(conn, batch.model_id), before, after)
+        return PurgeRun(core, batch_id, find_model_by_id(conn, batch.model_id), before, after)
 
 
 def _must_wait(core: Core, conn: Connection, batch_id: str) -> bool:
@@ -248,8 +248,8 @@ def _marker_context(purge: PurgeRun) -> bytes:
 def _collect_markers(purge: PurgeRun) -> Markers:
     """Return the markers of the rows that this batch erased."""
     core, model = purge.core, purge.model
-    rows, vault = read_rows(core, model, purge.before), read_vault(core, model, purge.before)
-    left, kept = read_rows(core, model, purge.after), read_vault(core, model, purge.after)
+    rows, vault = read_rows(core, model, purge.before), read_row_slots(core, model, purge.before)
+    left, kept = read_rows(core, model, purge.after), read_row_slots(core, model, purge.after)
     erased = np.flatnonzero(~np.isin(vault.slots, kept.slots))
     return collect_markers(rows.take(erased), vault.salts[erased], left)
 
@@ -375,7 +375,7 @@ def _read_markers(purge: PurgeRun) -> Markers:
 
     def left() -> list[str]:
         with core.database.reading() as conn:
-            head = head_of(conn, purge.model.id)
+            head = find_head(conn, purge.model.id)
         return [str(value) for value in read_ids(core, purge.model, head).distinct().to_list()]
 
     return markers.with_neighbours(left)

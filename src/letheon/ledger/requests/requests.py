@@ -159,7 +159,7 @@ class Requests(RequestLists):
         self, ids: Any, *, model: str, tenant: str = "default", **given: Any
     ) -> Request:
         row = self._models.row(model, tenant)
-        people = self._models.ids_index(row)
+        people = self._models.get_ids_index(row)
         return self._group.submit(prepare_request(self._core, row, ids, people=people, **given))
 
     def submit_with_code(self, ids: Any, *, model: str, **given: Any) -> tuple[Request, str | None]:
@@ -193,7 +193,7 @@ class Requests(RequestLists):
         unknown people only the known ones are blocked, and without any it is rejected.
         """
         request = self.get(request_id, tenant=tenant)
-        people = self._models.ids_index(self._models.row(request.model, request.tenant))
+        people = self._models.get_ids_index(self._models.row(request.model, request.tenant))
 
         def apply_change(connection: Connection, row: Row[Any], now: int) -> None:
             clock = _restart_clock(self._core, row, now)
@@ -404,7 +404,9 @@ class Requests(RequestLists):
         row = self._models.row(model, tenant)
         tags = compute_person_tags(self._core, tenant, people)
         with self._core.database.reading() as conn:
-            known = {*find_known_people(conn, row.id, tags, people, self._models.ids_index(row))}
+            known = {
+                *find_known_people(conn, row.id, tags, people, self._models.get_ids_index(row))
+            }
         named = zip(people.to_list(), tags, strict=True)
         return [one for one, tag in named if tag in known]
 

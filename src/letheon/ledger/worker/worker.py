@@ -39,10 +39,10 @@ from letheon.ledger.leases import Lease, release_lease, require_fence, take_leas
 from letheon.ledger.models.versions import (
     ModelRow,
     VersionRow,
-    head_of,
+    find_head,
     list_models,
+    list_versions,
     signed_path,
-    versions_of,
 )
 from letheon.ledger.purge.purge import list_problems, purge_next
 from letheon.ledger.requests.deadlines import months_later
@@ -289,7 +289,7 @@ def _plan_next(core: Core, model: ModelRow, *, forced: bool) -> tuple[BatchPlan,
     # Those with nobody left are set aside.
     mark_queued_duplicates(core, model.id)
     with core.database.reading() as conn:
-        return plan_batch(core, conn, model, forced=forced), head_of(conn, model.id)
+        return plan_batch(core, conn, model, forced=forced), find_head(conn, model.id)
 
 
 def _apply_and_report(
@@ -387,7 +387,7 @@ def _purge_all(core: Core) -> Iterator[Step]:
 def plan_batch(core: Core, conn: Connection, model: ModelRow, *, forced: bool = False) -> BatchPlan:
     """Say what the next batch of a model would be, and whether it is time for it."""
     queue, policy = _read_queue(core, conn, model), core.settings.policy
-    head = versions_of(conn, model.id, newest=1)[-1]
+    head = list_versions(conn, model.id, newest=1)[-1]
     n_rows = sum(member.n_rows for member in queue)
     decision = should_seal(
         queue,
