@@ -230,17 +230,22 @@ def _erase_rows(job: Computation, work: _Work, ids: NDArray[Any], brought: dict[
             _settle_model(job, work.model)
         work.seconds = time.perf_counter() - start
         return
-    from letheon.ledger.models.monitoring import forget_watched, pack, policy_digest, unpack
+    from letheon.ledger.models.monitoring import (
+        compute_policy_digest,
+        forget_with_monitor,
+        pack_monitor,
+        unpack_monitor,
+    )
 
-    monitor = unpack(judged.monitor, work.model, trusted=job.trusted)
+    monitor = unpack_monitor(judged.monitor, work.model, trusted=job.trusted)
     with one_thread():
-        work.receipt, work.reading = forget_watched(monitor, ids)
-    work.model, work.policy = monitor.model, policy_digest(monitor)
+        work.receipt, work.reading = forget_with_monitor(monitor, ids)
+    work.model, work.policy = monitor.model, compute_policy_digest(monitor)
     start = time.perf_counter()
     with one_thread():
         _settle_model(job, work.model)
     work.seconds = work.reading.seconds + time.perf_counter() - start
-    work.judged = judged._replace(monitor=pack(monitor))
+    work.judged = judged._replace(monitor=pack_monitor(monitor))
 
 
 def _retrain_model(job: Computation, work: _Work) -> None:
@@ -248,12 +253,17 @@ def _retrain_model(job: Computation, work: _Work) -> None:
     old, work.model, work.seconds = work.model, fitted.model, fitted.seconds
     judged = work.judged
     if judged is not None and judged.monitor is not None:
-        from letheon.ledger.models.monitoring import after_retrain, pack, policy_digest, unpack
+        from letheon.ledger.models.monitoring import (
+            adopt_retrained,
+            compute_policy_digest,
+            pack_monitor,
+            unpack_monitor,
+        )
 
-        monitor = unpack(judged.monitor, old, trusted=job.trusted)
-        work.reading = after_retrain(monitor, work.model, work.rows, seconds=work.seconds)
-        work.policy = policy_digest(monitor)
-        work.judged = judged._replace(monitor=pack(monitor))
+        monitor = unpack_monitor(judged.monitor, old, trusted=job.trusted)
+        work.reading = adopt_retrained(monitor, work.model, work.rows, seconds=work.seconds)
+        work.policy = compute_policy_digest(monitor)
+        work.judged = judged._replace(monitor=pack_monitor(monitor))
     elif judged is not None and (figures := _test_figures(work.model, judged)) is not None:
         work.judged = judged._replace(then=figures.now)
 
