@@ -433,7 +433,7 @@ def find_known_people(
 ) -> list[str]:
     """Return the tags of the people whom the model holds, or whom an earlier request named."""
     known = find_known_tags(connection, [(model_id, tag) for tag in tags])
-    is_held = people.find(ids).found
+    is_held = people.find(ids).has_rows
     return [
         tag for tag, here in zip(tags, is_held, strict=True) if here or (model_id, tag) in known
     ]
