@@ -30,25 +30,25 @@ ABOUT = info("adult")
 
 def test_planted_errors_are_the_measures() -> None:
     """A tenth of the test rows is turned around: accuracy 0.9 against 1.0, 90 % agreement."""
-    found = evaluate(Planted(errors=0.1), (X, Y), 4, seeds=2, **SIMPLE)
-    same = found.measures[SAME]
+    evaluation = evaluate(Planted(errors=0.1), (X, Y), 4, seeds=2, **SIMPLE)
+    same = evaluation.measures[SAME]
     assert same["effectiveness"].value == pytest.approx(0.1)
     assert same["score lost"].value == pytest.approx(0.1)
     assert same["output consistency"].value == pytest.approx(90.0)
     # KL(0.9 || 0.1) on a tenth of the rows, by hand
     divergence = 0.1 * (0.9 * np.log(9) + 0.1 * np.log(1 / 9))
     assert same["KL consistency"].value == pytest.approx(divergence, rel=1e-3)
-    assert found.scores["unlearned"].value == pytest.approx(0.9)
-    assert found.equal_digests is None
+    assert evaluation.scores["unlearned"].value == pytest.approx(0.9)
+    assert evaluation.equal_digests is None
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_certifiability_looks_at_the_forgotten_rows(seeds: int) -> None:
     """Of ten rows that leave at once one is turned around: SAPE(0.9, 1) = 100 / 19."""
     asked = [list(range(10))]
-    found = evaluate(Planted(errors=0.05), (X, Y), asked, seeds=seeds, **SIMPLE)
-    assert found.measures[SAME]["certifiability"].value == pytest.approx(100 / 19)
-    assert found.measures[SAME]["certifiability"].basis == "proxy"
+    evaluation = evaluate(Planted(errors=0.05), (X, Y), asked, seeds=seeds, **SIMPLE)
+    assert evaluation.measures[SAME]["certifiability"].value == pytest.approx(100 / 19)
+    assert evaluation.measures[SAME]["certifiability"].basis == "proxy"
 
 
 class Unsure(Planted):
@@ -61,36 +61,36 @@ class Unsure(Planted):
 
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_divergence_is_that_of_the_unlearned_model_from_the_retrained_one(seeds: int) -> None:
-    found = evaluate(Unsure(errors=0.1), (X, Y), 2, seeds=seeds, **SIMPLE)
+    evaluation = evaluate(Unsure(errors=0.1), (X, Y), 2, seeds=seeds, **SIMPLE)
     by_hand = 0.5 * np.log(0.5 / 0.9) + 0.5 * np.log(0.5 / 0.1)
-    assert found.measures[SAME]["KL consistency"].value == pytest.approx(by_hand, rel=1e-3)
+    assert evaluation.measures[SAME]["KL consistency"].value == pytest.approx(by_hand, rel=1e-3)
 
 
 def test_score_lost_keeps_its_sign() -> None:
     worse = {"ordinary": DummyClassifier(strategy="constant", constant=0), "test": TEST}
-    found = evaluate(Planted(), (X, Y), 2, seeds=2, **worse)
+    evaluation = evaluate(Planted(), (X, Y), 2, seeds=2, **worse)
     ones = TEST[1].mean()
-    assert found.measures[ORDINARY]["score lost"].value == pytest.approx(-ones)
-    assert found.measures[ORDINARY]["effectiveness"].value == pytest.approx(ones)
+    assert evaluation.measures[ORDINARY]["score lost"].value == pytest.approx(-ones)
+    assert evaluation.measures[ORDINARY]["effectiveness"].value == pytest.approx(ones)
 
 
 def test_an_exact_model_is_judged_by_proof_and_its_bytes_are_compared() -> None:
     model = letheon.SISAClassifier(SGDClassifier(loss="log_loss"), n_shards=3)
-    found = evaluate(model, cancer(), 3, seeds=2, ordinary=LogisticRegression(max_iter=500))
-    assert found.equal_digests is True
+    evaluation = evaluate(model, cancer(), 3, seeds=2, ordinary=LogisticRegression(max_iter=500))
+    assert evaluation.equal_digests is True
     for name in ("effectiveness", "output consistency", "KL consistency", "certifiability"):
-        assert found.measures[SAME][name].basis == "by proof"
-        assert found.measures[ORDINARY][name].basis != "by proof"
-    assert found.measures[SAME]["output consistency"].value == 100
-    assert found.work.value < 0.6
-    assert found.guarantee.kind == "exact"
+        assert evaluation.measures[SAME][name].basis == "by proof"
+        assert evaluation.measures[ORDINARY][name].basis != "by proof"
+    assert evaluation.measures[SAME]["output consistency"].value == 100
+    assert evaluation.work.value < 0.6
+    assert evaluation.guarantee.kind == "exact"
 
 
 def test_a_model_that_lies_about_being_exact_is_found_out() -> None:
-    found = evaluate(Planted(errors=0.1, kind="exact"), (X, Y), 4, seeds=2, **SIMPLE)
-    assert found.equal_digests is False
-    assert found.measures[SAME]["effectiveness"].basis == "measured"
-    assert "NOT EQUAL" in str(found)
+    evaluation = evaluate(Planted(errors=0.1, kind="exact"), (X, Y), 4, seeds=2, **SIMPLE)
+    assert evaluation.equal_digests is False
+    assert evaluation.measures[SAME]["effectiveness"].basis == "measured"
+    assert "NOT EQUAL" in str(evaluation)
 
 
 class LiesOnce(Planted):
@@ -108,16 +108,16 @@ class LiesOnce(Planted):
 
 def test_nothing_is_proved_where_one_trial_differs() -> None:
     model = LiesOnce(kind="exact")
-    found = evaluate(model, (X, Y), 2, seeds=[0, 1], **SIMPLE)
-    assert [trial.equal_digests for trial in found.trials] == [True, False]
-    assert found.equal_digests is False
-    assert found.measures[SAME]["effectiveness"].basis == "measured"
+    evaluation = evaluate(model, (X, Y), 2, seeds=[0, 1], **SIMPLE)
+    assert [trial.equal_digests for trial in evaluation.trials] == [True, False]
+    assert evaluation.equal_digests is False
+    assert evaluation.measures[SAME]["effectiveness"].basis == "measured"
 
 
 def test_efficiency_is_the_time_of_retraining_over_that_of_a_request() -> None:
-    found = evaluate(Planted(), (X, Y), 2, seeds=1, **SIMPLE)
+    evaluation = evaluate(Planted(), (X, Y), 2, seeds=1, **SIMPLE)
     times: dict[str, tuple[float, ...]] = {SAME: (2.0, 4.0), ORDINARY: (1.0, 1.0)}
-    trial = replace(found.trials[0], forget_seconds=(0.5, 1.5), retrain_seconds=times)
+    trial = replace(evaluation.trials[0], forget_seconds=(0.5, 1.5), retrain_seconds=times)
     for trials in ([trial], [trial, trial]):
         assert _mean_efficiency(SAME, trials).value == pytest.approx(3.0)
         assert _mean_efficiency(ORDINARY, trials).value == pytest.approx(1.0)
@@ -188,12 +188,12 @@ def test_nobody_stands_on_both_sides_of_the_split(diary: list[tuple[str, Any]]) 
 def test_regression_and_its_analogues() -> None:
     rows, target = make_regression(120, 4, noise=5.0, random_state=0)
     model = letheon.InfluenceRegressor(l2=0.01, sigma=0.01)
-    found = evaluate(model, (rows, target), 3, seeds=2)
-    assert found.metric == "r2"
-    assert all(score.high is None or score.high <= 1 for score in found.scores.values())
-    assert found.measures[SAME]["prediction gap"].value >= 0
-    assert "output consistency" not in found.measures[SAME]
-    assert 0 <= found.measures[SAME]["certifiability"].value <= 100
+    evaluation = evaluate(model, (rows, target), 3, seeds=2)
+    assert evaluation.metric == "r2"
+    assert all(score.high is None or score.high <= 1 for score in evaluation.scores.values())
+    assert evaluation.measures[SAME]["prediction gap"].value >= 0
+    assert "output consistency" not in evaluation.measures[SAME]
+    assert 0 <= evaluation.measures[SAME]["certifiability"].value <= 100
 
 
 def test_a_dataset_brings_its_own_people_and_test_rows() -> None:
@@ -201,22 +201,22 @@ def test_a_dataset_brings_its_own_people_and_test_rows() -> None:
     assert isinstance(data, Dataset)
     model = letheon.DaREForestClassifier(n_estimators=3)
     requests = Requests(kind="person", n=4, batch=2)
-    found = evaluate(model, data, requests, seeds=1, ordinary=DummyClassifier())
-    assert found.dataset == data.name
-    assert found.n_requests == 2
-    assert found.n_people == 4
-    assert found.equal_digests is True
+    evaluation = evaluate(model, data, requests, seeds=1, ordinary=DummyClassifier())
+    assert evaluation.dataset == data.name
+    assert evaluation.n_requests == 2
+    assert evaluation.n_people == 4
+    assert evaluation.equal_digests is True
 
 
 def test_it_can_be_written_and_read_back() -> None:
-    found = evaluate(letheon.DaREForestClassifier(n_estimators=3), cancer(), 10, seeds=2)
-    assert Evaluation.from_dict(json.loads(found.to_json())) == found
-    frame = found.to_frame()
+    evaluation = evaluate(letheon.DaREForestClassifier(n_estimators=3), cancer(), 10, seeds=2)
+    assert Evaluation.from_dict(json.loads(evaluation.to_json())) == evaluation
+    frame = evaluation.to_frame()
     assert set(frame["baseline"]) == {SAME, ORDINARY}
     row = frame[(frame["baseline"] == ORDINARY) & (frame["measure"] == "efficiency")].iloc[0]
-    assert row["value"] == found.measures[ORDINARY]["efficiency"].value
+    assert row["value"] == evaluation.measures[ORDINARY]["efficiency"].value
     console = Console(record=True, width=100, file=io.StringIO())
-    console.print(found)
+    console.print(evaluation)
     shown = console.export_text()
     for words in ("efficiency", "certifiability", "state in bytes", "byte for byte"):
         assert words in shown
@@ -224,14 +224,14 @@ def test_it_can_be_written_and_read_back() -> None:
 
 def test_ids_of_people_are_in_no_report() -> None:
     owners = np.array([f"secret-{number}" for number in range(440)])
-    found = evaluate(Planted(), (X, Y, owners), [["secret-3"]], seeds=1, **SIMPLE)
-    assert "secret" not in found.to_json() + str(found)
+    evaluation = evaluate(Planted(), (X, Y, owners), [["secret-3"]], seeds=1, **SIMPLE)
+    assert "secret" not in evaluation.to_json() + str(evaluation)
 
 
 def test_another_metric() -> None:
-    found = evaluate(Planted(errors=0.1), (X, Y), 2, seeds=2, metric=f1_score, **SIMPLE)
-    assert found.metric == "f1"
-    assert 0.5 < found.scores["unlearned"].value < 0.95
+    evaluation = evaluate(Planted(errors=0.1), (X, Y), 2, seeds=2, metric=f1_score, **SIMPLE)
+    assert evaluation.metric == "f1"
+    assert 0.5 < evaluation.scores["unlearned"].value < 0.95
 
 
 def test_a_progress_bar_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -254,7 +254,7 @@ def test_a_progress_bar_changes_nothing(capsys: pytest.CaptureFixture[str]) -> N
         ({"data": (X, np.column_stack([Y, Y]))}, ValueError, "one target"),
         ({"metric": "f1"}, TypeError, "sklearn.metrics.f1_score"),
         ({"metric": get_scorer("f1")}, TypeError, "must be a function"),
-        ({"metric": zero_one_loss}, ValueError, "less is better"),
+        ({"metric": zero_one_loss}, ValueError, "lower for the better"),
         ({"metric": partial(mean_squared_error, sample_weight=None)}, ValueError, "less is"),
         ({"attacks": [RMIA]}, TypeError, r"give an attack, RMIA\(\)"),
         ({"attacks": [3]}, TypeError, "no attack"),
@@ -283,13 +283,13 @@ def test_what_cannot_be_evaluated_is_refused_with_the_reason(
 def test_an_approximate_method_has_a_floor_and_an_exact_one_has_none() -> None:
     """Noise alone makes two retrains differ, by about as much as an unlearned model differs."""
     model = letheon.InfluenceClassifier(sigma=1.0)
-    found = evaluate(model, cancer(), 3, seeds=4, ordinary=LogisticRegression())
-    ours = found.measures[SAME]["parameter consistency"]
-    floor = found.floor["parameter consistency"]
+    evaluation = evaluate(model, cancer(), 3, seeds=4, ordinary=LogisticRegression())
+    ours = evaluation.measures[SAME]["parameter consistency"]
+    floor = evaluation.floor["parameter consistency"]
     assert floor.value > 0
     assert 0.3 < ours.value / floor.value < 3
-    assert "retrain against retrain" in str(found)
-    assert found.measures[SAME]["gradient residual"].value > 0
+    assert "retrain against retrain" in str(evaluation)
+    assert evaluation.measures[SAME]["gradient residual"].value > 0
     exact = evaluate(Planted(kind="exact"), (X, Y), 3, seeds=2, **SIMPLE)
     assert exact.floor == {}
 
@@ -299,10 +299,10 @@ def test_test_rows_without_ids_belong_to_nobody_who_leaves() -> None:
     people = np.arange(440) - 1
     rows: dict[str, Any] = {"X": X, "y": Y, "ids": people, "X_test": TEST[0], "y_test": TEST[1]}
     data = Dataset(name="d", info=ABOUT, real=False, **rows)
-    found = evaluate(
+    evaluation = evaluate(
         Planted(errors=0.1), data, [[-1, 0, 1, 2]], seeds=1, ordinary=LogisticRegression()
     )
-    assert found.measures[SAME]["output consistency"].n == len(TEST[1])
+    assert evaluation.measures[SAME]["output consistency"].n == len(TEST[1])
 
 
 def test_targets_of_a_regression_are_no_classes() -> None:
@@ -310,16 +310,16 @@ def test_targets_of_a_regression_are_no_classes() -> None:
     target = np.round(50 * X[:, 0])
     model = letheon.InfluenceRegressor(l2=0.01, sigma=0.01, if_unproved="downgrade")
     requests = Requests(n=0.5, batch=0.5)
-    found = evaluate(model, (X, target), requests, seeds=1, test=TEST, ordinary=Ridge())
-    assert found.n_people == 220
+    evaluation = evaluate(model, (X, target), requests, seeds=1, test=TEST, ordinary=Ridge())
+    assert evaluation.n_people == 220
 
 
 def test_one_seed_has_intervals_over_rows_and_several_have_them_over_seeds() -> None:
     one = evaluate(Planted(errors=0.1), (X, Y), 2, seeds=1, **SIMPLE)
-    found = one.measures[SAME]["KL consistency"]
-    assert found.low is not None
-    assert found.high is not None
-    assert found.low < 0.9 * found.value < 1.1 * found.value < found.high
+    divergence = one.measures[SAME]["KL consistency"]
+    assert divergence.low is not None
+    assert divergence.high is not None
+    assert divergence.low < 0.9 * divergence.value < 1.1 * divergence.value < divergence.high
     trials = evaluate(Planted(errors=0.1), (X, Y), 2, seeds=2, **SIMPLE).trials
     assert trials[0].measures[SAME]["KL consistency"].low is None
 
@@ -343,10 +343,10 @@ def test_intervals_hold_the_error_of_the_test_rows(runs: int, least: int) -> Non
         rows = rng.normal(size=(80, 3))
         truth = (rows[:, 0] > 0).astype(int)
         wrong = rng.random(80) < 0.05
-        found = evaluate(
+        evaluation = evaluate(
             Planted(), (X, Y), 1, seeds=2, test=(rows, truth ^ wrong), ordinary=Constant(wrong)
         )
-        lost = found.measures[ORDINARY]["score lost"]
+        lost = evaluation.measures[ORDINARY]["score lost"]
         assert lost.low is not None
         assert lost.high is not None
         hits += lost.low <= 0.05 <= lost.high

@@ -39,13 +39,15 @@ def people(name: str) -> People:
 
 
 def test_naive_retraining_uses_the_fastest_solver_that_reaches_the_loss() -> None:
-    found = evaluate(
+    evaluation = evaluate(
         letheon.InfluenceClassifier(sigma=0.1), cancer(), 3, seeds=1, ordinary=LogisticRegression()
     )
-    tried = next(line for line in found.fairness if "Naive retraining" in line)
+    tried = next(line for line in evaluation.fairness if "Naive retraining" in line)
     assert tried.count(" ms") == 3
     assert tried.count("fastest") == 2  # "by the fastest of", and the one that was
-    assert any(name in found.baselines[SAME] for name in ("scikit-learn", "InfluenceClassifier"))
+    assert any(
+        name in evaluation.baselines[SAME] for name in ("scikit-learn", "InfluenceClassifier")
+    )
 
 
 @pytest.mark.parametrize("name", ["cancer", "rare", "iris"])
@@ -170,17 +172,17 @@ def test_an_honest_retrainer_counts() -> None:
 
 def test_the_best_ordinary_model_is_chosen_by_cross_validation() -> None:
     candidates = [DummyClassifier(), DecisionTreeClassifier(random_state=0)]
-    found = evaluate(Planted(), (X, Y), 2, seeds=1, ordinary=candidates, test=TEST)
-    assert found.baselines[ORDINARY].startswith("DecisionTreeClassifier, best of 2")
+    evaluation = evaluate(Planted(), (X, Y), 2, seeds=1, ordinary=candidates, test=TEST)
+    assert evaluation.baselines[ORDINARY].startswith("DecisionTreeClassifier, best of 2")
 
 
 def test_a_candidate_that_fails_is_out_and_named() -> None:
     hungry = KNeighborsClassifier(n_neighbors=10_000)
-    found = evaluate(
+    evaluation = evaluate(
         Planted(), (X, Y), 1, seeds=1, ordinary=[hungry, LogisticRegression()], test=TEST
     )
-    assert found.baselines[ORDINARY].startswith("LogisticRegression, best of 2")
-    assert "KNeighborsClassifier failed: ValueError" in found.baselines[ORDINARY]
+    assert evaluation.baselines[ORDINARY].startswith("LogisticRegression, best of 2")
+    assert "KNeighborsClassifier failed: ValueError" in evaluation.baselines[ORDINARY]
     with pytest.raises(ValueError, match="no candidate for the ordinary model"):
         evaluate(Planted(), (X, Y), 1, seeds=1, ordinary=[hungry, hungry], test=TEST)
 
@@ -244,9 +246,11 @@ def test_threads_of_the_caller_are_not_used() -> None:
 
     many = partial(Parallel, n_jobs=2)
     unlearner = letheon.NaiveUnlearner(many())
-    found = evaluate(unlearner, (X, Y), 1, seeds=1, ordinary=many(), retrainer=many(), test=TEST)
+    evaluation = evaluate(
+        unlearner, (X, Y), 1, seeds=1, ordinary=many(), retrainer=many(), test=TEST
+    )
     assert seen
     assert set(seen) == {None}
-    assert "n_jobs was not used" in found.fairness[0]
+    assert "n_jobs was not used" in evaluation.fairness[0]
     forest = letheon.DaREForestClassifier(n_estimators=2, n_jobs=2)
     assert "n_jobs" not in evaluate(forest, (X, Y), 1, seeds=1, **SIMPLE).settings

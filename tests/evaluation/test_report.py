@@ -34,7 +34,7 @@ def strict(text: str) -> Any:
 
 
 def test_infinite_numbers_are_written_as_json_and_read_back(tmp_path: Path) -> None:
-    found = evaluate(Planted(), (X, Y), 2, seeds=1, title="inf", **SIMPLE)
+    evaluation = evaluate(Planted(), (X, Y), 2, seeds=1, title="inf", **SIMPLE)
     endless = Measure(
         name="KL consistency",
         value=math.inf,
@@ -44,15 +44,15 @@ def test_infinite_numbers_are_written_as_json_and_read_back(tmp_path: Path) -> N
         better="lower",
         basis="measured",
     )
-    trial = replace(found.trials[0], measures={SAME: {"KL consistency": endless}})
-    found = replace(found, measures={SAME: {"KL consistency": endless}}, trials=(trial,))
-    text = found.to_json(tmp_path / "found.json")
+    trial = replace(evaluation.trials[0], measures={SAME: {"KL consistency": endless}})
+    evaluation = replace(evaluation, measures={SAME: {"KL consistency": endless}}, trials=(trial,))
+    text = evaluation.to_json(tmp_path / "found.json")
     written = strict((tmp_path / "found.json").read_text())
     assert written == strict(text)
     assert written["measures"][SAME]["KL consistency"]["low"] == "-inf"
-    for plain in (written, found.to_dict()):
+    for plain in (written, evaluation.to_dict()):
         again = Evaluation.from_dict(plain)
-        assert again == found
+        assert again == evaluation
         assert again.title == "inf"
 
 
@@ -106,10 +106,10 @@ def test_a_partial_metric_has_a_name() -> None:
 
 def test_the_state_of_the_same_algorithm_is_a_fresh_unlearner() -> None:
     model = letheon.InfluenceClassifier(sigma=0.1)
-    found = evaluate(model, (X, Y), 2, seeds=1, **SIMPLE)
-    size = found.storage[SAME]
-    assert f"{size:,} (fresh unlearner)" in str(found)
-    assert size > found.storage["ordinary model"]
+    evaluation = evaluate(model, (X, Y), 2, seeds=1, **SIMPLE)
+    size = evaluation.storage[SAME]
+    assert f"{size:,} (fresh unlearner)" in str(evaluation)
+    assert size > evaluation.storage["ordinary model"]
 
 
 @pytest.mark.parametrize(
@@ -119,8 +119,8 @@ def test_tables_of_any_kind(table: Any) -> None:
     model = letheon.InfluenceClassifier(sigma=0.1)
     for labels in (Y.tolist(), Y[:, None]):
         arguments: dict[str, Any] = {"seeds": 1, "ordinary": LogisticRegression(), "test": 0.5}
-        found = evaluate(model, (table, labels), letheon.datasets.Requests(n=2), **arguments)
-        assert found.n_people == 2
+        evaluation = evaluate(model, (table, labels), letheon.datasets.Requests(n=2), **arguments)
+        assert evaluation.n_people == 2
 
 
 @pytest.mark.parametrize(
@@ -128,10 +128,10 @@ def test_tables_of_any_kind(table: Any) -> None:
 )
 def test_numbers_of_any_kind(requests: Any, n_people: int) -> None:
     arguments: dict[str, Any] = {"seeds": np.int64(2), "random_state": None}
-    found = evaluate(Planted(), (X, Y), requests, **arguments, **SIMPLE)
-    assert found.n_people == n_people
-    assert len(found.trials) == 2
-    assert json.loads(found.to_json())["n_people"] == n_people
+    evaluation = evaluate(Planted(), (X, Y), requests, **arguments, **SIMPLE)
+    assert evaluation.n_people == n_people
+    assert len(evaluation.trials) == 2
+    assert json.loads(evaluation.to_json())["n_people"] == n_people
 
 
 @pytest.mark.parametrize(

@@ -88,22 +88,22 @@ def test_sparse_tables_have_no_boosted_trees() -> None:
 
 @pytest.mark.parametrize("table", [PANDAS, POLARS], ids=["pandas", "polars"])
 def test_evaluate_takes_a_frame_with_texts(table: Any) -> None:
-    found = evaluate(encoding_sisa(), (table, LABELS), 2, seeds=1)
-    assert found.scores[ORDINARY].value == 1.0
-    assert "failed" not in found.baselines[ORDINARY]
+    evaluation = evaluate(encoding_sisa(), (table, LABELS), 2, seeds=1)
+    assert evaluation.scores[ORDINARY].value == 1.0
+    assert "failed" not in evaluation.baselines[ORDINARY]
 
 
 def test_choose_takes_a_frame_with_texts() -> None:
-    found = choose(
+    comparison = choose(
         (PANDAS, LABELS),
         candidates=[Candidate(encoding_sisa(), efficiency={})],
         requests=2,
         tolerances=Tolerances(effectiveness=0.5),
         cv=2,
     )
-    assert found.best is not None
-    assert "failed" not in found.ordinary_chosen
-    assert found.ordinary_chosen.count(",") == 2
+    assert comparison.best is not None
+    assert "failed" not in comparison.ordinary_chosen
+    assert comparison.ordinary_chosen.count(",") == 2
 
 
 class _Refuses(ClassifierMixin, BaseEstimator):
@@ -169,8 +169,8 @@ def test_ids_of_two_kinds_are_refused() -> None:
 def test_an_interval_of_r2_ends_at_1() -> None:
     table, numbers = make_regression(150, 3, noise=30.0, random_state=0)
     forest = DaREForestRegressor(n_estimators=3)
-    found = evaluate(forest, (table, numbers), 2, seeds=2)
-    for score in found.scores.values():
+    evaluation = evaluate(forest, (table, numbers), 2, seeds=2)
+    for score in evaluation.scores.values():
         assert score.high is not None
         assert score.value <= score.high <= 1.0
 

@@ -66,33 +66,36 @@ def fixed(name: str, **planted: Any) -> Candidate:
 
 
 def test_the_fastest_within_tolerance_is_chosen() -> None:
-    found = compare(
+    comparison = compare(
         fixed("fastest", speed=500.0, lost=0.05),
         fixed("good", speed=300.0, lost=0.004),
         fixed("slow", speed=12.0),
         fixed("leaky", speed=400.0, sape=9.0),
         need=Need(guarantee="certified"),
     )
-    assert found.best is not None
-    assert found.best.name == "good"
-    assert "good: 300x faster than retraining DummyClassifier (at least 270x)" in found.reason
-    assert "accuracy 0.004 below it (at worst 0.005 below, tolerance 0.02)" in found.reason
-    assert "slow was slower: 12x (at least 10.8x)." in found.reason
-    assert "fastest is not within the tolerances: score lost 0.05 (at best 0.049)" in found.reason
+    assert comparison.best is not None
+    assert comparison.best.name == "good"
+    assert "good: 300x faster than retraining DummyClassifier (at least 270x)" in comparison.reason
+    assert "accuracy 0.004 below it (at worst 0.005 below, tolerance 0.02)" in comparison.reason
+    assert "slow was slower: 12x (at least 10.8x)." in comparison.reason
     assert (
-        "leaky is not within the tolerances: certifiability 9 % where at most 5 %" in found.reason
+        "fastest is not within the tolerances: score lost 0.05 (at best 0.049)" in comparison.reason
     )
-    assert "beyond by 4 at least (one retrain against another: 0.5 %)." in found.reason
+    assert (
+        "leaky is not within the tolerances: certifiability 9 % where at most 5 %"
+        in comparison.reason
+    )
+    assert "beyond by 4 at least (one retrain against another: 0.5 %)." in comparison.reason
 
 
 def assert_the_sure_one_is_chosen() -> None:
-    found = compare(
+    comparison = compare(
         fixed("fast but unsure", speed=100.0, lost=0.015, margin=0.02),
         fixed("sure", speed=50.0, lost=0.015, margin=0.002),
     )
-    assert found.best is not None
-    assert found.best.name == "sure"
-    assert "fast but unsure is undecided: score lost 0.015 (at worst 0.035)" in found.reason
+    assert comparison.best is not None
+    assert comparison.best.name == "sure"
+    assert "fast but unsure is undecided: score lost 0.015 (at worst 0.035)" in comparison.reason
 
 
 def test_an_interval_that_straddles_the_tolerance_is_no_pass() -> None:
@@ -112,11 +115,11 @@ def test_comparing_good_ends_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def assert_the_steady_one_is_chosen() -> None:
-    found = compare(
+    comparison = compare(
         fixed("fast at times", speed=100.0, jitter=0.6), fixed("steady", speed=80.0, jitter=0.05)
     )
-    assert found.best is not None
-    assert found.best.name == "steady"
+    assert comparison.best is not None
+    assert comparison.best.name == "steady"
 
 
 def test_ranking_is_by_the_lower_end_of_the_speed_up() -> None:
@@ -131,20 +134,20 @@ def test_ranking_by_values_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_interval_is_no_pass_and_no_failure() -> None:
     blind = {"margin": None, "speed": 1000.0}
-    found = compare(
+    comparison = compare(
         fixed("good value", lost=0.0, **blind), fixed("bad value", lost=0.5, **blind), fixed("sure")
     )
-    assert {each.name: each.verdict for each in found.tried} == {
+    assert {each.name: each.verdict for each in comparison.tried} == {
         "bad value": "undecided",
         "good value": "undecided",
         "sure": "within",
     }
-    assert "tolerated: undecided, nothing is known about its error." in found.reason
+    assert "tolerated: undecided, nothing is known about its error." in comparison.reason
     console = Console(width=160)
     with console.capture() as said:
-        console.print(found)
+        console.print(comparison)
     assert "?" in said.get()
-    assert json.dumps(found.to_dict(), default=str)
+    assert json.dumps(comparison.to_dict(), default=str)
 
 
 def test_reading_a_missing_interval_as_the_value_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,26 +159,26 @@ def test_reading_a_missing_interval_as_the_value_is_caught(monkeypatch: pytest.M
 
 
 def test_words_agree_with_the_lower_ends_that_decide() -> None:
-    found = compare(
+    comparison = compare(
         fixed("fast at times", speed=100.0, jitter=0.6), fixed("steady", speed=80.0, jitter=0.05)
     )
-    assert found.reason.startswith(
+    assert comparison.reason.startswith(
         "steady: 80x faster than retraining DummyClassifier (at least 76"
     )
     assert "fast at times is less sure to be fast: 100x on average, surely 40x only." in (
-        found.reason.splitlines()
+        comparison.reason.splitlines()
     )
-    assert "was slower" not in found.reason
-    assert "the intervals of steady and fast at times overlap" in found.reason
+    assert "was slower" not in comparison.reason
+    assert "the intervals of steady and fast at times overlap" in comparison.reason
 
 
 @pytest.mark.parametrize(("slow", "overlap"), [(80.0, False), (85.0, True)])
 def test_a_choice_is_sure_where_intervals_do_not_overlap(slow: float, overlap: bool) -> None:
     # 90 to 110 against 72 to 88, and against 76.5 to 93.5
-    found = compare(fixed("fast", speed=100.0), fixed("slow", speed=slow))
-    assert found.reason.startswith("fast: 100x")
-    assert f"slow was slower: {slow:g}x" in found.reason
-    assert ("the intervals of fast and slow overlap" in found.reason) == overlap
+    comparison = compare(fixed("fast", speed=100.0), fixed("slow", speed=slow))
+    assert comparison.reason.startswith("fast: 100x")
+    assert f"slow was slower: {slow:g}x" in comparison.reason
+    assert ("the intervals of fast and slow overlap" in comparison.reason) == overlap
 
 
 @pytest.mark.parametrize(
@@ -197,10 +200,10 @@ def test_a_choice_is_sure_where_intervals_do_not_overlap(slow: float, overlap: b
     ],
 )
 def test_no_gain_is_not_praised(speed: float, jitter: float, pace: str, nobody: str) -> None:
-    found = compare(fixed("one", speed=speed, jitter=jitter))
-    assert found.reason.startswith(f"one: {pace}")
-    assert nobody in found.reason
-    assert ("Nobody" in found.reason) == bool(nobody)
+    comparison = compare(fixed("one", speed=speed, jitter=jitter))
+    assert comparison.reason.startswith(f"one: {pace}")
+    assert nobody in comparison.reason
+    assert ("Nobody" in comparison.reason) == bool(nobody)
 
 
 @pytest.mark.parametrize(
@@ -218,14 +221,14 @@ def test_no_gain_is_not_praised(speed: float, jitter: float, pace: str, nobody: 
 def test_many_settings_judged_by_the_same_rows_are_said(
     margins: list[float | None], words: str
 ) -> None:
-    found = compare(*(fixed(f"c{i}", margin=margin) for i, margin in enumerate(margins)))
-    assert words in found.reason
-    assert ("by luck" in found.reason) == bool(words)
+    comparison = compare(*(fixed(f"c{i}", margin=margin) for i, margin in enumerate(margins)))
+    assert words in comparison.reason
+    assert ("by luck" in comparison.reason) == bool(words)
 
 
 def test_a_model_that_is_surely_better_is_said_to_be() -> None:
-    found = compare(fixed("one", lost=-0.05, margin=0.01))
-    assert "accuracy 0.05 above it (at worst 0.04 above, tolerance 0.02)" in found.reason
+    comparison = compare(fixed("one", lost=-0.05, margin=0.01))
+    assert "accuracy 0.05 above it (at worst 0.04 above, tolerance 0.02)" in comparison.reason
 
 
 def ruled(n: int, n_wrong: int) -> tuple[Any, Any]:
@@ -247,7 +250,7 @@ def test_test_rows_without_ids_are_nobody_s(form: str) -> None:
         info=info("adult"),
         real=False,
     )
-    found = choose(
+    comparison = choose(
         train if form == "tuple" else whole,
         test=test if form == "tuple" else None,
         tolerances=Tolerances(effectiveness=0.5),
@@ -256,13 +259,13 @@ def test_test_rows_without_ids_are_nobody_s(form: str) -> None:
         requests=Requests(n=6),
         cv=2,
     )
-    assert found.best is not None
+    assert comparison.best is not None
     # One of all 30 rows, whoever left: training people 0 to 29 are not test rows 0 to 29.
-    assert found.best.points["score lost"].value == pytest.approx(1 / 30)
+    assert comparison.best.points["score lost"].value == pytest.approx(1 / 30)
 
 
 def test_few_test_rows_decide_nothing_even_where_all_runs_agree() -> None:
-    found = choose(
+    comparison = choose(
         ruled(40, 0),
         test=ruled(20, 0),
         candidates=[NaiveUnlearner(Rule(0.5))],
@@ -270,10 +273,10 @@ def test_few_test_rows_decide_nothing_even_where_all_runs_agree() -> None:
         requests=Requests(n=2),
         cv=2,
     )
-    [tried] = found.tried
+    [tried] = comparison.tried
     assert tried.points["score lost"].value == 0
     assert tried.verdict == "undecided"
-    assert found.best is None
+    assert comparison.best is None
 
 
 def test_tolerances_and_needs_of_another_kind_are_refused() -> None:
@@ -284,15 +287,15 @@ def test_tolerances_and_needs_of_another_kind_are_refused() -> None:
 
 
 def test_nobody_within_tolerance_is_said_and_nothing_is_chosen() -> None:
-    found = compare(
+    comparison = compare(
         fixed("worse", lost=0.1),
         fixed("weaker", kind="empirical"),
         fixed("unsure", lost=0.02, margin=0.01),
         need=Need(guarantee="certified"),
     )
-    assert found.best is None
-    assert not found.retraining_is_cheaper
-    lines = found.reason.splitlines()
+    assert comparison.best is None
+    assert not comparison.retraining_is_cheaper
+    lines = comparison.reason.splitlines()
     assert lines[0] == "Nobody is within all tolerances; nothing was chosen."
     assert (
         "worse is not within the tolerances: score lost 0.1 (at best 0.099) where at most 0.02 "
@@ -304,44 +307,44 @@ def test_nobody_within_tolerance_is_said_and_nothing_is_chosen() -> None:
     with pytest.raises(
         NoCandidateError, match=r"worse is not within the tolerances: score lost 0.1"
     ):
-        found.best_estimator()
+        comparison.best_estimator()
     with pytest.raises(NoCandidateError, match="Nobody is within"):
-        found.fit_best(*people())
+        comparison.fit_best(*people())
 
 
 def test_nobody_applicable_is_said_with_the_reasons() -> None:
-    found = compare(fixed("one"), fixed("two"), need=Need(guarantee="exact"))
-    assert found.best is None
-    assert found.tried == ()
-    assert found.excluded["one"] == "you asked for exact, and it is certified"
-    assert "two was left out: you asked for exact, and it is certified." in found.reason
+    comparison = compare(fixed("one"), fixed("two"), need=Need(guarantee="exact"))
+    assert comparison.best is None
+    assert comparison.tried == ()
+    assert comparison.excluded["one"] == "you asked for exact, and it is certified"
+    assert "two was left out: you asked for exact, and it is certified." in comparison.reason
     with pytest.raises(NoCandidateError, match="Nobody could be tried"):
-        found.best_estimator()
+        comparison.best_estimator()
 
 
 def test_who_refuses_these_rows_is_reported() -> None:
-    found = compare(fixed("one"), fixed("two", refuses=True))
-    assert found.best is not None
-    assert found.excluded == {"two": "it could not be run: these rows do not suit me"}
+    comparison = compare(fixed("one"), fixed("two", refuses=True))
+    assert comparison.best is not None
+    assert comparison.excluded == {"two": "it could not be run: these rows do not suit me"}
 
 
 def test_a_weaker_certificate_than_asked_for_is_no_pass() -> None:
     loose = Candidate(Planted(), efficiency={}, certifiability={"epsilon": [4.0, 1.0, 0.5]})
-    found = compare(loose, need=Need(epsilon=0.6))
-    assert found.best is not None
-    assert found.best.settings == {"epsilon": 0.5}
-    assert [each.verdict for each in found.tried] == ["beyond", "beyond", "within"]
-    assert "it certifies epsilon 4, you asked for 0.6 at most" in found.tried[0].failures
+    comparison = compare(loose, need=Need(epsilon=0.6))
+    assert comparison.best is not None
+    assert comparison.best.settings == {"epsilon": 0.5}
+    assert [each.verdict for each in comparison.tried] == ["beyond", "beyond", "within"]
+    assert "it certifies epsilon 4, you asked for 0.6 at most" in comparison.tried[0].failures
 
 
 def test_all_combinations_of_an_approximate_method_are_tried() -> None:
     grid = Candidate(
         Planted(), efficiency={"speed": [2.0, 4.0]}, certifiability={"sape": [0.0, 1.0, 9.0]}
     )
-    found = compare(grid)
-    assert len(found.tried) == 6
-    assert found.best is not None
-    assert found.best.name == "Planted with speed=4.0, sape=0.0"
+    comparison = compare(grid)
+    assert len(comparison.tried) == 6
+    assert comparison.best is not None
+    assert comparison.best.name == "Planted with speed=4.0, sape=0.0"
 
 
 def test_plain_retraining_is_cheaper_for_few_requests() -> None:
@@ -357,14 +360,14 @@ def test_plain_retraining_is_cheaper_for_few_requests() -> None:
 
 
 def test_requests_that_wait_are_served_together_on_both_sides() -> None:
-    found = compare(
+    comparison = compare(
         fixed("one"),
         need=Need(immediate=False),
         requests=Requests(n=4, batch=2),
         expected_requests=9,
     )
-    assert found.best is not None
-    assert found.best.cost.calls == 5
+    assert comparison.best is not None
+    assert comparison.best.cost.calls == 5
 
 
 speeds = st.sampled_from([1.0, 5.0, 20.0])
@@ -386,37 +389,37 @@ def test_the_order_of_candidates_does_not_matter(
 
 
 def test_the_front_is_of_those_beaten_by_nobody() -> None:
-    found = compare(
+    comparison = compare(
         fixed("a", speed=10.0, lost=0.0),
         fixed("b", speed=20.0, lost=0.01),
         fixed("beaten", speed=9.0, lost=0.01),
         fixed("c", speed=9.0, lost=0.01, sape=0.0, margin=0.0),
         fixed("d", speed=30.0, lost=0.5, sape=3.0),
     )
-    assert [each.name for each in found.pareto()] == ["a", "b", "d"]
+    assert [each.name for each in comparison.pareto()] == ["a", "b", "d"]
 
 
 def test_a_comparison_can_be_read_drawn_and_written() -> None:
-    found = compare(fixed("[odd] name", speed=30.0), fixed("other", speed=3.0, lost=0.1))
-    frame = found.to_frame()
+    comparison = compare(fixed("[odd] name", speed=30.0), fixed("other", speed=3.0, lost=0.1))
+    frame = comparison.to_frame()
     assert list(frame["candidate"]) == ["[odd] name", "other"]
     assert list(frame["best"]) == [True, False]
     assert list(frame["verdict"]) == ["within", "beyond"]
-    plain = json.loads(json.dumps(found.to_dict(), default=str))
+    plain = json.loads(json.dumps(comparison.to_dict(), default=str))
     assert plain["best"] == "[odd] name"
     assert plain["tried"][1]["checks"][0]["excess"] == pytest.approx(0.081)
     console = Console(width=160)
     with console.capture() as said:
-        console.print(found)
+        console.print(comparison)
     assert "[odd] name" in said.get()
     assert "30x" in said.get()
     assert ">= 27" in said.get()
-    assert found.reason.splitlines()[0] in said.get()
-    assert str(found) == found.reason
-    display = found.plot()
+    assert comparison.reason.splitlines()[0] in said.get()
+    assert str(comparison) == comparison.reason
+    display = comparison.plot()
     assert display.chosen == "[odd] name"
     assert set(display.points) == {"[odd] name", "other"}
-    assert set(found.evaluations) == {"[odd] name", "other"}
+    assert set(comparison.evaluations) == {"[odd] name", "other"}
 
 
 def test_a_forest_beats_retraining_forests(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -424,7 +427,7 @@ def test_a_forest_beats_retraining_forests(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(time, "perf_counter", time.process_time)
     X, y = load_breast_cancer(return_X_y=True)
     depths = {"random_depth": [0, 2]}
-    found = choose(
+    comparison = choose(
         (X, y),
         need=Need(family="forest", guarantee="exact"),
         tolerances=Tolerances(effectiveness=0.3),
@@ -438,34 +441,39 @@ def test_a_forest_beats_retraining_forests(monkeypatch: pytest.MonkeyPatch) -> N
         seeds=6,
         cv=2,
     )
-    assert found.best is not None
-    assert found.best.name == "DaREForestClassifier with random_depth=2"
-    assert "you asked for exact, and it is certified" in found.excluded["InfluenceClassifier"]
-    [tuning] = found.tunings["DaREForestClassifier"]
+    assert comparison.best is not None
+    assert comparison.best.name == "DaREForestClassifier with random_depth=2"
+    assert "you asked for exact, and it is certified" in comparison.excluded["InfluenceClassifier"]
+    [tuning] = comparison.tunings["DaREForestClassifier"]
     assert (tuning.chosen, tuning.values) == (2, (0, 2))
-    model = found.fit_best(X, y)
-    assert model.guarantee_.tuning == found.tuning
-    assert f"{found.n_rows:,} training rows" in found.tuning
+    model = comparison.fit_best(X, y)
+    assert model.guarantee_.tuning == comparison.tuning
+    assert f"{comparison.n_rows:,} training rows" in comparison.tuning
     assert model.random_depth == 2
-    assert not hasattr(found.best_estimator(), "seed_")
+    assert not hasattr(comparison.best_estimator(), "seed_")
 
 
 def test_an_exact_method_that_fails_after_tuning_is_slowed_down() -> None:
     pieces = {"pieces": [1, 2, 4, 8]}
-    found = compare(Candidate(PlantedExact(), efficiency=pieces, name="exact"))
+    comparison = compare(Candidate(PlantedExact(), efficiency=pieces, name="exact"))
     # Cross-validation sees no price at all; the evaluation finds 0.01 for each piece.
-    assert [each.settings["pieces"] for each in found.tried] == [8, 4, 2, 1]
-    assert [each.verdict for each in found.tried] == ["beyond", "beyond", "undecided", "within"]
-    assert found.best is not None
-    assert found.best.settings == {"pieces": 1}
-    [tuning] = found.tunings["exact"]
+    assert [each.settings["pieces"] for each in comparison.tried] == [8, 4, 2, 1]
+    assert [each.verdict for each in comparison.tried] == [
+        "beyond",
+        "beyond",
+        "undecided",
+        "within",
+    ]
+    assert comparison.best is not None
+    assert comparison.best.settings == {"pieces": 1}
+    [tuning] = comparison.tunings["exact"]
     assert tuning.chosen == 8
 
 
 def test_an_exact_method_that_passes_after_tuning_is_left_as_it_is() -> None:
     pieces = {"pieces": [1, 2, 4, 8]}
-    found = compare(Candidate(PlantedExact(price=0.001), efficiency=pieces))
-    assert [each.settings for each in found.tried] == [{"pieces": 8}]
+    comparison = compare(Candidate(PlantedExact(price=0.001), efficiency=pieces))
+    assert [each.settings for each in comparison.tried] == [{"pieces": 8}]
 
 
 def test_parameters_are_slowed_down_from_the_last_to_the_first() -> None:
@@ -483,7 +491,7 @@ def test_parameters_are_slowed_down_from_the_last_to_the_first() -> None:
 
 def test_a_weak_method_is_said_to_be_weak() -> None:
     X, y = load_breast_cancer(return_X_y=True)
-    found = choose(
+    comparison = choose(
         (X, y),
         tolerances=Tolerances(effectiveness=0.2),
         candidates=[Candidate(SISAClassifier(GaussianNB()), efficiency={"n_shards": [2]})],
@@ -492,14 +500,14 @@ def test_a_weak_method_is_said_to_be_weak() -> None:
         seeds=3,
         cv=2,
     )
-    assert found.best is not None
-    assert "SISAClassifier of GaussianNB with n_shards=2 is weak" in found.reason
+    assert comparison.best is not None
+    assert "SISAClassifier of GaussianNB with n_shards=2 is weak" in comparison.reason
 
 
 def test_regression_with_people_and_a_subsample() -> None:
     X, y = load_diabetes(return_X_y=True)
     ids = np.arange(len(y)) // 2
-    found = choose(
+    comparison = choose(
         (X, y, ids),
         need=Need(family="forest"),
         tolerances=Tolerances(effectiveness=None, certifiability=1.0, consistency=0.0),
@@ -510,13 +518,13 @@ def test_regression_with_people_and_a_subsample() -> None:
         seeds=3,
         cv=2,
     )
-    assert found.best is not None
-    assert found.need.task == "regression"
-    assert found.n_people == 83
-    assert found.n_rows == 166
-    assert "subsample of 83 people" in found.reason
-    assert "random subsample" in found.tuning
-    assert [check.measure.name for check in found.best.checks] == [
+    assert comparison.best is not None
+    assert comparison.need.task == "regression"
+    assert comparison.n_people == 83
+    assert comparison.n_rows == 166
+    assert "subsample of 83 people" in comparison.reason
+    assert "random subsample" in comparison.tuning
+    assert [check.measure.name for check in comparison.best.checks] == [
         "certifiability",
         "prediction gap",
     ]
@@ -539,22 +547,22 @@ def test_numbers_that_make_no_sense_are_refused(options: dict[str, Any], words: 
 
 def test_the_usual_ordinary_model_is_the_best_by_cross_validation() -> None:
     X, y = load_breast_cancer(return_X_y=True)
-    found = choose(
+    comparison = choose(
         (X[:200], y[:200]),
         need=Need(family="linear"),
         candidates=[fixed("one")],
         requests=Requests(n=2),
         cv=2,
     )
-    assert found.ordinary == LogisticRegression.__name__
-    assert "best by cross-validation of: LogisticRegression 0." in found.ordinary_chosen
+    assert comparison.ordinary == LogisticRegression.__name__
+    assert "best by cross-validation of: LogisticRegression 0." in comparison.ordinary_chosen
 
 
 @pytest.mark.parametrize(("given", "n"), [(3, 3), (0.1, 0.1), (np.int64(2), 2)])
 def test_requests_may_be_a_number(given: Any, n: float) -> None:
-    found = compare(fixed("one"), requests=given)
-    assert found.requests == Requests(n=n)
-    assert found.best is not None
+    comparison = compare(fixed("one"), requests=given)
+    assert comparison.requests == Requests(n=n)
+    assert comparison.best is not None
 
 
 def test_requests_of_another_kind_are_refused() -> None:
@@ -579,9 +587,9 @@ def test_candidates_are_checked_before_anything_is_trained(
 
 def test_the_plot_marks_who_is_not_within_all_tolerances() -> None:
     """Neither the leaky nor the unsure one shows in the score that is drawn."""
-    found = compare(
+    comparison = compare(
         fixed("good", speed=20.0),
         fixed("leaky", sape=9.0),
         fixed("unsure", lost=0.019, margin=0.01),
     )
-    assert found.plot().doubtful == {"leaky", "unsure"}
+    assert comparison.plot().doubtful == {"leaky", "unsure"}

@@ -78,9 +78,9 @@ def test_who_has_what_is_needed_is_applicable(estimator: Any, need: dict[str, An
 
 
 def test_all_reasons_are_given() -> None:
-    found = why_not(SISA, requests="adaptive", strong=True)
-    assert "oblivious requests only" in found
-    assert "weak" in found
+    reasons = why_not(SISA, requests="adaptive", strong=True)
+    assert "oblivious requests only" in reasons
+    assert "weak" in reasons
 
 
 def test_who_gains_nothing_from_waiting_is_left_out_when_requests_may_wait() -> None:
@@ -137,6 +137,6 @@ def test_unknown_words_are_refused(name: str, word: Any) -> None:
 )
 def test_the_claim_of_the_model_is_held_against_the_need(need: dict[str, Any], words: str) -> None:
     claim = Guarantee(kind="certified", reference="none", epsilon=1.0, delta=1e-3)
-    found = Need(**need).why_not_claim(claim)
-    assert words in found
-    assert bool(found) == bool(words)
+    reasons = Need(**need).why_not_claim(claim)
+    assert words in reasons
+    assert bool(reasons) == bool(words)

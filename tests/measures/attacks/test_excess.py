@@ -32,9 +32,9 @@ def test_values_of_units_have_the_area_as_mean(seed: int, n_units: int) -> None:
     rng = np.random.default_rng(seed)
     scores, labels = rng.integers(4, size=4 * n_units), np.arange(4 * n_units) % 2
     units = np.repeat(np.arange(n_units), 4)
-    found = area_by_unit(scores, labels, units)
-    assert len(found) == n_units
-    assert found.mean() == pytest.approx(auc(scores, labels).value)
+    areas = area_by_unit(scores, labels, units)
+    assert len(areas) == n_units
+    assert areas.mean() == pytest.approx(auc(scores, labels).value)
 
 
 @pytest.mark.parametrize("n", [4, 8, 16])
