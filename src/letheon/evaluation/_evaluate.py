@@ -192,8 +192,8 @@ def evaluate(
 ) -> Evaluation:
     r"""Measure efficiency, effectiveness, consistency and certifiability (survey, section 3).
 
-    For every seed the unlearner is fitted on the training rows ``D`` and forgets the rows ``D_u`` of
-    all requests; naive retraining uses the same remaining rows. Each property is measured with
+    For every seed the unlearner is fitted on the training rows ``D`` and forgets the rows ``D_u``
+    of all requests; naive retraining uses the same remaining rows. Each property is measured with
     respect to two baselines:
 
     - *same algorithm*: the same training on ``D \ D_u``, with the fastest known solver. An exact

@@ -13,7 +13,7 @@ from letheon.evaluation._baselines import ORDINARY, SAME
 from letheon.evaluation._trial import Trial
 from letheon.evaluation.report import Table, format_measure
 from letheon.guarantee import Guarantee
-from letheon.measures import Measure, Strength, from_plain
+from letheon.measures import Measure, Strength, TextRepr, from_plain
 from letheon.measures.attacks import AttackResult
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ _NOTICEABLE = 1.25
 _COMPARED = (SAME, ORDINARY, "retrain against retrain")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Evaluation:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Evaluation(TextRepr):
     """The four properties of one unlearner on one sequence of requests.
 
     Attributes
@@ -264,8 +264,8 @@ def _detail_lines(evaluation: "Evaluation") -> list[str]:
     if returned is not None and seconds["forget"].value > _NOTICEABLE * returned.value:
         later = f" (forget returns after {format_measure(returned)}; the rest is deferred)"
     lines = [
-        f"Unlearned model: {evaluation.metric} {format_measure(evaluation.scores['unlearned'])}; time "
-        f"per request {format_measure(seconds['forget'])}{later}; first fit "
+        f"Unlearned model: {evaluation.metric} {format_measure(evaluation.scores['unlearned'])}; "
+        f"time per request {format_measure(seconds['forget'])}{later}; first fit "
         + format_measure(seconds["fit"])
         + (f"; state {size:,} bytes" if size is not None else "")
         + ".",

@@ -59,7 +59,7 @@ def describe_timing(clock: RequestClock) -> list[str]:
         "Not included: work that is deferred to other calls than predict, predict_proba, "
         "decision_function, score, digest and pickle, and work on other machines or in detached "
         "processes. Deferred work below "
-        f"{1000 * max(clock.work_resolution, LEAST_LATE_SECONDS):.2g} ms and deferred waiting below "
+        f"{1000 * max(clock.work_resolution, LEAST_LATE_SECONDS):.2g} ms and deferred waits below "
         f"{1000 * max(clock.wait_resolution, LEAST_LATE_SECONDS):.2g} ms may not be detected."
     )
     lines = [text, unseen]
@@ -364,7 +364,7 @@ def _describe_fairness(setup: TrialSetup, last: Trial) -> Iterator[str]:
         )
     is_ours = getattr(type(setup.unlearner), "digest", None) is ForgetMixin.digest
     if not is_ours and last.equal_digests is not None:
-        yield "The method computes its own digest: that equal digests mean equal bytes is its claim."
+        yield "The method has its own digest: that equal digests mean equal bytes is only a claim."
     held_out = f" {problem.n_held_out:,} people were held out for testing." * bool(
         problem.n_held_out
     )

@@ -19,6 +19,7 @@ from letheon.guarantee import Guarantee
 from letheon.inner import fresh_copy
 from letheon.measures import (
     Measure,
+    TextRepr,
     certifiability,
     certifiability_from_predictions,
     effectiveness,
@@ -176,8 +177,8 @@ def _consistency_measures(
 _ANOTHER_SEED = 1_000_003
 
 
-@dataclass(frozen=True, kw_only=True)
-class Trial:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Trial(TextRepr):
     """Results of one seed.
 
     Attributes
@@ -243,6 +244,14 @@ class Trial:
     fit_processor_seconds: float = 0.0
     is_repeated: tuple[bool, ...] = ()
     n_false_receipts: int = 0
+
+    def __str__(self) -> str:
+        """Return seed, times and scores in one line."""
+        scores = ", ".join(f"{name} {score:.4g}" for name, score in self.scores.items())
+        return (
+            f"seed {self.seed}: {self.n_people} people in {len(self.forget_seconds)} request(s) of "
+            f"{np.mean(self.forget_seconds):.3g} s, first fit {self.fit_seconds:.3g} s; {scores}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -115,8 +115,20 @@ class MeasureOptions(TypedDict, total=False):
     note: str
 
 
+class TextRepr:
+    """Mixin of results: `repr` is one line, and notebooks show the text of `str`."""
+
+    def __repr__(self) -> str:
+        """Return the class and the first line of the text."""
+        return f"<{type(self).__name__}: {str(self).splitlines()[0]}>"
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        """Write the text for IPython and Jupyter."""
+        printer.text(str(self))
+
+
 @dataclass(frozen=True, kw_only=True)
-class Measure:
+class Measure(TextRepr):
     """A measured value with its confidence interval and its basis.
 
     Parameters

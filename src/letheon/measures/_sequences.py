@@ -16,6 +16,7 @@ from letheon.measures._intervals import Floats, Interval, Ints, describe_doubt, 
 from letheon.measures._measure import (
     Measure,
     MeasureOptions,
+    TextRepr,
     as_numbers,
     check_predictions,
     from_plain,
@@ -292,7 +293,7 @@ _STEEPEST = 50.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Strength:
+class Strength(TextRepr):
     """How the work of the i-th removal grows with i.
 
     Attributes

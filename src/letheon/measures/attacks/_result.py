@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, logit, stdtrit
 
 from letheon.measures._intervals import Bools, Floats, Ints, clopper_pearson, student_interval
-from letheon.measures._measure import Measure, MeasureOptions, from_plain, make_measure
+from letheon.measures._measure import Measure, MeasureOptions, TextRepr, from_plain, make_measure
 
 
 def _check_scores(scores: ArrayLike, labels: ArrayLike) -> tuple[Floats, Bools]:
@@ -319,8 +319,8 @@ About = Literal["forgotten", "retained"]
 Verdict = Literal["found", "not shown", "not found"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class AttackResult:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class AttackResult(TextRepr):
     """The measures of one attack, each with its null floor.
 
     The floor is the result of the same attack on models that were retrained without the forgotten
