@@ -11,7 +11,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 import letheon
 from letheon.measures.attacks import KeepsEverything
-from tests.evaluation.cheats import Half, Honest, Noisy, Remembers
+from tests.evaluation.cheats import Half, HonestMethod, Noisy, Remembers
 
 HONEST: dict[str, Any] = {
     "naive tree": letheon.NaiveUnlearner(DecisionTreeClassifier()),
@@ -19,7 +19,7 @@ HONEST: dict[str, Any] = {
     "DaRE": letheon.DaREForestClassifier(n_estimators=10),
     "SISA": letheon.SISAClassifier(DecisionTreeClassifier(), n_shards=4),
     "influence": letheon.InfluenceClassifier(sigma=0.5, if_unproved="downgrade"),
-    "stub": Honest(),
+    "stub": HonestMethod(),
 }
 CHEATS: dict[str, Any] = {
     "keeps a tree": KeepsEverything(DecisionTreeClassifier()),
@@ -86,4 +86,4 @@ def test_a_regression_is_tested_by_wrong_targets() -> None:
     model = KeepsEverything(Ridge(alpha=0.1))
     evaluation = letheon.evaluate(model, (X, y), 2, seeds=1, ordinary=DummyRegressor())
     assert "tested by canary u-lira (found)" in evaluation.tested
-    assert "Could not run: canary backdoor" in evaluation.tested
+    assert "Failed: canary backdoor" in evaluation.tested

@@ -1,4 +1,4 @@
-"""The choice itself: known best answers, nobody good enough, order, and planted bugs."""
+"""The choice itself: known best results, no acceptable result, order, and planted bugs."""
 
 import json
 import time
@@ -31,7 +31,13 @@ from letheon.exceptions import NoCandidateError
 from letheon.select import Candidate, Comparison, Need, Tolerances, choose, tune_efficiency
 from letheon.select import _choose as choosing
 from letheon.select import _results as tolerating
-from tests.select.planted import Planted, PlantedExact, Rule, evaluate_planted, people
+from tests.select.planted import (
+    PlantedExact,
+    PlantedMethod,
+    ThresholdRule,
+    evaluate_planted,
+    people,
+)
 from tests.sharded.people import examples
 
 mpl.use("Agg")
@@ -43,7 +49,7 @@ def planted_results() -> Iterator[None]:
     real = letheon.evaluate
 
     def either(model: Any, *given: Any, **options: Any) -> Any:
-        run = evaluate_planted if isinstance(model, Planted) else real
+        run = evaluate_planted if isinstance(model, PlantedMethod) else real
         return run(model, *given, **options)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -62,7 +68,7 @@ def compare(*candidates: Any, **options: Any) -> Comparison:
 
 
 def fixed(name: str, **planted: Any) -> Candidate:
-    return Candidate(Planted(**planted), name=name)
+    return Candidate(PlantedMethod(**planted), name=name)
 
 
 def test_the_fastest_within_tolerance_is_chosen() -> None:
@@ -82,10 +88,10 @@ def test_the_fastest_within_tolerance_is_chosen() -> None:
         "fastest is not within the tolerances: score lost 0.05 (at best 0.049)" in comparison.reason
     )
     assert (
-        "leaky is not within the tolerances: certifiability 9 % where at most 5 %"
+        "leaky is not within the tolerances: certifiability 9 %, tolerance at most 5 %"
         in comparison.reason
     )
-    assert "beyond by 4 at least (one retrain against another: 0.5 %)." in comparison.reason
+    assert "outside by at least 4 (one retrain against another: 0.5 %)." in comparison.reason
 
 
 def assert_the_sure_one_is_chosen() -> None:
@@ -142,7 +148,7 @@ def test_no_interval_is_no_pass_and_no_failure() -> None:
         "good value": "undecided",
         "sure": "within",
     }
-    assert "tolerated: undecided, nothing is known about its error." in comparison.reason
+    assert "undecided, because its error is unknown." in comparison.reason
     console = Console(width=160)
     with console.capture() as said:
         console.print(comparison)
@@ -165,11 +171,11 @@ def test_words_agree_with_the_lower_ends_that_decide() -> None:
     assert comparison.reason.startswith(
         "steady: 80x faster than retraining DummyClassifier (at least 76"
     )
-    assert "fast at times is less sure to be fast: 100x on average, surely 40x only." in (
+    assert "fast at times is 100x faster on average, but at least only 40x." in (
         comparison.reason.splitlines()
     )
     assert "was slower" not in comparison.reason
-    assert "the intervals of steady and fast at times overlap" in comparison.reason
+    assert "intervals of steady and fast at times overlap" in comparison.reason
 
 
 @pytest.mark.parametrize(("slow", "overlap"), [(80.0, False), (85.0, True)])
@@ -178,32 +184,32 @@ def test_a_choice_is_sure_where_intervals_do_not_overlap(slow: float, overlap: b
     comparison = compare(fixed("fast", speed=100.0), fixed("slow", speed=slow))
     assert comparison.reason.startswith("fast: 100x")
     assert f"slow was slower: {slow:g}x" in comparison.reason
-    assert ("the intervals of fast and slow overlap" in comparison.reason) == overlap
+    assert ("intervals of fast and slow overlap" in comparison.reason) == overlap
 
 
 @pytest.mark.parametrize(
-    ("speed", "jitter", "pace", "nobody"),
+    ("speed", "jitter", "pace", "no_gain"),
     [
         (2.0, 0.1, "2x faster than retraining DummyClassifier (at least 1.8x)", ""),
         (
             1.5,
             0.6,
-            "1.5x faster than retraining DummyClassifier on average, perhaps slower (at least 0.6x",
-            "Nobody within the tolerances is surely faster than plain retraining of Dummy",
+            "1.5x faster than retraining DummyClassifier on average, at least 0.6x",
+            "No setting within the tolerances is significantly faster than plain retraining of",
         ),
         (
             0.5,
             0.1,
             "slower than retraining DummyClassifier, at 0.5x of its speed (at least 0.45x)",
-            "Nobody within the tolerances is faster than plain retraining of Dummy",
+            "No setting within the tolerances is faster than plain retraining of Dummy",
         ),
     ],
 )
-def test_no_gain_is_not_praised(speed: float, jitter: float, pace: str, nobody: str) -> None:
+def test_no_gain_is_not_praised(speed: float, jitter: float, pace: str, no_gain: str) -> None:
     comparison = compare(fixed("one", speed=speed, jitter=jitter))
     assert comparison.reason.startswith(f"one: {pace}")
-    assert nobody in comparison.reason
-    assert ("Nobody" in comparison.reason) == bool(nobody)
+    assert no_gain in comparison.reason
+    assert ("No setting" in comparison.reason) == bool(no_gain)
 
 
 @pytest.mark.parametrize(
@@ -213,9 +219,9 @@ def test_no_gain_is_not_praised(speed: float, jitter: float, pace: str, nobody: 
         ([0.001, 0.0], ""),
         (
             [0.001, 0.002, 0.003, None],
-            "3 settings were judged by the same 10 test rows",
+            "3 settings were tested on the same 10 test rows",
         ),
-        ([0.001] * 8, "that one of them passes by luck is up to 20%"),
+        ([0.001] * 8, "that one of them passes by chance is up to 20%"),
     ],
 )
 def test_many_settings_judged_by_the_same_rows_are_said(
@@ -223,7 +229,7 @@ def test_many_settings_judged_by_the_same_rows_are_said(
 ) -> None:
     comparison = compare(*(fixed(f"c{i}", margin=margin) for i, margin in enumerate(margins)))
     assert words in comparison.reason
-    assert ("by luck" in comparison.reason) == bool(words)
+    assert ("by chance" in comparison.reason) == bool(words)
 
 
 def test_a_model_that_is_surely_better_is_said_to_be() -> None:
@@ -232,14 +238,14 @@ def test_a_model_that_is_surely_better_is_said_to_be() -> None:
 
 
 def ruled(n: int, n_wrong: int) -> tuple[Any, Any]:
-    """Return rows of which `Rule(0.5)` has the first ones wrong."""
+    """Return rows of which `ThresholdRule(0.5)` has the first ones wrong."""
     X, _ = people(n)
     X[:, 1] = np.arange(n) >= n_wrong
     return X, (X[:, 0] > 0).astype(int)
 
 
 @pytest.mark.parametrize("form", ["tuple", "Dataset"])
-def test_test_rows_without_ids_are_nobody_s(form: str) -> None:
+def test_test_rows_without_ids_belong_to_no_one(form: str) -> None:
     train, test = ruled(30, 0), ruled(30, 1)
     whole = Dataset(
         name="d",
@@ -254,13 +260,13 @@ def test_test_rows_without_ids_are_nobody_s(form: str) -> None:
         train if form == "tuple" else whole,
         test=test if form == "tuple" else None,
         tolerances=Tolerances(effectiveness=0.5),
-        candidates=[NaiveUnlearner(Rule(0.5))],
-        ordinary=Rule(),
+        candidates=[NaiveUnlearner(ThresholdRule(0.5))],
+        ordinary=ThresholdRule(),
         requests=Requests(n=6),
         cv=2,
     )
     assert comparison.best is not None
-    # One of all 30 rows, whoever left: training people 0 to 29 are not test rows 0 to 29.
+    # One of all 30 rows: training ids 0 to 29 are not those of test rows 0 to 29.
     assert comparison.best.points["score lost"].value == pytest.approx(1 / 30)
 
 
@@ -268,8 +274,8 @@ def test_few_test_rows_decide_nothing_even_where_all_runs_agree() -> None:
     comparison = choose(
         ruled(40, 0),
         test=ruled(20, 0),
-        candidates=[NaiveUnlearner(Rule(0.5))],
-        ordinary=Rule(),
+        candidates=[NaiveUnlearner(ThresholdRule(0.5))],
+        ordinary=ThresholdRule(),
         requests=Requests(n=2),
         cv=2,
     )
@@ -286,7 +292,7 @@ def test_tolerances_and_needs_of_another_kind_are_refused() -> None:
         compare(fixed("one"), need="exact")
 
 
-def test_nobody_within_tolerance_is_said_and_nothing_is_chosen() -> None:
+def test_no_setting_within_tolerance_is_reported_and_nothing_is_chosen() -> None:
     comparison = compare(
         fixed("worse", lost=0.1),
         fixed("weaker", kind="empirical"),
@@ -296,55 +302,57 @@ def test_nobody_within_tolerance_is_said_and_nothing_is_chosen() -> None:
     assert comparison.best is None
     assert not comparison.retraining_is_cheaper
     lines = comparison.reason.splitlines()
-    assert lines[0] == "Nobody is within all tolerances; nothing was chosen."
+    assert lines[0] == "No setting is within all tolerances; nothing was chosen."
     assert (
-        "worse is not within the tolerances: score lost 0.1 (at best 0.099) where at most 0.02 "
-        "is tolerated: beyond by 0.079 at least." in lines
+        "worse is not within the tolerances: score lost 0.1 (at best 0.099), tolerance at most 0.02"
+        ": outside by at least 0.079." in lines
     )
-    assert any("weaker" in line and "came out empirical" in line for line in lines)
-    assert any("unsure is undecided" in line and "it may be 0.01 beyond" in line for line in lines)
-    assert "More seeds, test rows or requests would decide what is undecided." in lines
+    assert any("weaker" in line and "guarantee is empirical" in line for line in lines)
+    assert any(
+        "unsure is undecided" in line and "it may be outside by 0.01" in line for line in lines
+    )
+    assert "Use more seeds, test rows or requests to decide the undecided settings." in lines
     with pytest.raises(
         NoCandidateError, match=r"worse is not within the tolerances: score lost 0.1"
     ):
         comparison.best_estimator()
-    with pytest.raises(NoCandidateError, match="Nobody is within"):
+    with pytest.raises(NoCandidateError, match="No setting is within"):
         comparison.fit_best(*people())
 
 
-def test_nobody_applicable_is_said_with_the_reasons() -> None:
+def test_no_applicable_candidate_is_reported_with_the_reasons() -> None:
     comparison = compare(fixed("one"), fixed("two"), need=Need(guarantee="exact"))
     assert comparison.best is None
     assert comparison.tried == ()
-    assert comparison.excluded["one"] == "you asked for exact, and it is certified"
-    assert "two was left out: you asked for exact, and it is certified." in comparison.reason
-    with pytest.raises(NoCandidateError, match="Nobody could be tried"):
+    assert comparison.excluded["one"] == "you require exact; it is certified"
+    assert "two was excluded: you require exact; it is certified." in comparison.reason
+    with pytest.raises(NoCandidateError, match="No candidate could be evaluated"):
         comparison.best_estimator()
 
 
 def test_who_refuses_these_rows_is_reported() -> None:
     comparison = compare(fixed("one"), fixed("two", refuses=True))
     assert comparison.best is not None
-    assert comparison.excluded == {"two": "it could not be run: these rows do not suit me"}
+    assert comparison.excluded == {"two": "evaluation failed: these rows do not suit me"}
 
 
 def test_a_weaker_certificate_than_asked_for_is_no_pass() -> None:
-    loose = Candidate(Planted(), efficiency={}, certifiability={"epsilon": [4.0, 1.0, 0.5]})
+    loose = Candidate(PlantedMethod(), efficiency={}, certifiability={"epsilon": [4.0, 1.0, 0.5]})
     comparison = compare(loose, need=Need(epsilon=0.6))
     assert comparison.best is not None
     assert comparison.best.settings == {"epsilon": 0.5}
     assert [each.verdict for each in comparison.tried] == ["beyond", "beyond", "within"]
-    assert "it certifies epsilon 4, you asked for 0.6 at most" in comparison.tried[0].failures
+    assert "its epsilon is 4, you require at most 0.6" in comparison.tried[0].failures
 
 
 def test_all_combinations_of_an_approximate_method_are_tried() -> None:
     grid = Candidate(
-        Planted(), efficiency={"speed": [2.0, 4.0]}, certifiability={"sape": [0.0, 1.0, 9.0]}
+        PlantedMethod(), efficiency={"speed": [2.0, 4.0]}, certifiability={"sape": [0.0, 1.0, 9.0]}
     )
     comparison = compare(grid)
     assert len(comparison.tried) == 6
     assert comparison.best is not None
-    assert comparison.best.name == "Planted with speed=4.0, sape=0.0"
+    assert comparison.best.name == "PlantedMethod with speed=4.0, sape=0.0"
 
 
 def test_plain_retraining_is_cheaper_for_few_requests() -> None:
@@ -352,9 +360,9 @@ def test_plain_retraining_is_cheaper_for_few_requests() -> None:
     few, many = (compare(candidate, expected_requests=k) for k in (3, 1000))
     assert few.retraining_is_cheaper
     assert "For 3 request(s), plain retraining of DummyClassifier is cheaper" in few.reason
-    assert "4 s against 10.3 s; the method pays from 10 calls of forget on" in few.reason
+    assert "4 s compared with 10.3 s; the method pays off from 10 calls of forget on" in few.reason
     assert not many.retraining_is_cheaper
-    assert "110 s against 1,001 s of plain retraining" in many.reason
+    assert "110 s compared with 1,001 s for plain retraining" in many.reason
     assert "more than the 30 people of this training set" in many.reason
     assert "more than" not in few.reason
 
@@ -388,7 +396,7 @@ def test_the_order_of_candidates_does_not_matter(
     assert (one.best.name if one.best else None) == (min(good)[1] if good else None)
 
 
-def test_the_front_is_of_those_beaten_by_nobody() -> None:
+def test_the_front_is_not_dominated() -> None:
     comparison = compare(
         fixed("a", speed=10.0, lost=0.0),
         fixed("b", speed=20.0, lost=0.01),
@@ -443,7 +451,7 @@ def test_a_forest_beats_retraining_forests(monkeypatch: pytest.MonkeyPatch) -> N
     )
     assert comparison.best is not None
     assert comparison.best.name == "DaREForestClassifier with random_depth=2"
-    assert "you asked for exact, and it is certified" in comparison.excluded["InfluenceClassifier"]
+    assert "you require exact; it is certified" in comparison.excluded["InfluenceClassifier"]
     [tuning] = comparison.tunings["DaREForestClassifier"]
     assert (tuning.chosen, tuning.values) == (2, (0, 2))
     model = comparison.fit_best(X, y)
@@ -533,11 +541,11 @@ def test_regression_with_people_and_a_subsample() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"seeds": 2}, "seeds=2 must be a whole number, 3 or more"),
-        ({"expected_requests": 0}, "expected_requests=0"),
-        ({"cv": 1}, "cv=1"),
-        ({"subsample": 0.01}, "subsample=0.01 of 30 people leaves 0"),
-        ({"subsample": 31}, "subsample=31 of 30 people leaves 31"),
+        ({"seeds": 2}, "seeds must be at least 3, not 2"),
+        ({"expected_requests": 0}, "expected_requests must be at least 1, not 0"),
+        ({"cv": 1}, "cv must be at least 2, not 1"),
+        ({"subsample": 0.01}, "subsample=0.01 selects 0 people"),
+        ({"subsample": 31}, "subsample=31 selects 31 people"),
     ],
 )
 def test_numbers_that_make_no_sense_are_refused(options: dict[str, Any], words: str) -> None:
@@ -572,7 +580,7 @@ def test_requests_of_another_kind_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("candidates", "error", "text"),
-    [([], ValueError, "nobody to choose from"), ([LogisticRegression()], TypeError, "wrap any")],
+    [([], ValueError, "candidates is empty"), ([LogisticRegression()], TypeError, "wrap any")],
 )
 def test_candidates_are_checked_before_anything_is_trained(
     candidates: list[Any], error: type[Exception], text: str, monkeypatch: pytest.MonkeyPatch

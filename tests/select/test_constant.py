@@ -1,4 +1,4 @@
-"""Unbalanced classes: which score is used, and models that do not beat a constant answer."""
+"""Unbalanced classes: which score is used, and models that do not beat a constant prediction."""
 
 from functools import partial
 from typing import Any
@@ -62,8 +62,8 @@ def compare(data: Any, *models: Any, **options: Any) -> Comparison:
 def test_a_nearly_constant_model_is_not_chosen(metric: Any) -> None:
     comparison = compare(visits(), NearlyConstant(), metric=metric)
     assert comparison.best is None
-    assert "does not surely beat a constant answer, " in comparison.reason
-    with pytest.raises(NoCandidateError, match="constant answer"):
+    assert "is not significantly better than a constant prediction, " in comparison.reason
+    with pytest.raises(NoCandidateError, match="constant prediction"):
         comparison.best_estimator()
 
 
@@ -76,7 +76,7 @@ def test_a_model_that_learned_something_is_chosen() -> None:
 def test_the_score_and_its_reason_are_said() -> None:
     comparison = compare(visits(), LogisticRegression())
     assert comparison.scored_by.startswith("balanced accuracy, because class 0 makes up 7")
-    assert "Scored by balanced accuracy, because" in comparison.reason
+    assert "Metric: balanced accuracy, because" in comparison.reason
     assert comparison.to_dict()["scored by"] == comparison.scored_by
     assert comparison.tried[0].evaluation.metric == "balanced accuracy"
 
@@ -98,8 +98,8 @@ def test_a_constant_regression_is_refused() -> None:
     X = rng.normal(size=(200, 2))
     comparison = compare((X, X @ [1.0, 2.0] + 0.1), DummyRegressor(), ordinary=DummyRegressor())
     assert comparison.best is None
-    assert "does not surely beat a constant answer" in comparison.reason
-    assert comparison.scored_by == "r2, the default for numbers"
+    assert "is not significantly better than a constant prediction" in comparison.reason
+    assert comparison.scored_by == "r2, the default for regression"
 
 
 def test_tuning_does_not_settle_for_a_constant() -> None:
@@ -137,7 +137,7 @@ def test_a_forest_that_does_not_beat_a_constant_is_not_tuned(scoring: str | None
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(300, 2)), (np.arange(300) % 5 == 0).astype(int)
     model = DaREForestClassifier(n_estimators=1, max_depth=1, random_state=0)
-    with pytest.raises(NoCandidateError, match="does not beat a constant answer"):
+    with pytest.raises(NoCandidateError, match="does not beat a constant"):
         tune_random_depth(model, X, y, cv=3, max_random_depth=1, scoring=scoring)
 
 

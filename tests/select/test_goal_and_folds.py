@@ -1,4 +1,4 @@
-"""What tuning aims at, and that nobody stands on both sides of a fold."""
+"""The goal of tuning, and folds in which all rows of a person stay together."""
 
 import numpy as np
 import pytest

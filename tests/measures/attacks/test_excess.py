@@ -56,8 +56,8 @@ def test_few_units_that_agree_are_luck_and_many_are_not() -> None:
 
 def rmia_on_noise(seed: int, shift: float = 0.0) -> AttackResult:
     """Eight unlearned and eight retrained models of one law, four references, ten people."""
-    rng, n_people, everybody = np.random.default_rng(seed), 10, np.ones(10, bool)
-    members = split_halves(everybody, 8, seed)
+    rng, n_people, all_people = np.random.default_rng(seed), 10, np.ones(10, bool)
+    members = split_halves(all_people, 8, seed)
     owners = np.arange(n_people)
     logits = rng.normal(size=(20, n_people + 40)) + 2 * rng.normal(size=n_people + 40)
     logits[:8, :n_people] += shift * members

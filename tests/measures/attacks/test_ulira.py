@@ -251,7 +251,7 @@ def test_tables_of_other_kinds(convert: Any) -> None:
     [ULiRA(n_shadows=8), BackdoorTest(n_repeats=1), BeforeAfter(n_shadows=1, n_targets=1)],
 )
 def test_shadow_models_leave_no_files(attack: Any, tmp_path: Path) -> None:
-    """They were trained on everybody, the forgotten too."""
+    """They were trained on all people, including the forgotten ones."""
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(60, 3)), np.arange(60) % 2
     model = SISAClassifier(learner(), n_shards=2, n_slices=2, checkpoint_dir=tmp_path)
