@@ -113,7 +113,7 @@ class TrainingRows(Opaque):
         """Return the other rows in fresh memory; classes without rows are dropped."""
         rows = copy.copy(self.rows)
         rows.wipe(positions)
-        rows = rows.compacted()
+        rows = rows.compact_copy()
         if self.classes is None or self.counts is None:
             return TrainingRows(rows)
         counts = np.bincount(rows.y, minlength=len(self.classes))
@@ -135,10 +135,10 @@ class RowsMixin(InPlaceMixin, ForgetMixin):
         require_fitted(self)
         return len(self.rows_)
 
-    def _held_ids(self) -> Ids:
+    def _get_ids(self) -> Ids:
         return self.rows_.ids
 
-    def _locate(self, wanted: Ids) -> Removal:
+    def _locate_rows(self, wanted: Ids) -> Removal:
         return locate_in(self.rows_, wanted)
 
     def _commit(self, plan: Any) -> Outcome:

@@ -20,7 +20,7 @@ from letheon.ledger.certificates import certify
 from letheon.ledger.certificates.bundle import sign_index
 from letheon.ledger.certificates.certify import sign_checkpoint
 from letheon.ledger.db.log import LogTree
-from letheon.ledger.keys.signing import sign
+from letheon.ledger.keys.signing import sign_statement
 from letheon.ledger.worker import compute
 from letheon.verifier import (
     INDEX_FILES,
@@ -65,11 +65,11 @@ def judged(ledger: Ledger, folder: Path, *levels: str, **options: Any) -> AuditR
 def verdicts(report: AuditReport) -> dict[str, str]:
     """Return the worst verdict of every level."""
     order = ("fail", "skipped", "pass")
-    found: dict[str, str] = {}
+    by_level: dict[str, str] = {}
     for result in report:
-        before = found.get(result.level, "pass")
-        found[result.level] = min(before, result.verdict, key=order.index)
-    return found
+        before = by_level.get(result.level, "pass")
+        by_level[result.level] = min(before, result.verdict, key=order.index)
+    return by_level
 
 
 def copied(bundle: Path, name: str) -> Path:
@@ -79,15 +79,15 @@ def copied(bundle: Path, name: str) -> Path:
 
 def payload_of(envelope: bytes) -> dict[str, Any]:
     """Return the statement in an envelope."""
-    found: dict[str, Any] = json.loads(base64.b64decode(json.loads(envelope)["payload"]))
-    return found
+    statement: dict[str, Any] = json.loads(base64.b64decode(json.loads(envelope)["payload"]))
+    return statement
 
 
 def resign(ledger: Ledger, path: Path, change: Callable[[dict[str, Any]], None]) -> None:
     """Change a certificate as its operator can: sign again with the real key."""
     statement = payload_of(path.read_bytes())
     change(statement)
-    path.write_bytes(sign(statement, ledger._core.keys.signer))
+    path.write_bytes(sign_statement(statement, ledger._core.keys.signer))
 
 
 def reindex(ledger: Ledger, bundle: Path, tier: str | None = None) -> Path:
@@ -109,7 +109,7 @@ def reindex(ledger: Ledger, bundle: Path, tier: str | None = None) -> Path:
 
 def computing(patch: pytest.MonkeyPatch, change: Callable[[Any, Any], Any]) -> None:
     """Let the ledger compute honestly, and publish something else instead."""
-    honest = compute._compute
+    honest = compute._run_computation
     patch.setattr(compute, "compute", lambda job: change(job, honest(job)))
 
 
@@ -146,7 +146,7 @@ def rewrite(
         old = path.read_bytes()
         statement = json.loads(renew(canonical(payload_of(old))))
         edit(statement)
-        path.write_bytes(sign(statement, signer))
+        path.write_bytes(sign_statement(statement, signer))
         new[certificate_id(old)] = certificate_id(path.read_bytes())
 
     lines: list[bytes] = []
@@ -170,10 +170,10 @@ def rewrite(
 
 def _rewrite_log(bundle: Path, lines: list[bytes]) -> None:
     tree, log = LogTree([leaf_hash(line) for line in lines]), bundle / "log.json"
-    found = json.loads(log.read_bytes()) | {"root": log_root(map(leaf_hash, lines)).hex()}
-    for entry in found["certificates"]:
+    log_file = json.loads(log.read_bytes()) | {"root": log_root(map(leaf_hash, lines)).hex()}
+    for entry in log_file["certificates"]:
         entry["event"] = json.loads(lines[entry["index"]])
-        entry["proof"] = [one.hex() for one in tree.inclusion(entry["index"], len(lines))]
-    for step in found["consistency"]:
-        step["proof"] = [one.hex() for one in tree.consistency(step["from"], step["to"])]
-    log.write_bytes(canonical(found))
+        entry["proof"] = [one.hex() for one in tree.inclusion_path(entry["index"], len(lines))]
+    for step in log_file["consistency"]:
+        step["proof"] = [one.hex() for one in tree.consistency_path(step["from"], step["to"])]
+    log.write_bytes(canonical(log_file))

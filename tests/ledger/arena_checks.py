@@ -17,8 +17,8 @@ from sqlalchemy import Connection, text
 
 from letheon import verifier
 from letheon.ledger import Ledger
-from letheon.ledger.models.examine import fresh_fit, held_rows
-from letheon.ledger.models.versions import find_model, head_of, read_rows
+from letheon.ledger.models.examine import fresh_fit, hold_rows
+from letheon.ledger.models.versions import find_head, find_model, read_rows
 
 DONE = {"purged", "closed", "duplicate"}
 
@@ -158,7 +158,7 @@ def certificates_valid(conn: Connection, home: Path) -> Iterator[str]:
             yield f"the file of certificate {sequence} is another one"
     try:
         opened = verifier.check_chain([envelope for _, envelope in stored], trust)
-    except verifier.Refused as refusal:
+    except verifier.VerificationError as refusal:
         yield f"the chain of certificates is refused: {refusal}"
         return
     subjects = {one.statement["subject"][0]["digest"]["sha256"] for one in opened}
@@ -208,9 +208,9 @@ def models_forgot(ledger: Ledger, expected: Expected) -> Iterator[str]:
         if set(model.ids_) != set(people):
             yield f"model {name} holds {len(model.ids_)} people, not those who did not ask"
             continue
-        if set(_held_ids(ledger, name)) != set(people):
+        if set(_get_ids(ledger, name)) != set(people):
             yield f"the rows of model {name} are not those of the people who did not ask"
-        fresh = fresh_fit(model, held_rows(X[stays], y[stays], people)).model
+        fresh = fresh_fit(model, hold_rows(X[stays], y[stays], people)).model
         if fresh.digest() != model.digest():
             yield f"model {name} is not the one of the rows that are left"
     names = {model.name for model in ledger.models.list()}
@@ -218,12 +218,12 @@ def models_forgot(ledger: Ledger, expected: Expected) -> Iterator[str]:
         yield f"the models are {sorted(names)}"
 
 
-def _held_ids(ledger: Ledger, name: str) -> list[Any]:
+def _get_ids(ledger: Ledger, name: str) -> list[Any]:
     """Return the ids of the rows that the ledger holds for a model."""
     core = ledger._core
     with core.database.reading() as conn:
         model = find_model(conn, name, "default")
-        head = head_of(conn, model.id)
+        head = find_head(conn, model.id)
     return list(read_rows(core, model, head).ids.to_list())
 
 

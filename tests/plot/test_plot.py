@@ -148,7 +148,7 @@ def test_accuracy_points_and_intervals() -> None:
 def test_accuracy_labels() -> None:
     ax = AccuracyShardsDisplay(SCORES, naive={"adult": 0.86}).plot().ax_
     assert ax.get_title() == "Accuracy by number of shards"
-    assert (ax.get_xlabel(), ax.get_ylabel()) == ("shards", "accuracy, 95 % CI")
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("number of shards", "accuracy, 95 % CI")
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["1", "5", "20"]
     legend = ax.get_legend()
     assert legend is not None

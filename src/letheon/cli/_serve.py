@@ -157,11 +157,11 @@ def _stop_on_signals() -> Iterator[threading.Event]:
 def _job_runner(opened: "Ledger", stop: threading.Event) -> Callable[[], int]:
     """Return what does the jobs of the ledger's desk; nothing where its extra is missing."""
     try:
-        from letheon.service.jobs import LONG, SHORT, JobRunner
+        from letheon.service.jobs import CHANGING_KINDS, READING_KINDS, JobRunner
     except ImportError:
         return lambda: 0
 
-    return lambda: JobRunner(opened, stop).do_all((*SHORT, *LONG))
+    return lambda: JobRunner(opened, stop).do_all((*CHANGING_KINDS, *READING_KINDS))
 
 
 def _look(
@@ -399,7 +399,7 @@ def add_token(
     """
     wanted = None if scopes is None else [scope.strip() for scope in scopes.split(",")]
     with _command.usage_errors():
-        text, token = _tokens_of(opened).mint(name, role, scopes=wanted, tenant=tenant, days=days)
+        text, token = _tokens_of(opened).create(name, role, scopes=wanted, tenant=tenant, days=days)
     return Answer({"token": text} | _describe_token(token), text)
 
 
@@ -409,7 +409,7 @@ def list_tokens(opened: "Ledger") -> Answer:
 
     Example: letheon token list
     """
-    listed = _tokens_of(opened).listed(limit=10_000)
+    listed = _tokens_of(opened).list_newest(limit=10_000)
     rows = [
         (
             token.id,

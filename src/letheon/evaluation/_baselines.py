@@ -39,7 +39,7 @@ from letheon.data import People
 from letheon.evaluation._clock import finish_requests, now
 from letheon.evaluation._problem import LearningProblem, MetricFailedError
 from letheon.exceptions import LetheonError
-from letheon.inner import fresh_copy, parts_of, require_copy
+from letheon.inner_estimator import fresh_copy, iter_estimators, require_copy
 
 _FEW_ROWS = 400
 
@@ -73,7 +73,7 @@ def name_model(estimator: Any) -> str:
 def without_jobs(estimator: Any) -> Any:
     """Return an unfitted copy with all `n_jobs` set to None, including inner estimators."""
     copy = require_copy(estimator, clone(estimator))
-    for part in list(parts_of(copy)):
+    for part in list(iter_estimators(copy)):
         if part.params.get("n_jobs") is not None:
             part.estimator.set_params(n_jobs=None)
     return copy
@@ -82,7 +82,7 @@ def without_jobs(estimator: Any) -> Any:
 def _sample_rows(rows: People) -> People:
     """Return the rows of some people, for a warm-up."""
     people = np.random.default_rng(0).permutation(np.unique(rows.ids))
-    return rows.of(people[:_FEW_ROWS])
+    return rows.rows_of(people[:_FEW_ROWS])
 
 
 def _warm_up_trainer(trainer: BaselineTrainer, rows: People) -> None:
@@ -441,7 +441,7 @@ def best_ordinary(
         model, choice = candidates[0], "as given"
     else:
         sample = np.random.default_rng(seed).permutation(len(problem.train))[:_MOST_CHOICE_ROWS]
-        rows = problem.train.at(np.sort(sample))
+        rows = problem.train.take(np.sort(sample))
         folds = CrossValidation(replace(problem, train=rows), cv=3, seed=None)
         model, _, scores = choose_best(candidates, folds.score, are_given=ordinary is not None)
         n_rows = f"{len(rows):,} rows"

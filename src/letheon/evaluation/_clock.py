@@ -94,8 +94,8 @@ class _ModelUse(NamedTuple):
 
 
 def finish_requests(model: Any) -> None:
-    """Let a model complete deferred work of its requests; see `ForgetMixin._finish`."""
-    finish = getattr(model, "_finish", None)
+    """Let a model complete deferred work of its requests; see `ForgetMixin._finish_pending`."""
+    finish = getattr(model, "_finish_pending", None)
     if finish is not None:
         finish()
 

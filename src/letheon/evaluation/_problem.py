@@ -257,7 +257,7 @@ def _require_target(name: str, y: NDArray[Any], unlearner: Any) -> None:
 
 def _test_rows(X: Any, y: Any, ids: Any = None) -> People:
     """Return test rows; without ids they belong to none of the training ids."""
-    return replace(_check_rows("test", X, y, ids), owned=ids is not None)
+    return replace(_check_rows("test", X, y, ids), has_owners=ids is not None)
 
 
 def _split_people(rows: People, share: float, seed: int) -> tuple[People, People]:
@@ -269,7 +269,7 @@ def _split_people(rows: People, share: float, seed: int) -> tuple[People, People
         raise ValueError("splitting into training and test rows needs at least two people")
     order = np.random.default_rng(seed).permutation(people)
     held_out = order[: max(1, round(share * len(people)))]
-    return rows.without(held_out), rows.of(held_out)
+    return rows.without(held_out), rows.rows_of(held_out)
 
 
 _ADAPTIVE = ("worst", "adaptive")

@@ -16,7 +16,7 @@ from letheon.evaluation._clock import RequestClock
 from letheon.evaluation._problem import LearningProblem, Metric, RequestPlan, accuracy
 from letheon.exceptions import LetheonError
 from letheon.guarantee import Guarantee
-from letheon.inner import fresh_copy
+from letheon.inner_estimator import fresh_copy
 from letheon.measures import (
     Measure,
     TextRepr,
@@ -364,7 +364,9 @@ def _compare_final_models(setup: TrialSetup, seed: int, run: _TrialRun) -> Trial
         raise ValueError(
             "no test rows remain: all their people are forgotten; pass other test rows"
         )
-    data = ComparisonData(problem, test, problem.train.of(run.forgotten_ids), setup.with_intervals)
+    data = ComparisonData(
+        problem, test, problem.train.rows_of(run.forgotten_ids), setup.with_intervals
+    )
     fresh = setup.fit_unlearner(run.remaining, getattr(model, "seed_", seed))
     # Work that is still deferred is added to the last request.
     rows = [(part.X, part.y) for part in (data.test, data.forgotten)]

@@ -351,7 +351,7 @@ def _with_tested_best(comparison: Comparison, problem: LearningProblem, seed: in
 
 def _as_tuple(rows: People) -> tuple[Any, ...]:
     """Return rows as an argument of `evaluate`; made-up ids of test rows are omitted."""
-    return (rows.X, rows.y, rows.ids) if rows.owned else (rows.X, rows.y)
+    return (rows.X, rows.y, rows.ids) if rows.has_owners else (rows.X, rows.y)
 
 
 def _get_or_default(name: str, value: Any, kind: type[_Argument]) -> _Argument:
@@ -412,7 +412,7 @@ def _sample_people(problem: LearningProblem, subsample: float, seed: int) -> Lea
             f"subsample={subsample!r} selects {n} people; expected between 2 and {len(people):,}"
         )
     chosen = np.random.default_rng(seed).permutation(people)[:n]
-    return replace(problem, train=problem.train.of(chosen))
+    return replace(problem, train=problem.train.rows_of(chosen))
 
 
 _RESAMPLES = 200

@@ -351,7 +351,7 @@ def find_visitor(request: Request) -> Principal | None:
     """Return whose session a browser shows; None when it, or its token, is no longer valid."""
     desk, cookie = context(request), request.cookies.get(COOKIE)
     session = None if cookie is None else desk.sessions.find(cookie)
-    token = None if session is None else desk.tokens.of_id(session.token_id)
+    token = None if session is None else desk.tokens.find_valid(session.token_id)
     return None if token is None else Principal(**vars(token), desk=desk, session=session)
 
 
@@ -362,7 +362,7 @@ def address_of(request: Request) -> str:
 
 def require_csrf(request: Request, session: Session, sent: str | None) -> None:
     """Refuse a change that no page of this session has asked for."""
-    if not is_same_origin(request) or not session.accepts(sent):
+    if not is_same_origin(request) or not session.accepts_csrf(sent):
         words = "Load the page again and send its form; programs use a bearer token."
         raise Problem(403, "csrf", "the form is not from this session", words)
 
@@ -390,7 +390,7 @@ def _identify(
     desk: Context, request: Request, credentials: HTTPAuthorizationCredentials | None
 ) -> Principal:
     if "authorization" in request.headers:
-        token = desk.tokens.find("" if credentials is None else credentials.credentials)
+        token = desk.tokens.find_by_text("" if credentials is None else credentials.credentials)
         if token is None:
             # Only wrong ones are counted and slowed down: others behind one address must get in.
             desk.limiter.count("failed", address_of(request))

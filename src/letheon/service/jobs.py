@@ -19,10 +19,17 @@ from typing import Any, Literal, cast
 from letheon import exceptions
 from letheon.audit import AuditReport, Bundle, LevelResult, audit, check_requests, key_text
 from letheon.ledger import Ledger, Step
-from letheon.ledger.db.jobs import LEASE_SECONDS, LONG, SHORT, JobRecord, Jobs, Kind
+from letheon.ledger.db.jobs import (
+    CHANGING_KINDS,
+    LEASE_SECONDS,
+    READING_KINDS,
+    JobRecord,
+    Jobs,
+    Kind,
+)
 from letheon.ledger.leases import owner_name
 from letheon.ledger.models import versions
-from letheon.ledger.worker.compute import code_of
+from letheon.ledger.worker.compute import failure_code
 from letheon.sandbox import (
     EndedError,
     Limits,
@@ -36,7 +43,7 @@ from letheon.service.temp_folders import temp_folder
 from letheon.service.what_if import RETRAIN, WhatIfOrder, measure, row_not_run
 from letheon.verifier import overall
 
-__all__ = ["LONG", "SHORT", "SHOWN", "Drill", "JobRunner", "audit_verdict"]
+__all__ = ["CHANGING_KINDS", "READING_KINDS", "SHOWN", "Drill", "JobRunner", "audit_verdict"]
 
 _PATIENCE_SECONDS = 120.0
 _METHOD_SECONDS = 60.0
@@ -102,7 +109,7 @@ class JobRunner:
         self._method_seconds = method_seconds
         self.jobs = Jobs(ledger)
 
-    def do_all(self, kinds: Iterable[Kind] = (*SHORT, *LONG)) -> int:
+    def do_all(self, kinds: Iterable[Kind] = (*CHANGING_KINDS, *READING_KINDS)) -> int:
         """Do jobs until none is left or `stop` is set; return how many."""
         wanted, n_done = tuple(kinds), 0
         while not self._stop.is_set() and self.do_next(wanted) is not None:
@@ -138,7 +145,9 @@ class JobRunner:
         except exceptions.UnknownModelError:
             self.jobs.fail(job, "unknown-model", "there is no such model")
         except Exception as error:  # noqa: BLE001  (a job must come to an end; texts may name people)
-            self.jobs.fail(job, code_of(error), "the worker met an error; its kind is the code")
+            self.jobs.fail(
+                job, failure_code(error), "the worker met an error; its kind is the code"
+            )
 
     @contextlib.contextmanager
     def _renewing(self, job: JobRecord) -> Iterator[None]:
@@ -179,7 +188,7 @@ class JobRunner:
             except exceptions.LedgerError as error:
                 raise _JobError("nothing-to-retrain", str(error)) from error
 
-        self.jobs.progress(job, "trains the model afresh")
+        self.jobs.add_progress(job, "trains the model afresh")
         return self._do_steps(job, begin)
 
     def _do_steps(self, job: JobRecord, begin: Callable[[], Iterator[Step]]) -> dict[str, Any]:
@@ -201,7 +210,7 @@ class JobRunner:
                     if _is_attempt(step, job) or step.sequence in sequences:
                         own.append(step)
                         number = "" if step.sequence is None else f", certificate {step.sequence}"
-                        self.jobs.progress(job, f"{step.what}{number}: {step.detail}")
+                        self.jobs.add_progress(job, f"{step.what}{number}: {step.detail}")
                     if self._stop.is_set():
                         # What is begun is on the disk; the next worker goes on with it.
                         raise StoppedError
@@ -233,7 +242,7 @@ class JobRunner:
             if "begin" in message:
                 trying.clear()
                 trying.update(message)
-                self.jobs.progress(job, f"tries {message['begin']}")
+                self.jobs.add_progress(job, f"tries {message['begin']}")
             if "row" in message:
                 rows.append(message["row"])
 
@@ -257,7 +266,7 @@ class JobRunner:
             model = versions.find_model(conn, str(job.model), str(job.tenant))
 
         def read(head: versions.VersionRow) -> tuple[bytes, bytes]:
-            return versions.content_of(core, model, head, "model"), versions.content_of(
+            return versions.read_blob(core, model, head, "model"), versions.read_blob(
                 core, model, head, "rows"
             )
 
@@ -268,11 +277,11 @@ class JobRunner:
     def _audit(self, job: JobRecord) -> dict[str, Any]:
         start, drill, changed = time.monotonic(), job.asked["drill"], None
         with temp_folder(self._ledger, "audit") as folder:
-            self.jobs.progress(job, "exports the bundle of an auditor")
+            self.jobs.add_progress(job, "exports the bundle of an auditor")
             bundle = self._export(job, folder / "bundle")
             if bundle is not None and drill != "none":
                 changed = tamper(bundle, drill)
-                self.jobs.progress(job, f"drill: changed {changed}, in the copy only")
+                self.jobs.add_progress(job, f"drill: changed {changed}, in the copy only")
             report = self._report_damage(job) if bundle is None else self._audit_bundle(job, bundle)
         levels = [_to_plain(result) for result in report]
         seen = [one for one in report.subjects if is_visible(job.tenant, str(one["model"]))]
@@ -348,7 +357,7 @@ class JobRunner:
         level = _to_plain(result)
         about = f" of {result.model}" if result.model else ""
         words = f"{result.level} ({result.name}){about}: {result.verdict}"
-        self.jobs.progress(job, words, {name: level[name] for name in SHOWN})
+        self.jobs.add_progress(job, words, {name: level[name] for name in SHOWN})
 
 
 def _is_attempt(step: Step, job: JobRecord) -> bool:

@@ -23,9 +23,9 @@ from letheon import state
 from letheon.data import Rows
 from letheon.guarantee import Task
 from letheon.ledger.certificates.claims import published_account
-from letheon.ledger.certificates.explanations import guarantee_words
+from letheon.ledger.certificates.explanations import explain_guarantee
 from letheon.ledger.models.examine import fresh_fit
-from letheon.ledger.worker.compute import ComputationFailed, Job, compute
+from letheon.ledger.worker.compute import Computation, ComputationFailed, compute
 
 RETRAIN = "retrain"
 SAMPLE_ROWS = 4000
@@ -64,8 +64,8 @@ class _Scene:
     leaving: NDArray[Any]
     scale: float
 
-    def job(self, model: bytes, kind: Any, trusted: tuple[str, ...]) -> Job:
-        return Job(
+    def job(self, model: bytes, kind: Any, trusted: tuple[str, ...]) -> Computation:
+        return Computation(
             kind=kind,
             model=model,
             rows=state.encode(self.rows),
@@ -216,7 +216,7 @@ def row_not_run(method: str, name: str, note: str, *, is_current: bool = False) 
 
 def _claimed(guarantee: Mapping[str, Any]) -> dict[str, Any]:
     shown = {**guarantee, "accounting": published_account(guarantee["accounting"])}
-    return {name: shown.get(name) for name in _CLAIMS} | {"guarantee": guarantee_words(shown)}
+    return {name: shown.get(name) for name in _CLAIMS} | {"guarantee": explain_guarantee(shown)}
 
 
 def round_figure(value: float | None) -> float | None:

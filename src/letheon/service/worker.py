@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from letheon.ledger import Ledger, Step
-from letheon.ledger.worker.compute import code_of
+from letheon.ledger.worker.compute import failure_code
 from letheon.sandbox import StoppedError
-from letheon.service.jobs import LONG, SHORT, JobRunner
+from letheon.service.jobs import CHANGING_KINDS, READING_KINDS, JobRunner
 from letheon.service.middleware import configure, log_line
 from letheon.service.settings import ServiceSettings
 from letheon.service.temp_folders import sweep_temp_folders
@@ -88,11 +88,11 @@ class DeskWorker:
     def _look_long(self) -> None:
         """Do the jobs that only look, one after the other, beside everything else."""
         while not self.stop.is_set():
-            self._safely(lambda: self._runner.do_all(LONG))
+            self._safely(lambda: self._runner.do_all(READING_KINDS))
             self.stop.wait(self._poll)
 
     def _round(self) -> None:
-        done, now = self._runner.do_all(SHORT), time.monotonic()
+        done, now = self._runner.do_all(CHANGING_KINDS), time.monotonic()
         # Whether anything was recorded since the last look: a request, a verification, a step.
         newest = self._runner.jobs.read_newest_event()
         is_new, self._seen = newest != self._seen, newest
@@ -125,7 +125,7 @@ class DeskWorker:
         try:
             work()
         except Exception as error:  # noqa: BLE001  (texts may name people; a kind does not)
-            log_line("worker-error", error=code_of(error))
+            log_line("worker-error", error=failure_code(error))
             self.stop.wait(_AFTER_AN_ERROR)
 
 

@@ -17,7 +17,7 @@ from scipy.special import logsumexp
 from sklearn.base import is_regressor
 
 from letheon.data import People, Rows, as_ids, hold_table, hold_target, row_ids, table_length
-from letheon.inner import fresh_copy
+from letheon.inner_estimator import fresh_copy
 from letheon.measures._intervals import Bools, Floats, Ints
 from letheon.measures.attacks._result import AttackResult
 from letheon.parallel import run_tasks
@@ -89,7 +89,7 @@ def observe_model(model: Any, rows: Rows) -> Observation:
     Classifiers: `margins` of ``predict_proba``, or of ``decision_function`` with a logistic link.
     Regressors: minus the squared error; no prediction counts as correct.
     """
-    X, y = rows.part(0, len(rows))
+    X, y = rows.slice(0, len(rows))
     if y is None:
         raise ValueError("an attack needs labels: y is None")
     if is_regressor(model):
@@ -252,7 +252,7 @@ def _train_shadow(
     """Train one model and remove people, if any; return the signals after and before."""
     rows, owners, probe = shared
     train = rows.take(np.flatnonzero(people[owners]))
-    model = fit_copy(prototype, seed, *train.part(0, len(train)), train.ids.to_array())
+    model = fit_copy(prototype, seed, *train.slice(0, len(train)), train.ids.to_array())
     before = None
     if removed is not None:
         before = observe_model(model, probe)
@@ -322,7 +322,7 @@ class Study:
         seen, others = self.rows.take(where), self.unseen.take(unseen)
         rows = Rows(seen.X, seen.y, row_ids(None, len(seen)))
         if len(others):
-            rows = rows.joined(Rows(others.X, others.y, row_ids(None, len(others))))
+            rows = rows.concat(Rows(others.X, others.y, row_ids(None, len(others))))
         return Probe(rows, self.owners[where])
 
     def train_models(

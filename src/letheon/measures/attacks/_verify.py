@@ -146,7 +146,7 @@ class BackdoorTest(Attack):
                 f"a backdoor needs a classifier; {type(case.unlearner).__name__} is a regressor"
             )
         data, is_target = read_inputs(case)
-        retained = data.at(np.flatnonzero(~is_target))
+        retained = data.take(np.flatnonzero(~is_target))
         X, y = (retained.X, retained.y) if case.population is None else case.population
         queries = as_array(X), np.asarray(y)
         trigger = self.trigger

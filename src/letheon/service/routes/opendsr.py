@@ -37,7 +37,7 @@ from letheon.exceptions import (
 from letheon.ledger import Ledger
 from letheon.ledger import Request as LedgerRequest
 from letheon.ledger.db.webhooks import Webhooks
-from letheon.ledger.schemas import moment
+from letheon.ledger.schemas import to_datetime
 from letheon.service.auth import Principal, allows, context
 from letheon.service.errors import Problem, problem_of
 from letheon.service.request_views import RequestOut, refusals, show_requests
@@ -419,7 +419,7 @@ def cancel_opendsr_request(who: Filer, subject_request_id: Id, key: Key) -> Resp
     answer = Cancelled(
         controller_id=tenant,
         subject_request_id=subject_request_id,
-        received_time=moment(who.ledger.clock()),
+        received_time=to_datetime(who.ledger.clock()),
     )
     return key.answer(answer, 202)
 
@@ -438,7 +438,7 @@ def _plan_requests(
     is_hashed = all(name != "raw" for name, _ in sent)
     terms = (tenant, law, filing.DEFAULT_GROUNDS[law], who.may("requests:vouch"))
     keys = _keys_of(who, body.subject_request_id)
-    stored = requests.by_key(keys.values(), tenant=tenant)
+    stored = requests.find_by_key(keys.values(), tenant=tenant)
     inputs, erased = [], []
     for model, key in keys.items():
         named = _find_ids(who.ledger, sent, model, tenant)
@@ -446,7 +446,7 @@ def _plan_requests(
             ids = named or [":".join(identity) for identity in sent]
             one = filing.RequestInput(ids, model, *terms, key)
             inputs.append(one._replace(part_of=filing.digest(sent), ids_derived=True))
-        elif known := requests.known_ids(named, model=model, tenant=tenant) if named else []:
+        elif known := requests.find_known_ids(named, model=model, tenant=tenant) if named else []:
             inputs.append(filing.RequestInput(known, model, *terms, key))
         elif key in stored:
             # After an erasure the model knows nobody by these hashes any more.
@@ -487,7 +487,7 @@ def _keys_of(who: Principal, subject_request_id: str) -> dict[str, str]:
 
 def _find_requests(who: Principal, subject_request_id: str) -> list[LedgerRequest]:
     keys = _keys_of(who, subject_request_id).values()
-    stored = who.ledger.requests.by_key(keys, tenant=who.tenant_for(None))
+    stored = who.ledger.requests.find_by_key(keys, tenant=who.tenant_for(None))
     found = [stored[key] for key in keys if key in stored]
     requests = [one for one in found if who.sees_all_requests or one.filed_by == who.id]
     if not requests:
@@ -534,7 +534,7 @@ def _completion(who: Principal, shown: Sequence[RequestOut]) -> datetime:
 
 def _require_callbacks(who: Principal, tenant: str, urls: Sequence[str]) -> None:
     """Refuse addresses that no webhook of this desk goes to: a caller must not choose them."""
-    if urls and not set(urls) <= Webhooks(who.ledger).addresses(tenant):
+    if urls and not set(urls) <= Webhooks(who.ledger).list_addresses(tenant):
         title = "this desk calls only addresses that its operator allows"
         words = "Have a webhook made for the address, or leave status_callback_urls out and ask for"
         raise Problem(400, "callback", title, f"{words} the status.")
