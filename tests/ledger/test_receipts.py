@@ -21,7 +21,7 @@ from letheon.exceptions import CorruptFileError, IdempotencyError, RequestStateE
 from letheon.ledger import Ledger, Policy
 from letheon.ledger import core as faults
 from letheon.ledger.certificates import certify as receipts
-from letheon.ledger.certificates.receipt_codes import ReceiptCode, open_sealed
+from letheon.ledger.certificates.receipt_codes import ReceiptCode, open_receipt
 from letheon.ledger.models.commitment import SlotTree, row_bytes
 from letheon.ledger.models.examine import held_rows
 from letheon.ledger.models.versions import read_vault
@@ -60,10 +60,10 @@ def ask(ledger: Ledger, number: int, **more: Any) -> tuple[Any, str]:
 
 
 def open_code(ledger: Ledger, code: str) -> Any:
-    found = ReceiptCode.parse(code)
-    sealed = ledger.certificates.receipts.sealed(found.request, found.public)
+    parsed = ReceiptCode.parse(code)
+    sealed = ledger.certificates.receipts.sealed(parsed.request, parsed.public)
     assert sealed is not None
-    return open_sealed(found, sealed)
+    return open_receipt(parsed, sealed)
 
 
 def certificate(ledger: Ledger, number: int) -> SignedStatement:
@@ -118,9 +118,13 @@ def test_receipts_of_a_retrain_start_at_the_training_before(ledger: Ledger) -> N
     for number, code in codes.items():
         receipt = open_code(ledger, code).receipt
         assert check_receipt_commitment(receipt, certificate(ledger, number)) == 2
-        found = ledger.certificates.receipts.coverage(receipt)
-        assert found is not None
-        assert (found.certificate, found.guarantee, found.in_log) == (number, "exact", True)
+        coverage = ledger.certificates.receipts.coverage(receipt)
+        assert coverage is not None
+        assert (coverage.certificate, coverage.guarantee, coverage.in_log) == (
+            number,
+            "exact",
+            True,
+        )
         with pytest.raises(VerificationError, match="another certificate"):
             check_receipt_commitment(receipt, certificate(ledger, number % 3 + 1))
 
@@ -205,7 +209,7 @@ def test_a_receipt_for_a_key_that_was_replaced_meanwhile_is_not_kept(
     key = ReceiptCode.parse(code).public
     for used, kept in (("0" * 64, None), (key, b"sealed")):
         with sqlite_ledger._core.database.transaction() as conn:
-            receipts.keep_receipts(conn, [receipts.SealedReceipt(request.id, used, b"sealed")])
+            receipts.store_receipts(conn, [receipts.EncryptedReceipt(request.id, used, b"sealed")])
         assert sqlite_ledger.certificates.receipts.sealed(request.id, key) == kept
 
 
@@ -224,7 +228,7 @@ def test_a_receipt_is_for_one_person(sqlite_ledger: Ledger) -> None:
     with pytest.raises(ValueError, match="one person, and this request names 2"):
         sqlite_ledger.requests.submit_with_code([person(1), person(2)], model="risk")
     request = sqlite_ledger.requests.submit([person(1), person(2)], model="risk")
-    with pytest.raises(RequestStateError, match="names 2 people"):
+    with pytest.raises(RequestStateError, match="has 2 people"):
         sqlite_ledger.certificates.receipts.new_code(request.id)
 
 
@@ -382,12 +386,12 @@ def _kept_leaf(proof: bytes) -> Any:
     return [{slot: (old, old) for slot, (old, _) in level.items()} for level in levels]
 
 
-ORIGINAL_VAULT, ORIGINAL_LEVELS = read_vault, receipts._levels
+ORIGINAL_VAULT, ORIGINAL_LEVELS = read_vault, receipts._list_proof_levels
 PLANTED: dict[str, tuple[str, Any]] = {
     "row that stayed": ("IdIndex.find_one", _another_row),
     "wrong slot": ("read_vault", _shifted),
     "wrong salt": ("read_vault", _other_salts),
-    "leaf not tombstoned": ("_levels", _kept_leaf),
+    "leaf not tombstoned": ("_list_proof_levels", _kept_leaf),
 }
 
 
@@ -409,7 +413,7 @@ def test_planted_bugs_make_the_signer_refuse(
     steps = sqlite_ledger.run_once(force=True)
     failed = [step.detail for step in steps if step.what == "failed"]
     assert len(failed) > 0
-    assert "a row of somebody who asked to be erased" in failed[0]
+    assert "a row of a person to be erased" in failed[0]
     assert counted(sqlite_ledger) == (0, 0)
 
 
@@ -450,8 +454,8 @@ def test_a_change_of_up_to_three_neighbours_is_noticed(code: ReceiptCode, data: 
         ("", "begins with"),
         ("lethe-", "80 characters"),
         ("lethe-" + "0" * 79, "80 characters"),
-        ("lethe-" + "U" * 80, "no such character"),
-        ("lethe-" + "٠" * 80, "no such character"),
+        ("lethe-" + "U" * 80, "invalid character"),
+        ("lethe-" + "٠" * 80, "invalid character"),
         ("lethe-" + "0" * 80, "typing error"),
     ],
 )
@@ -471,10 +475,10 @@ def made(
     with make(tmp_path_factory.mktemp("made"), model=fitted()) as ledger:
         _, code = ask(ledger, 1)
         ledger.run_once(force=True)
-        found = ReceiptCode.parse(code)
-        sealed = ledger.certificates.receipts.sealed(found.request, found.public)
+        parsed = ReceiptCode.parse(code)
+        sealed = ledger.certificates.receipts.sealed(parsed.request, parsed.public)
         assert sealed is not None
-        return open_sealed(found, sealed).receipt, found, sealed, certificate(ledger, 1)
+        return open_receipt(parsed, sealed).receipt, parsed, sealed, certificate(ledger, 1)
 
 
 def mutants(data: bytes, step: int = 1) -> Iterator[bytes]:
@@ -504,9 +508,9 @@ def naive(certificate: SignedStatement) -> Callable[[bytes], None]:
     """What one writes first: parse, look for the certificate, follow the path before."""
 
     def check(data: bytes) -> None:
-        found = json.loads(data)
-        assert_that(found["certificate"] == certificate.id)
-        for row in found["rows"]:
+        content = json.loads(data)
+        assert_that(content["certificate"] == certificate.id)
+        for row in content["rows"]:
             node = hashlib.sha256(b"\0" + bytes.fromhex(row["commitment"])).digest()
             for level, text in enumerate(row["before"]):
                 both = [node, bytes.fromhex(text)]
@@ -534,14 +538,14 @@ def test_a_naive_verifier_accepts_mutants(made: Any) -> None:
 
 def test_no_mutant_of_a_sealed_receipt_opens(made: Any) -> None:
     _, code, sealed, _ = made
-    assert accepted(sealed, lambda data: open_sealed(code, data), step=5) == 0
+    assert accepted(sealed, lambda data: open_receipt(code, data), step=5) == 0
 
 
 def test_a_sealed_receipt_is_bound_to_request_and_key(made: Any) -> None:
     _, code, sealed, _ = made
     for other in (ReceiptCode("0" * 32, code.private), ReceiptCode(code.request, os.urandom(32))):
         with pytest.raises(VerificationError, match="does not open"):
-            open_sealed(other, sealed)
+            open_receipt(other, sealed)
 
 
 @pytest.mark.parametrize(
@@ -561,10 +565,10 @@ def test_receipts_of_other_forms_are_refused(
     change: Callable[[Any], Any], reason: str, made: Any
 ) -> None:
     receipt, _, _, signed = made
-    found = json.loads(receipt)
-    change(found)
+    content = json.loads(receipt)
+    change(content)
     with pytest.raises(VerificationError, match=reason):
-        check_receipt_commitment(verifier.canonical(found), signed)
+        check_receipt_commitment(verifier.canonical(content), signed)
 
 
 def test_a_receipt_is_not_checked_against_a_purge(made: Any, tmp_path: Path) -> None:
@@ -583,9 +587,9 @@ def test_paths_are_those_of_the_whole_trees(data: Any) -> None:
     leaves = [hashlib.sha256(bytes([slot])).digest() for slot in sorted(taken)]
     before = SlotTree.build(slots, sorted(taken), leaves)
     proof, after = before.transition(sorted(gone))
-    levels = receipts._levels(proof)
+    levels = receipts._list_proof_levels(proof)
     for slot in gone:
-        paths = receipts._paths(levels, slot)
+        paths = receipts._extract_paths(levels, slot)
         assert paths["before"] == [node.hex() for node in before.inclusion(slot)]
         assert paths["after"] == [node.hex() for node in after.inclusion(slot)]
 

@@ -12,7 +12,7 @@ from letheon.data import Rows
 from letheon.exceptions import BlockedIdsError, LedgerError
 from letheon.ledger.certificates.certify import take_beacon
 from letheon.ledger.certificates.claims import weaker_releases
-from letheon.ledger.certificates.facts import CALLER_SEED, Judged
+from letheon.ledger.certificates.facts import CALLER_SEED, JudgementBasis
 from letheon.ledger.core import Core, fault_point
 from letheon.ledger.db.events import record_event
 from letheon.ledger.keys.keyring import commit_to_key
@@ -73,7 +73,7 @@ def define_model(
 
 
 def register_fitted(
-    core: Core, examined: Examined, rows: Rows, model: ModelRow, judged: Judged | None
+    core: Core, examined: Examined, rows: Rows, model: ModelRow, judged: JudgementBasis | None
 ) -> int:
     """Register a model whose seed the caller chose; certificates say so."""
     # A seed may be as short as "0": what commits to it must not be a way to guess it.
@@ -113,7 +113,7 @@ def register_trained(
         return _register(core, examined, rows, model, judged, training)
 
 
-def judged_by(model: Any, test: tuple[Any, ...] | None, monitor: Any) -> Judged | None:
+def judged_by(model: Any, test: tuple[Any, ...] | None, monitor: Any) -> JudgementBasis | None:
     """Return what versions of a model are judged by, with the figure of this one."""
     if monitor is not None:
         from letheon.ledger.models.monitoring import pack
@@ -122,7 +122,7 @@ def judged_by(model: Any, test: tuple[Any, ...] | None, monitor: Any) -> Judged 
             raise ValueError("a monitor has test rows of its own; give test or monitor, not both")
         if monitor.model is not model:
             raise ValueError("this monitor watches another model; register monitor.model")
-        return Judged(pack(monitor), None, 0.0)
+        return JudgementBasis(pack(monitor), None, 0.0)
     if test is None:
         return None
     if not isinstance(test, tuple) or len(test) not in (2, 3):
@@ -136,7 +136,7 @@ def _register(
     examined: Examined,
     rows: Rows,
     model: ModelRow,
-    judged: Judged | None,
+    judged: JudgementBasis | None,
     training: dict[str, str],
 ) -> int:
     """Register a model that was looked over, with its rows; return its key in the database.
