@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 
 from letheon.datasets import Requests
 from letheon.measures import sape
-from letheon.monitor import Calibration, Monitor, Tolerances
+from letheon.monitor import Calibration, Monitor, MonitorTolerances
 from letheon.monitor._calibrate import RehearsalStart, fit_limits, rehearse_all
 
 Floats = NDArray[np.float64]
@@ -106,7 +106,7 @@ class DriftingClassifier(ClassifierMixin, BaseEstimator):
 
 
 KINDS = ("uniform", "class", "adaptive", "worst")
-TOLERANCES = Tolerances(effectiveness=0.005, certifiability=3.0)
+TOLERANCES = MonitorTolerances(effectiveness=0.005, certifiability=3.0)
 CANDIDATES = 10
 # People; one request in a large table does little, and only 40 of them are rehearsed.
 SIZES = (400, 4000)

@@ -29,7 +29,7 @@ from letheon.measures import (
     strength,
 )
 
-__all__ = ["CASES", "Case", "Reached", "run_case"]
+__all__ = ["CASES", "CoverageCase", "Reached", "run_case"]
 
 RESULT = Path(__file__).parent / "results" / "coverage.md"
 # Misses of the nominal 95 % that are still called nominal.

@@ -130,7 +130,9 @@ def test_the_desk_gets_the_public_key_only(
         sent.append((request.full_url, body))
         with Ledger.open(story.home) as ledger:
             if "public_key" in body:
-                sealed = ledger.certificates.receipts.sealed(body["request"], body["public_key"])
+                sealed = ledger.certificates.receipts.get_encrypted(
+                    body["request"], body["public_key"]
+                )
                 found: Any = {"sealed": sealed and base64.b64encode(sealed).decode()}
             else:
                 covered = (

@@ -61,7 +61,7 @@ def ask(ledger: Ledger, number: int, **more: Any) -> tuple[Any, str]:
 
 def open_code(ledger: Ledger, code: str) -> Any:
     parsed = ReceiptCode.parse(code)
-    sealed = ledger.certificates.receipts.sealed(parsed.request, parsed.public)
+    sealed = ledger.certificates.receipts.get_encrypted(parsed.request, parsed.public)
     assert sealed is not None
     return open_receipt(parsed, sealed)
 
@@ -183,12 +183,12 @@ def test_before_the_certificate_nothing_is_there(sqlite_ledger: Ledger) -> None:
     request, code = ask(sqlite_ledger, 1)
     own = ReceiptCode.parse(code)
     assert own.request == request.id
-    assert sqlite_ledger.certificates.receipts.sealed(own.request, own.public) is None
+    assert sqlite_ledger.certificates.receipts.get_encrypted(own.request, own.public) is None
     assert sqlite_ledger.certificates.receipts.open(code) is None
     sqlite_ledger.run_once(force=True)
     other = ReceiptCode("0" * 32, own.private)
     assert sqlite_ledger.certificates.receipts.open(str(other)) is None
-    assert sqlite_ledger.certificates.receipts.sealed(own.request, "0" * 64) is None
+    assert sqlite_ledger.certificates.receipts.get_encrypted(own.request, "0" * 64) is None
     assert sqlite_ledger.certificates.receipts.open(code) == open_code(sqlite_ledger, code).receipt
 
 
@@ -210,7 +210,7 @@ def test_a_receipt_for_a_key_that_was_replaced_meanwhile_is_not_kept(
     for used, kept in (("0" * 64, None), (key, b"sealed")):
         with sqlite_ledger._core.database.transaction() as conn:
             receipts.store_receipts(conn, [receipts.EncryptedReceipt(request.id, used, b"sealed")])
-        assert sqlite_ledger.certificates.receipts.sealed(request.id, key) == kept
+        assert sqlite_ledger.certificates.receipts.get_encrypted(request.id, key) == kept
 
 
 def test_a_repeat_with_another_receipt_key_is_refused(sqlite_ledger: Ledger) -> None:
@@ -476,7 +476,7 @@ def made(
         _, code = ask(ledger, 1)
         ledger.run_once(force=True)
         parsed = ReceiptCode.parse(code)
-        sealed = ledger.certificates.receipts.sealed(parsed.request, parsed.public)
+        sealed = ledger.certificates.receipts.get_encrypted(parsed.request, parsed.public)
         assert sealed is not None
         return open_receipt(parsed, sealed).receipt, parsed, sealed, certificate(ledger, 1)
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from letheon.exceptions import GuaranteeWarning, UnknownIdError
-from letheon.monitor import Monitor, Tolerances, make_record
+from letheon.monitor import Monitor, MonitorTolerances, make_record
 from letheon.monitor._panel import train_fresh
 from tests.monitor.drifters import QUICK, exact, keeper, make_people, share_right
 
 PEOPLE = make_people(n_people=30, n_test=20)
-LOOSE = Tolerances(effectiveness=10.0, certifiability=1000.0)
+LOOSE = MonitorTolerances(effectiveness=10.0, certifiability=1000.0)
 
 
 def watched(**settings: Any) -> Monitor:

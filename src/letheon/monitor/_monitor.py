@@ -18,7 +18,7 @@ from letheon.monitor import _calibrate, _panel, _reading, _store
 from letheon.monitor._calibrate import Calibration, RehearsalStart, measure_truth
 from letheon.monitor._limits import Limit, RetrainInterval, Tally, compute_scores
 from letheon.monitor._panel import Judge, Panel, choose_judge, find_positions, read_guarantee
-from letheon.monitor._reading import DecisionInputs, History, Reading, Tolerances
+from letheon.monitor._reading import DecisionInputs, History, MonitorTolerances, Reading
 from letheon.monitor._store import Folder, make_record, new_folder, restore
 from letheon.receipt import Receipt
 from letheon.seeds import seed_from
@@ -61,7 +61,7 @@ class Monitor:
     metric : callable, optional
         ``metric(y_true, y_pred)``. Default: the mean probability of the true label, the
         accuracy without `predict_proba`, R² for a regression.
-    tolerances : Tolerances, optional
+    tolerances : MonitorTolerances, optional
         The limits to enforce.
     on_breach : {"retrain", "advise"}, default="retrain"
         Retrain when a tolerance may be exceeded, or only report it.
@@ -140,7 +140,7 @@ class Monitor:
         *,
         test_ids: Any = None,
         metric: Callable[[Any, Any], Any] | None = None,
-        tolerances: Tolerances | None = None,
+        tolerances: MonitorTolerances | None = None,
         on_breach: Literal["retrain", "advise"] = "retrain",
         retrain_with: tuple[Any, ...] | None = None,
         calibration: Calibration | None = _USUAL,
@@ -154,10 +154,12 @@ class Monitor:
         if metric is not None:
             require_function(metric)
         self.model = model
-        self.tolerances = Tolerances() if tolerances is None else tolerances
-        if not isinstance(self.tolerances, Tolerances):
+        self.tolerances = MonitorTolerances() if tolerances is None else tolerances
+        if not isinstance(self.tolerances, MonitorTolerances):
             kind = f"{type(tolerances).__module__}.{type(tolerances).__qualname__}"
-            raise TypeError(f"tolerances must be letheon.monitor.Tolerances(...), not a {kind}")
+            raise TypeError(
+                f"tolerances must be letheon.monitor.MonitorTolerances(...), not a {kind}"
+            )
         self.on_breach = on_breach
         self.calibration = calibration
         self.hold_forgotten_until_retrain = bool(hold_forgotten_until_retrain)

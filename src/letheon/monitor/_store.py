@@ -28,7 +28,7 @@ from letheon.measures import from_plain
 from letheon.monitor._calibrate import Calibration
 from letheon.monitor._limits import Limit, RetrainInterval
 from letheon.monitor._panel import Panel, choose_judge
-from letheon.monitor._reading import History, Reading, Tolerances
+from letheon.monitor._reading import History, MonitorTolerances, Reading
 from letheon.state import CheckpointName, DirectoryStore, write_atomically
 
 FORMAT = 1
@@ -218,7 +218,7 @@ def restore(
     assert test is not None
     vars(monitor).update(
         model=model,
-        tolerances=Tolerances(**record["tolerances"]),
+        tolerances=MonitorTolerances(**record["tolerances"]),
         on_breach=record["on_breach"],
         calibration=read_calibration(record["calibration"]),
         hold_forgotten_until_retrain=record["hold_forgotten_until_retrain"],

@@ -250,7 +250,7 @@ class Receipts:
             find_request(conn, request_id, tenant=tenant)
         return receipt_key_of(self._core, request_id)
 
-    def sealed(self, request_id: str, public_key: str) -> bytes | None:
+    def get_encrypted(self, request_id: str, public_key: str) -> bytes | None:
         """Return the encrypted receipt of a request with this key; None if there is none.
 
         An unknown request, another key and a request without a certificate cannot be distinguished:
@@ -274,7 +274,7 @@ class Receipts:
             The text is not a code, or has a typing error.
         """
         parsed = ReceiptCode.parse(code)
-        sealed = self.sealed(parsed.request, parsed.public)
+        sealed = self.get_encrypted(parsed.request, parsed.public)
         try:
             return None if sealed is None else open_receipt(parsed, sealed).receipt
         except VerificationError:
