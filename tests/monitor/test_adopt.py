@@ -120,7 +120,7 @@ def test_people_whom_nobody_knows_are_refused() -> None:
 
 def test_an_exact_model_needs_no_rows_here() -> None:
     monitor = Monitor(exact(PEOPLE), PEOPLE.X_test, PEOPLE.y_test)
-    with pytest.raises(ValueError, match="not those that are left"):
+    with pytest.raises(ValueError, match="not the remaining ids"):
         monitor.adopt(fresh([4, 5], exact(PEOPLE)), [4])
     reading = monitor.adopt(fresh([4], exact(PEOPLE)), [4])
     assert reading is not None

@@ -262,8 +262,8 @@ class Receipts:
             requests.c.receipt.is_not(None),
         )
         with self._core.database.reading() as conn:
-            sealed = conn.scalar(query)
-        return None if sealed is None else bytes(sealed)
+            encrypted = conn.scalar(query)
+        return None if encrypted is None else bytes(encrypted)
 
     def open(self, code: str) -> bytes | None:
         """Return the receipt that a code opens, without its salts; None if there is none.
@@ -274,9 +274,9 @@ class Receipts:
             The text is not a code, or has a typing error.
         """
         parsed = ReceiptCode.parse(code)
-        sealed = self.get_encrypted(parsed.request, parsed.public)
+        encrypted = self.get_encrypted(parsed.request, parsed.public)
         try:
-            return None if sealed is None else open_receipt(parsed, sealed).receipt
+            return None if encrypted is None else open_receipt(parsed, encrypted).receipt
         except VerificationError:
             return None
 

@@ -429,8 +429,8 @@ def _find_due_receipts(core: Core, version: VersionRow) -> list[tuple[str, str, 
     with core.database.transaction() as conn:
         hold_current_key(core, conn)
         return [
-            (request, key, read_body(core, intake_key, request, sealed))
-            for request, key, intake_key, sealed in conn.execute(query.order_by(requests.c.id))
+            (request, key, read_body(core, intake_key, request, encrypted))
+            for request, key, intake_key, encrypted in conn.execute(query.order_by(requests.c.id))
         ]
 
 
@@ -498,10 +498,10 @@ def _extract_paths(levels: Sequence[_Level], slot: int) -> dict[str, list[str]]:
 
 def store_receipts(conn: Connection, receipts: Sequence[EncryptedReceipt]) -> None:
     """Store each receipt with its request, unless the request has one."""
-    for request, key, sealed in receipts:
+    for request, key, encrypted in receipts:
         mine = (requests.c.id == request) & (requests.c.receipt_key == key)
         change = update(requests).where(mine, requests.c.receipt.is_(None))
-        conn.execute(change.values(receipt=sealed))
+        conn.execute(change.values(receipt=encrypted))
 
 
 def receipt_key_of(core: Core, request_id: str) -> str | None:

@@ -122,7 +122,7 @@ def encrypt_receipt(public: str, request_id: str, data: bytes) -> bytes:
     return header + AESGCM(key).encrypt(nonce, data, header + _make_info(request_id))
 
 
-def open_receipt(code: ReceiptCode, sealed: bytes) -> "OpenedReceipt":
+def open_receipt(code: ReceiptCode, encrypted: bytes) -> "OpenedReceipt":
     """Open the receipt of a code's request.
 
     Raises
@@ -131,8 +131,10 @@ def open_receipt(code: ReceiptCode, sealed: bytes) -> "OpenedReceipt":
         It was altered, or encrypted to another key or for another request.
     """
     size = len(_MAGIC) + _KEY
-    require(sealed.startswith(_MAGIC) and len(sealed) > size, "this is not an encrypted receipt")
-    header, text = sealed[:size], sealed[size:]
+    require(
+        encrypted.startswith(_MAGIC) and len(encrypted) > size, "this is not an encrypted receipt"
+    )
+    header, text = encrypted[:size], encrypted[size:]
     try:
         private = X25519PrivateKey.from_private_bytes(code.private)
         secret = private.exchange(X25519PublicKey.from_public_bytes(header[-_KEY:]))
