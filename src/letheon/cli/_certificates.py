@@ -334,7 +334,7 @@ def export(opened: "Ledger", request: RequestId, *, out: Path) -> Answer:
         File to be written.
     """
     kept = opened.certificates.receipts
-    sealed = kept.sealed(request, kept.key(request) or "")
+    sealed = kept.get_encrypted(request, kept.key(request) or "")
     if sealed is None:
         raise LedgerMissingError("there is no receipt for this request (yet)")
     _write(out, sealed)

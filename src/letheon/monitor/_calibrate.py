@@ -212,7 +212,7 @@ class _Shadow:
         places = find_positions(self.remaining, ids)
         if len(find_emptied_classes(self.model, self.remaining, places)) == 0:
             leaving = self.remaining.take(places)
-            self.removed = leaving if self.removed is None else self.removed.joined(leaving)
+            self.removed = leaving if self.removed is None else self.removed.concat(leaving)
             self.tally.add(self.panel.compute_wrongness(self.model, leaving))
             self.model.forget(ids.to_array())
             self.remaining = self.remaining.without(places)
