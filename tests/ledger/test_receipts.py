@@ -551,9 +551,9 @@ def test_a_sealed_receipt_is_bound_to_request_and_key(made: Any) -> None:
         (lambda found: found["rows"].append(found["rows"][0]), "order of their slots"),
         (lambda found: found["rows"].clear(), "minItems"),
         (lambda found: found.update(rows=found["rows"] * 33), "maxItems"),
-        (lambda found: found["rows"][-1].update(slot=1 << 40), "another length"),
+        (lambda found: found["rows"][-1].update(slot=1 << 40), "a wrong length"),
         (lambda found: found["rows"][0].update(after=found["rows"][0]["before"]), "rootAfter"),
-        (lambda found: found["rows"][0]["before"].pop(), "another length"),
+        (lambda found: found["rows"][0]["before"].pop(), "a wrong length"),
         (lambda found: found["rows"][0].update(salt="00" * 32), "unknown key"),
     ],
 )

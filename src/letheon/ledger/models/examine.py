@@ -27,8 +27,9 @@ from letheon.guarantee import MethodFacts
 from letheon.inner_estimator import fresh_copy
 from letheon.ledger.certificates.facts import Judged, test_metric
 from letheon.ledger.models.table_files import (
-    Columns,
+    MissingColumnError,
     NoTableReaderError,
+    TableColumns,
     TableFileError,
     memory_limit,
     read_table_file,
@@ -270,7 +271,7 @@ def _decode_rows(data: bytes) -> Rows:
 
 def _error(name: str, text: str) -> Exception:
     """Return the error that the sandboxed process named, if it is one that it may raise."""
-    known = (TableFileError, NoTableReaderError, TypeError, ValueError)
+    known = (TableFileError, MissingColumnError, NoTableReaderError, TypeError, ValueError)
     named = {kind.__name__: kind for kind in known}.get(name) or getattr(errors, str(name), None)
     is_known = isinstance(named, type) and issubclass(named, (LetheonError, *known))
     return named(text) if is_known and named is not None else LedgerError(text)
@@ -292,7 +293,7 @@ def _examined_files(files: ModelFiles) -> dict[str, Any]:
 
     model = load(io.BytesIO(files.model), trusted=files.trusted, max_memory=files.max_memory)
     require_kind(model)
-    columns = Columns(
+    columns = TableColumns(
         target=files.target,
         ids=files.ids,
         has_text_ids=model.ids_.dtype.kind != "i",
