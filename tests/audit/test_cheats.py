@@ -25,7 +25,7 @@ from letheon.data import Rows
 from letheon.ledger import Ledger
 from letheon.ledger.certificates import certify
 from letheon.ledger.keys.keyring import KeyRing
-from letheon.ledger.models.commitment import Vault
+from letheon.ledger.models.commitment import RowSlots
 from letheon.ledger.worker import compute
 from letheon.sharded._shards import Ensemble
 from tests.audit.bundles import copied, erase, judged, ledger_of, reindex, resign, verdicts
@@ -139,14 +139,14 @@ def with_a_row_again(bundle: Path) -> None:
     """Put a row with a salt into an empty slot of the data that the auditor gets."""
     place = model_folder(bundle)
     rows: Rows = state.decode((place / "rows.blob").read_bytes()[32:])
-    vault = Vault(**state.decode((place / "vault.blob").read_bytes()[32:]))
+    vault = RowSlots(**state.decode((place / "vault.blob").read_bytes()[32:]))
     empty = np.setdiff1d(np.arange(64), vault.slots)[:1]
-    more = rows.joined(rows.take(np.array([0])))
+    more = rows.concat(rows.take(np.array([0])))
     salts = np.vstack([vault.salts, np.zeros((1, 32), np.uint8)])
     slots = np.concatenate([vault.slots, empty])
     places = np.append(vault.places, 60)
     ranks = np.empty((len(slots), 0), np.int64)
-    again = Vault(slots, salts, places, ranks)
+    again = RowSlots(slots, salts, places, ranks)
     (place / "rows.blob").write_bytes(bytes(32) + state.encode(more))
     (place / "vault.blob").write_bytes(bytes(32) + state.encode(again._asdict()))
 

@@ -21,7 +21,7 @@ from letheon import (
     state,
 )
 from letheon.audit import AuditReport, audit
-from letheon.ledger.models.commitment import Vault
+from letheon.ledger.models.commitment import RowSlots
 from letheon.verifier import INDEX_FILES, canonical
 from tests.audit.bundles import erase, payload_of, reindex, resign
 from tests.audit.honest import IDS, Honest, N, new_ledger, place
@@ -129,15 +129,15 @@ def dropped_model_file(bundle: Path, _: Honest) -> None:
 @failed
 def an_erased_row_is_kept(bundle: Path, _: Honest) -> None:
     rows = state.decode(place(bundle, "bayes", "rows.blob").read_bytes()[32:])
-    vault = Vault(**state.decode(place(bundle, "bayes", "vault.blob").read_bytes()[32:]))
+    vault = RowSlots(**state.decode(place(bundle, "bayes", "vault.blob").read_bytes()[32:]))
     empty = np.setdiff1d(np.arange(64), vault.slots)[:1]
-    again = Vault(
+    again = RowSlots(
         np.concatenate([vault.slots, empty]),
         np.vstack([vault.salts, np.zeros((1, 32), np.uint8)]),
         np.append(vault.places, N),
         np.empty((len(vault.slots) + 1, 0), np.int64),
     )
-    more = state.encode(rows.joined(rows.take(np.array([0]))))
+    more = state.encode(rows.concat(rows.take(np.array([0]))))
     place(bundle, "bayes", "rows.blob").write_bytes(bytes(32) + more)
     place(bundle, "bayes", "vault.blob").write_bytes(bytes(32) + state.encode(again._asdict()))
 

@@ -19,7 +19,7 @@ from letheon.ledger.certificates import certify
 from letheon.ledger.db.events import record_event
 from letheon.ledger.keys.keyring import KeyRing
 from letheon.ledger.models.examine import fresh_fit
-from letheon.ledger.models.versions import find_model, head_of
+from letheon.ledger.models.versions import find_head, find_model
 from letheon.ledger.worker import apply
 from letheon.verifier import canonical
 from tests.audit.bundles import (
@@ -45,7 +45,7 @@ def trained(folder: Path) -> Ledger:
 def training_of(ledger: Ledger) -> dict[str, str]:
     with ledger._core.database.reading() as conn:
         model = find_model(conn, "forest", "default")
-        training: dict[str, str] = head_of(conn, model.id).run["training"]
+        training: dict[str, str] = find_head(conn, model.id).run["training"]
         return training
 
 

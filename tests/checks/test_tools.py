@@ -63,7 +63,7 @@ def test_an_old_aggregate_reveals_the_row_and_a_new_one_does_not(kind: str, seed
 
 def test_sums_per_class_reveal_the_row() -> None:
     people = make_people(DecisionTreeClassifier())
-    rest, row = people.without([CANARY]), people.of([CANARY]).X[0]
+    rest, row = people.without([CANARY]), people.rows_of([CANARY]).X[0]
     assert people.y is not None
     old = np.stack([people.X[people.y == label].sum(axis=0) for label in np.unique(people.y)])
     assert find_revealing_aggregate(old, row, rest) == "product of X and y"

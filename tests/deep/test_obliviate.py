@@ -105,7 +105,7 @@ def test_people_keep_their_slots_when_others_leave_and_rows_move_together() -> N
 
 
 def _places(model: DeepObliviateClassifier) -> dict[tuple[int, ...], tuple[int, int]]:
-    rows = model.rows_.compacted()
+    rows = model.rows_.compact_copy()
     keys = [(person, *row) for person, row in zip(rows.ids.to_list(), rows.X.tolist(), strict=True)]
     places = zip(rows.extra[BLOCK].tolist(), rows.extra[SLOT].tolist(), strict=True)
     return dict(zip(keys, places, strict=True))

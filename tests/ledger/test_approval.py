@@ -62,7 +62,7 @@ def test_only_what_is_larger_waits(sqlite_desk: Desk, most: int | None, state: s
 def test_a_worker_leaves_it_where_it_is(sqlite_desk: Desk) -> None:
     desk = careful(sqlite_desk)
     waiting = desk.submit(1, 2, 3, verified=True)
-    assert people.settle_queue(desk.core, desk.model.id) == []
+    assert people.mark_queued_duplicates(desk.core, desk.model.id) == []
     assert desk.state(waiting) == "verified"
 
 

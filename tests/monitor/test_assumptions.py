@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 
 from letheon.datasets import Requests
 from letheon.exceptions import EmptyModelError
-from letheon.ledger.models.monitoring import pack, policy_digest, unpack
+from letheon.ledger.models.monitoring import compute_policy_digest, pack_monitor, unpack_monitor
 from letheon.monitor import Calibration, Limit, Monitor, Tolerances
 from letheon.monitor._reading import explain_no_saving
 from letheon.monitor._store import read_calibration
@@ -64,14 +64,14 @@ def test_a_proved_decision_assumes_nothing() -> None:
 
 def test_the_assumption_travels_and_is_part_of_the_policy(tmp_path: Path) -> None:
     monitor = watched(tolerances=LOOSE)
-    again = unpack(pack(monitor), keeper(PEOPLE), trusted=[Keeper])
+    again = unpack_monitor(pack_monitor(monitor), keeper(PEOPLE), trusted=[Keeper])
     assert again.calibration == monitor.calibration
     monitor.save(tmp_path / "watched")
     loaded = Monitor.load(tmp_path / "watched", trusted=[Keeper])
     assert loaded.calibration == monitor.calibration
-    before = policy_digest(monitor)
+    before = compute_policy_digest(monitor)
     monitor.calibration = replace(QUICK, assume="another reason")
-    assert policy_digest(monitor) != before
+    assert compute_policy_digest(monitor) != before
 
 
 def test_a_monitor_of_an_earlier_version_says_that_no_reason_was_asked() -> None:

@@ -34,7 +34,7 @@ from letheon.inner_estimator import fresh_copy
 from letheon.ledger.certificates.claims import RETRAIN, claim_of, refuse_beyond_method
 from letheon.ledger.certificates.facts import describe, method_parameters, refuse_boasts, replay_of
 from letheon.ledger.keys.keyring import commit_to_key, derive_training_seed
-from letheon.ledger.models.commitment import tree_of
+from letheon.ledger.models.commitment import build_tree
 from letheon.ledger.purge.scan import Markers, scan_files
 from letheon.ledger.requests.states import STATES
 from letheon.verifier import SignedStatement
@@ -328,7 +328,7 @@ def check_data(audited: AuditedModel) -> LevelResult:
     fail = partial(LevelResult, "V2", audited.name, "fail")
     try:
         rows = audited.rows
-        root = tree_of(rows, audited.vault, data["slots"]).root.hex()
+        root = build_tree(rows, audited.vault, data["slots"]).root.hex()
         # A table must contain its rows only, without categories of removed rows.
         is_tidy = state.encode(rows.take(np.arange(len(rows)))) == state.encode(rows)
     except Exception as error:  # noqa: BLE001 (an untrusted model may raise anything)

@@ -99,7 +99,7 @@ def rederive(model: Any, rows: Rows) -> Any:
     fresh = clone_unfitted(model)
     for part in list(iter_estimators(fresh)):
         part.estimator.set_params(**_get_quiet_settings(part.params))
-    X, y = rows.part(0, len(rows))
+    X, y = rows.slice(0, len(rows))
     with config_context(**config), one_thread():
         fresh.fit(X, y, ids=rows.ids.to_array(), **rows.extra)
     return fresh

@@ -208,7 +208,7 @@ class _Shadow:
         places = find_positions(self.left, ids)
         if len(find_emptied_classes(self.model, self.left, places)) == 0:
             leaving = self.left.take(places)
-            self.gone = leaving if self.gone is None else self.gone.joined(leaving)
+            self.gone = leaving if self.gone is None else self.gone.concat(leaving)
             self.tally.add(self.panel.compute_wrongness(self.model, leaving))
             self.model.forget(ids.to_array())
             self.left = self.left.without(places)

@@ -215,7 +215,7 @@ class Monitor:
         self._interval.n_people += len(leaving_ids)
         self._interval.tally.add(wrongness)
         if rows is not None and self.hold_forgotten_until_retrain and not self._is_exact:
-            self._forgotten = rows if self._forgotten is None else self._forgotten.joined(rows)
+            self._forgotten = rows if self._forgotten is None else self._forgotten.concat(rows)
         self._add_reading(len(people), seconds)
         if self.history[-1].decision == "retrain" and self.on_breach == "retrain":
             self.retrain()
@@ -451,7 +451,7 @@ class Monitor:
         n_rows = 0 if self.receipt is None else int(self.receipt.n_rows)
         try:
             if self.receipt is not None:
-                seconds += _panel.time_deferred_work(self.model, self._panel.rows.part(0, 1)[0])
+                seconds += _panel.time_deferred_work(self.model, self._panel.rows.slice(0, 1)[0])
             reading = self._judge_request(n_people, n_rows, seconds)
         except BaseException as error:
             reasons = (f"the model could not be judged: {error!r}",)

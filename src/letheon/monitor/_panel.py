@@ -234,7 +234,7 @@ def train_fresh(like: Any, rows: Rows, *, in_memory: bool = False) -> tuple[Any,
         fresh.set_params(random_state=like.seed_)
     if in_memory and "checkpoint_dir" in names:
         fresh.set_params(checkpoint_dir=None)
-    X, y = rows.part(0, len(rows))
+    X, y = rows.slice(0, len(rows))
     start = time.perf_counter()
     fresh.fit(X, y, ids=rows.ids.to_array())
     return fresh, time.perf_counter() - start

@@ -339,7 +339,10 @@ def facts_of(
         "execution": describe(image) | {"replay": replay_of(after)},
         "guarantee": guarantee_section(claim, since_retrain=0 if is_retrain else since_retrain),
         "measurements": measures,
-        "monitor": {"decision": decision, "policy": {"sha256": policy_digest or NO_MONITOR}},
+        "monitor": {
+            "decision": decision,
+            "policy": {"sha256": policy_digest or NO_MONITOR},
+        },
         "notClaimed": _limits(claim, guarantee_before, after, method, measures),
     }
 
