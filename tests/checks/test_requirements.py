@@ -52,8 +52,8 @@ def test_an_unfinished_method_is_told_what_to_write() -> None:
     text = _lacks(Unfinished())
     for part in (
         "_commit: not",
-        "_make_guarantee: still",
-        "n_rows_: still",
+        "_make_guarantee: not",
+        "n_rows_: not",
         "MethodFacts",
         "ids=None",
     ):

@@ -326,7 +326,7 @@ def test_a_guarantee_that_became_weaker_is_told() -> None:
 
 
 def test_a_receipt_of_other_rows_is_refused() -> None:
-    with pytest.raises(CertificateError, match="forget took 2"):
+    with pytest.raises(CertificateError, match="forget removed 2"):
         erased(MAKERS["naive"], removed=3)
 
 
@@ -357,13 +357,13 @@ def test_figures_are_near_and_on_the_right_side(number: float, direction: Any) -
 
 @pytest.mark.parametrize("number", [float("inf"), float("nan"), 10**30])
 def test_numbers_that_have_no_decimal(number: float) -> None:
-    with pytest.raises(ValueError, match=r"decimal text|does not fit"):
+    with pytest.raises(ValueError, match=r"as a decimal|too long"):
         decimal(number)
 
 
 @pytest.mark.parametrize("number", [float("inf"), float("nan")])
 def test_numbers_that_have_no_figure(number: float) -> None:
-    with pytest.raises(ValueError, match="no figure"):
+    with pytest.raises(ValueError, match="cannot be rounded"):
         figure(number, "up")
 
 

@@ -88,9 +88,9 @@ def test_a_person_checks_alone_what_left_with_their_certificate(ledger: Ledger) 
     places = [opening["place"] for opening in opened.openings]
     assert sorted(places) == [6, 7]
     for number, place in enumerate(places):
-        check_receipt(opened.salted(number), bytes_of(3)[place - 6], signed)
+        check_receipt(opened.with_salt(number), bytes_of(3)[place - 6], signed)
         with pytest.raises(VerificationError, match="does not lead to rootBefore"):
-            check_receipt(opened.salted(number), bytes_of(4)[place - 6], signed)
+            check_receipt(opened.with_salt(number), bytes_of(4)[place - 6], signed)
 
 
 def test_the_commitment_is_the_hmac_of_the_row(sqlite_ledger: Ledger) -> None:
@@ -156,7 +156,7 @@ def test_who_was_overtaken_by_another_request_has_a_receipt(ledger: Ledger) -> N
     ledger.requests.submit([person(1), person(2)], model="risk", verified=True)
     ledger.run_once(force=True)
     assert ledger.certificates.receipts.open(code) is not None
-    with pytest.raises(RequestStateError, match="until it is applied"):
+    with pytest.raises(RequestStateError, match="before the request is applied"):
         ledger.certificates.receipts.new_code(slow.id)
 
 
@@ -247,7 +247,7 @@ def test_a_lost_code_is_replaced_until_the_request_is_applied(ledger: Ledger) ->
     assert ledger.certificates.receipts.open(lost) is None
     assert ledger.certificates.receipts.open(code) is not None
     assert "receipt-code" in [entry.kind for entry in ledger.requests.timeline(request.id)]
-    with pytest.raises(RequestStateError, match="until it is applied"):
+    with pytest.raises(RequestStateError, match="before the request is applied"):
         ledger.certificates.receipts.new_code(request.id)
     assert ledger.certificates.receipts.open(code) is not None
 
@@ -259,7 +259,7 @@ def test_a_code_for_who_waits_behind_an_applied_request_is_refused(
     second, _ = ask(sqlite_ledger, 1)
     sqlite_ledger.certificates.receipts.new_code(second.id)
     sqlite_ledger.run_once(force=True)
-    with pytest.raises(RequestStateError, match="until it is applied"):
+    with pytest.raises(RequestStateError, match="before the request is applied"):
         sqlite_ledger.certificates.receipts.new_code(second.id)
 
 
@@ -268,7 +268,7 @@ def test_a_request_that_ended_gets_no_code(end: str, sqlite_ledger: Ledger) -> N
     request, code = ask(sqlite_ledger, 1)
     more = ["gdpr.art17.3.b"] if end == "reject" else []
     getattr(sqlite_ledger.requests, end)(request.id, *more)
-    with pytest.raises(RequestStateError, match="until it is applied"):
+    with pytest.raises(RequestStateError, match="before the request is applied"):
         sqlite_ledger.certificates.receipts.new_code(request.id)
     assert sqlite_ledger.certificates.receipts.open(code) is None
 
@@ -305,7 +305,7 @@ def test_a_purge_keeps_the_sealed_receipt_and_no_salt(sqlite_ledger: Ledger) -> 
 def test_planted_receipts_in_clear_are_found_by_the_purge(
     sqlite_ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(receipts, "seal_receipt", lambda key, request, data: data)
+    monkeypatch.setattr(receipts, "encrypt_receipt", lambda key, request, data: data)
     request, _ = ask(sqlite_ledger, 1)
     steps = sqlite_ledger.run_once(force=True)
     assert sqlite_ledger.requests.get(request.id).state == "purging"
