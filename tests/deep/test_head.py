@@ -556,7 +556,7 @@ def test_a_failed_fit_leaves_the_model() -> None:
 
 
 def test_texts_are_not_quoted() -> None:
-    with pytest.raises(ValueError, match="holds texts") as caught:
+    with pytest.raises(ValueError, match="contains text") as caught:
         model().fit([["Ada Lovelace"] * 5], ["a"])
     assert "Ada" not in str(caught.value)
 
