@@ -72,7 +72,7 @@ def test_altered_checkpoint_is_noticed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "../" + "a" * 61, "A" * 64, "a" * 63, None, "a" * 64 + "\n"])
 def test_names_that_are_no_hash(name: Any) -> None:
-    with pytest.raises(ValueError, match="64 hexadecimal"):
+    with pytest.raises(ValueError, match="64 lower-case hexadecimal"):
         CheckpointName(name)
 
 
@@ -118,7 +118,7 @@ def test_what_cannot_be_removed_is_reported(
 def test_directory_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     store = DirectoryStore(tmp_path / "file" / "below")
-    with pytest.raises(CheckpointError, match=r"below.*choose a directory"):
+    with pytest.raises(CheckpointError, match=r"below.*choose a writable directory"):
         store.verify_writable()
     with pytest.raises(CheckpointError):
         DirectoryStore(tmp_path / "file").put(BLOB)

@@ -58,7 +58,7 @@ def test_dropped_swapped_and_doubled_certificates(envelopes: list[bytes], reason
 
 def test_other_kind_of_statement_is_no_certificate() -> None:
     purge = maker.honest_bundle()["purges/000001.json"]
-    with pytest.raises(VerificationError, match="certificate 1: no certificate of unlearning"):
+    with pytest.raises(VerificationError, match="certificate 1: not a certificate of unlearning"):
         check_chain([purge], TRUST)
 
 

@@ -105,7 +105,7 @@ def test_other_forms_are_refused(text: str) -> None:
         (maker.verifier_key(STRANGER), "did not co-sign"),
         ("w.example/1", "not the key|base64"),
         (PINNED[0].replace("+B", "+A", 1), "not the key|hash"),
-        (PINNED[0].replace("w.example/1", "w.example/2"), "hash beside it"),
+        (PINNED[0].replace("w.example/1", "w.example/2"), "the stated hash"),
     ],
 )
 def test_pinned_witness_must_have_signed(key: str, reason: str) -> None:

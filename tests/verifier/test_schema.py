@@ -128,7 +128,7 @@ def test_two_changes_at_once_are_judged_as_by_jsonschema(data: st.DataObject) ->
         ("predicate.model.blinded", 1, r"statement\.predicate\.model\.blinded: .*const"),
         ("predicate.notClaimed", [], r"statement\.predicate\.notClaimed: .*minItems"),
         ("predicate.method.noise", "some", r"statement\.predicate\.method\.noise: .*anyOf"),
-        ("predicateType", "urn:other", "no predicate type"),
+        ("predicateType", "urn:other", "unknown predicate type"),
     ],
 )
 def test_reason_names_the_place(place: str, value: Any, reason: str) -> None:

@@ -78,7 +78,7 @@ FIRST = maker.rotation(ROOT, SECOND, 3)
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (envelope(FIRST, ROOT), "1 signatures, not 2"),
+        (envelope(FIRST, ROOT), "1 signatures; expected 2"),
         (envelope(FIRST, SECOND), "not signed by key"),
         (envelope(FIRST, ROOT, STRANGER), "not signed by key"),
         (envelope(FIRST, STRANGER, SECOND), "not signed by key"),
@@ -104,7 +104,7 @@ FIRST = maker.rotation(ROOT, SECOND, 3)
             "does not follow",
         ),
         (envelope(maker.revocation(ROOT, 3), ROOT), "cannot revoke itself"),
-        (envelope(maker.revocation(STRANGER, 3), ROOT), "not known here"),
+        (envelope(maker.revocation(STRANGER, 3), ROOT), "is unknown"),
         (envelope(maker.example(), ROOT), "neither"),
         (b"{}", "required"),
     ],
@@ -158,7 +158,7 @@ def test_chain_over_a_rotation_is_accepted() -> None:
     [
         (maker.rotated(2), "certificate 3: key .* was replaced after 2"),
         (maker.rotated(4), "certificate 4: key .* signs only from 5"),
-        ([], "certificate 4: key .* is not known here"),
+        ([], "certificate 4: key .* is unknown"),
     ],
 )
 def test_certificate_by_a_key_out_of_its_time_is_refused(chain: Any, reason: str) -> None:

@@ -1,9 +1,9 @@
 """Canonical bytes of a fitted model: codec, digest, checkpoints.
 
-A value goes ``to_tree`` (plain nodes, no classes) and from there to a `digest`, to bytes in memory
-(`encode`), or to a file (`write_file`). The way back has three phases: read and verify the bytes,
-audit every name and setting in them before anything is imported, and only then construct.
-Nothing in a file is ever executed.
+``to_tree`` turns a value into plain nodes without classes. From them come a `digest`, bytes in
+memory (`encode`) and files (`write_file`). Reading has three phases: read and verify the bytes,
+audit every name and setting before anything is imported, and only then construct. Nothing in a file
+is executed.
 
 Examples
 --------
