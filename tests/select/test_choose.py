@@ -287,7 +287,7 @@ def test_few_test_rows_decide_nothing_even_where_all_runs_agree() -> None:
 
 def test_tolerances_and_needs_of_another_kind_are_refused() -> None:
     with pytest.raises(TypeError, match=r"be a letheon\.select\.Tolerances, not a letheon\.monit"):
-        compare(fixed("one"), tolerances=monitor.Tolerances())
+        compare(fixed("one"), tolerances=monitor.MonitorTolerances())
     with pytest.raises(TypeError, match=r"must be a letheon\.select\.Need, not a builtins\.str"):
         compare(fixed("one"), need="exact")
 
