@@ -351,8 +351,8 @@ def check_data(audited: AuditedModel) -> LevelResult:
 
 def has_same_environment(audited: AuditedModel) -> bool:
     """Return whether the certificate names the libraries and the kernel installed here."""
-    here, there = describe_execution(), audited.newest.predicate["execution"]
-    return all(here[key] == there[key] for key in _ENVIRONMENT_KEYS)
+    own, stated = describe_execution(), audited.newest.predicate["execution"]
+    return all(own[key] == stated[key] for key in _ENVIRONMENT_KEYS)
 
 
 def check_model(log: LogFacts, audited: AuditedModel, model: Any) -> tuple[LevelResult, Any]:

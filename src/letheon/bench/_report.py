@@ -255,8 +255,8 @@ def _name_line(line: ResultLine) -> str:
     return f"{line.name}, {line.setting}"
 
 
-def _draw_range(ax: "Axes", place: int, what: str, spread: Spread) -> None:
-    colour, shift = _RANGES[what]
+def _draw_range(ax: "Axes", place: int, series: str, spread: Spread) -> None:
+    colour, shift = _RANGES[series]
     ax.plot([spread.low, spread.high], [place + shift] * 2, color=colour, linewidth=1.4)
     ax.plot([spread.mean], [place + shift], marker="o", markersize=4, color=colour)
 

@@ -353,11 +353,11 @@ def _run_experiment(cell: BenchmarkCell, options: BenchmarkOptions) -> dict[str,
         depths = random_depths(cell.dataset, options.test_rows, seed, options.synthetic)
         depth = depths[cell.setting.startswith("largest")]
         words.append(f"d_rmax = {depth} by cross-validation on {_TUNING_ROWS:,} training rows")
-    wanted = _grid.parse_removed(cell.removed)
+    removed = _grid.parse_removed(cell.removed)
     context = RecipeContext(
         n_rows=len(data.y),
         n_columns=data.X.shape[1],
-        n_removed=max(1, round(wanted * data.n_people)) if wanted < 1 else int(wanted),
+        n_removed=max(1, round(removed * data.n_people)) if removed < 1 else int(removed),
         is_image=data.is_image,
         random_depths=depths,
         small=options.small,

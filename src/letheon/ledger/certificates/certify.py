@@ -242,8 +242,8 @@ def _check_continuation(
     line = line_before(conn, version.model_id, version.sequence or 0)
     if line.before is None:
         return
-    wanted = certificates.c.sequence.in_([number for number in line if number is not None])
-    rows = conn.execute(select(certificates.c.sequence, certificates.c.envelope).where(wanted))
+    in_line = certificates.c.sequence.in_([number for number in line if number is not None])
+    rows = conn.execute(select(certificates.c.sequence, certificates.c.envelope).where(in_line))
     opened = {number: open_envelope(bytes(data), core.keys.trust()) for number, data in rows}
     retrain = None if line.retrain is None else opened[line.retrain]
     try:
@@ -393,8 +393,8 @@ def make_receipts(
         A row of such a person was not removed, so the certificate would be wrong.
     """
     try:
-        wanted = _find_due_receipts(core, version)
-        if not wanted:
+        due = _find_due_receipts(core, version)
+        if not due:
             return []
         rows, vault = read_rows(core, model, parent), read_row_slots(core, model, parent)
     except (CorruptFileError, LedgerMissingError, KeyFileError):
@@ -402,7 +402,7 @@ def make_receipts(
     proof = proof_path(core, model, version.run["proof"]).read_bytes()
     levels, index = _list_proof_levels(proof), IdIndex(rows.ids)
     receipts = []
-    for request, key, person in wanted:
+    for request, key, person in due:
         positions = index.find_one(person)
         if len(positions):
             receipt = _make_receipt(rows, vault, positions, levels, certificate)
@@ -418,12 +418,14 @@ def _find_due_receipts(core: Core, version: VersionRow) -> list[tuple[str, str, 
     member, claim = requests.alias(), blocked.alias()
     erased = select(claim.c.tag).join(member, member.c.id == claim.c.request_id)
     erased = erased.where(member.c.batch_id == version.batch_id)
-    here = blocked.c.model_id == version.model_id
-    theirs = requests.c.id.in_(select(blocked.c.request_id).where(here, blocked.c.tag.in_(erased)))
-    wanted = theirs & requests.c.receipt_key.is_not(None) & (requests.c.n_ids == 1)
+    in_model = blocked.c.model_id == version.model_id
+    theirs = requests.c.id.in_(
+        select(blocked.c.request_id).where(in_model, blocked.c.tag.in_(erased))
+    )
+    due = theirs & requests.c.receipt_key.is_not(None) & (requests.c.n_ids == 1)
     columns = (requests.c.id, requests.c.receipt_key, requests.c.intake_key, requests.c.sealed)
     query = select(*columns).where(
-        wanted, requests.c.sealed.is_not(None), requests.c.receipt.is_(None)
+        due, requests.c.sealed.is_not(None), requests.c.receipt.is_(None)
     )
     with core.database.reading() as conn:
         if conn.execute(query.limit(1)).first() is None:
