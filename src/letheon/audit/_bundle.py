@@ -482,7 +482,7 @@ class Bundle:
         return (read_capped(path, SMALL) for path in paths)
 
 
-def summarize_certificate(bundle: Bundle, certificate: SignedStatement) -> dict[str, Any]:
+def summarize(bundle: Bundle, certificate: SignedStatement) -> dict[str, Any]:
     """Return the claims of a certificate, for a report."""
     claims = certificate.predicate
     definition = claims["method"]["definition"]["sha256"]

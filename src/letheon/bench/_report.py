@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from letheon.bench import _tables
-from letheon.bench._grid import DELTA, EPSILON, RECIPES, BenchmarkOptions
+from letheon.bench._grid import DELTA, EPSILON, VARIANTS, BenchmarkOptions
 from letheon.bench._run import describe_machine
 from letheon.bench._tables import ResultLine, Spread, attack_value
 from letheon.evaluation.report import Picture, Report, write_page
@@ -69,7 +69,7 @@ def write_results(
         The written files.
     """
     base = Path(file)
-    notes = [f"{r.method} ({r.family}), {r.setting}: {r.note}." for r in RECIPES if r.note]
+    notes = [f"{r.method} ({r.family}), {r.setting}: {r.note}." for r in VARIANTS if r.note]
     messages = {text for record in records for text in record["warnings"]}
     report = Report(
         _TITLE,
