@@ -170,22 +170,11 @@ def bound(
 def _read_own_claim(model: Any) -> dict[str, Any]:
     own = model.guarantee_
     accounting = {"spent": own.spent, "budget": own.budget}
-    return {
-        "kind": own.kind,
-        "epsilon": own.epsilon,
-        "delta": own.delta,
-        "accounting": accounting,
-    }
+    return {"kind": own.kind, "epsilon": own.epsilon, "delta": own.delta, "accounting": accounting}
 
 
 def _check_certified(
-    model: Any,
-    rows: Rows,
-    claim: dict[str, Any],
-    name: str,
-    *,
-    fresh: bool,
-    committed: str | None,
+    model: Any, rows: Rows, claim: dict[str, Any], name: str, *, fresh: bool, committed: str | None
 ) -> LevelResult:
     checks = _BoundConditions()
     inner, seen = unwrap_model(model, rows)

@@ -397,11 +397,7 @@ def random_depths(
 
 
 def _evaluate_cell(
-    cell: BenchmarkCell,
-    options: BenchmarkOptions,
-    model: Any,
-    context: CellContext,
-    data: CellData,
+    cell: BenchmarkCell, options: BenchmarkOptions, model: Any, context: CellContext, data: CellData
 ) -> dict[str, Any]:
     """Measure a method; for cells of one person, several are removed one after the other."""
     from letheon.evaluation import evaluate
@@ -427,11 +423,7 @@ def _evaluate_cell(
 
 
 def _run_attacks(
-    cell: BenchmarkCell,
-    options: BenchmarkOptions,
-    model: Any,
-    context: CellContext,
-    data: CellData,
+    cell: BenchmarkCell, options: BenchmarkOptions, model: Any, context: CellContext, data: CellData
 ) -> list[dict[str, Any]]:
     """Run RMIA, the backdoor test and the before/after attack, for networks with fewer models.
 

@@ -474,11 +474,7 @@ def _summarize(envelope: bytes) -> tuple[str, str, int]:
     """Return method, kind of guarantee and rows; "unreadable" for a damaged certificate."""
     try:
         claims = predicate_of(envelope)
-        summary = (
-            claims["method"]["name"],
-            claims["guarantee"]["kind"],
-            claims["erasure"]["rows"],
-        )
+        summary = (claims["method"]["name"], claims["guarantee"]["kind"], claims["erasure"]["rows"])
     except (ValueError, LookupError, TypeError):
         return _UNREADABLE, _UNREADABLE, 0
     is_sound = [type(value) for value in summary] == [str, str, int]
