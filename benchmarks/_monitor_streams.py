@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from letheon.datasets import Requests
 from letheon.measures import sape
 from letheon.monitor import Calibration, Monitor, MonitorTolerances
-from letheon.monitor._calibrate import RehearsalStart, fit_limits, rehearse_all
+from letheon.monitor._calibrate import StreamStart, fit_limits, rehearse_all
 
 Floats = NDArray[np.float64]
 DRIFTS = ("stale", "half", "nothing", "finetune")
@@ -343,7 +343,7 @@ def watchers_of(world: StreamWorld, n_streams: int, seed: int) -> Callable[[str,
     limits = TOLERANCES.get_watched()
     settings = calibration(KINDS, n_streams)
     assert monitor._rows is not None
-    stage = RehearsalStart(monitor.model, monitor._panel, monitor._rows)
+    stage = StreamStart(monitor.model, monitor._panel, monitor._rows)
     streams = rehearse_all(settings, stage, limits, seed=seed)
 
     def ours(kinds: tuple[str, ...]) -> Ours:

@@ -222,9 +222,7 @@ def audit(
                 _audit_in_sandbox(inputs, lambda result: add([result]), seconds, stop)
             else:
                 add(_audit_model(inputs))
-        subjects = tuple(
-            summarize(source, certificate) for certificate in _list_newest(source, options)
-        )
+        subjects = tuple(summarize(source, newest) for newest in _list_newest(source, options))
     except VerificationError as error:
         add([LevelResult("V0", "", "fail", str(error))])
         return AuditReport(tuple(collected), key=source.key, scope=scope)
@@ -328,7 +326,7 @@ def _report_missing_models(bundle: Bundle, options: _Options) -> Iterator[LevelR
             }
             missing = _report_missing_model(bundle, options, name)
             yield from (
-                replace(missing, level=level) for level, is_on in is_selected.items() if is_on
+                replace(missing, level=level) for level in is_selected if is_selected[level]
             )
 
 
@@ -341,6 +339,7 @@ def _audit_in_sandbox(
     """Audit one model in a sandboxed process."""
     name = inputs.audited.name
     received: list[LevelResult] = []
+    most = _MOST_RESULTS + len(inputs.options.measures)
     decisive = _LEVEL_BY_KIND.get(str(inputs.audited.newest.predicate["guarantee"]["kind"]), "V4")
 
     def receive_result(fields: dict[str, Any]) -> None:
@@ -349,9 +348,7 @@ def _audit_in_sandbox(
             result = replace(LevelResult(**fields), model=name)
         except (TypeError, ValueError):
             raise sandbox.EndedError("forged-answer") from None
-        if result.level not in _MODEL_LEVELS or len(received) > _MOST_RESULTS + len(
-            inputs.options.measures
-        ):
+        if result.level not in _MODEL_LEVELS or len(received) > most:
             raise sandbox.EndedError("forged-answer")
         received.append(replace(result, promised=result.promised or result.level == decisive))
         add(received[-1])
@@ -377,14 +374,10 @@ def _audit_in_sandbox(
         verdict: Any = "skipped" if str(error) == "memory-limit" else "fail"
         add(LevelResult("V4", name, verdict, f"the process that checked the model ended: {error}"))
         return
-    if inputs.options.includes("V4", "V5") and not any(
-        result.level in {"V4", "V5"} for result in received
-    ):
-        add(
-            LevelResult(
-                decisive, name, "fail", "the process that checked the model gave no verdict"
-            )
-        )
+    is_decided = any(result.level in {"V4", "V5"} for result in received)
+    if inputs.options.includes("V4", "V5") and not is_decided:
+        reason = "the process that checked the model gave no verdict"
+        add(LevelResult(decisive, name, "fail", reason))
 
 
 def _send_model_results(inputs: _ModelInputs, tell: Callable[[Any], None]) -> None:

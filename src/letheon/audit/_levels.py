@@ -286,11 +286,8 @@ def _is_intent(
         batch = retrain.predicate["erasure"]["batch"]
         return event.get("kind") == "sealed" and event.get("batch") == batch
     registered = audited.certificates[0].predicate["model"]["before"]["sha256"]
-    folders = [
-        entry.event.get("model")
-        for entry in log.commitments
-        if entry.is_registration_of(registered)
-    ]
+    entries = [entry.event for entry in log.commitments if entry.is_registration_of(registered)]
+    folders = [entry.get("model") for entry in entries]
     return event.get("kind") == "training" and [event.get("model")] == folders
 
 

@@ -160,9 +160,7 @@ def _write_checkpoints(core: Core) -> None:
 def find_covered(conn: Connection, version: VersionRow) -> Covered:
     """Return what the certificate of this version covers."""
     if version.parent_id is None:
-        raise CertificateError(
-            "the first version of a model has no certificate: nothing was erased"
-        )
+        raise CertificateError("the first version has no certificate: nothing was erased")
     kind = conn.scalars(select(batches.c.kind).where(batches.c.id == version.batch_id)).one()
     parent, last = find_version(conn, version.parent_id), _last_retrain(conn, version)
     base = last if kind == "retrain" else parent
@@ -294,9 +292,7 @@ def _check_statement(
         raise SignerRefusedError(f"the published model cannot be read: {error}") from error
     method, data = claims["method"], claims["dataset"]
     if (covered.kind == RETRAIN) != (method["name"] == RETRAIN):
-        raise SignerRefusedError(
-            f"a batch of kind {covered.kind!r} has a statement of another kind"
-        )
+        raise SignerRefusedError(f"the statement is not of the kind {covered.kind!r} of its batch")
     reject_false_claims(built, claims)
     if method["parameters"] != method_parameters(built, method["name"]):
         raise SignerRefusedError("the parameters in the statement differ from the model's")
