@@ -145,7 +145,7 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
 
     def learn(self, X: Any, y: Any = None, *, ids: Any) -> Self:
         """Add rows and retrain; rows of a known id are added to that person."""
-        return self._learn(ids, lambda: self._prepare_learn(X, y, ids))
+        return self._learn_rows(ids, lambda: self._prepare_learn(X, y, ids))
 
     @available_from(_inner)
     def predict(self, X: Any) -> Any:

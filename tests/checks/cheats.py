@@ -154,14 +154,14 @@ class RefusesSettingsVaguely(NaiveUnlearner):
     """Refuses, but by an error that says nothing about parameters."""
 
     def _require_same_parameters(self) -> None:
-        if self._parameters() != vars(self).get("parameters_"):
+        if self._digest_parameters() != vars(self).get("parameters_"):
             raise ValueError("no")
 
 
 class NoticesNumbersOnly(NaiveUnlearner):
     """Compares numeric parameters and overlooks all others."""
 
-    def _parameters(self) -> str:
+    def _digest_parameters(self) -> str:
         params = self.get_params(deep=True)
         return repr(sorted((k, v) for k, v in params.items() if type(v) in (int, float)))
 

@@ -437,7 +437,7 @@ def test_filling_that_fails_leaves_nothing(kind: str, tmp_path: Path) -> None:
 def test_filling_checks_the_directory_before_any_training(tmp_path: Path) -> None:
     (tmp_path / HOME).write_text("not a directory")
     with (
-        pytest.raises(CheckpointError, match="choose a directory"),
+        pytest.raises(CheckpointError, match="choose a writable directory"),
         make("files", tmp_path).filling(),
     ):
         pytest.fail("training has begun")
@@ -622,7 +622,7 @@ def test_a_loaded_vault_without_its_directory_says_so(tmp_path: Path) -> None:
 def test_forged_files_of_names(change: dict[str, Any]) -> None:
     plain = {"names": ["a" * 64, None], "n_parameters": P, "file_size": 100}
     assert Vault._from_state(plain).n == 2
-    with pytest.raises(ValueError, match=r"valid vault|64 hexadecimal"):
+    with pytest.raises(ValueError, match=r"valid vault|64 lower-case hexadecimal"):
         Vault._from_state(plain | change)
 
 

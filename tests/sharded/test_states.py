@@ -162,7 +162,7 @@ def test_a_state_of_another_model_is_never_taken_for_ours(tmp_path: Path) -> Non
 def test_a_directory_that_cannot_be_used_is_an_error_before_training(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     model = sliced(tmp_path / "file")
-    with pytest.raises(CheckpointError, match="choose a directory"):
+    with pytest.raises(CheckpointError, match="choose a writable directory"):
         model.fit(*PEOPLE[:2], ids=PEOPLE.ids)
     assert not hasattr(model, "ensemble_")
 

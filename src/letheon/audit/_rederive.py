@@ -91,7 +91,7 @@ def rederive(model: Any, rows: Rows) -> Any:
             f"settings that are no part of what is learned have values that could carry anything: "
             f"{', '.join(wrong[:_SHOWN])}"
         )
-    if model._parameters() != vars(model).get("parameters_"):
+    if model._digest_parameters() != vars(model).get("parameters_"):
         raise CannotRederiveError("parameters are not those that it says it was trained with")
     config = config_of(model)
     if config is None:
