@@ -119,8 +119,8 @@ class ShowsTheGapBetweenTwoAttributes(NaiveUnlearner):
 
     offset_: float
 
-    def _install(self, rows: Any, *others: Any) -> None:
-        super()._install(rows, *others)
+    def _install_model(self, rows: Any, *others: Any) -> None:
+        super()._install_model(rows, *others)
         self.offset_ = float(np.asarray(rows.y).mean())
 
     def predict(self, X: Any) -> Any:
@@ -179,8 +179,8 @@ class DigestsNoLists(NaiveUnlearner):
 
     learned_: list[float]
 
-    def _install(self, rows: Any, estimator: Any, *others: Any) -> None:
-        super()._install(rows, estimator, *others)
+    def _install_model(self, rows: Any, estimator: Any, *others: Any) -> None:
+        super()._install_model(rows, estimator, *others)
         self.learned_ = [float(value) for value in np.ravel(estimator.coef_)]
 
     def _digest_state(self) -> dict[str, Any]:

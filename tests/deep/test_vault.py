@@ -306,7 +306,7 @@ def keep_old_files(patch: pytest.MonkeyPatch) -> None:
 
 
 def unlink_only(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("letheon.state._stores._overwrite", lambda _: None)
+    patch.setattr("letheon.state._stores._overwrite_file", lambda _: None)
 
 
 def forget_to_shift(patch: pytest.MonkeyPatch) -> None:
@@ -522,7 +522,7 @@ def test_missing_and_resisting_files_are_named(
     def resist(path: Path) -> None:
         raise PermissionError(path)
 
-    monkeypatch.setattr("letheon.state._stores._destroy", resist)
+    monkeypatch.setattr("letheon.state._stores._destroy_file", resist)
     purge = vault.commit(change)
     assert purge.missing == (lost,)
     assert [Path(file).name for file in purge.undestroyed] == [f"{stubborn}.letheon-state"]
