@@ -1,6 +1,7 @@
 """The receipt of one `forget`."""
 
 from dataclasses import asdict, dataclass, field
+from html import escape
 from typing import Any
 
 from letheon.guarantee import Guarantee
@@ -62,17 +63,37 @@ class Receipt:
 
     def __str__(self) -> str:
         """Return one line of text."""
-        people = "1 person" if self.n_ids == 1 else f"{self.n_ids} people"
-        parts = ", ".join(_count(number, name) for name, number in self.rebuilt.items())
+        rebuilt = self._format_rebuilt()
         return (
-            f"{self.method}: forgot {people}, {_count(self.n_rows, 'rows')} in "
-            f"{self.seconds:.3f} s, {self.work:.1%} of a retrain"
-            + (f"; rebuilt {parts}" if parts else "")
+            f"{self.method}: forgot {self._format_counts()} in {self.seconds:.3f} s, "
+            f"{self.work:.1%} of a retrain"
+            + (f"; rebuilt {rebuilt}" if rebuilt else "")
             + f"; {self.guarantee.kind}"
         )
 
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks."""
+        cells = {
+            "Method": self.method,
+            "Forgotten": self._format_counts(),
+            "Time": f"{self.seconds:.3f} s, {self.work:.1%} of a retrain",
+            "Rebuilt": self._format_rebuilt() or "nothing",
+            "Guarantee": str(self.guarantee),
+        }
+        rows = "".join(
+            f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in cells.items()
+        )
+        return f"<table><caption>Receipt</caption><tbody>{rows}</tbody></table>"
 
-def _count(number: int, things: str) -> str:
+    def _format_counts(self) -> str:
+        people = "1 person" if self.n_ids == 1 else f"{self.n_ids} people"
+        return f"{people}, {_format_count(self.n_rows, 'rows')}"
+
+    def _format_rebuilt(self) -> str:
+        return ", ".join(_format_count(number, name) for name, number in self.rebuilt.items())
+
+
+def _format_count(number: int, things: str) -> str:
     """Return ``1 row`` or ``4 rows``; `things` is a plural."""
     ending = "es" if things.endswith(("sses", "xes", "ches", "shes")) else "s"
     return f"{number} {things.removesuffix(ending) if number == 1 else things}"
