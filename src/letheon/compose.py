@@ -374,7 +374,7 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         """Fit unfitted steps on the rows; store the raw rows only if they are needed."""
         is_needed = not all(is_data_independent(step) for _, step in self.steps[:-1])
         fitted = FittedSteps(tuple(steps), rows if is_needed else None)
-        X, _ = rows.part(0, len(rows))  # a copy: a step may work in place
+        X, _ = rows.slice(0, len(rows))  # a copy: a step may work in place
         try:
             with fix_environment(config, library_seed(0, Purpose.STEP)):
                 for name, step in steps:

@@ -50,8 +50,8 @@ router = APIRouter(tags=["receipts"])
 verifiable = APIRouter(tags=["certificates"])
 
 _NOT_YET = (
-    "No certificate covers this code yet. Try again after the day on which an answer is due. If "
-    "you asked more than once, try the code of your first request."
+    "No certificate covers this code yet. Check again after the due date of your request. If you "
+    "filed more than one request, try the code of the first one."
 )
 
 
@@ -200,17 +200,17 @@ def _verdict(desk: auth.Context, coverage: Coverage) -> ReceiptVerdict:
     certified = coverage.certified_at.astimezone(UTC).date()
     purged = None if coverage.purged_at is None else coverage.purged_at.astimezone(UTC).date()
     words = (
-        f"Certificate {number}, signed on {certified} (UTC), covers this receipt: what "
-        "it stands for was in the training data before, and its place is empty now."
+        f"Certificate {number}, signed on {certified} (UTC), covers this receipt: the row was in "
+        "the training data before and is not in it now."
     )
     if purged is None:
-        words += " What was left of it still has to be destroyed."
+        words += " The remaining copies in the ledger still have to be destroyed."
     else:
-        words += f" What was left of it in the ledger was destroyed on {purged} (UTC)."
+        words += f" All copies in the ledger were destroyed on {purged} (UTC)."
     if coverage.purge_gaps is not None:
-        words += " Not every file of the operator could be searched for copies."
+        words += " Some files of the operator could not be searched for copies."
     if not coverage.in_log:
-        words += " The next signed checkpoint of the log will cover the certificate."
+        words += " The next signed checkpoint of the public log will cover the certificate."
     return ReceiptVerdict(
         covered=True,
         certificate=number,
