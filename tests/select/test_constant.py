@@ -137,7 +137,7 @@ def test_a_forest_that_does_not_beat_a_constant_is_not_tuned(scoring: str | None
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(300, 2)), (np.arange(300) % 5 == 0).astype(int)
     model = DaREForestClassifier(n_estimators=1, max_depth=1, random_state=0)
-    with pytest.raises(NoCandidateError, match="does not beat a constant answer"):
+    with pytest.raises(NoCandidateError, match="does not beat a constant prediction"):
         tune_random_depth(model, X, y, cv=3, max_random_depth=1, scoring=scoring)
 
 
