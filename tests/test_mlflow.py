@@ -201,7 +201,7 @@ def test_interrupted_calls_purges_and_models(
     forget(ledger, 2)
     log_version(ledger, "risk", **given)
     assert "model.letheon" not in files_of(client, early.run_id)
-    with pytest.raises(ValueError, match="not the one that is served"):
+    with pytest.raises(ValueError, match="not the served version"):
         log_version(ledger, "risk", version=1, with_model=True, **given)
     with pytest.raises(LedgerMissingError, match="no version 9"):
         log_version(ledger, "risk", version=9, **given)
