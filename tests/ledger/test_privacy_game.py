@@ -33,7 +33,7 @@ from letheon import DaREForestClassifier, NaiveUnlearner, SISAClassifier, state
 from letheon.data import Rows, as_ids
 from letheon.ledger import Ledger
 from letheon.ledger import core as _blobs
-from letheon.ledger.certificates.facts import Judged
+from letheon.ledger.certificates.facts import JudgementBasis
 from letheon.ledger.certificates.statement import requests_root
 from letheon.ledger.core import BlobStore
 from letheon.ledger.db.log import compute_root
@@ -87,7 +87,7 @@ class Pool:
 
     def rows_with(self, person: int) -> Rows:
         one = Rows(self.X[person : person + 1], None, as_ids([self.ids[person]]))
-        return self.left.joined(one)
+        return self.left.concat(one)
 
 
 @dataclass(frozen=True)
@@ -263,7 +263,7 @@ def test_figures_of_an_exact_method_are_the_same_whoever_was_erased(name: str) -
             rows=state.encode(rows),
             ids=[person],
             trusted=(),
-            judged=Judged(None, rows, 0.5),
+            judged=JudgementBasis(None, rows, 0.5),
             training=training,
             since_retrain=0,
             retrain_seconds_per_row=None,
@@ -288,7 +288,7 @@ def public_digests(folder: Path) -> set[bytes]:
 def candidate_digests(X: Any, y: Any, ids: list[str], person: int, left: Rows) -> set[bytes]:
     """What an auditor who has the rows that are left computes for one candidate."""
     one = Rows(X[person : person + 1], y[person : person + 1], as_ids([ids[person]]))
-    rows = left.joined(one)
+    rows = left.concat(one)
     model = MODELS["naive"]().fit(rows.X, rows.y, ids=rows.ids.to_array())
     encoded, row = state.encode(model), next(iter(encode_rows(one)))
     return {

@@ -117,7 +117,7 @@ def test_a_saved_row_has_the_same_bytes(kind: str) -> None:
 def test_rows_that_joined_later_keep_their_bytes(kind: str) -> None:
     rows = made(kind)
     head, tail = rows.take(np.array([0, 1])), rows.take(np.array([2, 3]))
-    assert texts(head.joined(tail)) == texts(rows)
+    assert texts(head.concat(tail)) == texts(rows)
 
 
 @pytest.mark.parametrize(

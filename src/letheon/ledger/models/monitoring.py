@@ -127,7 +127,7 @@ def adopt_retrained(
     """
     held = as_ids(monitor.model.ids_) if monitor._rows is None else monitor._rows.ids
     people = held.distinct()
-    gone = people.take(np.flatnonzero(~rows.index.find(people).found))
+    gone = people.take(np.flatnonzero(~rows.index.find(people).has_rows))
     return monitor.adopt(model, gone.to_array(), seconds=seconds)
 
 

@@ -189,7 +189,7 @@ def _read_ids(core: Core, connection: Connection, batch_id: str) -> Ids | None:
     has_body = (requests.c.batch_id == batch_id) & requests.c.sealed.is_not(None)
     rows = connection.execute(columns.where(has_body).order_by(requests.c.id)).all()
     parts = [read_body(core, row.intake_key, row.id, row.sealed) for row in rows]
-    return parts[0].joined(*parts[1:]).distinct() if parts else None
+    return parts[0].concat(*parts[1:]).distinct() if parts else None
 
 
 def get_cached_key(core: Core) -> str:
@@ -437,7 +437,7 @@ def find_known_people(
 ) -> list[str]:
     """Return the tags of people who are in the model or in an earlier request."""
     known = find_known_tags(connection, [(model_id, tag) for tag in tags])
-    in_model = people.find(ids).found
+    in_model = people.find(ids).has_rows
     return [
         tag for tag, is_in in zip(tags, in_model, strict=True) if is_in or (model_id, tag) in known
     ]

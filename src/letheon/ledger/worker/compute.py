@@ -26,9 +26,9 @@ from letheon.exceptions import (
 from letheon.guarantee import Guarantee
 from letheon.ledger.certificates.facts import (
     METRIC_CODES,
-    Judged,
+    JudgementBasis,
     TestFigures,
-    facts_of,
+    collect_facts,
     method_parameters,
     test_metric,
 )
@@ -62,7 +62,7 @@ class Computation:
     rows: bytes
     ids: Any
     trusted: tuple[str, ...]
-    judged: Judged | None
+    judged: JudgementBasis | None
     training: dict[str, str]
     since_retrain: int
     retrain_seconds_per_row: float | None
@@ -80,7 +80,7 @@ class ComputationResult:
     model: bytes
     rows: Rows
     kept: NDArray[np.int64]
-    judged: Judged | None
+    judged: JudgementBasis | None
     seconds: float
     facts: dict[str, Any]
     figures: TestFigures | None = None
@@ -92,7 +92,7 @@ class _Work:
 
     model: Any
     rows: Rows
-    judged: Judged | None
+    judged: JudgementBasis | None
     receipt: Receipt | None = None
     reading: Any = None
     policy: str | None = None
@@ -148,7 +148,7 @@ def _run_computation(job: Computation) -> ComputationResult:
             # A model that does not hold its rows is brought those of the people who leave.
             gone = rows.take(leaving)
             brought = (
-                zip("Xy", gone.part(0, len(gone)), strict=True) if _is_data_free(model) else ()
+                zip("Xy", gone.slice(0, len(gone)), strict=True) if _is_data_free(model) else ()
             )
             _erase_rows(job, work, wanted.to_array(), dict(brought))
     fault_point("compute.forgotten")
@@ -171,7 +171,7 @@ def _collect_facts(
 ) -> dict[str, Any]:
     """Return what the certificate says about the model as it is now."""
     per_row = job.retrain_seconds_per_row
-    return facts_of(
+    return collect_facts(
         guarantee_before=before,
         after=work.model,
         receipt=work.receipt,
@@ -197,10 +197,10 @@ def _split_rows(rows: Rows, ids: Any) -> tuple[Ids, NDArray[np.int64]]:
     wanted = as_ids(ids).distinct() if len(ids) else rows.ids.take(np.empty(0, np.int64))
     matches = rows.index.find(wanted)
     others = np.setdiff1d(np.arange(len(rows)), matches.positions)
-    return wanted.take(np.flatnonzero(matches.found)), others
+    return wanted.take(np.flatnonzero(matches.has_rows)), others
 
 
-def _drop_test_rows(judged: Judged | None, wanted: Any) -> Judged | None:
+def _drop_test_rows(judged: JudgementBasis | None, wanted: Any) -> JudgementBasis | None:
     """Take people out of the test rows; a monitor does it itself."""
     if judged is None or judged.test is None or wanted.kind != judged.test.ids.kind:
         return judged
@@ -268,10 +268,10 @@ def _retrain_model(job: Computation, work: _Work) -> None:
         work.judged = judged._replace(then=figures.now)
 
 
-def _test_figures(model: Any, judged: Judged | None) -> TestFigures | None:
+def _test_figures(model: Any, judged: JudgementBasis | None) -> TestFigures | None:
     if judged is None or judged.test is None or len(judged.test) == 0:
         return None
-    X, y = judged.test.part(0, len(judged.test))
+    X, y = judged.test.slice(0, len(judged.test))
     return TestFigures(*test_metric(model, X, y), then=judged.then, n=len(judged.test))
 
 
