@@ -197,7 +197,7 @@ def test_noise_that_was_not_committed_to_fails() -> None:
 
 
 def of_all_rows(model: Any) -> Any:
-    """Parameters of a fit on everybody, those who left included."""
+    """Return the parameters of a fit on all rows, including removed ones."""
     rng = np.random.default_rng(3)
     X = rng.normal(size=(200, 4))
     y = target_of("influence", X + 0.3 * rng.normal(size=X.shape))

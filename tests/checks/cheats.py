@@ -33,9 +33,9 @@ class ChangesOnFailure(NaiveUnlearner):
     """Removes whom it knows before it complains about the others."""
 
     def _locate_rows(self, wanted: Any) -> Removal:
-        found = self.rows_.find(wanted)
-        if len(found.missing) and len(found.positions):
-            self._commit(self._prepare(Removal(1, len(found.positions), found.positions)))
+        matches = self.rows_.find(wanted)
+        if len(matches.missing) and len(matches.positions):
+            self._commit(self._prepare(Removal(1, len(matches.positions), matches.positions)))
         return super()._locate_rows(wanted)
 
 
@@ -43,9 +43,9 @@ class LosesRowsOnFailure(NaiveUnlearner):
     """Keeps its model on failure, but its rows are gone."""
 
     def _locate_rows(self, wanted: Any) -> Removal:
-        found = self.rows_.find(wanted)
-        if len(found.missing) and len(found.positions):
-            self.rows_ = self.rows_.without(found.positions)
+        matches = self.rows_.find(wanted)
+        if len(matches.missing) and len(matches.positions):
+            self.rows_ = self.rows_.without(matches.positions)
         return super()._locate_rows(wanted)
 
 

@@ -213,7 +213,7 @@ def test_a_retrain_that_cannot_be_covered_raises_and_changes_nothing(
     digest = model.digest()
     monkeypatch.setattr(_newton, "_MOST_POLISHES", 0)
     monkeypatch.setattr(OutputNoise, "compute_limits", lambda *_: GradientLimits(-1.0, -1.0))
-    with pytest.raises(AssumptionError, match="training left a gradient"):
+    with pytest.raises(AssumptionError, match="training ended at a gradient"):
         model.forget([1])
     assert model.digest() == digest
 

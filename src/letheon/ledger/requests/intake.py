@@ -25,7 +25,7 @@ from letheon.exceptions import (
     LedgerBusyError,
     UnknownIdError,
 )
-from letheon.ledger.certificates.receipt_codes import checked_public_key
+from letheon.ledger.certificates.receipt_codes import check_public_key
 from letheon.ledger.core import Core, fault_point
 from letheon.ledger.db import events
 from letheon.ledger.db.events import BulkInsert, Event, current_actor
@@ -169,7 +169,7 @@ def prepare_request(
         "n_rows": n_rows,
         "filed_by": by,
         "verified_by": by if verified else None,
-        "receipt_key": None if receipt_key is None else checked_public_key(receipt_key),
+        "receipt_key": None if receipt_key is None else check_public_key(receipt_key),
     }
     missing = tuple(
         tag for tag, here in zip(tags, is_held, strict=True) if not (here or accept_unknown)

@@ -15,7 +15,7 @@ from letheon.exceptions import (
     RequestStateError,
     UnknownRequestError,
 )
-from letheon.ledger.certificates.certify import may_come, receipt_key_of
+from letheon.ledger.certificates.certify import can_receive_receipt, receipt_key_of
 from letheon.ledger.certificates.receipt_codes import ReceiptCode, new_private_key, public_of
 from letheon.ledger.core import Core
 from letheon.ledger.db.events import current_actor, record_event
@@ -179,7 +179,7 @@ class Requests(RequestLists):
         request = self._record_request(ids, model=model, receipt_key=public, **given)
         code = ReceiptCode(request.id, private)
         is_mine = receipt_key_of(self._core, request.id) == public
-        is_late = request.state == "duplicate" and not may_come(self._core, request.id)
+        is_late = request.state == "duplicate" and not can_receive_receipt(self._core, request.id)
         return request, str(code) if is_mine and not is_late else None
 
     def verify(
