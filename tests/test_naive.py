@@ -359,7 +359,7 @@ def test_forgotten_numbers_are_nowhere_in_the_model(inner: Any) -> None:
 @pytest.mark.parametrize(
     ("more", "error", "message"),
     [
-        ({"ids": None}, IdsTypeError, "ids=None; say whose rows they are"),
+        ({"ids": None}, IdsTypeError, "ids=None; expected one id per row"),
         ({"ids": [1]}, IdsTypeError, "has str ids, but got int ids"),
         ({"ids": ["a", "b"]}, IdsLengthError, "got 2 ids for 1 rows"),
         ({"X": [[1.0, 2.0]]}, ValueError, r"new rows are .* 2\); this model holds .* 3\)"),

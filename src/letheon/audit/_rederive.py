@@ -91,7 +91,7 @@ def rederive(model: Any, rows: Rows) -> Any:
             "these settings do not affect learning and have values that could hide data: "
             f"{', '.join(wrong[:_SHOWN])}"
         )
-    if model._parameters() != vars(model).get("parameters_"):
+    if model._digest_parameters() != vars(model).get("parameters_"):
         raise CannotRederiveError("the parameters differ from those recorded at training")
     config = read_sklearn_config(model)
     if config is None:
