@@ -119,8 +119,8 @@ class ShowsTheGapBetweenTwoAttributes(NaiveUnlearner):
 
     offset_: float
 
-    def _install(self, rows: Any, *others: Any) -> None:
-        super()._install(rows, *others)
+    def _install_model(self, rows: Any, *others: Any) -> None:
+        super()._install_model(rows, *others)
         self.offset_ = float(np.asarray(rows.y).mean())
 
     def predict(self, X: Any) -> Any:
@@ -154,14 +154,14 @@ class RefusesSettingsVaguely(NaiveUnlearner):
     """Refuses, but by an error that says nothing about parameters."""
 
     def _require_same_parameters(self) -> None:
-        if self._parameters() != vars(self).get("parameters_"):
+        if self._digest_parameters() != vars(self).get("parameters_"):
             raise ValueError("no")
 
 
 class NoticesNumbersOnly(NaiveUnlearner):
     """Compares numeric parameters and overlooks all others."""
 
-    def _parameters(self) -> str:
+    def _digest_parameters(self) -> str:
         params = self.get_params(deep=True)
         return repr(sorted((k, v) for k, v in params.items() if type(v) in (int, float)))
 
@@ -179,8 +179,8 @@ class DigestsNoLists(NaiveUnlearner):
 
     learned_: list[float]
 
-    def _install(self, rows: Any, estimator: Any, *others: Any) -> None:
-        super()._install(rows, estimator, *others)
+    def _install_model(self, rows: Any, estimator: Any, *others: Any) -> None:
+        super()._install_model(rows, estimator, *others)
         self.learned_ = [float(value) for value in np.ravel(estimator.coef_)]
 
     def _digest_state(self) -> dict[str, Any]:

@@ -162,7 +162,7 @@ def test_models_ends_with_a_report(output: str) -> None:
     verdicts = re.findall(r"rmia on forgotten people: [^:]*: (not found|found)", words)
     assert verdicts == ["not found", "found", "found"]
     assert "Forgetting was tested by canary backdoor (not found), canary u-lira" in words
-    assert "Digests: equal to those of a fresh fit" in words
+    assert "Digests: equal to a fresh fit" in words
     assert re.search(r"request \d+: .*: retrained \(", words)
     address = re.search(r"browser:(/\S+?report\.html)", words.replace(" ", ""))
     assert address is not None
