@@ -104,7 +104,7 @@ def test_a_missing_blob_and_a_bad_address_are_told_apart(blobs: BlobStore) -> No
     with pytest.raises(LedgerMissingError, match="no blob"):
         blobs.read("0" * 64, BOX)
     assert not blobs.is_sound("0" * 64, BOX)
-    with pytest.raises(ValueError, match="no address"):
+    with pytest.raises(ValueError, match="not a blob address"):
         blobs.path_of("../secret")
 
 

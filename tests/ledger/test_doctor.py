@@ -45,7 +45,7 @@ def test_a_lost_blob(ledger: Ledger) -> None:
 def test_an_altered_certificate_file(ledger: Ledger) -> None:
     path = ledger.folder / "certificates" / "000001.json"
     path.write_bytes(path.read_bytes() + b" ")
-    assert "not what the database holds" in _wrong(ledger)["certificates"]
+    assert "differs from the database" in _wrong(ledger)["certificates"]
 
 
 def test_an_event_that_was_dropped_by_force(ledger: Ledger) -> None:
@@ -71,4 +71,4 @@ def test_a_clock_that_went_back(ledger: Ledger, clock: Clock) -> None:
 def test_requests_that_are_late_or_stuck(ledger: Ledger, clock: Clock) -> None:
     ledger.requests.submit([person(2)], model="risk", verified=True)
     clock.now += 26 * 86_400
-    assert "% of its time is over" in _wrong(ledger)["requests"]
+    assert "% of its time has passed" in _wrong(ledger)["requests"]

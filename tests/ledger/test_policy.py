@@ -230,16 +230,16 @@ def test_a_pause_needs_a_failure() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"k_min": 0}, "k_min=0 must be a whole number of at least 1"),
+        ({"k_min": 0}, "k_min=0 must be an integer of at least 1"),
         ({"k_min": True}, "k_min=True"),
         ({"max_tries": 2.5}, "max_tries=2.5"),
         ({"keep_keys_months": -1}, "at least 0"),
-        ({"lease_seconds": 4}, "lease_seconds=4 must be a whole number of at least 5"),
+        ({"lease_seconds": 4}, "lease_seconds=4 must be an integer of at least 5"),
         ({"settle": 1}, "settle=1 must be true or false"),
-        ({"reserve": -DAY}, "not negative"),
-        ({"reserve": 7}, "must be a timedelta"),
+        ({"reserve": -DAY}, "non-negative"),
+        ({"reserve": 7}, "non-negative timedelta"),
         ({"reserve": timedelta(seconds=1.5)}, "whole seconds"),
-        ({"backoff_first": 2 * DAY}, "is below backoff_first, 2 days"),
+        ({"backoff_first": 2 * DAY}, "must not be below backoff_first=2 days"),
     ],
 )
 def test_policies_that_cannot_be_are_refused(settings: dict[str, Any], words: str) -> None:

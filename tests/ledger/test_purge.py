@@ -238,7 +238,7 @@ def test_purge_waits_while_readers_keep_the_journal_in_use(
     marked: Marked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def busy() -> None:
-        raise LedgerBusyError("readers keep the write-ahead log in use; try again")
+        raise LedgerBusyError("readers still use the write-ahead log; try again")
 
     with monkeypatch.context() as patch:
         patch.setattr(marked.core.database, "truncate_journal", busy)

@@ -41,7 +41,7 @@ def _files(ledger: Ledger) -> set[str]:
 
 REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "taken name": ({"name": "risk"}, LedgerError, "registered for tenant"),
-    "name with a blank": ({"name": "my model"}, ValueError, "cannot stand in a certificate"),
+    "name with a blank": ({"name": "my model"}, ValueError, "is not a valid name"),
     "tenant in capitals": ({"tenant": "ACME"}, ValueError, "tenant='ACME'"),
     "no estimator of ours": ({"model": GaussianNB().fit(X, Y)}, CannotForgetError, "wrap it"),
     "class": ({"model": NaiveUnlearner}, CannotForgetError, "wrap it"),
@@ -176,14 +176,14 @@ def test_keys_of_another_ledger_are_refused(tmp_path: Path) -> None:
     for part in ("keys", "public"):
         (first.folder / part).rename(first.folder / f"old-{part}")
         (second.folder / part).rename(first.folder / part)
-    with pytest.raises(LedgerError, match="not those that its database"):
+    with pytest.raises(LedgerError, match="do not belong to its database"):
         Ledger.open(first.folder)
 
 
 def test_one_database_serves_one_ledger(tmp_path: Path) -> None:
     first = make(tmp_path / "a")
     url = f"sqlite:///{first.folder / 'ledger.db'}"
-    with pytest.raises(LedgerError, match="one database serves one ledger"):
+    with pytest.raises(LedgerError, match="use one database per ledger"):
         Ledger.create(tmp_path / "b", name="second", database=url)
     assert not (tmp_path / "b" / "letheon.toml").exists()
     with pytest.raises(LedgerError, match="use another database"):

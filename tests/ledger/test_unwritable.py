@@ -248,12 +248,12 @@ def test_files_that_others_can_read_are_found(
 def test_settings_with_a_password_that_others_can_read_are_an_error(tmp_path: Path) -> None:
     from dataclasses import replace
 
-    from letheon.ledger.doctor import _look_at_modes
+    from letheon.ledger.doctor import _check_modes
 
     home = tmp_path / "home"
     with Ledger.create(home, name="modes") as ledger:
         settings = replace(ledger.settings, database="postgresql://desk:secret@db/letheon")
         (home / "letheon.toml").chmod(0o644)
-        found = list(_look_at_modes(replace(ledger._core, settings=settings)))
+        found = list(_check_modes(replace(ledger._core, settings=settings)))
         assert [level for level, _ in found] == ["error"]
         assert "secret" not in found[0][1]

@@ -442,7 +442,7 @@ def test_what_is_closed_does_nothing_more(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="reader is closed"):
         reader.predict(X)
     ledger.close()
-    with pytest.raises(LedgerError, match=r"ledger is closed; Ledger\.open"):
+    with pytest.raises(LedgerError, match=r"ledger is closed; open it again with Ledger\.open"):
         ledger.requests.submit([person(1)], model="risk")
     with pytest.raises(LedgerError, match="closed"):
         ledger.models.list()
