@@ -24,17 +24,17 @@ from letheon import DescentToDeleteClassifier, FisherClassifier, InfluenceClassi
 from letheon.checks import (
     CASES,
     AttackCase,
-    AttackResult,
+    ClaimAttackResult,
     Releases,
     attack_account,
     attack_fold,
     attack_lattice,
     attack_refusal,
+    get_released_parameters,
     make_hard_cases,
     play_worlds,
-    released_parameters,
 )
-from letheon.linear._calibrate import Grid, gaussian_delta
+from letheon.linear._calibrate import ReleaseGrid, gaussian_delta
 from letheon.noise import NoiseSource
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -63,7 +63,7 @@ def play(estimator: Any, case: AttackCase, n_runs: int, *, is_whole: bool) -> Re
     few = play_worlds(estimator, case, n_runs=N_CONFIRMING)
     settings = {**case.settings, "noise_seed": None}
     worlds = []
-    for who, leaving in ((range(len(case.y)), case.leaving), (case.staying, ())):
+    for who, leaving in ((range(len(case.y)), case.leaving), (case.remaining, ())):
         models = [make_model(estimator, settings, case, who, leaving) for _ in range(3)]
         weights = [model._weights_before_noise() for model in models]
         assert all(np.array_equal(weights[0], other) for other in weights)
@@ -88,16 +88,16 @@ def make_model(
 
 def release_again(model: Any, weights: Any, n_runs: int) -> Any:
     """Return what an observer sees of many releases of the same parameters."""
-    grid, source, twin = model._grid(), NoiseSource(None), copy.copy(model)
+    grid, source, twin = model._release_grid(), NoiseSource(None), copy.copy(model)
     seen = []
     for _ in range(n_runs):
         released = grid.release(weights, source, is_pure=model.delta == 0.0)
         twin.model_ = model.model_.moved_to(released)
-        seen.append(released_parameters(twin))
+        seen.append(get_released_parameters(twin))
     return np.array(seen)
 
 
-def attack_all(estimator: Any, n_runs: int, *, is_whole: bool) -> Iterator[AttackResult]:
+def attack_all(estimator: Any, n_runs: int, *, is_whole: bool) -> Iterator[ClaimAttackResult]:
     """Yield the result of each attack on each case."""
     for case in CASES.values():
         runs = play(estimator, case, n_runs, is_whole=is_whole)
@@ -121,7 +121,7 @@ def make_small_cases(n: int) -> list[AttackCase]:
     return cases
 
 
-def attack_small(n_cases: int, n_runs: int, *, is_whole: bool) -> Iterator[AttackResult]:
+def attack_small(n_cases: int, n_runs: int, *, is_whole: bool) -> Iterator[ClaimAttackResult]:
     """Attack those of many small problems that use most of what their noise hides."""
     estimator, shares = InfluenceClassifier(), []
     for case in make_small_cases(n_cases):
@@ -152,13 +152,13 @@ def exact_delta(epsilon: float, scale: int, shift: int) -> float:
 
 def delta_table() -> tuple[Table, Verdict]:
     """Compare the exact delta of one parameter with the continuous and with the stated one."""
-    grid, rows, is_fine = Grid.of_sigma(0.01), [], True
+    grid, rows, is_fine = ReleaseGrid.of_sigma(0.01), [], True
     for epsilon, delta in ((0.1, 1e-5), (1.0, 1e-4), (1.0, 1e-8), (5.0, 1e-6)):
-        distance = grid.hidden_distance(epsilon, delta, 1)
+        distance = grid.max_hidden_distance(epsilon, delta, 1)
         steps = math.floor(distance / grid.step) + 1  # rounding may take one more
         exact = exact_delta(epsilon, grid.scale, steps)
         continuous = gaussian_delta(epsilon, steps / grid.scale)
-        stated = grid.spent_delta(epsilon, distance, 1)
+        stated = grid.compute_delta(epsilon, distance, 1)
         is_fine &= exact <= stated and exact <= delta
         rows.append(
             (epsilon, delta, steps, f"{exact:.12g}", f"{continuous:.12g}", f"{stated:.12g}")
@@ -196,7 +196,7 @@ def main(
     raise typer.Exit(0 if report.passed else 1)
 
 
-def _table(name: str, found: list[AttackResult]) -> Table:
+def _table(name: str, found: list[ClaimAttackResult]) -> Table:
     rows = [
         (each.attack, each.case, each.n_runs, each.bound, each.epsilon, each.delta, _details(each))
         for each in found
@@ -206,11 +206,11 @@ def _table(name: str, found: list[AttackResult]) -> Table:
     return Table(name, columns, rows, note)
 
 
-def _details(result: AttackResult) -> str:
+def _details(result: ClaimAttackResult) -> str:
     return ", ".join(f"{name} {value:.3g}" for name, value in result.details.items())
 
 
-def _verdict(name: str, found: list[AttackResult]) -> Verdict:
+def _verdict(name: str, found: list[ClaimAttackResult]) -> Verdict:
     refuted = [f"{each.attack} on {each.case}" for each in found if each.is_refuted]
     worst = max(each.bound for each in found)
     what = f"{name}: lower bounds on epsilon in {len(found)} attacks"

@@ -13,8 +13,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import letheon
 from letheon import audit, checks
-from letheon.bench._grid import Place, find_recipe
-from letheon.centroid import NearestCentroid, _average
+from letheon.bench._grid import RecipeContext, find_recipe
+from letheon.centroid import NearestCentroid, _class_mean
 from letheon.exceptions import EmptyModelError
 from letheon.ledger import Ledger
 from letheon.select import Need, default_candidates
@@ -63,10 +63,10 @@ def test_a_downdated_mean_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A planted bug: a mean that is computed in another way than by `fit`."""
 
     def downdate(rows: Any, label: Any) -> Any:
-        return _average(rows, label) * (1.0 + 1e-15)
+        return _class_mean(rows, label) * (1.0 + 1e-15)
 
     model = fitted()
-    monkeypatch.setattr("letheon.centroid._average", downdate)
+    monkeypatch.setattr("letheon.centroid._class_mean", downdate)
     model.forget([IDS[0]])
     monkeypatch.undo()
     assert model.digest() != NearestCentroid().fit(X[2:], Y[2:], ids=IDS[2:]).digest()
@@ -97,6 +97,6 @@ def test_it_is_saved_under_its_public_name(tmp_path: Path) -> None:
 
 
 def test_it_is_in_the_benchmark() -> None:
-    place = Place(n_rows=60, n_columns=3, n_leaving=1)
+    place = RecipeContext(n_rows=60, n_columns=3, n_removed=1)
     made = find_recipe("NearestCentroid", "linear", "defaults").make(place)
     assert isinstance(made, NearestCentroid)

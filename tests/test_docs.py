@@ -258,7 +258,7 @@ def test_the_examples_say_what_they_need(package: str, sign: str, command: str) 
     assert needy
     for example in needy:
         assert command in example.read_text("utf-8")
-        assert re.search(rf"`{example.name}`, which needs {package}", read("README.md"))
+        assert re.search(rf"`{example.name}`, needs {package}", read("README.md"))
 
 
 def public_names(module: ModuleType) -> list[str]:

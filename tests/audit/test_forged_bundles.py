@@ -48,10 +48,10 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Honest]:
 def test_honest_bundles_pass(honest: Honest) -> None:
     report = audit(honest.bundle, key=honest.ledger.public_key)
     assert (report.verdict, report.skipped) == ("passed", ())
-    assert report.scope == "an auditor's bundle, all levels that it promises, all its models"
+    assert report.scope == "an auditor's bundle, all levels of its tier, all its models"
     public = audit(honest.public, key=honest.ledger.public_key)
     assert public.verdict == "passed"
-    assert public.scope == "a public bundle, so no model, all levels that it promises"
+    assert public.scope == "a public bundle, without models, all levels of its tier"
     assert {one.level for one in public.skipped} == {"V2", "V4"}
 
 
@@ -439,7 +439,7 @@ def test_levels_that_were_asked_for_are_what_the_verdict_is_about(honest: Honest
     report = audit(honest.bundle, key=key, levels=["V0", "V4"], model="forest")
     assert report.verdict == "passed"
     assert report.scope == (
-        "an auditor's bundle, the levels asked for only (V0, V4), the model forest only"
+        "an auditor's bundle, only the selected levels (V0, V4), only the model forest"
     )
     # The certified model is not shown by V4 alone.
     assert audit(honest.bundle, key=key, levels=["V0", "V4"]).verdict == "incomplete"

@@ -16,7 +16,7 @@ from letheon.ledger.certificates.certificates import Batches
 from letheon.ledger.db import events, log
 from letheon.ledger.db.log import Log, LogTree
 from letheon.verifier import (
-    Refused,
+    VerificationError,
     check_consistency,
     check_inclusion,
     leaf_hash,
@@ -179,7 +179,7 @@ def test_proofs_about_the_log_convince_the_verifier(story: Ledger) -> None:
         path = [bytes.fromhex(one) for one in proof.path]
         leaf, root = bytes.fromhex(proof.leaf), bytes.fromhex(proof.root)
         check_inclusion(leaf, index, proof.size, path, root)
-        with pytest.raises(Refused):
+        with pytest.raises(VerificationError):
             check_inclusion(leaf, (index + 1) % total, proof.size, path, root)
     grown = story.log.consistency(total // 2)
     roots = bytes.fromhex(grown.root1), bytes.fromhex(grown.root2)

@@ -86,7 +86,7 @@ def counted(ledger: Ledger) -> tuple[int, int]:
         return rows, conn.scalar(said) or 0
 
 
-def require_sound(ledger: Ledger, n: int) -> list[verifier.Opened]:
+def require_sound(ledger: Ledger, n: int) -> list[verifier.SignedStatement]:
     """Check that there are n certificates, in one chain, in files and database alike."""
     found = all_envelopes(ledger)
     core = core_of(ledger)

@@ -15,7 +15,7 @@ import pytest
 from letheon.exceptions import CorruptFileError, KeyFileError
 from letheon.ledger import core
 from letheon.ledger.keys.keyring import KINDS, KeyRing, commit_to_key, derive_training_seed
-from letheon.verifier import Refused, Trust
+from letheon.verifier import Trust, VerificationError
 from tests.ledger.key_kills import ACTIONS, LEDGER
 
 
@@ -289,7 +289,7 @@ def test_rotation_and_revocation_convince_the_verifier(ring: KeyRing) -> None:
     assert trust.key(first.keyid, 3) == first.public
     assert trust.key(second.keyid, 6) == second.public
     for keyid, sequence in [(first.keyid, 4), (second.keyid, 5)]:
-        with pytest.raises(Refused):
+        with pytest.raises(VerificationError):
             trust.key(keyid, sequence)
 
 
@@ -314,9 +314,9 @@ def test_for_a_sequence_whose_key_was_revoked_the_current_key_speaks(ring: KeyRi
 def test_a_statement_that_no_verifier_accepts_is_not_published(ring: KeyRing) -> None:
     ring.rotate(LEDGER, 5)
     before = ring.statements()
-    with pytest.raises(Refused, match="before the old key"):
+    with pytest.raises(VerificationError, match="before the old key"):
         ring.rotate(LEDGER, 2)
-    with pytest.raises(Refused, match="another ledger"):
+    with pytest.raises(VerificationError, match="another ledger"):
         ring.rotate("prod-eu-2", 9)
     assert ring.statements() == before
     ring.rotate(LEDGER, 6)

@@ -11,7 +11,13 @@ from letheon.ledger.db.log import (
     LogTree,
     compute_root,
 )
-from letheon.verifier import Refused, check_consistency, check_inclusion, leaf_hash, log_root
+from letheon.verifier import (
+    VerificationError,
+    check_consistency,
+    check_inclusion,
+    leaf_hash,
+    log_root,
+)
 
 MOST = 34
 LEAVES = [leaf_hash(bytes([number])) for number in range(MOST)]
@@ -93,7 +99,7 @@ def test_a_proof_of_another_place_is_refused(size: int, data: st.DataObject) -> 
     index, other = data.draw(
         st.lists(st.integers(0, size - 1), min_size=2, max_size=2, unique=True)
     )
-    with pytest.raises(Refused):
+    with pytest.raises(VerificationError):
         check_inclusion(
             LEAVES[index], index, size, TREE.inclusion_path(other, size), TREE.root(size)
         )

@@ -33,7 +33,7 @@ from letheon.ledger.models.monitoring import (
     policy_digest,
     unpack,
 )
-from letheon.monitor import Calibration, Monitor, Tolerances, record_of
+from letheon.monitor import Calibration, Monitor, Tolerances, make_record
 from tests.monitor.drifters import QUICK, Keeper, make_people, share_right
 from tests.sharded.people import examples
 
@@ -91,7 +91,7 @@ def test_everything_comes_back() -> None:
     monitor = watched(calibration=QUICK)
     monitor.forget(NAMES[[3, 4]])
     again = travelled(monitor)
-    assert record_of(again) == record_of(monitor) | {"on_breach": "advise"}
+    assert make_record(again) == make_record(monitor) | {"on_breach": "advise"}
     assert again.model is monitor.model
     assert pack(again) == pack(monitor)
 
@@ -233,7 +233,7 @@ def test_a_monitor_that_keeps_people_is_refused() -> None:
 
 def test_a_model_of_other_people_is_refused() -> None:
     data = pack(watched())
-    with pytest.raises(ValueError, match="not those that the model holds"):
+    with pytest.raises(ValueError, match="not the ids of the model"):
         unpack(data, fitted(NAMES[:29]))
 
 

@@ -24,7 +24,7 @@ from letheon.ledger.purge.scan import ScanResult
 from letheon.ledger.settings import Settings
 from letheon.verifier import (
     FILES_NOT_SEARCHED,
-    Refused,
+    VerificationError,
     check_purge,
     open_envelope,
     search_gaps,
@@ -265,7 +265,7 @@ def test_an_attestation_whose_counts_disagree_is_refused(unsearched: Scene) -> N
     certificate = open_envelope(unsearched.ledger.certificates.envelope(1), trust)
     check_purge(unsearched.ledger.certificates.purge_attestation(1), certificate, trust)
     for change in (_drop_code, _drop_total, _call_it_purged):
-        with pytest.raises(Refused):
+        with pytest.raises(VerificationError):
             check_purge(resigned(unsearched, change), certificate, trust)
 
 
@@ -275,7 +275,7 @@ def test_an_earlier_attestation_holds_and_is_not_called_fully_searched(unsearche
     old = resigned(unsearched, _drop_counts)
     opened = check_purge(old, certificate, trust)
     assert search_gaps(opened.predicate) == (
-        "an earlier scanner did not say which files it could not search"
+        "an earlier scanner did not report files that it skipped"
     )
     assert gaps_in(old) == search_gaps(opened.predicate)
     assert gaps_in(b"{}") == "the attestation cannot be read"

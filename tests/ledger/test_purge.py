@@ -297,7 +297,7 @@ def test_retry_of_one_request_lets_all_of_its_batch_go_on(marked: Marked) -> Non
         story = [entry.kind for entry in marked.ledger.requests.timeline(request)]
         assert [kind for kind in story if kind in STATES][-3:] == ["stuck", "purging", "purged"]
         assert marked.ledger.requests.get(request).reason is None
-        with pytest.raises(RequestStateError, match="nothing to retry"):
+        with pytest.raises(RequestStateError, match="only a failed request can be retried"):
             marked.ledger.requests.retry(request)
 
 

@@ -13,8 +13,8 @@ from letheon.ledger.keys.signing import Signer, sign_statement
 from letheon.verifier import (
     REVOCATION,
     STATEMENT_TYPE,
-    Refused,
     Trust,
+    VerificationError,
     check_note,
     open_envelope,
     pae,
@@ -62,7 +62,7 @@ def test_another_library_verifies_both_signatures() -> None:
 
 @pytest.mark.parametrize("last", [-1, "3", 2**53, 1.5, None])
 def test_nothing_outside_the_schema_is_signed(last: Any) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(VerificationError):
         sign_statement(statement(last), SIGNER)
 
 
@@ -90,5 +90,5 @@ def test_a_checkpoint_is_a_note_that_the_verifier_accepts() -> None:
     note = read_note(text)
     check_note(note, Trust.from_pinned(SIGNER.public.hex()))
     assert (note.origin, note.size, note.root) == ("prod-eu-1", 7, b"r" * 32)
-    with pytest.raises(Refused):
+    with pytest.raises(VerificationError):
         check_note(note, Trust.from_pinned(OTHER.public.hex()))

@@ -18,7 +18,7 @@ from letheon.ledger import Ledger, Policy
 from letheon.service import ROLES, ServiceSettings, Tokens, create_app
 from tests.ledger.databases import NOON, Clock
 
-__all__ = ["BASE", "OTHER", "Desk", "Secret", "make_desk", "person"]
+__all__ = ["BASE", "OTHER", "Desk", "Secret", "make_desk", "make_empty_desk", "person"]
 
 BASE = "http://localhost"
 OTHER = "rival"
@@ -130,6 +130,13 @@ def make_desk(
     desk = Desk(folder, ledger, clock, create_app(ledger, settings or QUICK))
     desk.tokens = dict(_tokens(ledger, clock))
     return desk
+
+
+def make_empty_desk(folder: Path) -> Desk:
+    """Make a desk without a model."""
+    clock = Clock(NOON)
+    ledger = Ledger.create(folder / "home", name="empty-desk", clock=clock)
+    return Desk(folder, ledger, clock, create_app(ledger, QUICK), dict(_tokens(ledger, clock)))
 
 
 def _tokens(ledger: Ledger, clock: Clock) -> Iterator[tuple[str, Secret]]:

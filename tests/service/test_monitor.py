@@ -124,7 +124,7 @@ def test_tolerances_stand_beside_the_proxies(watched: Desk) -> None:
     found = watched.client("approver").get("/api/v1/models/watched/history").json()
     lines = {one["measure"]: (one["value"], one["side"]) for one in found["tolerances"]}
     assert found["is_watched"] is True
-    assert found["assumption"].startswith("nothing was rehearsed")
+    assert found["assumption"].startswith("no rehearsals")
     assert lines["effectiveness"] == (0.5, "at most")
     assert lines["certifiability"] == (60.0, "at most")
     assert lines["efficiency"] == (0.001, "at least")

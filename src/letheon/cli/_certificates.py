@@ -13,7 +13,15 @@ from letheon import verifier
 from letheon.cli import _command
 from letheon.cli._command import Answer, Listing, UsageError, argument, flag, ledger_command, value
 from letheon.exceptions import LedgerError, LedgerMissingError
-from letheon.verifier import SMALL, UNLEARNING, Refused, Trust, Verdict, read_capped, search_gaps
+from letheon.verifier import (
+    SMALL,
+    UNLEARNING,
+    Trust,
+    Verdict,
+    VerificationError,
+    read_capped,
+    search_gaps,
+)
 
 if TYPE_CHECKING:
     from letheon.ledger import Ledger
@@ -110,7 +118,7 @@ def show_certificate(
     elif statement["predicateType"] == verifier.PURGE:
         lines = _attestation_facts(statement["predicate"], identity)
     else:
-        raise Refused("it is neither a certificate nor the attestation of a purge")
+        raise VerificationError("it is neither a certificate nor the attestation of a purge")
     return Answer(document, _command.list_facts(list(lines)))
 
 
@@ -141,7 +149,7 @@ def verify_certificate(
     beside = envelope.statements if keys is None else read_statements(_command.require_folder(keys))
     try:
         opened = verifier.open_envelope(envelope.data, Trust.from_pinned(pinned, beside))
-    except Refused as error:
+    except VerificationError as error:
         document = {"verified": False, "reason": str(error), "key": pinned}
         return Answer(document, f"does NOT hold: {error}", status=_command.FAILED)
     is_certificate = opened.statement["predicateType"] == UNLEARNING
@@ -173,7 +181,7 @@ def chain(opened: "Ledger", key: Key = None) -> Answer:
     try:
         known = read_statements(opened.folder / "public" / "keys")
         verifier.check_chain(envelopes, Trust.from_pinned(pinned, known))
-    except Refused as error:
+    except VerificationError as error:
         reason = str(error)
     document = {"verified": reason is None, "reason": reason, "certificates": links}
     parts = [_chain_listing(links)]
@@ -417,7 +425,7 @@ def _open(code: str, sealed: Path | None, desk: str | None) -> "OpenedReceipt":
         raise UsageError("give --sealed FILE or --desk URL: where the sealed receipt is")
     try:
         parsed = ReceiptCode.parse(sys.stdin.read() if code == "-" else code)
-    except Refused as error:
+    except VerificationError as error:
         raise UsageError(f"{error}; copy the whole code") from None
     if sealed is not None:
         return open_sealed(parsed, read_capped(_command.require_file(sealed), SMALL))

@@ -10,7 +10,7 @@ from letheon.cli import _command
 from letheon.cli._certificates import read_statements
 from letheon.cli._command import Answer, Listing, ledger_command, usage_errors
 from letheon.exceptions import LedgerError, LedgerMissingError
-from letheon.verifier import Refused, Trust, check_chain, check_purge, search_gaps
+from letheon.verifier import Trust, VerificationError, check_chain, check_purge, search_gaps
 
 if TYPE_CHECKING:
     from letheon.ledger import Adoption, Finding, Ledger
@@ -149,7 +149,7 @@ def _check_signed(opened: "Ledger", pinned: str) -> "Finding":
                 continue
             in_part += bool(search_gaps(check_purge(purge, certificate, trust).predicate))
             attested += 1
-    except Refused as error:
+    except VerificationError as error:
         return _finding("signatures", "error", str(error))
     text = f"{len(envelopes)} certificates and {attested} purges follow from key {pinned[:16]}…"
     if in_part:

@@ -12,7 +12,7 @@ from letheon.cli import _command
 from letheon.cli._command import refuse, whole_number, whole_numbers
 
 if TYPE_CHECKING:
-    from letheon.bench import Options
+    from letheon.bench import BenchmarkOptions
     from letheon.datasets import DatasetInfo
     from letheon.sharded import Plan
 
@@ -301,7 +301,7 @@ def bench(
     resume : bool
         Go on where a run was stopped.
     """
-    from letheon.bench import METHODS, Options
+    from letheon.bench import METHODS, BenchmarkOptions
 
     chosen: dict[str, Any] = {"attacks": attacks, "device": device}
     chosen |= {} if seeds is None else {"seeds": seeds}
@@ -314,7 +314,7 @@ def bench(
     if not quick or data is not None:
         chosen["datasets"] = _find_datasets(data)
     try:
-        options = Options.quick(**chosen) if quick else Options(**chosen)
+        options = BenchmarkOptions.quick(**chosen) if quick else BenchmarkOptions(**chosen)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--removed") from None
     if not _run_bench(options, out, resume=resume, jobs=jobs or min(2, os.cpu_count() or 1)):
@@ -351,7 +351,7 @@ def _find_datasets(text: str | None) -> tuple[str, ...]:
     return chosen
 
 
-def _run_bench(options: "Options", out: Path, *, resume: bool, jobs: int) -> bool:
+def _run_bench(options: "BenchmarkOptions", out: Path, *, resume: bool, jobs: int) -> bool:
     """Run, write and show; return whether every experiment went well."""
     from letheon.bench import brief_table, run, write_results
     from letheon.terminal import PlainConsole, print_table

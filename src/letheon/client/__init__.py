@@ -350,7 +350,7 @@ class Client:
 
         Raises
         ------
-        letheon.verifier.Refused
+        letheon.verifier.VerificationError
             The signature, the schema or the keys do not hold.
         """
         from letheon.verifier import UNLEARNING, Trust, open_envelope, require

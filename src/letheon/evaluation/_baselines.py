@@ -39,7 +39,7 @@ from letheon.data import People
 from letheon.evaluation._clock import finish_requests, now
 from letheon.evaluation._problem import LearningProblem, MetricFailedError
 from letheon.exceptions import LetheonError
-from letheon.inner import fresh_copy, parts_of, require_copy
+from letheon.inner_estimator import fresh_copy, iter_estimators, require_copy
 
 _FEW_ROWS = 400
 
@@ -73,7 +73,7 @@ def name_model(estimator: Any) -> str:
 def without_jobs(estimator: Any) -> Any:
     """Return an unfitted copy that asks for no threads or processes, at any depth."""
     copy = require_copy(estimator, clone(estimator))
-    for part in list(parts_of(copy)):
+    for part in list(iter_estimators(copy)):
         if part.params.get("n_jobs") is not None:
             part.estimator.set_params(n_jobs=None)
     return copy

@@ -94,8 +94,8 @@ class _ModelUse(NamedTuple):
 
 
 def finish_requests(model: Any) -> None:
-    """Let a model do what its requests left for later; see `ForgetMixin._finish`."""
-    later = getattr(model, "_finish", None)
+    """Let a model do what its requests left for later; see `ForgetMixin._finish_pending`."""
+    later = getattr(model, "_finish_pending", None)
     if later is not None:
         later()
 

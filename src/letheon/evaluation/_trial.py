@@ -16,7 +16,7 @@ from letheon.evaluation._clock import RequestClock
 from letheon.evaluation._problem import LearningProblem, Metric, RequestPlan, accuracy
 from letheon.exceptions import LetheonError
 from letheon.guarantee import Guarantee
-from letheon.inner import fresh_copy
+from letheon.inner_estimator import fresh_copy
 from letheon.measures import (
     Measure,
     certifiability,

@@ -27,7 +27,7 @@ from letheon.ledger.settings import FILE as SETTINGS_FILE
 from letheon.ledger.tables import certificates, checkpoints
 from letheon.ledger.worker.recover import list_leftovers
 from letheon.sandbox import protection
-from letheon.verifier import Refused, check_chain, check_note, read_note
+from letheon.verifier import VerificationError, check_chain, check_note, read_note
 
 _LOW_SPACE = 1 << 30
 # Settings of the service, and the key that signs its OpenDSR responses.
@@ -63,7 +63,7 @@ def run_checks(core: Core) -> Iterator[Finding]:
         try:
             for n_findings, (level, words) in enumerate(check(core), 1):  # noqa: B007
                 yield Finding(name, level, words)
-        except (LetheonError, Refused, OSError) as error:
+        except (LetheonError, VerificationError, OSError) as error:
             n_findings += 1
             yield Finding(name, "error", str(error))
         if n_findings == 0:

@@ -46,15 +46,15 @@ class Action:
 _HANDLE = ("requests:handle",)
 
 ACTIONS: dict[str, Action] = {
-    "verify": Action("Identity verified", _HANDLE),
-    "await-identity": Action("Ask for proof of identity", _HANDLE),
+    "verify": Action("Mark identity as verified", _HANDLE),
+    "await-identity": Action("Request proof of identity", _HANDLE),
     "approve": Action("Approve", ("requests:approve",)),
     "hold": Action("Put on hold", _HANDLE, ("ground", "until")),
-    "release": Action("End the hold", _HANDLE),
-    "extend": Action("Extend the time", _HANDLE),
+    "release": Action("Release from hold", _HANDLE),
+    "extend": Action("Extend deadline", _HANDLE),
     "retry": Action("Try again", _HANDLE),
-    "tell": Action("Recipients were told", _HANDLE, ("recipients",)),
-    "answer": Action("The person was answered", _HANDLE, ("recipients",), True),
+    "tell": Action("Record notified recipients", _HANDLE, ("recipients",)),
+    "answer": Action("Mark as answered", _HANDLE, ("recipients",), True),
     "reject": Action("Reject", ("requests:handle", "requests:approve"), ("ground",)),
     "cancel": Action("Withdraw", _HANDLE),
 }
@@ -226,6 +226,7 @@ def _actions_for(
         "approve": not is_own and who.id not in (request.filed_by, request.verified_by),
         "await-identity": request.regime == "gdpr",
         "extend": not request.is_extended and not is_overdue,
+        "retry": request.state != "stuck" or request.reason not in _RETRY_CANNOT_HELP,
         "reject": request.state != "stuck" or request.batch is None,
         "cancel": request.state != "stuck" or request.batch is None,
         "answer": request.state == "purged" or request.certificate is not None,
@@ -285,14 +286,14 @@ def bulk_out(who: Principal, results: Sequence[Request | Exception]) -> BulkOut:
 
 
 GROUND_WORDS = {
-    "gdpr.art17.1.a": "the data are no longer needed",
+    "gdpr.art17.1.a": "the data is no longer needed",
     "gdpr.art17.1.b": "consent was withdrawn",
     "gdpr.art17.1.c": "the person objects",
-    "gdpr.art17.1.d": "the data were processed unlawfully",
-    "gdpr.art17.1.e": "a law demands the erasure",
-    "gdpr.art17.1.f": "they are the data of a child",
-    "gdpr.art11.2": "nobody can tell who the person is",
-    "gdpr.art12.5": "manifestly unfounded or excessive",
+    "gdpr.art17.1.d": "the data was processed unlawfully",
+    "gdpr.art17.1.e": "a law requires the erasure",
+    "gdpr.art17.1.f": "the data is about a child",
+    "gdpr.art11.2": "the person cannot be identified",
+    "gdpr.art12.5": "the request is manifestly unfounded or excessive",
     "gdpr.art12.6": "the identity was not confirmed",
     "gdpr.art17.3.a": "freedom of expression",
     "gdpr.art17.3.b": "a legal obligation to keep the data",
@@ -300,12 +301,12 @@ GROUND_WORDS = {
     "gdpr.art17.3.d": "archives, research or statistics",
     "gdpr.art17.3.e": "legal claims",
     "gdpr.art18.1": "restriction instead of erasure",
-    "ccpa.1798.105": "the right to delete",
+    "ccpa.1798.105": "right to delete",
     "ccpa.1798.105.d": "an exception to the right to delete",
     "ccpa.1798.145": "an exemption",
     "ccpa.7060": "the identity was not verified",
-    "litigation-hold": "a dispute in court",
-    "internal": "a decision of the house",
+    "litigation-hold": "litigation hold",
+    "internal": "internal decision",
     states.NO_DATA_HELD: "the model holds no rows of these people",
 }
 """Every ground that a request, a rejection or a hold may name."""
@@ -336,57 +337,65 @@ GROUNDS = Grounds(
 )
 """Every code with its words."""
 
+_RETRY_CANNOT_HELP = ("no-model-on-the-rest", "nobody-held")
+# What failed, and what to do.
 _STUCK_WORDS = {
-    "no-model-on-the-rest": "no model can be trained on the rows that would remain, so trying "
-    "again does not help; the manual of the ledger says what does",
-    "budget-spent": "the budget of the method is spent; train the model afresh",
-    "nobody-held": "the model holds none of the people any more",
-    "residue-found": "something of an erased person is still in a store; `letheon doctor` names "
-    "the file, remove it and try again",
+    "no-model-on-the-rest": "No model can be trained on the rows that would remain: they are the "
+    "last rows of the model, or of one class. Retrying does not help. Stop serving the model and "
+    'follow the section "The last people of a model" in the ledger manual.',
+    "budget-spent": "The privacy budget of the method is spent. Retrain the model, then retry.",
+    "nobody-held": "The model no longer has rows of these people. Retrying does not help.",
+    "time-limit": "The computation exceeded its time limit. Raise the limit, then retry.",
+    "memory-limit": "The computation exceeded its memory limit. Raise the limit, then retry.",
+    "forged-answer": "The sandboxed process returned an invalid result. Check where the model file "
+    "comes from before you retry.",
+    "residue-found": "A store still has data of an erased person. Run `letheon doctor` to find the "
+    "file, delete it, then retry.",
 }
 
 # By kind, or by kind and where the request came from, or why; see `sentence` for the names.
 _WORDS = {
-    "received": "Received{people}; due on {due} ({ground}).",
-    "identity-asked": "The person was asked for a proof of identity; the clock stands.",
-    "verified": "The identity was verified; the rows are blocked from new training.",
-    "verified duplicate": "The request before it was withdrawn; this one is large and needs an "
-    "approval.",
+    "received": "Request received{people}; due on {due} ({ground}).",
+    "identity-asked": "Proof of identity requested; the deadline is paused.",
+    "verified": "Identity verified; the rows are excluded from new training.",
+    "verified duplicate": "The earlier request was withdrawn; this one needs approval for its "
+    "size.",
     "approved": "Approved by a second person.",
     "queued": "Queued again.",
     "queued verified": "Queued for the next batch.",
-    "queued on_hold": "The hold ended; queued again.",
-    "queued duplicate": "The request before it was withdrawn; queued in its place.",
-    "queued applying": "The batch was given up; queued again.",
-    "duplicate": "Waits for {other}, which erases these people.",
-    "waits-for": "Waits for {other}, which erases these people.",
-    "sealed": "Sealed into a batch{size}.",
-    "applying": "The batch that erases them began.",
-    "published": "A model without them was published.",
-    "applied": "Erased from the model that is served.",
+    "queued on_hold": "Released from hold; queued again.",
+    "queued duplicate": "The earlier request was withdrawn; this one is queued in its place.",
+    "queued applying": "The batch was abandoned; queued again.",
+    "duplicate": "Duplicate of {other}, which erases the same people.",
+    "waits-for": "Waits for {other}, which erases the same people.",
+    "sealed": "Added to a batch{size}.",
+    "applying": "The batch started.",
+    "published": "Model version without these rows published.",
+    "applied": "Rows removed from the served model.",
     "certificate": "{certificate}.",
-    "certified": "A certificate covers it.",
-    "purging": "What is left of them is being destroyed.",
-    "purge": "The destruction of what was left was attested.",
-    "purged": "Nothing that the ledger keeps holds them any more.",
-    f"purged {states.NOT_FULLY_SEARCHED}": "Nothing that the ledger keeps holds them any more. "
-    "Some files of the stores were not searched.",
-    "closed": "The person was answered{told}; closed.",
+    "certified": "Certificate issued.",
+    "purging": "Purge of the remaining copies started.",
+    "purge": "Purge attestation signed.",
+    "purged": "All copies in the ledger are destroyed.",
+    f"purged {states.NOT_FULLY_SEARCHED}": "All copies in the ledger are "
+    "destroyed. Some files of the stores could not be searched.",
+    "closed": "The person was answered{notified}.",
     "rejected": "Rejected: {ground}.",
     "cancelled": "The request was withdrawn.",
     "on_hold": "Put on hold until {until}: {ground}.",
-    "retry_wait": "The batch failed; it is tried again after a pause.",
-    "stuck": "Failed too often: somebody has to look, then retry. The clock goes on.",
-    "abandoned": "The batch was given up.",
-    "extended": "Extended; now due on {due}, and the person was told.",
-    "recipients-told": "Told {recipients} of the data.",
-    "receipt-code": "A new receipt code was made.",
+    "retry_wait": "The batch failed; it is retried after a pause.",
+    "stuck": "Processing stopped; an operator has to act. The deadline stays the same.",
+    "abandoned": "The batch was abandoned.",
+    "extended": "Deadline extended to {due}; the person was notified.",
+    "recipients-told": "Notified {recipients} of the data.",
+    "receipt-code": "New receipt code created.",
 }
 
 
 def stuck_words(reason: str) -> str:
-    """Return why a request is stuck, and what helps; other codes are names of errors."""
-    return _STUCK_WORDS.get(reason, "the computing failed; look what the worker said, then retry")
+    """Return what failed and what to do; codes without a text are names of errors."""
+    other = "The computation failed. See the worker log, remove the cause, then retry."
+    return _STUCK_WORDS.get(reason, other)
 
 
 def sentence(entry: LogEntry) -> str:
@@ -409,9 +418,9 @@ def sentence(entry: LogEntry) -> str:
         people="" if people is None else f", for {count_words(int(people), 'person', 'people')}",
         other=f"request {details['of']}" if "of" in details else "another request",
         size="" if size is None else f" of {count_words(int(size), 'request')}",
-        certificate="A certificate" if number is None else f"Certificate {number} was signed",
+        certificate="Certificate signed" if number is None else f"Certificate {number} signed",
         recipients=recipients,
-        told=f", and {recipients} told" if details.get("recipients") else "",
+        notified=f"; {recipients} notified" if details.get("recipients") else "",
     )
 
 

@@ -53,7 +53,7 @@ from letheon.ledger.tables import (
 )
 from letheon.verifier import (
     SMALL,
-    Refused,
+    VerificationError,
     check_receipt_commitment,
     from_hex,
     open_envelope,
@@ -270,14 +270,14 @@ class Receipts:
 
         Raises
         ------
-        Refused
+        VerificationError
             The text is no code, or has a typing error.
         """
         parsed = ReceiptCode.parse(code)
         sealed = self.sealed(parsed.request, parsed.public)
         try:
             return None if sealed is None else open_sealed(parsed, sealed).receipt
-        except Refused:
+        except VerificationError:
             return None
 
     def coverage(self, receipt: bytes) -> Coverage | None:
@@ -295,7 +295,7 @@ class Receipts:
                 return None
             certificate = open_envelope(bytes(row.envelope), self._core.keys.trust())
             check_receipt_commitment(receipt, certificate)
-        except (Refused, KeyError, TypeError):
+        except (VerificationError, KeyError, TypeError):
             return None
         return Coverage(
             certificate=row.sequence,

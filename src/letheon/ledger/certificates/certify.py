@@ -73,8 +73,8 @@ from letheon.verifier import (
     MOST_RECEIPT_ROWS,
     PAYLOAD_TYPE,
     TOMBSTONE,
-    Opened,
-    Refused,
+    SignedStatement,
+    VerificationError,
     canonical,
     check_next,
     check_receipt_commitment,
@@ -204,7 +204,7 @@ def certify_next(core: Core) -> int | None:
         _require_line(core, conn, version, statement)
     _inspect(core, covered, version, statement["predicate"])
     certificate_id = hashlib.sha256(pae(PAYLOAD_TYPE, canonical(statement))).hexdigest()
-    claimed = Opened(statement, (), certificate_id)
+    claimed = SignedStatement(statement, (), certificate_id)
     receipts = make_receipts(core, covered.model, covered.parent, version, claimed)
     path = signed_path(core, "certificates", sequence)
     envelope = _sign(core, path, sequence, statement)
@@ -229,7 +229,7 @@ def rehearse(core: Core, conn: Connection, version: VersionRow) -> None:
     _inspect(core, covered, version, statement["predicate"])
     try:
         check_schema(statement)
-    except Refused as error:
+    except VerificationError as error:
         raise SignerRefusedError(f"the statement breaks its schema: {error}") from error
 
 
@@ -245,8 +245,10 @@ def _require_line(
     opened = {number: open_envelope(bytes(data), core.keys.trust()) for number, data in rows}
     retrain = None if line.retrain is None else opened[line.retrain]
     try:
-        check_next(Opened(statement, (), ""), opened[line.first], retrain, opened[line.before])
-    except Refused as error:
+        check_next(
+            SignedStatement(statement, (), ""), opened[line.first], retrain, opened[line.before]
+        )
+    except VerificationError as error:
         raise SignerRefusedError(f"the statement breaks the chain: {error}") from error
 
 
@@ -296,7 +298,7 @@ def _inspect(core: Core, covered: Covered, version: VersionRow, claims: dict[str
     try:
         proof = proof_path(core, covered.model, digest).read_bytes()
         before, after, erased = transition_roots(proof)
-    except (OSError, Refused) as error:
+    except (OSError, VerificationError) as error:
         raise SignerRefusedError(f"the transition proof cannot be used: {error}") from error
     said = (digest, data["rootBefore"], data["rootAfter"], claims["erasure"]["rows"])
     if said != (hashlib.sha256(proof).hexdigest(), before.hex(), after.hex(), erased):
@@ -310,7 +312,7 @@ def _sign(core: Core, path: Path, sequence: int, statement: dict[str, Any]) -> b
     if path.exists():
         try:
             payload = base64.b64decode(parse_strict(path.read_bytes())["payload"])
-        except (Refused, KeyError, TypeError, ValueError):
+        except (VerificationError, KeyError, TypeError, ValueError):
             payload = b""
         if payload != canonical(statement):
             raise SignerRefusedError(
@@ -319,7 +321,7 @@ def _sign(core: Core, path: Path, sequence: int, statement: dict[str, Any]) -> b
             )
     try:
         return sign_statement(statement, core.keys.signer_at(sequence))
-    except Refused as error:
+    except VerificationError as error:
         raise SignerRefusedError(f"the statement breaks its schema: {error}") from error
 
 
@@ -365,7 +367,11 @@ class SealedReceipt(NamedTuple):
 
 
 def make_receipts(
-    core: Core, model: ModelRow, parent: VersionRow, version: VersionRow, certificate: Opened
+    core: Core,
+    model: ModelRow,
+    parent: VersionRow,
+    version: VersionRow,
+    certificate: SignedStatement,
 ) -> list[SealedReceipt]:
     """Return the receipts of a batch that is about to be certified.
 
@@ -452,7 +458,7 @@ def _receipt(
     vault: Vault,
     positions: NDArray[np.int64],
     levels: Sequence[_Level],
-    certificate: Opened,
+    certificate: SignedStatement,
 ) -> bytes:
     """Return the receipt of the rows at these positions, the first 64 of them by their slots."""
     order = np.argsort(vault.slots[positions], kind="stable")
@@ -470,7 +476,7 @@ def _receipt(
     receipt = OpenedReceipt(certificate.id, lines, openings, len(positions) - len(chosen))
     try:
         check_receipt_commitment(receipt.receipt, certificate)
-    except Refused as error:
+    except VerificationError as error:
         raise SignerRefusedError(
             f"a row of somebody who asked to be erased did not leave the data set: {error}"
         ) from error

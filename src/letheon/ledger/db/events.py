@@ -30,7 +30,7 @@ from letheon.exceptions import ClockError, OldDatabaseError
 from letheon.ledger.core import Core, fault_point, lock_file
 from letheon.ledger.tables import checkpoints, events, log, meta
 from letheon.state import write_atomically
-from letheon.verifier import MAX_INT, Refused, canonical, leaf_hash, node_hash, read_note
+from letheon.verifier import MAX_INT, VerificationError, canonical, leaf_hash, node_hash, read_note
 
 _T = TypeVar("_T")
 _MOST_PARAMETERS = 5000
@@ -546,7 +546,7 @@ def _compare_checkpoint(core: Core, size: int, connection: Connection) -> str | 
         return f"it lacks the checkpoint at {size} entries, {path.name}"
     try:
         note = read_note(path.read_text("utf-8"))
-    except (OSError, ValueError, Refused):
+    except (OSError, ValueError, VerificationError):
         return None  # damaged, not newer; `letheon doctor` reports it
     if note.root.hex() == root:
         return None

@@ -57,7 +57,7 @@ def sign_statement(statement: dict[str, Any], *signers: Signer) -> bytes:
 
     Raises
     ------
-    letheon.verifier.Refused
+    letheon.verifier.VerificationError
         The statement violates its schema. A verifier would reject it, so it is not signed.
     """
     check_schema(statement)

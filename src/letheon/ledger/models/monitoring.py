@@ -19,11 +19,11 @@ from letheon.monitor import (
     Monitor,
     Reading,
     assumptions,
-    judge_for,
+    check_same_ids,
+    choose_judge,
+    make_record,
     read_calibration,
-    record_of,
     restore,
-    same_people,
 )
 from letheon.receipt import Receipt
 
@@ -57,10 +57,10 @@ def pack(monitor: Monitor) -> bytes:
             "certify that; make the monitor without it"
         )
     rows = {"test": monitor._panel.rows, "training": monitor._rows, "forgotten": None}
-    record = record_of(monitor) | {"on_breach": "advise"}
+    record = make_record(monitor) | {"on_breach": "advise"}
     judge = monitor._judge
     # Only a metric of the caller's own is kept.
-    metric = None if judge == judge_for(monitor.model, None) else judge.metric
+    metric = None if judge == choose_judge(monitor.model, None) else judge.metric
     return state.encode({"format": FORMAT, "record": record, "rows": rows, "metric": metric})
 
 
@@ -94,7 +94,7 @@ def unpack(data: bytes, model: Any, *, trusted: Iterable[Any] = ()) -> Monitor:
         raise CorruptFileError(f"a monitor has the parts {', '.join(sorted(_PARTS))}")
     training: Rows | None = parts["rows"]["training"]
     if training is not None:
-        same_people(model, training, were_named=True)
+        check_same_ids(model, training, were_named=True)
     monitor = Monitor.__new__(Monitor)
     restore(monitor, None, model, parts["rows"], parts["record"], parts["metric"])
     return monitor

@@ -334,7 +334,7 @@ class Requests(RequestLists):
 
         def work(connection: Connection, row: Row[Any], now: int) -> None:
             if row.extended_to is not None:
-                raise RequestStateError(f"request {row.id} is {row.state}; {REFUSALS['extend']}")
+                raise _refusal(row, "extend")
             day = extended(
                 row.regime,
                 to_datetime(min(row.received_at, now)),
@@ -429,7 +429,7 @@ class Requests(RequestLists):
             if row is None or tenant not in (None, row.tenant):
                 raise UnknownRequestError(_UNKNOWN)
             if action not in REQUEST_STATES[row.state].actions:
-                raise RequestStateError(f"request {row.id} is {row.state}; {REFUSALS[action]}")
+                raise _refusal(row, action)
             work(connection, row, self._core.clock())
             return find_request(connection, request_id)
 
@@ -447,6 +447,11 @@ def _clock_started(core: Core, row: Row[Any], now: int) -> dict[str, Any]:
     received, calendar = to_datetime(min(row.received_at, now)), core.settings.calendar
     day = due_on(row.regime, received, calendar, paused_seconds=stood)
     return {"paused_at": None, "paused_seconds": stood, "due_on": day.isoformat()}
+
+
+def _refusal(row: Row[Any], action: str) -> RequestStateError:
+    state = REQUEST_STATES[row.state].label
+    return RequestStateError(f"request {row.id} has the state {state}; {REFUSALS[action]}")
 
 
 def _reject(connection: Connection, request_id: str, ground: str, now: int) -> None:

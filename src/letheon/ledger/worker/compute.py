@@ -232,7 +232,7 @@ def _erase_rows(inputs: Computation, work: _Work, ids: NDArray[Any], extra: dict
     if judged is None or judged.monitor is None:
         with one_thread():
             work.receipt = work.model.forget(ids, **extra)
-            work.model._finish()
+            work.model._finish_pending()
             _settle_model(inputs, work.model)
         work.seconds = time.perf_counter() - start
         return

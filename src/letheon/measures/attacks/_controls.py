@@ -9,7 +9,7 @@ from letheon.base import Outcome, Removal
 from letheon.data import Rows
 from letheon.exceptions import CannotForgetError
 from letheon.guarantee import Guarantee, MethodFacts
-from letheon.inner import controlled, inner_training, retraining
+from letheon.inner_estimator import fix_environment, inner_training, translate_fit_errors
 from letheon.naive import NaiveUnlearner
 from letheon.seeds import Purpose, library_seed
 
@@ -48,7 +48,7 @@ class _Control(NaiveUnlearner):
         """Not offered: a fresh fit would forget after all."""
         raise NotImplementedError
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         return Guarantee(
             kind="empirical",
             reference="none: a negative control, which does not forget",
@@ -163,13 +163,13 @@ class FineTuneOnly(_Control):
 
     def _prepare(self, removal: Removal) -> Any:
         rows = self.rows_.without(removal.where)
-        with retraining():
+        with translate_fit_errors():
             return _ControlRemoval(rows, self._train_further(rows))
 
     def _train_further(self, rows: Rows) -> Any:
         """Return a copy of the estimator after more passes over these rows."""
         estimator, seed = deepcopy(self.estimator_), library_seed(self.seed_, Purpose.RETRAIN)
-        with controlled(self.config_, seed), inner_training("it"):
+        with fix_environment(self.config_, seed), inner_training("it"):
             for _ in range(self.n_passes):
                 estimator.partial_fit(*rows.part(0, len(rows)))
         return estimator

@@ -17,7 +17,7 @@ from scipy.special import logsumexp
 from sklearn.base import is_regressor
 
 from letheon.data import People, Rows, as_ids, hold_table, hold_target, row_ids, table_length
-from letheon.inner import fresh_copy
+from letheon.inner_estimator import fresh_copy
 from letheon.measures._intervals import Bools, Floats, Ints
 from letheon.measures.attacks._result import AttackResult
 from letheon.parallel import run_tasks

@@ -241,7 +241,7 @@ def statement_in(envelope: bytes) -> dict[str, Any]:
 
     Raises
     ------
-    Refused
+    VerificationError
         It is no envelope of a statement.
     """
     verifier.certificate_id(envelope)  # its only accepted form
@@ -329,13 +329,13 @@ class _Checks:
             reason = "it is missing from the ledger"
         except OSError as error:  # its text names files of the server
             reason = f"a file cannot be read ({type(error).__name__})"
-        except verifier.Refused as error:
+        except verifier.VerificationError as error:
             reason = str(error)
         except (ValueError, LookupError, TypeError) as error:
             reason = f"it cannot be read ({type(error).__name__})"
         return CheckOut(name, passed, _CHECKS[name], reason)
 
-    def opened(self, sequence: int | None = None) -> verifier.Opened:
+    def opened(self, sequence: int | None = None) -> verifier.SignedStatement:
         envelope = self.envelope if sequence is None else self.certificates.envelope(sequence)
         return verifier.open_envelope(envelope, self.trust)
 
@@ -504,7 +504,7 @@ def _check_link(
     values = {"previous": "?", "is_linked": False, "is_signed": False, "reason": None}
     try:
         opened = verifier.open_envelope(contents[record.sequence], trust)
-    except verifier.Refused as error:
+    except verifier.VerificationError as error:
         values["reason"] = str(error)
     else:
         previous = _previous_id(opened.predicate)
@@ -522,7 +522,7 @@ def _id_before(sequence: int, contents: dict[int, bytes]) -> str | None:
         return "genesis"
     try:
         return verifier.certificate_id(contents[sequence - 1])
-    except (verifier.Refused, KeyError):
+    except (verifier.VerificationError, KeyError):
         return None
 
 

@@ -44,14 +44,14 @@ from letheon.service.schemas import (
     describe_file,
 )
 from letheon.service.temp_folders import temp_folder
-from letheon.verifier import SMALL, Refused, parse_strict, search_gaps
+from letheon.verifier import SMALL, VerificationError, parse_strict, search_gaps
 
 router = APIRouter(tags=["receipts"])
 verifiable = APIRouter(tags=["certificates"])
 
 _NOT_YET = (
-    "No certificate covers this code yet. Try again after the day on which an answer is due. If "
-    "you asked more than once, try the code of your first request."
+    "No certificate covers this code yet. Check again after the due date of your request. If you "
+    "filed more than one request, try the code of the first one."
 )
 
 
@@ -174,7 +174,7 @@ def verify_receipt(request: Request, text: str) -> ReceiptVerdict:
     receipts = desk.ledger.certificates.receipts
     try:
         receipt = _parse_receipt(text) if text[:1] == "{" else receipts.open(text)
-    except Refused as error:
+    except VerificationError as error:
         words = f"It cannot be read: {error}. Copy the whole code, which begins with lethe-."
         raise Problem(422, "receipt-malformed", "this is no receipt code", words) from None
     coverage = None if receipt is None else receipts.coverage(receipt)
@@ -187,9 +187,9 @@ def _parse_receipt(text: str) -> bytes:
     data = text.encode("utf-8", "replace")
     try:
         parse_strict(data, SMALL)
-    except Refused:
+    except VerificationError:
         # Its own words could quote what was sent.
-        raise Refused("it is no receipt as `letheon receipt open` writes it") from None
+        raise VerificationError("it is no receipt as `letheon receipt open` writes it") from None
     return data
 
 
@@ -200,17 +200,17 @@ def _verdict(desk: auth.Context, coverage: Coverage) -> ReceiptVerdict:
     certified = coverage.certified_at.astimezone(UTC).date()
     purged = None if coverage.purged_at is None else coverage.purged_at.astimezone(UTC).date()
     words = (
-        f"Certificate {number}, signed on {certified} (UTC), covers this receipt: what "
-        "it stands for was in the training data before, and its place is empty now."
+        f"Certificate {number}, signed on {certified} (UTC), covers this receipt: the row was in "
+        "the training data before and is not in it now."
     )
     if purged is None:
-        words += " What was left of it still has to be destroyed."
+        words += " The remaining copies in the ledger still have to be destroyed."
     else:
-        words += f" What was left of it in the ledger was destroyed on {purged} (UTC)."
+        words += f" All copies in the ledger were destroyed on {purged} (UTC)."
     if coverage.purge_gaps is not None:
-        words += " Not every file of the operator could be searched for copies."
+        words += " Some files of the operator could not be searched for copies."
     if not coverage.in_log:
-        words += " The next signed checkpoint of the log will cover the certificate."
+        words += " The next signed checkpoint of the public log will cover the certificate."
     return ReceiptVerdict(
         covered=True,
         certificate=number,

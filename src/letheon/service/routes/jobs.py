@@ -264,14 +264,14 @@ Work = Literal["what-if", "apply", "retrain"]
 _RECENT_VERSIONS = 50
 _MOST_PEOPLE = 100_000
 _WORDS = {
-    "nothing-queued": "Nothing is queued.",
-    "waiting": "It waits for company: few rows at a time tell more about a person.",
-    "operator": "An operator asks for it.",
-    "monitor": "The monitor says that a retrain is due.",
+    "nothing-queued": "No requests are queued.",
+    "waiting": "Waiting for more requests (batched until {waits_for}).",
+    "operator": "Started by an operator.",
+    "monitor": "The monitor requires a retrain.",
     "budget-runs-out": "The budget does not cover these rows, so the batch is a retrain.",
-    "due-soon": "The earliest due day is near.",
-    "waited-long": "The oldest request has waited long enough.",
-    "enough-rows": "There are enough rows.",
+    "due-soon": "The earliest due date is near.",
+    "waited-long": "The oldest request has reached the longest waiting time.",
+    "enough-rows": "Enough rows are waiting.",
 }
 
 
@@ -398,7 +398,7 @@ def show_plan(who: BatchReader, model: ModelName, tenant: schemas.Tenant = None)
         rows=plan.n_rows,
         earliest_due_on=plan.earliest_due_on,
         **vars(decision),
-        reason_words=_WORDS[decision.reason],
+        reason_words=_WORDS[decision.reason].format(waits_for=plan.waits_for),
         cost=_cost(ledger, info),
         now=_to_claim(now),
         after=_to_claim(after),

@@ -206,10 +206,15 @@ def export_requests(who: Reader, query: Annotated[RequestQuery, Query()]) -> Str
 
 
 def _export_lines(who: Principal, requests: Iterator[Request]) -> Iterator[str]:
-    yield _csv_text([_EXPORTED])
+    yield _csv_text([(*_EXPORTED, "state_label")])
     while part := list(islice(requests, _CHUNK)):
         shown = views.show_requests(who, part)
-        yield _csv_text([[export_cell(getattr(one, name)) for name in _EXPORTED] for one in shown])
+        yield _csv_text([_export_cells(request) for request in shown])
+
+
+def _export_cells(request: views.RequestOut) -> list[str]:
+    cells = [export_cell(getattr(request, name)) for name in _EXPORTED]
+    return [*cells, states.REQUEST_STATES[request.state].label]
 
 
 def _csv_text(rows: Sequence[Sequence[str]]) -> str:
@@ -423,9 +428,9 @@ def _require_other_eyes(who: Principal, request: Request) -> None:
     Both are known for good once it is verified.
     """
     if request.state != "verified":
-        raise RequestStateError(
-            f"request {request.id} is {request.state}; it waits for no approval"
-        )
+        label = states.REQUEST_STATES[request.state].label
+        words = f"request {request.id} has the state {label}; {states.REFUSALS['approve']}"
+        raise RequestStateError(words)
     family = who.desk.tokens.find_family(who.id)
     if not family.isdisjoint({request.filed_by, request.verified_by}):
         raise RequestStateError(
