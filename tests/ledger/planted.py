@@ -30,7 +30,7 @@ def plant(name: str | None) -> None:
 
 
 def _without_fence() -> None:
-    """Whoever has computed publishes, even if another worker took over and swept its files."""
+    """A worker publishes although another worker took over and deleted its files."""
     publish = applying._publish_version
 
     def publish_anyway(core: Any, lease: Any, *rest: Any) -> Any:

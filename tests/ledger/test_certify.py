@@ -378,17 +378,17 @@ def test_a_file_that_a_kill_left_out_is_written_later(ledger: Ledger) -> None:
 def test_a_checkpoint_that_was_not_committed_leaves_no_file(
     ledger: Ledger, hook: Callable[[Any], None]
 ) -> None:
-    class Stop(BaseException):
+    class CheckpointStopError(BaseException):
         pass
 
     def stop(name: str) -> None:
         if name == "checkpoint.before-commit":
-            raise Stop
+            raise CheckpointStopError
 
     core = core_of(ledger)
     before = {file.name for file in (ledger.folder / "checkpoints").iterdir()}
     hook(stop)
-    with pytest.raises(Stop):
+    with pytest.raises(CheckpointStopError):
         take_checkpoint(core)
     hook(None)
     assert {file.name for file in (ledger.folder / "checkpoints").iterdir()} == before

@@ -18,7 +18,7 @@ from letheon.ledger.tables import certificates, checkpoints, events, log
 from letheon.verifier import canonical, parse_strict
 from tests.ledger.databases import (
     NOON,
-    Desk,
+    LedgerSetup,
     database,
     desk,
     in_processes,
@@ -276,7 +276,7 @@ def test_events_cannot_be_changed_by_sql(database: Database) -> None:
     assert integrate(database).size == 4
 
 
-def test_certificates_and_checkpoints_cannot_be_changed_by_sql(desk: Desk) -> None:
+def test_certificates_and_checkpoints_cannot_be_changed_by_sql(desk: LedgerSetup) -> None:
     database = desk.database
     with database.transaction() as connection:
         connection.execute(checkpoints.insert().values(size=1, root="0" * 64, note="note", at=NOON))

@@ -69,9 +69,9 @@ def decide(*queue: QueuedRequest, now: datetime = NOW, **settings: Any) -> Decis
 def test_every_reason(
     queue: list[QueuedRequest], settings: dict[str, Any], seal: bool, kind: str, reason: str
 ) -> None:
-    found = decide(*queue, **settings)
-    assert (found.seal, found.kind, found.reason) == (seal, kind, reason)
-    assert (found.when_next is not None) == (reason == "waiting")
+    decision = decide(*queue, **settings)
+    assert (decision.seal, decision.kind, decision.reason) == (seal, kind, reason)
+    assert (decision.when_next is not None) == (reason == "waiting")
 
 
 def test_the_urgent_reason_is_named_first() -> None:
@@ -97,13 +97,13 @@ queues = st.lists(
 def test_it_is_sealed_at_the_time_that_was_announced(
     queue: list[QueuedRequest], apply_seconds: float
 ) -> None:
-    found = decide(*queue, apply_seconds=apply_seconds)
-    if found.when_next is None:
-        assert found.seal
+    decision = decide(*queue, apply_seconds=apply_seconds)
+    if decision.when_next is None:
+        assert decision.seal
     else:
         moment = timedelta(microseconds=1)
-        before = decide(*queue, apply_seconds=apply_seconds, now=found.when_next - moment)
-        then = decide(*queue, apply_seconds=apply_seconds, now=found.when_next)
+        before = decide(*queue, apply_seconds=apply_seconds, now=decision.when_next - moment)
+        then = decide(*queue, apply_seconds=apply_seconds, now=decision.when_next)
         assert (before.seal, then.seal) == (False, True)
 
 

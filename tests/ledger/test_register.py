@@ -21,13 +21,13 @@ from letheon.exceptions import (
 from letheon.ledger import Ledger
 from letheon.ledger.keys.keyring import derive_training_seed
 from letheon.verifier import note_digest
-from tests.ledger.databases import NOON, Clock
+from tests.ledger.databases import NOON, SettableClock
 from tests.ledger.homes import EXACT, IDS, X, Y, fitted, make, person
 
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    return make(tmp_path, clock=Clock(NOON))
+    return make(tmp_path, clock=SettableClock(NOON))
 
 
 def _files(ledger: Ledger) -> set[str]:
@@ -196,7 +196,7 @@ def test_rotations_are_logged_even_after_a_kill(ledger: Ledger) -> None:
     from letheon.ledger.tables import events
 
     ledger._core.keys.rotate("test", 0)  # and a kill before its event
-    with Ledger.open(ledger.folder, clock=Clock(NOON)) as again:
+    with Ledger.open(ledger.folder, clock=SettableClock(NOON)) as again:
         old = again._core.keys.trust().keys
         again.keys.rotate()
         again.keys.revoke(next(iter(old)), after=0)
