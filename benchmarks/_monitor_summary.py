@@ -4,16 +4,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks._monitor_streams import KINDS, ORACLE, TOLERANCES, WATCHERS, Step
+from benchmarks._monitor_streams import KINDS, ORACLE, TOLERANCES, WATCHERS, StreamStep
 
 
-class Record(NamedTuple):
+class StreamRecord(NamedTuple):
     """One stream, added up."""
 
     n_requests: int
     n_retrains: int
     n_stretches: int
-    """Stretches that came to an end: by a retrain, or by a breach that nobody answered."""
+    """Stretches that came to an end: by a retrain, or by a breach without one."""
     n_missed: int
     """Those with a breach after which the model was kept."""
     n_caught: int
@@ -29,7 +29,7 @@ class Record(NamedTuple):
     n_trainings: int
 
 
-def added_up(steps: Sequence[Step]) -> Record:
+def added_up(steps: Sequence[StreamStep]) -> StreamRecord:
     """Return the record of one stream."""
     missed = [any(_is_open(step) for step in stretch) for stretch in _stretches(steps)]
     ended = [stretch[-1].retrained for stretch in _stretches(steps)]
@@ -39,7 +39,7 @@ def added_up(steps: Sequence[Step]) -> Record:
         for name in TOLERANCES.get_watched()
         if step.estimate
     ]
-    return Record(
+    return StreamRecord(
         n_requests=len(steps),
         n_retrains=sum(step.retrained for step in steps),
         n_stretches=sum(done or lost for done, lost in zip(ended, missed, strict=True)),
@@ -57,12 +57,12 @@ def added_up(steps: Sequence[Step]) -> Record:
     )
 
 
-def _is_open(step: Step) -> bool:
+def _is_open(step: StreamStep) -> bool:
     return step.is_breach and not step.retrained
 
 
-def _stretches(steps: Sequence[Step]) -> list[list[Step]]:
-    found: list[list[Step]] = [[]]
+def _stretches(steps: Sequence[StreamStep]) -> list[list[StreamStep]]:
+    found: list[list[StreamStep]] = [[]]
     for step in steps:
         found[-1].append(step)
         if step.retrained:
@@ -70,7 +70,7 @@ def _stretches(steps: Sequence[Step]) -> list[list[Step]]:
     return [stretch for stretch in found if stretch]
 
 
-class Total(NamedTuple):
+class StreamTotal(NamedTuple):
     """All streams of one kind under one watcher."""
 
     n_streams: int
@@ -97,7 +97,7 @@ class Total(NamedTuple):
     """Estimates that were not below the truth, in per cent."""
 
 
-def total(records: Iterable[Record], oracle: Iterable[Record]) -> Total:
+def total(records: Iterable[StreamRecord], oracle: Iterable[StreamRecord]) -> StreamTotal:
     """Return the sums of streams, next to those of the oracle on the same streams."""
     found, best = list(records), list(oracle)
     n_requests = sum(r.n_requests for r in found)
@@ -108,7 +108,7 @@ def total(records: Iterable[Record], oracle: Iterable[Record]) -> Total:
     n_breaches = sum(r.n_missed + r.n_caught for r in found)
     n_estimates = sum(r.n_estimates for r in found)
     first = sum(r.first_missed and b.n_retrains > 0 for r, b in zip(found, best, strict=True))
-    return Total(
+    return StreamTotal(
         n_streams=len(found),
         n_breaching=n_breaching,
         retrains=100 * sum(r.n_retrains for r in found) / n_requests,
@@ -127,7 +127,7 @@ def total(records: Iterable[Record], oracle: Iterable[Record]) -> Total:
 ACCEPTED = 5.0
 
 
-def draw(totals: Mapping[tuple[str, str], Total], file: Path) -> None:
+def draw(totals: Mapping[tuple[str, str], StreamTotal], file: Path) -> None:
     """Draw breaches missed and retrains, one group of bars per kind of stream."""
     from matplotlib.figure import Figure
 

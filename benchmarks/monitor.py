@@ -28,11 +28,11 @@ from benchmarks._monitor_streams import (
     watch,
     watchers_of,
 )
-from benchmarks._monitor_summary import ACCEPTED, Record, Total, added_up, draw, total
+from benchmarks._monitor_summary import ACCEPTED, StreamRecord, StreamTotal, added_up, draw, total
 from benchmarks._report import Report, Table, Verdict
 from letheon.parallel import one_thread
 
-Totals = Mapping[tuple[str, str], Total]
+Totals = Mapping[tuple[str, str], StreamTotal]
 RESULTS = Path(__file__).resolve().parent / "results"
 # Tables before this one were looked at while the rule was being made.
 FIRST_SEED = 1000
@@ -53,15 +53,15 @@ NOTE = (
 )
 
 
-class Found(NamedTuple):
+class MonitorFinding(NamedTuple):
     """What one table gave."""
 
-    records: dict[Key, list[Record]]
+    records: dict[Key, list[StreamRecord]]
     n_rehearsed: int
     """Trainings before the first request."""
 
 
-def world_records(seed: int, n_streams: int, n_requests: int, n_rehearsals: int) -> Found:
+def world_records(seed: int, n_streams: int, n_requests: int, n_rehearsals: int) -> MonitorFinding:
     """Return the records of all watchers on all kinds of streams of one table."""
     world, found = make_world(seed), {}
     with one_thread():
@@ -74,10 +74,10 @@ def world_records(seed: int, n_streams: int, n_requests: int, n_rehearsals: int)
                     added_up(list(watch(world, make(name, kind), kind, n_requests, number)))
                     for number in range(n_streams)
                 ]
-    return Found(found, n_rehearsed)
+    return MonitorFinding(found, n_rehearsed)
 
 
-def all_records(tasks: Iterable[Any], n_tasks: int, jobs: int) -> Iterator[Found]:
+def all_records(tasks: Iterable[Any], n_tasks: int, jobs: int) -> Iterator[MonitorFinding]:
     """Run the tables and say how far it is."""
     results = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")(tasks)
     for number, found in enumerate(results, start=1):
@@ -85,19 +85,19 @@ def all_records(tasks: Iterable[Any], n_tasks: int, jobs: int) -> Iterator[Found
         yield found
 
 
-def merged(parts: Iterable[Found]) -> dict[Key, list[Record]]:
+def merged(parts: Iterable[MonitorFinding]) -> dict[Key, list[StreamRecord]]:
     """Return the records of all tables."""
-    found: dict[Key, list[Record]] = {}
+    found: dict[Key, list[StreamRecord]] = {}
     for part in parts:
         for key, records in part.records.items():
             found.setdefault(key, []).extend(records)
     return found
 
 
-def totals_of(records: Mapping[Key, list[Record]], about: str = "") -> Totals:
+def totals_of(records: Mapping[Key, list[StreamRecord]], about: str = "") -> Totals:
     """Return the totals of every watcher and kind, of all tables or of those of a drift or size."""
 
-    def of(name: str, kind: str) -> list[Record]:
+    def of(name: str, kind: str) -> list[StreamRecord]:
         return [
             record
             for key, found in records.items()
@@ -137,7 +137,9 @@ def kind_table(totals: Totals) -> Table:
     return Table("Breaches and retrains by kind of stream", columns, rows, NOTE)
 
 
-def part_table(records: Mapping[Key, list[Record]], title: str, parts: Sequence[str]) -> Table:
+def part_table(
+    records: Mapping[Key, list[StreamRecord]], title: str, parts: Sequence[str]
+) -> Table:
     """Return one line per drift or size and kind: what the monitor costs where it costs most."""
     rows = []
     for part in parts:

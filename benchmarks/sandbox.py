@@ -29,7 +29,7 @@ from benchmarks._report import Report, Table, Verdict
 from letheon import NaiveUnlearner, save, state
 from letheon.ledger import Ledger
 from letheon.ledger.db.tokens import Tokens
-from letheon.ledger.models.examine import held_rows
+from letheon.ledger.models.examine import hold_rows
 from letheon.ledger.worker.compute import Computation, compute, compute_apart
 from letheon.sandbox import protection
 from tests.service.servers import serving
@@ -54,7 +54,7 @@ def small_job() -> Computation:
     return Computation(
         kind="erase",
         model=state.encode(model),
-        rows=state.encode(held_rows(X, y, None)),
+        rows=state.encode(hold_rows(X, y, None)),
         ids=np.arange(5),
         trusted=(),
         judged=None,
@@ -101,7 +101,7 @@ def hostile_files(folder: Path) -> dict[str, tuple[str, bytes]]:
     X, y = small_table(N_ROWS)
     model = NaiveUnlearner(SGDClassifier(max_iter=1, tol=None), random_state=0).fit(X, y)
     model.estimator.max_iter = 10**8
-    vars(model)["parameters_"] = model._parameters()
+    vars(model)["parameters_"] = model._digest_parameters()
     save(model, folder / "endless.letheon")
     table = io.StringIO()
     names = ",".join(f"x{number}" for number in range(X.shape[1]))

@@ -219,8 +219,8 @@ def test_steps_are_pairs(steps: Any) -> None:
     [
         ([], "at least one step"),
         (["a", "a"], r"distinct names.*\['a', 'a'\]"),
-        (["a__b"], "'__' in its name"),
-        (["steps"], "called 'steps'"),
+        (["a__b"], "contain '__'"),
+        (["steps"], "must not be 'steps'"),
     ],
 )
 def test_names_of_steps(names: list[str], message: str) -> None:

@@ -86,7 +86,7 @@ HOLDERS: dict[str, Any] = {
 @pytest.mark.parametrize("holder", HOLDERS)
 def test_compiled_state_is_refused_before_training(holder: str) -> None:
     model = HOLDERS[holder]()
-    with pytest.raises(UnsupportedStateError, match=r"neither be saved.*register_codec"):
+    with pytest.raises(UnsupportedStateError, match=r"cannot be saved.*register_codec"):
         model.fit(X, Y)
     assert max(Compiled.seen) <= 32  # the trial, and no training
     assert not model.__sklearn_is_fitted__()

@@ -126,7 +126,7 @@ def test_a_missing_dependency_is_named() -> None:
 
 def test_a_missing_module_of_our_own_is_no_missing_dependency() -> None:
     with pytest.raises(ModuleNotFoundError, match=r"No module named 'letheon\.nowhere'"):
-        letheon._import("letheon.nowhere")
+        letheon._import_module("letheon.nowhere")
 
 
 @pytest.mark.parametrize("name", with_extras(letheon.__all__))

@@ -197,7 +197,7 @@ def test_noise_that_was_not_committed_to_fails() -> None:
 
 
 def of_all_rows(model: Any) -> Any:
-    """Parameters of a fit on everybody, those who left included."""
+    """Return the parameters of a fit on all rows, including removed ones."""
     rng = np.random.default_rng(3)
     X = rng.normal(size=(200, 4))
     y = target_of("influence", X + 0.3 * rng.normal(size=X.shape))
@@ -237,7 +237,7 @@ def be_data_free(model: Any) -> Any:
     """Whose rows cannot be compared."""
     twin = lie_about_the_account(model)
     twin.data_free = True
-    twin.parameters_ = twin._parameters()
+    twin.parameters_ = twin._digest_parameters()
     return twin
 
 
@@ -320,7 +320,7 @@ def test_a_stop_rule_that_permits_everything_does_not_help() -> None:
     model, rows = forgotten("fisher-secret")
     model.account_ = replace(model.account_, used=0.0)
     model.tol, model.parameters_ = 1e9, ""
-    model.parameters_ = model._parameters()
+    model.parameters_ = model._digest_parameters()
     weights = sealed(model)
     assert bound(release_shaped(model, weights), rows).verdict == "pass"
     finding = bound(release_shaped(model, weights + 0.02), rows)
@@ -366,7 +366,7 @@ def test_laplace_noise_hides_a_distance_in_each_coordinate(state: str) -> None:
 def claim_objective_noise(model: Any) -> Any:
     twin = choose_the_noise(model)
     twin.mechanism, twin.parameters_ = "objective", ""
-    twin.parameters_ = twin._parameters()
+    twin.parameters_ = twin._digest_parameters()
     return twin
 
 
@@ -400,7 +400,7 @@ def test_an_epsilon_that_claims_nothing_fails() -> None:
     model, rows = forgotten("influence")
     twin = copy.copy(model)
     twin.epsilon = math.inf
-    twin.parameters_ = twin._parameters()
+    twin.parameters_ = twin._digest_parameters()
     finding = bound(twin, rows, claim=claim_of(model))
     assert (finding.verdict, "epsilon is in range" in finding.reason) == ("fail", True)
 
@@ -423,7 +423,7 @@ def test_a_row_that_was_kept_fails(kind: str) -> None:
 def test_rows_longer_than_declared_fail() -> None:
     model, rows = forgotten("influence-softmax")
     model.rows, model.parameters_ = "refuse", ""
-    model.parameters_ = model._parameters()
+    model.parameters_ = model._digest_parameters()
     finding = bound(model, rows)
     assert (finding.verdict, "rows are bounded" in finding.reason) == ("fail", True)
 

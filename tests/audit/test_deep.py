@@ -68,7 +68,7 @@ def approximate(kind: str) -> Any:
 )
 def test_nothing_is_beside_an_approximate_net(kind: str) -> None:
     X, y = people()
-    model = head_of(X, y) if kind == "head" else approximate(kind).fit(X, y)
+    model = find_head(X, y) if kind == "head" else approximate(kind).fit(X, y)
     model.forget([3])
     model.forget([5, 7])
     model, rows = state.decode(state.encode(model)), without(held(X, y, None), [3, 5, 7])
@@ -78,7 +78,7 @@ def test_nothing_is_beside_an_approximate_net(kind: str) -> None:
     assert "note_" in str(check_file_content(model, rows).wrong)
 
 
-def head_of(X: Any, y: Any) -> Any:
+def find_head(X: Any, y: Any) -> Any:
     from letheon.deep import MLP, Backbone, CertifiedHeadClassifier
 
     torch.manual_seed(0)
@@ -88,14 +88,14 @@ def head_of(X: Any, y: Any) -> Any:
 
 def test_a_certified_head_is_recomputed_on_its_features() -> None:
     X, y = people()
-    model, rows = head_of(X, y), held(X, y, None)
+    model, rows = find_head(X, y), held(X, y, None)
     model.forget([3, 5])
     assert bound(model, without(rows, [3, 5])).verdict == "pass"
 
 
 def test_features_of_other_rows_fail() -> None:
     X, y = people()
-    model = head_of(X, y)
+    model = find_head(X, y)
     other = X.copy()
     other[7] += 1.0
     comparison = bound(model, held(other, y, None))
@@ -108,11 +108,11 @@ def test_features_of_other_rows_fail() -> None:
 def test_features_that_were_chosen_to_hide_a_row_do_not_pass() -> None:
     """A head of all rows; small changes of the features held make its gradient vanish."""
     X, y = people()
-    knows, model = head_of(X, y), head_of(X, y)
+    knows, model = find_head(X, y), find_head(X, y)
     model.forget([3])
     head = knows.head_
     remaining = np.flatnonzero(np.arange(len(y)) != 3)
-    cheat = head_of(X[remaining], y[remaining]).head_
+    cheat = find_head(X[remaining], y[remaining]).head_
     cheat.rows_.X[:] *= 1 + 1e-5
     cheat.weights_, cheat.model_ = head.weights_, head.model_
     cheat.release_salt_ = head.release_salt_
@@ -124,7 +124,7 @@ def test_features_that_were_chosen_to_hide_a_row_do_not_pass() -> None:
 def test_features_of_another_machine_excuse_nothing_else(cheat: str) -> None:
     """Other last bits of the features do not explain what the features have no part in."""
     X, y = people()
-    model, knows = head_of(X, y), head_of(X, y)
+    model, knows = find_head(X, y), find_head(X, y)
     model.forget([3])
     rows = without(held(X, y, None), [3])
     claim: dict[str, Any] | None = None

@@ -32,10 +32,10 @@ def test_batches_are_all_who_leave_or_an_eighth_of_them(method: str) -> None:
 def test_random_levels_cost_at_most_a_thousandth_and_a_hundredth(
     drops: list[float], chosen: int, expected: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def found(*_: Any, **__: Any) -> Any:
+    def fake_tune(*_: Any, **__: Any) -> Any:
         return SimpleNamespace(scores=0.9 - np.array(drops), random_depth=chosen)
 
-    monkeypatch.setattr(letheon.forest, "tune_random_depth", found)
+    monkeypatch.setattr(letheon.forest, "tune_random_depth", fake_tune)
     _run.random_depths.cache_clear()
     try:
         assert _run.random_depths("breast-cancer", 50, 0) == expected

@@ -13,8 +13,8 @@ from urllib.error import HTTPError, URLError
 import pytest
 
 from letheon.ledger import Ledger
-from letheon.ledger.models.commitment import row_bytes
-from letheon.ledger.models.examine import held_rows
+from letheon.ledger.models.commitment import encode_rows
+from letheon.ledger.models.examine import hold_rows
 from letheon.verifier import Trust as Pinned
 from letheon.verifier import check_receipt, open_envelope
 from tests.cli.ledgers import call, done
@@ -70,7 +70,7 @@ def test_salts_go_to_a_file_of_their_own(story: Story, tmp_path: Path) -> None:
     certificate = (story.bundle / "certificates" / "000001.json").read_bytes()
     opened = open_envelope(certificate, Pinned.from_pinned(story.key))
     assert not any(one["salt"] in shown.output + file.read_text() for one in found)
-    contents = list(row_bytes(held_rows(X[2:4], Y[2:4], IDS[2:4])))
+    contents = list(encode_rows(hold_rows(X[2:4], Y[2:4], IDS[2:4])))
     for row, opening in zip(rows["rows"], found, strict=True):
         parts = {name: row[name] for name in ("slot", "before", "after")}
         parts |= {name: opening[name] for name in ("place", "salt")}
@@ -99,7 +99,11 @@ def test_what_cannot_be_done_is_said(story: Story, tmp_path: Path) -> None:
         (2, ("open", story.code), "--sealed FILE or --desk URL"),
         (2, ("open", story.code, "--desk", "desk.example.org"), "https://"),
         (3, ("open", story.code, "--sealed", file), "no file"),
-        (1, ("open", story.code, "--sealed", story.bundle / "log.json"), "no sealed receipt"),
+        (
+            1,
+            ("open", story.code, "--sealed", story.bundle / "log.json"),
+            "not an encrypted receipt",
+        ),
         (2, ("check", story.sealed, "--bundle", story.bundle), "--key KEY"),
         (2, ("check", story.sealed), "--bundle DIR"),
         (3, ("export", story.waiting, "--out", file, "--ledger", story.home), "no receipt"),
@@ -126,7 +130,9 @@ def test_the_desk_gets_the_public_key_only(
         sent.append((request.full_url, body))
         with Ledger.open(story.home) as ledger:
             if "public_key" in body:
-                sealed = ledger.certificates.receipts.sealed(body["request"], body["public_key"])
+                sealed = ledger.certificates.receipts.get_encrypted(
+                    body["request"], body["public_key"]
+                )
                 found: Any = {"sealed": sealed and base64.b64encode(sealed).decode()}
             else:
                 covered = (

@@ -436,6 +436,6 @@ def test_a_workshop_serves_rows_as_long_as_they_stay_where_they_are() -> None:
     shop = Mirrored(held)
     held.wipe(np.array([1]))
     assert shop.is_valid_for(held, shop.device)
-    assert not shop.is_valid_for(held.compacted(), shop.device)
+    assert not shop.is_valid_for(held.compact_copy(), shop.device)
     held.append(held.X[:1].copy(), held.y[:1].copy(), as_ids([99]))
     assert not shop.is_valid_for(held, shop.device)

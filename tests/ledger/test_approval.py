@@ -72,7 +72,7 @@ def test_only_what_is_larger_waits(sqlite_desk: LedgerSetup, most: int | None, s
 def test_a_worker_leaves_it_where_it_is(sqlite_desk: LedgerSetup) -> None:
     desk = careful(sqlite_desk)
     waiting = desk.submit(1, 2, 3, verified=True)
-    assert people.settle_queue(desk.core, desk.model.id) == []
+    assert people.mark_queued_duplicates(desk.core, desk.model.id) == []
     assert desk.state(waiting) == "verified"
 
 

@@ -240,7 +240,7 @@ def test_each_wrong_file_gets_its_own_advice(
 
 def test_other_kind_of_file(path: Path) -> None:
     state.write_file(path, [1], kind="ledger")
-    with pytest.raises(CorruptFileError, match="holds a ledger, not a model"):
+    with pytest.raises(CorruptFileError, match="contains a ledger; expected a model"):
         load(path)
 
 
@@ -259,14 +259,14 @@ def test_other_versions_give_a_warning(path: Path, monkeypatch: pytest.MonkeyPat
     save(fitted(), path)
     there = {**state.environment(), "numpy": "9.9"}
     monkeypatch.setattr("letheon.persist.environment", lambda: there)
-    with pytest.warns(EnvironmentWarning, match=r"numpy .* \(here 9\.9\)") as caught:
+    with pytest.warns(EnvironmentWarning, match=r"numpy .* \(now 9\.9\)") as caught:
         load(path)
     assert caught[0].filename == __file__
 
 
 def test_a_file_that_calls_something_else_a_model(path: Path) -> None:
     file_of(path, {"list": []}, kind="model")
-    with pytest.raises(CorruptFileError, match="holds a list, which cannot forget"):
+    with pytest.raises(CorruptFileError, match="contains a list, which cannot forget"):
         load(path)
 
 

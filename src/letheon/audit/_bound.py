@@ -235,7 +235,7 @@ def _find_violations(
 
 
 def _get_stored_features(head: Any) -> Floats:
-    return np.asarray(head.rows_.compacted().X, np.float64)
+    return np.asarray(head.rows_.compact_copy().X, np.float64)
 
 
 def _feature_gap(objective: Objective, head: Any) -> float:
@@ -286,7 +286,7 @@ def _check_problem(case: _BoundCase, rows: Rows) -> None:
         checks.add_condition("classes-are-those-of-the-rows", same)
     if getattr(model, "data_free", False):
         return
-    stored = model.rows_.compacted()
+    stored = model.rows_.compact_copy()
     same_people = np.array_equal(stored.ids.to_array(), rows.ids.to_array())
     checks.add_condition("people-are-those-of-the-bundle", same_people)
     own, theirs = _to_dense(objective.X), _to_dense(stored.X)

@@ -23,7 +23,7 @@ from letheon.ledger.certificates.explanations import (
     explain_codes,
     explain_guarantee,
 )
-from letheon.ledger.models.commitment import Vault
+from letheon.ledger.models.commitment import RowSlots
 from letheon.verifier import (
     LARGEST,
     SMALL,
@@ -328,12 +328,12 @@ class AuditedModel:
         return rows
 
     @cached_property
-    def vault(self) -> Vault:
+    def vault(self) -> RowSlots:
         """Slot, salt and position of every row."""
         parts = self._decode_file("vault.blob")
-        if type(parts) is not dict or parts.keys() != set(Vault._fields):
+        if type(parts) is not dict or parts.keys() != set(RowSlots._fields):
             raise VerificationError("vault.blob: does not contain slots, salts and positions")
-        return Vault(**parts)
+        return RowSlots(**parts)
 
     @cached_property
     def training(self) -> dict[str, Any]:

@@ -31,10 +31,15 @@ from letheon.audit._bundle import AuditedModel, Bundle, LevelResult, LogFacts
 from letheon.audit._rederive import check_file_content, check_rederivation
 from letheon.exceptions import SignerRefusedError, UntrustedClassError
 from letheon.inner_estimator import fresh_copy
-from letheon.ledger.certificates.claims import RETRAIN, claim_of, refuse_beyond_method
-from letheon.ledger.certificates.facts import describe, method_parameters, refuse_boasts, replay_of
+from letheon.ledger.certificates.claims import RETRAIN, make_claim, reject_beyond_method
+from letheon.ledger.certificates.facts import (
+    describe_execution,
+    method_parameters,
+    reject_false_claims,
+    replay_of,
+)
 from letheon.ledger.keys.keyring import commit_to_key, derive_training_seed
-from letheon.ledger.models.commitment import tree_of
+from letheon.ledger.models.commitment import build_tree
 from letheon.ledger.purge.scan import Markers, scan_files
 from letheon.ledger.requests.states import STATES
 from letheon.verifier import SignedStatement
@@ -328,7 +333,7 @@ def check_data(audited: AuditedModel) -> LevelResult:
     fail = partial(LevelResult, "V2", audited.name, "fail")
     try:
         rows = audited.rows
-        root = tree_of(rows, audited.vault, data["slots"]).root.hex()
+        root = build_tree(rows, audited.vault, data["slots"]).root.hex()
         # A table must contain its rows only, without categories of removed rows.
         is_tidy = state.encode(rows.take(np.arange(len(rows)))) == state.encode(rows)
     except Exception as error:  # noqa: BLE001 (an untrusted model may raise anything)
@@ -346,7 +351,7 @@ def check_data(audited: AuditedModel) -> LevelResult:
 
 def has_same_environment(audited: AuditedModel) -> bool:
     """Return whether the certificate names the libraries and the kernel installed here."""
-    here, there = describe(), audited.newest.predicate["execution"]
+    here, there = describe_execution(), audited.newest.predicate["execution"]
     return all(here[key] == there[key] for key in _ENVIRONMENT_KEYS)
 
 
@@ -394,8 +399,8 @@ def find_claim_mismatch(audited: AuditedModel, model: Any) -> str | None:
             return f"the settings of the model differ from certificate {certificate.sequence}"
     try:
         for certificate in audited.certificates:
-            refuse_beyond_method(model, certificate.predicate)
-        refuse_boasts(model, audited.newest.predicate)
+            reject_beyond_method(model, certificate.predicate)
+        reject_false_claims(model, audited.newest.predicate)
     except SignerRefusedError as error:
         return f"the certificate claims more than the model permits: {error}"
     return _find_weaker_claim(model, audited.newest.predicate)
@@ -408,7 +413,7 @@ def _find_weaker_claim(model: Any, claims: Mapping[str, Any]) -> str | None:
     fit, and a weaker replay would excuse bytes that must agree.
     """
     is_retrain = claims["method"]["name"] == RETRAIN
-    kind = claim_of(model, RETRAIN if is_retrain else "erase").guarantee.kind
+    kind = make_claim(model, RETRAIN if is_retrain else "erase").guarantee.kind
     stated = {"kind": claims["guarantee"]["kind"], "replay": claims["execution"]["replay"]}
     for name, value in {"kind": kind, "replay": replay_of(model)}.items():
         if stated[name] != value:

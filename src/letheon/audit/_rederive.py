@@ -37,7 +37,7 @@ from letheon.compose import clone_unfitted
 from letheon.data import Rows
 from letheon.exceptions import LetheonError
 from letheon.inner_estimator import iter_estimators
-from letheon.ledger.certificates.claims import counted_part
+from letheon.ledger.certificates.claims import get_accounted_part
 from letheon.ledger.certificates.facts import replay_of
 from letheon.linear import fingerprint_rows
 from letheon.parallel import one_thread
@@ -91,7 +91,7 @@ def rederive(model: Any, rows: Rows) -> Any:
             "these settings do not affect learning and have values that could hide data: "
             f"{', '.join(wrong[:_SHOWN])}"
         )
-    if model._parameters() != vars(model).get("parameters_"):
+    if model._digest_parameters() != vars(model).get("parameters_"):
         raise CannotRederiveError("the parameters differ from those recorded at training")
     config = read_sklearn_config(model)
     if config is None:
@@ -99,7 +99,7 @@ def rederive(model: Any, rows: Rows) -> Any:
     fresh = clone_unfitted(model)
     for part in list(iter_estimators(fresh)):
         part.estimator.set_params(**_get_quiet_settings(part.params))
-    X, y = rows.part(0, len(rows))
+    X, y = rows.slice(0, len(rows))
     with config_context(**config), one_thread():
         fresh.fit(X, y, ids=rows.ids.to_array(), **rows.extra)
     return fresh
@@ -363,7 +363,7 @@ class _NoiseRule:
 
 def _copy_keys(fresh: Any, model: Any, rows: Rows) -> None:
     """Give a fresh fit the model's salt and key, so that deterministic values can be compared."""
-    fitted = vars(counted_part(model))
+    fitted = vars(get_accounted_part(model))
     key, salt = fitted.get("fingerprint_key_"), fitted.get("release_salt_")
     inner, seen = unwrap_model(fresh, rows)
     if _is_key(salt) and _is_key(vars(inner).get("release_salt_")):

@@ -224,12 +224,12 @@ def iter_fitted_parts(model: Any, fresh: Any, place: str = "") -> Iterator[Fitte
         for number, ((_, audited), (_, step)) in enumerate(pairs):
             yield from iter_fitted_parts(audited, step, f"{prefix}fitted_.steps[{number}][1]")
     elif type(fresh) is NaiveUnlearner:
-        X, y = fresh.rows_.part(0, len(fresh.rows_))
+        X, y = fresh.rows_.slice(0, len(fresh.rows_))
         yield from _iter_estimators(model.estimator_, fresh.estimator_, X, y, f"{prefix}estimator_")
     elif type(fresh) in (SISAClassifier, SISARegressor) and fresh.epochs is None:
         for number, shard in enumerate(fresh.ensemble_.shards):
             audited = model.ensemble_.shards[number].model
-            X, y = shard.rows.part(0, len(shard.rows))
+            X, y = shard.rows.slice(0, len(shard.rows))
             where = f"{prefix}ensemble_.shards[{number}].model"
             yield from _iter_estimators(audited, shard.model, X, y, where)
     else:

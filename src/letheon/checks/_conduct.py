@@ -54,7 +54,7 @@ def check_forget_unknown_id_raises(estimator: Any) -> None:
 def check_forget_twice_raises(estimator: Any) -> None:
     """A forgotten person is unknown afterwards."""
     people, model = fit_people(estimator)
-    first = people.names[:1]
+    first = people.unique_ids[:1]
     model.forget(first)
     _require_refusal(UnknownIdError, model, first, "forgetting the same person again")
 
@@ -67,7 +67,7 @@ def _make_unchanged_check(model: Any, people: People) -> Callable[[str], None]:
         assert np.array_equal(get_outputs(model, people.X), outputs), f"{what} changed the outputs"
         assert model.digest() == digest, f"{what} changed the digest"
         assert save_to_bytes(model) == file, f"{what} changed the saved file"
-        assert sorted(model.ids_.tolist()) == sorted(people.names), f"{what} changed ids_"
+        assert sorted(model.ids_.tolist()) == sorted(people.unique_ids), f"{what} changed ids_"
 
     return require_unchanged
 
@@ -77,9 +77,9 @@ def check_forget_failure_leaves_model_unchanged(estimator: Any) -> None:
     people, model = fit_people(estimator)
     require_unchanged = _make_unchanged_check(model, people)
     refusals: list[tuple[type[Exception], list[Any]]] = [
-        (UnknownIdError, [people.names[0], "unknown"]),
-        (EmptyModelError, people.names),
-        (TypeError, [people.names[0], None]),
+        (UnknownIdError, [people.unique_ids[0], "unknown"]),
+        (EmptyModelError, people.unique_ids),
+        (TypeError, [people.unique_ids[0], None]),
         (TypeError, [1.5]),
     ]
     for error, ids in refusals:
@@ -100,15 +100,15 @@ def check_forget_no_ids_is_a_no_op(estimator: Any) -> None:
 def check_forget_removes_all_rows_of_a_person(estimator: Any) -> None:
     """All rows of a person are removed for good, and repeated ids count once."""
     people, model = fit_people(estimator)
-    name = max(people.names, key=people.ids.tolist().count)
+    name = max(people.unique_ids, key=people.ids.tolist().count)
     receipt = model.forget([name, name])
     owned = people.ids.tolist().count(name)
     assert (receipt.n_ids, receipt.n_rows) == (1, owned), f"wrong numbers in {receipt}"
     assert model.n_rows_ == len(people.ids) - owned, "some rows of the person remain"
     assert name not in model.ids_.tolist(), "the person is still in ids_"
-    second = next(other for other in people.names if other != name)
+    second = next(other for other in people.unique_ids if other != name)
     model.forget([second])
-    expected = sorted(set(people.names) - {name, second})
+    expected = sorted(set(people.unique_ids) - {name, second})
     assert model.ids_.tolist() == expected, "after a second request, ids_ are not the remaining ids"
     n_rows = len(people.without([name, second]).ids)
     assert model.n_rows_ == n_rows, "after a second request, n_rows_ counts forgotten rows"
@@ -118,21 +118,21 @@ def check_receipt_digest_matches_model(estimator: Any) -> None:
     """A receipt has the digests of the model before and after, and only on request."""
     people, model = fit_people(estimator)
     before = model.digest()
-    receipt = model.forget(people.names[:2], digest=True)
+    receipt = model.forget(people.unique_ids[:2], digest=True)
     assert receipt.digest_before == before, "digest_before is not the digest before forget"
     assert receipt.digest_after == model.digest(), "digest_after is not the digest after forget"
     assert receipt.digest_after != before, "the digest did not change though rows were removed"
-    plain = model.forget(people.names[2:3])
+    plain = model.forget(people.unique_ids[2:3])
     assert plain.digest_before is None, "digest_before is set without digest=True"
     assert plain.digest_after is None, "digest_after is set without digest=True"
-    assert people.names[0] not in repr(receipt), "the receipt contains an id"
+    assert people.unique_ids[0] not in repr(receipt), "the receipt contains an id"
 
 
 def check_forget_last_of_class(estimator: Any) -> None:
     """When the last row of a class is removed, `classes_` shrinks as in a retrain."""
     people, model = fit_people(estimator)
     label = people.y[0]
-    holders = [name for name in people.names if label in people.y[people.ids == name]]
+    holders = [name for name in people.unique_ids if label in people.y[people.ids == name]]
     model.forget(holders)
     fresh = refit(model, people.without(holders))
     assert label not in model.classes_.tolist(), f"class {label!r} has no row but is in classes_"
@@ -157,7 +157,7 @@ def check_guarantee_is_honest(estimator: Any) -> None:
     for train in (fit, fit_with_secret_noise) if has_secret_noise(estimator) else (fit,):
         model = train(estimator, people)
         _require_permitted_claim(model)
-        receipt = model.forget(people.names[:1])
+        receipt = model.forget(people.unique_ids[:1])
         assert receipt.guarantee == model.guarantee_, "receipt and model differ"
         _require_permitted_claim(model)
 
@@ -180,9 +180,9 @@ def check_changed_parameters_are_noticed(estimator: Any) -> None:
         other = change_value(value) if is_plain else (1 if value is None else None)
         model.set_params(**{name: other})
         what = f"forget after fit with {name} changed from {value!r} to {other!r}"
-        _require_refusal(ChangedParametersError, model, people.names[:1], what)
+        _require_refusal(ChangedParametersError, model, people.unique_ids[:1], what)
         model.set_params(**{name: value})
-    receipt = model.forget(people.names[:1])
+    receipt = model.forget(people.unique_ids[:1])
     assert receipt.n_ids == 1, "with all parameters restored, forget did nothing"
 
 
@@ -214,7 +214,7 @@ def check_predict_while_forgetting(estimator: Any) -> None:
         model = fit(estimator, people)
         before = get_outputs(model, people.X)
         with watch(partial(get_outputs, model, people.X), model) as seen:
-            model.forget(people.names[:1])
+            model.forget(people.unique_ids[:1])
         allowed = [before, get_outputs(model, people.X)]
         failed = [outputs for outputs in seen if isinstance(outputs, Exception)]
         assert not failed, f"a concurrent reader failed {len(failed)} time(s): {failed[0]!r}"

@@ -56,7 +56,7 @@ def check_forget_moves_answers_towards_retrain(estimator: Any) -> None:
         return
     people = make_contrary_people(estimator, n_rows)
     # A second request must not undo the first.
-    for leaving in ([CANARY], [CANARY, people.names[0]]):
+    for leaving in ([CANARY], [CANARY, people.unique_ids[0]]):
         effect = _measure_effect(estimator, people, leaving)
         assert effect.left <= 0.5 * effect.to_move, (
             f"after forgetting {n_rows} influential row(s) in {len(leaving)} request(s), the "
@@ -75,7 +75,7 @@ def check_forget_law_close_to_retrain(estimator: Any) -> None:
     if n_rows is None:
         return
     people = make_contrary_people(estimator, n_rows)
-    rest, canary = people.without([CANARY]), people.of([CANARY])
+    rest, canary = people.without([CANARY]), people.rows_of([CANARY])
     before, after, retrained = [], [], []
     for seed in _SEEDS:
         model = fit(estimator, people, seed=seed)
@@ -179,7 +179,7 @@ def check_certificate_bounds_the_leak(estimator: Any) -> None:
     people = make_lopsided_people(estimator)
     if fit_with_secret_noise(estimator, people).guarantee_.kind != "certified":
         return
-    leaving = [people.names[0], CANARY]
+    leaving = [people.unique_ids[0], CANARY]
     rest = people.without(leaving)
     forgot, fresh, claims = [], [], []
     for _ in range(_RUNS):

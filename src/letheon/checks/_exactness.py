@@ -40,7 +40,7 @@ def _assert_same_model(model: Any, fresh: Any, people: People, what: str) -> Non
 def check_forget_equals_retrain(estimator: Any) -> None:
     """Forgetting some people gives the model of a fresh fit on the remaining ones."""
     people, model = fit_people(estimator)
-    leaving = [*people.names[3:6], CANARY]
+    leaving = [*people.unique_ids[3:6], CANARY]
     model.forget(leaving)
     rest = people.without(leaving)
     _assert_same_model(model, refit(model, rest), rest, "forget")
@@ -49,7 +49,7 @@ def check_forget_equals_retrain(estimator: Any) -> None:
 def check_forget_in_one_batch_equals_one_by_one(estimator: Any) -> None:
     """One request for many people equals many requests for one."""
     people, batch = fit_people(estimator)
-    leaving = people.names[:4]
+    leaving = people.unique_ids[:4]
     batch.forget(leaving)
     single = forget_each(fit(estimator, people), leaving)
     _assert_same_model(single, batch, people.without(leaving), "one by one")
@@ -58,7 +58,7 @@ def check_forget_in_one_batch_equals_one_by_one(estimator: Any) -> None:
 def check_forget_order_does_not_matter(estimator: Any) -> None:
     """The order of requests does not change the model."""
     people, forward = fit_people(estimator)
-    leaving = people.names[5:9]
+    leaving = people.unique_ids[5:9]
     forget_each(forward, leaving)
     backward = forget_each(fit(estimator, people), leaving[::-1])
     _assert_same_model(forward, backward, people.without(leaving), "reverse order")
@@ -67,8 +67,8 @@ def check_forget_order_does_not_matter(estimator: Any) -> None:
 def check_learn_equals_fit(estimator: Any) -> None:
     """`learn` gives the model of a fit with the new rows last."""
     people = make_people(estimator)
-    late = people.names[-3:]
-    first, more = people.without(late), people.of(late)
+    late = people.unique_ids[-3:]
+    first, more = people.without(late), people.rows_of(late)
     model = fit(estimator, first)
     model.learn(more.X, more.y, ids=more.ids)
     y = None if first.y is None or more.y is None else np.concatenate([first.y, more.y])
@@ -89,7 +89,7 @@ def check_save_load_then_forget(estimator: Any) -> None:
     # A second model is used, because the first shares its state on disk with the copy.
     second = refit(model, people)
     for each in (copy, second):
-        each.forget(people.names[2:4])
+        each.forget(people.unique_ids[2:4])
     if estimator.facts.exact:
         _assert_same_model(copy, second, people, "forget after loading")
     else:
@@ -102,7 +102,7 @@ def check_save_load_then_forget(estimator: Any) -> None:
         assert copy.n_rows_ == second.n_rows_, "forget after loading: numbers of rows differ"
     if has_secret_noise(estimator):
         used = fit_with_secret_noise(estimator, people)
-        used.forget(people.names[:2])
+        used.forget(people.unique_ids[:2])
         _check_round_trip(used)
 
 

@@ -36,7 +36,7 @@ def check_canary_bytes_absent_from_saved_model(estimator: Any) -> None:
     """No saved file and no pickle contains the id or the numbers of a forgotten person."""
     people, model = fit_people(estimator)
     model.forget([CANARY])
-    canary = people.of([CANARY])
+    canary = people.rows_of([CANARY])
     values = canary.X[0].tolist()
     if canary.y is not None and canary.y.dtype.kind == "f":
         values += canary.y.tolist()
@@ -65,7 +65,7 @@ def check_aggregates_do_not_reveal_the_row(estimator: Any) -> None:
     """
     people, model = fit_people(estimator)
     model.forget([CANARY])
-    row = people.of([CANARY]).X[0]
+    row = people.rows_of([CANARY]).X[0]
     rest = people.without([CANARY])
     declared = " ".join(model.residual_state_)
     for leaf in iter_leaves(pickle.loads(pickle.dumps(model))):
@@ -208,14 +208,14 @@ def check_noise_stays_secret(estimator: Any) -> None:
     """
     people, seeded = fit_people(estimator)
     _require_fresh_noise(estimator, people)
-    for claim in (seeded.guarantee_, seeded.forget(people.names[:1]).guarantee):
+    for claim in (seeded.guarantee_, seeded.forget(people.unique_ids[:1]).guarantee):
         assert claim.kind != "certified", "with noise_seed the noise can be reproduced"
     secrets: dict[str, Floats] = {}
     texts: Texts = {}
     with _capture_output(estimator) as captured:
         model = fit_with_secret_noise(estimator, people)
         _record_secrets(model, secrets, texts)
-        for person in people.names[:2]:
+        for person in people.unique_ids[:2]:
             receipt = model.forget([person])
             _record_secrets(model, secrets, texts)
             # The duration is not secret, and differs in every run.

@@ -183,7 +183,7 @@ class SISANetClassifier(CheckpointedNet):
         -------
         self
         """
-        return self._learn(ids, lambda: self._prepare_learn(X, y, ids, callback))
+        return self._learn_rows(ids, lambda: self._prepare_learn(X, y, ids, callback))
 
     def _aggregate_shares(self, shares: Floats) -> Floats:
         if self.aggregation == "vote":
@@ -332,7 +332,7 @@ class SISANetClassifier(CheckpointedNet):
     ) -> tuple[Change, CheckpointChange | None]:
         new_X = check_query_rows(self, X, self.shape_)
         new_y = self._copy_labels(y, new_X)
-        rows = self.rows_.compacted()
+        rows = self.rows_.compact_copy()
         labels = join_target(self.nets_.classes[rows.y], new_y)
         assert labels is not None
         classes, codes = np.unique(labels, return_inverse=True)

@@ -155,15 +155,15 @@ class Panel:
 
     def without(self, people: Ids) -> "Panel":
         """Return the panel without the rows of these people."""
-        gone = find_positions(self.rows, people) if self.knows_people else np.empty(0, np.int64)
-        if len(gone) == 0:
+        removed = find_positions(self.rows, people) if self.knows_people else np.empty(0, np.int64)
+        if len(removed) == 0:
             return self
-        if len(gone) == len(self):
+        if len(removed) == len(self):
             raise ValueError(
                 "every row of the test set belongs to these ids, so no row would remain to judge "
                 "the model. Nothing was forgotten; start a new monitor with other test rows."
             )
-        return Panel(self.rows.without(gone), self.judge, self.knows_people)
+        return Panel(self.rows.without(removed), self.judge, self.knows_people)
 
     def drop_in_rehearsal(self, people: Ids) -> "Panel":
         """Return the panel as `without` does, or unchanged if it would be empty."""
@@ -234,7 +234,7 @@ def train_fresh(like: Any, rows: Rows, *, in_memory: bool = False) -> tuple[Any,
         fresh.set_params(random_state=like.seed_)
     if in_memory and "checkpoint_dir" in names:
         fresh.set_params(checkpoint_dir=None)
-    X, y = rows.part(0, len(rows))
+    X, y = rows.slice(0, len(rows))
     start = time.perf_counter()
     fresh.fit(X, y, ids=rows.ids.to_array())
     return fresh, time.perf_counter() - start
@@ -372,7 +372,7 @@ def require_classes(model: Any, rows: Rows, places: NDArray[np.int64]) -> None:
 
 
 def check_remaining(old: Any, model: Any, rows: Rows | None, leaving_ids: Ids) -> None:
-    """Raise unless a retrained model holds those who are left, as far as that can be told."""
+    """Raise if a retrained model does not have the remaining ids, as far as it shows them."""
     if rows is not None:
         check_same_ids(model, rows, were_named=True)
         return
@@ -380,13 +380,13 @@ def check_remaining(old: Any, model: Any, rows: Rows | None, leaving_ids: Ids) -
     if before is None or now is None:
         return
     if set(now.to_list()) != set(before.to_list()) - set(leaving_ids.to_list()):
-        raise ValueError("the ids of the retrained model are not those that are left")
+        raise ValueError("the ids of the retrained model are not the remaining ids")
 
 
-def _require_kind(held: Ids, ids: Ids, what: str) -> None:
-    if held.kind != ids.kind:
+def _require_kind(model_ids: Ids, ids: Ids, name: str) -> None:
+    if model_ids.kind != ids.kind:
         raise IdsTypeError(
-            f"the model holds {held.kind} ids and {what} has {ids.kind} ids; 1 is not '1'"
+            f"{name} has {ids.kind} ids, but the model has {model_ids.kind} ids; 1 is not '1'"
         )
 
 

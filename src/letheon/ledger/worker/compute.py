@@ -26,9 +26,9 @@ from letheon.exceptions import (
 from letheon.guarantee import Guarantee
 from letheon.ledger.certificates.facts import (
     METRIC_CODES,
-    Judged,
+    JudgementBasis,
     TestFigures,
-    facts_of,
+    collect_facts,
     method_parameters,
     test_metric,
 )
@@ -62,7 +62,7 @@ class Computation:
     rows: bytes
     ids: Any
     trusted: tuple[str, ...]
-    judged: Judged | None
+    judged: JudgementBasis | None
     training: dict[str, str]
     since_retrain: int
     retrain_seconds_per_row: float | None
@@ -80,7 +80,7 @@ class ComputationResult:
     model: bytes
     rows: Rows
     kept: NDArray[np.int64]
-    judged: Judged | None
+    judged: JudgementBasis | None
     seconds: float
     facts: dict[str, Any]
     figures: TestFigures | None = None
@@ -92,7 +92,7 @@ class _Work:
 
     model: Any
     rows: Rows
-    judged: Judged | None
+    judged: JudgementBasis | None
     receipt: Receipt | None = None
     reading: Any = None
     policy: str | None = None
@@ -148,7 +148,7 @@ def _run_computation(inputs: Computation) -> ComputationResult:
             # A model without stored rows needs the rows to erase.
             erased_rows = rows.take(erased)
             extra = (
-                zip("Xy", erased_rows.part(0, len(erased_rows)), strict=True)
+                zip("Xy", erased_rows.slice(0, len(erased_rows)), strict=True)
                 if _is_data_free(model)
                 else ()
             )
@@ -177,7 +177,7 @@ def _collect_facts(
 ) -> dict[str, Any]:
     """Return the facts about the current model for the certificate."""
     per_row = inputs.retrain_seconds_per_row
-    return facts_of(
+    return collect_facts(
         guarantee_before=before,
         after=work.model,
         receipt=work.receipt,
@@ -203,10 +203,10 @@ def _split_rows(rows: Rows, ids: Any) -> tuple[Ids, NDArray[np.int64]]:
     requested = as_ids(ids).distinct() if len(ids) else rows.ids.take(np.empty(0, np.int64))
     matches = rows.index.find(requested)
     others = np.setdiff1d(np.arange(len(rows)), matches.positions)
-    return requested.take(np.flatnonzero(matches.found)), others
+    return requested.take(np.flatnonzero(matches.has_rows)), others
 
 
-def _drop_test_rows(judged: Judged | None, ids: Any) -> Judged | None:
+def _drop_test_rows(judged: JudgementBasis | None, ids: Any) -> JudgementBasis | None:
     """Remove ids from the test rows; a monitor removes them itself."""
     if judged is None or judged.test is None or ids.kind != judged.test.ids.kind:
         return judged
@@ -236,17 +236,22 @@ def _erase_rows(inputs: Computation, work: _Work, ids: NDArray[Any], extra: dict
             _settle_model(inputs, work.model)
         work.seconds = time.perf_counter() - start
         return
-    from letheon.ledger.models.monitoring import forget_watched, pack, policy_digest, unpack
+    from letheon.ledger.models.monitoring import (
+        compute_policy_digest,
+        forget_with_monitor,
+        pack_monitor,
+        unpack_monitor,
+    )
 
-    monitor = unpack(judged.monitor, work.model, trusted=inputs.trusted)
+    monitor = unpack_monitor(judged.monitor, work.model, trusted=inputs.trusted)
     with one_thread():
-        work.receipt, work.reading = forget_watched(monitor, ids)
-    work.model, work.policy = monitor.model, policy_digest(monitor)
+        work.receipt, work.reading = forget_with_monitor(monitor, ids)
+    work.model, work.policy = monitor.model, compute_policy_digest(monitor)
     start = time.perf_counter()
     with one_thread():
         _settle_model(inputs, work.model)
     work.seconds = work.reading.seconds + time.perf_counter() - start
-    work.judged = judged._replace(monitor=pack(monitor))
+    work.judged = judged._replace(monitor=pack_monitor(monitor))
 
 
 def _retrain_model(inputs: Computation, work: _Work) -> None:
@@ -254,20 +259,25 @@ def _retrain_model(inputs: Computation, work: _Work) -> None:
     old, work.model, work.seconds = work.model, fitted.model, fitted.seconds
     judged = work.judged
     if judged is not None and judged.monitor is not None:
-        from letheon.ledger.models.monitoring import after_retrain, pack, policy_digest, unpack
+        from letheon.ledger.models.monitoring import (
+            adopt_retrained,
+            compute_policy_digest,
+            pack_monitor,
+            unpack_monitor,
+        )
 
-        monitor = unpack(judged.monitor, old, trusted=inputs.trusted)
-        work.reading = after_retrain(monitor, work.model, work.rows, seconds=work.seconds)
-        work.policy = policy_digest(monitor)
-        work.judged = judged._replace(monitor=pack(monitor))
+        monitor = unpack_monitor(judged.monitor, old, trusted=inputs.trusted)
+        work.reading = adopt_retrained(monitor, work.model, work.rows, seconds=work.seconds)
+        work.policy = compute_policy_digest(monitor)
+        work.judged = judged._replace(monitor=pack_monitor(monitor))
     elif judged is not None and (figures := _test_figures(work.model, judged)) is not None:
         work.judged = judged._replace(then=figures.now)
 
 
-def _test_figures(model: Any, judged: Judged | None) -> TestFigures | None:
+def _test_figures(model: Any, judged: JudgementBasis | None) -> TestFigures | None:
     if judged is None or judged.test is None or len(judged.test) == 0:
         return None
-    X, y = judged.test.part(0, len(judged.test))
+    X, y = judged.test.slice(0, len(judged.test))
     return TestFigures(*test_metric(model, X, y), then=judged.then, n=len(judged.test))
 
 

@@ -259,7 +259,7 @@ def _split_by_model(who: Principal, one: RequestInput) -> list[RequestInput]:
     key = one.key if one.key is not None else secrets.token_hex(16)
     content = digest(sorted({json.dumps(each) for each in one.ids}))
     names = [model.name for model in who.ledger.models.list(tenant=one.tenant)]
-    used = who.ledger.requests.by_key([key], tenant=one.tenant).get(key)
+    used = who.ledger.requests.find_by_key([key], tenant=one.tenant).get(key)
     if used is not None:  # the model of the request that has the key comes first
         names.sort(key=lambda name: name != used.model)
     inputs: list[RequestInput] = []
@@ -279,7 +279,7 @@ def _ids_for(who: Principal, one: RequestInput, model: str) -> Sequence[int | st
     For a token that may not know whom a model holds: all of them, wherever ids are of their kind.
     """
     if who.sees_all_requests:
-        return who.ledger.requests.known_ids(one.ids, model=model, tenant=one.tenant)
+        return who.ledger.requests.find_known_ids(one.ids, model=model, tenant=one.tenant)
     kind = int if who.ledger.models.has_integer_ids(model, tenant=one.tenant) else str
     return one.ids if all(isinstance(each, kind) for each in one.ids) else []
 
@@ -382,7 +382,7 @@ def _take_key(
         The key stands for another list.
     """
     places = {_place_key(key, place): place for place in range(max(len(inputs), most))}
-    for name in who.ledger.requests.by_key(places, tenant=inputs[0].tenant):
+    for name in who.ledger.requests.find_by_key(places, tenant=inputs[0].tenant):
         place = places[name]
         if place >= len(inputs) or inputs[place].key != name:
             raise IdempotencyError(_OTHER_LIST)

@@ -438,7 +438,7 @@ def _plan_requests(
     is_hashed = all(name != "raw" for name, _ in sent)
     terms = (tenant, law, filing.DEFAULT_GROUNDS[law], who.may("requests:vouch"))
     keys = _keys_of(who, body.subject_request_id)
-    stored = requests.by_key(keys.values(), tenant=tenant)
+    stored = requests.find_by_key(keys.values(), tenant=tenant)
     inputs, erased = [], []
     for model, key in keys.items():
         named = _find_ids(who.ledger, sent, model, tenant)
@@ -446,7 +446,7 @@ def _plan_requests(
             ids = named or [":".join(identity) for identity in sent]
             one = filing.RequestInput(ids, model, *terms, key)
             inputs.append(one._replace(part_of=filing.digest(sent), ids_derived=True))
-        elif known := requests.known_ids(named, model=model, tenant=tenant) if named else []:
+        elif known := requests.find_known_ids(named, model=model, tenant=tenant) if named else []:
             inputs.append(filing.RequestInput(known, model, *terms, key))
         elif key in stored:
             # After an erasure the model knows nobody by these hashes any more.
@@ -487,7 +487,7 @@ def _keys_of(who: Principal, subject_request_id: str) -> dict[str, str]:
 
 def _find_requests(who: Principal, subject_request_id: str) -> list[LedgerRequest]:
     keys = _keys_of(who, subject_request_id).values()
-    stored = who.ledger.requests.by_key(keys, tenant=who.tenant_for(None))
+    stored = who.ledger.requests.find_by_key(keys, tenant=who.tenant_for(None))
     found = [stored[key] for key in keys if key in stored]
     requests = [one for one in found if who.sees_all_requests or one.filed_by == who.id]
     if not requests:
