@@ -39,7 +39,7 @@ class Everyone:
     """An index of a model that holds each person who is named."""
 
     def find(self, ids: Ids) -> Any:
-        return SimpleNamespace(found=np.ones(len(ids), bool))
+        return SimpleNamespace(has_rows=np.ones(len(ids), bool))
 
 
 class KnownModels:

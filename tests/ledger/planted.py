@@ -44,7 +44,7 @@ def _without_fence() -> None:
 
 def _status_apart() -> None:
     """The requests move on in a transaction of their own, after the head has moved."""
-    publish, move_requests = applying._publish_version, applying.move
+    publish, move_requests = applying._publish_version, applying.move_requests
     waiting: list[Any] = []
 
     def move_later(conn: Any, ids: Any, after: str, **columns: Any) -> None:
@@ -60,7 +60,7 @@ def _status_apart() -> None:
                 move_requests(conn, ids, "applied", **columns)
         return version
 
-    swap(applying, move=move_later, _publish_version=publish_first)
+    swap(applying, move_requests=move_later, _publish_version=publish_first)
 
 
 def _in_place() -> None:

@@ -33,6 +33,7 @@ from letheon.ledger.models.versions import (
     destroy_blobs,
     find_head,
     find_version,
+    get_inserted_key,
     list_versions,
     proof_path,
     read_blob,
