@@ -13,7 +13,7 @@ from letheon.ledger import Ledger, Policy
 from letheon.ledger import core as faults
 from tests.ledger.databases import NOON, SettableClock
 from tests.ledger.homes import IDS, X, Y, fitted, person
-from tests.postgres import Server
+from tests.postgres import PostgresServer
 
 _NUMBERS = itertools.count()
 KINDS = ("wal", "delete", "postgresql")
@@ -38,7 +38,7 @@ class LedgerTimeline:
 
     home: Path
     kind: str = "wal"
-    server: Server | None = None
+    server: PostgresServer | None = None
     clock: SettableClock = field(default_factory=lambda: SettableClock(NOON))
     copies: dict[str, Path | str] = field(default_factory=dict)
 

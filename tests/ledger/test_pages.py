@@ -23,7 +23,7 @@ from letheon.ledger.schemas import Request
 from letheon.ledger.tables import requests
 from tests.ledger.databases import NOON, LedgerSetup, add_model, open_kind, requests_of, sqlite_desk
 from tests.ledger.homes import make, person
-from tests.postgres import Server
+from tests.postgres import PostgresServer
 from tests.sharded.people import examples
 
 __all__ = ["sqlite_desk"]
@@ -44,7 +44,7 @@ def opened(
             folder = tmp_path_factory.mktemp("desk")
             place: Any = folder
             if request.param == "postgresql":
-                server: Server = request.getfixturevalue("postgres_server")
+                server: PostgresServer = request.getfixturevalue("postgres_server")
                 place = server.create()
             desk = LedgerSetup(folder, request.param, place)
             stack.callback(desk.database.dispose)
