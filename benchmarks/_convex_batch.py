@@ -23,7 +23,7 @@ from benchmarks._convex_models import (
 )
 from benchmarks._convex_retrain import optimum
 from benchmarks._convex_single import UNKNOWN, distance, times
-from benchmarks._report import Table, Verdict
+from benchmarks._report import BenchmarkVerdict, Table
 
 RANDOM, NEAR = "random", "smallest margin"
 COLUMNS = (
@@ -165,10 +165,10 @@ def batch_table(found: list[BatchRemoval], repeats: int) -> Table:
     return Table("Many people leave at once", COLUMNS, rows, NOTE.format(repeats=repeats))
 
 
-def batch_verdicts(found: list[BatchRemoval], least: float) -> list[Verdict]:
+def batch_verdicts(found: list[BatchRemoval], least: float) -> list[BenchmarkVerdict]:
     """Judge the speed of batches."""
     return [
-        Verdict(
+        BenchmarkVerdict(
             f"{each.data}, {each.share:.0%} leave at once ({each.chosen}): {each.method}, over "
             "the best named retrain",
             f"{each.ratio:,.1f}x",
@@ -293,7 +293,7 @@ def sequence_table(found: Sequence) -> Table:
     return Table(title, SEQUENCE_COLUMNS, rows, note)
 
 
-def sequence_verdicts(found: Sequence) -> list[Verdict]:
+def sequence_verdicts(found: Sequence) -> list[BenchmarkVerdict]:
     """Judge retrains, accuracy, budget and the truth of the account."""
     last = found.checkpoints[-1]
     start = f"{found.data}, {len(found.left):,} people one by one, {found.method.settings}"
@@ -301,15 +301,17 @@ def sequence_verdicts(found: Sequence) -> list[Verdict]:
     false = [point.gone for point in found.checkpoints if point.true > point.spent * (1 + 1e-9)]
     over = max(point.epsilon for point in found.checkpoints)
     return [
-        Verdict(f"{start}: retrains", str(last.retrains), "0", last.retrains == 0),
-        Verdict(
+        BenchmarkVerdict(f"{start}: retrains", str(last.retrains), "0", last.retrains == 0),
+        BenchmarkVerdict(
             f"{start}: mean accuracy of releases beside the unnoised optimum",
             f"{worst:.2f} points",
             f"<= {POINTS} points",
             worst <= POINTS + 1e-9,
         ),
-        Verdict(f"{start}: epsilon spent", f"{over:.3f}", f"<= {EPSILON:g}", over <= EPSILON),
-        Verdict(
+        BenchmarkVerdict(
+            f"{start}: epsilon spent", f"{over:.3f}", f"<= {EPSILON:g}", over <= EPSILON
+        ),
+        BenchmarkVerdict(
             f"{start}: true residual below the account at {len(found.checkpoints)} checkpoints",
             "always" if not false else f"not after {false}",
             "always",

@@ -18,7 +18,7 @@ from benchmarks._convex_data import ConvexSet
 from benchmarks._convex_models import ConvexMethod, deltagrad, descent, fisher, influence
 from benchmarks._data import ROOT
 from benchmarks._forest_fresh import ONE_THREAD, _resident
-from benchmarks._report import Table, Verdict
+from benchmarks._report import BenchmarkVerdict, Table
 
 __all__ = ["MethodMemory", "memories", "memory_table", "memory_verdicts"]
 
@@ -133,7 +133,7 @@ def memory_table(found: list[MethodMemory], data: ConvexSet) -> Table:
     return Table(f"Memory: {data.describe()}", COLUMNS, [each.row() for each in found], note)
 
 
-def memory_verdicts(found: list[MethodMemory], data: ConvexSet) -> list[Verdict]:
+def memory_verdicts(found: list[MethodMemory], data: ConvexSet) -> list[BenchmarkVerdict]:
     """Judge the highest point of every process, and what a request takes."""
     worst = max(found, key=lambda each: each.peak)
     hessians = N_HESSIANS * 8 * data.X.shape[1] ** 2
@@ -143,13 +143,13 @@ def memory_verdicts(found: list[MethodMemory], data: ConvexSet) -> list[Verdict]
     what = f"{data.name}, {data.X.shape[1]:,} columns"
     limit = f"< {MOST_BYTES / 1e6:,.0f} MB"
     return [
-        Verdict(
+        BenchmarkVerdict(
             f"{what}: highest memory of a process ({worst.method})",
             f"{worst.peak / 1e6:,.0f} MB",
             limit,
             worst.peak < MOST_BYTES,
         ),
-        Verdict(
+        BenchmarkVerdict(
             f"{what}: memory that one removal takes beside Hessians, in tables ({greedy})",
             f"{share:.2f}",
             "< 1: no gradient per row",

@@ -21,7 +21,7 @@ from benchmarks._convex_models import (
     released_accuracy,
 )
 from benchmarks._convex_retrain import optimum
-from benchmarks._report import Seconds, Table, Verdict, timed
+from benchmarks._report import BenchmarkVerdict, Seconds, Table, timed
 
 __all__ = [
     "Single",
@@ -219,27 +219,27 @@ def _both(one: Single | None) -> str:
     return "" if one is None else f"{times(one.ratio)} ({times(one.ratio_fastest)})"
 
 
-def ratio_verdict(one: Single, least: float) -> Verdict:
+def ratio_verdict(one: Single, least: float) -> BenchmarkVerdict:
     """Judge the speed of single removals."""
     what = f"{one.data}, one person leaves: {one.method.title}, over the best named retrain"
-    return Verdict(what, f"{one.ratio:,.1f}x", f">= {least:,g}x", one.ratio >= least)
+    return BenchmarkVerdict(what, f"{one.ratio:,.1f}x", f">= {least:,g}x", one.ratio >= least)
 
 
-def noise_verdict(one: Single, most: float) -> Verdict:
+def noise_verdict(one: Single, most: float) -> BenchmarkVerdict:
     """Judge what the noise costs in accuracy."""
     what = f"{one.data}, {one.method.title}: accuracy beside the unnoised optimum, 100 releases"
     points = 100 * one.gain
-    return Verdict(what, f"{points:+.2f} points", f"within {most:g}", abs(points) <= most)
+    return BenchmarkVerdict(what, f"{points:+.2f} points", f"within {most:g}", abs(points) <= most)
 
 
-def covered_verdict(singles: list[Single]) -> Verdict:
+def covered_verdict(singles: list[Single]) -> BenchmarkVerdict:
     """Judge whether certificates are within their budget, and true where that can be measured."""
     judged = [one for one in singles if one.covered is not None]
     wrong = [one.method.title for one in judged if not one.covered]
     measured = sum(one.truth is not None for one in judged)
     what = f"{singles[0].data}, certificates: spent <= budget, and truth <= spent where measured"
     reached = f"{len(judged) - len(wrong)} of {len(judged)}, truth measured in {measured}"
-    return Verdict(what, reached + (f"; not {wrong}" if wrong else ""), "all", not wrong)
+    return BenchmarkVerdict(what, reached + (f"; not {wrong}" if wrong else ""), "all", not wrong)
 
 
 def times(ratio: float) -> str:

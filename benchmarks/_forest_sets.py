@@ -23,7 +23,7 @@ from benchmarks._forest_models import (
     seconds,
     worst_leave,
 )
-from benchmarks._report import Table, Verdict
+from benchmarks._report import BenchmarkVerdict, Table
 
 __all__ = [
     "SetEffort",
@@ -187,7 +187,7 @@ def _where(found: SetFindings) -> str:
     )
 
 
-def set_verdicts(found: SetFindings) -> list[Verdict]:
+def set_verdicts(found: SetFindings) -> list[BenchmarkVerdict]:
     """Judge what must hold on every table, and the yardsticks of those that have some."""
     name, unit = found.split.name, found.unit
     mean = {what: timing.mean for what, timing in found.timings.items()}
@@ -196,14 +196,18 @@ def set_verdicts(found: SetFindings) -> list[Verdict]:
     predicted = fastest[PREDICT] / fastest[SCIKIT_PREDICT]
     copied = found.memory.copied
     verdicts = [
-        Verdict(f"{name}: 10 % at once + settle", f"{batched:.2f} of a fit", "< 1", batched < 1),
-        Verdict(
+        BenchmarkVerdict(
+            f"{name}: 10 % at once + settle", f"{batched:.2f} of a fit", "< 1", batched < 1
+        ),
+        BenchmarkVerdict(
             f"{name}: predict, per row",
             f"{predicted:.2f} of scikit-learn's",
             "<= 1",
             predicted <= 1,
         ),
-        Verdict(f"{name}: predict makes no copy of X", f"{copied:.2f} of X", "< 0.5", copied < 0.5),
+        BenchmarkVerdict(
+            f"{name}: predict makes no copy of X", f"{copied:.2f} of X", "< 0.5", copied < 0.5
+        ),
     ]
     if name not in REACH:
         return verdicts
@@ -214,13 +218,13 @@ def set_verdicts(found: SetFindings) -> list[Verdict]:
         _in_units(f"{name}: fit", found.fit, unit, 1 / reach.fit),
         *(_in_units(f"{name}: {what}", mean[what], unit, part) for what, part in parts.items()),
         _in_units(f"{name}: {SUBSAMPLED}", mean[SUBSAMPLED], unit, reach.subsampled),
-        Verdict(
+        BenchmarkVerdict(
             f"{name}: AUC beside RandomForest",
             f"{-loss:+.4f}",
             f">= -{MOST_AUC_LOSS}",
             loss <= MOST_AUC_LOSS,
         ),
-        Verdict(
+        BenchmarkVerdict(
             f"{name}: memory over the data",
             f"{megabytes:.1f} MB",
             f"<= {reach.megabytes} MB",
@@ -230,9 +234,9 @@ def set_verdicts(found: SetFindings) -> list[Verdict]:
     ]
 
 
-def _in_units(what: str, value: float, unit: float, part: float) -> Verdict:
+def _in_units(what: str, value: float, unit: float, part: float) -> BenchmarkVerdict:
     reached = f"{as_unit(value, unit)} ({1000 * value:,.3f} ms)"
-    return Verdict(what, reached, f"<= {as_unit(unit / part, unit)}", value <= unit / part)
+    return BenchmarkVerdict(what, reached, f"<= {as_unit(unit / part, unit)}", value <= unit / part)
 
 
 def summary_table(results: list[SetFindings]) -> Table:

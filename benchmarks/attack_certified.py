@@ -19,7 +19,7 @@ from sklearn.base import clone
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a script, not a module
 
-from benchmarks._report import Report, Table, Verdict
+from benchmarks._report import BenchmarkReport, BenchmarkVerdict, Table
 from letheon import DescentToDeleteClassifier, FisherClassifier, InfluenceClassifier
 from letheon.checks import (
     CASES,
@@ -150,7 +150,7 @@ def exact_delta(epsilon: float, scale: int, shift: int) -> float:
     return tail(scale, begin) - math.exp(epsilon) * tail(scale, begin + shift)
 
 
-def delta_table() -> tuple[Table, Verdict]:
+def delta_table() -> tuple[Table, BenchmarkVerdict]:
     """Compare the exact delta of one parameter with the continuous and with the stated one."""
     grid, rows, is_fine = ReleaseGrid.of_sigma(0.01), [], True
     for epsilon, delta in ((0.1, 1e-5), (1.0, 1e-4), (1.0, 1e-8), (5.0, 1e-6)):
@@ -166,7 +166,9 @@ def delta_table() -> tuple[Table, Verdict]:
     columns = ("epsilon", "delta", "steps hidden", "exact", "continuous", "stated")
     note = "One parameter, sigma 0.01, parameters as far apart as is claimed to be hidden."
     table = Table("Delta of discrete Gaussian noise", columns, rows, note)
-    return table, Verdict("exact delta <= stated and claimed", str(is_fine), "True", is_fine)
+    return table, BenchmarkVerdict(
+        "exact delta <= stated and claimed", str(is_fine), "True", is_fine
+    )
 
 
 def main(
@@ -180,7 +182,7 @@ def main(
     settings = {"runs": runs, "only": only or "everything", "fast": fast}
     name = "_".join(["attacks", *only.split(",")]) if only else "attacks"
     file = RESULTS / (name if is_full else "attacks_quick")
-    report = Report("Attacks on the certified linear methods", settings, file=file)
+    report = BenchmarkReport("Attacks on the certified linear methods", settings, file=file)
     for name in chosen:
         if name == "delta":
             table, verdict = delta_table()
@@ -210,12 +212,12 @@ def _details(result: ClaimAttackResult) -> str:
     return ", ".join(f"{name} {value:.3g}" for name, value in result.details.items())
 
 
-def _verdict(name: str, found: list[ClaimAttackResult]) -> Verdict:
+def _verdict(name: str, found: list[ClaimAttackResult]) -> BenchmarkVerdict:
     refuted = [f"{each.attack} on {each.case}" for each in found if each.is_refuted]
     worst = max(each.bound for each in found)
     what = f"{name}: lower bounds on epsilon in {len(found)} attacks"
     reached = f"at most {worst:.3g}" + (f"; refuted: {refuted}" if refuted else "")
-    return Verdict(what, reached, "no claim refuted", not refuted)
+    return BenchmarkVerdict(what, reached, "no claim refuted", not refuted)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from benchmarks._ledger_submit import (
     slot_table,
     sqlite_rates,
 )
-from benchmarks._report import Report, Table, Verdict
+from benchmarks._report import BenchmarkReport, BenchmarkVerdict, Table
 from tests.postgres import MISSING, PostgresServer, find_binaries
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -36,7 +36,7 @@ POSTGRES_RATE = 300
 N_CLIENTS = 20
 
 
-def sqlite_section(report: Report, folder: Path, n: int) -> None:
+def sqlite_section(report: BenchmarkReport, folder: Path, n: int) -> None:
     """Submissions on SQLite against bare commits on the same disk, in both journal modes."""
     rows, verdicts = [], []
     for journal in ("wal", "delete"):
@@ -48,7 +48,9 @@ def sqlite_section(report: Report, folder: Path, n: int) -> None:
         share = rates[THREADS].per_second / bare
         reached = f"{share:.0%} of {bare:,.0f}/s"
         what = f"SQLite ({journal}), {THREADS}: share of the disk's synced commit rate"
-        verdicts.append(Verdict(what, reached, f">= {DISK_SHARE:.0%}", share >= DISK_SHARE))
+        verdicts.append(
+            BenchmarkVerdict(what, reached, f">= {DISK_SHARE:.0%}", share >= DISK_SHARE)
+        )
     columns = ("journal", "who", "per second", "p50, ms", "p99, ms", "share of bare commits")
     note = (
         "A bare commit adds one short row to a table of its own, with the same journal mode and "
@@ -61,7 +63,7 @@ def sqlite_section(report: Report, folder: Path, n: int) -> None:
     report.add(Table("Requests acknowledged on SQLite", columns, rows, note), verdicts)
 
 
-def postgres_section(report: Report, folder: Path, n: int) -> None:
+def postgres_section(report: BenchmarkReport, folder: Path, n: int) -> None:
     """Submissions of many processes on a server that syncs every commit."""
     binaries = find_binaries()
     if binaries is None:
@@ -103,13 +105,13 @@ def postgres_section(report: Report, folder: Path, n: int) -> None:
     found = [seen for _, seen in runs.values()]
     one = ", ".join(f"{seen.n_stored} requests for {seen.n_keys} keys" for seen in found)
     verdicts = [
-        Verdict(
+        BenchmarkVerdict(
             f"PostgreSQL, {N_CLIENTS} clients, 20 % repeats: acknowledged requests",
             f"{rate.per_second:,.0f}/s",
             f">= {POSTGRES_RATE}/s",
             rate.per_second >= POSTGRES_RATE,
         ),
-        Verdict(
+        BenchmarkVerdict(
             "PostgreSQL: each key has exactly one effect",
             one,
             "equal",
@@ -119,7 +121,7 @@ def postgres_section(report: Report, folder: Path, n: int) -> None:
     report.add(Table("Requests acknowledged on PostgreSQL", columns, rows, note), verdicts)
 
 
-def batch_section(report: Report, folder: Path, sizes: tuple[int, ...]) -> None:
+def batch_section(report: BenchmarkReport, folder: Path, sizes: tuple[int, ...]) -> None:
     """One batch each: how long until it is applied, certified and purged."""
     rows = [
         batch_row(folder / f"{kind}-{n_rows}-{n_erased}", n_rows, n_erased, kind)
@@ -146,11 +148,13 @@ def batch_section(report: Report, folder: Path, sizes: tuple[int, ...]) -> None:
         "keys destroyed, and every file of the ledger is searched for traces."
     )
     done = all(row[-1] == "purged" for row in rows)
-    verdict = Verdict("every batch ends purged", str([row[-1] for row in rows]), "all", done)
+    verdict = BenchmarkVerdict(
+        "every batch ends purged", str([row[-1] for row in rows]), "all", done
+    )
     report.add(Table("From the request to the purge", columns, rows, note), [verdict])
 
 
-def tree_section(report: Report, slots: int, sizes: tuple[int, ...]) -> None:
+def tree_section(report: BenchmarkReport, slots: int, sizes: tuple[int, ...]) -> None:
     """The trees alone."""
     report.add(slot_table(slots, (1, 100, 1_000)))
     report.add(log_table(sizes))
@@ -163,7 +167,7 @@ def main(
     """Measure and write the report."""
     chosen = only.split(",")
     is_part = quick or set(chosen) != set(SECTIONS)
-    report = Report(
+    report = BenchmarkReport(
         "The erasure ledger",
         {"clients": N_CLIENTS, "sections": only},
         file=RESULTS / ("ledger_quick" if is_part else "ledger"),

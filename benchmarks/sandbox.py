@@ -25,7 +25,7 @@ from sklearn.naive_bayes import GaussianNB
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a script, not a module
 
 from benchmarks._desk_lists import Caller
-from benchmarks._report import Report, Table, Verdict
+from benchmarks._report import BenchmarkReport, BenchmarkVerdict, Table
 from letheon import NaiveUnlearner, save, state
 from letheon.ledger import Ledger
 from letheon.ledger.db.tokens import Tokens
@@ -66,7 +66,7 @@ def small_job() -> Computation:
     )
 
 
-def overhead_section(report: Report, n: int) -> None:
+def overhead_section(report: BenchmarkReport, n: int) -> None:
     """The same batch here and in a sandboxed process, in turns."""
     job = small_job()
     start = time.perf_counter()
@@ -87,7 +87,7 @@ def overhead_section(report: Report, n: int) -> None:
         f"A batch of 5 people, {N_ROWS} rows, naive retraining of a naive Bayes model. The first "
         f"call of a process starts Python and imports everything: {first:.1f} s. {protection()}."
     )
-    verdict = Verdict(
+    verdict = BenchmarkVerdict(
         "sandbox on a small batch, warm, median",
         f"{added:.0f} ms",
         f"<= {MOST_MS} ms",
@@ -148,7 +148,7 @@ def call_times(caller: Caller, n: int) -> list[float]:
     return found
 
 
-def neighbour_section(report: Report, folder: Path, n: int) -> None:
+def neighbour_section(report: BenchmarkReport, folder: Path, n: int) -> None:
     """Calls of one tenant, alone and beside uploads of another one that never end."""
     home = folder / "home"
     X, y = small_table(N_ROWS)
@@ -178,13 +178,13 @@ def neighbour_section(report: Report, folder: Path, n: int) -> None:
     slower = float(np.percentile(beside, 95) / np.percentile(alone + again, 95)) - 1
     note = f"The uploads ended with {sorted(set(statuses))}, {len(statuses)} of them."
     verdicts = [
-        Verdict(
+        BenchmarkVerdict(
             "p95 of a neighbour beside hostile uploads",
             f"{slower:+.0%}",
             f"within {MOST_SLOWER:.0%}",
             slower <= MOST_SLOWER,
         ),
-        Verdict("hostile uploads", note, "all refused", set(statuses) <= {422, 429, 503}),
+        BenchmarkVerdict("hostile uploads", note, "all refused", set(statuses) <= {422, 429, 503}),
     ]
     columns = ("when", "calls", "p50, ms", "p95, ms", "p99, ms")
     report.add(Table("Neighbours", columns, rows, note), verdicts)
@@ -193,7 +193,7 @@ def neighbour_section(report: Report, folder: Path, n: int) -> None:
 def main(quick: bool = typer.Option(False, help="Small numbers, to see that it runs.")) -> None:
     """Measure and write the report."""
     name = "sandbox_quick" if quick else "sandbox"
-    report = Report("The sandbox", {"rows": N_ROWS}, file=RESULTS / name)
+    report = BenchmarkReport("The sandbox", {"rows": N_ROWS}, file=RESULTS / name)
     folder = Path(tempfile.mkdtemp(prefix="letheon-bench-"))
     try:
         overhead_section(report, 20 if quick else 100)
