@@ -187,7 +187,7 @@ def released_accuracy(model: Any, data: ConvexSet) -> float:
         return accuracy(model.coef_[0], data.X_test, data.y_test)
     W, release = (
         model.weights_.open(),
-        partial(model._build_mechanism().release, source=NoiseSource(None)),
+        partial(model._make_mechanism().release, source=NoiseSource(None)),
     )
     draws = (release(W)[:, 0] for _ in range(N_RELEASES))
     return float(np.mean([accuracy(draw, data.X_test, data.y_test) for draw in draws]))

@@ -214,8 +214,8 @@ def test_top_eigenvalue_is_an_upper_bound_and_close(
     V = rng.normal(size=(size, rank)) * np.arange(1, size + 1)[:, None] ** -decay
     H = V @ V.T
     truth = float(np.linalg.eigvalsh(H)[-1]) if rank else 0.0
-    found = top_eigenvalue(H, seed)
-    assert truth * (1 - 1e-12) <= found <= max(truth, 0.0) / 0.949 + 1e-12 * abs(H).max()
+    bound = top_eigenvalue(H, seed)
+    assert truth * (1 - 1e-12) <= bound <= max(truth, 0.0) / 0.949 + 1e-12 * abs(H).max()
 
 
 def test_top_eigenvalue_of_a_large_matrix_with_close_ones() -> None:

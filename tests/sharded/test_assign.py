@@ -1,4 +1,4 @@
-"""Shards and slices are a function of one person's id and risk, and of nobody else."""
+"""Shards and slices are a function of one person's id and risk only."""
 
 from typing import Any
 
