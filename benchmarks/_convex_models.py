@@ -41,7 +41,7 @@ CLOSE = 1.6  # solvers that took longer than this beside the best do not race
 class ConvexMethod(NamedTuple):
     """A method with its settings, and how its parameters look without noise.
 
-    `bare` returns the parameters before noise was added, None where nobody keeps them.
+    `bare` returns the parameters before noise was added, None if they are not kept.
     """
 
     name: str
@@ -108,7 +108,7 @@ def _words(**settings: Any) -> str:
 
 
 def _unknown(_: Any) -> None:
-    """Nobody keeps the parameters without noise."""
+    """The parameters without noise are not kept."""
 
 
 def _published(model: Any) -> Floats:

@@ -241,7 +241,7 @@ def test_one_row_and_one_class_are_legal() -> None:
     assert DaREForestRegressor(random_state=0).fit([[1.0]], [2.5]).predict([[0.0]]) == 2.5
 
 
-def test_a_label_that_nobody_has_any_more_is_wiped() -> None:
+def test_a_label_without_rows_is_wiped() -> None:
     X, y, ids = rows()
     model = fitted().learn(X[:1], ["a very secret label"], ids=["newcomer"])
     assert "a very secret label" in model.classes_

@@ -152,7 +152,7 @@ def test_what_needs_rows_says_so() -> None:
     with pytest.raises(UnknownIdError):
         model.forget([77], X=X[:1], y=y[:1])
     digest = model.digest()
-    with pytest.raises(EmptyModelError, match="only one class would be left"):
+    with pytest.raises(EmptyModelError, match="only one class would remain"):
         model.forget(np.flatnonzero(y == 0).tolist(), X=X[y == 0], y=y[y == 0])
     assert model.digest() == digest
 

@@ -175,7 +175,7 @@ def test_saved_models_go_on(more: dict[str, Any], tmp_path: Path) -> None:
     for each in copies:
         assert each.n_rows_ == 39
         each.forget([7, 8])
-        # Hessians that are not in the file are taken anew, at the newest path.
+        # Hessians that are not in the file are recomputed at the newest path.
         near = 0.01 if model.hessian == "cached" else 1e-12
         assert np.abs(weights(each) - weights(model)).max() <= near
         assert np.abs(weights(each) - weights(copies[0])).max() <= 1e-12
@@ -440,7 +440,7 @@ def test_cached_mode_reads_no_other_rows() -> None:
     assert np.array_equal(weights(twin), weights(model))
 
 
-def test_training_anew_when_half_of_the_rows_left() -> None:
+def test_training_again_when_half_of_the_rows_left() -> None:
     data = make_data(40)
     model = fitted(data)
     assert model.forget(list(range(20))).rebuilt.keys() == {"exact steps"}
@@ -450,7 +450,7 @@ def test_training_anew_when_half_of_the_rows_left() -> None:
     assert model.pace_ == fresh.pace_
 
 
-def test_training_anew_when_a_class_ends() -> None:
+def test_training_again_when_a_class_ends() -> None:
     data = make_data(40, n_classes=3)
     data.y[data.y == 2] = 0
     data.y[:2] = 2
@@ -489,5 +489,5 @@ def test_default_step_size_goes_down(batch_size: int | None) -> None:
 
 
 def test_trajectories_whose_parts_differ_are_refused() -> None:
-    with pytest.raises(ValueError, match="do not belong together"):
+    with pytest.raises(ValueError, match="do not match"):
         Trajectory(np.zeros((3, 2)), np.zeros((3, 1)), np.zeros(3, np.int64))

@@ -400,7 +400,7 @@ def test_stale_hessians_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @examples(30)
 @given(st.integers(0, 2**100), st.integers(2, 9), st.lists(st.integers(0, 15), min_size=2))
-def test_batches_depend_on_nobody_else(seed: int, n_batches: int, owners: list[int]) -> None:
+def test_batches_depend_on_the_own_id_only(seed: int, n_batches: int, owners: list[int]) -> None:
     """Every row is in one batch of an epoch, and stays there after any removal."""
     ids = np.array(owners)
     rest = np.flatnonzero(ids != ids[0])

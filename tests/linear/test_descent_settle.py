@@ -112,7 +112,7 @@ def test_settling_draws_fresh_noise() -> None:
     assert np.linalg.norm(sealed(model) - W) <= 2 * model.limit_
 
 
-def test_parts_are_drawn_anew() -> None:
+def test_parts_are_drawn_again() -> None:
     model, _ = forgotten(**SECRET["parts"])
     old = [parts.ranks for parts in model.parts_]
     model.settle()
@@ -226,7 +226,7 @@ def test_a_release_of_an_older_version_is_not_certified(
         model.learn(make_rows()[0][:1], [1], ids=[9])
     else:
         model.forget([1])
-    assert model.n_changed_ == 0, "it was trained anew"
+    assert model.n_changed_ == 0, "it was retrained"
     assert [*kinds, model.guarantee_.kind] == ["empirical", "certified"]
 
 

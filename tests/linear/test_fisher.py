@@ -308,7 +308,7 @@ def test_secret_and_published_end_near_each_other() -> None:
     assert np.linalg.norm(ends[0] - ends[1]) < 1e-2
 
 
-def test_a_hessian_that_is_too_old_is_taken_anew_but_not_for_isotropic_noise() -> None:
+def test_a_hessian_that_is_too_old_is_taken_again_but_not_for_isotropic_noise() -> None:
     case = make("logistic", n=200, p=4)
     gone = np.flatnonzero(case.y == 1)[:40]
     fisher = fitted(case, state="secret", sigma=1.0)
@@ -502,7 +502,7 @@ def test_a_covariance_that_is_not_known_proves_nothing(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("error", [1.0, float("inf"), float("nan")])
-def test_a_matrix_that_rounding_has_worn_out_is_taken_anew(error: float) -> None:
+def test_a_matrix_that_rounding_has_worn_out_is_taken_again(error: float) -> None:
     model = fitted(make("logistic", n=60, p=3), state="secret")
     assert model.cache_.content is not None
     model.cache_.content.error = error

@@ -79,7 +79,7 @@ def test_settling_leaves_what_a_fit_leaves(covariance: str, state: str, tmp_path
 
 
 def encode_but_noise(model: FisherClassifier) -> bytes:
-    """Return what a file would hold, without what is drawn anew."""
+    """Return the content of a file, without what is drawn again."""
     drawn = {"model_", "release_salt_"}
     attributes = {name: value for name, value in vars(model).items() if name not in drawn}
     return state.encode(attributes)

@@ -89,8 +89,8 @@ class ReleaseComparison:
 def watch(scenario: Scenario, n: int, seeds: tuple[Any, Any] = (1, 2)) -> ReleaseComparison:
     """Release again and again; bound the epsilon between the two laws from below."""
     (model, rebuilt), fresh = scenario.forgot(), scenario.fresh()
-    released, anew = sample(model, n, seeds[0]), sample(fresh, n, seeds[1])
-    leak = epsilon_lower_bound(released, anew, scenario.delta)
+    released, retrained = sample(model, n, seeds[0]), sample(fresh, n, seeds[1])
+    leak = epsilon_lower_bound(released, retrained, scenario.delta)
     use = model.account_.spent / model.account_.limit
     is_promised = {model.guarantee_.kind, fresh.guarantee_.kind} == {"certified"}
     return ReleaseComparison(leak, is_promised, use, frozenset(rebuilt))

@@ -139,9 +139,9 @@ def test_training_that_the_noise_does_not_hide() -> None:
 REQUESTS: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     ([99], {}, UnknownIdError, r"ids not in this model: \[99\]"),
     ([1, 99], {}, UnknownIdError, "nothing was forgotten"),
-    (["1"], {}, UnknownIdError, "holds int ids and was given"),
-    (list(range(60)), {}, EmptyModelError, "own all 60 row"),
-    (list(range(0, 60, 2)), {}, EmptyModelError, "only one class would be left"),
+    (["1"], {}, UnknownIdError, "has int ids, and the request has"),
+    (list(range(60)), {}, EmptyModelError, "have all 60 row"),
+    (list(range(0, 60, 2)), {}, EmptyModelError, "only one class would remain"),
     ([1, 2], {"batch_size": 3}, ValueError, "batch_size=3, but this request removes 2 row"),
     ([1, 2], {"batch_size": 0}, ValueError, "batch_size=0; expected a whole number"),
     ([1, 2], {"batch_size": "two"}, ValueError, "batch_size='two'; expected a whole number"),
@@ -264,7 +264,7 @@ def test_pickles_leave_the_cache_behind() -> None:
     assert copy.deepcopy(model).cache_.content is None
     twin.forget([1])
     model.forget([1])
-    # The Hessian was taken anew where the parameters are: one step of training apart.
+    # The Hessian was recomputed at the current parameters: one step of training apart.
     np.testing.assert_allclose(twin.coef_, model.coef_, rtol=1e-6)
 
 

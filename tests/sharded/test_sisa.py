@@ -323,7 +323,7 @@ def test_the_receipt_counts_people_rows_and_work() -> None:
     assert receipt.guarantee.requests == "oblivious"
 
 
-def test_forgetting_from_many_threads_loses_nobody() -> None:
+def test_forgetting_from_many_threads_loses_no_request() -> None:
     model = tree().fit(*PEOPLE[:2], ids=PEOPLE.ids)
     threads = [threading.Thread(target=model.forget, args=([p],)) for p in range(12)]
     for thread in threads:
@@ -355,7 +355,7 @@ def test_a_model_of_a_users_own_estimator_needs_trust_to_load(tmp_path: Any) -> 
 
 def test_learning_needs_ids() -> None:
     model = tree().fit(*PEOPLE[:2], ids=PEOPLE.ids)
-    with pytest.raises(TypeError, match="whose rows they are"):
+    with pytest.raises(TypeError, match="one id per row"):
         model.learn(PEOPLE.X[:2], PEOPLE.y[:2], ids=None)
     assert model.n_rows_ == len(PEOPLE.ids)
 
@@ -385,7 +385,7 @@ def test_ids_are_sorted_and_do_not_show_who_shares_a_shard() -> None:
 
 def test_ids_of_another_kind_are_named_as_such() -> None:
     model = tree().fit(*PEOPLE[:2], ids=PEOPLE.ids)
-    with pytest.raises(UnknownIdError, match="holds int ids and was given str"):
+    with pytest.raises(UnknownIdError, match="has int ids, and the request has str"):
         model.forget(["3"])
 
 

@@ -334,7 +334,7 @@ def export(opened: "Ledger", request: RequestId, *, out: Path) -> Answer:
         File to be written.
     """
     kept = opened.certificates.receipts
-    sealed = kept.sealed(request, kept.key(request) or "")
+    sealed = kept.get_encrypted(request, kept.key(request) or "")
     if sealed is None:
         raise LedgerMissingError("there is no receipt for this request (yet)")
     _write(out, sealed)
@@ -419,7 +419,7 @@ def check(file: Path, *, bundle: Bundle = None, key: BundleKey = None, desk: Des
 
 
 def _open(code: str, sealed: Path | None, desk: str | None) -> "OpenedReceipt":
-    from letheon.ledger.certificates.receipt_codes import ReceiptCode, open_sealed
+    from letheon.ledger.certificates.receipt_codes import ReceiptCode, open_receipt
 
     if (sealed is None) == (desk is None):
         raise UsageError("give --sealed FILE or --desk URL: where the sealed receipt is")
@@ -428,14 +428,14 @@ def _open(code: str, sealed: Path | None, desk: str | None) -> "OpenedReceipt":
     except VerificationError as error:
         raise UsageError(f"{error}; copy the whole code") from None
     if sealed is not None:
-        return open_sealed(parsed, read_capped(_command.require_file(sealed), SMALL))
+        return open_receipt(parsed, read_capped(_command.require_file(sealed), SMALL))
     body = {"request": parsed.request, "public_key": parsed.public}
     answer = _post(desk or "", "sealed", body).get("sealed")
     if not isinstance(answer, str):
         raise LedgerMissingError(
             "no certificate covers this code yet, or this desk does not know it"
         )
-    return open_sealed(parsed, verifier.from_base64(answer))
+    return open_receipt(parsed, verifier.from_base64(answer))
 
 
 def _post(desk: str, name: str, body: dict[str, str]) -> dict[str, Any]:

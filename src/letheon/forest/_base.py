@@ -159,7 +159,7 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         -------
         self
         """
-        return self._learn(ids, lambda: self._prepare_learn(X, y, sample_weight, ids))
+        return self._learn_rows(ids, lambda: self._prepare_learn(X, y, sample_weight, ids))
 
     def settle(self) -> Self:
         """Grow every subtree that lazy requests have dropped, instead of on first use.

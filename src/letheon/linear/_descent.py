@@ -277,7 +277,7 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
         -------
         self
         """
-        return self._learn(ids, lambda: self._prepare_learn(X, y, ids))
+        return self._learn_rows(ids, lambda: self._prepare_learn(X, y, ids))
 
     def settle(self) -> Self:
         """Train again on the remaining rows, with fresh noise.

@@ -198,7 +198,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         Rows of a known id join that person's shard and slice; `risk` is needed for new people if
         the model has `risk_edges`.
         """
-        return self._learn(ids, lambda: self._prepare_learn(X, y, ids, risk))
+        return self._learn_rows(ids, lambda: self._prepare_learn(X, y, ids, risk))
 
     @property
     def estimators_(self) -> list[Any]:

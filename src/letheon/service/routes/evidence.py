@@ -231,7 +231,7 @@ def fetch_sealed_receipt(request: Request, body: SealedIn) -> SealedOut:
     """Return a sealed receipt, which only the holder of its private key can open."""
     count_check(request)
     desk = auth.context(request)
-    sealed = desk.ledger.certificates.receipts.sealed(body.request, body.public_key)
+    sealed = desk.ledger.certificates.receipts.get_encrypted(body.request, body.public_key)
     return SealedOut(sealed=None if sealed is None else base64.b64encode(sealed).decode())
 
 
