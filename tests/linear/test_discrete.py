@@ -145,13 +145,8 @@ def test_a_block_without_end_is_drawn_on(monkeypatch: pytest.MonkeyPatch) -> Non
     """Once in 2**25 candidates; its value is far out, and hardly ever kept."""
     full = (1 << 64) - 1
     monkeypatch.setattr(noise, "_is_below", lambda *_: True)
-<<<<<<< HEAD
     supplied = [full - 1, *[1] * 33, *[full] * 17]
-    value = noise._draw(supply(*supplied, 0b11), 1, noise._integers_of(8, noise._LAPLACE))
-=======
-    given = [full - 1, *[1] * 33, *[full] * 17]
-    value = noise._draw_accepted(supply(*given, 0b11), 1, noise._integers_of(8, noise._LAPLACE))
->>>>>>> main
+    value = noise._draw_accepted(supply(*supplied, 0b11), 1, noise._integers_of(8, noise._LAPLACE))
     assert value.tolist() == [(25 + 2) * 8 + 7]
 
 
