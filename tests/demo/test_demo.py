@@ -154,7 +154,7 @@ def test_models_ends_with_a_report(output: str) -> None:
     verdicts = re.findall(r"rmia on forgotten people: [^:]*: (not found|found)", words)
     assert verdicts == ["not found", "found", "found"]
     assert "Forgetting was tested by canary backdoor (not found), canary u-lira" in words
-    assert "equal to a fresh fit, byte for byte" in words
+    assert "Digests: equal to a fresh fit" in words
     assert re.search(r"request \d+: .*: retrained \(", words)
     found = re.search(r"browser:(/\S+?report\.html)", words.replace(" ", ""))
     assert found is not None
