@@ -168,10 +168,10 @@ def test_blocks_nest_and_survive_errors() -> None:
 def interleaved(block: Callable[[], AbstractContextManager[Any]]) -> tuple[list[int], list[int]]:
     """First in, second in, first out: what the second then sees, and what is left at the end."""
     with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
-        one, two = block_in(first, block), block_in(second, block)
-        next(one), next(two), next(one)
+        first_limits, second_limits = block_in(first, block), block_in(second, block)
+        next(first_limits), next(second_limits), next(first_limits)
         seen = second.submit(limits).result()
-        next(two)
+        next(second_limits)
         return seen, limits()
 
 
