@@ -551,14 +551,17 @@ def test_a_sealed_receipt_is_bound_to_request_and_key(made: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda found: found["rows"].reverse(), "order of their slots"),
-        (lambda found: found["rows"].append(found["rows"][0]), "order of their slots"),
-        (lambda found: found["rows"].clear(), "minItems"),
-        (lambda found: found.update(rows=found["rows"] * 33), "maxItems"),
-        (lambda found: found["rows"][-1].update(slot=1 << 40), "a wrong length"),
-        (lambda found: found["rows"][0].update(after=found["rows"][0]["before"]), "rootAfter"),
-        (lambda found: found["rows"][0]["before"].pop(), "a wrong length"),
-        (lambda found: found["rows"][0].update(salt="00" * 32), "unknown key"),
+        (lambda content: content["rows"].reverse(), "order of their slots"),
+        (lambda content: content["rows"].append(content["rows"][0]), "order of their slots"),
+        (lambda content: content["rows"].clear(), "minItems"),
+        (lambda content: content.update(rows=content["rows"] * 33), "maxItems"),
+        (lambda content: content["rows"][-1].update(slot=1 << 40), "a wrong length"),
+        (
+            lambda content: content["rows"][0].update(after=content["rows"][0]["before"]),
+            "rootAfter",
+        ),
+        (lambda content: content["rows"][0]["before"].pop(), "a wrong length"),
+        (lambda content: content["rows"][0].update(salt="00" * 32), "unknown key"),
     ],
 )
 def test_receipts_of_other_forms_are_refused(

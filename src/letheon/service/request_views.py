@@ -167,7 +167,7 @@ def find_visible(who: Principal, request_id: str) -> Request:
     """
     request = who.ledger.requests.get(request_id, tenant=who.tenant)
     if not who.sees_all_requests and request.filed_by != who.id:
-        raise UnknownRequestError("no request of that id; `letheon request list` shows all")
+        raise UnknownRequestError("unknown request id; `letheon request list` shows all")
     return request
 
 
