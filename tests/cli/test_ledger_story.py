@@ -70,7 +70,7 @@ def test_the_certificate_holds_by_number_and_by_file(story: Story) -> None:
 
 def test_the_certificate_is_shown_with_what_it_does_not_claim(story: Story) -> None:
     said = call("cert", "show", "1", "--ledger", story.home).output
-    assert re.search(r"^erased +2 rows of data set m; 38 are left$", said, re.MULTILINE)
+    assert re.search(r"^erased +2 rows of data set m; 38 remain$", said, re.MULTILINE)
     assert "no-copy-kept-outside-inventory" in said
     assert re.search("^estimated +efficiency", said, re.MULTILINE)
     assert re.search("^by proof +consistency", said, re.MULTILINE)
@@ -135,7 +135,7 @@ def test_an_incomplete_audit_has_an_exit_status_of_its_own(story: Story, tmp_pat
     words = ("audit", "report", bundle, "--key", story.key)
     result = call(*words)
     assert result.exit_code == 3
-    assert result.output.startswith("audit of demo: INCOMPLETE\nit covers: an auditor's bundle, ")
+    assert result.output.startswith("audit of demo: INCOMPLETE\nscope: an auditor's bundle, ")
     found = json.loads(call(*words, "--json").stdout)
     assert (found["verdict"], found["passed"]) == ("incomplete", False)
 
@@ -182,7 +182,7 @@ def test_a_changed_certificate_is_not_verified(story: Story, tmp_path: Path) -> 
     flip(file, 60)
     result = call("cert", "verify", file, "--key", story.key)
     assert result.exit_code == 1
-    assert "does NOT hold" in result.output
+    assert "NOT valid" in result.output
     other = call("cert", "verify", "1", "--key", "0" * 63 + "1", "--ledger", story.home, "--json")
     assert other.exit_code == 1
     assert json.loads(other.stdout)["verified"] is False
@@ -257,7 +257,7 @@ READ = [
 
 
 @pytest.mark.parametrize("words", READ, ids=" ".join)
-def test_answers_fit_80_columns_and_name_nobody(story: Story, words: tuple[str, ...]) -> None:
+def test_answers_fit_80_columns_without_ids(story: Story, words: tuple[str, ...]) -> None:
     filled = [story.request if word == "REQUEST" else word for word in words]
     result = call(*filled, "--ledger", story.home)
     assert result.exit_code == 0, result.output

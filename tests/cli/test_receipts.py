@@ -149,11 +149,11 @@ def test_the_desk_gets_the_public_key_only(
     ("answer", "status"),
     [
         (HTTPError("http://localhost", 429, "", None, None), 4),  # type: ignore[arg-type]
-        (URLError("nobody there"), 5),
+        (URLError("no server"), 5),
         (_Answer(b"<html>"), 4),
         (_Answer(b'{"sealed":null}'), 3),
     ],
-    ids=["too many", "nobody there", "no JSON", "not yet"],
+    ids=["too many", "no server", "no JSON", "not yet"],
 )
 def test_a_desk_that_does_not_help_is_said(
     answer: Any, status: int, story: Story, monkeypatch: pytest.MonkeyPatch

@@ -27,7 +27,7 @@ from tests.cli.ledgers import LEAVING, PEOPLE, call, done, files_in, table
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = [sys.executable, "-c", "from letheon.cli import app; app()"]
 WAITS = r"1 request waits until (\d+ \w+ \d\d:\d\d) UTC \(50 rows or 72 h\); "
-WAITS += "`letheon batch apply --force` runs it now"
+WAITS += "`letheon batch apply --force` applies it now"
 
 
 def recipe(page: str) -> str:
@@ -150,8 +150,8 @@ def test_a_worker_says_once_until_when_requests_wait(monkeypatch: pytest.MonkeyP
     assert queue.looks == 5
     until = r"until 19 Nov 14:00 UTC \(50 rows or 72 h\); `letheon batch apply --force`"
     first, second = said.splitlines()
-    assert re.fullmatch(rf"\S+Z waits m 1 request waits {until} runs it now", first)
-    assert re.fullmatch(rf"\S+Z waits m 2 requests wait {until} runs them now", second)
+    assert re.fullmatch(rf"\S+Z waits m 1 request waits {until} applies it now", first)
+    assert re.fullmatch(rf"\S+Z waits m 2 requests wait {until} applies them now", second)
 
 
 RECEIVED = datetime(2026, 11, 16, 14, tzinfo=UTC)
