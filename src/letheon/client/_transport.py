@@ -1,4 +1,4 @@
-"""Calls to a desk over HTTP: what is repeated, what an answer that is no means."""
+"""HTTP calls to a desk: retries and errors."""
 
 import ipaddress
 import json
@@ -25,16 +25,16 @@ _NOT_DONE = frozenset({429, 503})
 
 
 class DeskError(LetheonError):
-    """The desk said no, or nothing.
+    """A call to the desk failed.
 
     Attributes
     ----------
     status : int or None
-        Status of the answer; None if there was none.
+        HTTP status; None without a response.
     code : str
-        What programs look at, such as ``unknown-request``.
+        Code for programs, such as ``unknown-request``.
     title, detail : str
-        What happened, and what to do.
+        What is wrong, and what to do.
     """
 
     def __init__(self, status: int | None, code: str, title: str, detail: str = "") -> None:
@@ -45,27 +45,27 @@ class DeskError(LetheonError):
         self.detail = detail
 
 
-class NotAllowed(DeskError):  # noqa: N818 - what the desk says
-    """The token is not valid, or may not do that."""
+class NotAllowed(DeskError):  # noqa: N818
+    """The token is not valid or lacks a scope."""
 
 
 class NotFound(DeskError):  # noqa: N818
-    """There is nothing of that name, or it is somebody else's."""
+    """There is no such object, or it belongs to another tenant."""
 
 
 class Refused(DeskError):  # noqa: N818
-    """What was sent cannot be used, or not in this state."""
+    """The call is not valid, or not possible in this state."""
 
 
 class TryAgain(DeskError):  # noqa: N818
-    """The desk was busy or could not be reached; the same call may go well later."""
+    """The desk is busy or cannot be reached; try again later."""
 
 
 _KINDS: dict[int, type[DeskError]] = {401: NotAllowed, 403: NotAllowed, 404: NotFound}
 
 
 class Transport:
-    """Carries calls to one desk, with the token; the parameters are those of `Client`."""
+    """Sends calls to a desk with a token; the parameters are those of `Client`."""
 
     def __init__(
         self,
@@ -79,19 +79,19 @@ class Transport:
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
-            raise ValueError(f"{url!r} is no address of a desk; expected https://desk.example.org")
+            raise ValueError(f"url={url!r} is not valid: expected https://desk.example.org")
         is_here = parts.scheme == "http" and _is_loopback(parts.hostname)
         if parts.scheme == "http" and not is_here and not insecure:
             raise ValueError(
-                f"{url!r} would send the token in clear; use https, or insecure=True if nobody "
-                "can listen on the way"
+                f"url={url!r} would send the token unencrypted; use https, or insecure=True in a "
+                "trusted network"
             )
         self.url = url.rstrip("/")
         self._token = token
         self._timeout = timeout
         self._retries = retries
         secure = urllib.request.HTTPSHandler(context=context or ssl.create_default_context())
-        # A proxy of the environment would see what is meant for this machine only.
+        # Calls to this machine do not use the proxy of the environment.
         proxies = urllib.request.ProxyHandler({} if is_here else None)
         self._opener = urllib.request.build_opener(secure, proxies, _NoRedirect())
 
@@ -104,7 +104,7 @@ class Transport:
         *,
         is_safe: bool = True,
     ) -> Json:
-        """Return the JSON of an answer; an empty one is an empty dict."""
+        """Return the JSON of a response; an empty dict for an empty response."""
         data = self.call(method, path, HTTPResponse.read, body, headers, is_safe=is_safe)
         found: Json = json.loads(data) if data else {}
         return found
@@ -119,7 +119,7 @@ class Transport:
         *,
         is_safe: bool = True,
     ) -> _T:
-        """Return what is read of an answer; repeat a call if that cannot do a thing twice."""
+        """Return what `read` returns for the response; repeat the call if that is safe."""
         sent = {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}
         if body is not None:
             sent["Content-Type"] = "application/json"
@@ -145,20 +145,22 @@ class Transport:
             time.sleep(_pause(tries) if pause is None else min(pause, _LONGEST_PAUSE))
 
     def _silence(self, reason: BaseException | str) -> DeskError:
-        """Return the error of a call that got no answer."""
+        """Return the error of a call without a response."""
         if isinstance(reason, ssl.SSLCertVerificationError):
-            advice = "for an authority of your own, context=ssl.create_default_context(cafile=...)"
+            advice = "for your own authority, use context=ssl.create_default_context(cafile=...)"
             words = f"{self.url}: {reason.verify_message}; {advice}"
-            return DeskError(None, "not-trusted", "the desk's certificate is not trusted", words)
+            return DeskError(
+                None, "not-trusted", "the TLS certificate of the desk is not trusted", words
+            )
         words = f"{self.url}: {reason}"
         return TryAgain(None, "unreachable", "the desk could not be reached", words)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Leaves redirects alone: the token must not go anywhere else."""
+    """Does not follow redirects: the token must not be sent to another server."""
 
     def redirect_request(self, *given: Any) -> None:
-        """Follow none; the answer becomes an error."""
+        """Follow no redirect; the response becomes an error."""
 
 
 def _is_loopback(host: str) -> bool:
@@ -169,13 +171,13 @@ def _is_loopback(host: str) -> bool:
 
 
 def _problem(error: urllib.error.HTTPError) -> DeskError:
-    """Return the error that an answer describes."""
+    """Return the error that a response describes."""
     try:
         found = json.loads(error.read())
         code, title = str(found["type"]).rpartition(":")[2], str(found["title"])
         detail = str(found.get("detail", ""))
     except (ValueError, LookupError, TypeError, OSError, HTTPException):
-        code, title, detail = "no-problem", f"the desk answered with status {error.code}", ""
+        code, title, detail = "no-problem", f"the desk returned HTTP status {error.code}", ""
     busy = error.code == 429 or error.code >= 500
     kind = TryAgain if busy else _KINDS.get(error.code, Refused)
     return kind(error.code, code, title, detail)

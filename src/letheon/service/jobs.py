@@ -1,9 +1,9 @@
-"""What a worker does with the jobs of a desk: apply, retrain, what-if, audit.
+"""The jobs of a desk that a worker runs: apply, retrain, what-if, audit.
 
-An audit looks at a bundle with the public key, in processes that have nothing else. Certificates,
-log and requests are one chain for all tenants: a tenant's token sees of the whole whether it holds,
-and of requests and models only what is the tenant's. A *drill* changes one byte of the copy first.
-Then the audit must fail; one that passes would be worth nothing. The ledger is never changed.
+An audit checks a bundle with the public key, in sandboxed processes. Certificates, log and requests
+are one chain for all tenants: a tenant's token sees whether the whole chain is valid, and only its
+own requests and models. A *drill* first changes one byte in the copy of the bundle. The audit must
+then fail, which shows that it detects changes. The ledger itself is never changed.
 """
 
 import contextlib
@@ -42,35 +42,35 @@ _PATIENCE_SECONDS = 120.0
 _METHOD_SECONDS = 60.0
 _AGAIN_SECONDS = 0.5
 _WHAT_IF_SECONDS = 3600.0
-# Methods that may be ended before the rest is not tried.
+# After so many stopped methods the rest is not tried.
 _MOST_ROUNDS = 20
 _LARGEST_MESSAGE = 1 << 20
 _DONE_BY = ("applied", "retrained", "failed")
 
 Drill = Literal["none", "model", "certificate", "log"]
 
-# Levels that must notice a change.
+# Levels that must detect a change.
 _NOTICED_BY: dict[str, tuple[str, ...]] = {
     "none": (),
     "model": ("V0", "V2", "V4", "V5"),
     "certificate": ("V0",),
     "log": ("V0", "V1"),
 }
-# What an untrusted model raised may quote rows.
+# The error of an untrusted model may quote rows.
 _QUOTES = re.compile(r"(it could not be looked at: \w+):.*", re.DOTALL)
 _LONGEST_REASON = 600
 _ROOT = b'"root":"'
-# What a tenant sees of all tenants' things: counts in other reasons would be of other tenants.
+# Reasons that a tenant sees for checks of all tenants: the original reasons contain counts.
 _OF_THE_WHOLE = {
-    "pass": "of the whole ledger: it holds",
-    "fail": "of the whole ledger: it does not hold; ask the operator of the desk",
-    "skipped": "of the whole ledger: it was not looked at",
+    "pass": "the whole ledger is valid",
+    "fail": "the whole ledger is not valid; contact the operator of the desk",
+    "skipped": "the whole ledger was not checked",
 }
 SHOWN = ("level", "name", "model", "verdict", "reason", "promised")
 
 
 class _JobError(Exception):
-    """A job could not be done: a code, and words without anything of a person."""
+    """A job failed: a code, and a text without personal data."""
 
     def __init__(self, code: str, words: str) -> None:
         super().__init__(words)
@@ -78,20 +78,20 @@ class _JobError(Exception):
 
 
 class JobRunner:
-    """Claims jobs and does them.
+    """Claims jobs and runs them.
 
     Parameters
     ----------
     ledger : Ledger
-        Whose desk asks.
+        The ledger of the desk.
     stop : Event
-        When it is set, work that only reads is ended and given back; a batch is finished first.
+        When set, jobs that only read are stopped and released; a batch is finished first.
     method_seconds : float, default=60
-        How long one method may take in a what-if.
+        Time limit of one method in a what-if.
 
     Notes
     -----
-    A worker does one job that changes a model and one that only reads at a time.
+    A worker runs at most one job that changes a model and one that only reads at a time.
     """
 
     def __init__(
@@ -103,17 +103,17 @@ class JobRunner:
         self.jobs = Jobs(ledger)
 
     def do_all(self, kinds: Iterable[Kind] = (*SHORT, *LONG)) -> int:
-        """Do jobs until none is left or `stop` is set; return how many."""
+        """Run jobs until none is waiting or `stop` is set; return their number."""
         wanted, n_done = tuple(kinds), 0
         while not self._stop.is_set() and self.do_next(wanted) is not None:
             n_done += 1
         return n_done
 
     def do_next(self, kinds: Iterable[Kind]) -> JobRecord | None:
-        """Do the next job of these kinds that waits; return it as it was claimed."""
+        """Run the next waiting job of these kinds; return the claimed job."""
         job = self.jobs.claim(owner_name(), kinds=kinds)
         if job is not None:
-            # A worker that took it over, after a pause of this process, goes on with it.
+            # Another worker may have taken the job over while this process was paused.
             with contextlib.suppress(exceptions.StaleWorkerError), self._renewing(job):
                 self._do(job)
         return job
@@ -134,20 +134,20 @@ class JobRunner:
         except _JobError as failure:
             self.jobs.fail(job, failure.code, str(failure))
         except EndedError as error:
-            self.jobs.fail(job, str(error), "the process that did it ended without a result")
+            self.jobs.fail(job, str(error), "the process of the job ended without a result")
         except exceptions.UnknownModelError:
             self.jobs.fail(job, "unknown-model", "there is no such model")
-        except Exception as error:  # noqa: BLE001  (a job must come to an end; texts may name people)
-            self.jobs.fail(job, code_of(error), "the worker met an error; its kind is the code")
+        except Exception as error:  # noqa: BLE001  (a job must end; its text may contain personal data)
+            self.jobs.fail(job, code_of(error), "the job failed; `code` is the type of the error")
 
     @contextlib.contextmanager
     def _renewing(self, job: JobRecord) -> Iterator[None]:
-        """Renew the lease in the background while something long is done."""
+        """Renew the lease in the background during the block."""
         done = threading.Event()
 
         def renew_until_done() -> None:
             while not done.wait(LEASE_SECONDS / 3):
-                # If that fails the next change of the job raises.
+                # If renewing fails, the next change of the job raises an error.
                 with contextlib.suppress(Exception):
                     self.jobs.renew(job)
 
@@ -160,7 +160,7 @@ class JobRunner:
             thread.join()
 
     def _apply(self, job: JobRecord) -> dict[str, Any]:
-        """Apply what is queued for a model now."""
+        """Apply the queued requests of a model now."""
         options: dict[str, Any] = {"model": job.model, "tenant": job.tenant}
         options |= {"force": True, "apart": True, "stop": self._stop}
         return self._do_steps(job, lambda: self._ledger.steps(**options))
@@ -179,18 +179,18 @@ class JobRunner:
             except exceptions.LedgerError as error:
                 raise _JobError("nothing-to-retrain", str(error)) from error
 
-        self.jobs.progress(job, "trains the model afresh")
+        self.jobs.progress(job, "retraining the model")
         return self._do_steps(job, begin)
 
     def _do_steps(self, job: JobRecord, begin: Callable[[], Iterator[Step]]) -> dict[str, Any]:
-        """Do steps, again while another worker has the model; return those that belong to it.
+        """Run steps, and retry while another worker holds the model; return the steps of the job.
 
-        Others are not for the caller to see.
+        Steps of other models are not shown to the caller.
         """
         own: list[Step] = []
         sequences: set[int | None] = set()
         failure: str | None = None
-        for _ in self._retry("another worker is at this model"):
+        for _ in self._retry("another worker is processing this model"):
             is_busy = False
             with contextlib.closing(cast("Generator[Step, None, None]", begin())) as steps:
                 for step in steps:
@@ -203,7 +203,7 @@ class JobRunner:
                         number = "" if step.sequence is None else f", certificate {step.sequence}"
                         self.jobs.progress(job, f"{step.what}{number}: {step.detail}")
                     if self._stop.is_set():
-                        # What is begun is on the disk; the next worker goes on with it.
+                        # The state is on the disk; the next worker continues from it.
                         raise StoppedError
             if not is_busy:
                 break
@@ -212,13 +212,13 @@ class JobRunner:
         return {"steps": [vars(one) for one in own]}
 
     def _retry(self, why: str) -> Iterator[None]:
-        """Yield until the caller breaks off, with pauses; give up after a while."""
+        """Yield with pauses until the caller breaks; give up after a time limit."""
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while time.monotonic() < deadline:
             yield
             if self._stop.wait(_AGAIN_SECONDS):
                 raise StoppedError
-        raise _JobError("busy", f"{why}; ask again later")
+        raise _JobError("busy", f"{why}; try again later")
 
     def _what_if(self, job: JobRecord) -> dict[str, Any]:
         order = self._read_order(job)
@@ -233,7 +233,7 @@ class JobRunner:
             if "begin" in message:
                 trying.clear()
                 trying.update(message)
-                self.jobs.progress(job, f"tries {message['begin']}")
+                self.jobs.progress(job, f"measuring {message['begin']}")
             if "row" in message:
                 rows.append(message["row"])
 
@@ -251,7 +251,7 @@ class JobRunner:
         return {**scene, "methods": rows}
 
     def _read_order(self, job: JobRecord) -> WhatIfOrder:
-        """Return a model and its rows as bytes: the process that measures has no keys."""
+        """Return a model and its rows as bytes: the measuring process has no keys."""
         core = self._ledger._core
         with core.database.reading() as conn:
             model = versions.find_model(conn, str(job.model), str(job.tenant))
@@ -268,7 +268,7 @@ class JobRunner:
     def _audit(self, job: JobRecord) -> dict[str, Any]:
         start, drill, changed = time.monotonic(), job.asked["drill"], None
         with temp_folder(self._ledger, "audit") as folder:
-            self.jobs.progress(job, "exports the bundle of an auditor")
+            self.jobs.progress(job, "exporting an auditor bundle")
             bundle = self._export(job, folder / "bundle")
             if bundle is not None and drill != "none":
                 changed = tamper(bundle, drill)
@@ -278,7 +278,8 @@ class JobRunner:
         seen = [one for one in report.subjects if is_visible(job.tenant, str(one["model"]))]
         verdict = audit_verdict(levels)
         if job.tenant is not None and not seen and verdict == "passed":
-            # The whole ledger holds, and no certificate is the tenant's: nothing was shown.
+            # The ledger is valid but the tenant has no certificate, so nothing of the tenant was
+            # checked.
             verdict = "incomplete"
         return {
             **{name: getattr(report, name) for name in ("ledger", "key", "audited_at", "scope")},
@@ -292,8 +293,8 @@ class JobRunner:
         }
 
     def _export(self, job: JobRecord, folder: Path) -> Path | None:
-        """Return the bundle; None if the ledger's own files are not what it signed."""
-        for _ in self._retry("a batch is applied and not certified yet"):
+        """Return the bundle; None if files of the ledger differ from what it signed."""
+        for _ in self._retry("a batch is applied and has no certificate yet"):
             try:
                 return self._ledger.export(
                     folder, tier="auditor", model=job.model, tenant=job.tenant
@@ -305,8 +306,8 @@ class JobRunner:
         return None
 
     def _report_damage(self, job: JobRecord) -> AuditReport:
-        """Return the report on a ledger that cannot hand out its own files as it signed them."""
-        reason = "the ledger cannot hand out a file as it signed it: it is damaged or missing"
+        """Return the report for a ledger whose files differ from what it signed."""
+        reason = "a file of the ledger is damaged or missing"
         result = LevelResult("V4", _certified_name(job) or "", "fail", reason)
         self._report_level(job, result)
         return AuditReport((result,), self._ledger.name, self._ledger.public_key)
@@ -315,12 +316,13 @@ class JobRunner:
         model = _certified_name(job)
         if model is not None and not (bundle / "models").is_dir():
             raise _JobError(
-                "nothing-certified", "the model has no certificate yet; erase somebody first"
+                "nothing-certified",
+                "the model has no certificate yet; it needs at least one erasure",
             )
         listed = self._ledger.models.list(tenant=job.tenant)
         own = [self._ledger.models.row(one.name, one.tenant) for one in listed]
         asked, key = job.asked["levels"], self._ledger.public_key
-        # A drill adds the levels that must notice it.
+        # A drill adds the levels that must detect it.
         levels = tuple(sorted({*asked, *_NOTICED_BY[job.asked["drill"]]})) if asked else None
 
         def for_tenant(result: LevelResult) -> LevelResult | None:
@@ -352,13 +354,13 @@ class JobRunner:
 
 
 def _is_attempt(step: Step, job: JobRecord) -> bool:
-    """Whether a batch was tried; not a failed purge, where another tenant may have the name."""
+    """Return whether a step tried a batch; a failed purge may be another tenant's."""
     is_purge = step.what == "failed" and step.sequence is not None
     return step.model == job.model and step.what in _DONE_BY and not is_purge
 
 
 def _row_of_ended(trying: dict[str, Any], error: SandboxError, seconds: float) -> dict[str, Any]:
-    """Return the row of a method that was ended; raise if not even the rows could be read."""
+    """Return the row of a method that was stopped; raise if the rows could not be read."""
     if not trying:
         raise EndedError("process-ended") from error
     words = f"it took more than {seconds:g} s" if isinstance(error, TimeLimitError) else str(error)
@@ -368,7 +370,7 @@ def _row_of_ended(trying: dict[str, Any], error: SandboxError, seconds: float) -
 def _for_tenant(
     result: LevelResult, tenant: str | None, bundle: Path, key: str, models: tuple[int, ...]
 ) -> LevelResult | None:
-    """Return a result as a tenant may see it; None if it is about others only.
+    """Return a result as a tenant may see it; None if it concerns only other tenants.
 
     `models` are the numbers of the tenant's models in the events of requests.
     """
@@ -380,7 +382,7 @@ def _for_tenant(
 
 
 def _certified_name(job: JobRecord) -> str | None:
-    """Return the model of a job as certificates name it."""
+    """Return the name of a job's model in certificates."""
     if job.model is None or job.tenant == "default":
         return job.model
     return f"{job.tenant}/{job.model}"
@@ -393,9 +395,9 @@ def _to_plain(result: LevelResult) -> dict[str, Any]:
 
 
 def is_visible(tenant: str | None, model: str) -> bool:
-    """Whether what is said about a model, as certificates name it, may be seen by a tenant.
+    """Return whether a tenant may see results about a model, named as in certificates.
 
-    What is said about the whole ledger (no model) may be seen by all.
+    Results about the whole ledger (no model) are visible to all tenants.
     """
     if tenant is None or model == "":
         return True
@@ -404,20 +406,22 @@ def is_visible(tenant: str | None, model: str) -> bool:
 
 
 def audit_verdict(levels: Iterable[Mapping[str, Any]]) -> str:
-    """Return the verdict of the levels of a report, as plain values; older ones promise all."""
+    """Return the verdict for the levels of a report; older reports promise all levels."""
     words = {"pass": True, "fail": False, "skipped": None}
     return overall((words[one["verdict"]], one.get("promised", True)) for one in levels)
 
 
 def tamper(bundle: Path, drill: str) -> str:
-    """Change one byte of a bundle, and return what was changed, in words."""
+    """Change one byte of a bundle, and return a description of the change."""
     described = json.loads((bundle / "bundle.json").read_bytes())["models"]
     if drill == "log":
         _flip(bundle / "log.json", _ROOT)
-        return "one byte of log.json, in the root of its tree"  # its size tells of other tenants
+        return (
+            "one byte of log.json, in the root of its tree"  # its size would reveal other tenants
+        )
     if not described:
         raise _JobError(
-            "nothing-certified", "no model has a certificate yet; there is nothing to change"
+            "nothing-certified", "no model has a certificate yet; the drill has nothing to change"
         )
     newest = max(described, key=lambda one: int(one["sequence"]))
     if drill == "certificate":

@@ -1,4 +1,4 @@
-"""A request as the desk shows it: to whom, with which actions; no field holds an id of a person."""
+"""Requests as the API shows them, with the possible actions; no field contains an id."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -25,16 +25,16 @@ _DAY = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 @dataclass(frozen=True)
 class Action:
-    """One thing that can be done about a request.
+    """An action on a request.
 
     Attributes
     ----------
     words : str
-        As a button says it.
+        Label of the button.
     scopes : tuple of str
-        A token with one of these may do it.
+        A token needs one of these scopes.
     takes : tuple of str
-        The details that are given to the method; all are needed unless `is_optional`.
+        Arguments of the action; all are required unless `is_optional`.
     """
 
     words: str
@@ -46,33 +46,33 @@ class Action:
 _HANDLE = ("requests:handle",)
 
 ACTIONS: dict[str, Action] = {
-    "verify": Action("Identity verified", _HANDLE),
+    "verify": Action("Mark identity as verified", _HANDLE),
     "await-identity": Action("Ask for proof of identity", _HANDLE),
     "approve": Action("Approve", ("requests:approve",)),
     "hold": Action("Put on hold", _HANDLE, ("ground", "until")),
     "release": Action("End the hold", _HANDLE),
-    "extend": Action("Extend the time", _HANDLE),
-    "retry": Action("Try again", _HANDLE),
-    "tell": Action("Recipients were told", _HANDLE, ("recipients",)),
-    "answer": Action("The person was answered", _HANDLE, ("recipients",), True),
+    "extend": Action("Extend the deadline", _HANDLE),
+    "retry": Action("Retry", _HANDLE),
+    "tell": Action("Record notified recipients", _HANDLE, ("recipients",)),
+    "answer": Action("Mark as answered", _HANDLE, ("recipients",), True),
     "reject": Action("Reject", ("requests:handle", "requests:approve"), ("ground",)),
     "cancel": Action("Withdraw", _HANDLE),
 }
-"""Every action, in the order in which a page offers them."""
+"""Every action, in the order of the buttons."""
 
 
 if TYPE_CHECKING:
     State = str
     ActionName = str
-else:  # the API document lists them
+else:  # OpenAPI lists them
     State, ActionName = Literal[tuple(REQUEST_STATES)], Literal[tuple(ACTIONS)]
 
 
 def _require_text(value: object) -> object:
-    """Refuse a day that is no text: a number would be taken for seconds since 1970."""
+    """Reject a day that is not a string: a number would be read as seconds since 1970."""
     if isinstance(value, date) or (isinstance(value, str) and _DAY.fullmatch(value)):
         return value
-    raise ValueError("a day is written YYYY-MM-DD")
+    raise ValueError("expected a day as YYYY-MM-DD")
 
 
 Day = Annotated[date, BeforeValidator(_require_text)]
@@ -85,36 +85,36 @@ Code = Annotated[StrictStr, Field(pattern="^[a-z0-9][a-z0-9.-]{0,62}$")]
 
 @dataclass(frozen=True, kw_only=True)
 class RequestOut(Request):
-    """A request as it is now.
+    """The current state of a request.
 
-    A token that only files sees the same for people who are held, erased or unknown: the state is
-    `received` until the last day has passed and `closed` after an answer, and what would tell more
-    is null.
+    A token that can only file requests sees the same response for ids that are in the model, erased
+    or unknown: the state is `received` until the deadline has passed and `closed` after the answer,
+    and fields that would reveal more are null.
 
     Attributes
     ----------
     due_on : date
-        Last day; the extended one after an extension.
+        Deadline, after a possible extension.
     days_left : int or None
-        Negative when overdue; null when nothing is due.
+        Days until the deadline; negative if overdue, null if the request is not open.
     n_ids : int or None
-        How many people it names; null for who only files.
+        Number of ids; null for a token that can only file requests.
     n_rows : int or None
-        How many rows were theirs; null for who only files.
+        Number of rows; null for a token that can only file requests.
     certificate : int or None
         Number of the certificate.
     version : str or None
-        The model version that forgot them: name@number.
+        The first model version without the ids: name@number.
     reason : str or None
-        Why it is in a side state, as a code.
+        Code of the reason for the state, such as a failure.
     filed_by : str or None
         Id of the token that filed it.
     actions : list of str
-        What you may do about it now.
+        Actions that you may take now.
     """
 
     state: State
-    n_ids: int | None  # type: ignore[assignment]  # a filer may not know it
+    n_ids: int | None  # type: ignore[assignment]  # hidden from filers
     n_rows: int | None  # type: ignore[assignment]
     verified_by: Hidden[str | None] = None
     is_extended: Hidden[bool] = False
@@ -122,7 +122,7 @@ class RequestOut(Request):
     recipients: Hidden[int] = 0
     closed_at: Hidden[datetime | None] = None
     is_new: Hidden[bool] = False
-    days_left: int | None = None  # type: ignore[assignment]  # counted, by the desk's clock
+    days_left: int | None = None  # type: ignore[assignment]  # by the clock of the desk
     is_overdue: bool = False
     version: str | None = None
     needs_approval: bool = False
@@ -131,14 +131,14 @@ class RequestOut(Request):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one of many: a request, or a problem.
+    """The result of one item of a bulk call: a request, or a problem.
 
     Attributes
     ----------
     index : int
-        Place in what was sent, from 0.
+        Position of the item, from 0.
     status : int
-        As if it had been sent alone.
+        HTTP status as for a single call.
     """
 
     index: int
@@ -149,7 +149,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class BulkOut:
-    """What became of each, in the order in which they were sent."""
+    """The results of a bulk call, in the order of its items."""
 
     items: list[Outcome]
     n_done: int
@@ -157,22 +157,24 @@ class BulkOut:
 
 
 def find_visible(who: Principal, request_id: str) -> Request:
-    """Return a request that a token may see.
+    """Return a request if the token may see it.
 
     Raises
     ------
     UnknownRequestError
-        There is none; or it is another tenant's, or another token's where a token may see only
-        its own. The three cannot be told apart.
+        There is no such request, it belongs to another tenant, or it was filed with another token
+        and this token sees only its own requests. The error is the same in all cases.
     """
     request = who.ledger.requests.get(request_id, tenant=who.tenant)
     if not who.sees_all_requests and request.filed_by != who.id:
-        raise UnknownRequestError("no request of that id; `letheon request list` shows all")
+        raise UnknownRequestError(
+            "there is no request with this id; `letheon request list` lists all requests"
+        )
     return request
 
 
 def show_requests(who: Principal, requests: Sequence[Request]) -> list[RequestOut]:
-    """Return requests as a token sees them, in their order."""
+    """Return requests as a token sees them, in the same order."""
     now, calendar = moment(who.ledger.clock()), who.ledger.settings.calendar
     left = {one.id: one.days_left(now, calendar) for one in requests}
     if not who.sees_all_requests:
@@ -199,9 +201,10 @@ def show_requests(who: Principal, requests: Sequence[Request]) -> list[RequestOu
 
 
 def _show_to_filer(request: Request, left: int) -> RequestOut:
-    """Return a request as a filer sees it who may not know whom a model holds or has forgotten.
+    """Return a request for a filer, who may not learn which ids are in a model or were erased.
 
-    How soon a request ends would tell that too, so it is closed only after its last day.
+    The time of closing would reveal that too, so the request is shown as closed only after its
+    deadline.
     """
     is_closed = not request.is_open and left < 0
     hidden = ("n_ids", "n_rows", "batch", "certificate", "reason", "duplicate_of")
@@ -217,10 +220,10 @@ def _show_to_filer(request: Request, left: int) -> RequestOut:
 def _actions_for(
     who: Principal, request: Request, *, is_overdue: bool, is_own: bool
 ) -> list[ActionName]:
-    """Return what a token may do about a request as it is now.
+    """Return the actions that a token may take on a request now.
 
-    `is_own` says that its person filed or verified it, perhaps with another token. The ledger
-    decides again when it is done; this is for buttons.
+    `is_own` says that the same person filed or verified the request, perhaps with another token.
+    This is for buttons; the ledger checks again when the action is taken.
     """
     is_sensible = {
         "approve": not is_own and who.id not in (request.filed_by, request.verified_by),
@@ -241,7 +244,7 @@ def _actions_for(
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Turn what the ledger refuses into problems."""
+    """Turn errors of the ledger into problems."""
     try:
         yield
     except (ValueError, LetheonError) as error:
@@ -249,25 +252,25 @@ def refusals() -> Iterator[None]:
 
 
 def _problem_of(error: Exception) -> Problem:
-    """Return an error as it is shown; a mistake in the program is raised again.
+    """Return the problem that is shown for an error; an internal error is raised again.
 
-    A plain `ValueError` of the ledger speaks of codes, days and counts: it is shown as it is.
+    The text of a `ValueError` of the ledger contains only codes, days and counts, so it is shown.
     """
     problem = problem_of(error)
     if problem is None and isinstance(error, ValueError | LetheonError):
-        return Problem(422, "refused-value", "that cannot be used", str(error))
+        return Problem(422, "refused-value", "the value is not valid", str(error))
     if problem is None:
         raise error
     return problem
 
 
 def bulk_out(who: Principal, results: Sequence[Request | Exception]) -> BulkOut:
-    """Return what became of many: a request or a refusal each, in their order.
+    """Return the results of a bulk call, in the order of its items.
 
     Raises
     ------
     Exception
-        A result that is a mistake in the program and no refusal.
+        A result is an internal error.
     """
     requests = [one for one in results if isinstance(one, Request)]
     shown = {one.id: one for one in show_requests(who, requests)}
@@ -289,9 +292,9 @@ GROUND_WORDS = {
     "gdpr.art17.1.b": "consent was withdrawn",
     "gdpr.art17.1.c": "the person objects",
     "gdpr.art17.1.d": "the data were processed unlawfully",
-    "gdpr.art17.1.e": "a law demands the erasure",
-    "gdpr.art17.1.f": "they are the data of a child",
-    "gdpr.art11.2": "nobody can tell who the person is",
+    "gdpr.art17.1.e": "a law requires the erasure",
+    "gdpr.art17.1.f": "the data are those of a child",
+    "gdpr.art11.2": "the person cannot be identified in the data",
     "gdpr.art12.5": "manifestly unfounded or excessive",
     "gdpr.art12.6": "the identity was not confirmed",
     "gdpr.art17.3.a": "freedom of expression",
@@ -304,20 +307,20 @@ GROUND_WORDS = {
     "ccpa.1798.105.d": "an exception to the right to delete",
     "ccpa.1798.145": "an exemption",
     "ccpa.7060": "the identity was not verified",
-    "litigation-hold": "a dispute in court",
-    "internal": "a decision of the house",
-    states.NO_DATA_HELD: "the model holds no rows of these people",
+    "litigation-hold": "a legal dispute",
+    "internal": "a decision of the organisation",
+    states.NO_DATA_HELD: "the model contains no rows of these people",
 }
-"""Every ground that a request, a rejection or a hold may name."""
+"""Every ground of requests, rejections and holds, with its meaning."""
 
 
 class Grounds(Out):
-    """All codes that a ground may be: there is no free text.
+    """The codes of legal grounds; free text is not possible.
 
     Attributes
     ----------
     request : dict of str to list of CodeOut
-        By law: why people may ask to be erased.
+        Grounds of requests, by law.
     """
 
     request: dict[Regime, list[CodeOut]]
@@ -334,65 +337,64 @@ GROUNDS = Grounds(
     reject=_in_words(states.REJECT_GROUNDS),
     hold=_in_words(states.HOLD_GROUNDS),
 )
-"""Every code with its words."""
+"""Every code with its meaning."""
 
 _STUCK_WORDS = {
-    "no-model-on-the-rest": "no model can be trained on the rows that would remain, so trying "
-    "again does not help; the manual of the ledger says what does",
-    "budget-spent": "the budget of the method is spent; train the model afresh",
-    "nobody-held": "the model holds none of the people any more",
-    "residue-found": "something of an erased person is still in a store; `letheon doctor` names "
-    "the file, remove it and try again",
+    "no-model-on-the-rest": "no model can be trained on the remaining rows, so retrying "
+    "does not help; see the troubleshooting section of the ledger documentation",
+    "budget-spent": "the budget of the method is spent; retrain the model",
+    "nobody-held": "the model no longer contains any of these ids",
+    "residue-found": "data of an erased person is still in a store; `letheon doctor` names the "
+    "file, delete it and retry",
 }
 
-# By kind, or by kind and where the request came from, or why; see `sentence` for the names.
+# By event kind, optionally followed by the state before or by the reason; see `sentence`.
 _WORDS = {
     "received": "Received{people}; due on {due} ({ground}).",
-    "identity-asked": "The person was asked for a proof of identity; the clock stands.",
+    "identity-asked": "Proof of identity was requested; the deadline is paused.",
     "verified": "The identity was verified; the rows are blocked from new training.",
-    "verified duplicate": "The request before it was withdrawn; this one is large and needs an "
-    "approval.",
+    "verified duplicate": "The earlier request was withdrawn; this one needs approval.",
     "approved": "Approved by a second person.",
     "queued": "Queued again.",
     "queued verified": "Queued for the next batch.",
     "queued on_hold": "The hold ended; queued again.",
-    "queued duplicate": "The request before it was withdrawn; queued in its place.",
-    "queued applying": "The batch was given up; queued again.",
-    "duplicate": "Waits for {other}, which erases these people.",
-    "waits-for": "Waits for {other}, which erases these people.",
-    "sealed": "Sealed into a batch{size}.",
-    "applying": "The batch that erases them began.",
-    "published": "A model without them was published.",
-    "applied": "Erased from the model that is served.",
+    "queued duplicate": "The earlier request was withdrawn; queued instead of it.",
+    "queued applying": "The batch was abandoned; queued again.",
+    "duplicate": "Duplicate of {other}, which erases the same people.",
+    "waits-for": "Waits for {other}, which erases some of the same people.",
+    "sealed": "Assigned to a batch{size}.",
+    "applying": "The batch started.",
+    "published": "A model without these rows was published.",
+    "applied": "Erased from the published model.",
     "certificate": "{certificate}.",
-    "certified": "A certificate covers it.",
-    "purging": "What is left of them is being destroyed.",
-    "purge": "The destruction of what was left was attested.",
-    "purged": "Nothing that the ledger keeps holds them any more.",
-    f"purged {states.NOT_FULLY_SEARCHED}": "Nothing that the ledger keeps holds them any more. "
-    "Some files of the stores were not searched.",
-    "closed": "The person was answered{told}; closed.",
+    "certified": "The certificate was issued.",
+    "purging": "Remaining copies are being deleted.",
+    "purge": "The deletion of remaining copies was attested.",
+    "purged": "The ledger no longer contains data of these people.",
+    f"purged {states.NOT_FULLY_SEARCHED}": "The ledger no longer contains data of these "
+    "people. Some files of the stores were not searched.",
+    "closed": "The requester was answered{told}; closed.",
     "rejected": "Rejected: {ground}.",
     "cancelled": "The request was withdrawn.",
     "on_hold": "Put on hold until {until}: {ground}.",
-    "retry_wait": "The batch failed; it is tried again after a pause.",
-    "stuck": "Failed too often: somebody has to look, then retry. The clock goes on.",
-    "abandoned": "The batch was given up.",
-    "extended": "Extended; now due on {due}, and the person was told.",
-    "recipients-told": "Told {recipients} of the data.",
-    "receipt-code": "A new receipt code was made.",
+    "retry_wait": "The batch failed; it will be retried.",
+    "stuck": "Failed too often: check the cause, then retry. The deadline does not change.",
+    "abandoned": "The batch was abandoned.",
+    "extended": "Extended; now due on {due}. The requester was notified.",
+    "recipients-told": "Notified {recipients} of the data.",
+    "receipt-code": "A new receipt code was created.",
 }
 
 
 def stuck_words(reason: str) -> str:
-    """Return why a request is stuck, and what helps; other codes are names of errors."""
-    return _STUCK_WORDS.get(reason, "the computing failed; look what the worker said, then retry")
+    """Return why a request needs attention and what to do; other codes are types of errors."""
+    return _STUCK_WORDS.get(reason, "the computation failed; see the worker log, then retry")
 
 
 def sentence(entry: LogEntry) -> str:
-    """Return what happened, in one sentence; codes and counts only.
+    """Return a sentence for an event; it contains only codes and counts.
 
-    An event that this version has no words for is named by its code.
+    An unknown event is named by its code.
     """
     kind, details = entry.kind, entry.details
     names = [f"{kind} {details.get('from')}", f"{kind} {details.get('reason')}", kind]
@@ -411,7 +413,7 @@ def sentence(entry: LogEntry) -> str:
         size="" if size is None else f" of {count_words(int(size), 'request')}",
         certificate="A certificate" if number is None else f"Certificate {number} was signed",
         recipients=recipients,
-        told=f", and {recipients} told" if details.get("recipients") else "",
+        told=f", and {recipients} notified" if details.get("recipients") else "",
     )
 
 

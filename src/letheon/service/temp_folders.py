@@ -1,9 +1,9 @@
-"""Private folders for what is at hand for a moment: bundles that are sent, models that arrive.
+"""Private temporary folders: for bundles that are sent and models that are uploaded.
 
-They lie in the ledger's home, which is readable by its owner only and which every purge searches:
-a purge waits until a room that holds an erased person is gone, for a day at most. A room is
-destroyed by whoever made it. If that process died, its lock is free, and the next start of the desk
-destroys the room.
+They are in the folder of the ledger, which only its owner can read and which every purge searches.
+A purge waits until no temporary folder contains an erased person, at most one day. The process
+that created a folder deletes it. If that process died, its lock is free, and the next start of the
+desk deletes the folder.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from letheon.ledger.purge.stores import ROOMS as _FOLDER
 
 
 def _hold(lock: Path) -> int:
-    """Make a file and hold its lock; again, if a sweep took it away in between."""
+    """Create and lock a file; retry if a sweep removed it in between."""
     while True:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -33,14 +33,14 @@ def _hold(lock: Path) -> int:
 
 @contextlib.contextmanager
 def temp_folder(ledger: Ledger, kind: str) -> Iterator[Path]:
-    """Return a private folder, locked while its maker lives and destroyed at the end of the block.
+    """Return a private folder, locked by this process and deleted at the end of the block.
 
     Parameters
     ----------
     ledger : Ledger
-        In whose home it lies.
+        The ledger whose folder contains it.
     kind : str
-        What it is for, a word.
+        Prefix of its name: its purpose.
     """
     home = ledger.folder / _FOLDER
     home.mkdir(mode=0o700, exist_ok=True)
@@ -59,7 +59,7 @@ def temp_folder(ledger: Ledger, kind: str) -> Iterator[Path]:
 
 
 def sweep_temp_folders(ledger: Ledger) -> int:
-    """Destroy the rooms of processes that died; return how many."""
+    """Delete the temporary folders of dead processes; return their number."""
     home = ledger.folder / _FOLDER
     if not home.is_dir():
         return 0
@@ -83,9 +83,9 @@ def _sweep(folder: Path) -> bool:
 
 
 def _destroy(folder: Path) -> None:
-    """Overwrite what holds people, and remove everything.
+    """Overwrite files with personal data, and delete everything.
 
-    In a bundle that is what lies below ``models``. Else it is what lies in the room itself.
+    In a bundle these are the files below ``models``, otherwise the files in the folder itself.
     """
     for here, _, names in os.walk(folder):
         inside = Path(here).relative_to(folder).parts

@@ -1,13 +1,13 @@
-"""What a batch would cost under each method, and what would be guaranteed, before it runs.
+"""Estimate cost and guarantee of a batch under each method, before the batch runs.
 
-Every method of letheon that serves the task is trained on the rows of the model and made to forget
-as many people as the batch has, through the very function that a worker calls. Of many rows a
-sample of people is taken; times and sizes are then scaled by ``rows / rows of the sample`` and
-called *extrapolated*. People are drawn at random: who waits in the queue is not looked at.
+Every method that fits the task is trained on the rows of the model and then forgets as many people
+as the batch has, with the same function that the worker calls. A large data set is sampled by
+person; times and sizes are then scaled by ``rows / rows of the sample`` and marked *extrapolated*.
+The people are drawn at random, not taken from the queue.
 
-Speed-ups are against training the present model afresh on the remaining rows:
-``speedup = seconds(retrain of the present model) / seconds(method)``. Against its own retrain a
-method that trains slowly would look quick.
+Speed-ups are relative to retraining the current model on the remaining rows:
+``speedup = seconds(retrain of the current model) / seconds(method)``. Relative to its own retrain,
+a method that trains slowly would seem fast.
 """
 
 import warnings
@@ -31,7 +31,7 @@ RETRAIN = "retrain"
 SAMPLE_ROWS = 4000
 _SEED = 0
 _UNSEEDED = {"rule": "caller-seed-v1", "beacon": "none", "keyCommitment": "none"}
-# The first run of something short is slow for reasons of its own.
+# The first of several short runs is slower, so short runs are repeated.
 _SHORT, _REPEATS = 0.5, 2
 _CLAIMS = ("kind", "epsilon", "delta", "requests", "releases")
 _BASES = ("measured", "extrapolated")
@@ -39,9 +39,9 @@ _BASES = ("measured", "extrapolated")
 
 @dataclass(frozen=True)
 class WhatIfOrder:
-    """What the process is given: a model and its rows as bytes, and how many people leave.
+    """The input of the measuring process: a model, its rows, and the number of people to remove.
 
-    `done` names the methods that need not be tried (again); `baseline` is what a retrain took.
+    `done` lists methods to skip; `baseline` is the time of a retrain in seconds.
     """
 
     model: bytes
@@ -56,7 +56,7 @@ class WhatIfOrder:
 
 @dataclass(frozen=True)
 class _Scene:
-    """What is the same for every method."""
+    """The inputs that all methods share."""
 
     order: WhatIfOrder
     present: Any
@@ -81,7 +81,7 @@ class _Scene:
 
 @dataclass(frozen=True)
 class _Method:
-    """Somebody to be tried, or why not."""
+    """A method to measure, or the reason why it cannot be measured."""
 
     method: str
     name: str
@@ -92,7 +92,7 @@ class _Method:
 
 
 def measure(order: WhatIfOrder, tell: Callable[[Any], None]) -> None:
-    """Try every method; tell the scene, each name before it is tried, and each row after it."""
+    """Measure every method; report the sizes first, then each method before and after its run."""
     scene, baseline = _scene(order), order.baseline
     n_sample = len(scene.rows)
     sizes = {"rows_held": round(n_sample * scene.scale), "sample_rows": n_sample}
@@ -121,10 +121,10 @@ def _scene(order: WhatIfOrder) -> _Scene:
 
 
 def _methods(present: Any) -> Iterator[_Method]:
-    """Yield a retrain, the method that is served, and all others of letheon."""
+    """Yield a retrain, the current method, and all other methods of letheon."""
     from letheon.select import Need, default_candidates, short_name
 
-    yield _Method(RETRAIN, "train afresh", present, kind="retrain")
+    yield _Method(RETRAIN, "retrain", present, kind="retrain")
     yield _Method(present.facts.method, short_name(present), present, is_current=True)
     task: Task = "regression" if is_regressor(present) else "classification"
     need = Need(task=task)
@@ -137,7 +137,7 @@ def _methods(present: Any) -> Iterator[_Method]:
 
 
 def _ordinary(present: Any, task: Task) -> Any:
-    """Return what SISA is to wrap: the estimator inside the present model, or a linear one."""
+    """Return the estimator for SISA to wrap: the one inside the current model, or a linear one."""
     from sklearn.linear_model import LogisticRegression, Ridge
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -155,9 +155,9 @@ def _row(scene: _Scene, one: _Method, baseline: float | None) -> dict[str, Any]:
         if not why_not:
             seconds, size, facts = _tried(scene, one)
     except ComputationFailed as failure:
-        why_not = f"it could not forget these people: {failure}"
-    except Exception as error:  # noqa: BLE001  (a text may quote rows; its kind does not)
-        why_not = f"it does not serve these rows: {type(error).__name__}"
+        why_not = f"the method could not forget these people: {failure}"
+    except Exception as error:  # noqa: BLE001  (its text may quote rows)
+        why_not = f"the method does not support these rows: {type(error).__name__}"
     if why_not:
         return row_not_run(one.method, one.name, why_not, is_current=one.is_current)
     against = seconds if one.method == RETRAIN else baseline
@@ -175,9 +175,9 @@ def _row(scene: _Scene, one: _Method, baseline: float | None) -> dict[str, Any]:
 
 
 def _tried(scene: _Scene, one: _Method) -> tuple[float, int, dict[str, Any]]:
-    """Train a method on the rows and let a batch go; return seconds, bytes, and what it claims."""
+    """Train a method and run the batch; return seconds, bytes, and facts with the guarantee."""
     with warnings.catch_warnings():
-        # What they warn of stands in the guarantee.
+        # The guarantee contains the content of these warnings.
         warnings.simplefilter("ignore")
         job = scene.job(_trained(scene, one), one.kind, scene.order.trusted)
         product = compute(job)
@@ -188,7 +188,7 @@ def _tried(scene: _Scene, one: _Method) -> tuple[float, int, dict[str, Any]]:
 
 
 def _trained(scene: _Scene, one: _Method) -> bytes:
-    """Return the model that a batch leaves: the one that is served, where all rows are there."""
+    """Return the model before the batch: the current model if the rows are not sampled."""
     if one.kind == "retrain" or (one.is_current and scene.scale == 1.0):
         return scene.order.model
     seed = None if one.is_current else _SEED
@@ -197,9 +197,9 @@ def _trained(scene: _Scene, one: _Method) -> bytes:
 
 def _note(present: Any, one: _Method) -> str:
     if one.method == RETRAIN:
-        return "the present model, trained on the remaining rows"
+        return "the current model, retrained on the remaining rows"
     if one.is_current:
-        return "the method that is served now"
+        return "the current method"
     families = set(one.estimator.facts.families) - {"any"}
     mine = set(present.facts.families) - {"any"}
     if not families or families & mine:
@@ -208,7 +208,7 @@ def _note(present: Any, one: _Method) -> str:
 
 
 def row_not_run(method: str, name: str, note: str, *, is_current: bool = False) -> dict[str, Any]:
-    """Return the row of a method that gave no result."""
+    """Return the row of a method without a result."""
     told = {"method": method, "name": name, "is_current": is_current, "note": note[:300]}
     empty = ("seconds", "speedup", "storage_bytes", *_CLAIMS, "guarantee")
     return {**told, "basis": "not-run", **dict.fromkeys(empty)}
@@ -220,5 +220,5 @@ def _claimed(guarantee: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def round_figure(value: float | None) -> float | None:
-    """Return three digits: a time says no more."""
+    """Return a number with three significant digits."""
     return None if value is None else float(f"{value:.3g}")

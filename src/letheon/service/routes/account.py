@@ -1,4 +1,4 @@
-"""Tokens and webhooks; the ledger's public keys, and whether the server is well."""
+"""Tokens, webhooks, public keys, health and metrics."""
 
 import secrets
 from dataclasses import dataclass, replace
@@ -39,18 +39,18 @@ Scope = Annotated[str, Field(pattern=f"^({'|'.join(SCOPES)})$")]
 
 
 class TokenIn(In):
-    """A token that is wanted.
+    """The token to create.
 
     Attributes
     ----------
     name : Name
-        What it is called in lists; no name of a person.
+        Name of the token in lists; do not use the name of a person.
     scopes : list of Scope or None
-        Fewer than the role's; null for all of them.
+        Restrict the token to these scopes; null for all scopes of the role.
     tenant : Name or None
-        Whose things it sees; null: all.
+        Restrict the token to this tenant; null for all tenants.
     days : int or None
-        How long it is valid.
+        Days until the token expires.
     """
 
     name: Name
@@ -62,12 +62,12 @@ class TokenIn(In):
 
 @dataclass(frozen=True)
 class TokenMade(Token):
-    """A token that was just made.
+    """A new token.
 
     Attributes
     ----------
     token : str
-        The text to be sent; it is shown this once.
+        The secret token; it is shown only once.
     """
 
     token: str
@@ -80,28 +80,28 @@ def list_tokens(
     after: AfterId = None,
     limit: Limit = 50,
 ) -> Page[Token]:
-    """Return tokens, newest first; their texts are not kept."""
+    """List tokens, newest first; their secrets are not stored."""
     wanted = who.tenant_filter(tenant)
     with cursor_problems():
         tokens = who.desk.tokens.listed(tenant=wanted, after=after, limit=limit + 1)
     return cut_page(tokens, limit, key=lambda one: one.id)
 
 
-@router.post("/api/v1/tokens", summary="Make a token", status_code=201)
+@router.post("/api/v1/tokens", summary="Create a token", status_code=201)
 def make_token(who: Manager, wanted: TokenIn) -> TokenMade:
-    """Make a token; the answer holds its text, which is shown this once."""
+    """Create a token; the response contains the secret token, which is shown only once."""
     desk = who.desk
     tenant = who.tenant_filter(wanted.tenant)
     try:
         scopes = require_scopes(wanted.role, wanted.scopes)
     except ValueError as error:
-        raise Problem(422, "scopes", "the scopes cannot be given", str(error)) from error
-    _require_within(who, scopes, "nobody grants more than they hold")
+        raise Problem(422, "scopes", "the scopes are not valid", str(error)) from error
+    _require_within(who, scopes, "you cannot grant scopes that you do not have")
     if who.role != "admin" and wanted.role == "admin":
-        raise Problem(403, "beyond-own", "only an admin makes admins", "Ask one of them.")
+        raise Problem(403, "beyond-own", "only an admin can create admin tokens", "Ask an admin.")
     maker = desk.tokens.of_id(who.id)
-    if maker is None:  # revoked a moment ago
-        raise Problem(401, "no-token", "the token is not valid", "It is expired or revoked.")
+    if maker is None:  # revoked during the call
+        raise Problem(401, "no-token", "the token is not valid", "The token is expired or revoked.")
     days = wanted.days if wanted.days is not None else desk.settings.token_days
     text, token = desk.tokens.mint(
         wanted.name, wanted.role, scopes=scopes, tenant=tenant, days=days, by=maker
@@ -114,15 +114,17 @@ def revoke_token(
     who: Manager,
     token_id: str,
     descendants: Annotated[
-        bool, Query(description="Whether those that were made with it are taken back too.")
+        bool, Query(description="Also revoke the tokens that were created with it.")
     ] = False,
 ) -> None:
-    """Take a token back at once, with the sessions that were opened with it."""
+    """Revoke a token at once, with its browser sessions."""
     tokens = who.desk.tokens
     token = tokens.any_of_id(token_id, tenant=who.tenant)
     if token is None or token.revoked_at is not None:
-        raise Problem(404, "unknown-token", "no such token", "It may be revoked already.")
-    _require_within(who, frozenset(token.scopes), "nobody revokes who holds more than they do")
+        raise Problem(404, "unknown-token", "no such token", "It may already be revoked.")
+    _require_within(
+        who, frozenset(token.scopes), "you cannot revoke a token with scopes that you do not have"
+    )
     tokens.revoke(token_id, descendants=descendants, by=who.id)
 
 
@@ -141,16 +143,16 @@ WebhookId = Annotated[str, Path(pattern="^[0-9a-f]{16}$")]
 
 
 class WebhookIn(In):
-    """A webhook that is wanted.
+    """The webhook to create.
 
     Attributes
     ----------
     url : str
-        Where messages go; the operator lists the hosts that are possible.
+        URL that receives the messages; its host must be in the operator's list.
     events : list of EventName
-        What it is told of.
+        Events to send.
     tenant : Name or None
-        Whose events; null for everybody's.
+        Only events of this tenant; null for all tenants.
     """
 
     url: str = Field(min_length=8, max_length=LONGEST)
@@ -160,12 +162,12 @@ class WebhookIn(In):
 
 @dataclass(frozen=True)
 class WebhookMade(Webhook):
-    """A webhook that was just made.
+    """A new webhook.
 
     Attributes
     ----------
     secret : str
-        What messages are signed with; it is shown this once.
+        Secret for verifying signatures; it is shown only once.
     """
 
     secret: str
@@ -178,49 +180,52 @@ def list_webhooks(
     after: AfterId = None,
     limit: Limit = 50,
 ) -> Page[Webhook]:
-    """Return webhooks; their secrets are not kept."""
+    """List webhooks; their secrets are not stored."""
     wanted = who.tenant_filter(tenant)
     hooks = Webhooks(who.ledger).listed(tenant=wanted, after=after, limit=limit + 1)
     return cut_page(hooks, limit, key=lambda one: one.id)
 
 
-@webhooks.post("/api/v1/webhooks", summary="Make a webhook", status_code=201)
+@webhooks.post("/api/v1/webhooks", summary="Create a webhook", status_code=201)
 def make_webhook(who: HookManager, wanted: WebhookIn) -> WebhookMade:
-    """Make a webhook; the answer holds its secret, which is shown this once.
+    """Create a webhook; the response contains its secret, which is shown only once.
 
-    It is told of what happens from now on, and of everything that is overdue by now.
+    It receives events from now on, and an event for each request that is already overdue.
     """
     desk = who.desk
     try:
         parse_url(wanted.url, parse_hosts(desk.settings.webhook_hosts))
     except AddressRefusedError as error:
-        title = "messages cannot be sent to this address"
+        title = "webhooks cannot be sent to this URL"
         raise Problem(422, "webhook-address", title, str(error)) from error
     tenant = who.tenant_filter(wanted.tenant)
-    key = read_service_key(who.ledger.folder)  # first: without it nothing is made
+    key = read_service_key(who.ledger.folder)  # first: without the key no webhook is created
     hook = Webhooks(who.ledger).add(wanted.url, wanted.events, tenant=tenant, by=who.id)
     return WebhookMade(**vars(hook), secret=derive_secret(key, hook.id))
 
 
 @webhooks.get("/api/v1/webhooks/{webhook_id}", summary="Show a webhook")
 def show_webhook(who: HookManager, webhook_id: WebhookId) -> Webhook:
-    """Return one webhook, with how many messages wait for it."""
+    """Show a webhook with the number of waiting messages."""
     hook = Webhooks(who.ledger).find(webhook_id)
-    if hook is None or who.tenant not in (None, hook.tenant):  # another tenant's is not there
+    if hook is None or who.tenant not in (
+        None,
+        hook.tenant,
+    ):  # webhooks of other tenants appear not to exist
         raise Problem(404, "unknown-webhook", "no such webhook", "It may have been removed.")
     return hook
 
 
-@webhooks.delete("/api/v1/webhooks/{webhook_id}", summary="Remove a webhook", status_code=204)
+@webhooks.delete("/api/v1/webhooks/{webhook_id}", summary="Delete a webhook", status_code=204)
 def remove_webhook(who: HookManager, webhook_id: WebhookId) -> None:
-    """Remove a webhook with the messages that wait for it."""
+    """Delete a webhook with its waiting messages."""
     hook = show_webhook(who, webhook_id)
     Webhooks(who.ledger).remove(hook.id, by=who.id)
 
 
 @webhooks.post("/api/v1/webhooks/{webhook_id}/test", summary="Send a test message")
 def test_webhook(who: Caller, webhook_id: WebhookId) -> Answer:
-    """Send a message of type `test` once, now, and say what came of it."""
+    """Send one message of type `test` now, and return the result."""
     desk, hook = who.desk, show_webhook(who, webhook_id)
     now, key = desk.ledger.clock(), f"msg_{secrets.token_hex(16)}"
     body = write_body(key, "test", now, {})
@@ -237,7 +242,7 @@ def list_deliveries(
     after: Annotated[str | None, Query(pattern="^msg_[0-9a-f]{32}$")] = None,
     limit: Limit = 50,
 ) -> Page[Delivery]:
-    """Return the messages to a webhook, newest first, with tries and answers."""
+    """List the messages to a webhook, newest first, with attempts and responses."""
     hook = show_webhook(who, webhook_id)
     with cursor_problems():
         deliveries = Webhooks(who.ledger).deliveries(hook.id, after=after, limit=limit + 1)
@@ -253,23 +258,23 @@ Me = Annotated[
 Keys = Annotated[dict[str, Any], shape("ledger", "pinned", keys="array", statements="array")]
 
 
-@server.get("/api/v1/me", summary="Who am I?", tags=["tokens"])
+@server.get("/api/v1/me", summary="Show your token", tags=["tokens"])
 def show_me(who: Annotated[Principal, Depends(allows())]) -> Me:
-    """Return the token that is used: its id, name, role, scopes and tenant; and the ledger."""
+    """Show id, name, role, scopes and tenant of your token, and the name of the ledger."""
     known = {name: getattr(who, name) for name in ("name", "role", "scopes", "tenant")}
     return known | {"token": who.id, "ledger": who.ledger.name}
 
 
 @server.get("/api/v1/keys", summary="List public keys", tags=["certificates"])
 def list_keys(who: Annotated[Principal, Depends(allows("certificates:read"))]) -> Keys:
-    """Return the keys that certificates are signed with; pin the first, from another source.
+    """List the keys that sign certificates; pin the first key, from another source.
 
-    `pinned` is the first public key: what verifies everything. `statements` are rotations and
-    revocations in order: envelopes, each signed by the key before.
+    `pinned` is the first public key, which verifies all others. `statements` are the key rotations
+    and revocations in order: envelopes, each signed by the key before.
     """
     ledger = who.ledger
     keys = list(ledger.keys.list())
-    if who.tenant is not None:  # what they may sign counts the certificates of all tenants
+    if who.tenant is not None:  # these numbers count the certificates of all tenants
         keys = [replace(key, first=None, last=None) for key in keys]
     statements = [one.decode() for one in ledger.keys.statements()]
     whose = {"ledger": ledger.name, "pinned": ledger.public_key}
@@ -277,27 +282,33 @@ def list_keys(who: Annotated[Principal, Depends(allows("certificates:read"))]) -
 
 
 @server.get(
-    "/healthz", summary="Is the server alive?", tags=["server"], dependencies=[Depends(public())]
+    "/healthz",
+    summary="Check that the server is alive",
+    tags=["server"],
+    dependencies=[Depends(public())],
 )
 async def show_health() -> dict[str, str]:
-    """Answer without touching the ledger, and without waiting for a thread."""
+    """Respond without using the ledger."""
     return {"status": "ok"}
 
 
 @server.get(
-    "/readyz", summary="Is the server ready?", tags=["server"], dependencies=[Depends(public())]
+    "/readyz",
+    summary="Check that the server is ready",
+    tags=["server"],
+    dependencies=[Depends(public())],
 )
 def show_readiness(request: Request) -> dict[str, str]:
-    """Answer when the database is the right one and answers, and the worker, if any, runs.
+    """Check that the database is available and current, and that the worker, if any, is running.
 
-    `sandbox` says what models from outside are kept from on this server.
+    `sandbox` describes the isolation of uploaded models on this server.
     """
     desk = context(request)
     desk.tokens.has_admin()
     desk.ledger.require_current_database()
     if desk.has_worker is not None and not desk.has_worker():
-        title, headers = "the worker does not run", {"Retry-After": "5"}
-        raise Problem(503, "no-worker", title, "It is started again.", headers=headers)
+        title, headers = "the worker is not running", {"Retry-After": "5"}
+        raise Problem(503, "no-worker", title, "It is being restarted.", headers=headers)
     return {"status": "ok", "sandbox": str(protection())}
 
 
@@ -305,12 +316,12 @@ def show_readiness(request: Request) -> dict[str, str]:
     "/metrics",
     summary="Metrics for Prometheus",
     tags=["server"],
-    **describe_file("text/plain", "Counts and times."),
+    **describe_file("text/plain", "Metrics in the text format of Prometheus."),
 )
 def show_metrics(
     request: Request, who: Annotated[Principal, Depends(allows("metrics:read"))]
 ) -> Response:
-    """Return counts and times, in the text form of Prometheus; of all tenants together."""
+    """Return counters and durations in the text format of Prometheus, for all tenants together."""
     require_unbound(who)
     metrics: Metrics = request.app.state.metrics
     return Response(metrics.text(), headers={"Content-Type": CONTENT_TYPE})

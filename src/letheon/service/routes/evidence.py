@@ -1,13 +1,12 @@
-"""Evidence: receipts of people, bundles for strangers and auditors, the map of residue.
+"""Evidence: receipts for people, bundles for third parties and auditors, results of purges.
 
-A check of a receipt says something about the one that was sent: no model, no tenant, no count. A
-code of an unknown request, a wrong key and a request without certificate are answered alike, by one
-query that finds nothing.
+The check of a receipt reveals no model, no tenant and no count. The response is the same for an
+unknown request, a wrong key and a request without a certificate.
 
-A bundle is one zip file that is made while it is sent. The folder that it is made from lies in
-a private room of the ledger's home. It is destroyed when the last byte was sent, when the client
-hangs up or is too slow, and at the next start after a kill. Purges wait for it, so that a token has
-one at a time, and all tokens together few.
+A bundle is a zip file that is created while it is sent. Its source is a private temporary folder in
+the folder of the ledger. That is deleted when the last byte is sent, when the client disconnects or
+is too slow, and at the next start after a kill. Purges wait for it, so each token may download one
+bundle at a time, and all tokens together few.
 """
 
 import base64
@@ -50,8 +49,8 @@ router = APIRouter(tags=["receipts"])
 verifiable = APIRouter(tags=["certificates"])
 
 _NOT_YET = (
-    "No certificate covers this code yet. Try again after the day on which an answer is due. If "
-    "you asked more than once, try the code of your first request."
+    "No certificate covers this code yet. Try again after the deadline of the request. If you made "
+    "several requests, try the code of your first request."
 )
 
 
@@ -61,14 +60,14 @@ class CodeIn(In):
     Attributes
     ----------
     code : str
-        It begins with lethe-.
+        The receipt code; it begins with lethe-.
     """
 
     code: str = Field(min_length=1, max_length=400)
 
 
 class ReceiptIn(In):
-    """A receipt that its holder has opened.
+    """A decrypted receipt.
 
     Attributes
     ----------
@@ -80,14 +79,14 @@ class ReceiptIn(In):
 
 
 class SealedIn(In):
-    """Which receipt, and whose.
+    """The encrypted receipt to fetch.
 
     Attributes
     ----------
     request : str
         Id of the request.
     public_key : str
-        X25519, hexadecimal digits.
+        X25519 public key, in hexadecimal digits.
     """
 
     request: str = Field(pattern="^[0-9a-f]{32}$")
@@ -100,27 +99,27 @@ class ReceiptCodeOut(Out):
     Attributes
     ----------
     code : str
-        Shown this once, and kept nowhere.
+        The code; it is shown only once and not stored.
     """
 
     code: str
 
 
 class ReceiptVerdict(Out):
-    """Whether a certificate covers a receipt; what is not known yet is null.
+    """Whether a certificate covers a receipt; unknown values are null.
 
     Attributes
     ----------
     certificate : int or None
-        Its number, among those of its tenant.
+        Number of the certificate, among those of its tenant.
     certified_on : date or None
-        Day, in UTC, on which it was signed.
+        Day of the signature, in UTC.
     purged_on : date or None
-        Day, in UTC, on which what was left of the rows was destroyed.
+        Day on which remaining copies were deleted, in UTC.
     guarantee : {"exact", "certified", "empirical"} or None
-        Kind of guarantee that the model has forgotten.
+        Kind of guarantee.
     in_log : bool
-        Whether a signed checkpoint covers it.
+        Whether a signed checkpoint of the log covers the certificate.
     """
 
     covered: bool
@@ -133,12 +132,12 @@ class ReceiptVerdict(Out):
 
 
 class SealedOut(Out):
-    """A sealed receipt.
+    """An encrypted receipt.
 
     Attributes
     ----------
     sealed : str or None
-        In base64; null while there is none.
+        The receipt in base64; null if there is none yet.
     """
 
     sealed: str | None
@@ -148,35 +147,35 @@ class SealedOut(Out):
     "/api/v1/receipts/check", summary="Check a receipt", dependencies=[Depends(auth.public())]
 )
 def check_receipt(request: Request, body: CodeIn | ReceiptIn) -> ReceiptVerdict:
-    """Say whether a certificate covers a receipt, and nothing else; everybody may ask.
+    """Check whether a certificate covers a receipt; no token is needed.
 
-    A code lets the desk open the receipt for a moment; nothing of it is kept. Who does not want
-    that opens the receipt alone (`letheon receipt open`) and sends what is in it.
+    With a code the desk decrypts the receipt in memory and stores nothing. To avoid this, decrypt
+    the receipt yourself (`letheon receipt open`) and send the result.
     """
     count_check(request)
     return verify_receipt(request, body.code if isinstance(body, CodeIn) else body.receipt)
 
 
 def count_check(request: Request) -> None:
-    """Count a question about receipts, whatever it holds; 429 if an address asks too often."""
+    """Count a receipt check; raise the problem 429 if there are too many from one address."""
     auth.context(request).limiter.count("receipt", auth.address_of(request))
 
 
 def verify_receipt(request: Request, text: str) -> ReceiptVerdict:
-    """Say whether a certificate covers a receipt code, or a receipt that its holder has opened.
+    """Return whether a certificate covers a receipt code or a decrypted receipt.
 
     Raises
     ------
     Problem
-        The text is neither, or was mistyped: 422, code ``receipt-malformed``.
+        422, code ``receipt-malformed``: the text is neither, or has a typing error.
     """
     desk, text = auth.context(request), text.strip()
     receipts = desk.ledger.certificates.receipts
     try:
         receipt = _parse_receipt(text) if text[:1] == "{" else receipts.open(text)
     except Refused as error:
-        words = f"It cannot be read: {error}. Copy the whole code, which begins with lethe-."
-        raise Problem(422, "receipt-malformed", "this is no receipt code", words) from None
+        words = f"The code cannot be read: {error}. Copy the whole code, which begins with lethe-."
+        raise Problem(422, "receipt-malformed", "not a valid receipt code", words) from None
     coverage = None if receipt is None else receipts.coverage(receipt)
     if coverage is None:
         return ReceiptVerdict(covered=False, words=_NOT_YET)
@@ -188,27 +187,27 @@ def _parse_receipt(text: str) -> bytes:
     try:
         parse_strict(data, SMALL)
     except Refused:
-        # Its own words could quote what was sent.
-        raise Refused("it is no receipt as `letheon receipt open` writes it") from None
+        # The original text could quote the input.
+        raise Refused("it is not a receipt that `letheon receipt open` wrote") from None
     return data
 
 
 def _verdict(desk: auth.Context, coverage: Coverage) -> ReceiptVerdict:
-    # Its number among those of its tenant: all that the tenant's people see.
+    # The number among the certificates of the tenant.
     tenant = desk.ledger.certificates.get(coverage.certificate).tenant
     number = auth.Numbers(desk.ledger, tenant).shown(coverage.certificate)
     certified = coverage.certified_at.astimezone(UTC).date()
     purged = None if coverage.purged_at is None else coverage.purged_at.astimezone(UTC).date()
     words = (
-        f"Certificate {number}, signed on {certified} (UTC), covers this receipt: what "
-        "it stands for was in the training data before, and its place is empty now."
+        f"Certificate {number}, signed on {certified} (UTC), covers this receipt: the rows of the "
+        "receipt were in the training data before and are removed now."
     )
     if purged is None:
-        words += " What was left of it still has to be destroyed."
+        words += " Remaining copies are not deleted yet."
     else:
-        words += f" What was left of it in the ledger was destroyed on {purged} (UTC)."
+        words += f" Remaining copies in the ledger were deleted on {purged} (UTC)."
     if coverage.purge_gaps is not None:
-        words += " Not every file of the operator could be searched for copies."
+        words += " Some files of the operator could not be searched for copies."
     if not coverage.in_log:
         words += " The next signed checkpoint of the log will cover the certificate."
     return ReceiptVerdict(
@@ -224,11 +223,11 @@ def _verdict(desk: auth.Context, coverage: Coverage) -> ReceiptVerdict:
 
 @router.post(
     "/api/v1/receipts/sealed",
-    summary="Fetch a sealed receipt",
+    summary="Fetch an encrypted receipt",
     dependencies=[Depends(auth.public())],
 )
 def fetch_sealed_receipt(request: Request, body: SealedIn) -> SealedOut:
-    """Return a sealed receipt, which only the holder of its private key can open."""
+    """Return an encrypted receipt; only the holder of the private key can decrypt it."""
     count_check(request)
     desk = auth.context(request)
     sealed = desk.ledger.certificates.receipts.sealed(body.request, body.public_key)
@@ -236,14 +235,17 @@ def fetch_sealed_receipt(request: Request, body: SealedIn) -> SealedOut:
 
 
 @router.post(
-    "/api/v1/requests/{request_id}/receipt-code", summary="Make a new receipt code", status_code=201
+    "/api/v1/requests/{request_id}/receipt-code", summary="Create a receipt code", status_code=201
 )
 def make_receipt_code(
     who: Annotated[auth.Principal, Depends(auth.allows("requests:handle"))],
     request_id: RequestPath,
 ) -> ReceiptCodeOut:
-    """Make a new code for a request of one person, until it is applied; older ones end."""
-    # Filers get none: only a code of a person who was held is covered in the end.
+    """Create a receipt code for a request about one person; it replaces earlier codes.
+
+    This is possible until the request is applied.
+    """
+    # Filers get no code: whether it is covered in the end reveals that the id was in the model.
     find_visible(who, request_id)
     with who.ledger.acting(who.id):
         code = who.ledger.certificates.receipts.new_code(request_id, tenant=who.tenant)
@@ -252,9 +254,9 @@ def make_receipt_code(
 
 _CHUNK = 1 << 18
 _LONGEST_SECONDS = 900.0
-# Certificates have no time of a file; the same bundle gives the same names and times.
+# A fixed time: the same bundle gives the same zip file.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-_ZIP = "A zip file with the folder that `letheon audit` and verifier.py check."
+_ZIP = "A zip file with the bundle, for `letheon audit` and verifier.py."
 
 
 @verifiable.get(
@@ -264,13 +266,15 @@ def download_bundle(
     who: Annotated[auth.Principal, Depends(auth.allows("certificates:read", is_long=True))],
     tier: Annotated[
         Literal["public", "auditor"],
-        Query(description="The auditor's holds rows of people, and needs the scope bundles:read."),
+        Query(
+            description="The auditor tier contains personal data and needs the scope bundles:read."
+        ),
     ] = "public",
 ) -> Response:
-    """Return what a stranger, or an auditor, needs to verify the ledger without it.
+    """Download the files that a third party, or an auditor, needs to verify the ledger.
 
-    The auditor's bundle is personal data, handed over in custody: its export is an event of the
-    log, and it is to be destroyed within thirty days.
+    The auditor bundle contains personal data: its export is recorded in the log, and it must be
+    deleted within thirty days.
     """
     auth.require_unbound(who)
     if tier == "auditor":
@@ -285,33 +289,33 @@ def download_bundle(
 
 
 class BundleResponse(StreamingResponse):
-    """A zip file of a folder, and what is to be cleaned up after it was sent.
+    """A streamed zip file of a folder, with a cleanup after sending.
 
     Parameters
     ----------
     folder : Path
-        What is sent.
+        Folder to send.
     name : str
-        Name of the file, and of the folder in it.
+        Name of the file and of the folder in it.
     cleanup : ExitStack
-        Closed afterwards, whatever happens; it destroys the room that the folder lies in.
+        Closed afterwards in any case; it deletes the temporary folder.
 
     Guarantee
     ---------
-    The room is gone after 15 minutes, however slowly the client reads.
+    The temporary folder is deleted after at most 15 minutes, however slowly the client reads.
     """
 
     def __init__(self, folder: Path, name: str, cleanup: ExitStack) -> None:
-        # A name of a ledger has letters, digits and ._:- only; some systems dislike the colon.
+        # Names of ledgers may contain a colon, which some systems do not allow in file names.
         safe = name.replace(":", "-")
         headers = {"Content-Disposition": f'attachment; filename="{safe}.zip"'}
         super().__init__(zip_folder(folder, safe), media_type="application/zip", headers=headers)
         self._cleanup = cleanup
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it, then clean up: also when the client hung up."""
+        """Send the file, then clean up, also if the client disconnects."""
         try:
-            # A file that breaks off is no zip file: its end is missing.
+            # A truncated zip file is not valid: its end is missing.
             with anyio.move_on_after(_LONGEST_SECONDS):
                 await super().__call__(scope, receive, send)
         finally:
@@ -320,14 +324,14 @@ class BundleResponse(StreamingResponse):
 
 
 def zip_folder(folder: Path, name: str) -> Iterator[bytes]:
-    """Yield a zip file of a folder, a piece at a time: memory does not grow with it.
+    """Yield a zip file of a folder in chunks: memory does not grow with its size.
 
     Parameters
     ----------
     folder : Path
-        Its plain files are taken, in order of their names.
+        Its regular files are included, sorted by name.
     name : str
-        The folder's name in the file.
+        Name of the folder in the zip file.
     """
     pieces: list[bytes] = []
 
@@ -340,7 +344,7 @@ def zip_folder(folder: Path, name: str) -> Iterator[bytes]:
         pieces.clear()
         return data
 
-    sink = SimpleNamespace(write=write, flush=lambda: None)  # it is only written, piece by piece
+    sink = SimpleNamespace(write=write, flush=lambda: None)  # a write-only file
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(folder.rglob("*")):
             if path.is_file() and not path.is_symlink():
@@ -358,24 +362,24 @@ def zip_folder(folder: Path, name: str) -> Iterator[bytes]:
 _USERS = "store:"
 StoreKind = Literal["own", "folder", "backup"]
 OWN_STORES = {
-    "blobs": ("version-before", "Sealed files of the version before."),
-    "key": ("epoch-key", "The key that these files were sealed with."),
-    "intake": ("request-bodies", "Bodies of the requests, which named people."),
+    "blobs": ("version-before", "Encrypted files of the previous version."),
+    "key": ("epoch-key", "The encryption key of these files."),
+    "intake": ("request-bodies", "Bodies of the requests, which contain ids."),
     "training": ("training-keys", "Keys of training seeds that are no longer used."),
-    "temporary": ("half-written-files", "Half-written files."),
+    "temporary": ("half-written-files", "Temporary files."),
     "database": ("journal", "Old pages of the database and its journal."),
 }
-"""The ledger's own stores: scope and words."""
+"""The ledger's own stores: scope and description."""
 
 
 @dataclass(frozen=True)
 class StoreOut:
-    """A place that may hold people.
+    """A store that may contain personal data.
 
     Attributes
     ----------
     is_registered : bool
-        Whether purges look through it from now on.
+        Whether purges search it.
     """
 
     name: str
@@ -386,22 +390,22 @@ class StoreOut:
 
 
 class CellOut(Out):
-    """What one purge found in one store.
+    """The result of one purge in one store.
 
     Attributes
     ----------
     state : {"purged", "expires", "not-searched"}
-        not-searched: nothing was found, but not all of it could be searched.
+        not-searched: nothing was found, but some files could not be searched.
     at : datetime or None
-        When it was searched or destroyed.
+        Time of the search or deletion.
     by : date or None
-        When the last backup expires.
+        Day on which the last backup expires.
     evidence : str
-        SHA-256 of what the step noted.
+        SHA-256 of the record of the step.
     files : int or None
-        Files that were searched; null where it says nothing.
+        Number of searched files; null if not recorded.
     files_not_searched : int or None
-        Files that could not be searched; null where it is not known.
+        Number of files that could not be searched; null if not known.
     """
 
     store: str
@@ -415,18 +419,18 @@ class CellOut(Out):
 
 
 class PurgeOut(Out):
-    """One purge, or a certificate whose purge is not done.
+    """A purge, or a certificate whose purge is not done.
 
     Attributes
     ----------
     markers : int or None
-        What was looked for: ids, rows, salts.
+        Number of searched markers: ids, rows, salts.
     files : int or None
-        Null for a tenant's token.
+        Number of searched files; null for a tenant's token.
     gaps : str or None
-        What was not searched, in words; null if nothing.
+        Description of what was not searched; null if everything was.
     not_searched : list of CodeOut
-        What the attestation does not claim.
+        Limitations that the attestation states.
     """
 
     certificate: int
@@ -448,14 +452,14 @@ class PurgeOut(Out):
 
 
 class ResidueOut(Out):
-    """Stores by purges, the newest purge first."""
+    """Results of purges by store, newest purge first."""
 
     stores: list[StoreOut]
     purges: list[PurgeOut]
     next: str | None
 
 
-@verifiable.get("/api/v1/residue", summary="Show what purges found in each store")
+@verifiable.get("/api/v1/residue", summary="Show the results of purges")
 def show_residue(
     who: Reader,
     tenant: TenantFilter = None,
@@ -463,7 +467,7 @@ def show_residue(
     after: Annotated[str | None, Query(pattern="^[0-9]{1,15}$")] = None,
     limit: Limit = 50,
 ) -> ResidueOut:
-    """Return stores by purges, from the signed attestations; the newest purge first."""
+    """Show the results of purges by store, from the signed attestations, newest purge first."""
     numbers = who.numbers
     records = who.ledger.certificates.purges(
         tenant=who.tenant_filter(tenant),
@@ -474,7 +478,7 @@ def show_residue(
     purges = [_purge_out(record, numbers) for record in records[:limit]]
     more = str(purges[-1].certificate) if len(records) > limit else None
     cells = {cell.store: cell for purge in purges for cell in purge.cells}
-    # A tenant's token learns of registered stores only where an attestation of the tenant does.
+    # A tenant's token sees a registered store only if an attestation of the tenant contains it.
     registered = [
         store
         for store in who.ledger.stores.list()
@@ -495,7 +499,7 @@ def _purge_out(record: Purge, numbers: auth.Numbers) -> PurgeOut:
             "salts_destroyed": claims["salts"]["destroyed"],
             "scanner": scanner["version"],
             "markers": scanner["markers"],
-            # What was searched holds the files of all tenants.
+            # The searched files include those of all tenants.
             "files": scanner["files"] if sees_all else None,
             "bytes": scanner["bytes"] if sees_all else None,
             "hits": scanner["hits"],
@@ -513,10 +517,11 @@ def _purge_out(record: Purge, numbers: auth.Numbers) -> PurgeOut:
 def _cell_out(
     store: dict[str, Any], scanner: dict[str, Any], evidence: dict[str, dict[str, Any]]
 ) -> CellOut:
-    """Return a cell; an earlier scanner did not say what it could not search in a folder.
+    """Return the result of a purge in a store.
 
-    The attestation says what was searched in all. How much of that was in a registered store is
-    what the step noted, whose digest the attestation has.
+    Attestations of an earlier scanner do not state what could not be searched in a folder. They
+    contain totals; the counts of a registered store come from the record of the step, whose digest
+    is in the attestation.
     """
     name, noted = store["store"], {}
     is_counted = "notSearched" in scanner or not name.startswith(_USERS)
@@ -536,15 +541,15 @@ def _cell_out(
 
 
 def _stores_out(registered: list[Store], cells: dict[str, CellOut]) -> list[StoreOut]:
-    """Return the ledger's own stores, those that are registered, and those that purges name."""
+    """Return the ledger's own stores, the registered ones, and former ones in attestations."""
     stores = [StoreOut(name, scope, "own", words) for name, (scope, words) in OWN_STORES.items()]
     for store in registered:
         words = f"A backup that expires after {store.days} days."
         if store.days is None:
-            words = "A folder of copies."
+            words = "A folder with copies of the data."
         stores.append(StoreOut(_USERS + store.name, store.scope, store.kind, words))
     for name in sorted(cells.keys() - {one.name for one in stores}):
         kind: StoreKind = "backup" if cells[name].state == "expires" else "folder"
-        words = "It was taken off the list: later purges do not look there."
+        words = "No longer registered: later purges do not search it."
         stores.append(StoreOut(name, "former", kind, words, is_registered=False))
     return stores

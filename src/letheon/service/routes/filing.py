@@ -1,7 +1,7 @@
-"""Filing requests: one, one for every model that knows the person, or many at once.
+"""File requests: one, one per model that contains the ids, or many at once.
 
-Each request is a transaction of its own, and is on the disk when the answer goes out. The same
-sent again, with the same idempotency key, gives the same requests and no new ones.
+Each request is its own transaction, and is stored durably before the response is sent. Repeating a
+call with the same idempotency key returns the same requests and creates no new ones.
 """
 
 import csv
@@ -35,8 +35,8 @@ router = APIRouter(tags=["requests"])
 
 EVERY_MODEL = "*"
 DEFAULT_GROUNDS = {"gdpr": "gdpr.art17.1.b", "ccpa": "ccpa.1798.105"}
-_OTHER_LIST = "this idempotency key was used for another list; take another key, or repeat that one"
-# Threads that wait for the disk together share its commits; more of them gain nothing.
+_OTHER_LIST = "this idempotency key was used for another list; use another key, or the same list"
+# Threads that wait for the disk together share its commits; more threads are not faster.
 _pool = ThreadPoolExecutor(max_workers=32, thread_name_prefix="letheon-filing")
 
 IdempotencyKey = Annotated[StrictStr, Field(pattern="^[!-~]([ -~]{0,253}[!-~])?$", max_length=255)]
@@ -44,7 +44,7 @@ Key = Annotated[
     IdempotencyKey | None,
     Header(
         alias="Idempotency-Key",
-        description="The same key with the same content gives the same requests again.",
+        description="Repeating a call with the same key and content returns the same requests.",
     ),
 ]
 PersonId = (
@@ -54,16 +54,17 @@ PersonId = (
 
 
 class _Erasure(In):
-    """Who is to be erased, and why.
+    """An erasure request.
 
     Attributes
     ----------
     ids : list of PersonId
-        All numbers, or all texts.
+        Ids of the people: all integers, or all strings.
     ground : Code or None
-        See /api/v1/grounds; default: consent withdrawn, or CCPA.
+        Legal ground, see /api/v1/grounds; default: consent withdrawn (GDPR), or the right to delete
+        (CCPA).
     verified : bool
-        You vouch for the identity; needs requests:vouch.
+        You have verified the identity of the requester; needs the scope requests:vouch.
     """
 
     model: views.ModelName
@@ -74,28 +75,28 @@ class _Erasure(In):
 
 
 class BulkItem(_Erasure):
-    """One request of many.
+    """One request of a bulk call.
 
     Attributes
     ----------
     key : IdempotencyKey or None
-        Idempotency key of this one.
+        Idempotency key of this request.
     """
 
     key: IdempotencyKey | None = None
 
 
 class RequestIn(_Erasure):
-    """A wish that people be erased from a model, or from every model that knows them.
+    """An erasure request for one model, or for every model that contains the ids.
 
     Attributes
     ----------
     model : str
-        Name of the model; * for every model of the tenant that knows them.
+        Name of the model; * for every model of the tenant that contains one of the ids.
     receipt : bool
-        Make a receipt code, shown once; for one person.
+        Create a receipt code, which is shown only once; for a request about one person.
     receipt_key : str or None
-        X25519 public key of the person, instead of a code.
+        X25519 public key of the person, instead of a receipt code.
     """
 
     model: Annotated[StrictStr, Field(pattern=rf"^(\*|{NAME.pattern})$")]
@@ -105,7 +106,7 @@ class RequestIn(_Erasure):
 
 
 class BulkIn(In):
-    """Many requests; each stands for itself."""
+    """Several independent requests."""
 
     items: list[BulkItem] = Field(min_length=1, max_length=views.MOST_ITEMS)
     tenant: views.TenantName | None = None
@@ -113,12 +114,12 @@ class BulkIn(In):
 
 @dataclass(frozen=True, kw_only=True)
 class RequestFiled(views.RequestOut):
-    """A request that was filed just now, or is repeated.
+    """A request that was just filed, or filed before with the same key.
 
     Attributes
     ----------
     receipt_code : str or None
-        For the person. It is shown this once and kept nowhere.
+        Receipt code for the person. It is shown only once and not stored.
     """
 
     receipt_code: str | None = None
@@ -126,13 +127,13 @@ class RequestFiled(views.RequestOut):
 
 @dataclass(frozen=True)
 class FiledEverywhere:
-    """One request for each model that knows these people."""
+    """One request per model that contains one of the ids."""
 
     requests: list[RequestFiled]
 
 
 class RequestInput(NamedTuple):
-    """One request as the ledger takes it."""
+    """The arguments of one request to the ledger."""
 
     ids: Sequence[int | str]
     model: str
@@ -147,7 +148,7 @@ class RequestInput(NamedTuple):
 
     @classmethod
     def of(cls, body: RequestIn | BulkItem, tenant: str, key: str | None) -> "RequestInput":
-        """Return what was sent, with the default ground of its law."""
+        """Return a request body as arguments, with the default ground of its law."""
         ground = body.ground or DEFAULT_GROUNDS[body.regime]
         return cls(body.ids, body.model, tenant, body.regime, ground, body.verified, key)
 
@@ -157,7 +158,10 @@ class RequestInput(NamedTuple):
     summary="File a request",
     status_code=201,
     responses={
-        200: {"description": "It was filed before.", "model": RequestFiled | FiledEverywhere}
+        200: {
+            "description": "The request was filed before with the same key.",
+            "model": RequestFiled | FiledEverywhere,
+        }
     },
 )
 def file_request(
@@ -166,10 +170,10 @@ def file_request(
     body: RequestIn,
     key: Key = None,
 ) -> RequestFiled | FiledEverywhere:
-    """Record that people are to be erased; it is on the disk when the answer comes.
+    """File an erasure request; it is stored durably before the response is sent.
 
-    For the model `*` there is one request for each model of the tenant that knows somebody of
-    them, and the answer lists them.
+    For the model `*` the response lists one request per model of the tenant that contains one of
+    the ids.
     """
     filed = file_one(who, body, key=key)
     if not any(one.is_new for one in filed):
@@ -183,25 +187,28 @@ def file_requests(
     body: BulkIn,
     key: Key = None,
 ) -> views.BulkOut:
-    """File many requests, each for itself; the answer says what became of each, in their order.
+    """File several independent requests; the response contains the results in the same order.
 
-    Repeated with the same Idempotency-Key, the whole gives the same requests again.
+    Repeating the call with the same Idempotency-Key returns the same requests.
     """
     return file_many(who, body.items, tenant=body.tenant, key=key)
 
 
 def file_one(who: Principal, body: RequestIn, *, key: str | None = None) -> list[RequestFiled]:
-    """File one request; or, for the model ``*``, one for every model that knows the people."""
+    """File one request; or, for the model ``*``, one per model that contains one of the ids."""
     _require_vouching(who, body.verified)
     wants_receipt = body.receipt or body.receipt_key is not None
-    if wants_receipt and not who.sees_all_requests:  # only people who were held get one in the end
-        title = "this token may not ask for a receipt"
+    if (
+        wants_receipt and not who.sees_all_requests
+    ):  # a receipt would reveal that the ids were in the model
+        title = "this token cannot request a receipt"
         words = (
-            "An operator makes the code and hands it to the person; file the request without one."
+            "File the request without a receipt; an operator creates the code and gives it to the "
+            "person."
         )
         raise Problem(403, "not-allowed", title, words)
     if body.receipt and body.receipt_key is not None:
-        words = "Ask for a code, or send a key."
+        words = "Use either receipt or receipt_key."
         raise Problem(422, "two-receipts", "both receipt and receipt_key", words)
     extra = {} if body.receipt_key is None else {"receipt_key": body.receipt_key}
     one = RequestInput.of(body, who.tenant_for(body.tenant), key)
@@ -217,24 +224,24 @@ def file_one(who: Principal, body: RequestIn, *, key: str | None = None) -> list
 def file_everywhere(
     who: Principal, inputs: Sequence[RequestInput], *, stored: Sequence[LedgerRequest] = ()
 ) -> list[RequestFiled]:
-    """File what one person asks of several models; `stored` are what a repeat finds done."""
+    """File the requests of one person to several models; `stored` requests exist already."""
     with views.refusals():
         made = [submit(who, each) for each in _with_approval(who, inputs)]
         return _show_filed(who, [*stored, *made])
 
 
 def submit(who: Principal, one: RequestInput, **extra: Any) -> LedgerRequest:
-    """Give a request to the ledger, in the name of a token."""
+    """Submit a request to the ledger on behalf of a token."""
     requests = who.ledger.requests
     with who.ledger.acting(who.id):
         if who.sees_all_requests:
             return requests.submit(**one._asdict(), **extra)
-        # An unknown id is noticed by `verify`, of which the filer sees nothing.
+        # `verify` notices an unknown id; the filer does not see its result.
         unverified = one._replace(verified=False, needs_approval=False)
         request = requests.submit(**unverified._asdict(), accept_unknown=True)
         if request.filed_by != who.id:
             raise IdempotencyError(
-                "this idempotency key was used by somebody else; take another one"
+                "this idempotency key was used by another token; use another key"
             )
         if one.verified and request.state == "received":
             approval = {"needs_approval": one.needs_approval}
@@ -251,16 +258,17 @@ def _show_filed(
 
 
 def _split_by_model(who: Principal, one: RequestInput) -> list[RequestInput]:
-    """Return one request for each model that knows some of the people.
+    """Return one request per model that contains one of the ids.
 
-    The first has the caller's key, so that the key cannot stand for anything else; the others have
-    keys derived from it. A repeat finds those that were made before a crash, and makes the others.
+    The first request has the key of the caller, so that the key cannot be used for anything else;
+    the others have keys derived from it. A repeated call finds the requests that exist and creates
+    the others.
     """
     key = one.key if one.key is not None else secrets.token_hex(16)
     content = digest(sorted({json.dumps(each) for each in one.ids}))
     names = [model.name for model in who.ledger.models.list(tenant=one.tenant)]
     used = who.ledger.requests.by_key([key], tenant=one.tenant).get(key)
-    if used is not None:  # the model of the request that has the key comes first
+    if used is not None:  # the model of the request with this key comes first
         names.sort(key=lambda name: name != used.model)
     inputs: list[RequestInput] = []
     for model in names:
@@ -269,14 +277,15 @@ def _split_by_model(who: Principal, one: RequestInput) -> list[RequestInput]:
             own = derive_key("every-model", key, model) if inputs else key
             inputs.append(one._replace(ids=ids, model=model, key=own, part_of=content))
     if not inputs:
-        raise UnknownIdError("no model of this tenant knows these people")
+        raise UnknownIdError("no model of this tenant contains these ids")
     return _with_approval(who, inputs)
 
 
 def _ids_for(who: Principal, one: RequestInput, model: str) -> Sequence[int | str]:
-    """Return the ids that a request to one of all models names.
+    """Return the ids of a request for one of all models.
 
-    For a token that may not know whom a model holds: all of them, wherever ids are of their kind.
+    A token that may not learn which ids a model contains gets all ids, if they have the type of the
+    model's ids.
     """
     if who.sees_all_requests:
         return who.ledger.requests.known_ids(one.ids, model=model, tenant=one.tenant)
@@ -295,9 +304,9 @@ def digest(values: Iterable[str | tuple[str, str]]) -> str:
 
 
 def _with_approval(who: Principal, inputs: Sequence[RequestInput]) -> list[RequestInput]:
-    """Let all that one call vouches for wait if it is, together, more rows than go without.
+    """Require approval for all requests of a call if their rows together exceed the policy's limit.
 
-    A person whom two of them name counts once for each model.
+    An id in two requests counts once per model.
     """
     policy, people = who.ledger.settings.policy, dict[tuple[str, str], list[int | str]]()
     if policy.approve_above is None:
@@ -310,13 +319,13 @@ def _with_approval(who: Principal, inputs: Sequence[RequestInput]) -> list[Reque
 
 
 def _count_rows(who: Principal, ids: Sequence[int | str], model: str, tenant: str) -> int:
-    """Return how many rows people own in a model; ids of the wrong kind own none."""
+    """Return the number of rows of some ids in a model; ids of the wrong type have none."""
     kinds = [[one for one in ids if isinstance(one, kind)] for kind in (str, int)]
     models = who.ledger.models
     try:
         return sum(models.count_rows(some, model, tenant=tenant) for some in kinds if some)
     except (LetheonError, TypeError, ValueError, OverflowError):
-        return 0  # the ledger refuses these, each with its own reason
+        return 0  # the ledger rejects these ids, each with its own reason
 
 
 def file_many(
@@ -327,14 +336,14 @@ def file_many(
     key: str | None = None,
     most: int = views.MOST_ITEMS,
 ) -> views.BulkOut:
-    """File many requests, each in a transaction of its own; say for each what became of it.
+    """File many requests, each in its own transaction; return the result of each.
 
-    With `key` an item without a key of its own gets one, derived from `key` and its place, and is
-    recorded as a part of the whole. So a repeat of the whole gives the same requests, also after
-    a crash half-way; anything else that is sent with `key` is refused, and nothing is filed.
-    An item with a key of its own stands for itself: `key` says nothing about it. `most` is how many
-    items such a list can have. Rows that are vouched for count together: above
-    `Policy.approve_above` all of them wait.
+    With `key`, an item without its own key gets one that is derived from `key` and its position,
+    and is recorded as a part of the list. Repeating the whole call therefore returns the same
+    requests, also after a crash; other content with the same `key` is rejected, and nothing is
+    filed. `key` does not apply to items with their own key. `most` is the maximum length of such a
+    list. The rows of verified items are added up: above `Policy.approve_above` all of these
+    requests need approval.
 
     Raises
     ------
@@ -355,7 +364,7 @@ def file_many(
     def work(one: RequestInput) -> LedgerRequest | Exception:
         try:
             return submit(who, one)
-        except Exception as error:  # noqa: BLE001  (`bulk_out` raises what is no refusal)
+        except Exception as error:  # noqa: BLE001  (`bulk_out` raises internal errors)
             return error
 
     with views.refusals():
@@ -372,14 +381,14 @@ def _place_key(key: str, place: int) -> str:
 def _take_key(
     who: Principal, inputs: Sequence[RequestInput], key: str, most: int
 ) -> dict[int, LedgerRequest]:
-    """File one request of a list ahead of the others: it decides what the key stands for.
+    """File one request of a list before the others: it binds the key to this list.
 
-    Returned is that request, by its place in the list.
+    Returns that request, by its position in the list.
 
     Raises
     ------
     IdempotencyError
-        The key stands for another list.
+        The key belongs to another list.
     """
     places = {_place_key(key, place): place for place in range(max(len(inputs), most))}
     for name in who.ledger.requests.by_key(places, tenant=inputs[0].tenant):
@@ -394,19 +403,19 @@ def _take_key(
             except IdempotencyError:
                 raise
             except (LetheonError, ValueError):
-                continue  # it is refused again, with its reason, among the others
+                continue  # it is rejected again with its reason later
     return {}
 
 
 def _require_vouching(who: Principal, verified: bool) -> None:
     if verified and not who.may("requests:vouch"):
-        title = "this token may not vouch for an identity"
-        words = "It needs the scope requests:vouch; or leave `verified` out, and somebody verifies."
+        title = "this token cannot confirm an identity"
+        words = "It needs the scope requests:vouch. Without `verified`, an operator verifies later."
         raise Problem(403, "not-allowed", title, words)
 
 
 def parse_number(text: str) -> int | None:
-    """Return the number that a text is, or None; of 64 bits, in plain digits."""
+    """Return the 64-bit integer that a text contains in plain digits; otherwise None."""
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= 19):
         return None
@@ -423,8 +432,8 @@ _PARTS: dict[str, Any] = {
         "type": "string",
         "contentMediaType": "text/csv",
         "format": "binary",
-        "description": "UTF-8; columns model, id, and perhaps key, regime, ground; at most 10,000 "
-        "lines.",
+        "description": "CSV in UTF-8, at most 10,000 lines; columns: model, id, optionally key, "
+        "regime, ground.",
     },
     "tenant": {"type": "string", "pattern": f"^{NAME.pattern}$"},
     "verified": {"type": "string", "enum": ["true", "false"]},
@@ -432,7 +441,7 @@ _PARTS: dict[str, Any] = {
 
 
 class Upload(NamedTuple):
-    """What was sent: the file, and what goes for all of its lines."""
+    """An uploaded CSV file, and the values for all of its lines."""
 
     data: bytes
     tenant: str | None
@@ -444,13 +453,13 @@ async def _read_upload(request: Request) -> Upload:
     try:
         names = [name for name, _ in form.multi_items()]
         if not set(names) <= _PARTS.keys() or len(names) != len(set(names)):
-            raise malformed("parts other than file, tenant and verified, or one of them twice")
+            raise malformed("expected the parts file, tenant and verified, each at most once")
         file, tenant = form.get("file"), form.get("tenant")
         verified = form.get("verified", "false")
         if not isinstance(file, UploadFile):
-            raise malformed("there is no file in the part `file`")
+            raise malformed("the part `file` is not a file")
         if isinstance(tenant, UploadFile) or verified not in ("true", "false"):
-            raise malformed("tenant is a name, and verified is true or false")
+            raise malformed("tenant must be a name, and verified must be true or false")
         return Upload(await file.read(), tenant or None, verified == "true")
     finally:
         await form.close()
@@ -466,8 +475,8 @@ def upload_requests(
     upload: Annotated[Upload, Depends(_read_upload)],
     key: Key = None,
 ) -> views.BulkOut:
-    """File each line as one request; a file that is wrong somewhere is refused as a whole."""
-    # A repeat of the same file with the same key gives the same requests.
+    """File each line of a CSV file as one request; nothing is filed if a line is not valid."""
+    # Repeating the upload with the same key returns the same requests.
     tenant = who.tenant_for(upload.tenant)
 
     @cache
@@ -488,36 +497,38 @@ def upload_requests(
         if len(errors) == _MOST_SHOWN:
             break
     if errors:
-        title = "some lines cannot be used; nothing was filed"
-        words = f"Look at {', '.join(one['at'] for one in errors)}."
+        title = "some lines are not valid; nothing was filed"
+        words = f"Check {', '.join(one['at'] for one in errors)}."
         raise Problem(422, "csv", title, words, fields=errors)
     if not items:
-        raise _unusable("there is no line below the header", 1)
+        raise _unusable("there are no lines below the header", 1)
     return file_many(who, items, tenant=tenant, key=key, most=MOST_ROWS)
 
 
 def _parse_row(
     row: dict[str, str], holds_numbers: Callable[[str], bool | None], *, verified: bool
 ) -> BulkItem | str:
-    """Return the request of a line, or what is wrong with it."""
+    """Return the request of a line, or the reason why the line is not valid."""
     values = {name: value for name, value in row.items() if value and name != "id"}
     try:
         item = BulkItem.model_validate(values | {"ids": [0], "verified": verified})
     except ValidationError as error:
         name = str(error.errors()[0]["loc"][0])
-        wrong = f"none of {', '.join(REGIMES)}" if name == "regime" else "not usable"
+        wrong = f"not one of {', '.join(REGIMES)}" if name == "regime" else "not valid"
         return f"{name} is {wrong}"
     is_number = holds_numbers(item.model)
     if is_number is None:
         return "there is no such model"
     person = parse_number(row["id"]) if is_number else row["id"]
     if person is None or person == "" or len(row["id"]) > LONGEST_ID:
-        return "id is no number, and the model holds numbers" if is_number else "id is not usable"
+        return (
+            "id is not a number, but the ids of the model are" if is_number else "id is not valid"
+        )
     return item.model_copy(update={"ids": [person]})
 
 
 def read_rows(data: bytes) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield each line below the header, with its number; what cannot be read is refused."""
+    """Yield each line below the header, with its number; raise a problem for an invalid file."""
     reader = csv.reader(io.StringIO(_decode(data), newline=""), strict=True)
     count = 0
     try:
@@ -529,10 +540,12 @@ def read_rows(data: bytes) -> Iterator[tuple[int, dict[str, str]]]:
             if count > MOST_ROWS:
                 raise _unusable(f"more than {MOST_ROWS} lines; split the file", reader.line_num)
             if len(cells) != len(header):
-                raise _unusable(f"{len(cells)} cells, and not {len(header)}", reader.line_num)
+                raise _unusable(f"{len(cells)} cells, expected {len(header)}", reader.line_num)
             yield reader.line_num, dict(zip(header, cells, strict=True))
     except csv.Error as error:
-        raise _unusable("the quotes are wrong, or a cell is too long", reader.line_num) from error
+        raise _unusable(
+            "the quotes do not match, or a cell is too long", reader.line_num
+        ) from error
 
 
 def _decode(data: bytes) -> str:
@@ -540,33 +553,34 @@ def _decode(data: bytes) -> str:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise _unusable("this is no UTF-8; save the file as UTF-8", line) from None
+        raise _unusable("not UTF-8; save the file as UTF-8", line) from None
     place = text.find("\0")
     if place >= 0:
-        raise _unusable("a NUL character", text.count("\n", 0, place) + 1)
+        raise _unusable("the file contains a NUL character", text.count("\n", 0, place) + 1)
     return text
 
 
 def _parse_header(cells: Sequence[str]) -> list[str]:
     """Return the names of the columns.
 
-    What else a header has is not repeated: without a header a person stands there.
+    The error does not quote the header: if the header is missing, its line contains an id.
     """
     names = [cell.strip().lower() for cell in cells]
     if len(names) == len(set(names)) and set(REQUIRED) <= set(names) <= set(COLUMNS):
         return names
     missing, fault = [name for name in REQUIRED if name not in names], ""
     if any(";" in name for name in names):
-        fault = "there are semicolons, so save the file with commas; "
+        fault = "the separator is a semicolon, save the file with commas; "
     elif missing:
-        fault = f"there is no column {' and none '.join(missing)}; "
+        fault = f"missing columns: {', '.join(missing)}; "
     raise _unusable(
-        f"{fault}the header must name {' and '.join(REQUIRED)}, perhaps "
-        f"{', '.join(COLUMNS[2:])}, each once, with commas between",
+        f"{fault}expected {' and '.join(REQUIRED)}, optionally {', '.join(COLUMNS[2:])}, each "
+        "once, "
+        "separated by commas",
         1,
     )
 
 
 def _unusable(why: str, line: int) -> Problem:
-    title, fault = "the file cannot be used; nothing was filed", {"at": f"line {line}", "why": why}
+    title, fault = "the file is not valid; nothing was filed", {"at": f"line {line}", "why": why}
     return Problem(422, "csv", title, f"Line {line}: {why}.", fields=[fault])

@@ -1,4 +1,4 @@
-"""Work that takes long: jobs, audits, batches, and the next batch of a model with its cost."""
+"""Jobs, audits and batches; the next batch of a model with its cost."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -46,7 +46,7 @@ def list_jobs(
     after: After = None,
     limit: schemas.Limit = 50,
 ) -> Page[jobs.Job]:
-    """Return jobs, newest first: audits for who may read audits, others for who reads batches."""
+    """List jobs, newest first; audits need the scope audits:read, other jobs batches:read."""
     kinds = [one for one in _SCOPES if kind in (None, one) and who.may(_SCOPES[one])]
     options: dict[str, Any] = {"model": model, "kinds": kinds, "state": state}
     page = read_jobs(who, tenant=tenant, after=after, limit=limit, **options)
@@ -55,42 +55,42 @@ def list_jobs(
 
 @router.get("/api/v1/jobs/{job_id}", summary="Show a job")
 def show_job(who: Reader, job_id: JobId) -> jobs.Job:
-    """Return a job with its progress, and its result once it is done."""
+    """Show a job with its progress, and with its result when it is done."""
     return _brief(read_job(who, job_id))
 
 
 def read_jobs(who: Principal, *, tenant: str | None, **options: Any) -> Page[jobs.JobRecord]:
-    """Return a part of the jobs that the caller sees, with whole results."""
+    """Return a page of the jobs that the caller may see, with full results."""
     page = jobs.Jobs(who.ledger).page(tenant=who.tenant_filter(tenant), **options)
     return schemas.map_page(page, lambda job: _renumber(job, who.numbers))
 
 
 def read_job(who: Principal, job_id: str, *, kind: jobs.Kind | None = None) -> jobs.JobRecord:
-    """Return a job that the caller sees, with its whole result.
+    """Return a job that the caller may see, with its full result.
 
     Raises
     ------
     Problem
-        404, whether it is another tenant's, of a kind that the caller may not see, or not there.
+        404: there is no such job, it is another tenant's, or the scope for its kind is missing.
     """
     job = jobs.Jobs(who.ledger).find(job_id, tenant=who.tenant)
     if job is None or not who.may(_SCOPES[job.kind]) or kind not in (None, job.kind):
-        raise Problem(404, "unknown-job", "no such job", "GET /api/v1/jobs lists those you see.")
+        raise Problem(404, "unknown-job", "no such job", "GET /api/v1/jobs lists your jobs.")
     return _renumber(job, who.numbers)
 
 
 def _add_job(who: Principal, kind: jobs.Kind, **options: Any) -> jobs.JobRecord:
-    """Ask for work of a tenant on a model; a worker does it."""
+    """Create a job; a worker runs it."""
     try:
         return jobs.Jobs(who.ledger).add(kind, **options, by=who.id)
     except jobs.JobsFullError as error:
-        title, headers = "too many jobs wait already", {"Retry-After": "30"}
-        words = f"{error}. Wait until a worker has done some; GET /readyz tells whether one runs."
+        title, headers = "too many waiting jobs", {"Retry-After": "30"}
+        words = f"{error}. Try again later; GET /readyz shows whether a worker is running."
         raise Problem(429, "too-many-jobs", title, words, headers=headers) from error
 
 
 def _brief(job: jobs.JobRecord) -> jobs.JobRecord:
-    """Return a job as it is listed: of an audit's result only the verdict."""
+    """Return a job for a list, with only the verdict of an audit."""
     if job.result is None or job.kind != "audit":
         return job
     verdict = audit_verdict(job.result["levels"])
@@ -99,7 +99,7 @@ def _brief(job: jobs.JobRecord) -> jobs.JobRecord:
 
 
 def _renumber(job: jobs.JobRecord, numbers: Numbers) -> jobs.JobRecord:
-    """Return a job whose texts and results have the numbers of certificates that are shown."""
+    """Return a job with the tenant's certificate numbers in its texts and results."""
     if numbers.tenant is None:
         return job
     lines = tuple(replace(one, words=numbers.in_json(one.words)) for one in job.progress)
@@ -111,23 +111,23 @@ audits = APIRouter(tags=["audits"])
 
 AuditReader = Annotated[Principal, Depends(allows("audits:read"))]
 Level = Literal["V0", "V1", "V2", "V3", "V4", "V5"]
-# The report is one file with its own style; nothing in it may run or load anything.
+# The report is one file with its own style; it may not run scripts or load anything.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; sandbox"
 
 
 class AuditIn(schemas.In):
-    """An audit that is wanted.
+    """The audit to start.
 
     Attributes
     ----------
     model : Name or None
-        One model only; null for all.
+        Audit this model only; null for all models.
     tenant : Name or None
-        Whose models.
+        Tenant of the models.
     levels : list of Level or None
-        Which levels; null for all.
+        Levels to check; null for all levels.
     drill : Drill
-        Change one byte of the copy first: the audit must fail then.
+        First change one byte of the copy; the audit must then fail.
     """
 
     model: schemas.Name | None = None
@@ -144,29 +144,29 @@ AuditLevel = Annotated[
 
 @dataclass(frozen=True)
 class Audit(jobs.Task):
-    """An audit; its levels fill up while it runs.
+    """An audit; `levels` grows while it runs.
 
     Attributes
     ----------
     levels_asked : list of str or None
-        Null for all.
+        Requested levels; null for all levels.
     drill : {"none", "model", "certificate", "log"}
-        What was changed in the copy on purpose.
+        What a drill changed in the copy.
     changed : str or None
-        Which byte a drill changed, in words.
+        Description of the changed byte.
     seconds : float or None
-        What it took.
+        Duration.
     verdict : {"passed", "failed", "incomplete"} or None
-        Null until it is over. Incomplete: a promised level was skipped, which is no pass. Of
-        a drill, failed is right.
+        Null until the audit is finished. Incomplete: a promised level was skipped. A drill should
+        end with failed.
     scope : str or None
-        What the verdict covers, in words.
+        Description of what the verdict covers.
     passed : bool or None
         Whether the verdict is passed.
     levels : list of dict
-        What was found so far: `level`, V0 to V5, and its `name`; `model`, as certificates name it,
-        empty for the whole ledger; `verdict`, pass, fail or skipped, and its `reason`; `promised`,
-        whether the audit is incomplete if this level was skipped.
+        Results so far: `level`, V0 to V5, and its `name`; `model`, as named in certificates, empty
+        for the whole ledger; `verdict`, pass, fail or skipped, and its `reason`; `promised`,
+        whether skipping this level makes the audit incomplete.
     """
 
     levels_asked: list[str] | None
@@ -181,10 +181,10 @@ class Audit(jobs.Task):
 
 @audits.post("/api/v1/audits", summary="Start an audit", status_code=202)
 def start_audit(who: Annotated[Principal, Depends(allows("audits:run"))], wanted: AuditIn) -> Audit:
-    """Ask for an audit of what the ledger would hand to an auditor.
+    """Start an audit of the ledger.
 
-    It is exported into a private folder, and a process that has neither keys nor database looks at
-    it with the public key. The ledger is not touched.
+    An auditor bundle is exported into a private folder, and a process without keys and database
+    access checks it with the public key. The ledger is not changed.
     """
     tenant = who.tenant_filter(wanted.tenant)
     if wanted.model is not None:
@@ -201,14 +201,14 @@ def list_audits(
     after: After = None,
     limit: schemas.Limit = 50,
 ) -> Page[Audit]:
-    """Return audits, newest first."""
+    """List audits, newest first."""
     page = read_jobs(who, tenant=tenant, kinds=["audit"], after=after, limit=limit)
     return schemas.map_page(page, _to_audit)
 
 
 @audits.get("/api/v1/audits/{audit_id}", summary="Show an audit")
 def show_audit(who: AuditReader, audit_id: JobId) -> Audit:
-    """Return an audit with what was found so far."""
+    """Show an audit with its results so far."""
     return _to_audit(read_job(who, audit_id, kind="audit"))
 
 
@@ -218,10 +218,10 @@ def show_audit(who: AuditReader, audit_id: JobId) -> Audit:
     response_class=HTMLResponse,
 )
 def show_report(who: AuditReader, audit_id: JobId) -> HTMLResponse:
-    """Return the report as one page that needs nothing else; 409 until the audit is done."""
+    """Return the report as a self-contained HTML page; 409 until the audit is done."""
     result = read_job(who, audit_id, kind="audit").result
     if result is None:
-        words = "Ask again when its state is done."
+        words = "Try again when the state of the audit is done."
         raise Problem(409, "not-done", "the audit has no report yet", words)
     names = [one.name for one in fields(LevelResult)]
     levels = [
@@ -265,23 +265,23 @@ _RECENT_VERSIONS = 50
 _MOST_PEOPLE = 100_000
 _WORDS = {
     "nothing-queued": "Nothing is queued.",
-    "waiting": "It waits for company: few rows at a time tell more about a person.",
-    "operator": "An operator asks for it.",
-    "monitor": "The monitor says that a retrain is due.",
+    "waiting": "Waiting for more requests: a batch of few rows reveals more about a person.",
+    "operator": "Requested by an operator.",
+    "monitor": "The monitor requires a retrain.",
     "budget-runs-out": "The budget does not cover these rows, so the batch is a retrain.",
-    "due-soon": "The earliest due day is near.",
+    "due-soon": "The earliest deadline is near.",
     "waited-long": "The oldest request has waited long enough.",
     "enough-rows": "There are enough rows.",
 }
 
 
 class ClaimOut(GuaranteeOut):
-    """A guarantee with its account, as coarsely as certificates say it.
+    """A guarantee with its account, rounded as in certificates.
 
     Attributes
     ----------
     spent : float or None
-        Of the budget; null where nothing is counted.
+        Spent part of the budget; null if the method has no budget.
     """
 
     spent: float | None
@@ -289,18 +289,18 @@ class ClaimOut(GuaranteeOut):
 
 
 class CostOut(schemas.Out):
-    """What a batch takes, by what earlier ones took.
+    """The expected duration of a batch, from earlier batches.
 
     Attributes
     ----------
     seconds : float or None
-        Median of the last batches; null without one.
+        Median of the last batches; null without earlier batches.
     batches : int
-        Batches behind it.
+        Number of earlier batches.
     retrain_seconds : float or None
-        Of a retrain on the rows that are held.
+        Expected duration of a retrain on the remaining rows.
     speedup : float or None
-        Retrain against batch.
+        Duration of a retrain divided by that of a batch.
     """
 
     seconds: float | None
@@ -312,18 +312,18 @@ class CostOut(schemas.Out):
 
 
 class PlanOut(schemas.Out):
-    """What the next batch of a model would be.
+    """The next batch of a model.
 
     Attributes
     ----------
     seal : bool
-        Whether it is sealed now.
+        Whether the batch can start now.
     when_next : datetime or None
-        When time alone will seal it.
+        When the batch will start at the latest.
     after : ClaimOut
-        After this batch; what is spent is extrapolated.
+        Guarantee after this batch; `spent` is extrapolated.
     job : str or None
-        A job of this model that is not over.
+        Id of an unfinished job of this model.
     """
 
     model: str
@@ -355,20 +355,20 @@ def list_batches(
     after: schemas.Cursor = None,
     limit: schemas.Limit = 50,
 ) -> Page[Batch]:
-    """Return batches, newest first."""
+    """List batches, newest first."""
     whose = who.tenant_filter(tenant)
-    with cursor_problems("Give back `next` as it was given."):
+    with cursor_problems("Use `next` of the previous page unchanged."):
         page = who.ledger.batches.list(tenant=whose, model=model, after=after, limit=limit)
     return schemas.map_page(page, lambda one: _renumber_batch(who, one))
 
 
 @batches.get("/api/v1/batches/{batch_id}", summary="Show a batch")
 def show_batch(who: BatchReader, batch_id: Annotated[str, Path(pattern="^[0-9a-f]{64}$")]) -> Batch:
-    """Return one batch."""
+    """Show a batch."""
     try:
         return _renumber_batch(who, who.ledger.batches.get(batch_id, tenant=who.tenant))
     except LedgerMissingError as error:
-        words = "GET /api/v1/batches lists those that you see."
+        words = "GET /api/v1/batches lists your batches."
         raise Problem(404, "unknown-batch", "no such batch", words) from error
 
 
@@ -378,7 +378,7 @@ def _renumber_batch(who: Principal, batch: Batch) -> Batch:
 
 @batches.get("/api/v1/models/{model}/plan", summary="Show the next batch of a model")
 def show_plan(who: BatchReader, model: ModelName, tenant: schemas.Tenant = None) -> PlanOut:
-    """Return what the next batch would be, when and why, its cost, and the guarantee after it."""
+    """Show the next batch: when and why it starts, its cost, and the guarantee after it."""
     info, ledger = read_model(who, model, tenant), who.ledger
     plan = ledger.plan(info.name, tenant=info.tenant)[0]
     decision = plan.decision
@@ -417,15 +417,13 @@ def ask_what_if(
     tenant: schemas.Tenant = None,
     people: Annotated[
         int | None,
-        Query(
-            ge=1, le=_MOST_PEOPLE, description="Size of the batch; as many as are queued, if null."
-        ),
+        Query(ge=1, le=_MOST_PEOPLE, description="Size of the batch; default: the queued people."),
     ] = None,
 ) -> jobs.Job:
-    """Ask what a batch would cost under each method, and what would be guaranteed.
+    """Start a comparison of all methods: the cost of a batch and the guarantee after it.
 
-    Every method is trained on the rows of the model and made to forget people drawn at random.
-    Nothing is changed.
+    Every method is trained on the rows of the model and forgets randomly drawn people. The model is
+    not changed.
     """
     info = read_model(who, model, tenant)
     queued = who.ledger.plan(info.name, tenant=info.tenant)[0]
@@ -433,20 +431,20 @@ def ask_what_if(
     return start_job(who, "what-if", model, tenant, people=n_people)
 
 
-@batches.post("/api/v1/models/{model}/apply", summary="Apply what is queued", status_code=202)
+@batches.post("/api/v1/models/{model}/apply", summary="Apply queued requests", status_code=202)
 def ask_apply(who: Operator, model: ModelName, tenant: schemas.Tenant = None) -> jobs.Job:
-    """Ask that what is queued for a model be applied now, however little it is."""
+    """Apply the queued requests of a model now, without waiting for a full batch."""
     return start_job(who, "apply", model, tenant)
 
 
-@batches.post("/api/v1/models/{model}/retrain", summary="Train a model afresh", status_code=202)
+@batches.post("/api/v1/models/{model}/retrain", summary="Retrain a model", status_code=202)
 def ask_retrain(who: Operator, model: ModelName, tenant: schemas.Tenant = None) -> jobs.Job:
-    """Ask that a model be trained afresh, with everything queued for it."""
+    """Retrain a model on the remaining rows, and apply its queued requests."""
     return start_job(who, "retrain", model, tenant)
 
 
 def start_job(who: Principal, kind: Work, model: str, tenant: str | None, **asked: int) -> jobs.Job:
-    """Ask for work on a model that the caller sees."""
+    """Create a job for a model that the caller may see."""
     info = read_model(who, model, tenant)
     return _add_job(who, kind, tenant=info.tenant, model=info.name, asked=asked)
 
@@ -467,7 +465,7 @@ def _cost(ledger: Ledger, info: Model) -> CostOut:
 
 
 def _retrain_seconds(ledger: Ledger, info: Model) -> tuple[float | None, Basis]:
-    """Return what the last training took, scaled by the rows that are left."""
+    """Return the duration of the last training, scaled to the remaining rows."""
     run = ledger.models.run_facts(info.name, tenant=info.tenant)
     if not run["retrain_seconds"]:
         return None, "unknown"
@@ -479,10 +477,10 @@ def _retrain_seconds(ledger: Ledger, info: Model) -> tuple[float | None, Basis]:
 def _claim_erased(
     ledger: Ledger, info: Model, now: Mapping[str, Any], n_rows: int
 ) -> dict[str, Any]:
-    """Return the claim after a batch: what is spent grows at the rate of the rows so far.
+    """Return the claim after a batch, with the account extrapolated at the rate so far.
 
-    ``spent_after = spent + spent / rows_since_retrain * rows``, and no more than the budget: a
-    batch that it does not cover is a retrain.
+    ``spent_after = spent + spent / rows_since_retrain * rows``, at most the budget: a batch that
+    exceeds the budget is a retrain.
     """
     account = now["accounting"]
     removed = int(account["deletionsSinceRetrain"])
@@ -496,7 +494,7 @@ def _claim_erased(
 
 
 def _claim_retrained(now: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the claim of a model that was just trained: nothing is spent."""
+    """Return the claim after a retrain: nothing is spent."""
     account = {name: value for name, value in now["accounting"].items() if name != "spent"}
     fresh = {"deletionsSinceRetrain": 0} | ({"spent": "0"} if "budget" in account else {})
     bare = {name: value for name, value in now.items() if name not in ("epsilon", "delta")}
@@ -510,9 +508,9 @@ def _to_claim(section: Mapping[str, Any]) -> ClaimOut:
 
 def _retrain_words(plan: BatchPlan, now: Mapping[str, Any]) -> str:
     if plan.decision.reason == "monitor":
-        return "A retrain is due: the monitor's tolerances are passed."
+        return "A retrain is due: a tolerance of the monitor is exceeded."
     if plan.decision.kind == "retrain":
-        return "This batch is a retrain: at the rate so far the budget would not cover it."
+        return "This batch is a retrain: at the current rate it would exceed the budget."
     if "budget" not in now["accounting"]:
         return "No retrain is needed: the method has no budget."
-    return "No retrain is needed: the budget covers this batch at the rate so far."
+    return "No retrain is needed: at the current rate the budget covers this batch."

@@ -1,4 +1,4 @@
-"""Registered models: what they are, guarantee and cost; their versions, alone and side by side."""
+"""Registered models with guarantee and cost; their versions, comparisons and history."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from letheon.verifier import MAX_INT
 router = APIRouter(tags=["models"])
 
 Reader = Annotated[Principal, Depends(allows("models:read"))]
-# Not models:read, by which a requester sees names only.
+# Not models:read, with which a requester sees only names.
 VersionReader = Annotated[Principal, Depends(allows("monitor:read"))]
 Number = Annotated[int, Query(ge=0, le=MAX_INT)]
 After = Annotated[str | None, Query(pattern="^[0-9]{1,15}$")]
@@ -30,24 +30,24 @@ _MOST_LISTED = 1000
 
 
 class ModelOut(Out):
-    """A model. A requester sees names only: the rest is null.
+    """A model. A requester sees only names; the other fields are null.
 
     Attributes
     ----------
     method : str or None
-        How it forgets.
+        Unlearning method.
     slots : int or None
-        Slots of the commitment to rows.
+        Number of slots of the commitment to the rows.
     version : int or None
-        The one that is served.
+        Number of the published version.
     certificate : int or None
-        Number of its certificate.
+        Number of the certificate of the version.
     budget : BudgetOut or None
-        Where removals are counted against a budget.
+        Budget of the method, if it has one.
     pending_requests : int or None
-        Not yet applied.
+        Requests that are not applied yet.
     monitor : {"keep", "retrain-due", "retrained"} or None
-        What was decided last.
+        Last decision of the monitor.
     """
 
     name: str
@@ -77,7 +77,7 @@ def list_models(
     after: Annotated[str | None, Query(pattern="^[0-9]{1,9}$")] = None,
     limit: Limit = 50,
 ) -> Page[ModelOut]:
-    """Return models in the order of their registration; a requester sees names only."""
+    """List models in the order of their registration; a requester sees only names."""
     models = who.ledger.models.list(tenant=who.tenant_filter(tenant))
     start = 0 if after is None else int(after)
     end = min(start + limit, len(models))
@@ -87,27 +87,27 @@ def list_models(
 
 @router.get("/api/v1/models/{model}", summary="Show a model")
 def show_model(who: Reader, model: Name, tenant: Tenant = None) -> ModelOut:
-    """Return one model; a requester sees names only."""
+    """Show a model; a requester sees only its name."""
     return _describe_models(who, [read_model(who, model, tenant)])[0]
 
 
 def read_model(who: Principal, name: str, tenant: str | None) -> Model:
-    """Return a model that the caller sees.
+    """Return a model that the caller may see.
 
     Raises
     ------
     Problem
-        404, whether another tenant has such a model or there is none.
+        404: there is no such model, or it belongs to another tenant.
     """
     try:
         return who.ledger.models.get(name, tenant=who.tenant_for(tenant))
     except (Problem, UnknownModelError) as error:
-        words = "GET /api/v1/models lists those that you see."
+        words = "GET /api/v1/models lists your models."
         raise Problem(404, "unknown-model", "no such model", words) from error
 
 
 def _describe_models(who: Principal, models: Sequence[Model]) -> list[ModelOut]:
-    """Return models as the caller sees them: counts would tell a filer what became of a request."""
+    """Return models as the caller sees them: counts would reveal states of requests to filers."""
     is_filer = who.role == "requester" or who.may("requests:file")
     if is_filer and not who.sees_all_requests:
         return [ModelOut(name=one.name, tenant=one.tenant, dataset=one.dataset) for one in models]
@@ -122,12 +122,12 @@ def _describe(
     counts: dict[tuple[str, str], dict[str, int]],
     n_bytes: int | None,
 ) -> ModelOut:
-    """Return a model; `counts` of requests are by tenant and model, then by state."""
+    """Return a model; `counts` are requests by tenant and model, then by state."""
     models = who.ledger.models
     head = models.history(info.name, tenant=info.tenant, limit=1)[0]
     next_claims = models.claims(info.name, tenant=info.tenant)
     claims = next_claims if head.facts is None else head.facts["guarantee"]
-    # A retrain spends nothing, and its certificate does not say what there is to spend.
+    # A retrain spends nothing, and its certificate does not contain the budget.
     budget = guarantees.budget_out((claims if head.kind == "erase" else next_claims)["accounting"])
     decision = None if head.facts is None else cast("Decision", head.facts["monitor"]["decision"])
     by_state = counts.get((info.tenant, info.name), {})
@@ -158,16 +158,16 @@ def _describe(
 def _next_retrain(
     who: Principal, info: Model, budget: guarantees.BudgetOut, decision: Decision | None
 ) -> guarantees.ForecastOut:
-    """Say when the next retrain is due, and why."""
+    """Return when the next retrain is due, and why."""
     now = who.ledger.clock()
     if decision == "retrain-due":
-        words = "The monitor says that a retrain is due now."
+        words = "The monitor requires a retrain now."
         return guarantees.ForecastOut(on=moment(now).date(), words=words)
     if budget.budget is None:
-        words = "The method has no budget that removals spend, so none makes a retrain necessary."
+        words = "The method has no budget, so removals never make a retrain necessary."
         return guarantees.ForecastOut(on=None, words=words)
     if not budget.adds_up:
-        words = "Each request is proved by itself: nothing adds up, so nothing runs out."
+        words = "Each removal has its own proof: nothing adds up, so the budget does not run out."
         return guarantees.ForecastOut(on=None, words=words)
     spent = who.ledger.models.spending(info.name, tenant=info.tenant)
     return guarantees.forecast(spent, budget.budget, now)
@@ -175,22 +175,22 @@ def _next_retrain(
 
 @dataclass(frozen=True, kw_only=True)
 class VersionOut(Version):
-    """One published state of a model.
+    """A version of a model.
 
     Attributes
     ----------
     number : int
-        0 is the registration.
+        Number of the version; 0 is the registration.
     certificate : int or None
-        Number of its certificate.
+        Number of the certificate of the version.
     rows_erased : int
-        Rows that left with it.
+        Number of rows that this version removed.
     seconds : float
-        What the removal or retrain took.
+        Duration of the removal or retrain.
     address : str
-        SHA-256 of the model's bytes, nonce included.
+        SHA-256 of the model file, including a nonce.
     method : str or None
-        As certified; null for the registration.
+        Method in the certificate; null for the registration.
     measures : dict of str to MeasureOut or None
         The four measures; null for the registration.
     """
@@ -212,7 +212,7 @@ class VersionOut(Version):
 
 
 class ChangeOut(Out):
-    """One figure or fact of two versions."""
+    """One value of two versions."""
 
     what: str
     a: str | None
@@ -222,16 +222,16 @@ class ChangeOut(Out):
 
 @dataclass(frozen=True)
 class ComparisonOut:
-    """Two versions of a model, the older one first.
+    """A comparison of two versions of a model, the older version first.
 
     Attributes
     ----------
     rows_erased : int
-        Rows that left between them.
+        Number of rows removed between the versions.
     certificates : list of int
-        Numbers of the certificates between them.
+        Numbers of the certificates between the versions.
     same_parameters : bool or None
-        Whether the method had the same settings; null where one is not certified.
+        Whether the method had the same settings; null if a version has no certificate.
     """
 
     model: str
@@ -245,7 +245,7 @@ class ComparisonOut:
 
 
 class ToleranceOut(Out):
-    """A line that a figure should not pass."""
+    """A tolerance of the monitor."""
 
     measure: str
     value: float
@@ -258,11 +258,11 @@ class PointOut(Out):
     Attributes
     ----------
     certificate : int or None
-        Number of its certificate.
+        Number of the certificate of the version.
     rows_erased : int
-        Rows that left with it.
+        Number of rows that this version removed.
     seconds : float
-        What the removal or retrain took.
+        Duration of the removal or retrain.
     measures : dict of str to MeasureOut or None
         The four measures; null for the registration.
     """
@@ -288,21 +288,21 @@ LimitOut = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryOut(Page[PointOut]):
-    """What is known of a model over time, oldest first.
+    """The history of a model, oldest version first.
 
     Attributes
     ----------
     is_watched : bool
         Whether a monitor is registered with the model.
     metric : str or None
-        The performance that the monitor looks at.
+        Performance metric of the monitor.
     assumption : str
-        What its decisions take for granted about requests to come; empty if nothing.
+        Assumption of the monitor about future requests; empty if none.
     limits : list of dict
-        How a property, `measure`, is estimated without a retrain: ``factor x max(score, floor)``;
-        `miss` is the share of streams in which the tolerance may be passed unseen.
+        How `measure` is estimated without a retrain: ``factor x max(score, floor)``; `miss` is the
+        share of streams in which an exceeded tolerance may go undetected.
     next : str or None
-        Give it as `after` for older versions.
+        Pass it as `after` to get older versions.
     """
 
     items: tuple[PointOut, ...]
@@ -321,7 +321,7 @@ class HistoryOut(Page[PointOut]):
 def list_versions(
     who: VersionReader, model: Name, tenant: Tenant = None, after: After = None, limit: Limit = 50
 ) -> Page[VersionOut]:
-    """Return versions of a model, newest first, with what was certified about each."""
+    """List the versions of a model, newest first, with the content of their certificates."""
     info = read_model(who, model, tenant)
     before = None if after is None else int(after)
     versions = _read_versions(who, info, before=before, limit=limit + 1)
@@ -335,10 +335,10 @@ def show_version(
     number: Annotated[int, Path(ge=0, le=MAX_INT)],
     tenant: Tenant = None,
 ) -> VersionOut:
-    """Return one version."""
+    """Show a version."""
     versions = _read_versions(who, read_model(who, model, tenant), numbers=[number])
     if not versions:
-        words = "GET /api/v1/models/{model}/versions lists those that there are."
+        words = f"GET /api/v1/models/{model}/versions lists the versions."
         raise Problem(404, "unknown-version", "no such version", words)
     return versions[0]
 
@@ -347,7 +347,7 @@ def show_version(
 def compare_versions(
     who: VersionReader, model: Name, a: Number, b: Number, tenant: Tenant = None
 ) -> ComparisonOut:
-    """Return two versions side by side, what changed, and what was certified in between."""
+    """Compare two versions: their values, what changed, and the certificates in between."""
     older, newer = (show_version(who, model, one, tenant) for one in sorted((a, b)))
     whose = who.tenant_for(tenant)
     between = who.ledger.models.sequences(model, older.number, newer.number, tenant=whose)
@@ -372,15 +372,15 @@ def show_history(
     after: After = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 200,
 ) -> HistoryOut:
-    """Return the four measures of each version with what they rest on, and what is tolerated.
+    """Show the four measures of each version with their basis, and the tolerances.
 
-    Figures are those of the certificates, which have few digits: finer ones would tell something
-    of the rows that left.
+    The values are those of the certificates. They are rounded, because exact values would reveal
+    something about the removed rows.
     """
     versions = list_versions(who, model, tenant, after, limit)
     now = show_model(who, model, tenant)
     watch = who.ledger.models.watch(model, tenant=now.tenant)
-    # Of an efficiency more is better; of all else, less.
+    # Higher efficiency is better; of the other measures, lower values are better.
     sides: dict[str, Any] = {"efficiency": "at least"}
     tolerances = {} if watch is None else watch.tolerances
     limits = {} if watch is None else watch.limits
@@ -428,7 +428,7 @@ def _describe_version(who: Principal, record: Version) -> VersionOut:
         state = "registered" if record.kind == "registration" else "published"
     certified: dict[str, Any] = {"parameters": {}}
     certified |= dict.fromkeys(("method", "guarantee", "budget", "measures", "monitor"))
-    if (facts := record.facts) is not None:  # there are none of the registration
+    if (facts := record.facts) is not None:  # the registration has none
         certified = {
             "method": facts["method"]["name"],
             "parameters": facts["method"]["parameters"],
@@ -447,7 +447,7 @@ def _describe_version(who: Principal, record: Version) -> VersionOut:
 
 
 def _settings(version: VersionOut) -> dict[str, str | bool]:
-    """Return the settings of the method; a retrain names them as those of its estimator."""
+    """Return the settings of the method; a retrain stores them with the prefix of its estimator."""
     if version.method != "retrain":
         return version.parameters
     prefix = "estimator__"
@@ -465,7 +465,7 @@ def _changes(a: VersionOut, b: VersionOut) -> list[ChangeOut]:
 
 
 def _lines(version: VersionOut) -> dict[str, str | None]:
-    """Return what is compared, in the order in which it is shown."""
+    """Return the compared values, in the order of display."""
     lines = {
         "address": version.address,
         "kind": version.kind,
