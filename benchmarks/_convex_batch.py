@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from benchmarks._convex_data import ConvexSet
 from benchmarks._convex_models import (
     EPSILON,
+    ConvexMethod,
     Floats,
     Left,
-    Method,
-    Race,
-    Retrain,
-    Yardstick,
+    RetrainRace,
+    RetrainSeconds,
+    SolverBaseline,
     accuracy,
     leave,
     people,
@@ -39,7 +39,7 @@ NOTE = (
 )
 
 
-class Batch(NamedTuple):
+class BatchRemoval(NamedTuple):
     """One method, one crowd."""
 
     data: str
@@ -47,7 +47,7 @@ class Batch(NamedTuple):
     chosen: str
     method: str
     left: Left
-    retrain: Retrain
+    retrain: RetrainSeconds
     error: float | None
     idle: float | None
     epsilon: float | None
@@ -69,7 +69,7 @@ class Batch(NamedTuple):
         )  # fmt: skip
 
 
-class Crowd(NamedTuple):
+class RemovalBatch(NamedTuple):
     """Who leaves, the one who went before them, and the optimum of the rest."""
 
     share: float
@@ -84,7 +84,7 @@ class Crowd(NamedTuple):
         return np.array([self.first, *self.ids])
 
 
-def crowds(yardstick: Yardstick, shares: tuple[float, ...]) -> list[Crowd]:
+def crowds(yardstick: SolverBaseline, shares: tuple[float, ...]) -> list[RemovalBatch]:
     """Choose people at random and by their margin."""
     data, W = yardstick.data, yardstick.best.W[:, 0]
     first, *order = people(data, len(data.y), seed=1).tolist()
@@ -95,17 +95,20 @@ def crowds(yardstick: Yardstick, shares: tuple[float, ...]) -> list[Crowd]:
         for chosen, line in ((RANDOM, order), (NEAR, near)):
             ids = line[: int(share * len(data.y))]
             rest = yardstick.problem.without(np.array([first, *ids]))
-            found.append(Crowd(share, chosen, first, ids, optimum(rest, W)))
+            found.append(RemovalBatch(share, chosen, first, ids, optimum(rest, W)))
     return found
 
 
 def batches(
-    methods: list[tuple[Method, int]], yardstick: Yardstick, shares: tuple[float, ...], repeats: int
-) -> list[Batch]:
+    methods: list[tuple[ConvexMethod, int]],
+    yardstick: SolverBaseline,
+    shares: tuple[float, ...],
+    repeats: int,
+) -> list[BatchRemoval]:
     """Fit every method once, and let crowds leave copies of it, in so many parts unless 0."""
     data, found = yardstick.data, []
     everybody = crowds(yardstick, shares)
-    races = {(crowd.share, crowd.chosen): Race(yardstick) for crowd in everybody}
+    races = {(crowd.share, crowd.chosen): RetrainRace(yardstick) for crowd in everybody}
     for method, n_parts in methods:
         model = method.make(data).fit(data.X, data.y)
         for crowd in everybody:
@@ -116,13 +119,18 @@ def batches(
 
 
 def _batch(
-    method: Method, yardstick: Yardstick, model: Any, crowd: Crowd, repeats: int, n_parts: int
-) -> Batch:
+    method: ConvexMethod,
+    yardstick: SolverBaseline,
+    model: Any,
+    crowd: RemovalBatch,
+    repeats: int,
+    n_parts: int,
+) -> BatchRemoval:
     options = {"batch_size": -(-len(crowd.ids) // n_parts)} if n_parts else {}
     twin, left = _leave_copies(model, crowd, repeats, options)
     data, target = yardstick.data, crowd.optimum
     title = f"{method.title}, batch_size m/{n_parts}" if n_parts else method.title
-    return Batch(
+    return BatchRemoval(
         data.name, crowd.share, crowd.chosen, title, left, UNKNOWN,
         _distance(method.bare(twin), target), _distance(method.bare(model), target),
         getattr(twin, "epsilon_", None), _gain(twin, crowd.optimum, data),
@@ -130,7 +138,7 @@ def _batch(
 
 
 def _leave_copies(
-    model: Any, crowd: Crowd, repeats: int, options: dict[str, Any]
+    model: Any, crowd: RemovalBatch, repeats: int, options: dict[str, Any]
 ) -> tuple[Any, Left]:
     total = Left([], Counter())
     for _ in range(repeats):
@@ -151,13 +159,13 @@ def _gain(model: Any, retrained: Floats, data: ConvexSet) -> float:
     return accuracy(model.coef_[0], *test) - accuracy(retrained, *test)
 
 
-def batch_table(found: list[Batch], repeats: int) -> Table:
+def batch_table(found: list[BatchRemoval], repeats: int) -> Table:
     """Return all crowds."""
     rows = [each.row() for each in found]
     return Table("Many people leave at once", COLUMNS, rows, NOTE.format(repeats=repeats))
 
 
-def batch_verdicts(found: list[Batch], least: float) -> list[Verdict]:
+def batch_verdicts(found: list[BatchRemoval], least: float) -> list[Verdict]:
     """Judge the speed of batches."""
     return [
         Verdict(
@@ -186,7 +194,7 @@ SEQUENCE_NOTE = (
 )
 
 
-class Checkpoint(NamedTuple):
+class StreamPoint(NamedTuple):
     """How things stand after so many people. Accuracies and error only where they were measured."""
 
     gone: int
@@ -215,21 +223,21 @@ class Sequence(NamedTuple):
     """One method over many requests."""
 
     data: str
-    method: Method
-    checkpoints: list[Checkpoint]
+    method: ConvexMethod
+    checkpoints: list[StreamPoint]
     left: list[float]
     retrain: float
 
 
 def run_sequence(
-    method: Method, yardstick: Yardstick, n_people: int, every: int, n_retrained: int
+    method: ConvexMethod, yardstick: SolverBaseline, n_people: int, every: int, n_retrained: int
 ) -> Sequence:
     """Let people leave one by one, and look at the model every so often."""
     data = yardstick.data
     gone = people(data, n_people, seed=2)
     model = method.make(data).fit(data.X, data.y)
     looks = set(np.linspace(0, n_people, n_retrained + 1).astype(int)[1:].tolist())
-    race, found = Race(yardstick), list[Checkpoint]()
+    race, found = RetrainRace(yardstick), list[StreamPoint]()
     times: list[float] = []
 
     for begin in range(0, n_people, every):
@@ -245,17 +253,17 @@ def run_sequence(
     return Sequence(data.name, method, found, times, race.result().named)
 
 
-def _stand(model: Any, gone: int, left: Left) -> Checkpoint:
+def _stand(model: Any, gone: int, left: Left) -> StreamPoint:
     account = model.account_
-    return Checkpoint(
+    return StreamPoint(
         gone, left.mean, account.spent, model.exact_residual(), account.limit, model.epsilon_,
         account.exact, account.polishes, account.retrains,
     )  # fmt: skip
 
 
 def _retrained(
-    method: Method, yardstick: Yardstick, model: Any, point: Checkpoint, gone: Any
-) -> Checkpoint:
+    method: ConvexMethod, yardstick: SolverBaseline, model: Any, point: StreamPoint, gone: Any
+) -> StreamPoint:
     data, W = yardstick.data, method.bare(model)
     best = optimum(yardstick.problem.without(gone), yardstick.best.W[:, 0])
     assert W is not None

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks._convex_models import (
+    ConvexMethod,
     Floats,
-    Method,
-    Race,
-    Yardstick,
+    RetrainRace,
+    SolverBaseline,
     accuracy,
     deltagrad,
     descent,
@@ -51,7 +51,7 @@ class Replayed(NamedTuple):
     """One way to replay, one request size."""
 
     data: str
-    method: Method
+    method: ConvexMethod
     n_gone: int
     cpu: float
     descent: float
@@ -77,14 +77,14 @@ class Replayed(NamedTuple):
         )  # fmt: skip
 
 
-def replays(yardstick: Yardstick, n_steps: int, n_gone: int, n_singles: int) -> list[Replayed]:
+def replays(yardstick: SolverBaseline, n_steps: int, n_gone: int, n_singles: int) -> list[Replayed]:
     """Replay with cached Hessians and with L-BFGS; one person at a time, or a crowd."""
     kinds = [deltagrad(n_steps, hessian=CACHED), deltagrad(n_steps, hessian=PLAIN)]
     return [_replayed(kind, yardstick, n_steps, n_gone, n_singles) for kind in kinds]
 
 
 def _replayed(
-    method: Method, yardstick: Yardstick, n_steps: int, n_gone: int, n_singles: int
+    method: ConvexMethod, yardstick: SolverBaseline, n_steps: int, n_gone: int, n_singles: int
 ) -> Replayed:
     data = yardstick.data
     model = method.make(data)
@@ -95,7 +95,7 @@ def _replayed(
     if n_gone == 1:
         leave(model, requests[:1])
         requests = requests[1:]
-    race = Race(yardstick)
+    race = RetrainRace(yardstick)
     race.look(gone)
     left = leave(model, requests)
     race.look(gone)
@@ -109,7 +109,9 @@ def _replayed(
     )  # fmt: skip
 
 
-def own_descent(yardstick: Yardstick, n_steps: int, rate: float, gone: Any) -> tuple[Any, float]:
+def own_descent(
+    yardstick: SolverBaseline, n_steps: int, rate: float, gone: Any
+) -> tuple[Any, float]:
     """Return the model that the same steps on the remaining rows make, and seconds for them."""
     data, kept = yardstick.data, np.delete(np.arange(len(yardstick.data.y)), gone)
     X, y = data.X[kept], data.y[kept]
@@ -123,7 +125,9 @@ def _norm(difference: Floats) -> float:
     return float(np.linalg.norm(difference))
 
 
-def replay_table(found: list[Replayed], yardstick: Yardstick, n_steps: int, singles: int) -> Table:
+def replay_table(
+    found: list[Replayed], yardstick: SolverBaseline, n_steps: int, singles: int
+) -> Table:
     """Return both ways and all sizes."""
     note = DELTAGRAD_NOTE.format(
         steps=n_steps,
@@ -173,18 +177,18 @@ NOTE = (
 class Gone(NamedTuple):
     """Who leaves a table, what a retrain without them takes, and where it ends."""
 
-    yardstick: Yardstick
+    yardstick: SolverBaseline
     ids: NDArray[np.int64]
     seconds: float
     W: Floats
 
     @classmethod
-    def of(cls, yardstick: Yardstick, n_people: int) -> "Gone":
+    def of(cls, yardstick: SolverBaseline, n_people: int) -> "Gone":
         """Choose random people of the second class."""
         data = yardstick.data
         those = np.random.default_rng(4).permutation(np.flatnonzero(data.y == 1))
         ids = those[:n_people]
-        race = Race(yardstick)
+        race = RetrainRace(yardstick)
         race.look(ids)
         W = optimum(yardstick.problem.without(ids), yardstick.best.W[:, 0])
         return cls(yardstick, ids, race.result().named, W)
@@ -215,7 +219,7 @@ class Point(NamedTuple):
         )  # fmt: skip
 
 
-class Run(NamedTuple):
+class CurveRun(NamedTuple):
     """One fit and one request."""
 
     cpu: float
@@ -226,7 +230,7 @@ class Run(NamedTuple):
     model: Any
 
 
-def _run(method: Method, gone: Gone, **options: Any) -> Run:
+def _run(method: ConvexMethod, gone: Gone, **options: Any) -> CurveRun:
     data = gone.yardstick.data
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", GuaranteeWarning)
@@ -236,7 +240,7 @@ def _run(method: Method, gone: Gone, **options: Any) -> Run:
     test = (data.X_test, data.y_test)
     left = (data.X[gone.ids], data.y[gone.ids])
     bare = method.bare(model)
-    return Run(
+    return CurveRun(
         seconds.cpu,
         sape(accuracy(W, *test), accuracy(gone.W, *test)),
         sape(accuracy(W, *left), accuracy(gone.W, *left)),
@@ -247,7 +251,7 @@ def _run(method: Method, gone: Gone, **options: Any) -> Run:
 
 
 def _point(
-    method: Method, gone: Gone, dial: str, value: float, repeats: int, **options: Any
+    method: ConvexMethod, gone: Gone, dial: str, value: float, repeats: int, **options: Any
 ) -> tuple[Point, Any]:
     """Return the mean of some runs, and the last model; a refusal is a result too."""
     name = method.name
@@ -271,7 +275,7 @@ def sigmas(
     gone: Gone, grid: dict[str, tuple[float, ...]], repeats: int, n_steps: int
 ) -> list[Point]:
     """Turn the noise of every method; their scales have nothing to do with each other."""
-    makers: dict[str, Callable[[float], Method]] = {
+    makers: dict[str, Callable[[float], ConvexMethod]] = {
         "Influence": influence,
         "Fisher": partial(fisher, state="secret"),
         "Descent-to-Delete": descent,

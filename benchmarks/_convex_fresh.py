@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks._convex_data import ConvexSet
-from benchmarks._convex_models import Method, deltagrad, descent, fisher, influence
+from benchmarks._convex_models import ConvexMethod, deltagrad, descent, fisher, influence
 from benchmarks._data import ROOT
 from benchmarks._forest_fresh import ONE_THREAD, _resident
 from benchmarks._report import Table, Verdict
 
-__all__ = ["Memory", "memories", "memory_table", "memory_verdicts"]
+__all__ = ["MethodMemory", "memories", "memory_table", "memory_verdicts"]
 
 MOST_BYTES = 2_000_000_000
 DELTAGRAD = "DeltaGrad cached"
@@ -42,7 +42,7 @@ NOTE = (
 )
 
 
-class Memory(NamedTuple):
+class MethodMemory(NamedTuple):
     """Bytes."""
 
     method: str
@@ -59,7 +59,7 @@ class Memory(NamedTuple):
         return (self.method, *numbers, f"{self.batch / self.data:.2f}")
 
 
-def memories(data: ConvexSet, methods: tuple[str, ...]) -> list[Memory]:
+def memories(data: ConvexSet, methods: tuple[str, ...]) -> list[MethodMemory]:
     """Measure every method in a process of its own."""
     with TemporaryDirectory() as name:
         folder = Path(name)
@@ -68,15 +68,15 @@ def memories(data: ConvexSet, methods: tuple[str, ...]) -> list[Memory]:
         return [_measure(folder, {"method": name, "l2": data.l2}) for name in methods]
 
 
-def _measure(folder: Path, job: dict[str, Any]) -> Memory:
+def _measure(folder: Path, job: dict[str, Any]) -> MethodMemory:
     command = [sys.executable, "-m", "benchmarks._convex_fresh", str(folder), json.dumps(job)]
     environment = {**os.environ, **ONE_THREAD}
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, cwd=ROOT, env=environment)
-    return Memory(**json.loads(done.stdout))
+    return MethodMemory(**json.loads(done.stdout))
 
 
-def _method(name: str) -> Method:
-    makers: dict[str, Callable[[], Method]] = {
+def _method(name: str) -> ConvexMethod:
+    makers: dict[str, Callable[[], ConvexMethod]] = {
         "Influence": partial(influence, 1.0),
         "Fisher": partial(fisher, state="secret"),
         "Descent-to-Delete": partial(descent, state="secret"),
@@ -85,7 +85,7 @@ def _method(name: str) -> Method:
     return makers[name]()
 
 
-class _Watch:
+class _MemoryWatch:
     """Highest points of memory, since the start and since the last look."""
 
     def __init__(self) -> None:
@@ -106,13 +106,13 @@ class _Watch:
         return _resident("VmHWM") - before
 
 
-def _work(folder: Path, job: dict[str, Any]) -> Memory:
+def _work(folder: Path, job: dict[str, Any]) -> MethodMemory:
     X, y = np.load(folder / "X.npy"), np.load(folder / "y.npy")
     method = _method(job["method"])
     data = ConvexSet("", X, y, X[:1], y[:1], True, job["l2"])
     small = method.make(data).fit(X[:50, :5], y[:50])  # loads what has to be loaded
     small.forget([0])
-    watch, model = _Watch(), method.make(data)
+    watch, model = _MemoryWatch(), method.make(data)
     before = watch.begin()
     model.fit(X, y)
     top = _resident("VmHWM")
@@ -121,10 +121,10 @@ def _work(folder: Path, job: dict[str, Any]) -> Memory:
     batch = watch.extra(lambda: model.forget(range(2, 2 + len(y) // 100)))
     watch.begin()
     held = after - before
-    return Memory(job["method"], watch.peak, X.nbytes, held, top - after, one, batch)
+    return MethodMemory(job["method"], watch.peak, X.nbytes, held, top - after, one, batch)
 
 
-def memory_table(found: list[Memory], data: ConvexSet) -> Table:
+def memory_table(found: list[MethodMemory], data: ConvexSet) -> Table:
     """Return all methods."""
     p = data.X.shape[1]
     shape = f"{len(data.y):,} x {p:,}"
@@ -133,7 +133,7 @@ def memory_table(found: list[Memory], data: ConvexSet) -> Table:
     return Table(f"Memory: {data.describe()}", COLUMNS, [each.row() for each in found], note)
 
 
-def memory_verdicts(found: list[Memory], data: ConvexSet) -> list[Verdict]:
+def memory_verdicts(found: list[MethodMemory], data: ConvexSet) -> list[Verdict]:
     """Judge the highest point of every process, and what a request takes."""
     worst = max(found, key=lambda each: each.peak)
     hessians = N_HESSIANS * 8 * data.X.shape[1] ** 2

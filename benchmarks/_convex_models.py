@@ -9,18 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks._convex_data import ConvexSet
-from benchmarks._convex_retrain import NAMED, Best, Retraining, Trial, best_retrain
+from benchmarks._convex_retrain import NAMED, BestSolver, Retraining, SolverTrial, best_retrain
 from benchmarks._report import Seconds, timed
 from letheon.noise import NoiseSource
 
 __all__ = [
     "DELTA",
     "EPSILON",
+    "ConvexMethod",
     "Left",
-    "Method",
-    "Race",
-    "Retrain",
-    "Yardstick",
+    "RetrainRace",
+    "RetrainSeconds",
+    "SolverBaseline",
     "accuracy",
     "deltagrad",
     "descent",
@@ -38,7 +38,7 @@ N_RELEASES = 100
 CLOSE = 1.6  # solvers that took longer than this beside the best do not race
 
 
-class Method(NamedTuple):
+class ConvexMethod(NamedTuple):
     """A method with its settings, and how its parameters look without noise.
 
     `bare` returns the parameters before noise was added, None where nobody keeps them.
@@ -55,34 +55,34 @@ class Method(NamedTuple):
         return f"{self.name}, {self.settings}" if self.settings else self.name
 
 
-def influence(sigma: float, **settings: Any) -> Method:
+def influence(sigma: float, **settings: Any) -> ConvexMethod:
     """Newton removal on secret parameters, released with noise."""
     from letheon.linear import InfluenceClassifier
 
     shown = _words(sigma=sigma, **settings)
     make = partial(_make, InfluenceClassifier, sigma=sigma, **_CERTIFIED, **settings)
-    return Method("Influence", shown, make, _secret)
+    return ConvexMethod("Influence", shown, make, _secret)
 
 
-def fisher(sigma: float = 0.01, **settings: Any) -> Method:
+def fisher(sigma: float = 0.01, **settings: Any) -> ConvexMethod:
     """Newton step on the remaining rows, then noise shaped by the Fisher matrix."""
     from letheon.linear import FisherClassifier
 
     shown = _words(sigma=sigma, **settings)
     make = partial(_make, FisherClassifier, sigma=sigma, **_CERTIFIED, **settings)
-    return Method("Fisher", shown, make, _fisher_optimum)
+    return ConvexMethod("Fisher", shown, make, _fisher_optimum)
 
 
-def descent(sigma: float | None = 0.01, **settings: Any) -> Method:
+def descent(sigma: float | None = 0.01, **settings: Any) -> ConvexMethod:
     """Further training, then noise."""
     from letheon.linear import DescentToDeleteClassifier
 
     shown = _words(**({} if sigma is None else {"sigma": sigma}), **settings)
     make = partial(_make, DescentToDeleteClassifier, sigma=sigma, **_CERTIFIED, **settings)
-    return Method("Descent-to-Delete", shown, make, _unperturbed)
+    return ConvexMethod("Descent-to-Delete", shown, make, _unperturbed)
 
 
-def deltagrad(n_steps: int = DELTAGRAD_STEPS, sigma: float = 0.0, **settings: Any) -> Method:
+def deltagrad(n_steps: int = DELTAGRAD_STEPS, sigma: float = 0.0, **settings: Any) -> ConvexMethod:
     """A replay of gradient descent."""
     from letheon.linear import DeltaGradClassifier
 
@@ -90,7 +90,7 @@ def deltagrad(n_steps: int = DELTAGRAD_STEPS, sigma: float = 0.0, **settings: An
     make = partial(
         _make, DeltaGradClassifier, n_steps=n_steps, sigma=sigma, random_state=0, **settings
     )
-    return Method("DeltaGrad", shown, make, _unknown if sigma else _published)
+    return ConvexMethod("DeltaGrad", shown, make, _unknown if sigma else _published)
 
 
 _CERTIFIED: dict[str, Any] = {"epsilon": EPSILON, "delta": DELTA}
@@ -187,13 +187,13 @@ def released_accuracy(model: Any, data: ConvexSet) -> float:
         return accuracy(model.coef_[0], data.X_test, data.y_test)
     W, release = (
         model.weights_.open(),
-        partial(model._mechanism().release, source=NoiseSource(None)),
+        partial(model._build_mechanism().release, source=NoiseSource(None)),
     )
     draws = (release(W)[:, 0] for _ in range(N_RELEASES))
     return float(np.mean([accuracy(draw, data.X_test, data.y_test) for draw in draws]))
 
 
-class Retrain(NamedTuple):
+class RetrainSeconds(NamedTuple):
     """Seconds of the processor for a retrain: by a named solver, and by the fastest of all."""
 
     named: float
@@ -202,15 +202,15 @@ class Retrain(NamedTuple):
     fastest_solver: str
 
 
-class Yardstick:
+class SolverBaseline:
     """The solvers to be held against, on the rows of one table."""
 
     def __init__(self, data: ConvexSet, repeats: int) -> None:
         self.data, self.repeats = data, repeats
         self.problem = Retraining(data.X, data.y, data.l2)
-        self.best: Best = best_retrain(self.problem, repeats)
+        self.best: BestSolver = best_retrain(self.problem, repeats)
 
-    def candidates(self) -> list[Trial]:
+    def candidates(self) -> list[SolverTrial]:
         """Return the solvers that may win on some of the rows, if not on all of them."""
         limits = (self.best.seconds.cpu, self.best.among(NAMED).seconds.cpu)
         return [
@@ -220,13 +220,13 @@ class Yardstick:
         ]
 
 
-class Race:
+class RetrainRace:
     """Retrains beside requests: again and again, each time on other rows.
 
     How many steps a solver needs depends on luck, and luck on the rows: the mean counts.
     """
 
-    def __init__(self, yardstick: Yardstick) -> None:
+    def __init__(self, yardstick: SolverBaseline) -> None:
         self.yardstick = yardstick
         self.seconds: dict[str, list[float]] = {}
 
@@ -238,9 +238,9 @@ class Race:
             shortest = min(timed(partial(trial.call, rest))[1].cpu for _ in calls)
             self.seconds.setdefault(trial.solver, []).append(shortest)
 
-    def result(self) -> Retrain:
+    def result(self) -> RetrainSeconds:
         """Return the shortest mean times."""
         means = {solver: float(np.mean(values)) for solver, values in self.seconds.items()}
         named = min((name for name in means if name in NAMED), key=means.__getitem__)
         fastest = min(means, key=means.__getitem__)
-        return Retrain(means[named], means[fastest], named, fastest)
+        return RetrainSeconds(means[named], means[fastest], named, fastest)

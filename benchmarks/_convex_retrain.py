@@ -29,9 +29,9 @@ from letheon.parallel import one_thread
 __all__ = [
     "NAMED",
     "TOLERANCE",
-    "Best",
+    "BestSolver",
     "Retraining",
-    "Trial",
+    "SolverTrial",
     "best_retrain",
     "lbfgs",
     "newton_cg",
@@ -277,7 +277,7 @@ def _scikit(problem: Retraining, solver: str, tolerance: float) -> Floats:
         return np.asarray(model.fit(problem.X, problem.y).coef_[0])
 
 
-class Trial(NamedTuple):
+class SolverTrial(NamedTuple):
     """One solver: its shortest time, the gradient it left and where it ended."""
 
     solver: str
@@ -292,30 +292,30 @@ class Trial(NamedTuple):
         return self.residual <= TOLERANCE
 
 
-class Best(NamedTuple):
+class BestSolver(NamedTuple):
     """The fastest solver that reached the tolerance, and all of them."""
 
     name: str
     seconds: Seconds
     W: Floats
-    trials: list[Trial]
+    trials: list[SolverTrial]
 
-    def among(self, solvers: tuple[str, ...]) -> Trial:
+    def among(self, solvers: tuple[str, ...]) -> SolverTrial:
         """Return the fastest of some solvers, by time of the processor."""
         return _fastest([trial for trial in self.trials if trial.solver in solvers])
 
 
-def best_retrain(problem: Retraining, repeats: int = 3, *, scikit: bool = True) -> Best:
+def best_retrain(problem: Retraining, repeats: int = 3, *, scikit: bool = True) -> BestSolver:
     """Try every solver that fits the shape, on one thread; W has shape (columns, 1)."""
     with one_thread():
         trials = [_try(name, call, problem, repeats) for name, call in _own(problem).items()]
         for name, solver in _scikit_solvers(problem).items() if scikit else ():
             trials.append(_try_scikit(name, solver, problem, repeats))
     best = _fastest(trials)
-    return Best(best.solver, best.seconds, best.w[:, None], trials)
+    return BestSolver(best.solver, best.seconds, best.w[:, None], trials)
 
 
-def _fastest(trials: list[Trial]) -> Trial:
+def _fastest(trials: list[SolverTrial]) -> SolverTrial:
     return min((t for t in trials if t.reached), key=lambda trial: trial.seconds.cpu)
 
 
@@ -338,17 +338,17 @@ def _scikit_solvers(problem: Retraining) -> dict[str, str]:
 
 def _try(
     name: str, call: Callable[[Retraining], Floats], problem: Retraining, repeats: int
-) -> Trial:
+) -> SolverTrial:
     """Keep the shortest of some calls; a long one is not repeated."""
     w, best = timed(partial(call, problem))
     for _ in range(repeats - 1):
         if best.wall > LONG_SECONDS:
             break
         best = min(best, timed(partial(call, problem))[1], key=lambda seconds: seconds.cpu)
-    return Trial(name, best, problem.residual(w), w, call)
+    return SolverTrial(name, best, problem.residual(w), w, call)
 
 
-def _try_scikit(name: str, solver: str, problem: Retraining, repeats: int) -> Trial:
+def _try_scikit(name: str, solver: str, problem: Retraining, repeats: int) -> SolverTrial:
     """Take the loosest setting that reaches the tolerance; its own test is another norm."""
     for tolerance in (1e-6, 1e-7, 1e-8, 3e-9, 1e-9, 1e-10):
         call = partial(_scikit, solver=solver, tolerance=tolerance)
@@ -358,7 +358,7 @@ def _try_scikit(name: str, solver: str, problem: Retraining, repeats: int) -> Tr
     return trial
 
 
-def trials_table(title: str, best: Best, X_test: Any, y_test: NDArray[Any]) -> Table:
+def trials_table(title: str, best: BestSolver, X_test: Any, y_test: NDArray[Any]) -> Table:
     """Return what every solver took, left and scores."""
     rows = [
         (

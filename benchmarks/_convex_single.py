@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks._convex_models import (
+    ConvexMethod,
     Floats,
     Left,
-    Method,
-    Race,
-    Retrain,
-    Yardstick,
+    RetrainRace,
+    RetrainSeconds,
+    SolverBaseline,
     accuracy,
     descent,
     leave,
@@ -37,7 +37,7 @@ __all__ = [
     "times",
 ]
 
-UNKNOWN = Retrain(np.nan, np.nan, "", "")
+UNKNOWN = RetrainSeconds(np.nan, np.nan, "", "")
 COLUMNS = (
     "method", "requests", "cpu ms", "p50", "p99", "max", "wall ms", "x named", "x fastest",
     "error", "do nothing", "epsilon", "spent of budget", "fallbacks", "accuracy - retrained",
@@ -63,10 +63,10 @@ class Single(NamedTuple):
     """One method on one table."""
 
     data: str
-    method: Method
+    method: ConvexMethod
     fit: float
     left: Left
-    retrain: Retrain
+    retrain: RetrainSeconds
     error: float | None
     idle: float | None
     epsilon: float | None
@@ -97,10 +97,10 @@ class Single(NamedTuple):
 
 
 def race_singles(
-    methods: list[tuple[Method, int]], yardstick: Yardstick, n_new: int = 0
+    methods: list[tuple[ConvexMethod, int]], yardstick: SolverBaseline, n_new: int = 0
 ) -> list[Single]:
     """Let people leave model after model, retrains between them; some come too if `n_new`."""
-    race, found = Race(yardstick), []
+    race, found = RetrainRace(yardstick), []
     for place, (method, n_people) in enumerate(methods):
         race.look(people(yardstick.data, n_people, seed=place))
         found.append(single(method, yardstick, n_people))
@@ -110,7 +110,7 @@ def race_singles(
     return [one._replace(retrain=race.result()) for one in found]
 
 
-def single(method: Method, yardstick: Yardstick, n_people: int) -> Single:
+def single(method: ConvexMethod, yardstick: SolverBaseline, n_people: int) -> Single:
     """Let so many people leave one by one, after one who warms things up."""
     data = yardstick.data
     model = method.make(data)
@@ -119,10 +119,10 @@ def single(method: Method, yardstick: Yardstick, n_people: int) -> Single:
     gone = people(data, n_people + 1)
     leave(model, [[int(gone[0])]])
     work = partial(leave, model, [[int(person)] for person in gone[1:]])
-    return finding(method, yardstick, model, Seen(gone, seconds, work(), before))
+    return finding(method, yardstick, model, RemovalRun(gone, seconds, work(), before))
 
 
-def added(method: Method, yardstick: Yardstick, n_people: int) -> Single:
+def added(method: ConvexMethod, yardstick: SolverBaseline, n_people: int) -> Single:
     """Fit without some people and let them come one by one; held against a fit on everybody."""
     data = yardstick.data
     model = method.make(data)
@@ -140,10 +140,10 @@ def added(method: Method, yardstick: Yardstick, n_people: int) -> Single:
     come(int(new[0]))
     nobody = new[:0]
     named = method._replace(name=f"{method.name}: learn")
-    return finding(named, yardstick, model, Seen(nobody, seconds, work(), before))
+    return finding(named, yardstick, model, RemovalRun(nobody, seconds, work(), before))
 
 
-class Seen(NamedTuple):
+class RemovalRun(NamedTuple):
     """What was seen of a model on its way: who left, times, and parameters at the start."""
 
     gone: NDArray[np.int64]
@@ -152,7 +152,9 @@ class Seen(NamedTuple):
     before: Floats | None
 
 
-def finding(method: Method, yardstick: Yardstick, model: Any, seen: Seen) -> Single:
+def finding(
+    method: ConvexMethod, yardstick: SolverBaseline, model: Any, seen: RemovalRun
+) -> Single:
     """Hold a model against the optimum of the rows that are left."""
     data = yardstick.data
     plain = yardstick.problem.without(seen.gone)
@@ -188,7 +190,7 @@ def _truth(model: Any, error: float | None) -> float | None:
     return error if hasattr(model, "distance_") else None
 
 
-def single_table(singles: list[Single], yardstick: Yardstick) -> Table:
+def single_table(singles: list[Single], yardstick: SolverBaseline) -> Table:
     """Return all methods on one table."""
     retrain = singles[0].retrain
     names = {

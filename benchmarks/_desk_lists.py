@@ -45,7 +45,7 @@ def fill(home: Path, n_requests: int, n_load: int, *, database: str | None = Non
     with Ledger.create(home, name="bench", database=database, policy=policy) as ledger:
         _register(ledger, MODEL, n_requests)
         _register(ledger, LOADED, n_load)
-        text, _ = Tokens(ledger, lambda: int(time.time())).mint("bench", "admin", days=30)
+        text, _ = Tokens(ledger, lambda: int(time.time())).create("bench", "admin", days=30)
         for number in range(N_BATCHES):
             people = range(number * ERASED_PER_BATCH, (number + 1) * ERASED_PER_BATCH)
             _file(ledger, people, is_verified=lambda _: True)

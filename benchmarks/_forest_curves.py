@@ -7,9 +7,9 @@ import numpy as np
 
 from benchmarks._data import Split
 from benchmarks._forest_models import (
-    Crowd,
+    ForestSize,
     Quality,
-    Shape,
+    RemainingPeople,
     as_unit,
     leave,
     quality,
@@ -19,7 +19,7 @@ from benchmarks._forest_models import (
 from benchmarks._report import Table
 from letheon.forest import tune_random_depth
 
-__all__ = ["Dial", "Effort", "random_depths", "random_table", "threshold_table", "thresholds"]
+__all__ = ["CurveEffort", "Dial", "random_depths", "random_table", "threshold_table", "thresholds"]
 
 TOLERANCES = (0.001, 0.0025, 0.005, 0.01)
 COLUMNS = (
@@ -34,7 +34,7 @@ NOTE = (
 )
 
 
-class Effort(NamedTuple):
+class CurveEffort(NamedTuple):
     """How often things are done."""
 
     leaving: int
@@ -73,10 +73,10 @@ class Dial(NamedTuple):
         )  # fmt: skip
 
 
-def _turn(split: Split, model: Any, unit: float, effort: Effort, **how: Any) -> Dial:
+def _turn(split: Split, model: Any, unit: float, effort: CurveEffort, **how: Any) -> Dial:
     fit = seconds(partial(model.fit, split.X, split.y, ids=split.ids))
     found = quality(model, split)
-    crowd = Crowd(split.people, 0)
+    crowd = RemainingPeople(split.people, 0)
     left = leave(model, crowd, effort.leaving, rebuild="lazy")
     worst = worst_leave(model, crowd, effort.worst_of, effort.worst_repeats)[-1].mean
     lazy = float(left.forgets.mean())
@@ -85,7 +85,7 @@ def _turn(split: Split, model: Any, unit: float, effort: Effort, **how: Any) -> 
 
 
 def thresholds(
-    split: Split, shape: Shape, unit: float, counts: tuple[int, ...], effort: Effort
+    split: Split, shape: ForestSize, unit: float, counts: tuple[int, ...], effort: CurveEffort
 ) -> list[Dial]:
     """Measure forests with more and more candidate thresholds per attribute."""
     return [
@@ -97,7 +97,7 @@ def thresholds(
     ]  # fmt: skip
 
 
-def random_depths(split: Split, shape: Shape, unit: float, effort: Effort) -> list[Dial]:
+def random_depths(split: Split, shape: ForestSize, unit: float, effort: CurveEffort) -> list[Dial]:
     """Measure the survey's five models: no random level, and as many as each tolerance allows."""
     sample = split.head(effort.tuning_rows)
     tuned = tune_random_depth(
@@ -131,7 +131,7 @@ def allowed_depth(scores: list[float], tolerance: float) -> int:
     return len(scores) - 1
 
 
-def threshold_table(dials: list[Dial], effort: Effort) -> Table:
+def threshold_table(dials: list[Dial], effort: CurveEffort) -> Table:
     """Return the curve over the number of thresholds."""
     firsts = _firsts(dials)
     rows = [(dial.value, *dial.row(firsts[dial.data])) for dial in dials]
@@ -139,7 +139,7 @@ def threshold_table(dials: list[Dial], effort: Effort) -> Table:
     return Table("Thresholds per attribute (k)", ("k", *COLUMNS), rows, note)
 
 
-def random_table(dials: list[Dial], effort: Effort) -> Table:
+def random_table(dials: list[Dial], effort: CurveEffort) -> Table:
     """Return the survey's five models on every table."""
     firsts = _firsts(dials)
     rows = [

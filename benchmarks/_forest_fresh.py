@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks._data import ROOT, Split
-from benchmarks._forest_models import Crowd, Shape, leave, seconds
+from benchmarks._forest_models import ForestSize, RemainingPeople, leave, seconds
 
 __all__ = ["ONE_THREAD", "Fresh", "Stored", "stored"]
 
@@ -52,7 +52,7 @@ class Stored(NamedTuple):
     folder: Path
 
     def measure(
-        self, shape: Shape, n_rows: int | None = None, *, lazy: int = 0, eager: int = 0
+        self, shape: ForestSize, n_rows: int | None = None, *, lazy: int = 0, eager: int = 0
     ) -> Fresh:
         """Fit on the first rows in a fresh process and forget so many people in each way.
 
@@ -110,8 +110,8 @@ def _copied(model: Any, X: NDArray[np.float32]) -> float:
 
 def _work(folder: Path, job: dict[str, Any]) -> Fresh:
     X, y, ids = (np.load(folder / f"{part}.npy")[: job["n_rows"]] for part in ("X", "y", "ids"))
-    shape = Shape(**job["shape"])
-    tiny = Shape(2, 3).ours(0).fit(X[:300], y[:300], ids=np.arange(min(300, len(y))))
+    shape = ForestSize(**job["shape"])
+    tiny = ForestSize(2, 3).ours(0).fit(X[:300], y[:300], ids=np.arange(min(300, len(y))))
     tiny.forget([0])
     tiny.settle()
     del tiny
@@ -120,7 +120,7 @@ def _work(folder: Path, job: dict[str, Any]) -> Fresh:
     model = shape.ours(0)
     fit = seconds(partial(model.fit, X, y, ids=ids))
     after, peak = _resident("VmRSS"), _resident("VmHWM")
-    crowd = Crowd(np.unique(ids), 0)
+    crowd = RemainingPeople(np.unique(ids), 0)
     found: dict[str, Any] = {"lazy": [], "settled": 0.0, "eager": [], "copied": 0.0}
     if not (job["lazy"] or job["eager"]):
         found["copied"] = _copied(model, X)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from benchmarks._data import Split
 from benchmarks._forest_fresh import NOTE, Fresh, Stored
-from benchmarks._forest_models import Shape, seconds
+from benchmarks._forest_models import ForestSize, seconds
 from benchmarks._report import Table, Verdict
 from letheon.forest import DaREForestClassifier
 
@@ -151,7 +151,9 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def grow_rows(files: Stored, shape: Shape, sizes: tuple[int, ...], leaving: int) -> list[Fresh]:
+def grow_rows(
+    files: Stored, shape: ForestSize, sizes: tuple[int, ...], leaving: int
+) -> list[Fresh]:
     """Measure the same forest on more and more rows."""
     return [
         files.measure(shape, n, lazy=min(leaving, n // 5), eager=min(leaving, n // 5))
@@ -159,13 +161,17 @@ def grow_rows(files: Stored, shape: Shape, sizes: tuple[int, ...], leaving: int)
     ]
 
 
-def grow_trees(files: Stored, shape: Shape, counts: tuple[int, ...], leaving: int) -> list[Fresh]:
+def grow_trees(
+    files: Stored, shape: ForestSize, counts: tuple[int, ...], leaving: int
+) -> list[Fresh]:
     """Measure forests of more and more trees."""
     shapes = [shape._replace(n_estimators=count) for count in counts]
     return [files.measure(each, lazy=leaving, eager=leaving) for each in shapes]
 
 
-def grow_depth(files: Stored, shape: Shape, depths: tuple[int, ...], leaving: int) -> list[Fresh]:
+def grow_depth(
+    files: Stored, shape: ForestSize, depths: tuple[int, ...], leaving: int
+) -> list[Fresh]:
     """Measure deeper and deeper forests."""
     shapes = [shape._replace(max_depth=depth) for depth in depths]
     return [files.measure(each, lazy=leaving, eager=leaving) for each in shapes]
@@ -230,7 +236,7 @@ def depth_verdicts(points: list[Fresh]) -> list[Verdict]:
     ]
 
 
-def threads(split: Split, shape: Shape, repeats: int) -> tuple[Table, list[Verdict]]:
+def threads(split: Split, shape: ForestSize, repeats: int) -> tuple[Table, list[Verdict]]:
     """Time fits with one thread and with two, in turn."""
     one, two = [], []
     for _ in range(repeats):

@@ -22,7 +22,7 @@ def seconds(call: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-class Timing(NamedTuple):
+class RepeatedTimes(NamedTuple):
     """Repeated times of one thing, in seconds."""
 
     what: str
@@ -65,7 +65,7 @@ def quality(model: Any, split: Split) -> Quality:
     )
 
 
-class Shape(NamedTuple):
+class ForestSize(NamedTuple):
     """Size that all forests of a comparison share."""
 
     n_estimators: int = 100
@@ -89,7 +89,7 @@ class Shape(NamedTuple):
         )
 
 
-class Crowd:
+class RemainingPeople:
     """People who have not left yet, in random order."""
 
     def __init__(self, people: NDArray[np.int64], seed: int) -> None:
@@ -110,7 +110,7 @@ class Crowd:
         self._waiting = self._rng.permutation(self._waiting + people).tolist()
 
 
-class Leaving(NamedTuple):
+class RemovalTimes(NamedTuple):
     """Times of single removals and of the settling after all of them, with the receipts' means.
 
     `rows` are to be built again; `inside` are the seconds that the receipts tell of.
@@ -127,7 +127,7 @@ class Leaving(NamedTuple):
         return float((self.forgets.sum() + self.settle) / len(self.forgets))
 
 
-def leave(model: Any, crowd: Crowd, number: int, *, rebuild: str) -> Leaving:
+def leave(model: Any, crowd: RemainingPeople, number: int, *, rebuild: str) -> RemovalTimes:
     """Forget people one by one, then settle. `rebuild` never changes the result."""
     model.rebuild = rebuild
     model.settle()
@@ -136,14 +136,16 @@ def leave(model: Any, crowd: Crowd, number: int, *, rebuild: str) -> Leaving:
     times = [seconds(partial(_forget, model, person, receipts)) for person in people]
     rows = float(np.mean([receipt.rebuilt.get("rows", 0) for receipt in receipts]))
     inside = float(np.mean([receipt.seconds for receipt in receipts]))
-    return Leaving(np.array(times), seconds(model.settle), rows, inside)
+    return RemovalTimes(np.array(times), seconds(model.settle), rows, inside)
 
 
 def _forget(model: Any, people: list[int], receipts: list[Receipt]) -> None:
     receipts.append(model.forget(people))
 
 
-def first_predict(model: Any, crowd: Crowd, X: NDArray[np.float32], n_rows: int, n: int) -> Timing:
+def first_predict(
+    model: Any, crowd: RemainingPeople, X: NDArray[np.float32], n_rows: int, n: int
+) -> RepeatedTimes:
     """Time the first prediction after a lazy removal from a settled forest."""
     model.rebuild = "lazy"
     rng, times = np.random.default_rng(0), []
@@ -152,19 +154,21 @@ def first_predict(model: Any, crowd: Crowd, X: NDArray[np.float32], n_rows: int,
         model.forget([person])
         rows = X[rng.integers(len(X), size=n_rows)]
         times.append(seconds(partial(model.predict_proba, rows)))
-    return Timing(f"first predict after it, {n_rows:,} row(s)", np.array(times))
+    return RepeatedTimes(f"first predict after it, {n_rows:,} row(s)", np.array(times))
 
 
-def batch(model: Any, crowd: Crowd, share: float) -> Timing:
+def batch(model: Any, crowd: RemainingPeople, share: float) -> RepeatedTimes:
     """Time one removal of a share of the people at once, with the settling after it."""
     model.rebuild = "lazy"
     model.settle()
     people = crowd.take(int(share * len(crowd)))
     took = seconds(partial(model.forget, people)) + seconds(model.settle)
-    return Timing(f"batch of {share:.0%} of the people + settle", np.array([took]))
+    return RepeatedTimes(f"batch of {share:.0%} of the people + settle", np.array([took]))
 
 
-def worst_leave(model: Any, crowd: Crowd, n_drawn: int, repeats: int) -> list[Timing]:
+def worst_leave(
+    model: Any, crowd: RemainingPeople, n_drawn: int, repeats: int
+) -> list[RepeatedTimes]:
     """Forget the costliest of so many random people, several times; settle after each."""
     model.rebuild = "lazy"
     asked, times, settled = [], [], []
@@ -178,9 +182,9 @@ def worst_leave(model: Any, crowd: Crowd, n_drawn: int, repeats: int) -> list[Ti
         times.append(seconds(partial(model.forget, [worst])))
         settled.append(times[-1] + seconds(model.settle))
     return [
-        Timing("forget_cost of one", np.array(asked)),
-        Timing(f"forget, lazy, worst of {n_drawn:,}", np.array(times)),
-        Timing(f"forget + settle, worst of {n_drawn:,}", np.array(settled)),
+        RepeatedTimes("forget_cost of one", np.array(asked)),
+        RepeatedTimes(f"forget, lazy, worst of {n_drawn:,}", np.array(times)),
+        RepeatedTimes(f"forget + settle, worst of {n_drawn:,}", np.array(settled)),
     ]
 
 

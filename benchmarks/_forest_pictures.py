@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from benchmarks._forest_curves import Dial
 from benchmarks._forest_fresh import Fresh
-from benchmarks._forest_sets import EAGER, FIT, LAZY, REACH, SETTLED, SUBSAMPLED, Findings, Reach
+from benchmarks._forest_sets import EAGER, FIT, LAZY, REACH, SETTLED, SUBSAMPLED, Reach, SetFindings
 from letheon.plot._axes import COLOURS, MARKERS, plain_ticks
 
 __all__ = ["Growth", "draw_curves", "draw_growth", "draw_sets"]
@@ -34,7 +34,7 @@ class Growth(NamedTuple):
     depth: list[Fresh]
 
 
-def draw_sets(results: list[Findings], file: Path) -> None:
+def draw_sets(results: list[SetFindings], file: Path) -> None:
     """Draw mean and p99 of every way to forget, in units of F, one panel per table."""
     n_columns = min(3, len(results))
     n_lines = -(-len(results) // n_columns)
@@ -53,7 +53,7 @@ def draw_sets(results: list[Findings], file: Path) -> None:
     figure.savefig(file, dpi=DPI)
 
 
-def _draw_set(found: Findings, ax: Axes) -> None:
+def _draw_set(found: SetFindings, ax: Axes) -> None:
     for place, (what, reach_of) in enumerate(SHOWN.items()):
         timing, first = found.timings[what], place == 0
         mean, tail = timing.mean / found.unit, timing.quantile(0.99) / found.unit

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from benchmarks._data import Split
 from benchmarks._forest_fresh import NOTE, Fresh, stored
 from benchmarks._forest_models import (
-    Crowd,
-    Leaving,
+    ForestSize,
     Quality,
-    Shape,
-    Timing,
+    RemainingPeople,
+    RemovalTimes,
+    RepeatedTimes,
     as_unit,
     batch,
     first_predict,
@@ -26,8 +26,8 @@ from benchmarks._forest_models import (
 from benchmarks._report import Table, Verdict
 
 __all__ = [
-    "Effort",
-    "Findings",
+    "SetEffort",
+    "SetFindings",
     "measure_set",
     "quality_table",
     "set_table",
@@ -61,7 +61,7 @@ REACH = {
 }
 
 
-class Effort(NamedTuple):
+class SetEffort(NamedTuple):
     """How often things are done."""
 
     repeats: int
@@ -72,16 +72,16 @@ class Effort(NamedTuple):
 
 
 @dataclass
-class Findings:
+class SetFindings:
     """All that was found out about one table."""
 
     split: Split
     memory: Fresh
     qualities: dict[str, list[Quality]]
-    timings: dict[str, Timing] = field(default_factory=dict)
-    lazy: Leaving | None = None
+    timings: dict[str, RepeatedTimes] = field(default_factory=dict)
+    lazy: RemovalTimes | None = None
 
-    def add(self, *timings: Timing) -> None:
+    def add(self, *timings: RepeatedTimes) -> None:
         """Take times."""
         self.timings |= {timing.what: timing for timing in timings}
 
@@ -100,15 +100,15 @@ class Findings:
         return float(np.mean([found.auc for found in self.qualities[model]]))
 
 
-def measure_set(split: Split, shape: Shape, effort: Effort) -> Findings:
+def measure_set(split: Split, shape: ForestSize, effort: SetEffort) -> SetFindings:
     """Do everything with one table; the removals come one after the other from one forest."""
     model, found = _fits(split, shape, effort)
-    crowd = Crowd(split.people, 0)
+    crowd = RemainingPeople(split.people, 0)
     lazy = leave(model, crowd, effort.leaving, rebuild="lazy")
     found.lazy = lazy
-    found.add(Timing(LAZY, lazy.forgets), Timing(SETTLED, np.array([lazy.settled])))
+    found.add(RepeatedTimes(LAZY, lazy.forgets), RepeatedTimes(SETTLED, np.array([lazy.settled])))
     eager = leave(model, crowd, effort.leaving, rebuild="eager")
-    found.add(Timing(EAGER, eager.forgets))
+    found.add(RepeatedTimes(EAGER, eager.forgets))
     for n_rows in (1, 1000):
         found.add(first_predict(model, crowd, split.X_test, n_rows, effort.first_predicts))
     found.add(*worst_leave(model, crowd, effort.worst_of, effort.worst_repeats))
@@ -116,12 +116,12 @@ def measure_set(split: Split, shape: Shape, effort: Effort) -> Findings:
         found.add(batch(model, crowd, share))
     sampled = shape.ours(0, subsample=0.1).fit(split.X, split.y, ids=split.ids)
     found.qualities["letheon, subsample=.1"] = [quality(sampled, split)]
-    left = leave(sampled, Crowd(split.people, 1), effort.leaving, rebuild="lazy")
-    found.add(Timing(SUBSAMPLED, left.forgets))
+    left = leave(sampled, RemainingPeople(split.people, 1), effort.leaving, rebuild="lazy")
+    found.add(RepeatedTimes(SUBSAMPLED, left.forgets))
     return found
 
 
-def _fits(split: Split, shape: Shape, effort: Effort) -> tuple[Any, Findings]:
+def _fits(split: Split, shape: ForestSize, effort: SetEffort) -> tuple[Any, SetFindings]:
     """Fit in turn, so that a busy moment hits everybody."""
     names = ("RandomForest", "letheon", "ExtraTrees")
     qualities: dict[str, list[Quality]] = {name: [] for name in names}
@@ -135,30 +135,33 @@ def _fits(split: Split, shape: Shape, effort: Effort) -> tuple[Any, Findings]:
             qualities[name].append(quality(model, split))
     with stored(split) as files:
         memory = files.measure(shape)
-    found = Findings(split, memory, qualities)
+    found = SetFindings(split, memory, qualities)
     found.add(
-        Timing(SCIKIT_FIT, np.array(times["RandomForest"])),
-        Timing(FIT, np.array(times["letheon"])),
-        Timing("fit, ExtraTrees", np.array(times["ExtraTrees"])),
+        RepeatedTimes(SCIKIT_FIT, np.array(times["RandomForest"])),
+        RepeatedTimes(FIT, np.array(times["letheon"])),
+        RepeatedTimes("fit, ExtraTrees", np.array(times["ExtraTrees"])),
         *_predictions(ours, split.X_test),
         *_predictions(scikit, split.X_test, whose=", RandomForest"),
     )
     return ours, found
 
 
-def _predictions(model: Any, X: NDArray[np.float32], whose: str = "") -> list[Timing]:
+def _predictions(model: Any, X: NDArray[np.float32], whose: str = "") -> list[RepeatedTimes]:
     """Time predictions of many rows and of one."""
     one = [seconds(partial(model.predict_proba, X[[i]])) for i in range(min(100, len(X)))]
-    return [_per_row(PREDICT + whose, model, X), Timing(f"predict, one row{whose}", np.array(one))]
+    return [
+        _per_row(PREDICT + whose, model, X),
+        RepeatedTimes(f"predict, one row{whose}", np.array(one)),
+    ]
 
 
-def _per_row(what: str, model: Any, X: NDArray[np.float32]) -> Timing:
+def _per_row(what: str, model: Any, X: NDArray[np.float32]) -> RepeatedTimes:
     model.predict_proba(X)
     times = [seconds(partial(model.predict_proba, X)) / len(X) for _ in range(5)]
-    return Timing(what, np.array(times))
+    return RepeatedTimes(what, np.array(times))
 
 
-def set_table(found: Findings) -> Table:
+def set_table(found: SetFindings) -> Table:
     """Return all times of one table."""
     memory = found.memory
     note = (
@@ -172,7 +175,7 @@ def set_table(found: Findings) -> Table:
     return Table(f"Forgetting: {found.split.name}", COLUMNS, rows, note)
 
 
-def _where(found: Findings) -> str:
+def _where(found: SetFindings) -> str:
     """Say where the time of a lazy removal goes."""
     if found.lazy is None:
         return ""
@@ -184,7 +187,7 @@ def _where(found: Findings) -> str:
     )
 
 
-def set_verdicts(found: Findings) -> list[Verdict]:
+def set_verdicts(found: SetFindings) -> list[Verdict]:
     """Judge what must hold on every table, and the yardsticks of those that have some."""
     name, unit = found.split.name, found.unit
     mean = {what: timing.mean for what, timing in found.timings.items()}
@@ -232,7 +235,7 @@ def _in_units(what: str, value: float, unit: float, part: float) -> Verdict:
     return Verdict(what, reached, f"<= {as_unit(unit / part, unit)}", value <= unit / part)
 
 
-def summary_table(results: list[Findings]) -> Table:
+def summary_table(results: list[SetFindings]) -> Table:
     """Return the means of all tables side by side, in units of F."""
     names = list(dict.fromkeys(what for found in results for what in found.timings))
     rows: list[tuple[Any, ...]] = [
@@ -247,13 +250,13 @@ def summary_table(results: list[Findings]) -> Table:
     return Table("All tables in units of F", columns, rows, note)
 
 
-def _mean_cell(found: Findings, name: str) -> str:
+def _mean_cell(found: SetFindings, name: str) -> str:
     timing = found.timings[name]
     value = timing.quantile(0) if name.startswith("fit") else timing.mean
     return as_unit(value, found.unit)
 
 
-def quality_table(results: list[Findings]) -> Table:
+def quality_table(results: list[SetFindings]) -> Table:
     """Return AUC and average precision of our forests and scikit-learn's."""
     rows = []
     for found in results:

@@ -20,9 +20,9 @@ from sqlalchemy import text
 from benchmarks._report import Table, timed
 from letheon import DaREForestClassifier, NaiveUnlearner
 from letheon.ledger import Ledger
-from letheon.ledger.db.engines import library
+from letheon.ledger.db.engines import sqlite_module
 from letheon.ledger.db.events import Frontier
-from letheon.ledger.db.log import LogTree, root_of
+from letheon.ledger.db.log import LogTree, compute_root
 from letheon.ledger.leases import owner_name
 from letheon.ledger.models.commitment import SlotTree
 from letheon.ledger.settings import Settings
@@ -93,7 +93,7 @@ class BareCommits:
     """
 
     def __init__(self, path: Path, journal: str) -> None:
-        self._connection = library().connect(path, isolation_level=None)
+        self._connection = sqlite_module().connect(path, isolation_level=None)
         level = "FULL" if journal == "wal" else "EXTRA"
         for pragma in (f"journal_mode={journal}", f"synchronous={level}", "secure_delete=ON"):
             self._connection.execute(f"PRAGMA {pragma}").fetchall()
@@ -148,12 +148,12 @@ def log_table(sizes: tuple[int, ...]) -> Table:
 def _log_row(size: int) -> tuple[Any, ...]:
     leaves = [leaf_hash(number.to_bytes(8, "big")) for number in range(size)]
     frontier, append = timed(lambda: _appended(leaves))
-    place, half, root = size // 3, size // 2, root_of(leaves)
+    place, half, root = size // 3, size // 2, compute_root(leaves)
     right = "yes" if frontier.root() == root else "NO"
-    proof, prove = timed(lambda: LogTree(leaves[:size]).inclusion(place, size))
+    proof, prove = timed(lambda: LogTree(leaves[:size]).inclusion_path(place, size))
     _, check = timed(lambda: check_inclusion(leaves[place], place, size, proof, root))
-    between = LogTree(leaves[:size]).consistency(half, size)
-    check_consistency(half, root_of(leaves[:half]), size, root, between)
+    between = LogTree(leaves[:size]).consistency_path(half, size)
+    check_consistency(half, compute_root(leaves[:half]), size, root, between)
     times = (append.wall / size * 1e6, prove.wall * 1e3, check.wall * 1e6)
     return (f"{size:,}", *times, len(proof), len(between), right)
 

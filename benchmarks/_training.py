@@ -253,10 +253,10 @@ MOST_IMPORT_SECONDS = 0.3
 
 # Functions whose cumulative time makes up a part of a call.
 PARTS = {
-    "find rows": ("_locate",),
-    "copy rows": ("without", "_split", "_hold", "change_rows"),
+    "find rows": ("_locate_rows",),
+    "copy rows": ("without", "_split_by_shard", "_prepare_rows", "change_rows"),
     "inner training": ("partial_fit", "fit"),
-    "save states": ("_save", "keep"),
+    "save states": ("_save_state", "keep_state"),
     "seeds": ("fill",),
 }
 

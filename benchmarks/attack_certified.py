@@ -34,7 +34,7 @@ from letheon.checks import (
     play_worlds,
     released_parameters,
 )
-from letheon.linear._calibrate import Grid, gaussian_delta
+from letheon.linear._calibrate import ReleaseGrid, gaussian_delta
 from letheon.noise import NoiseSource
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -88,7 +88,7 @@ def make_model(
 
 def release_again(model: Any, weights: Any, n_runs: int) -> Any:
     """Return what an observer sees of many releases of the same parameters."""
-    grid, source, twin = model._grid(), NoiseSource(None), copy.copy(model)
+    grid, source, twin = model._release_grid(), NoiseSource(None), copy.copy(model)
     seen = []
     for _ in range(n_runs):
         released = grid.release(weights, source, is_pure=model.delta == 0.0)
@@ -152,13 +152,13 @@ def exact_delta(epsilon: float, scale: int, shift: int) -> float:
 
 def delta_table() -> tuple[Table, Verdict]:
     """Compare the exact delta of one parameter with the continuous and with the stated one."""
-    grid, rows, is_fine = Grid.of_sigma(0.01), [], True
+    grid, rows, is_fine = ReleaseGrid.of_sigma(0.01), [], True
     for epsilon, delta in ((0.1, 1e-5), (1.0, 1e-4), (1.0, 1e-8), (5.0, 1e-6)):
-        distance = grid.hidden_distance(epsilon, delta, 1)
+        distance = grid.max_hidden_distance(epsilon, delta, 1)
         steps = math.floor(distance / grid.step) + 1  # rounding may take one more
         exact = exact_delta(epsilon, grid.scale, steps)
         continuous = gaussian_delta(epsilon, steps / grid.scale)
-        stated = grid.spent_delta(epsilon, distance, 1)
+        stated = grid.compute_delta(epsilon, distance, 1)
         is_fine &= exact <= stated and exact <= delta
         rows.append(
             (epsilon, delta, steps, f"{exact:.12g}", f"{continuous:.12g}", f"{stated:.12g}")

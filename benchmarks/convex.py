@@ -24,7 +24,14 @@ from benchmarks import _convex_fresh as fresh
 from benchmarks import _convex_pictures as pictures
 from benchmarks import _convex_single as singles
 from benchmarks._convex_data import SETS, load_set
-from benchmarks._convex_models import Method, Yardstick, deltagrad, descent, fisher, influence
+from benchmarks._convex_models import (
+    ConvexMethod,
+    SolverBaseline,
+    deltagrad,
+    descent,
+    fisher,
+    influence,
+)
 from benchmarks._convex_retrain import trials_table
 from benchmarks._report import Report, Verdict
 
@@ -145,16 +152,16 @@ class Bench:
 
     def __init__(self, size: Size, report: Report, file: Path) -> None:
         self.size, self.report, self.file = size, report, file
-        self.yardsticks: dict[str, Yardstick] = {}
+        self.yardsticks: dict[str, SolverBaseline] = {}
         self.found: list[singles.Single] = []
         self.points: dict[str, list[curves.Point]] = {}
 
-    def yardstick(self, name: str) -> Yardstick:
+    def yardstick(self, name: str) -> SolverBaseline:
         """Return the solvers of a table, tried once in a run; only the last tables are kept."""
         if name not in self.yardsticks:
             data = load_set(name)
             data = data.head(self.size.most_rows) if self.size.most_rows else data
-            self.yardsticks[name] = Yardstick(data, self.size.repeats)
+            self.yardsticks[name] = SolverBaseline(data, self.size.repeats)
         return self.yardsticks[name]
 
     def measure_set(self, name: str) -> None:
@@ -187,7 +194,7 @@ class Bench:
             del self.yardsticks[name]
             gc.collect()
 
-    def _methods(self, name: str) -> list[tuple[Method, int]]:
+    def _methods(self, name: str) -> list[tuple[ConvexMethod, int]]:
         many, steps = self.size.singles, self.size.steps
         slow = name in {"sparse", "cifar2"}
         n_influence = many["slow"] if slow else many["Influence"]
@@ -313,7 +320,7 @@ def _least() -> dict[tuple[str, str], float]:
     return least | {(name, descent(state="secret").title): x for name, x in DESCENT_LEAST.items()}
 
 
-def _batch_verdicts(found: list[batch.Batch]) -> list[Verdict]:
+def _batch_verdicts(found: list[batch.BatchRemoval]) -> list[Verdict]:
     """Judge random people on the first table; Fisher has more to reach when few of them leave."""
     names = (influence(SIGMAS["mnist38"][0]).title, fisher(state="secret").title)
     mine = [each for each in found if each.data == "mnist38" and each.method in names]

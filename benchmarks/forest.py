@@ -25,7 +25,7 @@ from benchmarks import _forest_sets as sets
 from benchmarks._data import Split, load_split, made_up, synthetic_split
 from benchmarks._forest_fresh import stored
 from benchmarks._forest_growth import identity_table, identity_verdict, live
-from benchmarks._forest_models import Shape, seconds
+from benchmarks._forest_models import ForestSize, seconds
 from benchmarks._report import Report
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -38,17 +38,17 @@ SEED = 20260
 class Size(NamedTuple):
     """How much of everything one run does."""
 
-    shape: Shape
+    shape: ForestSize
     most_rows: int | None
     repeats: dict[str, int]
-    effort: sets.Effort
+    effort: sets.SetEffort
     growth_rows: tuple[int, ...]
     tree_rows: int
     trees: tuple[int, ...]
     depths: tuple[int, ...]
     leaving: int
     thresholds: tuple[int, ...]
-    curves: curves.Effort
+    curves: curves.CurveEffort
     thread_repeats: int
     lives: int
     life_rows: int
@@ -56,34 +56,34 @@ class Size(NamedTuple):
 
 
 FULL = Size(
-    shape=Shape(),
+    shape=ForestSize(),
     most_rows=None,
     repeats={"adult": 3, "higgs": 3, "synthetic": 3},
-    effort=sets.Effort(1, 300, 200, 1000, 20),
+    effort=sets.SetEffort(1, 300, 200, 1000, 20),
     growth_rows=(1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000),
     tree_rows=20_000,
     trees=(10, 30, 100, 300),
     depths=(5, 10, 15, 20),
     leaving=200,
     thresholds=(1, 5, 25, 100),
-    curves=curves.Effort(300, 1000, 3, 10_000, 5),
+    curves=curves.CurveEffort(300, 1000, 3, 10_000, 5),
     thread_repeats=2,
     lives=50,
     life_rows=4_000,
     life_steps=100,
 )
 QUICK = Size(
-    shape=Shape(10, 8),
+    shape=ForestSize(10, 8),
     most_rows=2_000,
     repeats={},
-    effort=sets.Effort(1, 50, 20, 100, 3),
+    effort=sets.SetEffort(1, 50, 20, 100, 3),
     growth_rows=(1_000, 3_000, 10_000),
     tree_rows=2_000,
     trees=(3, 10),
     depths=(5, 10),
     leaving=20,
     thresholds=(1, 5, 25),
-    curves=curves.Effort(50, 50, 2, 1_000, 3),
+    curves=curves.CurveEffort(50, 50, 2, 1_000, 3),
     thread_repeats=1,
     lives=5,
     life_rows=500,
@@ -96,7 +96,7 @@ class Bench:
 
     def __init__(self, size: Size, report: Report, file: Path) -> None:
         self.size, self.report, self.file = size, report, file
-        self.results: list[sets.Findings] = []
+        self.results: list[sets.SetFindings] = []
 
     def split(self, name: str) -> Split | None:
         """Return a table, cut short in a quick run; None when its files are not there."""

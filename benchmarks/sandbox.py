@@ -30,7 +30,7 @@ from letheon import NaiveUnlearner, save, state
 from letheon.ledger import Ledger
 from letheon.ledger.db.tokens import Tokens
 from letheon.ledger.models.examine import held_rows
-from letheon.ledger.worker.compute import Job, compute, compute_apart
+from letheon.ledger.worker.compute import Computation, compute, compute_apart
 from letheon.sandbox import protection
 from tests.service.servers import serving
 
@@ -47,11 +47,11 @@ def small_table(n_rows: int) -> tuple[Any, Any]:
     return X, (X[:, 0] > 0).astype(int)
 
 
-def small_job() -> Job:
+def small_job() -> Computation:
     """Return a batch of five people of a small model."""
     X, y = small_table(N_ROWS)
     model = NaiveUnlearner(GaussianNB(), random_state=0).fit(X, y)
-    return Job(
+    return Computation(
         kind="erase",
         model=state.encode(model),
         rows=state.encode(held_rows(X, y, None)),
@@ -158,8 +158,8 @@ def neighbour_section(report: Report, folder: Path, n: int) -> None:
         for person in range(40):
             ledger.requests.submit([person], model="risk")
         tokens = Tokens(ledger, lambda: int(time.time()))
-        neighbour, _ = tokens.mint("neighbour", "admin")
-        attacker, _ = tokens.mint("attacker", "operator", tenant="rival")
+        neighbour, _ = tokens.create("neighbour", "admin")
+        attacker, _ = tokens.create("attacker", "operator", tenant="rival")
     rates = ("rate_per_token", "rate_login", "rate_failed", "rate_receipt")
     settings = "".join(f'{rate} = "100000000/minute"\n' for rate in rates)
     (home / "service.toml").write_text(settings + "model_seconds = 5\n")

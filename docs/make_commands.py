@@ -6,6 +6,7 @@ Run ``python docs/make_commands.py`` after changing a command; a test compares t
 from collections.abc import Iterator
 from inspect import signature
 from pathlib import Path
+from textwrap import fill
 from typing import Any, Literal, get_args, get_origin
 
 from typer.main import get_command
@@ -70,7 +71,7 @@ def _about(entry: Any) -> Iterator[str]:
         text = " ".join(part.split())
         before, is_example, example = text.partition("Example: ")
         if before:
-            yield f"{before.strip()}\n"
+            yield fill(before.strip(), 100, break_long_words=False, break_on_hyphens=False) + "\n"
         if is_example:
             yield f"```sh\n{example}\n```\n"
 

@@ -5,6 +5,7 @@ Run ``python docs/make_datasets.py`` after changing what is declared; a test com
 
 import re
 from pathlib import Path
+from textwrap import wrap
 
 from letheon.datasets import DatasetInfo, info, names
 
@@ -36,16 +37,31 @@ def _part(about: DatasetInfo) -> str:
     lines = [
         f"### {about.name}",
         "",
-        f"{about.title}. From {about.provider}: <{about.page}>. {about.citation}.",
+        *_wrap(f"{about.title}. From {about.provider}: <{about.page}>. {about.citation}."),
         "",
         *(f"- `{about.folder}/{file}`" for file in _files(about)),
-        *(f'- `variant="{name}"`: {text}' for name, text in about.variants.items()),
-        f"- licence: {about.licence}; source: {about.licence_source}",
-        f"- numbers of rows: {about.rows_source}",
+        *_wrap(*(f'- `variant="{name}"`: {text}' for name, text in about.variants.items())),
+        *_wrap(f"- licence: {about.licence}; source: {about.licence_source}"),
+        *_wrap(f"- numbers of rows: {about.rows_source}"),
     ]
     if about.note:
-        lines += ["", about.note]
+        lines += ["", *_wrap(about.note)]
     return "\n".join(lines) + "\n"
+
+
+def _wrap(*texts: str) -> list[str]:
+    """Return the lines of paragraphs and list items, at most 100 characters where words allow."""
+    return [
+        line
+        for text in texts
+        for line in wrap(
+            text,
+            100,
+            subsequent_indent="  " * text.startswith("- "),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    ]
 
 
 def _files(about: DatasetInfo) -> list[str]:

@@ -6,6 +6,7 @@ after changing facts or a definition text; a test compares.
 
 import re
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import letheon
@@ -107,10 +108,15 @@ def _definition(facts: MethodFacts, classes: list[str]) -> str:
     names = ", ".join(f"`letheon.{name}`" for name in classes)
     # Headings of a text go below the heading of its method.
     text = re.sub(r"^#", "###", facts.definition, flags=re.MULTILINE).strip()
+    text = re.sub(r"^[^|\n].{120,}$", _wrap, text, flags=re.MULTILINE)
     return (
-        f"\n## {facts.method}\n\n{names}. The definition text, SHA-256\n"
-        f"`{facts.definition_digest}`:\n\n{text}\n"
+        f"\n## {facts.method}\n\n{names}\n\nThe definition text, with long lines "
+        f"wrapped. SHA-256 of the file:\n`{facts.definition_digest}`\n\n{text}\n"
     )
+
+
+def _wrap(line: re.Match[str]) -> str:
+    return fill(line[0], 100, break_long_words=False, break_on_hyphens=False)
 
 
 def readme(text: str) -> str:

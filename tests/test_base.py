@@ -15,7 +15,7 @@ from sklearn.preprocessing import StandardScaler
 
 from letheon import NaiveUnlearner, SISAClassifier, state
 from letheon import base as base_module
-from letheon.base import ForgetMixin, Outcome, Removal, exclusive, locate_in, require_known
+from letheon.base import ForgetMixin, Outcome, Removal, locate_in, lock_model, require_known
 from letheon.data import Ids, Rows, as_ids, hold_table, row_ids
 from letheon.exceptions import (
     ChangedParametersError,
@@ -65,13 +65,13 @@ class Total(ForgetMixin, BaseEstimator):
     def n_rows_(self) -> int:
         return len(self.rows_)
 
-    def _held_ids(self) -> Ids:
+    def _get_ids(self) -> Ids:
         return self.rows_.ids
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         return Guarantee(kind="exact", reference="a sum is a sum", residual_state=("nothing",))
 
-    def _locate(self, wanted: Ids) -> Removal:
+    def _locate_rows(self, wanted: Ids) -> Removal:
         return locate_in(self.rows_, wanted)
 
     def _prepare(self, removal: Removal) -> Any:
@@ -216,7 +216,7 @@ def test_a_failure_while_preparing_changes_nothing(
     with pytest.raises(error, match="no luck"):
         model.forget(["a"])
     assert model.digest() == before
-    with exclusive(model):  # the lock was given back
+    with lock_model(model):  # the lock was given back
         assert model.ids_.tolist() == ["a", "b", "c"]
 
 
@@ -294,7 +294,7 @@ def test_a_warning_that_is_an_error_leaves_a_whole_model(call: str) -> None:
     values, ids = left[call]
     fresh = Talkative().fit(np.array(values, float)[:, None], ids=ids)
     assert model.digest() == fresh.digest()
-    with exclusive(model):  # the lock was given back
+    with lock_model(model):  # the lock was given back
         assert model.n_rows_ == len(ids)
 
 
@@ -313,8 +313,8 @@ def test_learn_is_a_commit_too() -> None:
 
 def test_a_family_may_add_to_the_environment() -> None:
     class Dependent(Total):
-        def _environment(self) -> dict[str, str]:
-            return super()._environment() | {"oracle": "7"}
+        def _describe_environment(self) -> dict[str, str]:
+            return super()._describe_environment() | {"oracle": "7"}
 
     model = total(Dependent)
     environment = vars(model)["environment_"]
@@ -451,7 +451,7 @@ def test_one_mutator_at_a_time() -> None:
 
     def mutate() -> None:
         for _ in range(20):
-            with exclusive(model), exclusive(model):  # re-entrant
+            with lock_model(model), lock_model(model):  # re-entrant
                 inside[0] += 1
                 most[0] = max(most[0], inside[0])
                 threading.Event().wait(0.0005)
@@ -467,7 +467,7 @@ def test_one_mutator_at_a_time() -> None:
 
 def test_other_models_do_not_wait() -> None:
     first, second = total(), total()
-    with exclusive(first):
+    with lock_model(first):
         thread = threading.Thread(target=second.forget, args=[["a"]])
         thread.start()
         thread.join(10)

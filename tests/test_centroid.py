@@ -14,7 +14,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import letheon
 from letheon import audit, checks
 from letheon.bench._grid import Place, find_recipe
-from letheon.centroid import NearestCentroid, _average
+from letheon.centroid import NearestCentroid, _class_mean
 from letheon.exceptions import EmptyModelError
 from letheon.ledger import Ledger
 from letheon.select import Need, default_candidates
@@ -63,10 +63,10 @@ def test_a_downdated_mean_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A planted bug: a mean that is computed in another way than by `fit`."""
 
     def downdate(rows: Any, label: Any) -> Any:
-        return _average(rows, label) * (1.0 + 1e-15)
+        return _class_mean(rows, label) * (1.0 + 1e-15)
 
     model = fitted()
-    monkeypatch.setattr("letheon.centroid._average", downdate)
+    monkeypatch.setattr("letheon.centroid._class_mean", downdate)
     model.forget([IDS[0]])
     monkeypatch.undo()
     assert model.digest() != NearestCentroid().fit(X[2:], Y[2:], ids=IDS[2:]).digest()

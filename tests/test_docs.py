@@ -188,8 +188,8 @@ def test_tables_of_methods_are_up_to_date() -> None:
 
 def test_the_short_table_is_that_of_the_benchmark() -> None:
     made = runpy.run_path(str(ROOT / "docs" / "make_bench.py"))
-    assert made["part"]() in read("README.md"), "run python docs/make_bench.py"
-    assert read("README.md") == made["readme"](read("README.md"))
+    assert made["make_section"]() in read("README.md"), "run python docs/make_bench.py"
+    assert read("README.md") == made["make_readme"](read("README.md"))
 
 
 def test_figures_are_those_of_the_benchmark() -> None:
@@ -258,7 +258,7 @@ def test_the_examples_say_what_they_need(package: str, sign: str, command: str) 
     assert needy
     for example in needy:
         assert command in example.read_text("utf-8")
-        assert re.search(rf"`{example.name}`, which needs {package}", read("README.md"))
+        assert re.search(rf"`{example.name}`, needs {package}", read("README.md"))
 
 
 def public_names(module: ModuleType) -> list[str]:

@@ -18,7 +18,7 @@ import pytest
 from letheon import InfluenceClassifier
 from letheon.exceptions import GuaranteeWarning, LedgerMissingError, UnknownModelError
 from letheon.ledger import Ledger, Policy
-from letheon.verifier import Refused
+from letheon.verifier import VerificationError
 from tests.ledger.homes import IDS, X, Y, make, person
 
 has_server = find_spec("mlflow") is not None and find_spec("flask") is not None
@@ -142,16 +142,16 @@ def test_what_was_changed_in_mlflow_is_noticed(ledger: Ledger, client: Any) -> N
     forget(ledger, 1)
     run = log_version(ledger, "risk", registered_model="changed", client=client).run_id
     key = ledger.public_key
-    with pytest.raises(Refused):
+    with pytest.raises(VerificationError):
         verify_logged(run, "00" * 32, client=client)
 
     client.set_tag(run, "letheon.guarantee", "certified")
-    with pytest.raises(Refused, match=r"tags letheon\.guarantee"):
+    with pytest.raises(VerificationError, match=r"tags letheon\.guarantee"):
         verify_logged(run, key, client=client)
     client.set_tag(run, "letheon.guarantee", "exact")
 
     client.log_metric(run, "letheon.consistency", 0.5)
-    with pytest.raises(Refused, match=r"metrics letheon\.consistency"):
+    with pytest.raises(VerificationError, match=r"metrics letheon\.consistency"):
         verify_logged(run, key, client=client)
     client.log_metric(run, "letheon.consistency", 0.0)
     assert verify_logged(run, key, client=client)
@@ -166,7 +166,7 @@ def test_what_was_changed_in_mlflow_is_noticed(ledger: Ledger, client: Any) -> N
             "purge.json": ledger.certificates.purge_attestation,
         }
         client.log_text(run, data.decode(), f"letheon/{name}")
-        with pytest.raises(Refused):
+        with pytest.raises(VerificationError):
             verify_logged(run, key, client=client)
         client.log_text(
             run, good.get(name, ledger.certificates.envelope)(1).decode(), f"letheon/{name}"

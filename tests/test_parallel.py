@@ -50,13 +50,13 @@ def process_id() -> int:
     return os.getpid()
 
 
-class Refusal(Exception):
+class TaskError(Exception):
     """An error that only this test knows."""
 
 
 def refuse(number: int) -> int:
     if number == 2:
-        raise Refusal(number)
+        raise TaskError(number)
     return number
 
 
@@ -97,7 +97,7 @@ def test_results_keep_their_order(backend: str) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("n_jobs", [1, 2])
 def test_a_task_raises_its_own_error(backend: str, n_jobs: int) -> None:
-    with joblib.parallel_config(backend=backend), pytest.raises(Refusal, match="2"):
+    with joblib.parallel_config(backend=backend), pytest.raises(TaskError, match="2"):
         run_tasks(refuse, [(i,) for i in range(4)], n_jobs=n_jobs)
 
 
@@ -157,10 +157,10 @@ def test_blocks_nest_and_survive_errors() -> None:
             with one_thread():
                 pass
             assert set(limits()) == {1}
-            raise Refusal
+            raise TaskError
 
     before = limits()
-    with pytest.raises(Refusal):
+    with pytest.raises(TaskError):
         nest()
     assert limits() == before
 
@@ -354,7 +354,7 @@ def test_a_parcel_copies_no_array_when_packed() -> None:
 @pytest.mark.parametrize("send", [lambda parcel: parcel, sent_by_ray, sent_by_old_pickle])
 def test_one_can_look_into_a_parcel(send: Callable[[Parcel], Parcel]) -> None:
     parcel = send(Parcel.pack((np.arange(1000.0), "text")))
-    (first, text), (second, _) = parcel.look(), parcel.look()
+    (first, text), (second, _) = parcel.open_without_copy(), parcel.open_without_copy()
     assert (first.tolist(), text) == (list(range(1000)), "text")
     assert np.shares_memory(first, second)
 

@@ -21,7 +21,7 @@ from letheon.validation import (
     Interval,
     OneOf,
     OrNone,
-    Rule,
+    ParameterRule,
     TupleOf,
     Whole,
     check_parameter,
@@ -60,7 +60,7 @@ def estimators() -> list[type]:
     return [cls for cls in classes if isinstance(cls, type) and issubclass(cls, BaseEstimator)]
 
 
-def bad_values(rule: Rule) -> Iterator[Any]:
+def bad_values(rule: ParameterRule) -> Iterator[Any]:
     """Yield values that a rule must refuse."""
     match rule:
         case OrNone():
@@ -160,7 +160,7 @@ TEXTS = [
 
 @pytest.mark.parametrize(("rule", "value", "text"), TEXTS)
 def test_the_error_says_what_was_given_and_what_is_expected(
-    rule: Rule, value: Any, text: str
+    rule: ParameterRule, value: Any, text: str
 ) -> None:
     with pytest.raises(InvalidParameterError, match=f"size=.*; expected {text}"):
         check_parameter("size", value, rule)
@@ -187,7 +187,7 @@ def test_the_error_says_what_was_given_and_what_is_expected(
         (AnyCallable(), print),
     ],
 )
-def test_good_values_pass(rule: Rule, value: Any) -> None:
+def test_good_values_pass(rule: ParameterRule, value: Any) -> None:
     check_parameter("size", value, rule)
 
 

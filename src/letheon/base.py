@@ -68,13 +68,13 @@ def _beside(model: object) -> _Beside:
     return found
 
 
-def exclusive(model: object) -> AbstractContextManager[Any]:
+def lock_model(model: object) -> AbstractContextManager[Any]:
     """Return the model's lock, to be held: mutators are exclusive and wait for each other."""
     return _beside(model).lock
 
 
 @contextmanager
-def changing(model: object) -> Iterator[None]:
+def lock_for_change(model: object) -> Iterator[None]:
     """Hold the model's lock for a change; one that starts inside another one is refused.
 
     The lock lets its own thread in again, so that a callback may predict. A second change there
@@ -176,7 +176,7 @@ class ForgetMixin:
         """Template of `forget`; a family whose `forget` takes more gives its own `prepare`."""
         require_fitted(self)
         wanted = as_ids(ids).distinct()
-        with changing(self):
+        with lock_for_change(self):
             self._require_same_parameters()
             before = self.digest() if digest else None
             start = time.perf_counter()
@@ -200,7 +200,7 @@ class ForgetMixin:
     def _forget(self, wanted: Ids, prepare: Callable[[Removal], Any]) -> tuple[Removal, Outcome]:
         if len(wanted) == 0:
             return Removal(0, 0, None), Outcome(work=0.0)
-        removal = self._locate(wanted)
+        removal = self._locate_rows(wanted)
         if removal.n_rows == self.n_rows_:
             kept = ", its files and its checkpoint directory"
             kept = kept if _has_directory(self) else " and its files"
@@ -218,20 +218,20 @@ class ForgetMixin:
         holds the remaining rows can test guesses of a forgotten row against an old digest.
         """
         require_fitted(self)
-        with exclusive(self):
+        with lock_model(self):
             return state.digest(self)
 
     @property
     def ids_(self) -> NDArray[Any]:
         """Ids of the people still held, each once, sorted."""
         require_fitted(self)
-        return np.sort(self._held_ids().distinct().to_array())
+        return np.sort(self._get_ids().distinct().to_array())
 
     @property
     def guarantee_(self) -> Guarantee:
         """What is claimed about the model as it is now."""
         require_fitted(self)
-        claim = self._claim()
+        claim = self._make_guarantee()
         return claim.with_tuning(self.tuning_) if "tuning_" in vars(self) else claim
 
     @property
@@ -252,9 +252,9 @@ class ForgetMixin:
 
     def _remember_settings(self) -> dict[str, Any]:
         """Return the attributes that tie a fitted model to its settings and libraries."""
-        return {"environment_": self._environment(), "parameters_": self._parameters()}
+        return {"environment_": self._describe_environment(), "parameters_": self._parameters()}
 
-    def _environment(self) -> dict[str, str]:
+    def _describe_environment(self) -> dict[str, str]:
         """Return what affects results besides data, settings and seed; a family may add to it."""
         return state.environment()
 
@@ -287,7 +287,7 @@ class ForgetMixin:
         require_fitted(self)
         if ids is None:
             raise IdsTypeError("learn got ids=None; say whose rows they are, one id per row")
-        with changing(self):
+        with lock_for_change(self):
             self._require_same_parameters()
             outcome = self._commit(prepare())
         warn_all(outcome.warnings)
@@ -297,7 +297,7 @@ class ForgetMixin:
         """Destroy what the model keeps outside its object; return warnings."""
         return []
 
-    def _finish(self) -> None:
+    def _finish_pending(self) -> None:
         """Do now what requests left for later, if anything; changes no answer and no digest.
 
         Whoever times a request calls it before the clock stops. A lazy method that does not do
@@ -309,15 +309,15 @@ class ForgetMixin:
         """Number of rows still held."""
         raise NotImplementedError(f"{type(self).__name__} must say how many rows it holds")
 
-    def _held_ids(self) -> Ids:
+    def _get_ids(self) -> Ids:
         """Return the ids of all rows held."""
         raise NotImplementedError(f"{type(self).__name__} must return the ids it holds")
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         """Return what the method claims about the model as it is now."""
         raise NotImplementedError(f"{type(self).__name__} must state its guarantee")
 
-    def _locate(self, wanted: Ids) -> Removal:
+    def _locate_rows(self, wanted: Ids) -> Removal:
         """Find the rows of these people; raise `UnknownIdError` for people not held."""
         raise NotImplementedError(f"{type(self).__name__} must find the rows of people")
 
@@ -345,14 +345,14 @@ class InPlaceMixin:
     def __copy__(self) -> Self:
         """Return a copy with memory of its own for what changes in place."""
         twin = type(self).__new__(type(self))
-        with exclusive(self):
+        with lock_model(self):
             vars(twin).update(vars(self))
-            for name in self._changed_in_place():
+            for name in self._in_place_attributes():
                 if name in vars(self):
                     vars(twin)[name] = copy.copy(vars(self)[name])
         return twin
 
-    def _changed_in_place(self) -> tuple[str, ...]:
+    def _in_place_attributes(self) -> tuple[str, ...]:
         """Names of attributes whose memory a request writes into."""
         raise NotImplementedError(f"{type(self).__name__} must name what changes in place")
 

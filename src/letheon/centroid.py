@@ -8,14 +8,14 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from letheon.base import ForgetMixin, KeywordScoreMixin, Outcome, Removal, exclusive, locate_in
+from letheon.base import ForgetMixin, KeywordScoreMixin, Outcome, Removal, locate_in, lock_model
 from letheon.data import Ids, Rows, hold_target, row_ids
 from letheon.guarantee import Guarantee, MethodFacts
 
 Floats = NDArray[np.float64]
 
 
-class _Plan(NamedTuple):
+class _CentroidUpdate(NamedTuple):
     """Rows that are left, with labels and centroids, and how many of them were averaged anew."""
 
     rows: Rows
@@ -25,13 +25,13 @@ class _Plan(NamedTuple):
     n_classes: int
 
 
-def _average(rows: Rows, label: Any) -> Floats:
+def _class_mean(rows: Rows, label: Any) -> Floats:
     """Return the mean of the rows of one class, added up in held order."""
-    mean: Floats = rows.X[_labels(rows) == label].mean(axis=0)
+    mean: Floats = rows.X[_label_array(rows) == label].mean(axis=0)
     return mean
 
 
-def _labels(rows: Rows) -> NDArray[Any]:
+def _label_array(rows: Rows) -> NDArray[Any]:
     return np.asarray(rows.y)
 
 
@@ -92,14 +92,14 @@ class NearestCentroid(KeywordScoreMixin, ClassifierMixin, ForgetMixin, BaseEstim
         -------
         self
         """
-        with exclusive(self):
+        with lock_model(self):
             X, y = validate_data(self, X, y, dtype=np.float64, order="C")
             check_classification_targets(y)
             rows = Rows(X.copy(), hold_target(y), row_ids(ids, len(X)))
-            classes = np.unique(_labels(rows))
-            centroids = np.stack([_average(rows, label) for label in classes])
+            classes = np.unique(_label_array(rows))
+            centroids = np.stack([_class_mean(rows, label) for label in classes])
             vars(self).pop("tuning_", None)
-            self._install(rows, classes, centroids, **self._remember_settings())
+            self._set_state(rows, classes, centroids, **self._remember_settings())
         return self
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -120,36 +120,36 @@ class NearestCentroid(KeywordScoreMixin, ClassifierMixin, ForgetMixin, BaseEstim
         check_is_fitted(self)
         return len(self.rows_)
 
-    def _install(self, rows: Rows, classes: Any, centroids: Floats, **more: Any) -> None:
+    def _set_state(self, rows: Rows, classes: Any, centroids: Floats, **more: Any) -> None:
         # One call, so that a concurrent predict never sees half of it. Nothing is random.
         vars(self).update(rows_=rows, classes_=classes, centroids_=centroids, seed_=0, **more)
 
-    def _held_ids(self) -> Ids:
+    def _get_ids(self) -> Ids:
         return self.rows_.ids
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         return Guarantee(
             kind="exact",
             reference="the mean of a class is a function of its own rows",
             assumptions=("same-libraries-and-cpu-kernel",),
         )
 
-    def _locate(self, wanted: Ids) -> Removal:
+    def _locate_rows(self, wanted: Ids) -> Removal:
         return locate_in(self.rows_, wanted)
 
-    def _prepare(self, removal: Removal) -> _Plan:
+    def _prepare(self, removal: Removal) -> _CentroidUpdate:
         rows = self.rows_.without(removal.where)
-        touched = np.unique(_labels(self.rows_)[removal.where])
-        classes = np.unique(_labels(rows))
+        touched = np.unique(_label_array(self.rows_)[removal.where])
+        classes = np.unique(_label_array(rows))
         kept = self.centroids_[np.isin(self.classes_, classes)]
         is_touched = np.isin(classes, touched)
-        averaged = [_average(rows, label) for label in classes[is_touched]]
+        averaged = [_class_mean(rows, label) for label in classes[is_touched]]
         centroids = kept.copy()
         centroids[is_touched] = np.reshape(averaged, (-1, kept.shape[1]))
-        n_averaged = int(np.isin(_labels(rows), touched).sum())
-        return _Plan(rows, classes, centroids, n_averaged, len(touched))
+        n_averaged = int(np.isin(_label_array(rows), touched).sum())
+        return _CentroidUpdate(rows, classes, centroids, n_averaged, len(touched))
 
-    def _commit(self, plan: _Plan) -> Outcome:
-        self._install(plan.rows, plan.classes, plan.centroids)
+    def _commit(self, plan: _CentroidUpdate) -> Outcome:
+        self._set_state(plan.rows, plan.classes, plan.centroids)
         work = plan.n_averaged / len(plan.rows)
         return Outcome(work=work, rebuilt={"classes": plan.n_classes})

@@ -21,7 +21,7 @@ from sklearn.utils import Tags, get_tags
 from sklearn.utils.validation import check_is_fitted
 
 from letheon import state
-from letheon.base import ForgetMixin, Outcome, Removal, exclusive, locate_in
+from letheon.base import ForgetMixin, Outcome, Removal, locate_in, lock_model
 from letheon.data import (
     Ids,
     Rows,
@@ -33,16 +33,16 @@ from letheon.data import (
 )
 from letheon.exceptions import CannotForgetError, CheckpointWarning, warn_caller
 from letheon.guarantee import KINDS, Guarantee, Kind, MethodFacts
-from letheon.inner import (
-    controlled,
+from letheon.inner_estimator import (
+    available_from,
+    fix_environment,
     inherit_tags,
     inner_training,
-    offered_by,
     refuse_learner,
     remember_features,
     require_independence,
-    retraining,
     transform_alone,
+    translate_fit_errors,
     versions_of,
 )
 from letheon.receipt import Receipt
@@ -256,7 +256,7 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any = None, *, ids: Any = None) -> Self:
         """Fit the steps in order; all of them get the same ids."""
-        with exclusive(self):
+        with lock_model(self):
             self._check_steps()
             held, is_number = hold_table(X), is_regressor(self.steps[-1][1])
             target = None if y is None else hold_target(y, as_float=is_number)
@@ -273,27 +273,27 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             warn_caller(message, CheckpointWarning)
         return self
 
-    @offered_by(_last)
+    @available_from(_last)
     def predict(self, X: Any) -> Any:
         """Transform and predict with the last step."""
         return self._apply("predict", X)
 
-    @offered_by(_last)
+    @available_from(_last)
     def predict_proba(self, X: Any) -> Any:
         """Transform and return the last step's class probabilities."""
         return self._apply("predict_proba", X)
 
-    @offered_by(_last)
+    @available_from(_last)
     def decision_function(self, X: Any) -> Any:
         """Transform and return the last step's decision values."""
         return self._apply("decision_function", X)
 
-    @offered_by(_last)
+    @available_from(_last)
     def transform(self, X: Any) -> Any:
         """Transform with all steps, the last included."""
         return self._apply("transform", X)
 
-    @offered_by(_last)
+    @available_from(_last)
     def score(self, X: Any, y: Any = None) -> float:
         """Transform and score with the last step."""
         return float(self._apply("score", X, y))
@@ -377,7 +377,7 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         fitted = FittedSteps(tuple(steps), rows if is_needed else None)
         X, _ = rows.part(0, len(rows))  # a step that works in place must not spoil the held rows
         try:
-            with controlled(config, library_seed(0, Purpose.STEP)):
+            with fix_environment(config, library_seed(0, Purpose.STEP)):
                 for name, step in steps:
                     with inner_training(f"step {name!r}"):
                         _fit_step(step, X, rows)
@@ -397,26 +397,26 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     def _destroy_files(self) -> list[str]:
         return self.fitted_.destroy_files() if "fitted_" in vars(self) else []
 
-    def _finish(self) -> None:
+    def _finish_pending(self) -> None:
         for _, step in self.steps_:
             if isinstance(step, ForgetMixin):
-                step._finish()
+                step._finish_pending()
 
-    def _environment(self) -> dict[str, str]:
-        return super()._environment() | versions_of(self)
+    def _describe_environment(self) -> dict[str, str]:
+        return super()._describe_environment() | versions_of(self)
 
-    def _held_ids(self) -> Ids:
-        ids: Ids = self.fitted_.model._held_ids()
+    def _get_ids(self) -> Ids:
+        ids: Ids = self.fitted_.model._get_ids()
         return ids
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         claim: Guarantee = self.fitted_.model.guarantee_
         return claim
 
-    def _locate(self, wanted: Ids) -> Removal:
+    def _locate_rows(self, wanted: Ids) -> Removal:
         if self.fitted_.rows is not None:
             return locate_in(self.fitted_.rows, wanted)
-        removal: Removal = self.fitted_.model._locate(wanted)
+        removal: Removal = self.fitted_.model._locate_rows(wanted)
         return removal
 
     def _prepare(self, removal: Removal) -> Any:
@@ -425,8 +425,8 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         if rows is None:
             self.fitted_.model._require_same_parameters()
             return self.fitted_.model._prepare(removal)
-        steps = [(name, unfitted_twin(step)) for name, step in self.fitted_.steps]
-        with retraining():
+        steps = [(name, clone_unfitted(step)) for name, step in self.fitted_.steps]
+        with translate_fit_errors():
             return self._fit_steps(steps, rows.without(removal.where), self.config_)
 
     def _commit(self, plan: Any) -> Outcome:
@@ -472,11 +472,11 @@ def _seeded(step: Any) -> Any:
     return fresh.set_params(**unset)
 
 
-def unfitted_twin(step: Any) -> Any:
+def clone_unfitted(step: Any) -> Any:
     """Return an unfitted clone that will draw the seeds the fitted step has."""
     fresh = _clone(step)
     if isinstance(step, ForgetPipeline):
-        return fresh.set_params(steps=[(name, unfitted_twin(part)) for name, part in step.steps_])
+        return fresh.set_params(steps=[(name, clone_unfitted(part)) for name, part in step.steps_])
     if isinstance(step, ForgetMixin) and "random_state" in fresh.get_params(deep=False):
         fresh.set_params(random_state=step.seed_)  # type: ignore[attr-defined]
     return fresh

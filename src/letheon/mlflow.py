@@ -27,7 +27,7 @@ from letheon.exceptions import GuaranteeWarning, LedgerMissingError
 from letheon.ledger import Ledger, Version
 from letheon.verifier import (
     UNLEARNING,
-    Opened,
+    SignedStatement,
     Trust,
     check_purge,
     open_envelope,
@@ -186,7 +186,7 @@ def verify_logged(run_id: str, key: str, *, client: MlflowClient | None = None) 
 
     Raises
     ------
-    letheon.verifier.Refused
+    letheon.verifier.VerificationError
         Something does not hold; the text says what.
     """
     client = client or MlflowClient()
@@ -312,7 +312,7 @@ def _log(
     )
 
 
-def _fill(shelf: _Shelf, run_id: str, version: Version, opened: Opened | None) -> None:
+def _fill(shelf: _Shelf, run_id: str, version: Version, opened: SignedStatement | None) -> None:
     """Write measures and files into the run of a version."""
     client, ledger = shelf.client, shelf.ledger
     _add_text(client, run_id, ledger.public_key + "\n", _KEY)
@@ -389,7 +389,7 @@ def _own_tags(shelf: _Shelf, version: Version) -> dict[str, str]:
     }
 
 
-def _tags_of(opened: Opened) -> dict[str, str]:
+def _tags_of(opened: SignedStatement) -> dict[str, str]:
     """Return what a certificate says, as tags: what is claimed, and what each measure rests on."""
     claims = opened.predicate
     said, subject = claims["guarantee"], opened.statement["subject"][0]
@@ -413,7 +413,7 @@ def _tags_of(opened: Opened) -> dict[str, str]:
     return tags
 
 
-def _metrics_of(opened: Opened) -> dict[str, float]:
+def _metrics_of(opened: SignedStatement) -> dict[str, float]:
     """Return the figures of a certificate; what nobody measured is no figure."""
     claims = opened.predicate
     found = {
@@ -429,7 +429,7 @@ def _metrics_of(opened: Opened) -> dict[str, float]:
     return found
 
 
-def _require_proof(opened: Opened, proof: bytes | None) -> None:
+def _require_proof(opened: SignedStatement, proof: bytes | None) -> None:
     require(proof is not None, "the run holds no transition proof")
     data = opened.predicate["dataset"]
     digest = hashlib.sha256(proof or b"").hexdigest()
@@ -439,7 +439,7 @@ def _require_proof(opened: Opened, proof: bytes | None) -> None:
     require(same and erased == opened.predicate["erasure"]["rows"], "the proof shows another step")
 
 
-def _opened(ledger: Ledger, version: Version) -> Opened | None:
+def _opened(ledger: Ledger, version: Version) -> SignedStatement | None:
     if version.sequence is None:
         return None
     return open_envelope(ledger.certificates.envelope(version.sequence), ledger.keys.trust())

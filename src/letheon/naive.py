@@ -8,7 +8,7 @@ from sklearn.utils import Tags, get_tags
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from letheon import state
-from letheon.base import ForgetMixin, Outcome, Removal, exclusive, locate_in
+from letheon.base import ForgetMixin, Outcome, Removal, locate_in, lock_model
 from letheon.data import (
     Ids,
     Rows,
@@ -19,17 +19,17 @@ from letheon.data import (
     table_length,
 )
 from letheon.guarantee import Guarantee, MethodFacts
-from letheon.inner import (
-    controlled,
+from letheon.inner_estimator import (
+    available_from,
+    clone_with_seed,
+    fix_environment,
     inherit_tags,
     inner_training,
-    offered_by,
     refuse_nested_files,
     refuse_unencodable,
     remember_features,
     require_encodable,
-    retraining,
-    seeded_clone,
+    translate_fit_errors,
     versions_of,
 )
 from letheon.seeds import Purpose, library_seed, seed_from
@@ -131,7 +131,7 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         -------
         self
         """
-        with exclusive(self):
+        with lock_model(self):
             seed = seed_from(self.random_state)
             refuse_nested_files(self.estimator)
             config = get_config()
@@ -147,48 +147,48 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         """Add rows and retrain; rows of a known id are added to that person."""
         return self._learn(ids, lambda: self._prepare_learn(X, y, ids))
 
-    @offered_by(_inner)
+    @available_from(_inner)
     def predict(self, X: Any) -> Any:
         """Predict with the fitted estimator."""
         check_is_fitted(self)
         return self.estimator_.predict(present_table(X))
 
-    @offered_by(_inner)
+    @available_from(_inner)
     def predict_proba(self, X: Any) -> Any:
         """Class probabilities of the fitted estimator."""
         check_is_fitted(self)
         return self.estimator_.predict_proba(present_table(X))
 
-    @offered_by(_inner)
+    @available_from(_inner)
     def decision_function(self, X: Any) -> Any:
         """Decision values of the fitted estimator."""
         check_is_fitted(self)
         return self.estimator_.decision_function(present_table(X))
 
-    @offered_by(_inner)
+    @available_from(_inner)
     def transform(self, X: Any) -> Any:
         """Transform with the fitted estimator."""
         check_is_fitted(self)
         return self.estimator_.transform(present_table(X))
 
-    @offered_by(_inner)
+    @available_from(_inner)
     def inverse_transform(self, X: Any) -> Any:
         """Undo the transform with the fitted estimator."""
         check_is_fitted(self)
         return self.estimator_.inverse_transform(present_table(X))
 
-    @offered_by(_inner)
+    @available_from(_inner)
     def get_feature_names_out(self, input_features: Any = None) -> Any:
         """Names of the columns that `transform` returns."""
         check_is_fitted(self)
         return self.estimator_.get_feature_names_out(input_features)
 
-    @offered_by(_inner)
+    @available_from(_inner)
     def fit_transform(self, X: Any, y: Any = None, *, ids: Any = None) -> Any:
         """Fit, then transform the same rows."""
         return self.fit(X, y, ids=ids).transform(X)
 
-    @offered_by(_inner)
+    @available_from(_inner)
     def score(self, X: Any, y: Any = None) -> float:
         """Score of the fitted estimator, by its own rule."""
         check_is_fitted(self)
@@ -219,8 +219,8 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         return Rows(held, target, row_ids(ids, table_length(held)))
 
     def _train(self, rows: Rows, seed: int, config: dict[str, Any]) -> Any:
-        estimator = seeded_clone(self.estimator, seed, Purpose.RETRAIN)
-        with controlled(config, library_seed(seed, Purpose.RETRAIN)), inner_training("it"):
+        estimator = clone_with_seed(self.estimator, seed, Purpose.RETRAIN)
+        with fix_environment(config, library_seed(seed, Purpose.RETRAIN)), inner_training("it"):
             trained = estimator.fit(*rows.part(0, len(rows)))
         require_encodable(trained, self.estimator, rows)
         return trained
@@ -235,13 +235,13 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             **self._remember_settings(),
         )
 
-    def _environment(self) -> dict[str, str]:
-        return super()._environment() | versions_of(self.estimator)
+    def _describe_environment(self) -> dict[str, str]:
+        return super()._describe_environment() | versions_of(self.estimator)
 
-    def _held_ids(self) -> Ids:
+    def _get_ids(self) -> Ids:
         return self.rows_.ids
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         return Guarantee(
             kind="exact",
             reference="Mercuri et al. 2022, Definition 3",
@@ -250,12 +250,12 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             assumptions=("seed-independent-of-requests", "same-libraries-and-cpu-kernel"),
         )
 
-    def _locate(self, wanted: Ids) -> Removal:
+    def _locate_rows(self, wanted: Ids) -> Removal:
         return locate_in(self.rows_, wanted)
 
     def _prepare(self, removal: Removal) -> _Retrained:
         rows = self.rows_.without(removal.where)
-        with retraining():
+        with translate_fit_errors():
             return _Retrained(rows, self._train(rows, self.seed_, self.config_))
 
     def _prepare_learn(self, X: Any, y: Any, ids: Any) -> _Retrained:

@@ -1,24 +1,21 @@
-"""Noise that hides what a forgotten row did, exact on the integers.
+"""Secret noise that hides the effect of a forgotten row.
 
-Exact noise on the integers: the discrete Gaussian and the discrete Laplace law.
-
-Noise that is added in floating point can be read off: the last bits of a sum tell which noiseless
-number it came from (Mironov 2012). Integers have no such bits. The laws are those of Canonne,
-Kamath and Steinke (2020); here they are drawn by rejection, many numbers at a time:
+The noise is exact on the integers: the discrete Gaussian and the discrete Laplace distribution.
+Noise that is added in floating point can be read off: the last bits of a sum show which noiseless
+number it came from (Mironov 2012). Integers have no such bits. The distributions are those of
+Canonne, Kamath and Steinke (2020). This module samples them by rejection, many numbers at a time:
 
 - a *block* v >= 0 with probability ``2**-(v+1)``, read from random bits,
-- a place u below the scale s, uniform, so that ``y = v s + u``,
-- kept with probability ``f 2**v exp(-energy(y / s))``, which is at most 1, and given a sign.
+- an offset u below the scale s, uniform, so that ``y = v s + u``,
+- kept with probability ``f 2**v exp(-energy(y / s))``, which is at most 1, and given a random sign.
 
-Whether a uniform number lies below that probability is decided by floats where their error cannot
-matter, and by decimals of growing length, with more random bits, in the rare other case. So every
-number is drawn from exactly the stated law.
+Floats decide whether a uniform number is below that probability where their error cannot matter.
+In the rare other case decimals of growing length decide, with more random bits. So every number
+follows exactly the stated distribution.
 
-Noise that hides what a forgotten row did, and the seal under which it is kept.
-
-Noise protects only while nobody knows it, so it comes from the operating system, and what must be
-kept of it is kept in a `Sealed`. A seed makes a run repeatable for tests; whoever knows the seed
-knows the noise, so a model with a seed proves nothing.
+Noise protects only while it is secret. So it comes from the operating system, and what must be
+stored of it is stored in a `SecretArray`. A seed makes a run repeatable for tests. Anyone who knows
+the seed knows the noise, so a model with a seed proves nothing.
 """
 
 import os
@@ -391,10 +388,10 @@ class NoiseSource:
         return source
 
 
-class Sealed:
+class SecretArray:
     """Holds one array that nobody should see: secret noise, or a state without its noise.
 
-    However it is printed it reads ``<sealed>``. It compares by identity, is no array, no sequence
+    However it is printed it reads ``<secret>``. It compares by identity, is no array, no sequence
     and no JSON. Files and pickles carry the value, as a model that goes on needs it: they are as
     private as the rows.
 
@@ -405,9 +402,9 @@ class Sealed:
 
     Examples
     --------
-    >>> secret = Sealed(np.array([0.25, -3.0]))
+    >>> secret = SecretArray(np.array([0.25, -3.0]))
     >>> secret
-    <sealed>
+    <secret>
     >>> float(secret.open().sum())
     -2.75
     """
@@ -447,7 +444,7 @@ class Sealed:
             self._value = None
 
     def __repr__(self) -> str:
-        return "<sealed>"
+        return "<secret>"
 
     def __format__(self, spec: str) -> str:
         return repr(self)

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 
 from sklearn.exceptions import NotFittedError
 
-from letheon.base import exclusive
+from letheon.base import lock_model
 from letheon.exceptions import (
     CannotForgetError,
     CorruptFileError,
@@ -99,7 +99,7 @@ def save(model: Any, path: str | os.PathLike[str]) -> None:
             f"this {type(model).__qualname__} is not fitted, so there is nothing to save but its "
             "settings; call fit first"
         )
-    with exclusive(model):
+    with lock_model(model):
         write_file(path, model, kind=KIND)
 
 

@@ -135,10 +135,10 @@ class RowsMixin(InPlaceMixin, ForgetMixin):
         require_fitted(self)
         return len(self.rows_)
 
-    def _held_ids(self) -> Ids:
+    def _get_ids(self) -> Ids:
         return self.rows_.ids
 
-    def _locate(self, wanted: Ids) -> Removal:
+    def _locate_rows(self, wanted: Ids) -> Removal:
         return locate_in(self.rows_, wanted)
 
     def _commit(self, plan: Any) -> Outcome:

@@ -16,7 +16,7 @@ import numpy as np
 from letheon.exceptions import InvalidParameterError
 
 
-class Rule(ABC):
+class ParameterRule(ABC):
     """What a parameter may be."""
 
     @abstractmethod
@@ -29,11 +29,11 @@ class Rule(ABC):
         """What is expected, for the error."""
 
 
-Rules = Mapping[str, Rule]
+Rules = Mapping[str, ParameterRule]
 
 
 @dataclass(frozen=True)
-class Interval(Rule):
+class Interval(ParameterRule):
     """A finite number between two ends.
 
     Parameters
@@ -100,7 +100,7 @@ class Whole(Interval):
 
 
 @dataclass(frozen=True)
-class OneOf(Rule):
+class OneOf(ParameterRule):
     """One of a few words or numbers."""
 
     options: tuple[str | float, ...]
@@ -116,7 +116,7 @@ class OneOf(Rule):
         return self.expected or f"one of {self.options}"
 
 
-class Boolean(Rule):
+class Boolean(ParameterRule):
     """True or False."""
 
     text = "True or False"
@@ -126,7 +126,7 @@ class Boolean(Rule):
         return isinstance(value, bool | np.bool)
 
 
-class AnyCallable(Rule):
+class AnyCallable(ParameterRule):
     """Anything that can be called."""
 
     text = "a callable"
@@ -136,10 +136,10 @@ class AnyCallable(Rule):
         return callable(value)
 
 
-class Either(Rule):
+class Either(ParameterRule):
     """What any of several rules allows."""
 
-    def __init__(self, *rules: Rule) -> None:
+    def __init__(self, *rules: ParameterRule) -> None:
         self.rules = rules
 
     def accepts(self, value: Any) -> bool:
@@ -154,10 +154,10 @@ class Either(Rule):
 
 
 @dataclass(frozen=True)
-class OrNone(Rule):
+class OrNone(ParameterRule):
     """What another rule allows, or None, which means something of its own."""
 
-    rule: Rule
+    rule: ParameterRule
     meaning: str = ""
 
     def accepts(self, value: Any) -> bool:
@@ -171,10 +171,10 @@ class OrNone(Rule):
 
 
 @dataclass(frozen=True)
-class TupleOf(Rule):
+class TupleOf(ParameterRule):
     """A tuple whose entries all follow one rule."""
 
-    rule: Rule
+    rule: ParameterRule
     is_empty_allowed: bool = True
 
     def accepts(self, value: Any) -> bool:
@@ -206,7 +206,7 @@ def is_whole(value: Any) -> bool:
 
 def rules_of(cls: type) -> Rules:
     """Return the rules of a class and its bases; those of a subclass replace its bases'."""
-    rules: dict[str, Rule] = {}
+    rules: dict[str, ParameterRule] = {}
     for base in reversed(cls.__mro__):
         rules |= vars(base).get("_parameter_rules", {})
     return rules
@@ -222,7 +222,7 @@ def validate_parameters(model: Any) -> None:
             check_parameter(name, getattr(model, name), rule)
 
 
-def check_parameter(name: str, value: Any, rule: Rule) -> None:
+def check_parameter(name: str, value: Any, rule: ParameterRule) -> None:
     """Raise `InvalidParameterError` unless a value is what the rule allows."""
     if not rule.accepts(value):
         raise InvalidParameterError(f"{name}={value!r}; expected {rule.text}")

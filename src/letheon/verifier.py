@@ -2,7 +2,7 @@
 
 Run it as ``python verifier.py BUNDLE --key PUBLIC_KEY``; it needs Python and `cryptography`, and
 nothing else of letheon. The file is ordered as an auditor reads it: bytes, envelopes and keys,
-then the levels. Everything raises `Refused` with the place and the reason, or returns.
+then the levels. Each check returns, or raises `VerificationError` with the place and the reason.
 
 ====== ======================================= ===========================================
 level  shows                                   does not show
@@ -17,7 +17,7 @@ V2     exactly the stated number of slots of   what the rows were, and that the 
 V3     the ledger signed for each purge and    stores that are not listed; the scan itself
        for a scan without a hit                is done by `letheon audit residue`
 W1     the rows of a person's receipt were     whose rows they are, without row and salt;
-       in the data set and left it             what the model learnt from them
+       in the data set and left it             what the model learned from them
 ====== ======================================= ===========================================
 
 The verdict of a bundle is `passed`, `failed` or `incomplete`. A bundle passes only if no level was
@@ -60,21 +60,21 @@ FILES_NOT_SEARCHED = "files-not-searched"
 WORDS_NOT_SEARCHED = "search-for-ids-that-are-words-of-the-ledger"
 
 
-class Refused(ValueError):  # noqa: N818 - what the verifier says
-    """Something is not what it claims to be; the text says where and why."""
+class VerificationError(ValueError):
+    """A check failed; the text says where and why."""
 
 
 def _match(pattern: str, text: str, reason: str) -> re.Match[str]:
-    found = re.fullmatch(pattern, text)
-    if found is None:
-        raise Refused(reason)
-    return found
+    match = re.fullmatch(pattern, text)
+    if match is None:
+        raise VerificationError(reason)
+    return match
 
 
 def require(condition: bool, reason: str) -> None:
-    """Raise `Refused` with the reason unless the condition holds."""
+    """Raise `VerificationError` with the reason unless the condition holds."""
     if not condition:
-        raise Refused(reason)
+        raise VerificationError(reason)
 
 
 def _sha256(data: bytes) -> bytes:
@@ -87,25 +87,27 @@ def _sha256(data: bytes) -> bytes:
 def canonical(value: Any) -> bytes:
     """Return the only accepted JSON text of a value (RFC 8785, without floats)."""
     try:
-        text = json.dumps(_sorted(value, 0), ensure_ascii=False, separators=(",", ":"))
+        text = json.dumps(_sort_keys(value, 0), ensure_ascii=False, separators=(",", ":"))
         return text.encode()
     except UnicodeEncodeError:
-        raise Refused("a text is not valid Unicode") from None
+        raise VerificationError("a text is not valid Unicode") from None
 
 
-def _sorted(value: Any, depth: int) -> Any:
-    """Order keys by UTF-16 code units, as RFC 8785 asks, and refuse what has no one form."""
+def _sort_keys(value: Any, depth: int) -> Any:
+    """Sort keys by UTF-16 code units, as RFC 8785 requires; reject values with no unique form."""
     require(depth <= DEEPEST, f"nested deeper than {DEEPEST} levels")
     if isinstance(value, dict):
         require(all(isinstance(key, str) for key in value), "a key is not a text")
         keys = sorted(value, key=lambda key: key.encode("utf-16-be"))
-        return {key: _sorted(value[key], depth + 1) for key in keys}
+        return {key: _sort_keys(value[key], depth + 1) for key in keys}
     if isinstance(value, list | tuple):
-        return [_sorted(item, depth + 1) for item in value]
+        return [_sort_keys(item, depth + 1) for item in value]
     if isinstance(value, int) and not isinstance(value, bool):
         require(abs(value) <= MAX_INT, "an integer is beyond 2**53 - 1")
     elif not (value is None or isinstance(value, bool | str)):
-        raise Refused(f"a {type(value).__name__} has no canonical form; write decimals as texts")
+        raise VerificationError(
+            f"a {type(value).__name__} has no canonical form; write decimals as texts"
+        )
     return value
 
 
@@ -115,30 +117,30 @@ def parse_strict(data: bytes, limit: int = LARGE) -> Any:
     try:
         value = json.loads(
             data.decode(),
-            object_pairs_hook=_unique,
-            parse_float=_no_float,
-            parse_int=_small_int,
-            parse_constant=_no_float,
+            object_pairs_hook=_require_unique_keys,
+            parse_float=_reject_float,
+            parse_int=_parse_int,
+            parse_constant=_reject_float,
         )
     except RecursionError:
-        raise Refused(f"nested deeper than {DEEPEST} levels") from None
+        raise VerificationError(f"nested deeper than {DEEPEST} levels") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise Refused(f"not JSON in UTF-8: {error}") from None
+        raise VerificationError(f"not JSON in UTF-8: {error}") from None
     require(canonical(value) == data, "not in canonical form (RFC 8785)")
     return value
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    require(len(found) == len(pairs), "a key is repeated")
-    return found
+def _require_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    require(len(content) == len(pairs), "a key is repeated")
+    return content
 
 
-def _no_float(text: str) -> Any:
-    raise Refused(f"the number {text[:24]} is no integer; decimals are texts")
+def _reject_float(text: str) -> Any:
+    raise VerificationError(f"the number {text[:24]} is not an integer; write decimals as texts")
 
 
-def _small_int(text: str) -> int:
+def _parse_int(text: str) -> int:
     require(len(text) <= 17, "an integer is beyond 2**53 - 1")
     return int(text)
 
@@ -148,7 +150,7 @@ def from_base64(text: str) -> bytes:
     try:
         data = base64.b64decode(text, validate=True)
     except ValueError:
-        raise Refused("not standard base64") from None
+        raise VerificationError("not standard base64") from None
     require(base64.b64encode(data).decode() == text, "base64 with spare bits")
     return data
 
@@ -162,11 +164,11 @@ def from_hex(text: str) -> bytes:
 # Schemas: what a statement may say. Codes, digests and counts only: free text could name a person.
 
 
-def _text(pattern: str, **bounds: int) -> dict[str, Any]:
+def _text_like(pattern: str, **bounds: int) -> dict[str, Any]:
     return {"type": "string", "pattern": f"^{pattern}$", **bounds}
 
 
-def _list(items: dict[str, Any], **bounds: int) -> dict[str, Any]:
+def _list_of(items: dict[str, Any], **bounds: int) -> dict[str, Any]:
     return {"type": "array", **bounds, "items": items}
 
 
@@ -183,14 +185,17 @@ _WORDS: dict[str, dict[str, Any]] = {
     "zero": {"const": 0},
     "scheme": {"const": "salted-slot-merkle-v1"},
 }
-_WORDS["codes"] = _list(_WORDS["code"])
-_WORDS["some-codes"] = _list(_WORDS["code"], minItems=1)
-_WORDS["path"] = _list(_WORDS["hex32"])
+_WORDS["codes"] = _list_of(_WORDS["code"])
+_WORDS["some-codes"] = _list_of(_WORDS["code"], minItems=1)
+_WORDS["path"] = _list_of(_WORDS["hex32"])
 _WORDS["link"] = {"anyOf": [_WORDS["digest"], {"const": "genesis"}]}
 
 
-def _fields(required: str, optional: str = "", **special: dict[str, Any]) -> dict[str, Any]:
-    """Schema of an object; "name:word" takes the word's schema, a bare name that of `special`."""
+def _object_of(required: str, optional: str = "", **special: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of an object.
+
+    ``name:word`` has the schema of the word; a bare name has the schema in `special`.
+    """
     pairs = [[word.partition(":") for word in names.split()] for names in (required, optional)]
     return {
         "type": "object",
@@ -200,137 +205,139 @@ def _fields(required: str, optional: str = "", **special: dict[str, Any]) -> dic
     }
 
 
-def _mapping(values: dict[str, Any]) -> dict[str, Any]:
+def _map_of(values: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "additionalProperties": values}
 
 
-def _when(name: str, value: str, *required: str) -> dict[str, Any]:
+def _require_when(name: str, value: str, *required: str) -> dict[str, Any]:
     return {"if": {"properties": {name: {"const": value}}}, "then": {"required": list(required)}}
 
 
 _DATE = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _BASIS = {"enum": ["measured-vs-retrain", "proxy-estimate", "by-proof"]}
 _DEFS: dict[str, Any] = {
-    "hex32": _text("[0-9a-f]{64}"),
-    "digest": _fields("sha256:hex32"),
-    "dec": _text(r"-?[0-9]+(\.[0-9]+)?(e-?[0-9]+)?", maxLength=24),
-    "time": _text(_DATE + "T[0-9]{2}:[0-9]{2}:[0-9]{2}Z"),
-    "day": _text(_DATE),
-    "code": _text("[a-z0-9][a-z0-9._:@/+-]{0,127}"),
-    "measure": _fields(
+    "hex32": _text_like("[0-9a-f]{64}"),
+    "digest": _object_of("sha256:hex32"),
+    "dec": _text_like(r"-?[0-9]+(\.[0-9]+)?(e-?[0-9]+)?", maxLength=24),
+    "time": _text_like(_DATE + "T[0-9]{2}:[0-9]{2}:[0-9]{2}Z"),
+    "day": _text_like(_DATE),
+    "code": _text_like("[a-z0-9][a-z0-9._:@/+-]{0,127}"),
+    "measure": _object_of(
         "metric:code value:dec n:count basis", "low:dec high:dec evalSet:digest", basis=_BASIS
     ),
 }
-_NOISE = _fields("mechanism:code scale:dec seedCommitment:hex32")
+_NOISE = _object_of("mechanism:code scale:dec seedCommitment:hex32")
 _PARAMETER = {"anyOf": [_WORDS["dec"], _WORDS["code"], {"type": "boolean"}]}
-_UNLEARNING = _fields(
+_UNLEARNING = _object_of(
     "ledger model dataset erasure method execution guarantee measurements monitor"
     " notClaimed:some-codes times",
-    ledger=_fields("id:code sequence:positive previousCertificate:link checkpointBefore:digest"),
-    model=_fields("id:code format:code before:digest blinded:yes"),
-    dataset=_fields(
+    ledger=_object_of("id:code sequence:positive previousCertificate:link checkpointBefore:digest"),
+    model=_object_of("id:code format:code before:digest blinded:yes"),
+    dataset=_object_of(
         "id:code scheme:scheme rootBefore:hex32 rootAfter:hex32 slots:positive liveAfter:count"
         " transitionProof:digest preprocessing:digest"
     ),
-    erasure=_fields("batch:hex32 rows:positive requestsRoot:hex32 grounds:codes"),
-    method=_fields(
+    erasure=_object_of("batch:hex32 rows:positive requestsRoot:hex32 grounds:codes"),
+    method=_object_of(
         "name:code version:code definition:digest parameters trainingRandomness noise",
-        parameters=_mapping(_PARAMETER),
-        trainingRandomness=_fields("rule:code beacon:code keyCommitment:hex32"),
+        parameters=_map_of(_PARAMETER),
+        trainingRandomness=_object_of("rule:code beacon:code keyCommitment:hex32"),
         noise={"anyOf": [{"const": "none"}, _NOISE]},
     ),
-    execution=_fields(
+    execution=_object_of(
         "code:digest lockfile:digest image:digest python:code kernel:code threads:positive replay",
         "tolerance:dec",
         replay={"enum": ["bitwise", "bitwise-same-kernel", "tolerance"]},
     ),
     guarantee={
-        **_fields(
+        **_object_of(
             "kind requests releases accounting",
             "epsilon:dec delta:dec assumptions:codes",
             kind={"enum": ["exact", "certified", "empirical"]},
             requests={"enum": ["oblivious", "adaptive"]},
             releases={"enum": ["latest-only", "every-version", "labels-only"]},
-            accounting=_fields(
+            accounting=_object_of(
                 "rule:code deletionsSinceRetrain:count",
                 "spent:dec budget:dec inputs",
-                inputs=_mapping(_WORDS["dec"]),
+                inputs=_map_of(_WORDS["dec"]),
             ),
         ),
-        "allOf": [_when("kind", "certified", "epsilon", "delta", "assumptions")],
+        "allOf": [_require_when("kind", "certified", "epsilon", "delta", "assumptions")],
     },
-    measurements=_fields(
+    measurements=_object_of(
         "efficiency:measure effectiveness:measure consistency:measure certifiability:measure"
     ),
-    monitor=_fields(
+    monitor=_object_of(
         "decision policy:digest lastRetrainSequence:count",
         decision={"enum": ["keep", "retrain-due", "retrained"]},
     ),
-    times=_fields("oldestReceivedOn:day earliestDueOn:day appliedAt:time certifiedAt:time"),
+    times=_object_of("oldestReceivedOn:day earliestDueOn:day appliedAt:time certifiedAt:time"),
 )
 _STORE = {
-    **_fields(
+    **_object_of(
         "store:code scope:code state evidence:digest",
         "at:time by:day notSearched:positive",
         state={"enum": ["purged", "expires", "not-searched"]},
     ),
     "allOf": [
-        _when("state", "purged", "at"),
-        _when("state", "expires", "by"),
-        _when("state", "not-searched", "at", "notSearched"),
+        _require_when("state", "purged", "at"),
+        _require_when("state", "expires", "by"),
+        _require_when("state", "not-searched", "at", "notSearched"),
     ],
 }
-_PURGE = _fields(
+_PURGE = _object_of(
     "ledger certificate:digest stores salts scanner recipientsTold:count notClaimed:some-codes"
     " times",
-    ledger=_fields("id:code sequence:positive"),
-    stores=_list(_STORE, minItems=1),
-    salts=_fields("destroyed:count key:code"),
-    scanner=_fields(
+    ledger=_object_of("id:code sequence:positive"),
+    stores=_list_of(_STORE, minItems=1),
+    salts=_object_of("destroyed:count key:code"),
+    scanner=_object_of(
         "version:code markers:count files:count bytes:count hits:zero",
         "notSearched",
-        notSearched=_fields("files:count ids:count shortIds:count"),
+        notSearched=_object_of("files:count ids:count shortIds:count"),
     ),
-    times=_fields("startedAt:time purgedAt:time"),
+    times=_object_of("startedAt:time purgedAt:time"),
 )
-_KEY_CHAIN = _fields("id:code number:positive previousStatement:link")
-_ROTATION = _fields(
+_KEY_CHAIN = _object_of("id:code number:positive previousStatement:link")
+_ROTATION = _object_of(
     "ledger oldKey:hex32 newKey lastSequence:count",
     ledger=_KEY_CHAIN,
-    newKey=_fields("keyid:hex32 public:hex32"),
+    newKey=_object_of("keyid:hex32 public:hex32"),
 )
-_REVOCATION = _fields("ledger revokedKey:hex32 lastSequence:count", ledger=_KEY_CHAIN)
+_REVOCATION = _object_of("ledger revokedKey:hex32 lastSequence:count", ledger=_KEY_CHAIN)
 _TIER = {"enum": ["public", "auditor"]}
-_INDEX = _fields("ledger tier files:count", ledger=_fields("id:code sequence:count"), tier=_TIER)
-_FILES = _mapping(_WORDS["hex32"])
-_DESCRIPTION = _fields(
+_INDEX = _object_of(
+    "ledger tier files:count", ledger=_object_of("id:code sequence:count"), tier=_TIER
+)
+_FILES = _map_of(_WORDS["hex32"])
+_DESCRIPTION = _object_of(
     "format tier ledger:code exportedAt:count size:count models scope",
     "destroyBy:count",
     format={"const": "letheon-bundle-v1"},
     tier=_TIER,
-    models=_list(_fields("tenant:code name:code sequence:positive")),
-    scope=_fields("", "tenant:code model:code"),
+    models=_list_of(_object_of("tenant:code name:code sequence:positive")),
+    scope=_object_of("", "tenant:code model:code"),
 )
-_LOG = _fields(
+_LOG = _object_of(
     "size:count root:hex32 certificates consistency",
-    certificates=_list(_fields("sequence:positive index:count event:object proof:path")),
-    consistency=_list(_fields("from:count to:count proof:path")),
+    certificates=_list_of(_object_of("sequence:positive index:count event:object proof:path")),
+    consistency=_list_of(_object_of("from:count to:count proof:path")),
 )
-_TRANSITION = _fields(
+_TRANSITION = _object_of(
     "scheme:scheme slots:positive erased siblings:path",
-    erased=_list(_fields("slot:count leaf:hex32"), minItems=1),
+    erased=_list_of(_object_of("slot:count leaf:hex32"), minItems=1),
 )
-_ENVELOPE = _fields(
+_ENVELOPE = _object_of(
     "payload:text payloadType signatures",
     payloadType={"const": PAYLOAD_TYPE},
-    signatures=_list(_fields("keyid:hex32 sig:text"), minItems=1, maxItems=2),
+    signatures=_list_of(_object_of("keyid:hex32 sig:text"), minItems=1, maxItems=2),
 )
-_RECEIPT = _fields("certificate:hex32 slot:count place:count salt:hex32 before:path after:path")
+_RECEIPT = _object_of("certificate:hex32 slot:count place:count salt:hex32 before:path after:path")
 MOST_RECEIPT_ROWS = 64
-_COMMITMENTS = _fields(
+_COMMITMENTS = _object_of(
     "certificate:hex32 rows",
-    rows=_list(
-        _fields("slot:count commitment:hex32 before:path after:path"),
+    rows=_list_of(
+        _object_of("slot:count commitment:hex32 before:path after:path"),
         minItems=1,
         maxItems=MOST_RECEIPT_ROWS,
     ),
@@ -338,13 +345,13 @@ _COMMITMENTS = _fields(
 
 
 def _statement_schema(kind: str, title: str, predicate: dict[str, Any]) -> dict[str, Any]:
-    subject = _list(_fields("name:code digest:digest"), minItems=1, maxItems=1)
+    subject = _list_of(_object_of("name:code digest:digest"), minItems=1, maxItems=1)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"urn:letheon:schema:{kind.split(':')[3]}-statement:v1",
         "title": f"in-toto Statement v1 carrying a {title}, predicate v1",
         "$defs": _DEFS,
-        **_fields(
+        **_object_of(
             "_type subject predicateType predicate",
             _type={"const": STATEMENT_TYPE},
             subject=subject,
@@ -377,42 +384,42 @@ _RULES: dict[str, Callable[[Any, Any], bool]] = {
     "minItems": lambda value, least: not isinstance(value, list) or len(value) >= least,
     "maxItems": lambda value, most: not isinstance(value, list) or len(value) <= most,
     "required": lambda value, names: not isinstance(value, dict) or value.keys() >= set(names),
-    "anyOf": lambda value, forms: any(_fits(value, form) for form in forms),
+    "anyOf": lambda value, forms: any(_has_form(value, form) for form in forms),
 }
 
 
 def check_schema(statement: Any) -> None:
     """Raise unless a statement has exactly the fields and forms of its predicate type."""
     kind = statement.get("predicateType") if isinstance(statement, dict) else None
-    require(isinstance(kind, str) and kind in SCHEMAS, "no predicate type that is known here")
-    _conform(statement, SCHEMAS[str(kind)], "statement")
+    require(isinstance(kind, str) and kind in SCHEMAS, "unknown predicate type")
+    _check_form(statement, SCHEMAS[str(kind)], "statement")
 
 
-def _conform(value: Any, schema: Mapping[str, Any], place: str) -> None:
+def _check_form(value: Any, schema: Mapping[str, Any], place: str) -> None:
     """Apply the JSON Schema keywords that the schemas above use; there are no others."""
     if "$ref" in schema:
         schema = _DEFS[schema["$ref"].removeprefix("#/$defs/")]
-    for keyword, wanted in schema.items():
-        if keyword in _RULES and not _RULES[keyword](value, wanted):
-            raise Refused(f"{place}: not as {keyword} asks: {str(wanted)[:200]}")
+    for keyword, rule in schema.items():
+        if keyword in _RULES and not _RULES[keyword](value, rule):
+            raise VerificationError(f"{place}: violates {keyword}: {str(rule)[:200]}")
     if isinstance(value, dict):
         others = schema.get("additionalProperties", {})
         for name, item in value.items():
             rules = schema.get("properties", {}).get(name, others)
             require(rules is not False, f"{place}: unknown key {name[:40]!r}")
-            _conform(item, rules, f"{place}.{name[:40]}")
+            _check_form(item, rules, f"{place}.{name[:40]}")
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            _conform(item, schema.get("items", {}), f"{place}[{index}]")
+            _check_form(item, schema.get("items", {}), f"{place}[{index}]")
     for rules in schema.get("allOf", ()):
-        if _fits(value, rules["if"]):
-            _conform(value, rules["then"], place)
+        if _has_form(value, rules["if"]):
+            _check_form(value, rules["then"], place)
 
 
-def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
+def _has_form(value: Any, schema: Mapping[str, Any]) -> bool:
     try:
-        _conform(value, schema, "")
-    except Refused:
+        _check_form(value, schema, "")
+    except VerificationError:
         return False
     return True
 
@@ -427,7 +434,7 @@ def pae(payload_type: str, payload: bytes) -> bytes:
 
 
 def keyid_of(public: bytes) -> str:
-    """Return the name of a public key: the SHA-256 of its 32 bytes."""
+    """Return the id of a public key: the SHA-256 of its 32 bytes."""
     return _sha256(public).hex()
 
 
@@ -439,12 +446,12 @@ def check_signature(public: bytes, signature: bytes, message: bytes) -> None:
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
     except (InvalidSignature, ValueError):
-        raise Refused(f"the signature by key {keyid_of(public)[:16]} is wrong") from None
+        raise VerificationError(f"the signature by key {keyid_of(public)[:16]} is wrong") from None
 
 
 @dataclass(frozen=True)
-class Opened:
-    """A statement whose signatures and schema hold; `id` is the SHA-256 of what was signed."""
+class SignedStatement:
+    """A statement with valid signatures and schema; `id` is the SHA-256 of the signed bytes."""
 
     statement: dict[str, Any]
     keyids: tuple[str, ...]
@@ -457,41 +464,42 @@ class Opened:
 
     @property
     def sequence(self) -> int:
-        """Number of the certificate that this is, or that this belongs to."""
+        """Sequence number of this certificate, or of the certificate that this belongs to."""
         return int(self.predicate["ledger"]["sequence"])
 
 
 @dataclass(frozen=True)
-class _Envelope:
-    """A DSSE envelope in its only accepted form; nothing in it is believed yet."""
+class _ParsedEnvelope:
+    """A DSSE envelope in canonical form; its signatures are not checked yet."""
 
     payload: bytes
     message: bytes
     signatures: dict[str, bytes]
 
     @classmethod
-    def read(cls, data: bytes) -> "_Envelope":
-        found = parse_strict(data, SMALL)
-        _conform(found, _ENVELOPE, "envelope")
-        keyids = [signature["keyid"] for signature in found["signatures"]]
+    def read(cls, data: bytes) -> "_ParsedEnvelope":
+        envelope = parse_strict(data, SMALL)
+        _check_form(envelope, _ENVELOPE, "envelope")
+        keyids = [signature["keyid"] for signature in envelope["signatures"]]
         require(keyids == sorted(set(keyids)), "signatures repeated or not in order of keyid")
-        payload = from_base64(found["payload"])
-        signatures = {one["keyid"]: from_base64(one["sig"]) for one in found["signatures"]}
+        payload = from_base64(envelope["payload"])
+        signatures = {item["keyid"]: from_base64(item["sig"]) for item in envelope["signatures"]}
         return cls(payload, pae(PAYLOAD_TYPE, payload), signatures)
 
     def check(self, keyid: str, public: bytes) -> None:
         require(keyid in self.signatures, f"not signed by key {keyid[:16]}")
         check_signature(public, self.signatures[keyid], self.message)
 
-    def open(self) -> Opened:
-        """Parse the payload; call it when a trusted signature was checked."""
+    def open(self) -> SignedStatement:
+        """Parse the payload. Check a trusted signature before you call this."""
         statement = parse_strict(self.payload, SMALL)
         check_schema(statement)
         signers = 2 if statement["predicateType"] == ROTATION else 1
         require(
-            len(self.signatures) == signers, f"{len(self.signatures)} signatures, not {signers}"
+            len(self.signatures) == signers,
+            f"{len(self.signatures)} signatures; expected {signers}",
         )
-        return Opened(statement, tuple(self.signatures), _sha256(self.message).hex())
+        return SignedStatement(statement, tuple(self.signatures), _sha256(self.message).hex())
 
 
 @dataclass(frozen=True)
@@ -506,9 +514,9 @@ class TrustedKey:
 
 @dataclass
 class Trust:
-    """Keys that follow from the pinned one by statements that the keys before them signed.
+    """The pinned key and the keys that follow from it, each signed for by the key before it.
 
-    It does not show that no later revocation exists: take the statements from the ledger itself.
+    This does not show that no later revocation exists: take the statements from the ledger itself.
     """
 
     keys: dict[str, TrustedKey]
@@ -522,39 +530,43 @@ class Trust:
         public = from_hex(public_key_hex.strip())
         trust = cls({keyid_of(public): TrustedKey(public)}, keyid_of(public))
         for number, data in enumerate(statements, 1):
-            with _at(f"key statement {number}"):
-                trust._follow(_Envelope.read(data), number)
+            with _prefix_errors(f"key statement {number}"):
+                trust._apply_statement(_ParsedEnvelope.read(data), number)
         return trust
 
     def public(self, keyid: str) -> bytes:
-        """Return a known key, whatever it may sign."""
-        require(keyid in self.keys, f"key {keyid[:16]} is not known here")
+        """Return a known key, also one that may no longer sign."""
+        require(keyid in self.keys, f"key {keyid[:16]} is unknown")
         return self.keys[keyid].public
 
     def key(self, keyid: str, sequence: int, *, later: bool = False) -> bytes:
-        """Return a key that may sign the certificate `sequence` (or, `later`, speak of it)."""
+        """Return a key that may sign certificate `sequence` (with `later`: statements about it)."""
         public, known = self.public(keyid), self.keys[keyid]
         state = "revoked" if known.revoked else "replaced"
         require(sequence <= known.last, f"key {keyid[:16]} was {state} after {known.last}")
         require(later or sequence >= known.first, f"key {keyid[:16]} signs only from {known.first}")
         return public
 
-    def _follow(self, envelope: _Envelope, number: int) -> None:
+    def _apply_statement(self, envelope: _ParsedEnvelope, number: int) -> None:
         envelope.check(self.current, self.public(self.current))
         opened = envelope.open()
         kind, claims = opened.statement["predicateType"], opened.predicate
         require(kind in (ROTATION, REVOCATION), "neither a rotation nor a revocation")
         require(claims["ledger"]["number"] == number, f"has number {claims['ledger']['number']}")
-        before = {"sha256": self.statements[-1]} if self.statements else "genesis"
-        require(claims["ledger"]["previousStatement"] == before, "does not follow the one before")
+        previous = {"sha256": self.statements[-1]} if self.statements else "genesis"
+        require(claims["ledger"]["previousStatement"] == previous, "does not follow the one before")
         require(self.ledger in (None, claims["ledger"]["id"]), "belongs to another ledger")
-        key = self._rotated(envelope, claims) if kind == ROTATION else self._revoked(claims)
+        key = (
+            self._apply_rotation(envelope, claims)
+            if kind == ROTATION
+            else self._apply_revocation(claims)
+        )
         subject = {"name": claims["ledger"]["id"], "digest": {"sha256": key}}
         require(opened.statement["subject"] == [subject], "the subject is not the key")
         self.ledger = claims["ledger"]["id"]
         self.statements.append(opened.id)
 
-    def _rotated(self, envelope: _Envelope, claims: dict[str, Any]) -> str:
+    def _apply_rotation(self, envelope: _ParsedEnvelope, claims: dict[str, Any]) -> str:
         keyid, public = str(claims["newKey"]["keyid"]), from_hex(claims["newKey"]["public"])
         require(claims["oldKey"] == self.current, "the old key is not the current one")
         require(keyid == keyid_of(public) and keyid not in self.keys, "the new key is not new")
@@ -566,7 +578,7 @@ class Trust:
         self.current = keyid
         return keyid
 
-    def _revoked(self, claims: dict[str, Any]) -> str:
+    def _apply_revocation(self, claims: dict[str, Any]) -> str:
         keyid = str(claims["revokedKey"])
         require(keyid != self.current, "the current key cannot revoke itself")
         self.public(keyid)
@@ -575,12 +587,13 @@ class Trust:
         return keyid
 
 
-def open_envelope(data: bytes, trust: Trust) -> Opened:
-    """Return the statement of an envelope whose signatures, schema and keys hold.
+def open_envelope(data: bytes, trust: Trust) -> SignedStatement:
+    """Return the statement of an envelope after a check of its signatures, schema and keys.
 
-    It shows who signed what; not that it is true, nor its place in the chain (`check_chain`).
+    This shows who signed the statement. It does not show that the statement is true, nor its place
+    in the chain (`check_chain`).
     """
-    envelope = _Envelope.read(data)
+    envelope = _ParsedEnvelope.read(data)
     for keyid in envelope.signatures:
         envelope.check(keyid, trust.public(keyid))
     opened = envelope.open()
@@ -592,23 +605,23 @@ def open_envelope(data: bytes, trust: Trust) -> Opened:
 
 def certificate_id(envelope: bytes) -> str:
     """Return the SHA-256 of what an envelope's signatures cover, without checking them."""
-    return _sha256(_Envelope.read(envelope).message).hex()
+    return _sha256(_ParsedEnvelope.read(envelope).message).hex()
 
 
 @contextmanager
-def _at(place: str) -> Iterator[None]:
-    """Name the place in every refusal from within."""
+def _prefix_errors(place: str) -> Iterator[None]:
+    """Prefix the text of every error inside the block with the place."""
     try:
         yield
-    except (Refused, OSError) as error:
-        raise Refused(f"{place}: {error}") from None
+    except (VerificationError, OSError) as error:
+        raise VerificationError(f"{place}: {error}") from None
 
 
 # V0: the chain of certificates.
 
 
 @dataclass(frozen=True)
-class _Line:
+class _ModelLine:
     """Where the next certificate of one model must start."""
 
     model: str
@@ -619,20 +632,22 @@ class _Line:
     randomness: dict[str, str]
 
 
-def check_chain(envelopes: Iterable[bytes], trust: Trust) -> list[Opened]:
+def check_chain(envelopes: Iterable[bytes], trust: Trust) -> list[SignedStatement]:
     """Open certificates 1..n and check that each starts where those before it ended.
 
-    A certificate left out at the end does not show here.
+    This does not detect certificates that are missing at the end.
     """
-    chain: list[Opened] = []
-    lines: dict[str, _Line] = {}
+    chain: list[SignedStatement] = []
+    lines: dict[str, _ModelLine] = {}
     batches: set[str] = set()
     for sequence, data in enumerate(envelopes, 1):
-        with _at(f"certificate {sequence}"):
+        with _prefix_errors(f"certificate {sequence}"):
             certificate = open_envelope(data, trust)
             _check_link(certificate, sequence, chain, trust)
             claims = certificate.predicate
-            require(claims["erasure"]["batch"] not in batches, "the batch has a certificate")
+            require(
+                claims["erasure"]["batch"] not in batches, "the batch already has a certificate"
+            )
             batches.add(claims["erasure"]["batch"])
             lines[claims["model"]["id"]] = _check_line(
                 certificate, lines.get(claims["model"]["id"])
@@ -641,8 +656,10 @@ def check_chain(envelopes: Iterable[bytes], trust: Trust) -> list[Opened]:
     return chain
 
 
-def _check_link(certificate: Opened, sequence: int, chain: list[Opened], trust: Trust) -> None:
-    require(certificate.statement["predicateType"] == UNLEARNING, "no certificate of unlearning")
+def _check_link(
+    certificate: SignedStatement, sequence: int, chain: list[SignedStatement], trust: Trust
+) -> None:
+    require(certificate.statement["predicateType"] == UNLEARNING, "not a certificate of unlearning")
     claims = certificate.predicate["ledger"]
     require(claims["sequence"] == sequence, f"has sequence {claims['sequence']}")
     before = {"sha256": chain[-1].id} if chain else "genesis"
@@ -651,7 +668,7 @@ def _check_link(certificate: Opened, sequence: int, chain: list[Opened], trust: 
     require(ledger in (None, claims["id"]), f"ledger {claims['id']} is not {ledger}")
 
 
-def _check_line(certificate: Opened, line: _Line | None) -> _Line:
+def _check_line(certificate: SignedStatement, line: _ModelLine | None) -> _ModelLine:
     claims, subject = certificate.predicate, certificate.statement["subject"][0]
     model, data, rows = claims["model"], claims["dataset"], claims["erasure"]["rows"]
     name = f"{model['id']}@{certificate.sequence}"
@@ -660,7 +677,7 @@ def _check_line(certificate: Opened, line: _Line | None) -> _Line:
     randomness = claims["method"]["trainingRandomness"]
     if line is None:
         start = (data["rootBefore"], data["liveAfter"] + rows)
-        line = _Line(model["before"]["sha256"], constant, start, start, 0, randomness)
+        line = _ModelLine(model["before"]["sha256"], constant, start, start, 0, randomness)
     is_retrain = claims["method"]["name"] == "retrain"
     root, live = line.retrained if is_retrain else line.now
     last = claims["monitor"]["lastRetrainSequence"]
@@ -670,23 +687,29 @@ def _check_line(certificate: Opened, line: _Line | None) -> _Line:
     require(data["rootBefore"] == root, "rootBefore is not the root that the model's line had")
     require(data["liveAfter"] == live - rows, f"liveAfter is not {live} - {rows}")
     require(data["liveAfter"] <= line.now[1], "rows came back")
-    # A seed that may change when a request is known can be tried until a wanted model comes out.
+    # With a free choice of seed an operator could try seeds, after a request, for a wanted model.
     require(is_retrain or randomness == line.randomness, "the seed changed without a retrain")
     line = replace(line, model=subject["digest"]["sha256"], now=after, randomness=randomness)
     return replace(line, retrained=after, last_retrain=certificate.sequence) if is_retrain else line
 
 
-def check_next(certificate: Opened, first: Opened, retrain: Opened | None, newest: Opened) -> None:
-    """Raise unless a certificate continues its model's line; for a signer, who checked the rest.
+def check_next(
+    certificate: SignedStatement,
+    first: SignedStatement,
+    retrain: SignedStatement | None,
+    newest: SignedStatement,
+) -> None:
+    """Raise unless a certificate continues its model's line. For a signer that checked the rest.
 
-    `first`, `retrain` and `newest` are the model's first, last retrain's and newest certificate.
+    `first` and `newest` are the model's first and newest certificate, `retrain` that of its last
+    retrain.
     """
     data, start = newest.predicate["dataset"], first.predicate["dataset"]
     trained = (start["rootBefore"], start["liveAfter"] + first.predicate["erasure"]["rows"])
     if retrain is not None:
         after = retrain.predicate["dataset"]
         trained = (after["rootAfter"], after["liveAfter"])
-    line = _Line(
+    line = _ModelLine(
         model=newest.statement["subject"][0]["digest"]["sha256"],
         data=(data["id"], data["slots"]),
         now=(data["rootAfter"], data["liveAfter"]),
@@ -726,11 +749,12 @@ def log_root(leaves: Iterable[bytes]) -> bytes:
     return root
 
 
-def _climb(nodes: list[bytes], index: int, last: int, proof: Sequence[bytes]) -> list[bytes]:
-    """Return the roots over nodes: a sibling on the left belongs to all, on the right to the last.
+def _climb_tree(nodes: list[bytes], index: int, last: int, proof: Sequence[bytes]) -> list[bytes]:
+    """Return the roots over nodes.
 
-    `index` is the place of the nodes in their level, and `last` that of the level's last node. A
-    proof of another length leads to no root.
+    A left sibling is combined with all nodes, a right sibling with the last node only. `index` is
+    the position of the nodes in their level, `last` that of the level's last node. A proof of a
+    wrong length gives no root.
     """
     for sibling in proof:
         if last == 0:
@@ -748,10 +772,10 @@ def _climb(nodes: list[bytes], index: int, last: int, proof: Sequence[bytes]) ->
 def check_inclusion(
     leaf: bytes, index: int, size: int, proof: Sequence[bytes], root: bytes
 ) -> None:
-    """Raise unless the leaf hash stands at `index` of the tree (RFC 9162, 2.1.3.2)."""
+    """Raise unless the leaf hash is at `index` of the tree (RFC 9162, 2.1.3.2)."""
     require(0 <= index < size, f"no index {index} in a log of {size}")
-    found = _climb([leaf], index, size - 1, proof)
-    require(found == [root], "the inclusion proof does not lead to the root")
+    roots = _climb_tree([leaf], index, size - 1, proof)
+    require(roots == [root], "the inclusion proof does not lead to the root")
 
 
 def check_consistency(
@@ -761,16 +785,16 @@ def check_consistency(
     require(0 <= size1 <= size2, f"a log of {size2} does not continue one of {size1}")
     if size1 in (0, size2):
         require(not proof, "a consistency proof where none is needed")
-        wanted = root2 if size1 == size2 else _sha256(b"")
-        require(root1 == wanted, f"two roots of size {size1}: a fork")
+        expected = root2 if size1 == size2 else _sha256(b"")
+        require(root1 == expected, f"two roots of size {size1}: a fork")
         return
     path = [root1, *proof] if size1 & (size1 - 1) == 0 else list(proof)
     require(bool(path), "the consistency proof is empty")
     index, last = size1 - 1, size2 - 1
     while index & 1:
         index, last = index >> 1, last >> 1
-    found = _climb([path[0]] * 2, index, last, path[1:])
-    require(found == [root1, root2], "the log was rewritten: roots do not fit")
+    roots = _climb_tree([path[0]] * 2, index, last, path[1:])
+    require(roots == [root1, root2], "the log was rewritten: roots do not fit")
 
 
 @dataclass(frozen=True)
@@ -810,13 +834,13 @@ def read_note(text: str) -> Note:
     parts, lines = body.split("\n"), signed.split("\n")
     require(len(parts) == 3 and lines.pop() == "" and 0 < len(lines) <= 64, "not a checkpoint")
     _match("0|[1-9][0-9]{0,15}", parts[1], "not a checkpoint's size")
-    note = Note(parts[0], int(parts[1]), from_base64(parts[2]), tuple(map(_signed_by, lines)))
+    note = Note(parts[0], int(parts[1]), from_base64(parts[2]), tuple(map(_parse_signature, lines)))
     require(len(note.root) == 32, "not a checkpoint's root")
     require(note.body == f"{body}\n".encode(), "not a checkpoint in canonical form")
     return note
 
 
-def _signed_by(line: str) -> tuple[str, bytes, bytes]:
+def _parse_signature(line: str) -> tuple[str, bytes, bytes]:
     pattern = "\u2014 ([^\\s+]{1,255}) ([A-Za-z0-9+/=]{1,512})"
     name, text = _match(pattern, line, "not a signature line").groups()
     data = from_base64(text)
@@ -826,10 +850,11 @@ def _signed_by(line: str) -> tuple[str, bytes, bytes]:
 def check_note(
     note: Note, trust: Trust, witnesses: Iterable[str] = (), *, revoked_too: bool = False
 ) -> None:
-    """Raise unless the ledger and every pinned witness signed; other lines are not looked at.
+    """Raise unless the ledger and every pinned witness signed; other lines are ignored.
 
     A witness is given as a C2SP verifier key, ``name+hash+base64``, of a cosignature/v1 key. A
-    checkpoint has no sequence, so any key of the ledger may sign it, a revoked one only if asked.
+    checkpoint has no sequence, so any key of the ledger may sign it; a revoked key only with
+    `revoked_too`.
     """
     require(trust.ledger in (None, note.origin), f"the origin {note.origin} is another ledger")
     keys = {
@@ -841,7 +866,7 @@ def check_note(
     require(len(own) == 1 and own[0][0] in keys, "not signed by one trusted key of the ledger")
     check_signature(keys[own[0][0]].public, own[0][1], note.body)
     for witness in witnesses:
-        with _at(f"witness {witness.partition('+')[0]}"):
+        with _prefix_errors(f"witness {witness.partition('+')[0]}"):
             _check_witness(note, witness)
 
 
@@ -850,11 +875,11 @@ def _check_witness(note: Note, verifier_key: str) -> None:
     key = from_base64(rest.partition("+")[2])
     require(len(key) == 33 and key[0] == 4, "not the key of a cosignature/v1 witness")
     key_hash = note_key_hash(name, 4, key[1:])
-    require(rest.partition("+")[0] == key_hash.hex(), "the key does not have the hash beside it")
-    found = [sig for who, named, sig in note.signatures if (who, named) == (name, key_hash)]
-    require(len(found) == 1, "did not co-sign")
-    seconds = int.from_bytes(found[0][:8], "big")
-    check_signature(key[1:], found[0][8:], b"cosignature/v1\ntime %d\n" % seconds + note.body)
+    require(rest.partition("+")[0] == key_hash.hex(), "the key does not have the stated hash")
+    signatures = [item[2] for item in note.signatures if item[:2] == (name, key_hash)]
+    require(len(signatures) == 1, "did not co-sign")
+    seconds = int.from_bytes(signatures[0][:8], "big")
+    check_signature(key[1:], signatures[0][8:], b"cosignature/v1\ntime %d\n" % seconds + note.body)
 
 
 # V2: the salted slots of the data set. Erasing a row puts TOMBSTONE in the place of its leaf.
@@ -863,16 +888,16 @@ TOMBSTONE = _sha256(b"letheon/tombstone/v1")
 
 
 def slot_leaf(salt: bytes, place: int, row_bytes: bytes) -> bytes:
-    """Return the leaf of a row: without the salt, nobody can test a guess of the row.
+    """Return the leaf of a row. Without the salt, a guess of the row cannot be tested.
 
-    `place` is the row's position when the model was registered. It binds the order of the rows,
-    which could otherwise be chosen after a request is known.
+    `place` is the row's position when the model was registered. It fixes the order of the rows,
+    which an operator could otherwise choose after a request.
     """
     return commitment_leaf(slot_commitment(salt, place, row_bytes))
 
 
 def slot_commitment(salt: bytes, place: int, row_bytes: bytes) -> bytes:
-    """Return what a leaf is the hash of: ``HMAC-SHA256(salt, place || row)``."""
+    """Return the commitment to a row: ``HMAC-SHA256(salt, place || row)``."""
     return hmac.digest(salt, place.to_bytes(8, "big") + row_bytes, "sha256")
 
 
@@ -884,26 +909,26 @@ def commitment_leaf(commitment: bytes) -> bytes:
 def transition_roots(proof: bytes) -> tuple[bytes, bytes, int]:
     """Return the root before, the root after and the number of slots that became empty.
 
-    Both roots come from the same siblings, so no other slot differs between them. What the
-    erased leaves stood for, the proof does not show.
+    Both roots come from the same siblings, so no other slot differs between them. The proof does
+    not show which rows the erased leaves were.
     """
-    before, after, erased, _ = _transition(proof)
+    before, after, erased, _ = _read_transition(proof)
     return before, after, len(erased)
 
 
-def _transition(proof: bytes) -> tuple[bytes, bytes, dict[int, str], int]:
-    found = parse_strict(proof)
-    _conform(found, _TRANSITION, "transition proof")
-    slots, erased = found["slots"], {one["slot"]: one["leaf"] for one in found["erased"]}
+def _read_transition(proof: bytes) -> tuple[bytes, bytes, dict[int, str], int]:
+    content = parse_strict(proof)
+    _check_form(content, _TRANSITION, "transition proof")
+    slots, erased = content["slots"], {leaf["slot"]: leaf["leaf"] for leaf in content["erased"]}
     require(slots & (slots - 1) == 0, "slots is not a power of two")
-    require([one["slot"] for one in found["erased"]] == sorted(erased), "erased not in order")
+    require([leaf["slot"] for leaf in content["erased"]] == sorted(erased), "erased not in order")
     require(max(erased) < slots and TOMBSTONE.hex() not in erased.values(), "not erased slots")
     nodes = {slot: (from_hex(leaf), TOMBSTONE) for slot, leaf in erased.items()}
-    siblings = iter(found["siblings"])
+    siblings = iter(content["siblings"])
     while slots > 1:
         nodes, slots = _level_above(nodes, siblings), slots // 2
     require(next(siblings, None) is None, "the transition proof is too long")
-    return *nodes[0], erased, found["slots"]
+    return *nodes[0], erased, content["slots"]
 
 
 _Pair = tuple[bytes, bytes]
@@ -924,53 +949,53 @@ def _level_above(nodes: dict[int, _Pair], siblings: Iterator[str]) -> dict[int, 
     return above
 
 
-def check_receipt(receipt: bytes, row_bytes: bytes, certificate: Opened) -> None:
+def check_receipt(receipt: bytes, row_bytes: bytes, certificate: SignedStatement) -> None:
     """Raise unless a person's row was in the data set before and its slot is empty after (W1).
 
-    `row_bytes` and the salt in the receipt fix the leaf, so it is this row and no other. It says
-    nothing of what the model has learnt.
+    `row_bytes` and the salt in the receipt fix the leaf, so it is this row and no other. This says
+    nothing about what the model has learned.
     """
-    found = parse_strict(receipt, SMALL)
-    _conform(found, _RECEIPT, "receipt")
-    _require_certificate(found, certificate)
-    leaf = slot_leaf(from_hex(found["salt"]), found["place"], row_bytes)
-    _check_paths(found, leaf, certificate)
+    content = parse_strict(receipt, SMALL)
+    _check_form(content, _RECEIPT, "receipt")
+    _require_certificate(content, certificate)
+    leaf = slot_leaf(from_hex(content["salt"]), content["place"], row_bytes)
+    _check_paths(content, leaf, certificate)
 
 
-def check_receipt_commitment(receipt: bytes, certificate: Opened) -> int:
-    """Return how many rows a receipt without salts shows to have left the data set, or raise.
+def check_receipt_commitment(receipt: bytes, certificate: SignedStatement) -> int:
+    """Return how many rows were erased according to a receipt without salts, or raise.
 
-    Each commitment stood in its slot of rootBefore, and the slot is empty in rootAfter. Whose row
-    a commitment is, only `check_receipt` shows, which needs the row and its salt.
+    Each commitment is in its slot of rootBefore, and the slot is empty in rootAfter. Only
+    `check_receipt`, which needs the row and its salt, shows which row a commitment belongs to.
     """
-    found = parse_strict(receipt, SMALL)
-    _conform(found, _COMMITMENTS, "receipt")
-    _require_certificate(found, certificate)
-    slots = [row["slot"] for row in found["rows"]]
+    content = parse_strict(receipt, SMALL)
+    _check_form(content, _COMMITMENTS, "receipt")
+    _require_certificate(content, certificate)
+    slots = [row["slot"] for row in content["rows"]]
     require(slots == sorted(set(slots)), "the rows are not in the order of their slots")
-    for row in found["rows"]:
+    for row in content["rows"]:
         _check_paths(row, commitment_leaf(from_hex(row["commitment"])), certificate)
     return len(slots)
 
 
-def _require_certificate(receipt: dict[str, Any], certificate: Opened) -> None:
-    is_one = certificate.statement["predicateType"] == UNLEARNING
-    require(is_one, "not checked against a certificate of unlearning")
+def _require_certificate(receipt: dict[str, Any], certificate: SignedStatement) -> None:
+    is_certificate = certificate.statement["predicateType"] == UNLEARNING
+    require(is_certificate, "not checked against a certificate of unlearning")
     require(receipt["certificate"] == certificate.id, "the receipt is for another certificate")
 
 
-def _check_paths(row: dict[str, Any], leaf: bytes, certificate: Opened) -> None:
-    """The leaf leads to the root before, and an empty slot in its place to the root after."""
+def _check_paths(row: dict[str, Any], leaf: bytes, certificate: SignedStatement) -> None:
+    """Check that the leaf leads to the root before, and an empty slot to the root after."""
     data, slot = certificate.predicate["dataset"], row["slot"]
     for when, start, root in (("before", leaf, "rootBefore"), ("after", TOMBSTONE, "rootAfter")):
-        require(1 << len(row[when]) == data["slots"] > slot, "the path has another length")
+        require(1 << len(row[when]) == data["slots"] > slot, "the path has a wrong length")
         node = start
         for level, sibling in enumerate(map(from_hex, row[when])):
             node = node_hash(sibling, node) if slot >> level & 1 else node_hash(node, sibling)
         require(node.hex() == data[root], f"the row's slot does not lead to {root}")
 
 
-# The bundle: a folder with all of this. A signed index lists every file.
+# The bundle: a folder with all of these. A signed index lists every file.
 
 TOP_PUBLIC = {"keys", "certificates", "purges", "checkpoints", "log.json", "bundle.json"}
 TOP_AUDITOR = TOP_PUBLIC | {"events.jsonl", "proofs", "models", "definitions"}
@@ -984,8 +1009,8 @@ _DEEPEST_FOLDER = 5
 class Verdict:
     """The outcome of one level.
 
-    `passed` is None where the level was skipped. A skipped level that is `promised`, by the tier
-    of the bundle or because it was asked for by name, makes the whole bundle incomplete.
+    `passed` is None if the level was skipped. A skipped level that is `promised`, by the tier of
+    the bundle or because the caller requested it, makes the whole bundle incomplete.
     """
 
     level: str
@@ -993,33 +1018,38 @@ class Verdict:
     reason: str
     promised: bool = True
 
+    def __str__(self) -> str:
+        """Return one line of text."""
+        word = {True: "pass", False: "FAIL", None: "skipped"}[self.passed]
+        return f"{self.level}  {word:8}{self.reason}"
+
 
 def overall(verdicts: Iterable[tuple[bool | None, bool]]) -> str:
     """Return "passed", "failed" or "incomplete" from pairs of (passed, promised).
 
-    Failed: one check failed. Passed: a check passed, and no promised one was skipped.
+    Failed: a check failed. Passed: a check passed, and no promised check was skipped.
     """
-    found = list(verdicts)
-    if any(passed is False for passed, _ in found):
+    pairs = list(verdicts)
+    if any(passed is False for passed, _ in pairs):
         return "failed"
-    is_open = any(passed is None and promised for passed, promised in found)
-    shown = any(passed is True for passed, _ in found)
-    return "passed" if shown and not is_open else "incomplete"
+    is_incomplete = any(passed is None and promised for passed, promised in pairs)
+    has_passed = any(passed is True for passed, _ in pairs)
+    return "passed" if has_passed and not is_incomplete else "incomplete"
 
 
 EXIT_CODES = {"passed": 0, "failed": 1, "incomplete": 3}
 
 
-def _counted(things: Sized, word: str) -> str:
-    return f"1 {word}" if len(things) == 1 else f"{len(things)} {word}s"
+def _format_count(items: Sized, word: str) -> str:
+    return f"1 {word}" if len(items) == 1 else f"{len(items)} {word}s"
 
 
-class _Skipped(Exception):  # noqa: N818
+class _SkipLevel(Exception):  # noqa: N818
     """The bundle does not have what a level needs."""
 
 
-class _NotPromised(_Skipped):
-    """As `_Skipped`, and the tier of the bundle does not promise the level either."""
+class _SkipUnpromised(_SkipLevel):
+    """Like `_SkipLevel`, for a level that the tier of the bundle does not promise."""
 
 
 @dataclass(frozen=True)
@@ -1027,14 +1057,14 @@ class _Bundle:
     folder: Path
     files: Mapping[str, int]
     trust: Trust
-    chain: list[Opened]
+    chain: list[SignedStatement]
     seen: str | None
     witnesses: tuple[str, ...]
     receipt: bytes | None = None
 
     @property
     def tier(self) -> str:
-        """The tier by what the folder has; the signed index must say the same."""
+        """The tier according to the files; the signed index must state the same."""
         return tier_of(self.files)
 
 
@@ -1048,8 +1078,8 @@ def verify_bundle(
 ) -> list[Verdict]:
     """Check V0 to V2 and the signed part of V3 of an exported folder, and W1 of a receipt.
 
-    V0 gives two verdicts: the first is about the chain of certificates, the second about the
-    signed index. If the first fails nothing else is looked at.
+    V0 gives two verdicts: one for the chain of certificates and one for the signed index. If the
+    first fails, all other levels are skipped.
 
     Parameters
     ----------
@@ -1058,7 +1088,7 @@ def verify_bundle(
     pinned_hex : str
         First public key of the ledger, from a source other than the bundle.
     seen_checkpoint : str, optional
-        Text of a checkpoint kept from an earlier look; the log must continue it.
+        Text of a checkpoint from an earlier check; the log must continue it.
     witnesses : iterable of str
         Verifier keys of witnesses that must have co-signed the newest checkpoint.
     receipt : bytes, optional
@@ -1071,38 +1101,38 @@ def verify_bundle(
     try:
         files = list_files(folder)
         trust, chain = _read_chain(folder, pinned_hex)
-    except Refused as error:
-        later = [Verdict(level, None, "not looked at: V0 failed") for level, _ in levels[2:]]
+    except VerificationError as error:
+        later = [Verdict(level, None, "not checked: V0 failed") for level, _ in levels[2:]]
         return [Verdict("V0", False, str(error)), *later]
     bundle = _Bundle(folder, files, trust, chain, seen_checkpoint, tuple(witnesses), receipt)
-    return [_judge(level, check, bundle) for level, check in levels]
+    return [_run_level(level, check, bundle) for level, check in levels]
 
 
-def _judge(level: str, check: Callable[[_Bundle], str], bundle: _Bundle) -> Verdict:
+def _run_level(level: str, check: Callable[[_Bundle], str], bundle: _Bundle) -> Verdict:
     try:
         return Verdict(level, True, check(bundle))
-    except _Skipped as reason:
-        return Verdict(level, None, str(reason), promised=not isinstance(reason, _NotPromised))
-    except Refused as reason:
+    except _SkipLevel as reason:
+        return Verdict(level, None, str(reason), promised=not isinstance(reason, _SkipUnpromised))
+    except VerificationError as reason:
         return Verdict(level, False, str(reason))
 
 
 def list_files(folder: Path) -> dict[str, int]:
     """Return size by path of every file in a bundle.
 
-    Links, pipes, sockets and devices are refused, and so are names that are equal but for case:
-    what a name leads to must not depend on the machine.
+    Links, pipes, sockets and devices are rejected, and so are names that differ only in case:
+    what a name refers to must not depend on the machine.
     """
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     known: set[str] = set()
     open_folders = [("", 0)]
     while open_folders:
         prefix, depth = open_folders.pop()
         require(depth < _DEEPEST_FOLDER, f"{prefix}: folders are nested too deeply")
-        with _at(prefix or "the bundle"), os.scandir(folder / prefix) as entries:
+        with _prefix_errors(prefix or "the bundle"), os.scandir(folder / prefix) as entries:
             for entry in entries:
                 name, shown = f"{prefix}{entry.name}", entry.name[:80]
-                _match("[A-Za-z0-9._:@+-]{1,255}", entry.name, f"{shown!r}: odd name")
+                _match("[A-Za-z0-9._:@+-]{1,255}", entry.name, f"{shown!r}: invalid name")
                 require(name.lower() not in known, f"{shown}: two names that differ only in case")
                 known.add(name.lower())
                 require(len(known) <= MOST_FILES, f"more than {MOST_FILES} files")
@@ -1110,158 +1140,159 @@ def list_files(folder: Path) -> dict[str, int]:
                 if stat.S_ISDIR(facts.st_mode):
                     open_folders.append((f"{name}/", depth + 1))
                     continue
-                require(stat.S_ISREG(facts.st_mode), f"{shown}: a link or device, no plain file")
+                require(stat.S_ISREG(facts.st_mode), f"{shown}: a link or device, not a plain file")
                 require(facts.st_size <= LARGEST, f"{shown}: larger than {LARGEST} bytes")
-                found[name] = facts.st_size
-    require(sum(found.values()) <= LARGEST_BUNDLE, f"larger than {LARGEST_BUNDLE} bytes")
-    return found
+                sizes[name] = facts.st_size
+    require(sum(sizes.values()) <= LARGEST_BUNDLE, f"larger than {LARGEST_BUNDLE} bytes")
+    return sizes
 
 
 def tier_of(files: Iterable[str]) -> str:
-    """Return "auditor" if something is there that no public bundle has."""
+    """Return "auditor" if there are files that no public bundle has, else "public"."""
     tops = {name.partition("/")[0] for name in files}
     return "auditor" if tops & (TOP_AUDITOR - TOP_PUBLIC) else "public"
 
 
 def _check_index(bundle: _Bundle) -> str:
-    """The files are those that the ledger signed for, and bundle.json says what they are."""
+    """Check that the files are those that the ledger signed for, and bundle.json fits them."""
     if not set(INDEX_FILES) & bundle.files.keys():
-        raise _Skipped(
-            "the bundle has no signed index, so nobody signed for bundle.json, training.json and "
-            "definitions/: it is of an older version; ask for a new export"
+        raise _SkipLevel(
+            "the bundle has no signed index, so bundle.json, training.json and definitions/ are "
+            "not signed: an older version exported it; ask for a new export"
         )
     text = read_capped(bundle.folder / INDEX_FILES[0], LARGE)
-    with _at(INDEX_FILES[1]):
+    with _prefix_errors(INDEX_FILES[1]):
         claims = _read_index_claims(bundle, text)
-    with _at(INDEX_FILES[0]):
+    with _prefix_errors(INDEX_FILES[0]):
         listed = parse_strict(text)
-        _conform(listed, _FILES, "index")
+        _check_form(listed, _FILES, "index")
         require(len(listed) == claims["files"], f"lists {len(listed)} files")
         _check_files(bundle, listed)
-    with _at("bundle.json"):
+    with _prefix_errors("bundle.json"):
         _check_description(bundle, claims["tier"])
-    return f"{_counted(listed, 'file')}, each as the signed index lists it"
+    return f"{_format_count(listed, 'file')}, each as the signed index lists it"
 
 
 def _read_index_claims(bundle: _Bundle, text: bytes) -> dict[str, Any]:
     signed = open_envelope(read_capped(bundle.folder / INDEX_FILES[1], SMALL), bundle.trust)
-    require(signed.statement["predicateType"] == INDEX, "no index of a bundle")
+    require(signed.statement["predicateType"] == INDEX, "not an index of a bundle")
     subject = {"name": INDEX_FILES[0], "digest": {"sha256": _sha256(text).hex()}}
     require(signed.statement["subject"] == [subject], "of another index.json")
     claims = signed.predicate
     require(claims["ledger"]["sequence"] == len(bundle.chain), "of another number of certificates")
-    ledgers = {one.predicate["ledger"]["id"] for one in bundle.chain} | {claims["ledger"]["id"]}
+    ledgers = {item.predicate["ledger"]["id"] for item in bundle.chain} | {claims["ledger"]["id"]}
     require(len(ledgers) == 1 and bundle.trust.ledger in (None, *ledgers), "of another ledger")
     return claims
 
 
 def _check_files(bundle: _Bundle, listed: Mapping[str, str]) -> None:
-    there = bundle.files.keys() - set(INDEX_FILES)
-    extra, missing = sorted(there - listed.keys()), sorted(listed.keys() - there)
-    require(not extra, f"files that it does not list: {', '.join(extra[:3])}; they are not signed")
+    present = bundle.files.keys() - set(INDEX_FILES)
+    extra, missing = sorted(present - listed.keys()), sorted(listed.keys() - present)
+    require(not extra, f"does not list these files: {', '.join(extra[:3])}; they are not signed")
     require(not missing, f"files that are missing: {', '.join(missing[:3])}")
     for name, digest in listed.items():
         with (bundle.folder / name).open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        require(found == digest, f"{name} is not the file that was signed")
+            actual = hashlib.file_digest(file, "sha256").hexdigest()
+        require(actual == digest, f"{name} is not the file that was signed")
 
 
 def _check_description(bundle: _Bundle, tier: str) -> None:
-    """What bundle.json says follows from certificates, checkpoints and the files themselves."""
-    said = read_description(bundle.folder)
-    require(said["tier"] == tier == bundle.tier, f"the tier is {bundle.tier} by the files")
+    """Check bundle.json against certificates, checkpoints and the files themselves."""
+    description = read_description(bundle.folder)
+    require(description["tier"] == tier == bundle.tier, f"the tier is {bundle.tier} by the files")
     tops = {name.partition("/")[0] for name in bundle.files} - set(INDEX_FILES)
-    odd = sorted(tops - (TOP_AUDITOR if tier == "auditor" else TOP_PUBLIC))
-    require(not odd, f"{', '.join(odd[:3])} belong in no bundle of the tier {tier}")
+    extra = sorted(tops - (TOP_AUDITOR if tier == "auditor" else TOP_PUBLIC))
+    require(not extra, f"{', '.join(extra[:3])} belong in no bundle of the tier {tier}")
     sizes = [int(name[12:-4]) for name in bundle.files if re.match(r"checkpoints/\d+\.txt$", name)]
-    require(said["size"] == max(sizes, default=0), "the size is not that of the newest checkpoint")
-    newest = {one.predicate["model"]["id"]: one for one in bundle.chain}
-    ledgers = {one.predicate["ledger"]["id"] for one in newest.values()}
-    require(ledgers <= {said["ledger"]}, f"the ledger is not {said['ledger']}")
-    wanted = {name for name in newest if tier == "auditor" and is_in_scope(name, said["scope"])}
-    listed = {model_id(one["tenant"], one["name"]): one["sequence"] for one in said["models"]}
-    missing = sorted(wanted - listed.keys())
+    is_newest = description["size"] == max(sizes, default=0)
+    require(is_newest, "the size is not that of the newest checkpoint")
+    newest = {item.predicate["model"]["id"]: item for item in bundle.chain}
+    ledgers = {item.predicate["ledger"]["id"] for item in newest.values()}
+    require(ledgers <= {description["ledger"]}, f"the ledger is not {description['ledger']}")
+    scope, models = description["scope"], description["models"]
+    expected = {name for name in newest if tier == "auditor" and is_in_scope(name, scope)}
+    listed = {model_id(item["tenant"], item["name"]): item["sequence"] for item in models}
+    missing = sorted(expected - listed.keys())
     require(not missing, f"the files of {', '.join(missing[:3])} are missing")
     require(
-        listed == {name: newest[name].sequence for name in wanted},
+        listed == {name: newest[name].sequence for name in expected},
         "the models are not those of the newest certificates",
     )
     if tier == "auditor":
-        _check_model_files(bundle, [newest[name] for name in sorted(wanted)])
+        _check_model_files(bundle, [newest[name] for name in sorted(expected)])
 
 
-def _check_model_files(bundle: _Bundle, newest: Sequence[Opened]) -> None:
-    names = [model_folder(one.predicate["model"]["id"]) for one in newest]
-    wanted = {f"{name}/{file}" for name in names for file in MODEL_FILES}
-    there = {name for name in bundle.files if name.startswith("models/")}
-    odd = sorted(there ^ wanted)
-    require(not odd, f"{', '.join(odd[:3])}: missing, or of no model that is listed")
+def _check_model_files(bundle: _Bundle, newest: Sequence[SignedStatement]) -> None:
+    names = [model_folder(certificate.predicate["model"]["id"]) for certificate in newest]
+    expected = {f"{name}/{file}" for name in names for file in MODEL_FILES}
+    present = {name for name in bundle.files if name.startswith("models/")}
+    differing = sorted(present ^ expected)
+    require(not differing, f"{', '.join(differing[:3])}: missing, or of no listed model")
     texts = {name for name in bundle.files if name.startswith("definitions/")}
     for name in texts:
         digest = _sha256(read_capped(bundle.folder / name, SMALL)).hex()
         require(name == f"definitions/{digest}.md", f"{name} is not named by its hash")
-    for one in newest:
-        digest = one.predicate["method"]["definition"]["sha256"]
+    for certificate in newest:
+        digest = certificate.predicate["method"]["definition"]["sha256"]
         require(f"definitions/{digest}.md" in texts, f"the definition {digest[:16]} is missing")
 
 
 def read_description(folder: Path) -> dict[str, Any]:
-    """Return bundle.json, in the form that it has since bundles have a signed index."""
-    said = parse_strict(read_capped(folder / "bundle.json", SMALL), SMALL)
-    _conform(said, _DESCRIPTION, "bundle")
-    return dict(said)
+    """Return bundle.json of a bundle with a signed index."""
+    description = parse_strict(read_capped(folder / "bundle.json", SMALL), SMALL)
+    _check_form(description, _DESCRIPTION, "bundle")
+    return dict(description)
 
 
 def model_id(tenant: str, name: str) -> str:
-    """Return the name of a model as certificates have it."""
+    """Return the id of a model in certificates."""
     return name if tenant == DEFAULT_TENANT else f"{tenant}/{name}"
 
 
 def model_folder(name: str) -> str:
-    """Return where the files of a model lie in a bundle."""
+    """Return the folder of a model's files in a bundle."""
     tenant, _, bare = name.rpartition("/")
-    require(".." not in (tenant, bare) and "/" not in tenant, f"{name} is no name of a model")
+    require(".." not in (tenant, bare) and "/" not in tenant, f"{name} is not a valid model name")
     return f"models/{tenant or DEFAULT_TENANT}/{bare}"
 
 
 def is_in_scope(name: str, scope: Mapping[str, str]) -> bool:
-    """Whether an export of this scope has the files of a model."""
+    """Return whether an export of this scope has the files of a model."""
     tenant, _, bare = name.rpartition("/")
-    found = {"tenant": tenant or DEFAULT_TENANT, "model": bare}
-    return scope.items() <= found.items()
+    return scope.items() <= {"tenant": tenant or DEFAULT_TENANT, "model": bare}.items()
 
 
 def read_capped(path: Path, limit: int) -> bytes:
     """Read a plain file that is not larger than `limit`."""
-    with _at(f"{path.parent.name}/{path.name}"):
-        require(path.is_file(), "is missing, or no plain file")
+    with _prefix_errors(f"{path.parent.name}/{path.name}"):
+        require(path.is_file(), "is missing, or not a plain file")
         with path.open("rb") as file:
-            # Asking for more than there is would reserve the memory for it.
+            # `read` reserves memory for the size that it is given, so the size is limited first.
             data = file.read(min(path.stat().st_size, limit) + 1)
         require(len(data) <= limit, f"larger than {limit} bytes")
     return data
 
 
-def _numbered(folder: Path, digits: int, suffix: str, beside: str = "") -> dict[int, Path]:
-    """Return the files of a folder by number; a name of another form is refused."""
-    found = {}
-    with _at(f"{folder.name}/"):
+def _list_numbered(folder: Path, digits: int, suffix: str, other: str = "") -> dict[int, Path]:
+    """Return the files of a folder by number; reject other names, except `other`."""
+    paths = {}
+    with _prefix_errors(f"{folder.name}/"):
         names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
         for name in names:
             number = name.removesuffix(suffix)
-            known = number.isdecimal() and name == f"{int(number):0{digits}d}{suffix}"
-            require(known or name == beside, f"{name!r} does not belong there")
-            if known:
-                found[int(number)] = folder / name
-    return dict(sorted(found.items()))
+            is_numbered = number.isdecimal() and name == f"{int(number):0{digits}d}{suffix}"
+            require(is_numbered or name == other, f"{name!r} does not belong there")
+            if is_numbered:
+                paths[int(number)] = folder / name
+    return dict(sorted(paths.items()))
 
 
-def _read_chain(folder: Path, pinned_hex: str) -> tuple[Trust, list[Opened]]:
+def _read_chain(folder: Path, pinned_hex: str) -> tuple[Trust, list[SignedStatement]]:
     """V0: follow the keys from the pinned one, then the certificates from the first."""
-    statements = _numbered(folder / "keys", 4, ".json", beside="root.pub")
-    certificates = _numbered(folder / "certificates", 6, ".json")
-    for name, found in (("keys", statements), ("certificates", certificates)):
-        require(list(found) == list(range(1, len(found) + 1)), f"{name}/: a number is missing")
+    statements = _list_numbered(folder / "keys", 4, ".json", other="root.pub")
+    certificates = _list_numbered(folder / "certificates", 6, ".json")
+    for name, paths in (("keys", statements), ("certificates", certificates)):
+        require(list(paths) == list(range(1, len(paths) + 1)), f"{name}/: a number is missing")
     trust = Trust.from_pinned(
         pinned_hex, (read_capped(path, SMALL) for path in statements.values())
     )
@@ -1270,14 +1301,14 @@ def _read_chain(folder: Path, pinned_hex: str) -> tuple[Trust, list[Opened]]:
 
 def _check_v0(bundle: _Bundle) -> str:
     if not bundle.chain:
-        raise _Skipped("the bundle has no certificate")
-    return f"{_counted(bundle.chain, 'certificate')}, each signed and following the one before"
+        raise _SkipLevel("the bundle has no certificate")
+    return f"{_format_count(bundle.chain, 'certificate')}, each signed and following the one before"
 
 
 def _check_v1(bundle: _Bundle) -> str:
     notes = _read_notes(bundle)
     if bundle.seen is not None:
-        with _at("the checkpoint that you have seen"):
+        with _prefix_errors("the checkpoint that you have seen"):
             _check_seen(read_note(bundle.seen), notes, bundle.trust)
     check_log(read_capped(bundle.folder / "log.json", LARGE), notes, bundle.chain)
     events, size = bundle.folder / "events.jsonl", max(notes)
@@ -1286,26 +1317,26 @@ def _check_v1(bundle: _Bundle) -> str:
         return f"log of {size} events, all of them read"
     require(
         bundle.tier == "public",
-        "events.jsonl is missing, and an auditor's bundle has one: certificates left off the end "
-        "of the log would not show",
+        "events.jsonl is missing, and an auditor's bundle has one: certificates missing at the end "
+        "of the log could not be detected",
     )
-    return f"log of {size} events; certificates left off its end show only with events"
+    return f"log of {size} events; without events, missing certificates at its end do not show"
 
 
 def _read_notes(bundle: _Bundle) -> dict[int, Note]:
     """Return the checkpoints by size, each signed, the newest by every witness too."""
     notes: dict[int, Note] = {}
-    paths = _numbered(bundle.folder / "checkpoints", 12, ".txt")
+    paths = _list_numbered(bundle.folder / "checkpoints", 12, ".txt")
     for size, path in paths.items():
         newest = size == max(paths)
-        with _at(f"checkpoints/{path.name}"):
+        with _prefix_errors(f"checkpoints/{path.name}"):
             note = read_note(read_capped(path, SMALL).decode("utf-8", "replace"))
             require(note.size == size, f"is of size {note.size}")
             witnesses = bundle.witnesses if newest else ()
             check_note(note, bundle.trust, witnesses, revoked_too=not newest)
         notes[size] = note
     require(bool(notes), "checkpoints/: there is none")
-    ledgers = {one.predicate["ledger"]["id"] for one in bundle.chain}
+    ledgers = {certificate.predicate["ledger"]["id"] for certificate in bundle.chain}
     require(
         len(ledgers | {note.origin for note in notes.values()}) == 1,
         "checkpoints/: not all are of this ledger",
@@ -1320,15 +1351,15 @@ def _check_seen(seen: Note, notes: dict[int, Note], trust: Trust) -> None:
     require(seen.body == notes[seen.size].body, f"the log was forked before {seen.size}")
 
 
-def check_log(data: bytes, notes: Mapping[int, Note], chain: Sequence[Opened]) -> None:
-    """Check a log.json against signed checkpoints (by size, rising) and the chain.
+def check_log(data: bytes, notes: Mapping[int, Note], chain: Sequence[SignedStatement]) -> None:
+    """Check a log.json against signed checkpoints (by size, ascending) and the chain.
 
     Each checkpoint continues the one before, and each certificate is in the log, in order,
     after the checkpoint that it names.
     """
-    with _at("log.json"):
+    with _prefix_errors("log.json"):
         log = parse_strict(data)
-        _conform(log, _LOG, "log")
+        _check_form(log, _LOG, "log")
         newest = notes[max(notes)]
         same = (log["size"], log["root"]) == (newest.size, newest.root.hex())
         require(same, "is not the log of the newest checkpoint")
@@ -1336,7 +1367,7 @@ def check_log(data: bytes, notes: Mapping[int, Note], chain: Sequence[Opened]) -
         require(steps == list(pairwise(notes)), "consistency is not step by step")
         for step in log["consistency"]:
             first, second = notes[step["from"]], notes[step["to"]]
-            with _at(f"checkpoints {first.size} and {second.size}"):
+            with _prefix_errors(f"checkpoints {first.size} and {second.size}"):
                 proof = [from_hex(text) for text in step["proof"]]
                 check_consistency(first.size, first.root, second.size, second.root, proof)
         require(len(log["certificates"]) == len(chain), "not one entry per certificate")
@@ -1344,12 +1375,12 @@ def check_log(data: bytes, notes: Mapping[int, Note], chain: Sequence[Opened]) -
 
 
 def _check_entries(
-    entries: list[dict[str, Any]], chain: Sequence[Opened], notes: Mapping[int, Note]
+    entries: list[dict[str, Any]], chain: Sequence[SignedStatement], notes: Mapping[int, Note]
 ) -> None:
     sizes = {_sha256(note.body).hex(): size for size, note in notes.items()}
     least, newest = 0, notes[max(notes)]
     for entry, certificate in zip(entries, chain, strict=True):
-        with _at(f"certificate {certificate.sequence}"):
+        with _prefix_errors(f"certificate {certificate.sequence}"):
             named = (entry["sequence"], *_certificate_event(entry["event"]))
             expected = (certificate.sequence, certificate.sequence, certificate.id)
             require(named == expected, "the event is not that of the certificate")
@@ -1368,13 +1399,13 @@ def _certificate_event(event: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def _check_events(path: Path, bundle: _Bundle, root: bytes) -> None:
-    """With all events: the root is theirs, nothing was left out, every line was registered."""
+    """Check all events: they give the root, none is missing, every model was registered."""
     certificates: list[tuple[Any, Any]] = []
     statements: list[Any] = []
     registered: dict[Any, dict[str, Any]] = {}
 
     def leaves() -> Iterator[bytes]:
-        for line, event in _events(path):
+        for line, event in _read_events(path):
             if event.get("kind") == "certificate":
                 certificates.append(_certificate_event(event))
             elif event.get("kind") in ("key-rotation", "key-revocation"):
@@ -1383,7 +1414,7 @@ def _check_events(path: Path, bundle: _Bundle, root: bytes) -> None:
                 registered.setdefault(event.get("subject"), event)
             yield leaf_hash(line)
 
-    with _at("events.jsonl"):
+    with _prefix_errors("events.jsonl"):
         require(log_root(leaves()) == root, "the events do not lead to the log's root")
         chain = [(certificate.sequence, certificate.id) for certificate in bundle.chain]
         require(certificates == chain, "the certificates are not those that the events name")
@@ -1391,42 +1422,44 @@ def _check_events(path: Path, bundle: _Bundle, root: bytes) -> None:
         _check_registrations(bundle.chain, registered)
 
 
-def _check_registrations(chain: Sequence[Opened], registered: Mapping[Any, dict[str, Any]]) -> None:
-    """Each model's first certificate starts from what was registered, its seed included."""
-    for first in {one.predicate["model"]["id"]: one for one in reversed(chain)}.values():
+def _check_registrations(
+    chain: Sequence[SignedStatement], registered: Mapping[Any, dict[str, Any]]
+) -> None:
+    """Check that each model's first certificate starts from its registration, seed included."""
+    for first in {item.predicate["model"]["id"]: item for item in reversed(chain)}.values():
         claims = first.predicate
         data, method = claims["dataset"], claims["method"]
-        with _at(f"certificate {first.sequence}"):
+        with _prefix_errors(f"certificate {first.sequence}"):
             event = registered.get(claims["model"]["before"]["sha256"], {})
             live = data["liveAfter"] + claims["erasure"]["rows"]
-            found = (event.get("root"), event.get("slots"), event.get("live"))
+            registration = (event.get("root"), event.get("slots"), event.get("live"))
             start = (data["rootBefore"], data["slots"], live)
-            require(found == start, "the model was not registered with this data set")
+            require(registration == start, "the model was not registered with this data set")
             seed = method["trainingRandomness"]
-            said = {"keyCommitment": event.get("training"), "beacon": event.get("beacon")}
-            settled = said.items() <= seed.items()
-            require(settled or method["name"] == "retrain", "the seed is not that of registration")
+            commitment = {"keyCommitment": event.get("training"), "beacon": event.get("beacon")}
+            is_same = commitment.items() <= seed.items()
+            require(is_same or method["name"] == "retrain", "the seed is not that of registration")
 
 
-def _events(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+def _read_events(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
     """Yield the lines of a log with the event in each."""
-    require(path.is_file(), "no plain file")
+    require(path.is_file(), "not a plain file")
     with path.open("rb") as file:
         while line := file.readline(SMALL + 1):
             require(line.endswith(b"\n") and len(line) <= SMALL, "a line is cut or too long")
             event = parse_strict(line[:-1], SMALL)
-            require(isinstance(event, dict), "an event is no object")
+            require(isinstance(event, dict), "an event is not an object")
             yield line[:-1], event
 
 
 def _check_v2(bundle: _Bundle) -> str:
     folder = bundle.folder / "proofs"
     if bundle.tier == "public":
-        raise _NotPromised("a public bundle has no proofs; ask for the auditor's bundle")
+        raise _SkipUnpromised("a public bundle has no proofs; ask for the auditor's bundle")
     require(folder.is_dir(), "proofs/ is missing, and an auditor's bundle has it")
     since: dict[str, dict[int, str]] = {}
     for certificate in bundle.chain:
-        with _at(f"certificate {certificate.sequence}"):
+        with _prefix_errors(f"certificate {certificate.sequence}"):
             erased = _check_transition(folder, certificate.predicate["dataset"], certificate)
             model = certificate.predicate["model"]["id"]
             earlier = since.get(model, {})
@@ -1435,14 +1468,18 @@ def _check_v2(bundle: _Bundle) -> str:
                 since[model] = {}
             else:
                 since[model] = earlier | erased
-    return f"{_counted(bundle.chain, 'transition')}: only erased slots changed, as many as stated"
+    return (
+        f"{_format_count(bundle.chain, 'transition')}: only erased slots changed, as many as stated"
+    )
 
 
-def _check_transition(folder: Path, data: dict[str, Any], certificate: Opened) -> dict[int, str]:
+def _check_transition(
+    folder: Path, data: dict[str, Any], certificate: SignedStatement
+) -> dict[int, str]:
     digest = data["transitionProof"]["sha256"]
     proof = read_capped(folder / f"{digest}.json", LARGE)
     require(_sha256(proof).hex() == digest, "the transition proof is not the one certified")
-    before, after, erased, slots = _transition(proof)
+    before, after, erased, slots = _read_transition(proof)
     require(slots == data["slots"], f"the transition proof is of {slots} slots")
     require(before.hex() == data["rootBefore"], "the transition does not start at rootBefore")
     require(after.hex() == data["rootAfter"], "the transition does not end at rootAfter")
@@ -1452,93 +1489,98 @@ def _check_transition(folder: Path, data: dict[str, Any], certificate: Opened) -
 
 
 def _check_v3(bundle: _Bundle) -> str:
-    purges, left = _numbered(bundle.folder / "purges", 6, ".json"), rows_left(bundle.chain)
-    found: dict[Any, Any] = {}
+    purges = _list_numbered(bundle.folder / "purges", 6, ".json")
+    erased = count_erased_rows(bundle.chain)
+    attested: dict[Any, Any] = {}
     gaps: list[str] = []
     for sequence, path in purges.items():
-        with _at(f"purges/{path.name}"):
+        with _prefix_errors(f"purges/{path.name}"):
             require(1 <= sequence <= len(bundle.chain), "belongs to no certificate here")
             certificate = bundle.chain[sequence - 1]
             purge = check_purge(read_capped(path, SMALL), certificate, bundle.trust)
-            found[sequence] = purge.id
-            destroyed = purge.predicate["salts"]["destroyed"]
-            gone = left[sequence - 1]
-            require(destroyed == gone, f"{destroyed} salts were destroyed, and {gone} rows left")
-            require(gone == 0 or purge.predicate["scanner"]["markers"] > 0, "looked for nothing")
+            attested[sequence] = purge.id
+            salts = purge.predicate["salts"]["destroyed"]
+            rows = erased[sequence - 1]
+            require(salts == rows, f"{salts} salts were destroyed, and {rows} rows were erased")
+            require(rows == 0 or purge.predicate["scanner"]["markers"] > 0, "searched for nothing")
             if words := search_gaps(purge.predicate):
                 gaps.append(f"certificate {sequence}: {words}")
     if (events := bundle.folder / "events.jsonl").exists():
-        with _at("events.jsonl"):
-            named = [event for _, event in _events(events) if event.get("kind") == "purge"]
+        with _prefix_errors("events.jsonl"):
+            named = [event for _, event in _read_events(events) if event.get("kind") == "purge"]
             listed = {event.get("sequence"): event.get("purge") for event in named}
-            require(listed == found, "the purges are not those that the events name")
-    missing = [one.sequence for one in bundle.chain if one.sequence not in purges]
+            require(listed == attested, "the purges are not those that the events name")
+    sequences = [certificate.sequence for certificate in bundle.chain]
+    missing = [sequence for sequence in sequences if sequence not in purges]
     if missing or not purges:
-        raise _Skipped(
-            f"{_counted(purges, 'purge')} attested; none yet for certificates {missing[:8]}"
+        raise _SkipLevel(
+            f"{_format_count(purges, 'purge')} attested; none yet for certificates {missing[:8]}"
         )
     if gaps:
-        raise _Skipped(
-            f"{_counted(purges, 'purge')} attested, {len(gaps)} of them not fully searched: "
+        raise _SkipLevel(
+            f"{_format_count(purges, 'purge')} attested, {len(gaps)} of them not fully searched: "
             + "; ".join(gaps[:8])
         )
-    return f"{_counted(purges, 'purge')} attested, each with a scan without a hit"
+    return f"{_format_count(purges, 'purge')} attested, each with a scan without a hit"
 
 
 def _check_w1(bundle: _Bundle) -> str:
     receipt = parse_strict(bundle.receipt or b"", SMALL)
     named = receipt.get("certificate") if isinstance(receipt, dict) else None
-    found = [certificate for certificate in bundle.chain if certificate.id == named]
-    require(bool(found), "the receipt names no certificate of this bundle")
-    rows = check_receipt_commitment(bundle.receipt or b"", found[0])
-    return f"certificate {found[0].sequence} covers the receipt: {rows} rows left the data set"
+    matches = [certificate for certificate in bundle.chain if certificate.id == named]
+    require(bool(matches), "the receipt names no certificate of this bundle")
+    rows = check_receipt_commitment(bundle.receipt or b"", matches[0])
+    return f"certificate {matches[0].sequence} covers the receipt: {rows} rows were erased"
 
 
-def rows_left(chain: Sequence[Opened]) -> list[int]:
-    """Return how many rows left their model with each certificate, a retrain's own ones only."""
+def count_erased_rows(chain: Sequence[SignedStatement]) -> list[int]:
+    """Return the number of newly erased rows of each certificate.
+
+    A retrain also lists rows that earlier certificates erased; they do not count again.
+    """
     live: dict[str, int] = {}
-    found = []
-    for one in chain:
-        data, model = one.predicate["dataset"], one.predicate["model"]["id"]
-        before = live.get(model, data["liveAfter"] + one.predicate["erasure"]["rows"])
-        found.append(before - data["liveAfter"])
+    counts = []
+    for certificate in chain:
+        data, model = certificate.predicate["dataset"], certificate.predicate["model"]["id"]
+        before = live.get(model, data["liveAfter"] + certificate.predicate["erasure"]["rows"])
+        counts.append(before - data["liveAfter"])
         live[model] = data["liveAfter"]
-    return found
+    return counts
 
 
-# What every purge destroys in the ledger's own home.
+# Stores of the ledger itself, which every purge destroys.
 _OWN_STORES = {"blobs", "key", "intake", "training", "temporary", "database"}
-# The clocks of two workers may differ by this.
+# The clocks of two workers may differ by this much.
 _CLOCKS_DIFFER = timedelta(minutes=10)
 
 
-def _moment(text: str) -> datetime:
+def _parse_time(text: str) -> datetime:
     try:
         return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S%z")
     except ValueError:
-        raise Refused(f"{text} is no time") from None
+        raise VerificationError(f"{text} is not a valid time") from None
 
 
-def check_purge(data: bytes, certificate: Opened, trust: Trust) -> Opened:
+def check_purge(data: bytes, certificate: SignedStatement, trust: Trust) -> SignedStatement:
     """Return the attestation of the purge that belongs to a certificate, or raise.
 
-    All of the ledger's own stores were purged, files were searched, and in this order of time.
+    The ledger's own stores must be purged, files must be searched, and times must be in order.
     """
     purge = open_envelope(data, trust)
-    require(purge.statement["predicateType"] == PURGE, "no purge attestation")
+    require(purge.statement["predicateType"] == PURGE, "not a purge attestation")
     claims, ledger = purge.predicate, certificate.predicate["ledger"]
     same = claims["ledger"] == {"id": ledger["id"], "sequence": ledger["sequence"]}
     same = same and purge.statement["subject"] == certificate.statement["subject"]
     require(same and claims["certificate"]["sha256"] == certificate.id, "of another certificate")
-    purged = {one["store"] for one in claims["stores"] if one["state"] == "purged"}
+    purged = {store["store"] for store in claims["stores"] if store["state"] == "purged"}
     missing = sorted(_OWN_STORES - purged)
     require(not missing, f"the ledger's own {', '.join(missing)} were not purged")
     require(claims["scanner"]["files"] > 0, "no file was searched")
     _check_gaps(claims)
-    started, ended = (_moment(claims["times"][name]) for name in ("startedAt", "purgedAt"))
-    certified = _moment(certificate.predicate["times"]["certifiedAt"])
+    started, ended = (_parse_time(claims["times"][name]) for name in ("startedAt", "purgedAt"))
+    certified = _parse_time(certificate.predicate["times"]["certifiedAt"])
     require(started <= ended, "ended before it started")
-    require(started >= certified - _CLOCKS_DIFFER, "started before the certificate was there")
+    require(started >= certified - _CLOCKS_DIFFER, "started before the certificate was issued")
     return purge
 
 
@@ -1546,49 +1588,50 @@ def _check_gaps(claims: dict[str, Any]) -> None:
     """Check that the counts of what was not searched agree with each other and with the codes."""
     gaps = claims["scanner"].get("notSearched", {"files": 0, "ids": 0})
     for store in claims["stores"]:
-        is_open = store["state"] == "not-searched"
-        require(
-            is_open == ("notSearched" in store), "counts what was not searched in a purged store"
-        )
+        is_unsearched = store["state"] == "not-searched"
+        has_count = "notSearched" in store
+        require(is_unsearched == has_count, "counts files not searched in a purged store")
     in_stores = sum(store.get("notSearched", 0) for store in claims["stores"])
-    require(in_stores <= gaps["files"], "stores count more files not searched than all together")
+    require(in_stores <= gaps["files"], "stores count more unsearched files than the total")
     for name, code in (("files", FILES_NOT_SEARCHED), ("ids", WORDS_NOT_SEARCHED)):
         if "notSearched" in claims["scanner"]:
             agrees = (gaps[name] > 0) == (code in claims["notClaimed"])
-            require(agrees, f"{gaps[name]} {name} not searched, and {code} is not claimed or is")
+            require(
+                agrees, f"{gaps[name]} {name} not searched, which contradicts notClaimed ({code})"
+            )
 
 
 def search_gaps(claims: dict[str, Any]) -> str:
-    """Return what a purge did not search, in words; empty if everything was searched.
+    """Return a text that says what a purge did not search; empty if it searched everything.
 
-    An earlier scanner searched registered stores for bytes only and did not count what it left out.
+    An earlier scanner searched registered stores for bytes only and did not count what it skipped.
     """
     gaps = claims["scanner"].get("notSearched")
     if gaps is None:
         stores = [store["store"] for store in claims["stores"]]
-        is_told = not any(name.startswith("store:") for name in stores)
-        return "" if is_told else "an earlier scanner did not say which files it could not search"
+        has_stores = any(name.startswith("store:") for name in stores)
+        return "an earlier scanner did not report files that it skipped" if has_stores else ""
     counts = [(gaps["files"], "file"), (gaps["ids"], "id")]
     parts = [f"{n} {word}{'s' if n > 1 else ''}" for n, word in counts if n > 0]
     return " and ".join(parts) and f"{' and '.join(parts)} not searched"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Check a bundle: 0 passed, 1 failed, 2 it could not be looked at, 3 incomplete."""
+    """Check a bundle; return 0 passed, 1 failed, 2 could not be checked, 3 incomplete."""
     parser = argparse.ArgumentParser(
         description="Check certificates of unlearning.",
-        epilog="Exit status: 0 passed, 1 failed, 2 could not be looked at, 3 incomplete. Models "
-        "are not looked at: `letheon audit report` does that.",
+        epilog="Exit status: 0 passed, 1 failed, 2 could not be checked, 3 incomplete. Models are "
+        "not checked: `letheon audit report` does that.",
     )
     parser.add_argument("bundle", type=Path, help="folder that the ledger exported")
     parser.add_argument("--key", required=True, help="public key (hex), or a file with it")
-    parser.add_argument("--seen", type=Path, help="checkpoint file kept from an earlier look")
+    parser.add_argument("--seen", type=Path, help="checkpoint file from an earlier check")
     parser.add_argument("--witness", action="append", default=[], help="verifier key; repeatable")
-    parser.add_argument("--receipt", type=Path, help="a person's receipt, to be looked for")
+    parser.add_argument("--receipt", type=Path, help="receipt of a person, to check")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(argv)
     try:
-        require(options.bundle.is_dir(), f"{options.bundle} is no folder")
+        require(options.bundle.is_dir(), f"{options.bundle} is not a folder")
         key = options.key
         if re.fullmatch("[0-9a-f]{64}", key) is None:
             key = read_capped(Path(key), SMALL).decode("ascii", "replace").strip()
@@ -1598,17 +1641,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         verdicts = verify_bundle(
             options.bundle, key, seen_checkpoint=seen, witnesses=options.witness, receipt=receipt
         )
-    except (Refused, ImportError) as error:
+    except (VerificationError, ImportError) as error:
         sys.stderr.write(f"cannot check: {error}\n")
         return 2
-    verdict = overall((one.passed, one.promised) for one in verdicts)
-    words = {True: "pass", False: "FAIL", None: "skipped"}
-    lines = [f"{one.level}  {words[one.passed]:8}{one.reason}" for one in verdicts]
-    lines.append(f"{verdict}; this file looks at no model: `letheon audit report` does that")
-    levels = [asdict(one) for one in verdicts]
-    report = json.dumps({"verdict": verdict, "passed": verdict == "passed", "levels": levels})
+    outcome = overall((verdict.passed, verdict.promised) for verdict in verdicts)
+    lines = [str(verdict) for verdict in verdicts]
+    lines.append(f"{outcome}; models are not checked here: `letheon audit report` does that")
+    levels = [asdict(verdict) for verdict in verdicts]
+    report = json.dumps({"verdict": outcome, "passed": outcome == "passed", "levels": levels})
     sys.stdout.write((report if options.json else "\n".join(lines)) + "\n")
-    return EXIT_CODES[verdict]
+    return EXIT_CODES[outcome]
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from letheon.ledger.certificates import certify
 from letheon.ledger.certificates.bundle import sign_index
 from letheon.ledger.certificates.certify import sign_checkpoint
 from letheon.ledger.db.log import LogTree
-from letheon.ledger.keys.signing import sign
+from letheon.ledger.keys.signing import sign_statement
 from letheon.ledger.worker import compute
 from letheon.verifier import (
     INDEX_FILES,
@@ -87,7 +87,7 @@ def resign(ledger: Ledger, path: Path, change: Callable[[dict[str, Any]], None])
     """Change a certificate as its operator can: sign again with the real key."""
     statement = payload_of(path.read_bytes())
     change(statement)
-    path.write_bytes(sign(statement, ledger._core.keys.signer))
+    path.write_bytes(sign_statement(statement, ledger._core.keys.signer))
 
 
 def reindex(ledger: Ledger, bundle: Path, tier: str | None = None) -> Path:
@@ -109,7 +109,7 @@ def reindex(ledger: Ledger, bundle: Path, tier: str | None = None) -> Path:
 
 def computing(patch: pytest.MonkeyPatch, change: Callable[[Any, Any], Any]) -> None:
     """Let the ledger compute honestly, and publish something else instead."""
-    honest = compute._compute
+    honest = compute._run_computation
     patch.setattr(compute, "compute", lambda job: change(job, honest(job)))
 
 
@@ -146,7 +146,7 @@ def rewrite(
         old = path.read_bytes()
         statement = json.loads(renew(canonical(payload_of(old))))
         edit(statement)
-        path.write_bytes(sign(statement, signer))
+        path.write_bytes(sign_statement(statement, signer))
         new[certificate_id(old)] = certificate_id(path.read_bytes())
 
     lines: list[bytes] = []
@@ -173,7 +173,7 @@ def _rewrite_log(bundle: Path, lines: list[bytes]) -> None:
     found = json.loads(log.read_bytes()) | {"root": log_root(map(leaf_hash, lines)).hex()}
     for entry in found["certificates"]:
         entry["event"] = json.loads(lines[entry["index"]])
-        entry["proof"] = [one.hex() for one in tree.inclusion(entry["index"], len(lines))]
+        entry["proof"] = [one.hex() for one in tree.inclusion_path(entry["index"], len(lines))]
     for step in found["consistency"]:
-        step["proof"] = [one.hex() for one in tree.consistency(step["from"], step["to"])]
+        step["proof"] = [one.hex() for one in tree.consistency_path(step["from"], step["to"])]
     log.write_bytes(canonical(found))

@@ -31,8 +31,8 @@ from letheon.audit._objective import (
 )
 from letheon.data import Rows
 from letheon.linear import _calibrate
-from letheon.linear._calibrate import Grid
-from letheon.noise import NoiseSource, Sealed
+from letheon.linear._calibrate import ReleaseGrid
+from letheon.noise import NoiseSource, SecretArray
 from tests.audit.people import held, without
 
 CLIPPED: dict[str, Any] = {"rows": "clip", "row_norm": 1.5}
@@ -145,11 +145,11 @@ def with_weights(model: Any, weights: Any) -> Any:
     """A model with these parameters under its seal, and the release that it had."""
     twin = copy.deepcopy(model)
     if hasattr(model, "weights_"):
-        twin.weights_ = Sealed(np.array(weights))
+        twin.weights_ = SecretArray(np.array(weights))
     elif hasattr(model, "unperturbed_"):
-        twin.unperturbed_ = Sealed(np.array(weights))
+        twin.unperturbed_ = SecretArray(np.array(weights))
     else:
-        twin.optimum_ = Sealed(np.stack([weights, np.zeros_like(weights)]))
+        twin.optimum_ = SecretArray(np.stack([weights, np.zeros_like(weights)]))
     return twin
 
 
@@ -204,7 +204,7 @@ def of_all_rows(model: Any) -> Any:
 def release(model: Any, weights: Any) -> Any:
     """The model with these parameters, and a release of them by the book."""
     twin = with_weights(model, weights)
-    released = twin._grid().release(np.array(weights), NoiseSource(None))
+    released = twin._release_grid().release(np.array(weights), NoiseSource(None))
     twin.model_ = replace(twin.model_, weights=released)
     return twin
 
@@ -226,7 +226,7 @@ def lie_about_the_account(model: Any) -> Any:
 def choose_the_noise(model: Any) -> Any:
     """Row 5 of the audit, as it was: noise that is minus the gradient."""
     twin = lie_about_the_account(model)
-    twin.noise_ = Sealed(-twin._problem(twin._held()).gradient(sealed(twin)))
+    twin.noise_ = SecretArray(-twin._build_problem(twin._training_rows()).gradient_at(sealed(twin)))
     return twin
 
 
@@ -254,7 +254,7 @@ def release_the_seal(model: Any) -> Any:
 
 def shift_the_release(model: Any) -> Any:
     """Far beyond what noise does."""
-    return moved(model, 60 * model._grid().sigma)
+    return moved(model, 60 * model._release_grid().sigma)
 
 
 def keep_half(model: Any) -> Any:
@@ -308,7 +308,7 @@ def test_parameters_whose_rounding_hides_every_gradient_fail(kind: str) -> None:
     model = LONG[kind]().fit(rows.X, rows.y, ids=rows.ids.to_array())
     assert bound(model, rows).verdict == "pass"
     weights = of_all_rows(honest)
-    weights *= 2.0**50 * model._grid().step / np.abs(weights).max()
+    weights *= 2.0**50 * model._release_grid().step / np.abs(weights).max()
     found = bound(release(model, weights), rows)
     assert (found.verdict, "what-is-left-is-hidden" in found.reason) == ("fail", True)
 
@@ -327,7 +327,7 @@ def test_a_stop_rule_that_permits_everything_does_not_help() -> None:
 def release_shaped(model: Any, weights: Any) -> Any:
     """The model with these parameters, and the noise that it had."""
     twin = with_weights(model, weights)
-    step = model._grid().step
+    step = model._release_grid().step
     change = np.rint((weights - sealed(model)) / step) * step
     twin.model_ = replace(twin.model_, weights=model.model_.weights + change)
     return twin
@@ -382,11 +382,11 @@ def test_other_settings_and_limits_help_no_operator(cheat: Any) -> None:
 def test_both_ways_to_compute_what_a_grid_hides_agree(
     sigma: float, epsilon: float, delta: float, size: int
 ) -> None:
-    grid = Grid.of_sigma(sigma)
+    grid = ReleaseGrid.of_sigma(sigma)
     assert _bound._grid(sigma) == (grid.step, grid.scale)
     for least in (delta, 0.0):
         second = _bound._hidden_on_grid(sigma, epsilon, least, size)
-        assert second == pytest.approx(grid.hidden_distance(epsilon, least, size), rel=1e-6)
+        assert second == pytest.approx(grid.max_hidden_distance(epsilon, least, size), rel=1e-6)
 
 
 def test_an_epsilon_that_claims_nothing_fails() -> None:

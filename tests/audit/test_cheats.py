@@ -71,14 +71,14 @@ def test_an_honest_bundle_passes(scene: Scene) -> None:
 
 def cheating(patch: pytest.MonkeyPatch, spoil: Callable[[Any, Any], None]) -> None:
     """Let the ledger compute honestly, and then spoil the model before it is published."""
-    honest: Erase = compute._erase
+    honest: Erase = compute._erase_rows
 
     def erase_and_spoil(job: Any, work: Any, *rest: Any) -> None:
         before = copy.deepcopy(work.model)
         honest(job, work, *rest)
         spoil(work.model, before)
 
-    patch.setattr(compute, "_erase", erase_and_spoil)
+    patch.setattr(compute, "_erase_rows", erase_and_spoil)
 
 
 def skip_the_forgetting(model: Any, before: Any) -> None:

@@ -51,7 +51,7 @@ def test_a_model_that_kept_everybody_fails_v4_with_its_own_rows(
     kind: str, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     """The erased row is in the model and in rows.blob, so that a fresh fit agrees."""
-    honest, kept = compute._erase, []
+    honest, kept = compute._erase_rows, []
 
     def keep(job: Any, work: Any, *rest: Any) -> None:
         before = copy.deepcopy(work.model)
@@ -59,7 +59,7 @@ def test_a_model_that_kept_everybody_fails_v4_with_its_own_rows(
         honest(job, work, *rest)
         work.model = before
 
-    monkeypatch.setattr(compute, "_erase", keep)
+    monkeypatch.setattr(compute, "_erase_rows", keep)
     with ledger_of(tmp_path / "home", kind) as ledger:
         erase(ledger, kind, 3)
         bundle = ledger.export(tmp_path / "bundle", tier="auditor")

@@ -16,7 +16,7 @@ from letheon.audit import audit
 from letheon.exceptions import SignerRefusedError
 from letheon.ledger import Ledger
 from letheon.ledger.certificates import certify
-from letheon.ledger.db.events import record
+from letheon.ledger.db.events import record_event
 from letheon.ledger.keys.keyring import KeyRing
 from letheon.ledger.models.examine import fresh_fit
 from letheon.ledger.models.versions import find_model, head_of
@@ -53,7 +53,7 @@ def reseeding(patch: Patch, ledger: Ledger, training: dict[str, str]) -> None:
     """Train with the seed of another key or beacon at the next erasure, and say so."""
     beacon = bytes.fromhex(training["beacon"].removeprefix("checkpoint:"))
     seed = ledger._core.keys.derive_seed(training["key"], beacon)
-    publish: Any = apply._publish
+    publish: Any = apply._publish_version
 
     def reseed(_: Any, product: Any) -> Any:
         fresh = fresh_fit(state.decode(product.model), product.rows, seed=seed).model
@@ -62,14 +62,18 @@ def reseeding(patch: Patch, ledger: Ledger, training: dict[str, str]) -> None:
     computing(patch, reseed)
     claim_training(patch, training)
     claimed = {"training": training}
-    patch.setattr(apply, "_publish", lambda *given: publish(*given[:-1], given[-1] | claimed))
+    patch.setattr(
+        apply, "_publish_version", lambda *given: publish(*given[:-1], given[-1] | claimed)
+    )
 
 
 def claim_training(patch: Patch, training: dict[str, str]) -> None:
     """Say of the next batch that it was trained like this."""
-    honest = apply._job
+    honest = apply._make_computation
     patch.setattr(
-        apply, "_job", lambda *given: dataclasses.replace(honest(*given), training=training)
+        apply,
+        "_make_computation",
+        lambda *given: dataclasses.replace(honest(*given), training=training),
     )
 
 
@@ -78,7 +82,7 @@ def beacons(ledger: Ledger, n: int) -> list[str]:
     found = []
     for number in range(n):
         with ledger._core.database.transaction() as conn:
-            record(conn, "noise", {"n": number}, ledger._core.clock())
+            record_event(conn, "noise", {"n": number}, ledger._core.clock())
         found.append(f"checkpoint:{ledger.log.checkpoint().digest}")
     return found
 
@@ -95,9 +99,11 @@ def test_a_seed_that_changes_at_an_erasure_is_refused(
         core, training = ledger._core, dict(training_of(ledger))
         if new_key:
             training["key"] = core.keys.new_key("training")
-            training["keyCommitment"] = core.keys.commitment(training["key"])
+            training["keyCommitment"] = core.keys.commit_to(training["key"])
             with core.database.transaction() as conn:
-                record(conn, "training", {"training": training["keyCommitment"]}, core.clock())
+                record_event(
+                    conn, "training", {"training": training["keyCommitment"]}, core.clock()
+                )
         reseeding(monkeypatch, ledger, training | {"beacon": beacons(ledger, 3)[1]})
         monkeypatch.setattr(certify, "_require_line", lambda *_: None)
         erase(ledger, "forest", 3)
@@ -161,7 +167,7 @@ def test_a_retrain_with_a_key_of_the_drawer_fails_v4(tmp_path: Path, monkeypatch
         core = ledger._core
         key = core.keys.new_key("training")
         with core.database.transaction() as conn:
-            record(conn, "training", {"training": core.keys.commitment(key)}, core.clock())
+            record_event(conn, "training", {"training": core.keys.commit_to(key)}, core.clock())
         ledger.log.checkpoint()
         erase(ledger, "forest", 5)
         new_key = KeyRing.new_key
@@ -205,7 +211,7 @@ def test_keys_that_were_thrown_away_are_reported(tmp_path: Path) -> None:
         core = ledger._core
         with core.database.transaction() as conn:
             for number in range(3):
-                record(conn, "training", {"training": f"{number:064x}"}, core.clock())
+                record_event(conn, "training", {"training": f"{number:064x}"}, core.clock())
         erase(ledger, "forest", 3)
         report = judged(ledger, tmp_path / "bundle")
     assert report.passed

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
-from letheon.base import ForgetMixin, Outcome, Removal, exclusive, locate_in
+from letheon.base import ForgetMixin, Outcome, Removal, locate_in, lock_model
 from letheon.data import Ids, Rows, row_ids
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.seeds import seed_from
@@ -49,7 +49,7 @@ class _Newton(ForgetMixin, BaseEstimator):
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any, *, ids: Any = None) -> Self:
-        with exclusive(self):
+        with lock_model(self):
             seed = seed_from(self.random_state)
             rows = Rows(np.array(X, float), np.array(y), row_ids(ids, len(X)))
             self._install(seed, *self._from_scratch(rows))
@@ -96,13 +96,13 @@ class _Newton(ForgetMixin, BaseEstimator):
     def n_rows_(self) -> int:
         return len(self.rows_)
 
-    def _held_ids(self) -> Ids:
+    def _get_ids(self) -> Ids:
         return self.rows_.ids
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         return Guarantee(kind="empirical", reference="a toy")
 
-    def _locate(self, wanted: Ids) -> Removal:
+    def _locate_rows(self, wanted: Ids) -> Removal:
         return locate_in(self.rows_, wanted)
 
     def _prepare(self, removal: Removal) -> _Plan:

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
-from letheon.base import ForgetMixin, Outcome, Removal, exclusive, locate_in
+from letheon.base import ForgetMixin, Outcome, Removal, locate_in, lock_model
 from letheon.data import Ids, Rows, row_ids
 from letheon.guarantee import Guarantee, MethodFacts
-from letheon.noise import NoiseSource, Sealed
+from letheon.noise import NoiseSource, SecretArray
 from letheon.seeds import seed_from
 
 Floats = NDArray[np.float64]
@@ -23,7 +23,7 @@ Move to within the permitted distance of the new optimum, and draw noise anew.""
 
 class _Plan(NamedTuple):
     rows: Rows
-    state: Sealed
+    state: SecretArray
     published: tuple[Floats, Any]
     noise: NoiseSource
 
@@ -51,7 +51,7 @@ class _Lazy(ForgetMixin, BaseEstimator):
         certificate="certified",
     )
     rows_: Rows
-    state_: Sealed
+    state_: SecretArray
     published_: tuple[Floats, Any]  # coefficients and classes, replaced together
     noise_: NoiseSource
     seed_: int
@@ -74,7 +74,7 @@ class _Lazy(ForgetMixin, BaseEstimator):
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any, *, ids: Any = None) -> Self:
-        with exclusive(self):
+        with lock_model(self):
             rows = Rows(np.array(X, float), np.array(y), row_ids(ids, len(X)))
             plan = self._plan(rows, self._argmin(rows), NoiseSource(self.noise_seed), first=True)
             self._install(plan, seed_=seed_from(self.random_state), **self._remember_settings())
@@ -82,7 +82,7 @@ class _Lazy(ForgetMixin, BaseEstimator):
 
     def _plan(self, rows: Rows, state: Floats, noise: NoiseSource, *, first: bool) -> _Plan:
         coef = state + self._noise(noise, state.shape, first=first)
-        return _Plan(rows, Sealed(state.copy()), (coef, self._classes(rows)), noise)
+        return _Plan(rows, SecretArray(state.copy()), (coef, self._classes(rows)), noise)
 
     def _noise(self, noise: NoiseSource, shape: tuple[int, ...], *, first: bool) -> Floats:
         return self.sigma * noise.normals(shape)
@@ -116,10 +116,10 @@ class _Lazy(ForgetMixin, BaseEstimator):
     def n_rows_(self) -> int:
         return len(self.rows_)
 
-    def _held_ids(self) -> Ids:
+    def _get_ids(self) -> Ids:
         return self.rows_.ids
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         if self.noise_.is_repeatable or self.sigma == 0:
             return Guarantee(kind="empirical", reference="none", residual_state=("state_",))
         return self._certificate()
@@ -133,7 +133,7 @@ class _Lazy(ForgetMixin, BaseEstimator):
             residual_state=("state_",),
         )
 
-    def _locate(self, wanted: Ids) -> Removal:
+    def _locate_rows(self, wanted: Ids) -> Removal:
         return locate_in(self.rows_, wanted)
 
     def _prepare(self, removal: Removal) -> _Plan:
@@ -256,7 +256,7 @@ class RepeatsItsNoiseWithoutAClaim(RepeatsItsNoise):
 
 
 class CertifiesASeed(LazyRidge):
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         return self._certificate()
 
 
@@ -326,9 +326,9 @@ class LosesItsSecret(LazyRidge):
 class SealsAnAggregate(LazyRidge):
     """Keeps the old X'y under a seal, with the intercept."""
 
-    attic_: Sealed
+    attic_: SecretArray
 
     def fit(self, X: Any, y: Any, *, ids: Any = None) -> Self:
         super().fit(X, y, ids=ids)
-        self.attic_ = Sealed(_design(self.rows_.X).T @ self._targets(self.rows_))
+        self.attic_ = SecretArray(_design(self.rows_.X).T @ self._targets(self.rows_))
         return self

@@ -32,21 +32,21 @@ class KeepsTheModelAndDigestsRowsOnly(KeepsTheModel):
 class ChangesOnFailure(NaiveUnlearner):
     """Removes whom it knows before it complains about the others."""
 
-    def _locate(self, wanted: Any) -> Removal:
+    def _locate_rows(self, wanted: Any) -> Removal:
         found = self.rows_.find(wanted)
         if len(found.missing) and len(found.positions):
             self._commit(self._prepare(Removal(1, len(found.positions), found.positions)))
-        return super()._locate(wanted)
+        return super()._locate_rows(wanted)
 
 
 class LosesRowsOnFailure(NaiveUnlearner):
     """Keeps its model on failure, but its rows are gone."""
 
-    def _locate(self, wanted: Any) -> Removal:
+    def _locate_rows(self, wanted: Any) -> Removal:
         found = self.rows_.find(wanted)
         if len(found.missing) and len(found.positions):
             self.rows_ = self.rows_.without(found.positions)
-        return super()._locate(wanted)
+        return super()._locate_rows(wanted)
 
 
 class ConstantDigest(NaiveUnlearner):
@@ -76,8 +76,8 @@ class RemembersOrder(NaiveUnlearner):
 
 
 class ClaimsTooMuch(NaiveUnlearner):
-    def _claim(self) -> Any:
-        claim = super()._claim()
+    def _make_guarantee(self) -> Any:
+        claim = super()._make_guarantee()
         vars(claim).update(requests="adaptive")
         return claim
 

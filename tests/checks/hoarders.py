@@ -31,7 +31,7 @@ class ApproximateHoarder(Hoarder):
         NaiveUnlearner.facts, exact=False, certificate="empirical"
     )
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         return Guarantee(kind="empirical", reference="none")
 
 

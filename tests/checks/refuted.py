@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
 from letheon import InfluenceClassifier
-from letheon.linear._calibrate import Grid, gaussian_mu
+from letheon.linear._calibrate import ReleaseGrid, gaussian_mu
 from letheon.noise import NoiseSource
 
 Floats = NDArray[np.float64]
@@ -73,7 +73,7 @@ class NoiseOnTheGrid(_Claiming):
     """The same with the library's release: right."""
 
     def _with_noise(self, weights: Floats, *, is_fit: bool) -> Floats:
-        return Grid.of_sigma(self.sigma).release(weights, NoiseSource(None))
+        return ReleaseGrid.of_sigma(self.sigma).release(weights, NoiseSource(None))
 
 
 class RefusesByItsNoise(_Claiming):
@@ -84,7 +84,7 @@ class RefusesByItsNoise(_Claiming):
             self.noise_ = NoiseSource(None).normals(len(weights))
             if np.abs(self.X_).max() > 10.0 and self.noise_[0] < 1.5:
                 raise ValueError("the certificate does not hold")
-        return Grid.of_sigma(self.sigma).release(
+        return ReleaseGrid.of_sigma(self.sigma).release(
             weights + self.sigma * self.noise_, NoiseSource(None)
         )
 
@@ -142,19 +142,19 @@ def _sigmoid(z: float) -> float:
 class SaysNothingIsSpent(InfluenceClassifier):
     """Leaves the parameters where they were, and says that nothing is spent."""
 
-    def _change(
+    def _build_change(
         self, positions: Any, counts: Any, W: Any, account: Any, *rest: Any, **more: Any
     ) -> Any:
         from dataclasses import replace
 
         before, account = self._weights_before_noise(), replace(account, spent=0.0)
-        return super()._change(positions, counts, before, account, *rest, **more)
+        return super()._build_change(positions, counts, before, account, *rest, **more)
 
 
 class Unrounded(InfluenceClassifier):
     """Influence as it is, with noise in doubles."""
 
-    def _mechanism(self) -> Any:
-        mechanism = super()._mechanism()
+    def _build_mechanism(self) -> Any:
+        mechanism = super()._build_mechanism()
         vars(mechanism)["release"] = lambda W, source: W + self.sigma * source.normals(W.shape)
         return mechanism

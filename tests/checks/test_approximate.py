@@ -38,7 +38,7 @@ class _Approximate:
         NaiveUnlearner.facts, exact=False, certificate="empirical"
     )
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         return Guarantee(kind="certified", reference="none", epsilon=1.0, delta=1e-5)
 
 

@@ -23,7 +23,7 @@ from letheon.checks import (
 )
 from letheon.checks._attacks import _is_explained, _quantile_bound, _trailing_zeros, true_residual
 from letheon.checks._leak import epsilon_lower_bound
-from letheon.noise import Sealed
+from letheon.noise import SecretArray
 from tests.checks.refuted import (
     CoarseNoise,
     NoiseInDoubles,
@@ -171,7 +171,7 @@ def test_the_true_residual_is_that_of_many_digits(case: AttackCase, multi_class:
     model.fit(case.X, case.y).forget([0])
     # Away from the optimum the gradient has every digit to compare.
     for shift in (0.0, 1e-3):
-        model.weights_ = Sealed(model.weights_.open() + shift)
+        model.weights_ = SecretArray(model.weights_.open() + shift)
         is_joint = multi_class == "softmax" and len(set(case.y.tolist())) > 2
         exact = exact_residual(model, "softmax" if is_joint else "logistic")
         size = (
@@ -183,7 +183,7 @@ def test_the_true_residual_is_that_of_many_digits(case: AttackCase, multi_class:
 def test_the_true_residual_of_a_regression() -> None:
     case = make_hard_cases(1)[0]
     model = InfluenceRegressor(sigma=0.0).fit(case.X, case.X[:, 0] * 3.0)
-    model.weights_ = Sealed(model.weights_.open() + 0.1)
+    model.weights_ = SecretArray(model.weights_.open() + 0.1)
     assert true_residual(model) == pytest.approx(float(exact_residual(model, "squared")), rel=1e-14)
 
 

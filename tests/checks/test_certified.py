@@ -12,7 +12,7 @@ from letheon.checks import parametrize_with_checks, yield_checks
 from letheon.checks._effect import make_lopsided_people
 from letheon.checks._people import CANARY, fit, fit_in_secret, make_people, refit
 from letheon.checks._residue import _overheard, _shows
-from letheon.noise import Sealed
+from letheon.noise import SecretArray
 from tests.checks import certified
 from tests.checks.approximate import NewtonRidge
 from tests.checks.catalogue import AGGREGATES, DIGEST
@@ -170,7 +170,7 @@ def test_everything_said_meanwhile_is_heard() -> None:
 def test_a_seal_does_not_hide_a_value_from_the_checks() -> None:
     from letheon.checks._walk import leaves
 
-    sealed = Sealed(np.array([0.5, 2.0]))
+    sealed = SecretArray(np.array([0.5, 2.0]))
     (leaf,) = leaves([sealed])
     assert leaf.path == "list[0][sealed]"
     assert leaf.put is not None

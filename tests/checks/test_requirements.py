@@ -50,7 +50,13 @@ def test_a_duck_lacks_the_mixin_and_the_base() -> None:
 
 def test_an_unfinished_method_is_told_what_to_write() -> None:
     text = _lacks(Unfinished())
-    for part in ("_commit: still", "_claim: still", "n_rows_: still", "MethodFacts", "ids=None"):
+    for part in (
+        "_commit: still",
+        "_make_guarantee: still",
+        "n_rows_: still",
+        "MethodFacts",
+        "ids=None",
+    ):
         assert part in text
     assert "_prepare" not in text
     assert "a way to answer: one of predict" in text

@@ -24,7 +24,7 @@ from letheon.cli import _command
 from letheon.cli._command import find_exit_status, report_errors, to_plain
 from letheon.cli._requests import parse_numbers
 from letheon.ledger import Ledger, Step
-from letheon.ledger.leases import release, take
+from letheon.ledger.leases import release_lease, take_lease
 from letheon.ledger.models.models import Models
 from tests.cli.ledgers import LEAVING, PEOPLE, call, done, files_in, table
 from tests.ledger.old_copies import copy_database, inventory
@@ -177,7 +177,11 @@ CASES: list[tuple[int, tuple[str, ...], str]] = [
     (2, ("request", "add", "--model", "m", PEOPLE[5], "--regime", "lex"), "expected one of"),
     (2, ("batch", "apply", "--retrain", "m", "--force"), "cannot be combined"),
     (2, ("init", "FRESH", "--name", "demo", "--timezone", "Mars/Base"), "Mars/Base"),
-    (2, ("model", "add", "MODEL", "--rows", "MODEL", "--name", "n"), "no .npz, .csv or .parquet"),
+    (
+        2,
+        ("model", "add", "MODEL", "--rows", "MODEL", "--name", "n"),
+        "expected .npz, .csv or .parquet",
+    ),
     (2, ("model", "add", "MODEL", "--rows", "CSV", "--name", "n"), "--target COLUMN"),
     (2, ("model", "add", "MODEL", "--rows", "CSV", "--name", "n", "--target", "z"), "column 'z'"),
     (2, ("cert", "verify", "MODEL"), "--key KEY"),
@@ -205,8 +209,8 @@ CASES: list[tuple[int, tuple[str, ...], str]] = [
     (3, ("ledger", "export", "FRESH", "--tier", "auditor", "--model", "other"), "other"),
     (4, ("request", "add", "--model", "m", PEOPLE[5], "--key", "case-1"), "idempotency key"),
     (4, ("request", "release", "QUEUED"), "not on hold"),
-    (4, ("request", "close", "QUEUED"), "queued"),
-    (4, ("request", "retry", "QUEUED"), "nothing to retry"),
+    (4, ("request", "close", "QUEUED"), "only after the purge"),
+    (4, ("request", "retry", "QUEUED"), "only a failed request can be retried"),
     (4, ("init", "HOME", "--name", "demo"), "already"),
     (4, ("model", "add", "MODEL", "--rows", "NPZ", "--name", "n"), "asked to be erased"),
     (4, ("ledger", "export", "HOME"), "not empty"),
@@ -378,11 +382,11 @@ def test_an_open_key_is_refused_and_is_what_doctor_finds(home: Home) -> None:
 def test_another_worker_is_a_reason_to_try_again(home: Home) -> None:
     with Ledger.open(home.folder) as ledger:
         elsewhere = "host/boot/space/1/2/3"
-        taken = [take(ledger._core, number, elsewhere) for number in (1, 2)]
+        taken = [take_lease(ledger._core, number, elsewhere) for number in (1, 2)]
         result = call("batch", "apply", "--force", "--ledger", home.folder)
         for lease in taken:
             assert lease is not None
-            release(ledger._core, lease)
+            release_lease(ledger._core, lease)
     assert result.exit_code == 5, result.output
     assert "another-worker-is-at-it" in result.stdout
 

@@ -11,7 +11,7 @@ import pytest
 
 from letheon.parallel import run_tasks
 from tests.cluster.clusters import eventually
-from tests.cluster.travel import Refusal, arrivals, die_once, payloads, refuse, train
+from tests.cluster.travel import TravelError, arrivals, die_once, payloads, refuse, train
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_large_payloads_bring_no_warning(on_dask: Any) -> None:
 
 
 def test_an_error_keeps_its_type_and_leaves_nothing(on_dask: Any, tmp_path: Path) -> None:
-    with pytest.raises(Refusal, match="1") as raised:
+    with pytest.raises(TravelError, match="1") as raised:
         run_tasks(refuse, payloads(30, tmp_path), n_jobs=None)
     assert "in refuse" in raised.value.__notes__[0]
     assert len(arrivals(tmp_path)) < 30

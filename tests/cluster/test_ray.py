@@ -22,7 +22,7 @@ from letheon.parallel import run_tasks, tasks
 from tests.cluster.clusters import SEAT, RayCluster, eventually
 from tests.cluster.travel import (
     BreaksOnce,
-    Refusal,
+    TravelError,
     arrivals,
     break_pipe,
     look_at,
@@ -79,7 +79,7 @@ def test_what_is_shared_is_stored_once_and_copied_nowhere(
 
 
 def test_an_error_keeps_its_type_and_leaves_nothing(on_ray: RayCluster, tmp_path: Path) -> None:
-    with pytest.raises(Refusal, match="1"):
+    with pytest.raises(TravelError, match="1"):
         run_tasks(refuse, payloads(6, tmp_path), n_jobs=None)
     assert eventually(lambda: on_ray.stored_bytes() == 0)
 
@@ -162,7 +162,7 @@ def test_an_error_of_the_function_is_never_run_again(on_ray: RayCluster, tmp_pat
         (RuntimeEnvSetupError(), False),
         (ValueError(), False),
         (MemoryError(), False),
-        (Refusal(), False),
+        (TravelError(), False),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -15,7 +15,7 @@ from letheon.parallel.tasks import _Stored
 ROWS = 250_000  # 2 MB each
 
 
-class Rows:
+class TracedRows:
     """An array that leaves a file in `folder` whenever it is unpickled."""
 
     def __init__(self, values: NDArray[Any], folder: Path, arrived: bool = False) -> None:
@@ -23,15 +23,15 @@ class Rows:
         if arrived:
             (folder / f"arrived-{int(values[0])}-{os.getpid()}-{time.monotonic_ns()}").touch()
 
-    def __reduce__(self) -> tuple[type["Rows"], tuple[NDArray[Any], Path, bool]]:
-        return Rows, (self.values, self.folder, True)
+    def __reduce__(self) -> tuple[type["TracedRows"], tuple[NDArray[Any], Path, bool]]:
+        return TracedRows, (self.values, self.folder, True)
 
 
-def payloads(n: int, folder: Path) -> list[tuple[Rows, int]]:
-    return [(Rows(np.arange(i, ROWS + i, dtype=float), folder), i) for i in range(n)]
+def payloads(n: int, folder: Path) -> list[tuple[TracedRows, int]]:
+    return [(TracedRows(np.arange(i, ROWS + i, dtype=float), folder), i) for i in range(n)]
 
 
-def train(rows: Rows, number: int) -> dict[str, Any]:
+def train(rows: TracedRows, number: int) -> dict[str, Any]:
     """Stand for a fit: write to the rows, return something large."""
     rows.values -= number
     return {
@@ -57,7 +57,7 @@ def never_finish_on(doomed: str, folder: Path, function: Callable[..., Any], *ar
     return function(*args)
 
 
-def die_once(rows: Rows, number: int) -> dict[str, Any]:
+def die_once(rows: TracedRows, number: int) -> dict[str, Any]:
     """Train, but take the first worker that meets payload 1 down."""
     died = rows.folder / "died"
     if number == 1 and not died.exists():
@@ -66,17 +66,17 @@ def die_once(rows: Rows, number: int) -> dict[str, Any]:
     return train(rows, number)
 
 
-class Refusal(Exception):
+class TravelError(Exception):
     """An error that only these tests know."""
 
 
-def refuse(rows: Rows, number: int) -> int:
+def refuse(rows: TracedRows, number: int) -> int:
     if number == 1:
-        raise Refusal(number)
+        raise TravelError(number)
     return number
 
 
-def break_pipe(rows: Rows, number: int) -> int:
+def break_pipe(rows: TracedRows, number: int) -> int:
     """Raise, as code of the user, what a lost node looks like; note each call."""
     (rows.folder / f"called-{number}-{time.monotonic_ns()}").touch()
     if number == 1:
@@ -104,7 +104,7 @@ class BreaksOnce(_Stored):
         raise BrokenPipeError(32, "Broken pipe")
 
 
-def look_at(rows: Rows, number: int) -> dict[str, Any]:
+def look_at(rows: TracedRows, number: int) -> dict[str, Any]:
     """Say whether the shared rows are a window into the store."""
     return {
         "sum": float(rows.values.sum()) + number,

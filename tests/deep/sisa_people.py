@@ -7,7 +7,7 @@ from sklearn.base import clone
 
 from letheon import SISANetClassifier
 from letheon.deep import MLP
-from tests.sharded.people import People
+from tests.sharded.people import ShardPeople
 
 TINY: dict[str, Any] = {
     "module": MLP(widths=(4,)),
@@ -25,14 +25,14 @@ NETS = (
 )
 
 
-def fitted(people: People, **settings: Any) -> SISANetClassifier:
+def fitted(people: ShardPeople, **settings: Any) -> SISANetClassifier:
     return SISANetClassifier(**{**TINY, **settings}).fit(people.X, people.y, ids=people.ids)
 
 
-def refitted(model: SISANetClassifier, people: People) -> SISANetClassifier:
+def refitted(model: SISANetClassifier, people: ShardPeople) -> SISANetClassifier:
     fresh: SISANetClassifier = clone(model).set_params(random_state=model.seed_)
     return fresh.fit(people.X, people.y, ids=people.ids)
 
 
-def joined(one: People, two: People) -> People:
-    return People(*(np.concatenate(parts) for parts in zip(one, two, strict=True)))
+def joined(one: ShardPeople, two: ShardPeople) -> ShardPeople:
+    return ShardPeople(*(np.concatenate(parts) for parts in zip(one, two, strict=True)))

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 import letheon
 from letheon import state
+from letheon.checkpoint_home import sweep_checkpoints
 from letheon.deep._base import numbered_slots
 from letheon.deep._loop import Loop, Progress
 from letheon.deep._obliviate import BLOCK, SLOT, Blocks, DeepObliviateClassifier
@@ -28,7 +29,6 @@ from letheon.exceptions import (
     ShardingWarning,
     TrainingError,
 )
-from letheon.homes import sweep_checkpoints
 from tests.deep.obliviate_reference import (
     People,
     block_of,

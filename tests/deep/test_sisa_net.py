@@ -22,7 +22,7 @@ from letheon.exceptions import (
     TrainingError,
 )
 from tests.deep.sisa_people import NETS, fitted, joined, refitted
-from tests.sharded.people import People, examples, make_people
+from tests.sharded.people import ShardPeople, examples, make_people
 
 
 @st.composite
@@ -109,7 +109,7 @@ def test_a_late_slice_starts_from_the_state_before_it() -> None:
     assert works[0] > works[1] > works[2]
 
 
-def model_work(people: People, person: int) -> float:
+def model_work(people: ShardPeople, person: int) -> float:
     return fitted(people, n_shards=2, n_slices=3).forget([person]).work
 
 
@@ -188,7 +188,7 @@ def test_last_row_of_a_class() -> None:
 def test_a_new_class_is_learned() -> None:
     people = make_people(20, seed=7)
     model = fitted(people.without([3]))
-    more = People(people.X[:2], np.array([8, 8]), np.array([3, 99]))
+    more = ShardPeople(people.X[:2], np.array([8, 8]), np.array([3, 99]))
     model.learn(more.X, more.y, ids=more.ids)
     assert 8 in model.classes_
     assert refitted(model, joined(people.without([3]), more)).digest() == model.digest()
@@ -242,7 +242,7 @@ def test_files_and_memory_give_the_same_model(tmp_path: Path) -> None:
     assert {file.name.split(".")[0] for file in files} == set(model_files(people, tmp_path))
 
 
-def model_files(people: People, directory: Path) -> frozenset[str]:
+def model_files(people: ShardPeople, directory: Path) -> frozenset[str]:
     """Names of the states that the only home in a directory should hold."""
     model = fitted(people, n_slices=3, checkpoint_dir=directory / "other")
     model.forget([1, 2])

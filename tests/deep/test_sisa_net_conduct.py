@@ -35,7 +35,7 @@ from letheon.exceptions import (
 )
 from tests.deep.sisa_people import TINY, fitted, joined, refitted
 from tests.deep.test_vault import in_a_fork
-from tests.sharded.people import People, make_people
+from tests.sharded.people import ShardPeople, make_people
 
 
 class Stop(Exception):
@@ -331,7 +331,7 @@ def test_where_a_net_lies_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refitted(model, people.without([0])).digest() == model.digest()
 
 
-def without_its_directory(people: People, tmp_path: Path) -> SISANetClassifier:
+def without_its_directory(people: ShardPeople, tmp_path: Path) -> SISANetClassifier:
     model = fitted(people, n_slices=3, checkpoint_dir=tmp_path / "states")
     (tmp_path / "states").rename(tmp_path / "gone")
     return model.set_params(checkpoint_dir=None)
@@ -352,7 +352,7 @@ def test_a_directory_that_is_gone_stops_no_request(tmp_path: Path) -> None:
 def test_a_directory_that_is_gone_stops_no_learning(label: int, tmp_path: Path) -> None:
     people = make_people(30, seed=26)
     model = without_its_directory(people, tmp_path)
-    more = People(people.X[:1], np.array([label]), np.array([99]))
+    more = ShardPeople(people.X[:1], np.array([label]), np.array([99]))
     with pytest.warns(CheckpointWarning) as found:
         model.learn(more.X, more.y, ids=more.ids)
     assert "everything was trained again" in str(found[0].message)

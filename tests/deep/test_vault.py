@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from letheon import state
+from letheon.checkpoint_home import CheckpointDirectory, DestructionReport
 from letheon.deep._vault import MemoryStore, Vault, VaultChange
 from letheon.exceptions import CheckpointError, CorruptFileError
-from letheon.homes import Purge, Shelf
 from tests.sharded.people import examples
 
 N, P = 4, 5
@@ -147,7 +147,7 @@ def apply(request: Any, vault: Vault, reference: Reference) -> None:
     shifted = reference.shifted(first) if second is not None else []
     change = prepare(vault, first, shift=second, shifted=shifted)
     if what == "commit":
-        assert vault.commit(change) == Purge()
+        assert vault.commit(change) == DestructionReport()
     elif what == "abandon":
         change.abandon()
 
@@ -302,7 +302,7 @@ def test_originals_are_gone_after_a_commit(kind: str, tmp_path: Path) -> None:
 
 
 def keep_old_files(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Shelf, "destroy_all_but", lambda *_: ())
+    patch.setattr(CheckpointDirectory, "destroy_all_but", lambda *_: ())
 
 
 def unlink_only(patch: pytest.MonkeyPatch) -> None:
@@ -525,9 +525,9 @@ def test_missing_and_resisting_files_are_named(
     monkeypatch.setattr("letheon.state._stores._destroy", resist)
     purge = vault.commit(change)
     assert purge.missing == (lost,)
-    assert [Path(file).name for file in purge.resisting] == [f"{stubborn}.letheon-state"]
+    assert [Path(file).name for file in purge.undestroyed] == [f"{stubborn}.letheon-state"]
     monkeypatch.undo()
-    assert vault.commit(vault.begin()) == Purge()
+    assert vault.commit(vault.begin()) == DestructionReport()
     assert files(tmp_path) == vault.files
 
 
@@ -725,7 +725,7 @@ def test_a_fork_neither_reads_nor_writes_the_nameless_file() -> None:
         for request in refused:
             with pytest.raises(CorruptFileError, match="process that this one was forked from"):
                 request()
-        assert vault.destroy() == Purge()
+        assert vault.destroy() == DestructionReport()
 
     in_a_fork(work)
     assert not vault.is_foreign
@@ -765,7 +765,7 @@ def test_a_change_survives_a_look_where_the_vault_lies(kind: str, tmp_path: Path
 
 def test_destroy_leaves_an_empty_vault(kind: str, tmp_path: Path) -> None:
     vault = filled(kind, tmp_path)
-    assert vault.destroy() == Purge()
+    assert vault.destroy() == DestructionReport()
     assert entries(vault) == [None] * N
     assert not any(raw_bytes(vault, tmp_path))
     assert list(tmp_path.iterdir()) == []
@@ -775,7 +775,7 @@ def test_destroy_names_files_that_were_not_there(tmp_path: Path) -> None:
     vault = filled("files", tmp_path)
     lost = str(name_of(vector(1).numpy()))
     (tmp_path / HOME / f"{lost}.letheon-state").unlink()
-    assert vault.destroy() == Purge(missing=(lost,))
+    assert vault.destroy() == DestructionReport(missing=(lost,))
 
 
 def test_the_words_do_not_tell_the_numbers(kind: str, tmp_path: Path) -> None:

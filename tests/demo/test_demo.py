@@ -29,7 +29,7 @@ from letheon.cli import app
 from letheon.demo import _models, _scene, _trust
 from letheon.exceptions import UnknownIdError
 from letheon.measures.attacks import RMIA
-from letheon.noise import Sealed
+from letheon.noise import SecretArray
 
 JUDGING = (
     _models.choose_method,
@@ -217,7 +217,7 @@ class Immovable(InfluenceClassifier):
     """Drops the rows and keeps the coefficients that were trained on them."""
 
     def forget(self, ids: Any, **options: Any) -> Any:
-        before = self.model_, Sealed(self.weights_.open().copy())
+        before = self.model_, SecretArray(self.weights_.open().copy())
         receipt = super().forget(ids, **options)
         self.model_, self.weights_ = before
         return receipt

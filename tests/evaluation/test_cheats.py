@@ -45,7 +45,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let models say how long things take."""
     for name in ("perf_counter", "process_time", "thread_time"):
         monkeypatch.setattr(time, name, lambda: Honest.seconds)
-    monkeypatch.setattr("letheon.evaluation._clock._delay", lambda: 0.0)
+    monkeypatch.setattr("letheon.evaluation._clock._read_delay", lambda: 0.0)
 
 
 def evaluate(model: Any, requests: Any = 3, seeds: int = 2, **arguments: Any) -> Evaluation:

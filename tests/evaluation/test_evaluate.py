@@ -21,7 +21,7 @@ import letheon
 from letheon import Evaluation
 from letheon.datasets import Dataset, Requests, info, load
 from letheon.evaluation import ORDINARY, SAME
-from letheon.evaluation._summary import _efficiency
+from letheon.evaluation._summary import _mean_efficiency
 from letheon.measures.attacks import RMIA
 from tests.evaluation.stubs import SIMPLE, TEST, Planted, X, Y, cancer, evaluate, trials_in
 
@@ -119,8 +119,8 @@ def test_efficiency_is_the_time_of_retraining_over_that_of_a_request() -> None:
     times: dict[str, tuple[float, ...]] = {SAME: (2.0, 4.0), ORDINARY: (1.0, 1.0)}
     trial = replace(found.trials[0], forget_seconds=(0.5, 1.5), retrain_seconds=times)
     for trials in ([trial], [trial, trial]):
-        assert _efficiency(SAME, trials).value == pytest.approx(3.0)
-        assert _efficiency(ORDINARY, trials).value == pytest.approx(1.0)
+        assert _mean_efficiency(SAME, trials).value == pytest.approx(3.0)
+        assert _mean_efficiency(ORDINARY, trials).value == pytest.approx(1.0)
 
 
 def test_a_warm_up_comes_before_the_race_and_the_trials(diary: list[tuple[str, Any]]) -> None:

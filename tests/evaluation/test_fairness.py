@@ -17,7 +17,7 @@ from letheon.base import ForgetMixin
 from letheon.datasets import Requests
 from letheon.evaluation import ORDINARY, SAME
 from letheon.guarantee import Guarantee
-from letheon.inner import fresh_copy
+from letheon.inner_estimator import fresh_copy
 from tests.evaluation.stubs import SIMPLE, TEST, Planted, X, Y, evaluate, trials_in
 
 DELAY = 0.02
@@ -26,7 +26,7 @@ DELAY = 0.02
 class Lazy(Planted):
     """Puts its work off."""
 
-    def _finish(self) -> None:
+    def _finish_pending(self) -> None:
         self.diary.append(("finish", None))
         time.sleep(DELAY)
 
@@ -63,7 +63,7 @@ def test_by_default_nothing_is_left_for_later() -> None:
     model = NaiveUnlearner(LogisticRegression(), random_state=0).fit(X, Y)
     before = model.digest()
     assert isinstance(model, ForgetMixin)
-    model._finish()
+    model._finish_pending()
     assert model.digest() == before
 
 

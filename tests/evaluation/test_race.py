@@ -15,8 +15,13 @@ from sklearn.tree import DecisionTreeClassifier
 
 import letheon
 from letheon.data import People
-from letheon.evaluation import ORDINARY, SAME, Problem
-from letheon.evaluation._baselines import best_ordinary, linear_rivals, race, regularised_loss
+from letheon.evaluation import ORDINARY, SAME, LearningProblem
+from letheon.evaluation._baselines import (
+    best_ordinary,
+    find_fastest_retrainer,
+    list_linear_solvers,
+    training_loss,
+)
 from tests.evaluation.stubs import SIMPLE, TEST, Planted, X, Y, cancer, evaluate
 
 
@@ -60,14 +65,14 @@ def test_rivals_of_a_linear_model_end_where_it_does(
         multi_class=multi_class,
         n_steps=1000,
     ).fit(rows.X, rows.y)
-    rivals = linear_rivals(model, rows)
+    rivals = list_linear_solvers(model, rows)
     assert len(rivals) == 2
     for rival in rivals:
         other = rival.fit(rows)
         assert np.allclose(other.coef_, model.coef_, atol=1e-3)
         assert np.allclose(other.intercept_, model.intercept_, atol=1e-3)
         assert np.mean(other.predict(rows.X) == model.predict(rows.X)) > 0.99
-        ours, theirs = (regularised_loss(model, each, rows) for each in (model, other))
+        ours, theirs = (training_loss(model, each, rows) for each in (model, other))
         assert ours is not None
         assert theirs == pytest.approx(ours, rel=1e-5)
 
@@ -85,7 +90,7 @@ def test_the_loss_is_that_of_the_definition() -> None:
     scores = [0.75, -0.75]
     losses = [np.log1p(np.exp(-scores[0])), np.log1p(np.exp(scores[1]))]
     expected = np.mean(losses) + (0.5**2 + 0.25**2) / 2
-    assert regularised_loss(model, Line(), rows) == pytest.approx(expected)
+    assert training_loss(model, Line(), rows) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("kind", ["array", "frame", "sparse"])
@@ -93,10 +98,10 @@ def test_the_same_solvers_race_whatever_the_table_is(kind: str) -> None:
     rows, labels = cancer()
     table = {"array": rows, "frame": pd.DataFrame(rows), "sparse": csr_array(rows)}[kind]
     model = letheon.InfluenceClassifier(l2=0.01)
-    rivals = linear_rivals(model, rows_of(table, labels))
+    rivals = list_linear_solvers(model, rows_of(table, labels))
     expected = ["scikit-learn lbfgs", "scikit-learn newton-cholesky"]
     assert [each.name for each in rivals] == (expected[:1] if kind == "sparse" else expected)
-    (plain, *_), (other, *_) = linear_rivals(model, rows_of(rows, labels)), rivals
+    (plain, *_), (other, *_) = list_linear_solvers(model, rows_of(rows, labels)), rivals
     ours, theirs = plain.fit(rows_of(rows, labels)), other.fit(rows_of(table, labels))
     assert np.allclose(ours.coef_, theirs.coef_, atol=1e-3)
     assert np.allclose(ours.intercept_, theirs.intercept_, atol=1e-3)
@@ -109,13 +114,11 @@ def test_a_ridge_regression_races_for_the_squared_loss(fit_intercept: bool) -> N
     rows = rows_of(table, target + 100)
     model = letheon.InfluenceRegressor(l2=0.1, fit_intercept=fit_intercept, sigma=1e-3)
     model.fit(rows.X, rows.y)
-    (rival,) = linear_rivals(model, rows)
+    (rival,) = list_linear_solvers(model, rows)
     other = rival.fit(rows)
     assert np.allclose(np.ravel(other.coef_), np.ravel(model.coef_), rtol=1e-4)
     assert np.allclose(other.intercept_, model.intercept_, rtol=1e-4)
-    assert regularised_loss(model, other, rows) == pytest.approx(
-        regularised_loss(model, model, rows)
-    )
+    assert training_loss(model, other, rows) == pytest.approx(training_loss(model, model, rows))
 
 
 @pytest.mark.parametrize(
@@ -137,7 +140,7 @@ def test_a_ridge_regression_races_for_the_squared_loss(fit_intercept: bool) -> N
 )
 def test_a_retrainer_that_is_no_retrain_cannot_win(unlearner: Any, name: str, quick: Any) -> None:
     """However fast; not even a constant where one label is rare."""
-    winner, tried = race(unlearner, people(name), 0, quick)
+    winner, tried = find_fastest_retrainer(unlearner, people(name), 0, quick)
     assert winner.name != type(quick).__name__
     assert tried[-1].startswith(type(quick).__name__)
     assert "does not count" in tried[-1]
@@ -150,18 +153,18 @@ def test_a_constant_does_not_pass_for_a_model_of_a_rare_label() -> None:
     table[:, 0] = labels
     constant = DummyClassifier(strategy="constant", constant=0)
     model = letheon.NaiveUnlearner(DecisionTreeClassifier())
-    _, tried = race(model, rows_of(table, labels), 0, constant)
+    _, tried = find_fastest_retrainer(model, rows_of(table, labels), 0, constant)
     assert "does not count" in tried[-1]
 
 
 def test_an_honest_retrainer_counts() -> None:
     rows = people("rare")
     tree = DecisionTreeClassifier(random_state=0)
-    _, tried = race(letheon.NaiveUnlearner(tree), rows, 0, [tree])
+    _, tried = find_fastest_retrainer(letheon.NaiveUnlearner(tree), rows, 0, [tree])
     assert "does not count" not in tried[-1]
     model = letheon.DeltaGradClassifier(l2=0.1, fit_intercept=False, n_steps=500)
     same = LogisticRegression(C=1 / (0.1 * len(rows)), fit_intercept=False, tol=1e-8)
-    _, tried = race(model, rows, 0, same)
+    _, tried = find_fastest_retrainer(model, rows, 0, same)
     assert "does not count" not in tried[-1]
 
 
@@ -186,7 +189,7 @@ def test_a_metric_without_a_value_does_not_choose() -> None:
     def undefined(y_true: Any, y_pred: Any) -> float:
         return float("nan") if len(np.unique(y_pred)) == 1 else 1.0
 
-    problem = Problem.of(Planted(), (X, Y), TEST, undefined, 0)
+    problem = LearningProblem.from_arguments(Planted(), (X, Y), TEST, undefined, 0)
     _, how = best_ordinary(problem, [DummyClassifier(), LogisticRegression()], 0)
     assert how.startswith("LogisticRegression")
 
@@ -197,7 +200,7 @@ def test_folds_keep_the_rows_of_a_person_together() -> None:
     owners = np.tile(np.arange(60), 4)
     table = np.tile(rng.normal(size=(60, 3)), (4, 1))
     labels = np.tile(rng.permutation(np.arange(60) % 2), 4)
-    problem = Problem.of(Planted(), (table, labels, owners), TEST, None, 0)
+    problem = LearningProblem.from_arguments(Planted(), (table, labels, owners), TEST, None, 0)
     neighbour = KNeighborsClassifier(n_neighbors=1)
     _, how = best_ordinary(problem, [neighbour, DummyClassifier()], 0)
     score = float(how.split("(KNeighborsClassifier ")[1].split(",")[0])
@@ -206,7 +209,9 @@ def test_folds_keep_the_rows_of_a_person_together() -> None:
 
 def test_sparse_rows_have_ordinary_models_too() -> None:
     table = csr_array(np.where(np.abs(X) > 0.5, X, 0))
-    problem = Problem.of(letheon.InfluenceClassifier(), (table, Y), None, None, 0)
+    problem = LearningProblem.from_arguments(
+        letheon.InfluenceClassifier(), (table, Y), None, None, 0
+    )
     _, how = best_ordinary(problem, None, 0)
     assert "best of 2" in how
     assert "failed" not in how

@@ -17,8 +17,8 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 import letheon
 from letheon import Evaluation, NaiveUnlearner
-from letheon.evaluation import SAME, Problem
-from letheon.evaluation._problem import name_of, settings_of
+from letheon.evaluation import SAME, LearningProblem
+from letheon.evaluation._problem import describe_function, list_settings
 from letheon.exceptions import CannotForgetError
 from letheon.measures import Measure
 from tests.evaluation.stubs import SIMPLE, TEST, Planted, X, Y, evaluate
@@ -59,13 +59,13 @@ def test_infinite_numbers_are_written_as_json_and_read_back(tmp_path: Path) -> N
 def test_settings_tell_no_paths_and_no_addresses() -> None:
     inner = make_pipeline(FunctionTransformer(np.log1p), LogisticRegression(C=math.inf, n_jobs=3))
     sisa = letheon.SISAClassifier(inner, n_shards=3, checkpoint_dir="/home/somebody/states")
-    text = json.dumps(settings_of(sisa), allow_nan=False)
+    text = json.dumps(list_settings(sisa), allow_nan=False)
     assert "somebody" not in text
     assert " at 0x" not in text
     assert "n_jobs" not in text
     assert "log1p" in text
     assert "C='inf'" in text
-    assert settings_of(sisa)["n_shards"] == 3
+    assert list_settings(sisa)["n_shards"] == 3
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_settings_tell_no_paths_and_no_addresses() -> None:
     ],
 )
 def test_a_function_is_told_by_its_name(value: Any, words: str) -> None:
-    assert name_of(value) == words
+    assert describe_function(value) == words
 
 
 @pytest.mark.parametrize(
@@ -94,11 +94,13 @@ def test_a_function_is_told_by_its_name(value: Any, words: str) -> None:
     ],
 )
 def test_a_setting_is_told_in_words(value: Any, words: Any) -> None:
-    assert settings_of(NaiveUnlearner(value)).get("estimator") == words
+    assert list_settings(NaiveUnlearner(value)).get("estimator") == words
 
 
 def test_a_partial_metric_has_a_name() -> None:
-    problem = Problem.of(Planted(), (X, Y), TEST, partial(fbeta_score, beta=2), 0)
+    problem = LearningProblem.from_arguments(
+        Planted(), (X, Y), TEST, partial(fbeta_score, beta=2), 0
+    )
     assert problem.metric_name == "fbeta(beta=2)"
 
 

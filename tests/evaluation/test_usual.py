@@ -22,7 +22,7 @@ from sklearn.preprocessing import OneHotEncoder
 from letheon import DaREForestRegressor, SISAClassifier
 from letheon.evaluation import ORDINARY, choose_best, name_model
 from letheon.evaluation._baselines import best_ordinary, usual_models
-from letheon.evaluation._problem import Problem
+from letheon.evaluation._problem import LearningProblem
 from letheon.exceptions import IdsTypeError
 from letheon.parallel import one_thread
 from letheon.select import Candidate, Tolerances, choose
@@ -181,7 +181,7 @@ def test_sorted_rows_with_a_rare_class_are_stratified(ids: Any) -> None:
     labels = np.arange(440) // 147
     labels[-2:] = 9
     data = (rows, labels) if ids is None else (rows, labels, ids)
-    problem = Problem.of(LogisticRegression(), data, (rows, labels), None, 0)
+    problem = LearningProblem.from_arguments(LogisticRegression(), data, (rows, labels), None, 0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ordinary = [DummyClassifier(), LogisticRegression(max_iter=1000)]

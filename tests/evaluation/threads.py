@@ -69,14 +69,18 @@ def test_looking_at_threads_is_not_counted_as_work() -> None:
         background = _Background(_Clocks.read())
         late = threading.Thread(target=stop.wait)
         late.start()
-        begin, own, others = time.thread_time(), background.processor(), background.of_others()
-        background.wait({}, 10.0)
+        begin, own, others = (
+            time.thread_time(),
+            background.processor_time(),
+            background.other_processor_time(),
+        )
+        background.wait_until_idle({}, 10.0)
         for _ in range(10):
-            background.processor()
+            background.processor_time()
         looked = time.thread_time() - begin
         assert looked > 0.03
-        assert abs(background.processor() - own) < 0.2 * looked
-        assert abs(background.of_others() - others) < 0.2 * looked
+        assert abs(background.processor_time() - own) < 0.2 * looked
+        assert abs(background.other_processor_time() - others) < 0.2 * looked
     finally:
         stop.set()
         for thread in [*idle, late]:

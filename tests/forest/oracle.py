@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.forest.people import People, World, fitted, raw_predictions
-from tests.forest.reference import Forest, Node, Settings, as_float32, bits_of, grow_forest
+from tests.forest.people import DataSource, ForestPeople, fitted, raw_predictions
+from tests.forest.reference import Forest, Node, ReferenceSettings, as_float32, bits_of, grow_forest
 
 KINDS = ("leaf", "greedy", "random")
 
 
-def resolve(world: World, params: dict[str, Any]) -> Settings:
+def resolve(world: DataSource, params: dict[str, Any]) -> ReferenceSettings:
     """Return the reference's settings of an estimator's parameters."""
     depth = params["max_depth"]
-    return Settings(
+    return ReferenceSettings(
         criterion=params.get("criterion", "squared_error"),
         n_trees=params["n_estimators"],
         max_depth=math.inf if depth is None else depth,
@@ -38,7 +38,7 @@ def _resolve_features(given: Any, p: int) -> int:
     return given if isinstance(given, int) else max(1, int(given * p))
 
 
-def expected(world: World, params: dict[str, Any], people: People, seed: int) -> Forest:
+def expected(world: DataSource, params: dict[str, Any], people: ForestPeople, seed: int) -> Forest:
     """Return the reference's forest of these rows."""
     return grow_forest(*people[:3], people.ids.tolist(), resolve(world, params), seed)
 
@@ -130,6 +130,6 @@ def identity_error(model: Any, fresh: Any, X: Any) -> str | None:
     return None if model.digest() == fresh.digest() else "digests differ"
 
 
-def fresh_fit(world: World, params: dict[str, Any], held: People, model: Any) -> Any:
+def fresh_fit(world: DataSource, params: dict[str, Any], held: ForestPeople, model: Any) -> Any:
     """Return a fit on these rows, in another order, with the model's seed."""
     return fitted(world, params, held.shuffled(held.n_rows), model.seed_)

@@ -20,7 +20,7 @@ Y_BOUNDS = {"few": 1.0, "normal": 100.0, "huge": 1e302, "subnormal": 1e-320}
 LABELS = np.array(["ash", "beech", "Douglas fir", *(f"elm {i}" for i in range(20))], dtype=object)
 
 
-class People(NamedTuple):
+class ForestPeople(NamedTuple):
     """Rows with their owners; a person may own many."""
 
     X: NDArray[np.float64]
@@ -32,21 +32,21 @@ class People(NamedTuple):
     def n_rows(self) -> int:
         return len(self.y)
 
-    def take(self, which: Any) -> "People":
-        return People(*(part[which] for part in self))
+    def take(self, which: Any) -> "ForestPeople":
+        return ForestPeople(*(part[which] for part in self))
 
-    def held(self) -> "People":
+    def held(self) -> "ForestPeople":
         """A row of weight 0 is not there."""
         return self.take(self.weight > 0)
 
-    def without(self, gone: Iterable[Any]) -> "People":
+    def without(self, gone: Iterable[Any]) -> "ForestPeople":
         left = set(gone)
         return self.take(np.array([owner not in left for owner in self.ids], dtype=bool))
 
-    def plus(self, more: "People") -> "People":
-        return People(*(np.concatenate(pair) for pair in zip(self, more, strict=True)))
+    def plus(self, more: "ForestPeople") -> "ForestPeople":
+        return ForestPeople(*(np.concatenate(pair) for pair in zip(self, more, strict=True)))
 
-    def shuffled(self, seed: int) -> "People":
+    def shuffled(self, seed: int) -> "ForestPeople":
         return self.take(np.random.default_rng(seed).permutation(self.n_rows))
 
     @property
@@ -59,7 +59,7 @@ class People(NamedTuple):
         return None if (self.weight == 1).all() else self.weight
 
 
-class World(NamedTuple):
+class DataSource(NamedTuple):
     """Where rows come from: what columns, labels, weights and ids look like."""
 
     columns: tuple[str, ...]
@@ -75,7 +75,9 @@ class World(NamedTuple):
     def is_classifier(self) -> bool:
         return self.n_classes > 0
 
-    def people(self, rng: np.random.Generator, n: int, n_classes: int | None = None) -> People:
+    def people(
+        self, rng: np.random.Generator, n: int, n_classes: int | None = None
+    ) -> ForestPeople:
         """Return `n` rows, of the first `n_classes` classes only when that is given."""
         X = np.column_stack([_column(rng, n, kind) for kind in self.columns])
         X[rng.random(X.shape) < np.array(self.missing)] = np.nan
@@ -85,7 +87,7 @@ class World(NamedTuple):
         if self.text_ids:
             ids = np.array([f"né {owner}" for owner in ids], dtype=object)
         y = self._classes(rng, X, n_classes) if self.is_classifier else self._values(rng, X)
-        return People(X, y, weight, ids)
+        return ForestPeople(X, y, weight, ids)
 
     def _classes(
         self, rng: np.random.Generator, X: NDArray[np.float64], n_classes: int | None
@@ -132,14 +134,14 @@ def any_seed(rng: np.random.Generator) -> int:
     return int.from_bytes(rng.bytes(16), "little")
 
 
-def any_world(rng: np.random.Generator, *, classifier: bool | None = None) -> World:
+def any_world(rng: np.random.Generator, *, classifier: bool | None = None) -> DataSource:
     """Tables of every kind; the plain ones more often, so that trees grow."""
     n_columns = int(rng.integers(1, 6))
     columns = tuple(pick(rng, *COLUMNS) for _ in range(n_columns))
     columns = pick(rng, *[columns] * 4, ("rare",) * 12 + ("binary",) * 6)
     missing = tuple(pick(rng, 0.0, 0.0, 0.0, 0.02, 0.1, 0.5, 0.9, 1.0) for _ in columns)
     classifier = pick(rng, True, False) if classifier is None else classifier
-    return World(
+    return DataSource(
         columns=columns,
         missing=pick(rng, (0.0,) * len(columns), missing),
         n_classes=pick(rng, 1, 2, 2, 2, 2, 3, 3, 4, 5, 20) if classifier else 0,
@@ -151,7 +153,7 @@ def any_world(rng: np.random.Generator, *, classifier: bool | None = None) -> Wo
     )
 
 
-def any_parameters(rng: np.random.Generator, world: World) -> dict[str, Any]:
+def any_parameters(rng: np.random.Generator, world: DataSource) -> dict[str, Any]:
     """Every option, at values where something happens on small tables."""
     chosen = {
         "n_estimators": pick(rng, 1, 2, 3, 4),
@@ -173,12 +175,12 @@ def any_comfort(rng: np.random.Generator) -> dict[str, Any]:
     return {"rebuild": pick(rng, "lazy", "eager"), "n_jobs": pick(rng, None, 1, 2)}
 
 
-def new_model(world: World, params: dict[str, Any], seed: int) -> Any:
+def new_model(world: DataSource, params: dict[str, Any], seed: int) -> Any:
     kind = DaREForestClassifier if world.is_classifier else DaREForestRegressor
     return kind(**params, random_state=seed)
 
 
-def fitted(world: World, params: dict[str, Any], people: People, seed: int) -> Any:
+def fitted(world: DataSource, params: dict[str, Any], people: ForestPeople, seed: int) -> Any:
     model = new_model(world, params, seed)
     return model.fit(people.X, people.y, sample_weight=people.sample_weight, ids=people.ids)
 

@@ -20,7 +20,7 @@ CHILD, ORDER, THRESHOLD, UNIFORM, MISSING = range(5)
 M32, M64 = 2**32 - 1, 2**64 - 1
 
 
-class Settings(NamedTuple):
+class ReferenceSettings(NamedTuple):
     """The parameters of an estimator that matter, resolved."""
 
     criterion: str
@@ -35,15 +35,15 @@ class Settings(NamedTuple):
     y_max: float | None = None
 
 
-class Rows(NamedTuple):
+class NodeRows(NamedTuple):
     """Rows of a node: float32 values, a class code or a fixed-point target, a weight."""
 
     X: NDArray[np.float32]
     target: NDArray[np.int64]
     weight: NDArray[np.int64]
 
-    def take(self, mask: NDArray[np.bool_]) -> "Rows":
-        return Rows(self.X[mask], self.target[mask], self.weight[mask])
+    def take(self, mask: NDArray[np.bool_]) -> "NodeRows":
+        return NodeRows(self.X[mask], self.target[mask], self.weight[mask])
 
     @property
     def n(self) -> int:
@@ -51,7 +51,7 @@ class Rows(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Split:
+class ReferenceSplit:
     kind: str
     attribute: int
     threshold: float
@@ -68,7 +68,7 @@ class Node:
 
     n: int
     counts: tuple[int, ...]
-    split: Split | None = None
+    split: ReferenceSplit | None = None
     left: "Node | None" = None
     right: "Node | None" = None
 
@@ -163,7 +163,7 @@ SCORES: dict[str, Callable[..., float]] = {
 }
 
 
-def counts_of(rows: Rows, settings: Settings, n_classes: int) -> tuple[int, ...]:
+def counts_of(rows: NodeRows, settings: ReferenceSettings, n_classes: int) -> tuple[int, ...]:
     """Return the weight of every class, or the one sum of weighted targets."""
     if settings.criterion == "squared_error":
         return (int((rows.target * rows.weight).sum()),)
@@ -175,13 +175,13 @@ def is_constant(x: NDArray[np.float32]) -> bool:
     return bool(missing.all()) or (not missing.any() and bool((x == x[0]).all()))
 
 
-def varying_attributes(rows: Rows, key: int) -> list[int]:
+def varying_attributes(rows: NodeRows, key: int) -> list[int]:
     """Return the attributes that vary, in the node's order."""
     order = sorted(range(rows.X.shape[1]), key=lambda a: (draw(key, ORDER, a), a))
     return [a for a in order if not is_constant(rows.X[:, a])]
 
 
-def random_split(rows: Rows, key: int, settings: Settings) -> Split | None:
+def random_split(rows: NodeRows, key: int, settings: ReferenceSettings) -> ReferenceSplit | None:
     a = varying_attributes(rows, key)[0]
     x = rows.X[:, a]
     least, greatest = float(np.nanmin(x)), float(np.nanmax(x))
@@ -194,7 +194,7 @@ def random_split(rows: Rows, key: int, settings: Settings) -> Split | None:
     missing_left = None
     if np.isnan(x).any():
         missing_left = draw(key, MISSING, a) % 2 == 1 and least < greatest
-    split = Split("random", a, float(threshold) + 0.0, missing_left)
+    split = ReferenceSplit("random", a, float(threshold) + 0.0, missing_left)
     left = split.goes_left(rows.X)
     lighter = min(rows.take(left).n, rows.take(~left).n)
     return None if lighter < settings.min_samples_leaf else split
@@ -208,17 +208,21 @@ def candidates(x: NDArray[np.float32], key: int, a: int, k: int | None) -> list[
     return sorted(valid, key=lambda v: mix32(threshold_key, bits_of(v)))[:k]
 
 
-def greedy_splits(rows: Rows, key: int, settings: Settings) -> Iterator[Split]:
+def greedy_splits(
+    rows: NodeRows, key: int, settings: ReferenceSettings
+) -> Iterator[ReferenceSplit]:
     """Yield every split that a greedy node looks at; the first of the best ones wins."""
     for a in varying_attributes(rows, key)[: settings.max_features]:
         x = rows.X[:, a]
         sides = (False, True) if np.isnan(x).any() else (None,)
         for value in candidates(x, key, a, settings.n_thresholds):
             for side in sides:
-                yield Split("greedy", a, value, side)
+                yield ReferenceSplit("greedy", a, value, side)
 
 
-def greedy_split(rows: Rows, key: int, settings: Settings, n_classes: int) -> Split | None:
+def greedy_split(
+    rows: NodeRows, key: int, settings: ReferenceSettings, n_classes: int
+) -> ReferenceSplit | None:
     best, best_score = None, -math.inf
     for split in greedy_splits(rows, key, settings):
         mask = split.goes_left(rows.X)
@@ -232,7 +236,9 @@ def greedy_split(rows: Rows, key: int, settings: Settings, n_classes: int) -> Sp
     return best
 
 
-def decide(rows: Rows, key: int, depth: int, settings: Settings, n_classes: int) -> Split | None:
+def decide(
+    rows: NodeRows, key: int, depth: int, settings: ReferenceSettings, n_classes: int
+) -> ReferenceSplit | None:
     """Return how a node with these rows splits, or None if it is a leaf."""
     if depth >= settings.max_depth or rows.n < settings.min_samples_split:
         return None
@@ -243,7 +249,7 @@ def decide(rows: Rows, key: int, depth: int, settings: Settings, n_classes: int)
     return greedy_split(rows, key, settings, n_classes)
 
 
-def grow(rows: Rows, key: int, depth: int, settings: Settings, n_classes: int) -> Node:
+def grow(rows: NodeRows, key: int, depth: int, settings: ReferenceSettings, n_classes: int) -> Node:
     split = decide(rows, key, depth, settings, n_classes)
     n, counts = rows.n, counts_of(rows, settings, n_classes)
     if split is None:
@@ -305,7 +311,7 @@ def grow_forest(
     y: NDArray[Any],
     weight: NDArray[np.int64],
     ids: Sequence[int | str],
-    settings: Settings,
+    settings: ReferenceSettings,
     seed: int,
 ) -> Forest:
     """Return the forest of these rows: a pure function of its arguments, in any order of rows."""
@@ -318,7 +324,7 @@ def grow_forest(
     else:
         scale = 0
         classes, target = np.unique(y, return_inverse=True)
-    rows = Rows(as_float32(X)[held], target.astype(np.int64), weight.astype(np.int64))
+    rows = NodeRows(as_float32(X)[held], target.astype(np.int64), weight.astype(np.int64))
     n_classes = 0 if classes is None else len(classes)
 
     def tree(t: int) -> Node:

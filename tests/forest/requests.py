@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from letheon import load, save
-from tests.forest.people import People, World, pick, raw_predictions
+from tests.forest.people import DataSource, ForestPeople, pick, raw_predictions
 
 
 class Played:
     """A model and, beside it, the rows that it should hold."""
 
-    def __init__(self, world: World, model: Any, held: People, folder: Path) -> None:
+    def __init__(self, world: DataSource, model: Any, held: ForestPeople, folder: Path) -> None:
         self.world = world
         self.model = model
         self.held = held.held()
@@ -30,7 +30,7 @@ class Played:
         self.model.forget(gone)
         self.held = self.held.without(gone)
 
-    def learn(self, more: People) -> None:
+    def learn(self, more: ForestPeople) -> None:
         self.model.learn(more.X, more.y, sample_weight=more.sample_weight, ids=more.ids)
         self.held = self.held.plus(more.held())
 

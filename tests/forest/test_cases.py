@@ -37,7 +37,7 @@ def same_law(one: Sequence[float], two: Sequence[float]) -> float:
     return float(ks_2samp(one, two).pvalue)
 
 
-class Case:
+class StumpCase:
     """A table, who leaves, and how a stump is grown on it."""
 
     def __init__(self, X: Any, y: Any, gone: list[int], **params: Any) -> None:
@@ -95,8 +95,8 @@ def thresholds(model: Any) -> list[float]:
 _wide = np.random.default_rng(0)
 WIDE = np.round(_wide.normal(size=(40, 3)), 3)
 
-MIDDLE = Case([[1], [2], [3], [4], [5], [6]], [0, 1, 1, 0, 1, 0], [2], n_thresholds=1)
-CONSTANT = Case(
+MIDDLE = StumpCase([[1], [2], [3], [4], [5], [6]], [0, 1, 1, 0, 1, 0], [2], n_thresholds=1)
+CONSTANT = StumpCase(
     # Attribute 0 varies through row 0 alone; 1 is the best split, then 2, then 3.
     [
         [1, 0, 0, 0],
@@ -108,18 +108,18 @@ CONSTANT = Case(
     n_thresholds=1,
     max_features=2,
 )
-GREATEST = Case(
+GREATEST = StumpCase(
     np.append(np.linspace(0, 0.76, 19), 1.0)[:, None], np.arange(20) % 2, [19], random_depth=1
 )
-TEN = Case(
+TEN = StumpCase(
     WIDE,
     (WIDE[:, 0] + WIDE[:, 1] + _wide.normal(size=40) > 0).astype(int),
     _wide.permutation(40)[:10].tolist(),
     n_thresholds=3,
 )
-NEW = Case([[1], [2], [3], [4], [5]], [0, 1, 1, 0, 1], [2], n_thresholds=1)
+NEW = StumpCase([[1], [2], [3], [4], [5]], [0, 1, 1, 0, 1], [2], n_thresholds=1)
 
-CASES: dict[str, tuple[Case, Callable[[Any], list[Any]], Callable[..., float]]] = {
+CASES: dict[str, tuple[StumpCase, Callable[[Any], list[Any]], Callable[..., float]]] = {
     "a middle value leaves": (MIDDLE, thresholds, homogeneity),
     "an attribute becomes constant": (CONSTANT, attributes, homogeneity),
     "the greatest value of a random node leaves": (GREATEST, thresholds, same_law),
@@ -165,7 +165,7 @@ def test_every_threshold_that_is_left_has_the_same_chance() -> None:
 
 
 @pytest.mark.parametrize(("case", "runs"), [(MIDDLE, N_RUNS), (TEN, 700), (NEW, N_RUNS)])
-def test_the_published_rule_fails(case: Case, runs: int) -> None:
+def test_the_published_rule_fails(case: StumpCase, runs: int) -> None:
     """Thresholds that a deletion makes are drawn too rarely."""
     kept = case.published(20, retrain=False, runs=runs)
     redrawn, control = (case.published(seed, retrain=True, runs=runs) for seed in (21, 22))

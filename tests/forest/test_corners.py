@@ -11,24 +11,24 @@ from numpy.typing import NDArray
 from letheon.forest import DaREForestClassifier
 from tests.forest import reference
 from tests.forest.oracle import difference, fresh_fit, identity_error
-from tests.forest.people import People, World, examples, fitted, lucks
-from tests.forest.reference import Settings, grow_forest, lg24
+from tests.forest.people import DataSource, ForestPeople, examples, fitted, lucks
+from tests.forest.reference import ReferenceSettings, grow_forest, lg24
 from tests.forest.requests import Played
 
 # Random bounds of the target may be coarse, which `fit` says.
 pytestmark = pytest.mark.filterwarnings("ignore::letheon.exceptions.PrecisionWarning")
 
-NORMAL = World(("normal",) * 3, (0.0,) * 3, 2, False, False, 0, "normal", 1000)
+NORMAL = DataSource(("normal",) * 3, (0.0,) * 3, 2, False, False, 0, "normal", 1000)
 GREEDY: dict[str, Any] = {"n_estimators": 3, "max_depth": 3, "max_features": None}
 
 
-def people_of(rng: np.random.Generator, n: int, columns: list[Any]) -> People:
+def people_of(rng: np.random.Generator, n: int, columns: list[Any]) -> ForestPeople:
     """Return `n` people with the given columns and two classes."""
     people = NORMAL.people(rng, n)
     return people._replace(X=np.column_stack(columns), ids=np.arange(n))
 
 
-def begin(people: People, params: dict[str, Any], seed: int) -> Played:
+def begin(people: ForestPeople, params: dict[str, Any], seed: int) -> Played:
     return Played(NORMAL, fitted(NORMAL, params, people, seed), people, Path())
 
 
@@ -100,7 +100,7 @@ def test_counts_pass_sixteen_bits_and_come_back(luck: int) -> None:
     assert trouble(game, params) is None
 
 
-def duel(one: tuple[int, int], two: tuple[int, int], totals: tuple[int, int]) -> People:
+def duel(one: tuple[int, int], two: tuple[int, int], totals: tuple[int, int]) -> ForestPeople:
     """Return weighted rows whose two columns put these weights of each class on the left."""
     rows = []
     for label in (0, 1):
@@ -110,12 +110,12 @@ def duel(one: tuple[int, int], two: tuple[int, int], totals: tuple[int, int]) ->
             rows.append((*x, label, weight))
         rows.append((1, 1, label, totals[label] - sum(weights)))
     table = np.array(rows)
-    return People(table[:, :2].astype(float), table[:, 2], table[:, 3], np.arange(len(rows)))
+    return ForestPeople(table[:, :2].astype(float), table[:, 2], table[:, 3], np.arange(len(rows)))
 
 
-def stumps(people: People, criterion: str, seed: int) -> tuple[Any, Any]:
+def stumps(people: ForestPeople, criterion: str, seed: int) -> tuple[Any, Any]:
     """Return the product's and the reference's stump."""
-    settings = Settings(criterion, 1, 1, 2, None, 0, 2, 1)
+    settings = ReferenceSettings(criterion, 1, 1, 2, None, 0, 2, 1)
     model = DaREForestClassifier(
         criterion=criterion,
         n_estimators=1,

@@ -8,8 +8,8 @@ from hypothesis import given
 
 from tests.forest.oracle import difference, expected, reference_leaves
 from tests.forest.people import (
-    People,
-    World,
+    DataSource,
+    ForestPeople,
     any_comfort,
     any_parameters,
     any_seed,
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::letheon.exceptions.PrecisionWar
 
 
 def trouble(
-    world: World, params: dict[str, Any], people: People, seed: int, model: Any
+    world: DataSource, params: dict[str, Any], people: ForestPeople, seed: int, model: Any
 ) -> str | None:
     """Return what tells the model from the reference's forest of these rows."""
     forest = expected(world, params, people, seed)

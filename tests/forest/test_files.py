@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from letheon import DaREForestClassifier, DaREForestRegressor, load, save, state
 from letheon.data import IntIds, TextIds
 from letheon.exceptions import CorruptFileError
-from letheon.forest._inputs import Settings
+from letheon.forest._inputs import ForestSettings
 from letheon.forest._model import ForestModel
 
 N = 90
@@ -108,7 +108,7 @@ def tampered(**changes: Any) -> dict[str, Any]:
     original = make(kind).forest_._to_state()
     settings = {name: changes.pop(name) for name in list(changes) if name not in original}
     if settings:
-        changes["settings"] = Settings(**{**vars(original["settings"]), **settings})
+        changes["settings"] = ForestSettings(**{**vars(original["settings"]), **settings})
     return {**original, **changes}
 
 
@@ -168,7 +168,7 @@ WRONG: dict[str, Any] = {
 @pytest.mark.parametrize("what", WRONG)
 def test_a_state_that_makes_no_sense_is_refused(what: str) -> None:
     wrong = tampered(**WRONG[what])
-    with pytest.raises(CorruptFileError, match="makes no sense"):
+    with pytest.raises(CorruptFileError, match="is not valid"):
         state.decode(_encoded(wrong))
 
 

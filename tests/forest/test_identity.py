@@ -15,8 +15,8 @@ from letheon.forest import DaREForestClassifier
 from tests.forest.oracle import fresh_fit, identity_error
 from tests.forest.people import (
     LABELS,
-    People,
-    World,
+    DataSource,
+    ForestPeople,
     any_comfort,
     any_parameters,
     any_seed,
@@ -38,7 +38,7 @@ def folder() -> Iterator[Path]:
 
 
 def begin(
-    rng: np.random.Generator, folder: Path, world: World, params: dict[str, Any], n: int
+    rng: np.random.Generator, folder: Path, world: DataSource, params: dict[str, Any], n: int
 ) -> Played:
     """Fit a forest on `n` rows; some classes may come later."""
     people = world.people(rng, n, int(rng.integers(1, 21)))
@@ -107,7 +107,7 @@ def test_forgetting_one_by_one_down_to_one_person_and_back(folder: Path) -> None
     run()
 
 
-PLAIN = World(("normal", "few", "binary"), (0.0, 0.2, 0.0), 3, True, False, 0, "normal", 1000)
+PLAIN = DataSource(("normal", "few", "binary"), (0.0, 0.2, 0.0), 3, True, False, 0, "normal", 1000)
 
 
 def test_a_class_may_come_and_go() -> None:
@@ -179,7 +179,7 @@ def test_the_cost_is_what_forgetting_then_rebuilds(luck: int) -> None:
     assert model.forget(gone).rebuilt["rows"] == cost.rows
 
 
-def changed_rows(people: People) -> Iterator[People]:
+def changed_rows(people: ForestPeople) -> Iterator[ForestPeople]:
     """Yield the same rows with one small thing changed."""
     X, first = people.X.copy(), np.arange(people.n_rows) == 0
     X[0, 0] = np.nextafter(np.float32(X[0, 0]), np.float32(np.inf))

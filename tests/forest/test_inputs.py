@@ -483,14 +483,14 @@ def test_max_features_speaks_as_scikit_learn(value: Any, p: int, expected: int) 
 
 @given(st.lists(st.lists(st.integers(-3, 3), min_size=1), min_size=1, max_size=6))
 def test_codes_always_lead_back_to_labels(batches: list[list[int]]) -> None:
-    table, codes = LabelTable.of(np.array(batches[0]))
+    table, codes = LabelTable.from_labels(np.array(batches[0]))
     assert table.labels[codes].tolist() == batches[0]
     for batch in batches[1:]:
         counts = np.array([label % 2 for label in table.labels.tolist()])  # even ones leave
-        kept = table.without_empty(counts) if counts[table.held].any() else table
-        table, codes = kept.extended(np.array(batch))
+        kept = table.without_empty(counts) if counts[table.is_used].any() else table
+        table, codes = kept.add_labels(np.array(batch))
         assert table.labels[codes].tolist() == batch
         held = set(kept.classes.tolist()) | set(batch)
         assert table.classes.tolist() == sorted(held)
-        assert table.labels[table.order].tolist() == sorted(held)
-        assert (table.labels[~table.held] == 0).all()
+        assert table.labels[table.sorted_codes].tolist() == sorted(held)
+        assert (table.labels[~table.is_used] == 0).all()

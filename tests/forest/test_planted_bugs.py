@@ -12,13 +12,13 @@ import pytest
 from letheon.forest import _inputs, _model
 from letheon.forest._model import ForestModel
 from tests.forest.oracle import difference, expected, fresh_fit, identity_error
-from tests.forest.people import World, fitted
+from tests.forest.people import DataSource, fitted
 from tests.forest.requests import Played
 
 # Random bounds of the target may be coarse, which `fit` says.
 pytestmark = pytest.mark.filterwarnings("ignore::letheon.exceptions.PrecisionWarning")
 
-WORLD = World(("normal", "few", "binary"), (0.0, 0.3, 0.0), 3, True, False, 3, "normal", 1000)
+WORLD = DataSource(("normal", "few", "binary"), (0.0, 0.3, 0.0), 3, True, False, 3, "normal", 1000)
 PARAMS: dict[str, Any] = {
     "criterion": "gini",
     "n_estimators": 3,
@@ -134,13 +134,13 @@ def learn_all_but_one_row(patch: pytest.MonkeyPatch) -> None:
 
 
 def learn_with_classes_mixed_up(patch: pytest.MonkeyPatch) -> None:
-    real = _inputs.LabelTable.extended
+    real = _inputs.LabelTable.add_labels
 
-    def extended(self: Any, labels: Any) -> Any:
+    def add_labels(self: Any, labels: Any) -> Any:
         table, codes = real(self, labels)
         return table, codes[::-1].copy()
 
-    patch.setattr(_inputs.LabelTable, "extended", extended)
+    patch.setattr(_inputs.LabelTable, "add_labels", add_labels)
 
 
 BUGS = (

@@ -14,11 +14,11 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from letheon import seeds as product_seeds
 from tests.forest import reference
-from tests.forest.reference import Node, Settings, grow_forest
+from tests.forest.reference import Node, ReferenceSettings, grow_forest
 
 counts = st.lists(st.integers(0, 10**6), min_size=1, max_size=5)
 both_sides = st.tuples(counts, counts).filter(lambda pair: all(map(sum, pair)))
-whole_tree = Settings("gini", 1, math.inf, 99, None, 0, 2, 1)
+whole_tree = ReferenceSettings("gini", 1, math.inf, 99, None, 0, 2, 1)
 
 
 @given(st.integers(1, 2**31 - 1))

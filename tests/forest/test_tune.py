@@ -60,34 +60,34 @@ def test_real_scores_of_both_kinds() -> None:
     assert found.scores[0] > 0.2
 
 
-class Watched(DaREForestClassifier):
+class FitRecorder(DaREForestClassifier):
     """Keeps the people of every fit."""
 
     seen: list[tuple[Any, Any]] = []  # noqa: RUF012
 
     def fit(self, X: Any, y: Any, *, ids: Any = None, sample_weight: Any = None) -> Any:
-        Watched.seen.append((set(np.asarray(ids).tolist()), len(X)))
+        FitRecorder.seen.append((set(np.asarray(ids).tolist()), len(X)))
         return super().fit(X, y, ids=ids, sample_weight=sample_weight)
 
 
 @pytest.mark.parametrize("text", [False, True])
 def test_a_person_is_never_on_both_sides(text: bool) -> None:
-    Watched.seen.clear()
+    FitRecorder.seen.clear()
     owners: Any = np.arange(120) % 30
     owners = [f"p{i}" for i in owners] if text else owners
-    model = Watched(n_estimators=1, max_depth=2, random_state=0)
+    model = FitRecorder(n_estimators=1, max_depth=2, random_state=0)
     tune_random_depth(model, X, Y, ids=owners, max_random_depth=0)
-    assert len(Watched.seen) == 5
-    for people, n_rows in Watched.seen:
+    assert len(FitRecorder.seen) == 5
+    for people, n_rows in FitRecorder.seen:
         assert n_rows == 4 * len(people)  # all rows of everybody who is there
 
 
 def test_own_folds_are_used() -> None:
-    Watched.seen.clear()
-    model = Watched(n_estimators=1, random_state=0)
+    FitRecorder.seen.clear()
+    model = FitRecorder(n_estimators=1, random_state=0)
     tune_random_depth(model, X, Y, cv=KFold(3), max_random_depth=0)
     tune_random_depth(model, X, Y, cv=[(np.arange(70), np.arange(70, 120))], max_random_depth=0)
-    assert [n_rows for _, n_rows in Watched.seen] == [80, 80, 80, 70]
+    assert [n_rows for _, n_rows in FitRecorder.seen] == [80, 80, 80, 70]
 
 
 @pytest.mark.parametrize(

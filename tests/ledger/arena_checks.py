@@ -158,7 +158,7 @@ def certificates_valid(conn: Connection, home: Path) -> Iterator[str]:
             yield f"the file of certificate {sequence} is another one"
     try:
         opened = verifier.check_chain([envelope for _, envelope in stored], trust)
-    except verifier.Refused as refusal:
+    except verifier.VerificationError as refusal:
         yield f"the chain of certificates is refused: {refusal}"
         return
     subjects = {one.statement["subject"][0]["digest"]["sha256"] for one in opened}
@@ -208,7 +208,7 @@ def models_forgot(ledger: Ledger, expected: Expected) -> Iterator[str]:
         if set(model.ids_) != set(people):
             yield f"model {name} holds {len(model.ids_)} people, not those who did not ask"
             continue
-        if set(_held_ids(ledger, name)) != set(people):
+        if set(_get_ids(ledger, name)) != set(people):
             yield f"the rows of model {name} are not those of the people who did not ask"
         fresh = fresh_fit(model, held_rows(X[stays], y[stays], people)).model
         if fresh.digest() != model.digest():
@@ -218,7 +218,7 @@ def models_forgot(ledger: Ledger, expected: Expected) -> Iterator[str]:
         yield f"the models are {sorted(names)}"
 
 
-def _held_ids(ledger: Ledger, name: str) -> list[Any]:
+def _get_ids(ledger: Ledger, name: str) -> list[Any]:
     """Return the ids of the rows that the ledger holds for a model."""
     core = ledger._core
     with core.database.reading() as conn:

@@ -48,7 +48,7 @@ def new_key(home: Path) -> None:
 
 def destroy(home: Path) -> None:
     ring = KeyRing(home)
-    ring.destroy(ring.ids("epoch")[0])
+    ring.destroy(ring.list_ids("epoch")[0])
 
 
 def rotate(home: Path) -> None:

@@ -31,7 +31,7 @@ def plant(name: str | None) -> None:
 
 def _without_fence() -> None:
     """Whoever has computed publishes, even if another worker took over and swept its files."""
-    publish = applying._publish
+    publish = applying._publish_version
 
     def publish_anyway(core: Any, lease: Any, *rest: Any) -> Any:
         with core.database.reading() as conn:
@@ -39,12 +39,12 @@ def _without_fence() -> None:
             newest = conn.execute(query).scalar_one()
         return publish(core, replace(lease, fence=newest), *rest)
 
-    swap(applying, require_fence=lambda *_: None, _publish=publish_anyway)
+    swap(applying, require_fence=lambda *_: None, _publish_version=publish_anyway)
 
 
 def _status_apart() -> None:
     """The requests move on in a transaction of their own, after the head has moved."""
-    publish, move = applying._publish, applying.move
+    publish, move = applying._publish_version, applying.move
     waiting: list[Any] = []
 
     def move_later(conn: Any, ids: Any, after: str, **columns: Any) -> None:
@@ -60,7 +60,7 @@ def _status_apart() -> None:
                 move(conn, ids, "applied", **columns)
         return version
 
-    swap(applying, move=move_later, _publish=publish_first)
+    swap(applying, move=move_later, _publish_version=publish_first)
 
 
 def _in_place() -> None:
@@ -69,7 +69,7 @@ def _in_place() -> None:
 
     def overwrite(core: Any, model: Any, content: bytes, *rest: Any) -> Any:
         with core.database.reading() as conn:
-            served = core.blobs(model.folder).path(head_of(conn, model.id).model_blob)
+            served = core.blob_store(model.folder).path_of(head_of(conn, model.id).model_blob)
         served.write_bytes(served.read_bytes()[:32] + content)
         return write(core, model, content, *rest)
 
@@ -78,7 +78,7 @@ def _in_place() -> None:
 
 def _certificate_first() -> None:
     """The certificate is signed before the version is published."""
-    publish = applying._publish
+    publish = applying._publish_version
 
     def publish_late(core: Any, *rest: Any) -> Any:
         values = rest[4]
@@ -88,7 +88,7 @@ def _certificate_first() -> None:
         path.write_bytes(canonical({"subject": values["model_blob"]}))
         return publish(core, *rest)
 
-    swap(applying, _publish=publish_late)
+    swap(applying, _publish_version=publish_late)
 
 
 def _never_swept() -> None:
@@ -104,7 +104,7 @@ def _acknowledged_early() -> None:
         with self.engine.connect() as connection:
             return work(connection)
 
-    swap(Database, run=run)
+    swap(Database, run_transaction=run)
 
 
 def _keys_kept() -> None:

@@ -10,11 +10,11 @@ from sqlalchemy import select
 from letheon import DaREForestClassifier
 from letheon.ledger import Ledger
 from letheon.ledger.core import Core
-from letheon.ledger.leases import release, take
+from letheon.ledger.leases import release_lease, take_lease
 from letheon.ledger.models.versions import find_model
 from letheon.ledger.tables import certificates
 from letheon.ledger.worker.compute import compute
-from letheon.ledger.worker.worker import _serve
+from letheon.ledger.worker.worker import _serve_model
 from tests.ledger.forgetters import SEED, table
 
 NOW = 1_794_744_000  # 2026-11-15 12:00 UTC
@@ -55,10 +55,10 @@ def publish(ledger: Ledger) -> None:
     core = core_of(ledger)
     with core.database.reading() as conn:
         model = find_model(conn, NAME, "default")
-    lease = take(core, model.id, "test")
+    lease = take_lease(core, model.id, "test")
     assert lease is not None
-    steps = [*_serve(core, lease, model, compute, forced=True)]
-    release(core, lease)
+    steps = [*_serve_model(core, lease, model, compute, forced=True)]
+    release_lease(core, lease)
     assert [step.what for step in steps] == ["applied"]
 
 

@@ -33,7 +33,7 @@ from letheon.ledger.models.versions import (
     versions_of,
 )
 from letheon.ledger.purge import purge as _purge
-from letheon.ledger.purge.scan import Markers, Place, scan
+from letheon.ledger.purge.scan import Markers, ScanTarget, scan_files
 from letheon.ledger.requests import people
 from letheon.ledger.settings import Settings
 from letheon.ledger.tables import requests
@@ -103,7 +103,7 @@ class Marked:
         """Markers of all who were erased, made without the ledger's own code for that."""
         rows = [self.X[self.ids.index(person)].tobytes() for person in self.erased]
         salts = [self.salts[person] for person in self.erased]
-        return Markers.of(ids=self.erased, salts=salts, rows=rows)
+        return Markers.from_values(ids=self.erased, salts=salts, rows=rows)
 
 
 def make_marked(
@@ -139,7 +139,7 @@ class Witness:
             head = head_of(conn, model.id)
             rows = conn.execute(select(requests.c.id, requests.c.sealed)).all()
         for what, address in zip(("model", "rows", "ids", "vault"), head.blobs[:4], strict=True):
-            content = core.blobs(model.folder).path(address).read_bytes()
+            content = core.blob_store(model.folder).path_of(address).read_bytes()
             context = sealer(core, model, head.epoch_key, what).context
             self.sealed[f"{what}@{head.number}"] = (content, context)
         for request, body in rows:
@@ -156,24 +156,24 @@ class Witness:
         return self._in_the_clear(marked, *elsewhere) | self._by_keys(marked)
 
     def _in_the_clear(self, marked: Marked, *elsewhere: Path) -> set[str]:
-        places = [Place(path.name, path) for path in elsewhere]
-        files = marked.core.database.files()
-        apart = [Place("database", file, archives=False, apart=True) for file in files]
+        places = [ScanTarget(path.name, path) for path in elsewhere]
+        files = marked.core.database.list_files()
+        apart = [ScanTarget("database", file, archives=False, apart=True) for file in files]
         # The folder of the home is copied file by file: closing SQLite's own would unlock them.
-        home = [Place("home", path) for path in marked.home.iterdir() if path not in files]
-        found = scan([*places, *apart, *home], marked.markers())
+        home = [ScanTarget("home", path) for path in marked.home.iterdir() if path not in files]
+        found = scan_files([*places, *apart, *home], marked.markers())
         # A server's socket is no place for residue.
         assert {unread.reason for unread in found.unread} <= {"special-file"}
         leaks = {f"{hit.kind} in {hit.store}" for hit in found.hits}
-        bodies = Markers.of(salts=self.bodies)
-        return leaks | {f"body in {hit.file}" for hit in scan(apart, bodies).hits}
+        bodies = Markers.from_values(salts=self.bodies)
+        return leaks | {f"body in {hit.file}" for hit in scan_files(apart, bodies).hits}
 
     def _by_keys(self, marked: Marked) -> set[str]:
         core = marked.core
         with core.database.reading() as conn:
             history = versions_of(conn, marked.model.id)
             head = head_of(conn, marked.model.id)
-        keys = {kind: core.keys.ids(kind) for kind in KINDS}
+        keys = {kind: core.keys.list_ids(kind) for kind in KINDS}
         opened = {
             f"{what.partition('@')[0]} by a key"
             for what, (content, context) in self.sealed.items()
@@ -187,13 +187,13 @@ class Witness:
         too_many = {
             f"key of kind {kind}" for kind, wanted in named.items() if not set(keys[kind]) <= wanted
         }
-        files = core.blobs(marked.model.folder).addresses()
+        files = core.blob_store(marked.model.folder).list_addresses()
         return opened | too_many | ({"old file"} if files - set(head.blobs) else set())
 
 
 def _opens(core: Core, key: str, content: bytes, context: bytes) -> bool:
     try:
-        core.keys.unseal(key, content, context)
+        core.keys.decrypt(key, content, context)
     except CorruptFileError:
         return False
     return True
@@ -202,7 +202,7 @@ def _opens(core: Core, key: str, content: bytes, context: bytes) -> bool:
 def without_step(*names: str) -> tuple[tuple[str, Any], ...]:
     """Return the steps of a purge, some of which only say that they were done."""
 
-    def pretend(name: str, purge: _purge.Purge) -> dict[str, Any]:
+    def pretend(name: str, purge: _purge.PurgeRun) -> dict[str, Any]:
         said: dict[str, dict[str, Any]] = {
             "started": {"key": "none", "markers": 0, "salts": 0, "whole": True},
             "key": {"key": purge.before.epoch_key},

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from letheon.audit import audit
 from letheon.exceptions import RequestStateError
 from letheon.ledger import Ledger
-from letheon.ledger.db.events import CODE, acting, actor
+from letheon.ledger.db.events import CODE, acting, current_actor
 from letheon.ledger.requests.intake import GroupCommit
 from tests.ledger.homes import make, person
 from tests.sharded.people import examples
@@ -114,11 +114,11 @@ def test_acting_ends_with_its_context_also_after_an_error(ledger: Ledger) -> Non
     request = ledger.requests.submit([person(1)], model="risk")
     with ledger.acting(ANNA), pytest.raises(RequestStateError):
         ledger.requests.release(request.id)
-    assert actor() is None
+    assert current_actor() is None
     with acting(ANNA):
         with acting(BERT):
-            assert actor() == BERT
-        assert actor() == ANNA
+            assert current_actor() == BERT
+        assert current_actor() == ANNA
 
 
 @given(st.text(max_size=40) | st.none() | st.integers())
@@ -126,7 +126,7 @@ def test_acting_ends_with_its_context_also_after_an_error(ledger: Ledger) -> Non
 def test_only_what_may_stand_in_an_event_may_act(by: Any) -> None:
     if isinstance(by, str) and CODE.fullmatch(by):
         with acting(by):
-            assert actor() == by
+            assert current_actor() == by
         return
     with pytest.raises(ValueError, match="opaque id"), acting(by):
         raise AssertionError("it was accepted")

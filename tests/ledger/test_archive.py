@@ -16,7 +16,7 @@ from letheon.ledger.certificates.certificates import Batches
 from letheon.ledger.db import events, log
 from letheon.ledger.db.log import Log, LogTree
 from letheon.verifier import (
-    Refused,
+    VerificationError,
     check_consistency,
     check_inclusion,
     leaf_hash,
@@ -163,7 +163,7 @@ def test_the_log_is_told_in_its_order(story: Ledger) -> None:
     entries = all_of(story.log.entries)
     assert [one.index for one in entries] == list(range(len(entries)))
     with story._core.database.reading() as conn:
-        hashes = [leaf_hash(body).hex() for body in events.bodies(conn)]
+        hashes = [leaf_hash(body).hex() for body in events.read_bodies(conn)]
     assert hashes == [one.leaf for one in entries]
     by_index = {one.index: one for one in entries}
     for one in story.certificates.list().items:
@@ -179,7 +179,7 @@ def test_proofs_about_the_log_convince_the_verifier(story: Ledger) -> None:
         path = [bytes.fromhex(one) for one in proof.path]
         leaf, root = bytes.fromhex(proof.leaf), bytes.fromhex(proof.root)
         check_inclusion(leaf, index, proof.size, path, root)
-        with pytest.raises(Refused):
+        with pytest.raises(VerificationError):
             check_inclusion(leaf, (index + 1) % total, proof.size, path, root)
     grown = story.log.consistency(total // 2)
     roots = bytes.fromhex(grown.root1), bytes.fromhex(grown.root2)
@@ -213,12 +213,12 @@ def test_proofs_by_blocks_are_those_of_the_whole_tree(
     index, smaller = data.draw(st.integers(0, size - 1)), data.draw(st.integers(0, size))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(log, "BLOCK", block)
-        patched.setattr(log, "_leaves", leaves.read)
-        patched.setattr(events, "head", lambda _: type("Head", (), {"size": count}))
+        patched.setattr(log, "_read_leaf_range", leaves.read)
+        patched.setattr(events, "read_log_head", lambda _: type("Head", (), {"size": count}))
         no_core: Any = None
-        blocks = Log(no_core)._tree(no_core)
-        assert blocks.inclusion(index, size) == tree.inclusion(index, size)
-        assert blocks.consistency(smaller, size) == tree.consistency(smaller, size)
+        blocks = Log(no_core)._load_tree(no_core)
+        assert blocks.inclusion_path(index, size) == tree.inclusion_path(index, size)
+        assert blocks.consistency_path(smaller, size) == tree.consistency_path(smaller, size)
         assert blocks.root(size) == tree.root(size)
 
 

@@ -35,7 +35,7 @@ def test_each_key_is_read_once(marked: Marked, monkeypatch: pytest.MonkeyPatch) 
     for person in marked.ids[:10]:
         marked.ledger.requests.submit([person], model=NAME)
     before, reads = bodies(marked), Counter[str]()
-    (old,) = marked.core.keys.ids("intake")
+    (old,) = marked.core.keys.list_ids("intake")
     real = KeyFiles.read
 
     def noted(self: KeyFiles, name: str) -> bytes:
@@ -45,7 +45,7 @@ def test_each_key_is_read_once(marked: Marked, monkeypatch: pytest.MonkeyPatch) 
     with monkeypatch.context() as patch:
         patch.setattr(KeyFiles, "read", noted)
         people.reseal(marked.core, "none")
-    (new,) = marked.core.keys.ids("intake")
+    (new,) = marked.core.keys.list_ids("intake")
     assert new != old
     assert reads == {old: 1, new: 1}
     assert bodies(marked) == before

@@ -22,7 +22,7 @@ from letheon.ledger.certificates.certify import (
     take_checkpoint,
 )
 from letheon.ledger.certificates.claims import certificate_account
-from letheon.ledger.db.events import record
+from letheon.ledger.db.events import record_event
 from letheon.ledger.models.versions import VersionRow, model_of, proof_path, signed_path, version_of
 from letheon.ledger.tables import (
     batches,
@@ -86,7 +86,7 @@ def counted(ledger: Ledger) -> tuple[int, int]:
         return rows, conn.scalar(said) or 0
 
 
-def require_sound(ledger: Ledger, n: int) -> list[verifier.Opened]:
+def require_sound(ledger: Ledger, n: int) -> list[verifier.SignedStatement]:
     """Check that there are n certificates, in one chain, in files and database alike."""
     found = all_envelopes(ledger)
     core = core_of(ledger)
@@ -192,7 +192,7 @@ def test_whoever_claims_first_decides_for_all(ledger: Ledger) -> None:
     first_claim = _claimed(core_of(ledger), unclaimed)
     with Ledger.open(ledger.folder, clock=lambda: NOW + 60) as later:
         with core_of(later).database.transaction() as conn:
-            record(conn, "noise", {"n": 1}, NOW + 60)
+            record_event(conn, "noise", {"n": 1}, NOW + 60)
         assert _claimed(core_of(later), unclaimed) == first_claim
     assert certify_next(core_of(ledger)) == 1
     require_sound(ledger, 1)

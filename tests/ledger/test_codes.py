@@ -25,7 +25,7 @@ def test_a_name_fits_everywhere(name: str, other: str) -> None:
     assert require_name("name", name) == name
     assert Settings(name=name).name == name
     event = events.Event("created", {"ledger": name, "model": f"{name}/{other}"}, NOON)
-    assert events._row(event, 0)["kind"] == "created"
+    assert events._event_row(event, 0)["kind"] == "created"
     note = verifier.note_body(name, 1, bytes(32))
     assert note.startswith(f"{name}\n1\n".encode())
     assert is_code(name)

@@ -102,7 +102,7 @@ def test_texts_of_errors_hold_no_values(database: Database) -> None:
 def test_run_does_it_again_after_a_deadlock(
     sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_database, "_sqlstate", lambda _: "40P01")
+    monkeypatch.setattr(_database, "_read_sqlstate", lambda _: "40P01")
     calls = []
 
     def work(connection: object) -> str:
@@ -111,20 +111,20 @@ def test_run_does_it_again_after_a_deadlock(
             raise DBAPIError("", {}, Exception("deadlock"))
         return "done"
 
-    assert (sqlite_database.run(work), len(calls)) == ("done", 3)
+    assert (sqlite_database.run_transaction(work), len(calls)) == ("done", 3)
 
 
 def test_run_gives_up_after_many_deadlocks(
     sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_database, "_sqlstate", lambda _: "40001")
+    monkeypatch.setattr(_database, "_read_sqlstate", lambda _: "40001")
     monkeypatch.setattr("time.sleep", lambda _: None)
 
     def work(connection: object) -> None:
         raise DBAPIError("", {}, Exception("serialisation"))
 
     with pytest.raises(LedgerBusyError, match="try again"):
-        sqlite_database.run(work)
+        sqlite_database.run_transaction(work)
 
 
 def test_run_does_not_repeat_another_error(sqlite_database: Database) -> None:
@@ -135,7 +135,7 @@ def test_run_does_not_repeat_another_error(sqlite_database: Database) -> None:
         raise DBAPIError("", {}, Exception("disk full"))
 
     with pytest.raises(DBAPIError):
-        sqlite_database.run(work)
+        sqlite_database.run_transaction(work)
     assert len(calls) == 1
 
 
@@ -155,7 +155,7 @@ def test_postgresql_deadlock_is_met_and_survived(postgres_url: str) -> None:
                 if key == first and len(tries) <= 2:
                     barrier.wait(10)
 
-        database.run(work)
+        database.run_transaction(work)
 
     threads = [threading.Thread(target=touch, args=pair) for pair in (("a", "b"), ("b", "a"))]
     for thread in threads:
@@ -188,7 +188,7 @@ def test_without_safe_wal_the_journal_is_deleted_and_synced(
     by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if by == "old library":
-        monkeypatch.setattr(engines, "library", lambda: sqlite3)
+        monkeypatch.setattr(engines, "sqlite_module", lambda: sqlite3)
         assert not engines.has_safe_wal(sqlite3)
     journal = "delete" if by == "setting" else None
     database = Database.open(tmp_path / "ledger.db", create=True, journal=journal)
@@ -199,7 +199,7 @@ def test_without_safe_wal_the_journal_is_deleted_and_synced(
 
 
 def test_wal_on_an_old_library_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "library", lambda: sqlite3)
+    monkeypatch.setattr(engines, "sqlite_module", lambda: sqlite3)
     with pytest.raises(LedgerError, match="needs SQLite"):
         Database.open(tmp_path / "ledger.db", create=True, journal="wal")
 
@@ -209,7 +209,7 @@ def test_only_the_owner_can_read_the_files(tmp_path: Path) -> None:
     try:
         database = Database.open(tmp_path / "ledger.db", create=True)
         note(database, "x")
-        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in database.files()}
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in database.list_files()}
     finally:
         os.umask(old)
     database.dispose()
@@ -227,7 +227,7 @@ def test_shrink_leaves_no_old_page(tmp_path: Path) -> None:
         return any(secret.encode() in path.read_bytes() for path in tmp_path.iterdir())
 
     before = found()
-    database.shrink()
+    database.truncate_journal()
     after = found()
     database.dispose()
     assert (before, after) == (True, False)
@@ -240,7 +240,7 @@ def test_a_reader_that_stays_makes_shrink_say_so(
     monkeypatch.setattr(_database, "_WAIT_SECONDS", 0)
     monkeypatch.setattr(Database, "_truncate_log", lambda _: False)
     with pytest.raises(LedgerBusyError, match="write-ahead log"):
-        database.shrink()
+        database.truncate_journal()
     database.dispose()
 
 
@@ -336,7 +336,7 @@ def test_a_transaction_inside_a_reading_is_refused(database: Database) -> None:
     with database.reading(), pytest.raises(RuntimeError, match="inside a reading"):
         note(database, "never")
     with database.reading(), pytest.raises(RuntimeError, match="inside a reading"):
-        database.run(lambda connection: None)
+        database.run_transaction(lambda connection: None)
     with pytest.raises(KeyError), database.reading():
         raise KeyError
     note(database, "after")
@@ -378,5 +378,5 @@ def test_kinds_are_what_they_say(database: Database, kind: str) -> None:
     expected = {"sqlite": "wal", "sqlite-delete": "delete", "postgresql": None}
     assert database.journal_mode == expected[kind]
     assert database.dialect == kind.partition("-")[0]
-    assert (database.files() == []) == (kind == "postgresql")
+    assert (database.list_files() == []) == (kind == "postgresql")
     assert len(KINDS) == 3

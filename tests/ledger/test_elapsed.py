@@ -106,7 +106,7 @@ STEPS = st.lists(
 def test_proven_time_is_never_ahead_of_the_true_time(steps: list[tuple[str, int]]) -> None:
     """Whatever clocks do: jump forward and back, machines that are off, two of them."""
     machines = Machine("a"), Machine("b")
-    machine, proven = machines[0], ProvenTime(NOON, {}).after(*machines[0].uptime())
+    machine, proven = machines[0], ProvenTime(NOON, {}).advance_to(*machines[0].uptime())
     for what, amount in steps:
         if what == "wait":
             machine.true += amount
@@ -119,25 +119,25 @@ def test_proven_time_is_never_ahead_of_the_true_time(steps: list[tuple[str, int]
             machine.true = later + amount
         else:  # an operator confirms a clock that is right
             machine.offset = 0
-            proven = ProvenTime(machine.clock(), {}).after(*machine.uptime())
-        before, proven = proven, proven.after(*machine.uptime())
+            proven = ProvenTime(machine.clock(), {}).advance_to(*machine.uptime())
+        before, proven = proven, proven.advance_to(*machine.uptime())
         assert before.at <= proven.at <= machine.true
         assert len(proven.boots) <= 32
 
 
 def test_proven_time_keeps_up_while_a_machine_runs() -> None:
     first, second = Machine("a"), Machine("b")
-    proven = ProvenTime(NOON, {}).after(*first.uptime()).after(*second.uptime())
+    proven = ProvenTime(NOON, {}).advance_to(*first.uptime()).advance_to(*second.uptime())
     for hours in range(1, 100):
         machine = (first, second)[hours % 3 == 0]
         first.true = second.true = NOON + hours * 3600
-        proven = proven.after(*machine.uptime())
+        proven = proven.advance_to(*machine.uptime())
         assert proven.at == NOON + hours * 3600
     for number in range(100):
         first.reboot(600)
-        proven = proven.after(*first.uptime())
+        proven = proven.advance_to(*first.uptime())
         first.true += 3600
-        proven = proven.after(*first.uptime())
+        proven = proven.advance_to(*first.uptime())
         assert first.true - proven.at == 600 * (number + 1)
 
 

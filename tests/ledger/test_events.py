@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from letheon.exceptions import ClockError
 from letheon.ledger.db import events as _events
 from letheon.ledger.db.database import Database
-from letheon.ledger.db.log import root_of
+from letheon.ledger.db.log import compute_root
 from letheon.ledger.tables import certificates, checkpoints, events, log
 from letheon.verifier import canonical, parse_strict
 from tests.ledger.databases import (
@@ -35,16 +35,16 @@ __all__ = ["database", "desk", "kind", "place", "sqlite_database"]
 def write(database: Database, count: int = 1, at: int = NOON) -> None:
     with database.transaction() as connection:
         for number in range(count):
-            _events.record(connection, "test", {"number": number}, at)
+            _events.record_event(connection, "test", {"number": number}, at)
 
 
 def row(kind: str, body: dict[str, Any]) -> dict[str, Any]:
-    return _events._row(_events.Event(kind, body, NOON), 0)
+    return _events._event_row(_events.Event(kind, body, NOON), 0)
 
 
-def integrate(database: Database) -> _events.Head:
+def integrate(database: Database) -> _events.LogHead:
     with database.transaction() as connection:
-        return _events.integrate(connection)
+        return _events.integrate_events(connection)
 
 
 def reference_root(leaves: list[bytes]) -> bytes:
@@ -67,16 +67,16 @@ def test_places_are_given_in_order_and_once(database: Database) -> None:
         head = integrate(database)
         sizes.append(head.size)
         with database.reading() as connection:
-            assert _events.head(connection) == head
-            assert head.root == reference_root(list(_events.bodies(connection)))
-            assert head.root == root_of(_events.leaves(connection))
+            assert _events.read_log_head(connection) == head
+            assert head.root == reference_root(list(_events.read_bodies(connection)))
+            assert head.root == compute_root(_events.read_leaves(connection))
     assert sizes == [0, 3, 4, 4, 9]
 
 
 def test_an_event_that_was_rolled_back_has_no_place(sqlite_database: Database) -> None:
     def fail() -> None:
         with sqlite_database.transaction() as connection:
-            _events.record(connection, "test", {}, NOON)
+            _events.record_event(connection, "test", {}, NOON)
             raise KeyError
 
     with pytest.raises(KeyError):
@@ -86,10 +86,10 @@ def test_an_event_that_was_rolled_back_has_no_place(sqlite_database: Database) -
 
 def test_bodies_are_canonical_and_hold_kind_and_time(sqlite_database: Database) -> None:
     with sqlite_database.transaction() as connection:
-        _events.record(connection, "test", {"z": [1, True], "a": {"b": "c"}}, NOON)
+        _events.record_event(connection, "test", {"z": [1, True], "a": {"b": "c"}}, NOON)
     integrate(sqlite_database)
     with sqlite_database.reading() as connection:
-        body = next(iter(_events.bodies(connection)))
+        body = next(iter(_events.read_bodies(connection)))
     assert body == b'{"a":{"b":"c"},"at":1800000000,"kind":"test","z":[1,true]}'
     assert parse_strict(body)["kind"] == "test"
 
@@ -107,7 +107,7 @@ def test_workers_that_integrate_at_once_give_each_event_one_place(
     head = integrate(database)
     with database.reading() as connection:
         places = [row.log_index for row in connection.execute(events.select())]
-        assert head.root == reference_root(list(_events.bodies(connection)))
+        assert head.root == reference_root(list(_events.read_bodies(connection)))
     assert sorted(places) == list(range(48))
 
 
@@ -121,7 +121,7 @@ def test_writers_do_not_wait_for_who_integrates(postgres_url: str) -> None:
         done.set()
 
     with database.transaction() as connection:
-        _events.integrate(connection)
+        _events.integrate_events(connection)
         thread = threading.Thread(target=other)
         thread.start()
         assert done.wait(10)
@@ -328,7 +328,7 @@ def test_a_log_that_was_tampered_with_shows(database: Database) -> None:
         change = update(events).where(events.c.log_index == 1)
         connection.execute(change.values(body='{"kind":"other"}'))
     with database.reading() as connection:
-        assert reference_root(list(_events.bodies(connection))) != head.root
+        assert reference_root(list(_events.read_bodies(connection))) != head.root
 
 
 codes = st.text("abcXYZ019._:/+-", max_size=12)

@@ -222,9 +222,9 @@ def test_recipients_may_be_told_at_several_times(sqlite_desk: Desk) -> None:
     assert ['"recipients":2' in told[0], '"recipients":3' in told[1]] == [True, True]
 
 
-def test_nobody_is_told_of_what_is_not_verified_or_over(sqlite_desk: Desk) -> None:
+def test_recipients_are_recorded_only_between_verification_and_end(sqlite_desk: Desk) -> None:
     open_one, gone = sqlite_desk.submit(1), sqlite_desk.submit(2, verified=True)
     requests_of(sqlite_desk.core).cancel(gone.id)
     for request in (open_one, gone):
-        with pytest.raises(RequestStateError, match="nobody is told"):
+        with pytest.raises(RequestStateError, match="recipients can be recorded only"):
             requests_of(sqlite_desk.core).record_recipients(request.id, 1)

@@ -244,13 +244,13 @@ class _Sealer:
     def keys(self) -> Any:
         return self
 
-    def cipher(self, key: str) -> Any:
+    def load_cipher(self, key: str) -> Any:
         return self
 
-    def seal(self, data: bytes, context: bytes) -> bytes:
+    def encrypt(self, data: bytes, context: bytes) -> bytes:
         return data
 
-    def unseal(self, key: str, data: bytes, context: bytes) -> bytes:
+    def decrypt(self, key: str, data: bytes, context: bytes) -> bytes:
         return data
 
 
@@ -296,9 +296,9 @@ def test_no_id_and_no_key_is_in_the_database(sqlite_desk: Desk) -> None:
     desk = sqlite_desk
     desk.submit(1, key="a-very-telling-key")
     desk.submit(2, key="another-telling-key", verified=True)
-    desk.database.shrink()
+    desk.database.truncate_journal()
     desk.database.dispose()
-    data = b"".join(path.read_bytes() for path in desk.database.files())
+    data = b"".join(path.read_bytes() for path in desk.database.list_files())
     assert b"risk" in data
     assert b"person-" not in data
     assert b"telling" not in data

@@ -14,8 +14,8 @@ import pytest
 
 from letheon.exceptions import CorruptFileError, KeyFileError
 from letheon.ledger import core
-from letheon.ledger.keys.keyring import KINDS, KeyRing, commitment, training_seed
-from letheon.verifier import Refused, Trust
+from letheon.ledger.keys.keyring import KINDS, KeyRing, commit_to_key, derive_training_seed
+from letheon.verifier import Trust, VerificationError
 from tests.ledger.key_kills import ACTIONS, LEDGER
 
 
@@ -64,21 +64,21 @@ def check_ring(home: Path) -> KeyRing:
 def test_a_ring_signs_seals_and_tags_as_before_when_it_is_opened_again(home: Path) -> None:
     ring = KeyRing(home)
     key = ring.new_key("epoch")
-    sealed, tag = ring.seal(key, b"rows", b"c"), ring.tag("person", b"ann")
+    sealed, tag = ring.encrypt(key, b"rows", b"c"), ring.compute_tag("person", b"ann")
     again = KeyRing(home)
     assert again.signer.sign(b"x") == ring.signer.sign(b"x")
-    assert again.unseal(key, sealed, b"c") == b"rows"
-    assert again.tag("person", b"ann") == tag
+    assert again.decrypt(key, sealed, b"c") == b"rows"
+    assert again.compute_tag("person", b"ann") == tag
 
 
 def test_tags_of_other_purposes_parts_and_rings_differ(ring: KeyRing, tmp_path: Path) -> None:
     other = KeyRing.create(tmp_path / "other")
     tags = {
-        ring.tag("person", b"ann"),
-        ring.tag("request", b"ann"),
-        ring.tag("person", b"an", b"n"),
-        ring.tag("person", b"a", b"nn"),
-        other.tag("person", b"ann"),
+        ring.compute_tag("person", b"ann"),
+        ring.compute_tag("request", b"ann"),
+        ring.compute_tag("person", b"an", b"n"),
+        ring.compute_tag("person", b"a", b"nn"),
+        other.compute_tag("person", b"ann"),
     }
     assert len(tags) == 5
 
@@ -86,10 +86,10 @@ def test_tags_of_other_purposes_parts_and_rings_differ(ring: KeyRing, tmp_path: 
 def test_ids_by_kind_and_label(ring: KeyRing) -> None:
     plain, mine, other = (ring.new_key("epoch", label) for label in ("", "a1", "a12"))
     intake = ring.new_key("intake", "a1")
-    assert ring.ids("epoch") == sorted([plain, mine, other])
-    assert ring.ids("epoch", "a1") == [mine]
-    assert ring.ids("epoch", "") == [plain]
-    assert ring.ids("intake") == [intake]
+    assert ring.list_ids("epoch") == sorted([plain, mine, other])
+    assert ring.list_ids("epoch", "a1") == [mine]
+    assert ring.list_ids("epoch", "") == [plain]
+    assert ring.list_ids("intake") == [intake]
 
 
 @pytest.mark.parametrize(
@@ -111,10 +111,10 @@ def test_what_must_not_be_destroyed_is_not(ring: KeyRing, home: Path, key_id: st
 def test_seeds_follow_from_key_and_beacon(ring: KeyRing) -> None:
     key = ring.new_key("training")
     seed = ring.derive_seed(key, b"beacon")
-    assert seed == training_seed(ring.secret(key), b"beacon")
+    assert seed == derive_training_seed(ring.read_secret(key), b"beacon")
     assert seed != ring.derive_seed(key, b"another")
     assert 0 <= seed < 2**128
-    assert ring.commitment(key) == commitment(ring.secret(key))
+    assert ring.commit_to(key) == commit_to_key(ring.read_secret(key))
 
 
 def test_files_are_private_whatever_the_mask(tmp_path: Path, no_mask: None) -> None:
@@ -142,14 +142,14 @@ def test_a_file_that_others_can_use_is_refused(home: Path, mode: int) -> None:
 
 def test_a_file_opened_to_others_later_is_refused_at_its_next_use(ring: KeyRing) -> None:
     key = ring.new_key("epoch")
-    ring._files.path(key).chmod(0o644)
+    ring._files.path_of(key).chmod(0o644)
     with pytest.raises(KeyFileError, match="chmod 600"):
-        ring.secret(key)
+        ring.read_secret(key)
 
 
 def test_every_damaged_byte_of_a_key_is_noticed(ring: KeyRing) -> None:
     key = ring.new_key("epoch")
-    path = ring._files.path(key)
+    path = ring._files.path_of(key)
     whole = path.read_bytes()
     mutants = [whole[:-1], whole + b"\n", b"", bytes(len(whole))]
     mutants += [
@@ -160,14 +160,14 @@ def test_every_damaged_byte_of_a_key_is_noticed(ring: KeyRing) -> None:
     for mutant in mutants:
         path.write_bytes(mutant)
         with pytest.raises(KeyFileError, match="damaged"):
-            ring.secret(key)
+            ring.read_secret(key)
 
 
 def test_exchanged_keys_are_noticed(ring: KeyRing) -> None:
     one, two = ring.new_key("epoch"), ring.new_key("epoch")
-    ring._files.path(one).write_bytes(ring._files.path(two).read_bytes())
+    ring._files.path_of(one).write_bytes(ring._files.path_of(two).read_bytes())
     with pytest.raises(KeyFileError, match="damaged"):
-        ring.secret(one)
+        ring.read_secret(one)
 
 
 def test_a_missing_key_is_named(home: Path) -> None:
@@ -178,11 +178,11 @@ def test_a_missing_key_is_named(home: Path) -> None:
 
 def test_a_link_is_no_key(ring: KeyRing) -> None:
     key = ring.new_key("epoch")
-    path = ring._files.path(key)
+    path = ring._files.path_of(key)
     elsewhere = path.rename(path.with_suffix(".moved"))
     path.symlink_to(elsewhere)
     with pytest.raises(KeyFileError, match="cannot be read"):
-        ring.secret(key)
+        ring.read_secret(key)
 
 
 def test_a_folder_without_a_ring(tmp_path: Path) -> None:
@@ -200,8 +200,8 @@ def test_a_complete_ring_is_not_made_again(home: Path) -> None:
 def linked_copy_after_destruction(ring: KeyRing, folder: Path) -> tuple[bytes, bytes]:
     """Return a key's secret, and what a second name of its file holds after its destruction."""
     key = ring.new_key("epoch")
-    secret = ring.secret(key)
-    (folder / "second-name").hardlink_to(ring._files.path(key))
+    secret = ring.read_secret(key)
+    (folder / "second-name").hardlink_to(ring._files.path_of(key))
     ring.destroy(key)
     assert not ring.has(key)
     return secret, (folder / "second-name").read_bytes()
@@ -216,21 +216,21 @@ def test_destruction_overwrites_before_it_unlinks(ring: KeyRing, tmp_path: Path)
 def test_the_look_at_the_second_name_catches_a_mere_unlink(
     ring: KeyRing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(core, "_overwrite", lambda path: None)
+    monkeypatch.setattr(core, "_overwrite_with_zeros", lambda path: None)
     secret, left = linked_copy_after_destruction(ring, tmp_path)
     assert secret.hex().encode() in left
 
 
 def test_nothing_of_a_destroyed_key_is_in_the_home(ring: KeyRing, home: Path) -> None:
     key = ring.new_key("epoch")
-    secret = ring.secret(key)
+    secret = ring.read_secret(key)
     ring.destroy(key)
     ring.destroy(key)
     held = b"".join(path.read_bytes() for path in home.rglob("*") if path.is_file())
     assert secret not in held
     assert secret.hex().encode() not in held
     with pytest.raises(KeyFileError, match="missing"):
-        ring.secret(key)
+        ring.read_secret(key)
 
 
 def disk_calls(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> list[str]:
@@ -258,7 +258,7 @@ def test_everything_reaches_the_disk_in_order(
     kept = ["write", "fsync", "replace", "fsync folder"]
     assert disk_calls(monkeypatch, lambda: ring.new_key("epoch")) == kept
     gone = ["write", "fsync", "unlink", "fsync folder"]
-    assert disk_calls(monkeypatch, lambda: ring.destroy(ring.ids("epoch")[0])) == gone
+    assert disk_calls(monkeypatch, lambda: ring.destroy(ring.list_ids("epoch")[0])) == gone
     # The private key, the statement, the name of the current key.
     assert disk_calls(monkeypatch, lambda: ring.rotate(LEDGER, 1)) == 3 * kept
 
@@ -289,7 +289,7 @@ def test_rotation_and_revocation_convince_the_verifier(ring: KeyRing) -> None:
     assert trust.key(first.keyid, 3) == first.public
     assert trust.key(second.keyid, 6) == second.public
     for keyid, sequence in [(first.keyid, 4), (second.keyid, 5)]:
-        with pytest.raises(Refused):
+        with pytest.raises(VerificationError):
             trust.key(keyid, sequence)
 
 
@@ -314,13 +314,13 @@ def test_for_a_sequence_whose_key_was_revoked_the_current_key_speaks(ring: KeyRi
 def test_a_statement_that_no_verifier_accepts_is_not_published(ring: KeyRing) -> None:
     ring.rotate(LEDGER, 5)
     before = ring.statements()
-    with pytest.raises(Refused, match="before the old key"):
+    with pytest.raises(VerificationError, match="before the old key"):
         ring.rotate(LEDGER, 2)
-    with pytest.raises(Refused, match="another ledger"):
+    with pytest.raises(VerificationError, match="another ledger"):
         ring.rotate("prod-eu-2", 9)
     assert ring.statements() == before
     ring.rotate(LEDGER, 6)
-    assert len(ring._files.names("sign-")) == 3
+    assert len(ring._files.list_names("sign-")) == 3
 
 
 def test_the_current_key_cannot_be_revoked(ring: KeyRing) -> None:
@@ -362,14 +362,14 @@ def test_threads_that_make_keys_do_not_disturb_each_other(ring: KeyRing) -> None
         thread.start()
     for thread in threads:
         thread.join()
-    assert ring.ids("intake") == sorted(made)
-    assert len({ring.secret(key) for key in made}) == 20
+    assert ring.list_ids("intake") == sorted(made)
+    assert len({ring.read_secret(key) for key in made}) == 20
 
 
 def test_sealed_under_another_key_is_refused(ring: KeyRing) -> None:
     one, two = ring.new_key("epoch"), ring.new_key("epoch")
     with pytest.raises(CorruptFileError):
-        ring.unseal(two, ring.seal(one, b"rows", b""), b"")
+        ring.decrypt(two, ring.encrypt(one, b"rows", b""), b"")
 
 
 Kills = dict[str, list[Path]]
@@ -399,7 +399,7 @@ def test_a_kill_anywhere_in_the_making_of_a_ring(kills: Kills) -> None:
             KeyRing.create(home)
         ring = check_ring(home)
         assert published in (None, f"{ring.root}\n")
-        assert len(ring._files.names("sign-")) == 1
+        assert len(ring._files.list_names("sign-")) == 1
 
 
 def test_a_kill_anywhere_in_the_making_of_a_key(kills: Kills) -> None:
@@ -407,17 +407,17 @@ def test_a_kill_anywhere_in_the_making_of_a_key(kills: Kills) -> None:
     assert len(homes) > 5
     for home in homes:
         ring = check_ring(home)
-        assert all(len(ring.secret(key)) == 32 for key in ring.ids("epoch"))
+        assert all(len(ring.read_secret(key)) == 32 for key in ring.list_ids("epoch"))
         ring.new_key("epoch")
         assert not list((home / "keys").glob(".*.partial"))
-    assert {len(KeyRing(home).ids("epoch")) for home in homes} == {1, 2}
+    assert {len(KeyRing(home).list_ids("epoch")) for home in homes} == {1, 2}
 
 
 def test_a_kill_anywhere_in_a_destruction(kills: Kills) -> None:
     homes = kills["destroy"]
     assert len(homes) > 5
-    (key,) = KeyRing(homes[0]).ids("epoch")
-    secret = KeyRing(homes[0]).secret(key).hex().encode()
+    (key,) = KeyRing(homes[0]).list_ids("epoch")
+    secret = KeyRing(homes[0]).read_secret(key).hex().encode()
     for home in homes:
         check_ring(home).destroy(key)
         held = b"".join(path.read_bytes() for path in home.rglob("*") if path.is_file())
@@ -430,7 +430,7 @@ def rotated_to(home: Path) -> int:
     done = len(ring.statements())
     ring.rotate(LEDGER, 4)
     check_ring(home)
-    assert len(ring._files.names("sign-")) == done + 2
+    assert len(ring._files.list_names("sign-")) == done + 2
     return done
 
 

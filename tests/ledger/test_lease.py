@@ -8,10 +8,10 @@ import pytest
 
 from letheon.exceptions import StaleWorkerError
 from letheon.ledger import Ledger, leases
-from letheon.ledger.leases import release, renew, require_fence, take
+from letheon.ledger.leases import release_lease, renew_lease, require_fence, take_lease
 from letheon.ledger.models.versions import find_model, head_of, raw_model
-from letheon.ledger.worker.apply import apply, open_batch, seal
-from letheon.ledger.worker.compute import Job, Product, compute
+from letheon.ledger.worker.apply import apply_batch, find_open_batch, seal_batch
+from letheon.ledger.worker.compute import Computation, ComputationResult, compute
 from letheon.ledger.worker.recover import sweep_model
 from tests.ledger.databases import NOON, Clock
 from tests.ledger.homes import make, person
@@ -34,44 +34,44 @@ def _alive(number: int) -> str:
 
 def test_one_holder_at_a_time(ledger: Ledger, clock: Clock) -> None:
     core = ledger._core
-    first = take(core, 1, _alive(1))
+    first = take_lease(core, 1, _alive(1))
     assert first is not None
-    assert take(core, 1, _alive(2)) is None
-    again = take(core, 1, _alive(1))
+    assert take_lease(core, 1, _alive(2)) is None
+    again = take_lease(core, 1, _alive(1))
     assert again is not None
     assert again.fence == first.fence + 1
-    release(core, again)
-    assert take(core, 1, _alive(2)) is not None
+    release_lease(core, again)
+    assert take_lease(core, 1, _alive(2)) is not None
 
 
 def test_a_lease_runs_out(ledger: Ledger, clock: Clock) -> None:
     core = ledger._core
-    first = take(core, 1, _alive(1))
+    first = take_lease(core, 1, _alive(1))
     assert first is not None
     clock.now += core.settings.policy.lease_seconds
-    second = take(core, 1, _alive(2))
+    second = take_lease(core, 1, _alive(2))
     assert second is not None
     assert second.fence == first.fence + 1
     with pytest.raises(StaleWorkerError):
-        renew(core, first)
-    release(core, first)
-    assert take(core, 1, _alive(3)) is None, "an old holder cannot release a newer lease"
+        renew_lease(core, first)
+    release_lease(core, first)
+    assert take_lease(core, 1, _alive(3)) is None, "an old holder cannot release a newer lease"
 
 
 def test_a_lease_of_a_clock_that_was_ahead_is_no_lease(ledger: Ledger, clock: Clock) -> None:
     clock.now += 365 * 86_400
-    assert take(ledger._core, 1, _alive(1)) is not None
+    assert take_lease(ledger._core, 1, _alive(1)) is not None
     clock.now -= 365 * 86_400
-    assert take(ledger._core, 1, _alive(2)) is not None
+    assert take_lease(ledger._core, 1, _alive(2)) is not None
 
 
 @pytest.mark.parametrize("seconds", [-1, 1])
 def test_clocks_that_differ_a_little_take_nothing_over(
     seconds: int, ledger: Ledger, clock: Clock
 ) -> None:
-    assert take(ledger._core, 1, _alive(1)) is not None
+    assert take_lease(ledger._core, 1, _alive(1)) is not None
     clock.now += seconds
-    assert take(ledger._core, 1, _alive(2)) is None
+    assert take_lease(ledger._core, 1, _alive(2)) is None
 
 
 def test_threads_and_forks_are_different_owners() -> None:
@@ -85,12 +85,12 @@ def test_threads_and_forks_are_different_owners() -> None:
 
 def test_renewing_puts_the_end_off(ledger: Ledger, clock: Clock) -> None:
     core, seconds = ledger._core, ledger.settings.policy.lease_seconds
-    first = take(core, 1, _alive(1))
+    first = take_lease(core, 1, _alive(1))
     assert first is not None
     clock.now += seconds - 1
-    renew(core, first)
+    renew_lease(core, first)
     clock.now += seconds - 1
-    assert take(core, 1, _alive(2)) is None
+    assert take_lease(core, 1, _alive(2)) is None
 
 
 def _name_of_process(answer: "multiprocessing.Queue[str]") -> None:
@@ -105,32 +105,34 @@ def test_a_dead_process_holds_nothing(ledger: Ledger) -> None:
     child.start()
     owner = answer.get(timeout=30)
     child.join()
-    assert take(ledger._core, 1, owner) is not None
-    assert take(ledger._core, 1, _alive(1)) is not None
+    assert take_lease(ledger._core, 1, owner) is not None
+    assert take_lease(ledger._core, 1, _alive(1)) is not None
     elsewhere = f"another-machine/{owner.partition('/')[2]}"
     other_space = owner.split("/")
     other_space[2] = "1"
-    assert take(ledger._core, 1, elsewhere) is None
-    release_all = take(ledger._core, 1, _alive(1))
+    assert take_lease(ledger._core, 1, elsewhere) is None
+    release_all = take_lease(ledger._core, 1, _alive(1))
     assert release_all is not None
-    release(ledger._core, release_all)
-    assert take(ledger._core, 1, elsewhere) is not None
-    assert take(ledger._core, 1, _alive(1)) is None, "whether others live cannot be told from here"
+    release_lease(ledger._core, release_all)
+    assert take_lease(ledger._core, 1, elsewhere) is not None
+    assert take_lease(ledger._core, 1, _alive(1)) is None, (
+        "whether others live cannot be told from here"
+    )
     core.clock.now += core.settings.policy.lease_seconds  # type: ignore[attr-defined]
-    assert take(core, 1, "/".join(other_space)) is not None
-    assert take(core, 1, _alive(1)) is None, "a number means nothing in another namespace"
+    assert take_lease(core, 1, "/".join(other_space)) is not None
+    assert take_lease(core, 1, _alive(1)) is None, "a number means nothing in another namespace"
 
 
 def test_a_fence_is_held_until_the_commit(postgres_url: str, tmp_path: Path, clock: Clock) -> None:
     """Nobody takes over between the look at the fence and what was done because of it."""
     with make(tmp_path, clock=clock, database=postgres_url) as ledger:
         core, taken = ledger._core, threading.Event()
-        lease = take(core, 1, _alive(1))
+        lease = take_lease(core, 1, _alive(1))
         assert lease is not None
         clock.now += core.settings.policy.lease_seconds
 
         def take_over() -> None:
-            take(core, 1, _alive(2))
+            take_lease(core, 1, _alive(2))
             taken.set()
 
         other = threading.Thread(target=take_over)
@@ -145,25 +147,25 @@ def test_a_fence_is_held_until_the_commit(postgres_url: str, tmp_path: Path, clo
 def test_a_worker_that_was_overtaken_publishes_nothing(ledger: Ledger, clock: Clock) -> None:
     core = ledger._core
     request = ledger.requests.submit([person(3)], model="risk", verified=True)
-    first = take(core, 1, _alive(1))
+    first = take_lease(core, 1, _alive(1))
     assert first is not None
     with core.database.reading() as conn:
         model = find_model(conn, "risk", "default")
         before = head_of(conn, model.id)
-    batch = seal(core, first, model, "erase", [request.id], "operator")
+    batch = seal_batch(core, first, model, "erase", [request.id], "operator")
 
-    def overtaken(job: Job) -> Product:
+    def overtaken(job: Computation) -> ComputationResult:
         clock.now += core.settings.policy.lease_seconds
-        second = take(core, 1, _alive(2))
+        second = take_lease(core, 1, _alive(2))
         assert second is not None
         with core.database.reading() as conn:
-            found = open_batch(conn, model.id)
+            found = find_open_batch(conn, model.id)
         assert found == batch
-        apply(core, second, model, batch, compute)
+        apply_batch(core, second, model, batch, compute)
         return compute(job)
 
     with pytest.raises(StaleWorkerError):
-        apply(core, first, model, batch, overtaken)
+        apply_batch(core, first, model, batch, overtaken)
     versions = ledger.models.versions("risk")
     assert [version.number for version in versions] == [0, 1]
     assert ledger.requests.get(request.id).state == "applied"
@@ -173,5 +175,5 @@ def test_a_worker_that_was_overtaken_publishes_nothing(ledger: Ledger, clock: Cl
         head = head_of(conn, model.id)
     assert head.parent_id == before.id
     assert len(raw_model(core, model, head)) > 32
-    assert len(core.keys.ids("epoch")) == 2, "what the first one wrote is gone"
+    assert len(core.keys.list_ids("epoch")) == 2, "what the first one wrote is gone"
     assert ledger.models.load("risk").n_rows_ == 58

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from letheon.ledger import core as faults
-from letheon.ledger.worker.recover import leftovers, sweep_partials
+from letheon.ledger.worker.recover import list_leftovers, sweep_partials
 from tests.ledger.residue import Marked, make_marked, quick_folder
 
 UNLOCKED = (".", "certificates", "checkpoints")
@@ -33,10 +33,10 @@ def leave(marked: Marked, place: str, *, age: float) -> Path:
 @pytest.mark.parametrize("place", [*UNLOCKED, *LOCKED])
 def test_old_half_written_file_is_named_and_swept(place: str, marked: Marked) -> None:
     path = leave(marked, place, age=3600)
-    assert leftovers(marked.core) == (path,)
+    assert list_leftovers(marked.core) == (path,)
     assert sweep_partials(marked.core) == 1
     assert not path.exists()
-    assert leftovers(marked.core) == ()
+    assert list_leftovers(marked.core) == ()
     assert sweep_partials(marked.core) == 0
 
 
@@ -45,7 +45,7 @@ def test_new_half_written_file_may_be_a_living_writers(place: str, marked: Marke
     path = leave(marked, place, age=1)
     assert sweep_partials(marked.core) == 0
     assert path.exists()
-    assert leftovers(marked.core) == ()
+    assert list_leftovers(marked.core) == ()
 
 
 @pytest.mark.parametrize("place", LOCKED)
@@ -62,7 +62,7 @@ def test_lock_tells_the_living_from_the_dead(place: str, marked: Marked) -> None
 
 def test_leftovers_in_the_folder_of_a_model_are_named(marked: Marked) -> None:
     path = leave(marked, f"blobs/{marked.model.folder}", age=3600)
-    assert leftovers(marked.core) == (path,)
+    assert list_leftovers(marked.core) == (path,)
 
 
 @pytest.mark.parametrize("place", [*UNLOCKED, *LOCKED])

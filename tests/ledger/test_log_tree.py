@@ -9,9 +9,15 @@ from hypothesis import strategies as st
 from letheon.ledger.db.events import Frontier
 from letheon.ledger.db.log import (
     LogTree,
-    root_of,
+    compute_root,
 )
-from letheon.verifier import Refused, check_consistency, check_inclusion, leaf_hash, log_root
+from letheon.verifier import (
+    VerificationError,
+    check_consistency,
+    check_inclusion,
+    leaf_hash,
+    log_root,
+)
 
 MOST = 34
 LEAVES = [leaf_hash(bytes([number])) for number in range(MOST)]
@@ -61,14 +67,14 @@ def test_roots(size: int) -> None:
     for leaf in LEAVES[:size]:
         frontier = frontier.append(leaf)
     expected = naive_root(LEAVES[:size])
-    assert frontier.root() == TREE.root(size) == root_of(LEAVES[:size]) == expected
+    assert frontier.root() == TREE.root(size) == compute_root(LEAVES[:size]) == expected
     assert log_root(LEAVES[:size]) == expected
 
 
 @pytest.mark.parametrize("size", range(1, MOST + 1))
 def test_every_inclusion(size: int) -> None:
     for index in range(size):
-        proof = TREE.inclusion(index, size)
+        proof = TREE.inclusion_path(index, size)
         assert proof == naive_path(index, LEAVES[:size])
         check_inclusion(LEAVES[index], index, size, proof, TREE.root(size))
 
@@ -76,7 +82,7 @@ def test_every_inclusion(size: int) -> None:
 @pytest.mark.parametrize("size2", range(1, MOST + 1))
 def test_every_consistency(size2: int) -> None:
     for size1 in range(size2 + 1):
-        proof = TREE.consistency(size1, size2)
+        proof = TREE.consistency_path(size1, size2)
         if size1:
             assert proof == naive_proof(size1, LEAVES[:size2])
         check_consistency(size1, TREE.root(size1), size2, TREE.root(size2), proof)
@@ -84,8 +90,8 @@ def test_every_consistency(size2: int) -> None:
 
 def test_the_functions_for_one_proof() -> None:
     part = LogTree(LEAVES[:11])
-    assert part.inclusion(5, 11) == TREE.inclusion(5, 11)
-    assert part.consistency(6, 11) == TREE.consistency(6, 11)
+    assert part.inclusion_path(5, 11) == TREE.inclusion_path(5, 11)
+    assert part.consistency_path(6, 11) == TREE.consistency_path(6, 11)
 
 
 @given(st.integers(2, MOST), st.data())
@@ -93,8 +99,10 @@ def test_a_proof_of_another_place_is_refused(size: int, data: st.DataObject) -> 
     index, other = data.draw(
         st.lists(st.integers(0, size - 1), min_size=2, max_size=2, unique=True)
     )
-    with pytest.raises(Refused):
-        check_inclusion(LEAVES[index], index, size, TREE.inclusion(other, size), TREE.root(size))
+    with pytest.raises(VerificationError):
+        check_inclusion(
+            LEAVES[index], index, size, TREE.inclusion_path(other, size), TREE.root(size)
+        )
 
 
 @given(sizes)
@@ -114,10 +122,10 @@ def test_no_frontier(text: str) -> None:
 @pytest.mark.parametrize(("index", "size"), [(3, 3), (-1, 3), (0, 0), (0, MOST + 1)])
 def test_places_that_do_not_exist(index: int, size: int) -> None:
     with pytest.raises(ValueError, match="the log has 34 leaves"):
-        TREE.inclusion(index, size)
+        TREE.inclusion_path(index, size)
 
 
 @pytest.mark.parametrize(("size1", "size2"), [(4, 3), (-1, 3), (0, MOST + 1)])
 def test_sizes_that_do_not_exist(size1: int, size2: int) -> None:
     with pytest.raises(ValueError, match="the log has 34 leaves"):
-        TREE.consistency(size1, size2)
+        TREE.consistency_path(size1, size2)

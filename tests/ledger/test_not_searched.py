@@ -18,13 +18,13 @@ from letheon.exceptions import SearchWarning
 from letheon.ledger import Ledger
 from letheon.ledger.certificates.statement import gaps_in
 from letheon.ledger.home import create_home
-from letheon.ledger.keys.signing import sign
+from letheon.ledger.keys.signing import sign_statement
 from letheon.ledger.purge import purge, stores
 from letheon.ledger.purge.scan import ScanResult
 from letheon.ledger.settings import Settings
 from letheon.verifier import (
     FILES_NOT_SEARCHED,
-    Refused,
+    VerificationError,
     check_purge,
     open_envelope,
     search_gaps,
@@ -106,7 +106,7 @@ def test_a_row_that_is_still_there_is_residue_until_it_is_removed(scene: Scene) 
     scene.ledger.stores.add("tables", scene.store)
     request, _ = scene.erase(person)
     assert (request.state, request.reason) == ("purging", "residue-found")
-    (problem,) = purge.problems(scene.ledger._core)
+    (problem,) = purge.list_problems(scene.ledger._core)
     assert (problem.where.store, problem.where.file) == ("tables", "train.csv")
     assert "as a value in row 5" in problem.where.reason
     assert str(person) not in str(problem)
@@ -150,7 +150,9 @@ def test_a_stray_file_in_the_home_is_searched_like_a_store(scene: Scene) -> None
     (home / "certificates" / "copy.csv").write_text("\n".join(map(str, scene.ids)))
     request, _ = scene.erase(scene.ids[3])
     assert request.reason == "residue-found"
-    assert [problem.where.file for problem in purge.problems(scene.ledger._core)] == ["copy.csv"]
+    assert [problem.where.file for problem in purge.list_problems(scene.ledger._core)] == [
+        "copy.csv"
+    ]
     (home / "certificates" / "copy.csv").unlink()
     request, _ = scene.erase(scene.ids[3])
     assert (request.state, request.reason) == ("purged", "not-fully-searched")
@@ -220,7 +222,7 @@ def resigned(scene: Scene, change: Any) -> bytes:
         scene.ledger.certificates.purge_attestation(1), keys.trust()
     ).statement
     change(statement["predicate"])
-    return sign(statement, keys.signer_at(1))
+    return sign_statement(statement, keys.signer_at(1))
 
 
 def _drop_counts(claims: dict[str, Any]) -> None:
@@ -263,7 +265,7 @@ def test_an_attestation_whose_counts_disagree_is_refused(unsearched: Scene) -> N
     certificate = open_envelope(unsearched.ledger.certificates.envelope(1), trust)
     check_purge(unsearched.ledger.certificates.purge_attestation(1), certificate, trust)
     for change in (_drop_code, _drop_total, _call_it_purged):
-        with pytest.raises(Refused):
+        with pytest.raises(VerificationError):
             check_purge(resigned(unsearched, change), certificate, trust)
 
 
@@ -273,7 +275,7 @@ def test_an_earlier_attestation_holds_and_is_not_called_fully_searched(unsearche
     old = resigned(unsearched, _drop_counts)
     opened = check_purge(old, certificate, trust)
     assert search_gaps(opened.predicate) == (
-        "an earlier scanner did not say which files it could not search"
+        "an earlier scanner did not report files that it skipped"
     )
     assert gaps_in(old) == search_gaps(opened.predicate)
     assert gaps_in(b"{}") == "the attestation cannot be read"
@@ -283,7 +285,7 @@ def test_a_purge_that_an_earlier_version_searched_does_not_claim_more() -> None:
     searched = {"files": 3, "bytes": 5, "ambiguous": 0}
     store = searched | {"by": "", "scope": "copies"}
     assert stores._count_gaps({"whole": True}, [searched, store]) == {}
-    assert stores._state_of(store, "then")["state"] == "purged"
+    assert stores._describe_state(store, "then")["state"] == "purged"
     counted: Any = [searched | {"not_searched": 2}, store | {"not_searched": 1}]
     assert stores._count_gaps({"whole": True}, counted) == {"files": 3, "ids": 0, "shortIds": 0}
 
@@ -297,7 +299,7 @@ def test_planted_bugs_would_sign_a_false_clean(
         monkeypatch.setattr("letheon.ledger.purge.scan._Search._search_values", lambda *_: None)
         scene.write_csv(scene.ids)
     else:
-        monkeypatch.setattr("letheon.ledger.purge.scan._Search._leave_out", lambda *_: None)
+        monkeypatch.setattr("letheon.ledger.purge.scan._Search._add_not_searched", lambda *_: None)
         (scene.store / "train.pkl").write_bytes(pickle.dumps(scene.ids))
     scene.ledger.stores.add("tables", scene.store)
     request, _ = scene.erase(scene.ids[3])
@@ -306,5 +308,5 @@ def test_planted_bugs_would_sign_a_false_clean(
 
 
 def test_clean_means_searched_as_a_whole() -> None:
-    assert ScanResult(1, 1, (), ()).clean
-    assert not ScanResult(1, 1, (), (), n_not_searched=1).clean
+    assert ScanResult(1, 1, (), ()).is_clean
+    assert not ScanResult(1, 1, (), (), n_not_searched=1).is_clean

@@ -13,7 +13,7 @@ from letheon.audit import audit
 from letheon.exceptions import LedgerError, OldDatabaseError
 from letheon.ledger import Ledger
 from letheon.ledger import core as faults
-from letheon.ledger.db.events import HIGH_WATER, Mark, read_mark, settle_mark, write_mark
+from letheon.ledger.db.events import HIGH_WATER, LogMark, read_mark, settle_mark, write_mark
 from letheon.ledger.purge import purge
 from letheon.ledger.worker import recover as _adopt
 from letheon.ledger.worker.recover import new_folder, sweep_registrations
@@ -96,9 +96,9 @@ def test_a_copy_from_before_a_purge_is_refused_though_that_was_killed(
     class KilledError(BaseException):
         pass
 
-    story, gather = Story(tmp_path / "home"), purge._gather
+    story, gather = Story(tmp_path / "home"), purge._collect_markers
 
-    def copy_first(given: purge.Purge) -> Any:
+    def copy_first(given: purge.PurgeRun) -> Any:
         copy_database(story.home, tmp_path / "old")
         return gather(given)
 
@@ -109,7 +109,7 @@ def test_a_copy_from_before_a_purge_is_refused_though_that_was_killed(
     with story.create() as ledger:
         ledger.models.register(other_model(), X, Y, ids=IDS, name="risk")
         ledger.requests.submit([person(1)], model="risk", verified=True)
-        monkeypatch.setattr(purge, "_gather", copy_first)
+        monkeypatch.setattr(purge, "_collect_markers", copy_first)
         monkeypatch.setattr(faults, "hook", kill)
         with pytest.raises(KilledError):
             ledger.run_once(force=True)
@@ -207,7 +207,7 @@ def test_the_mark_never_goes_back_and_follows_the_database(lived: Story) -> None
         core = ledger._core
         newest = read_mark(core.folder)
         assert newest is not None
-        write_mark(core, Mark(1, "0" * 64))
+        write_mark(core, LogMark(1, "0" * 64))
         assert read_mark(core.folder) == newest
         (core.folder / HIGH_WATER).unlink()
         ledger.run_once()

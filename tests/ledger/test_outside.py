@@ -17,7 +17,7 @@ from letheon.ledger import Ledger, ModelFiles
 from letheon.ledger.db.database import Database
 from letheon.ledger.models import examine
 from letheon.ledger.worker import compute
-from letheon.ledger.worker.compute import Job
+from letheon.ledger.worker.compute import Computation
 
 X = np.random.default_rng(0).normal(size=(40, 3))
 Y = (X[:, 0] > 0).astype(int)
@@ -71,7 +71,7 @@ def strange_claim(answer: dict[str, Any]) -> None:
 def forged(change: Any) -> Any:
     """Return a process whose answer was changed by the model that took it over."""
 
-    def call(work: Any, argument: Job, **_: Any) -> Any:
+    def call(work: Any, argument: Computation, **_: Any) -> Any:
         answer = work(argument, lambda _: None)
         change(answer)
         return answer
@@ -127,7 +127,7 @@ def test_a_computation_takes_no_longer_than_its_call(
         answer["seconds"] = 1e6
 
     products = []
-    real = compute._assemble
+    real = compute._build_result
 
     def keep(*given: Any) -> Any:
         products.append((real(*given), given[2]))
@@ -135,7 +135,7 @@ def test_a_computation_takes_no_longer_than_its_call(
 
     with Ledger.create(tmp_path / "home", name="test") as ledger:
         ledger.models.register_files(files(tmp_path), name="outside")
-        monkeypatch.setattr(compute, "_assemble", keep)
+        monkeypatch.setattr(compute, "_build_result", keep)
         monkeypatch.setattr(sandbox, "call", forged(days))
         ledger.requests.submit([1], model="outside", verified=True)
         ledger.run_once(force=True)
@@ -148,14 +148,14 @@ def test_what_no_signer_would_sign_is_not_published(
 ) -> None:
     with Ledger.create(tmp_path / "home", name="test") as ledger:
         ledger.models.register_files(files(tmp_path), name="outside")
-        real = compute._own_facts
+        real = compute._recompute_facts
 
         def wrong_claim(*given: Any) -> dict[str, Any]:
             facts = real(*given)
             facts["measurements"]["efficiency"]["value"] = "not a number"
             return facts
 
-        monkeypatch.setattr(compute, "_own_facts", wrong_claim)
+        monkeypatch.setattr(compute, "_recompute_facts", wrong_claim)
         wanted = ledger.requests.submit([1], model="outside", verified=True).id
         ledger.run_once(force=True)
         request = ledger.requests.get(wanted)
@@ -170,7 +170,7 @@ def test_a_model_from_outside_is_never_computed_here(
     with Ledger.create(tmp_path / "home", name="test") as ledger:
         ledger.models.register_files(files(tmp_path), name="outside")
 
-        def refuse(_: Job, **__: bool) -> None:
+        def refuse(_: Computation, **__: bool) -> None:
             raise AssertionError("computed in the process that has the keys")
 
         monkeypatch.setattr(compute, "compute", refuse)

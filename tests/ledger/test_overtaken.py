@@ -11,14 +11,20 @@ from sqlalchemy import select, update
 from letheon.exceptions import BlockedIdsError, RequestStateError, StaleWorkerError
 from letheon.ledger import Ledger, Policy
 from letheon.ledger import core as faults
-from letheon.ledger.leases import Lease, keep_renewed, take
+from letheon.ledger.leases import Lease, keep_renewed, take_lease
 from letheon.ledger.models.versions import ModelRow, find_model, head_of, read_judged
 from letheon.ledger.tables import batches
 from letheon.ledger.worker import compute as _compute
-from letheon.ledger.worker.apply import BatchRow, apply, seal
-from letheon.ledger.worker.compute import TIME_LIMIT, ComputationFailed, Job, Product, compute
+from letheon.ledger.worker.apply import BatchRow, apply_batch, seal_batch
+from letheon.ledger.worker.compute import (
+    TIME_LIMIT,
+    Computation,
+    ComputationFailed,
+    ComputationResult,
+    compute,
+)
 from letheon.ledger.worker.recover import new_folder, sweep_registrations
-from letheon.ledger.worker.worker import _apply, _give_up
+from letheon.ledger.worker.worker import _apply_and_report, _give_up
 from tests.ledger.databases import NOON, Clock
 from tests.ledger.homes import IDS, X, Y, fitted, make, person
 
@@ -44,9 +50,13 @@ def _model(ledger: Ledger) -> ModelRow:
 
 def _sealed(ledger: Ledger) -> tuple[Lease, BatchRow, str]:
     request = ledger.requests.submit([person(3)], model="risk", verified=True)
-    lease = take(ledger._core, 1, _worker(1))
+    lease = take_lease(ledger._core, 1, _worker(1))
     assert lease is not None
-    return lease, seal(ledger._core, lease, _model(ledger), "erase", [request.id], "x"), request.id
+    return (
+        lease,
+        seal_batch(ledger._core, lease, _model(ledger), "erase", [request.id], "x"),
+        request.id,
+    )
 
 
 def test_an_overtaken_worker_whose_method_fails_late_gives_nothing_up(
@@ -54,33 +64,33 @@ def test_an_overtaken_worker_whose_method_fails_late_gives_nothing_up(
 ) -> None:
     lease, batch, request = _sealed(ledger)
     clock.now += 3600
-    second = take(ledger._core, 1, _worker(2))
+    second = take_lease(ledger._core, 1, _worker(2))
     assert second is not None
     with pytest.raises(StaleWorkerError):
         _give_up(ledger._core, lease, _model(ledger), batch, "runtime-error")
     assert ledger.requests.get(request).state == "applying"
 
-    def fails(job: Job) -> Product:
+    def fails(job: Computation) -> ComputationResult:
         raise ComputationFailed("runtime-error")
 
     with pytest.raises(StaleWorkerError):
-        list(_apply(ledger._core, lease, _model(ledger), batch, fails))
-    assert apply(ledger._core, second, _model(ledger), batch, compute).number == 1
+        list(_apply_and_report(ledger._core, lease, _model(ledger), batch, fails))
+    assert apply_batch(ledger._core, second, _model(ledger), batch, compute).number == 1
 
 
 def test_a_batch_that_was_given_up_is_not_published(ledger: Ledger) -> None:
     lease, batch, _ = _sealed(ledger)
 
-    def given_up(job: Job) -> Product:
+    def given_up(job: Computation) -> ComputationResult:
         product = compute(job)
         with ledger._core.database.transaction() as conn:
             conn.execute(update(batches).values(state="abandoned"))
         return product
 
     with pytest.raises(StaleWorkerError):
-        apply(ledger._core, lease, _model(ledger), batch, given_up)
+        apply_batch(ledger._core, lease, _model(ledger), batch, given_up)
     assert len(ledger.models.versions("risk")) == 1
-    assert len(ledger._core.keys.ids("epoch")) == 1, "what was written is destroyed"
+    assert len(ledger._core.keys.list_ids("epoch")) == 1, "what was written is destroyed"
 
 
 def test_an_overtaken_worker_writes_nothing(
@@ -89,9 +99,9 @@ def test_an_overtaken_worker_writes_nothing(
     """Who took over may have purged people whom its rows still hold."""
     lease, batch, _ = _sealed(ledger)
 
-    def overtaken(job: Job) -> Product:
+    def overtaken(job: Computation) -> ComputationResult:
         clock.now += 3600
-        assert take(ledger._core, 1, _worker(2)) is not None
+        assert take_lease(ledger._core, 1, _worker(2)) is not None
         return compute(job)
 
     written: list[Any] = []
@@ -99,7 +109,7 @@ def test_an_overtaken_worker_writes_nothing(
         note = lambda *given: written.append(given)  # noqa: E731
         monkeypatch.setattr(f"letheon.ledger.worker.apply.{name}", note)
     with pytest.raises(StaleWorkerError):
-        apply(ledger._core, lease, _model(ledger), batch, overtaken)
+        apply_batch(ledger._core, lease, _model(ledger), batch, overtaken)
     assert written == []
 
 
@@ -109,12 +119,12 @@ def test_nobody_is_stuck_in_company(ledger: Ledger) -> None:
         ledger.requests.submit([person(number)], model="risk", verified=True).id
         for number in (3, 4)
     ]
-    lease = take(ledger._core, 1, _worker(1))
+    lease = take_lease(ledger._core, 1, _worker(1))
     assert lease is not None
     for members, state in ((wanted, "retry_wait"), (wanted[:1], "stuck")):
         if state == "stuck":
             ledger.requests.retry(wanted[0])
-        batch = seal(ledger._core, lease, _model(ledger), "erase", members, "x")
+        batch = seal_batch(ledger._core, lease, _model(ledger), "erase", members, "x")
         _give_up(ledger._core, lease, _model(ledger), batch, TIME_LIMIT)
         assert {ledger.requests.get(one).state for one in members} == {state}
     assert ledger.requests.get(wanted[1]).state == "retry_wait"
@@ -124,10 +134,10 @@ def test_a_batch_planned_before_a_hold_is_not_sealed(ledger: Ledger) -> None:
     first = ledger.requests.submit([person(1)], model="risk", verified=True)
     second = ledger.requests.submit([person(1), person(2)], model="risk", verified=True)
     ledger.requests.hold(first.id, "litigation-hold", "2099-01-01")
-    lease = take(ledger._core, 1, _worker(1))
+    lease = take_lease(ledger._core, 1, _worker(1))
     assert lease is not None
     with pytest.raises(RequestStateError, match="put on hold"):
-        seal(ledger._core, lease, _model(ledger), "erase", [second.id], "operator")
+        seal_batch(ledger._core, lease, _model(ledger), "erase", [second.id], "operator")
     assert ledger.requests.get(second.id).state == "queued"
     with ledger._core.database.reading() as conn:
         assert conn.scalar(select(batches.c.id)) is None
@@ -165,7 +175,7 @@ def test_a_lease_is_renewed_while_something_long_is_computed(tmp_path: Path) -> 
     ledger = make(tmp_path, policy=policy, clock=None)
     ticking = Clock(NOON)
     core = Ledger.open(ledger.folder, clock=ticking)._core
-    lease = take(core, 1, _worker(1))
+    lease = take_lease(core, 1, _worker(1))
     assert lease is not None
     with keep_renewed(core, lease):
         ticking.now += 4
@@ -179,16 +189,16 @@ def test_a_lease_is_renewed_while_something_long_is_computed(tmp_path: Path) -> 
             time.sleep(0.05)
     assert until == NOON + 9
     ticking.now += 4
-    assert take(core, 1, _worker(2)) is None
+    assert take_lease(core, 1, _worker(2)) is None
 
 
 def test_a_failure_is_followed_by_a_pause(
     ledger: Ledger, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(job: Job) -> Product:
+    def refuse(job: Computation) -> ComputationResult:
         raise RuntimeError
 
-    monkeypatch.setattr(_compute, "_compute", refuse)
+    monkeypatch.setattr(_compute, "_run_computation", refuse)
     monkeypatch.setattr("random.SystemRandom.random", lambda _: 0.999)
     ledger.requests.submit([person(1)], model="risk", verified=True)
     tried = []
@@ -215,22 +225,22 @@ def test_a_registration_that_just_landed_is_not_swept(
     from letheon.ledger.worker import recover
 
     looks: list[Any] = []
-    real = recover.hold_registrations
+    real = recover.lock_registrations
 
     def late(conn: Any) -> None:
         looks.append(conn)
         real(conn)
 
     # As if the model had not been there at the first look, and is at the second.
-    monkeypatch.setattr(recover, "hold_registrations", late)
-    folder = ledger._core.blobs(_model(ledger).folder).folder
+    monkeypatch.setattr(recover, "lock_registrations", late)
+    folder = ledger._core.blob_store(_model(ledger).folder).folder
     assert not recover._sweep_if_orphan(ledger._core, folder)
     assert len(looks) == 1
     assert ledger.models.load("risk").n_rows_ == 60
     with new_folder(ledger._core) as key:
         assert sweep_registrations(ledger._core) == 0, "somebody is at work in it"
-        assert ledger._core.blobs(key).folder.exists()
-    assert not ledger._core.blobs(key).folder.exists()
+        assert ledger._core.blob_store(key).folder.exists()
+    assert not ledger._core.blob_store(key).folder.exists()
 
 
 def test_test_rows_of_erased_people_leave_too(tmp_path: Path) -> None:

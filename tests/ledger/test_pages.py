@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sqlalchemy import event, insert, text
 
 from letheon.ledger import Page
-from letheon.ledger.db.cursor import LARGEST_PAGE, cursor, place_of
+from letheon.ledger.db.cursor import LARGEST_PAGE, decode_cursor, encode_cursor
 from letheon.ledger.requests.listing import list_requests
 from letheon.ledger.requests.requests import Requests
 from letheon.ledger.requests.states import FINAL, STATES
@@ -318,12 +318,12 @@ def accepts(public: Requests, after: str) -> bool:
 
 def test_a_cursor_is_of_one_list_and_one_ledger(still_desk: Desk, sqlite_desk: Desk) -> None:
     core = still_desk.core
-    text = cursor(core, "batches", (NOON, "00"))
-    assert place_of(core, "batches", text) == (NOON, "00")
+    text = encode_cursor(core, "batches", (NOON, "00"))
+    assert decode_cursor(core, "batches", text) == (NOON, "00")
     with pytest.raises(ValueError, match="cursor"):
-        place_of(core, "requests/due", text)
+        decode_cursor(core, "requests/due", text)
     with pytest.raises(ValueError, match="cursor"):
-        place_of(sqlite_desk.core, "batches", text)
+        decode_cursor(sqlite_desk.core, "batches", text)
     due = requests_of(core).find(limit=1).next
     with pytest.raises(ValueError, match="cursor"):
         requests_of(core).find(after=due, order="newest")

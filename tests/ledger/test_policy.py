@@ -16,10 +16,10 @@ from letheon.ledger.worker import policy as _policy
 from letheon.ledger.worker.policy import (
     Decision,
     Policy,
-    Queued,
-    backoff,
-    earliest_first,
+    QueuedRequest,
+    backoff_seconds,
     should_seal,
+    sort_by_due_day,
 )
 
 NOW = datetime(2026, 6, 10, 12, tzinfo=UTC)
@@ -28,11 +28,11 @@ DAY = timedelta(days=1)
 CALENDAR = Calendar()
 
 
-def waiting(hours: float = 1, rows: int = 1, due: date = FAR) -> Queued:
-    return Queued(NOW - timedelta(hours=hours), due, rows)
+def waiting(hours: float = 1, rows: int = 1, due: date = FAR) -> QueuedRequest:
+    return QueuedRequest(NOW - timedelta(hours=hours), due, rows)
 
 
-def decide(*queue: Queued, now: datetime = NOW, **settings: Any) -> Decision:
+def decide(*queue: QueuedRequest, now: datetime = NOW, **settings: Any) -> Decision:
     given: dict[str, Any] = {"apply_seconds": 60.0, "releases": "labels-only", **settings}
     return should_seal(queue, now, Policy(), **given)
 
@@ -67,7 +67,7 @@ def decide(*queue: Queued, now: datetime = NOW, **settings: Any) -> Decision:
     ],
 )
 def test_every_reason(
-    queue: list[Queued], settings: dict[str, Any], seal: bool, kind: str, reason: str
+    queue: list[QueuedRequest], settings: dict[str, Any], seal: bool, kind: str, reason: str
 ) -> None:
     found = decide(*queue, **settings)
     assert (found.seal, found.kind, found.reason) == (seal, kind, reason)
@@ -83,7 +83,7 @@ def test_the_urgent_reason_is_named_first() -> None:
 
 queues = st.lists(
     st.builds(
-        Queued,
+        QueuedRequest,
         st.datetimes(datetime(2026, 5, 1), datetime(2026, 6, 10), timezones=st.just(UTC)),
         st.dates(date(2026, 6, 1), date(2026, 8, 1)),
         st.integers(1, 30),
@@ -95,7 +95,7 @@ queues = st.lists(
 
 @given(queue=queues, apply_seconds=st.floats(0, 10**6))
 def test_it_is_sealed_at_the_time_that_was_announced(
-    queue: list[Queued], apply_seconds: float
+    queue: list[QueuedRequest], apply_seconds: float
 ) -> None:
     found = decide(*queue, apply_seconds=apply_seconds)
     if found.when_next is None:
@@ -109,21 +109,21 @@ def test_it_is_sealed_at_the_time_that_was_announced(
 
 @given(queue=queues, more=queues, later=st.timedeltas(timedelta(0), timedelta(days=60)))
 def test_time_and_company_never_undo_a_seal(
-    queue: list[Queued], more: list[Queued], later: timedelta
+    queue: list[QueuedRequest], more: list[QueuedRequest], later: timedelta
 ) -> None:
     if decide(*queue).seal:
         assert decide(*queue, *more, now=NOW + later).seal
 
 
 @given(queue=queues)
-def test_the_earliest_due_day_comes_first(queue: list[Queued]) -> None:
-    ordered = earliest_first(queue)
+def test_the_earliest_due_day_comes_first(queue: list[QueuedRequest]) -> None:
+    ordered = sort_by_due_day(queue)
     assert sorted(map(id, ordered)) == sorted(map(id, queue))
     for one, other in pairwise(ordered):
         assert (one.due_on, one.received_at) <= (other.due_on, other.received_at)
 
 
-def requests(n: int, seed: int) -> Iterator[Queued]:
+def requests(n: int, seed: int) -> Iterator[QueuedRequest]:
     """Yield requests over three years, a fifth of them within one month, under both laws."""
     rng = np.random.default_rng(seed)
     start = datetime(2025, 1, 1, tzinfo=UTC)
@@ -131,7 +131,7 @@ def requests(n: int, seed: int) -> Iterator[Queued]:
     for second in np.sort(days * 86_400):
         received = start + timedelta(seconds=int(second))
         regime = "ccpa" if rng.random() < 0.3 else "gdpr"
-        yield Queued(received, due_on(regime, received, CALENDAR), int(rng.integers(1, 4)))
+        yield QueuedRequest(received, due_on(regime, received, CALENDAR), int(rng.integers(1, 4)))
 
 
 def overdue(n: int, policy: Policy, *, seed: int, most: timedelta) -> tuple[int, int]:
@@ -141,7 +141,7 @@ def overdue(n: int, policy: Policy, *, seed: int, most: timedelta) -> tuple[int,
     """
     rng = np.random.default_rng(seed)
     to_come = list(requests(n, seed))[::-1]
-    queue: list[Queued] = []
+    queue: list[QueuedRequest] = []
     late = ended = 0
     midnight = busy_until = datetime(2025, 1, 1, tzinfo=UTC)
     while to_come or queue:
@@ -213,18 +213,18 @@ def test_the_simulation_sees_a_reserve_that_is_not_kept(monkeypatch: pytest.Monk
     ],
 )
 def test_pauses_after_failures(tries: int, draw: float, seconds: int) -> None:
-    assert backoff(tries, Policy(), draw) == seconds
+    assert backoff_seconds(tries, Policy(), draw) == seconds
 
 
 @given(tries=st.integers(1, 200), draw=st.floats(0, 1, exclude_max=True))
 def test_a_pause_is_between_a_second_and_an_hour(tries: int, draw: float) -> None:
-    assert 1 <= backoff(tries, Policy(), draw) <= 3600
-    assert backoff(tries, Policy(), draw) <= max(1, 2 ** (tries - 1))
+    assert 1 <= backoff_seconds(tries, Policy(), draw) <= 3600
+    assert backoff_seconds(tries, Policy(), draw) <= max(1, 2 ** (tries - 1))
 
 
 def test_a_pause_needs_a_failure() -> None:
     with pytest.raises(ValueError, match="tries=0"):
-        backoff(0, Policy(), 0.5)
+        backoff_seconds(0, Policy(), 0.5)
 
 
 @pytest.mark.parametrize(

@@ -35,11 +35,11 @@ from letheon.ledger import Ledger
 from letheon.ledger import core as _blobs
 from letheon.ledger.certificates.facts import Judged
 from letheon.ledger.certificates.statement import requests_root
-from letheon.ledger.core import Blobs
-from letheon.ledger.db.log import root_of
+from letheon.ledger.core import BlobStore
+from letheon.ledger.db.log import compute_root
 from letheon.ledger.models import commitment
 from letheon.ledger.models.commitment import new_vault, row_bytes, slots_for, tree_of
-from letheon.ledger.worker.compute import Job, compute
+from letheon.ledger.worker.compute import Computation, compute
 from letheon.verifier import leaf_hash, parse_strict, slot_leaf
 from tests.ledger.residue import quick_folder
 
@@ -117,14 +117,14 @@ def train(X: Any) -> dict[str, Any]:
 class Unsealed:
     """Seals nothing: the address must not tell anything by itself."""
 
-    def seal(self, data: bytes) -> bytes:
+    def encrypt(self, data: bytes) -> bytes:
         return data
 
-    def unseal(self, data: bytes) -> bytes:
+    def decrypt(self, data: bytes) -> bytes:
         return data
 
 
-def erase(person: int, pool: Pool, blobs: Blobs, rng: np.random.Generator) -> Published:
+def erase(person: int, pool: Pool, blobs: BlobStore, rng: np.random.Generator) -> Published:
     """Do with the ledger's own functions what it does when one person is erased."""
     rows = pool.rows_with(person)
     slots = slots_for(len(rows))
@@ -132,8 +132,8 @@ def erase(person: int, pool: Pool, blobs: Blobs, rng: np.random.Generator) -> Pu
     tree = tree_of(rows, vault, slots)
     proof, after = tree.transition(vault.slots[-1:])
     return Published(
-        before=blobs.put(state.encode(train(rows.X)), Unsealed()),
-        after=blobs.put(state.encode(train(pool.left.X)), Unsealed()),
+        before=blobs.write(state.encode(train(rows.X)), Unsealed()),
+        after=blobs.write(state.encode(train(pool.left.X)), Unsealed()),
         root_before=tree.root,
         root_after=after.root,
         proof=proof,
@@ -156,7 +156,7 @@ class Attacker:
                 slot_leaf(ZEROS, N_LEFT, row),
                 slot_leaf(b"", N_LEFT, row),
                 hashlib.sha256(name.encode()).digest(),
-                root_of([leaf_hash(hashlib.sha256(ZEROS + name.encode()).digest())]),
+                compute_root([leaf_hash(hashlib.sha256(ZEROS + name.encode()).digest())]),
             )
             self.known.update(dict.fromkeys(guesses, person))
 
@@ -192,7 +192,7 @@ def play(pool: Pool, attacker: Attacker, n_games: int) -> int:
     """Return how many games the attacker wins."""
     rng, wins = np.random.default_rng(7), 0
     with quick_folder() as folder:
-        blobs = Blobs(folder)
+        blobs = BlobStore(folder)
         for _ in range(n_games):
             hints = rng.choice(POOL, HINTS, replace=False).tolist()
             erased = hints[int(rng.integers(HINTS))]
@@ -257,7 +257,7 @@ def test_figures_of_an_exact_method_are_the_same_whoever_was_erased(name: str) -
     training = {"rule": "caller-seed-v1", "beacon": "none", "keyCommitment": "00" * 32, "key": ""}
     facts = []
     for person in ids[:6]:
-        job = Job(
+        job = Computation(
             kind="erase",
             model=state.encode(model),
             rows=state.encode(rows),

@@ -14,7 +14,7 @@ from sqlalchemy import select, update
 
 from letheon.exceptions import LedgerBusyError, RequestStateError
 from letheon.ledger import core as faults
-from letheon.ledger.leases import Lease, owner_name, take
+from letheon.ledger.leases import Lease, owner_name, take_lease
 from letheon.ledger.models.versions import head_of
 from letheon.ledger.purge import purge
 from letheon.ledger.requests.people import move
@@ -116,10 +116,10 @@ def test_purge_that_was_killed_while_it_began_goes_on(
         patch.setattr(purge, "write_atomically", kill)
         with pytest.raises(KilledError):
             marked.erase(marked.ids[0])
-    assert len(marked.core.keys.ids("purge")) == 1
+    assert len(marked.core.keys.list_ids("purge")) == 1
     marked.run()
     assert marked.states() == {"purged"}
-    assert marked.core.keys.ids("purge") == []
+    assert marked.core.keys.list_ids("purge") == []
 
 
 def test_two_workers_purge_once(marked: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +220,9 @@ def test_database_holds_no_name_of_a_file(marked: Marked) -> None:
     with marked.core.database.reading() as conn:
         evidence = list(conn.scalars(select(purge_steps.c.evidence)))
     assert "another-person" not in json.dumps(evidence)
-    assert [problem.where.file for problem in purge.problems(marked.core)] == ["another-person.csv"]
+    assert [problem.where.file for problem in purge.list_problems(marked.core)] == [
+        "another-person.csv"
+    ]
 
 
 def test_person_of_another_model_may_stay_there(marked: Marked) -> None:
@@ -239,7 +241,7 @@ def test_purge_waits_while_readers_keep_the_journal_in_use(
         raise LedgerBusyError("readers keep the write-ahead log in use; try again")
 
     with monkeypatch.context() as patch:
-        patch.setattr(marked.core.database, "shrink", busy)
+        patch.setattr(marked.core.database, "truncate_journal", busy)
         marked.erase(marked.ids[0])
         assert marked.states() == {"purging"}
     marked.run()
@@ -249,11 +251,11 @@ def test_purge_waits_while_readers_keep_the_journal_in_use(
 def test_half_written_file_of_a_living_worker_is_left_to_it(
     marked: Marked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = marked.core.blobs(marked.model.folder).folder / ".0123456789abcdef.partial"
+    file = marked.core.blob_store(marked.model.folder).folder / ".0123456789abcdef.partial"
     other: list[Lease | None] = []
 
     def hold_lease() -> None:
-        other.append(take(marked.core, marked.model.id, owner_name()))
+        other.append(take_lease(marked.core, marked.model.id, owner_name()))
         started.set()
         done.wait()
 
@@ -295,7 +297,7 @@ def test_retry_of_one_request_lets_all_of_its_batch_go_on(marked: Marked) -> Non
         story = [entry.kind for entry in marked.ledger.requests.timeline(request)]
         assert [kind for kind in story if kind in STATES][-3:] == ["stuck", "purging", "purged"]
         assert marked.ledger.requests.get(request).reason is None
-        with pytest.raises(RequestStateError, match="nothing to retry"):
+        with pytest.raises(RequestStateError, match="only a failed request can be retried"):
             marked.ledger.requests.retry(request)
 
 
@@ -308,19 +310,19 @@ def test_purge_that_goes_on_for_one_request_finishes_all(marked: Marked) -> None
 
 
 def test_orphans_of_the_model_are_swept_without_a_half_written_file(marked: Marked) -> None:
-    blobs, orphan = marked.core.blobs(marked.model.folder), "0" * 64
+    blobs, orphan = marked.core.blob_store(marked.model.folder), "0" * 64
     keys: list[str] = []
 
     def overtaken(name: str) -> None:
         if name == "purge.started":
-            blobs.path(orphan).write_bytes(b"sealed")
+            blobs.path_of(orphan).write_bytes(b"sealed")
             keys.append(marked.core.keys.new_key("epoch", label=marked.model.folder))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(faults, "hook", overtaken)
         marked.erase(marked.ids[0])
     assert marked.states() == {"purged"}
-    assert orphan not in blobs.addresses()
+    assert orphan not in blobs.list_addresses()
     assert not marked.core.keys.has(keys[0])
 
 
@@ -331,7 +333,7 @@ def test_problems_that_are_being_destroyed_are_none(marked: Marked, content: byt
         file.symlink_to("nowhere")
     else:
         file.write_bytes(content)
-    assert purge.problems(marked.core) == ()
+    assert purge.list_problems(marked.core) == ()
     assert marked.ledger.run_once() == ()
 
 
@@ -378,21 +380,21 @@ def test_recipients_who_are_told_between_two_signings_change_nothing(
 
 @pytest.mark.parametrize("what", ["rows", "vault"])
 def test_damage_does_not_protect_a_version(marked: Marked, what: str) -> None:
-    blobs = marked.core.blobs(marked.model.folder)
+    blobs = marked.core.blob_store(marked.model.folder)
     with marked.core.database.reading() as conn:
         old = head_of(conn, marked.model.id)
 
     def damage(name: str) -> None:
         if name == "certify.before-commit":
-            blobs.path(getattr(old, f"{what}_blob")).write_bytes(b"damaged")
+            blobs.path_of(getattr(old, f"{what}_blob")).write_bytes(b"damaged")
 
     leave_a_copy(marked)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(faults, "hook", damage)
         marked.erase(*marked.ids[:2])
     assert marked.states() == {"purging"}
-    assert [problem.where.file for problem in purge.problems(marked.core)] == ["notes.txt"]
-    assert not blobs.addresses() & set(old.blobs)
+    assert [problem.where.file for problem in purge.list_problems(marked.core)] == ["notes.txt"]
+    assert not blobs.list_addresses() & set(old.blobs)
     (marked.home / "notes.txt").unlink()
     marked.clock.now += 4000
     marked.run()

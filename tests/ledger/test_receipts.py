@@ -27,7 +27,12 @@ from letheon.ledger.models.examine import held_rows
 from letheon.ledger.models.versions import read_vault
 from letheon.ledger.requests.people import move
 from letheon.ledger.tables import certificates, events, requests
-from letheon.verifier import Opened, Refused, check_receipt, check_receipt_commitment
+from letheon.verifier import (
+    SignedStatement,
+    VerificationError,
+    check_receipt,
+    check_receipt_commitment,
+)
 from tests.ledger.databases import NOON, Clock, die, in_processes
 from tests.ledger.homes import IDS, X, Y, fitted, make, person
 from tests.sharded.people import examples
@@ -61,7 +66,7 @@ def open_code(ledger: Ledger, code: str) -> Any:
     return open_sealed(found, sealed)
 
 
-def certificate(ledger: Ledger, number: int) -> Opened:
+def certificate(ledger: Ledger, number: int) -> SignedStatement:
     trust = verifier.Trust.from_pinned(ledger.public_key)
     return verifier.open_envelope(ledger.certificates.envelope(number), trust)
 
@@ -84,7 +89,7 @@ def test_a_person_checks_alone_what_left_with_their_certificate(ledger: Ledger) 
     assert sorted(places) == [6, 7]
     for number, place in enumerate(places):
         check_receipt(opened.salted(number), bytes_of(3)[place - 6], signed)
-        with pytest.raises(Refused, match="does not lead to rootBefore"):
+        with pytest.raises(VerificationError, match="does not lead to rootBefore"):
             check_receipt(opened.salted(number), bytes_of(4)[place - 6], signed)
 
 
@@ -116,7 +121,7 @@ def test_receipts_of_a_retrain_start_at_the_training_before(ledger: Ledger) -> N
         found = ledger.certificates.receipts.coverage(receipt)
         assert found is not None
         assert (found.certificate, found.guarantee, found.in_log) == (number, "exact", True)
-        with pytest.raises(Refused, match="another certificate"):
+        with pytest.raises(VerificationError, match="another certificate"):
             check_receipt_commitment(receipt, certificate(ledger, number % 3 + 1))
 
 
@@ -435,7 +440,7 @@ def test_a_change_of_up_to_three_neighbours_is_noticed(code: ReceiptCode, data: 
     other = data.draw(st.text("0123456789ABCDEFGHJKMNPQRSTVWXYZ", min_size=3, max_size=3))
     changed = letters[:at] + other + letters[at + 3 :]
     if changed != letters:
-        with pytest.raises(Refused, match="typing error"):
+        with pytest.raises(VerificationError, match="typing error"):
             ReceiptCode.parse("lethe-" + changed)
 
 
@@ -451,7 +456,7 @@ def test_a_change_of_up_to_three_neighbours_is_noticed(code: ReceiptCode, data: 
     ],
 )
 def test_other_texts_are_no_codes(text: str, reason: str) -> None:
-    with pytest.raises(Refused, match=reason):
+    with pytest.raises(VerificationError, match=reason):
         ReceiptCode.parse(text)
 
 
@@ -459,7 +464,9 @@ def test_other_texts_are_no_codes(text: str, reason: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, ReceiptCode, bytes, Opened]:
+def made(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[bytes, ReceiptCode, bytes, SignedStatement]:
     """A receipt, the code that opened it, how it was sealed, and the certificate."""
     with make(tmp_path_factory.mktemp("made"), model=fitted()) as ledger:
         _, code = ask(ledger, 1)
@@ -487,13 +494,13 @@ def accepted(data: bytes, check: Callable[[bytes], Any], step: int = 1) -> int:
         if mutant != data:
             try:
                 check(mutant)
-            except (Refused, ValueError, KeyError, TypeError, AttributeError):
+            except (VerificationError, ValueError, KeyError, TypeError, AttributeError):
                 continue
             count += 1
     return count
 
 
-def naive(certificate: Opened) -> Callable[[bytes], None]:
+def naive(certificate: SignedStatement) -> Callable[[bytes], None]:
     """What one writes first: parse, look for the certificate, follow the path before."""
 
     def check(data: bytes) -> None:
@@ -533,7 +540,7 @@ def test_no_mutant_of_a_sealed_receipt_opens(made: Any) -> None:
 def test_a_sealed_receipt_is_bound_to_request_and_key(made: Any) -> None:
     _, code, sealed, _ = made
     for other in (ReceiptCode("0" * 32, code.private), ReceiptCode(code.request, os.urandom(32))):
-        with pytest.raises(Refused, match="does not open"):
+        with pytest.raises(VerificationError, match="does not open"):
             open_sealed(other, sealed)
 
 
@@ -544,9 +551,9 @@ def test_a_sealed_receipt_is_bound_to_request_and_key(made: Any) -> None:
         (lambda found: found["rows"].append(found["rows"][0]), "order of their slots"),
         (lambda found: found["rows"].clear(), "minItems"),
         (lambda found: found.update(rows=found["rows"] * 33), "maxItems"),
-        (lambda found: found["rows"][-1].update(slot=1 << 40), "another length"),
+        (lambda found: found["rows"][-1].update(slot=1 << 40), "a wrong length"),
         (lambda found: found["rows"][0].update(after=found["rows"][0]["before"]), "rootAfter"),
-        (lambda found: found["rows"][0]["before"].pop(), "another length"),
+        (lambda found: found["rows"][0]["before"].pop(), "a wrong length"),
         (lambda found: found["rows"][0].update(salt="00" * 32), "unknown key"),
     ],
 )
@@ -556,15 +563,15 @@ def test_receipts_of_other_forms_are_refused(
     receipt, _, _, signed = made
     found = json.loads(receipt)
     change(found)
-    with pytest.raises(Refused, match=reason):
+    with pytest.raises(VerificationError, match=reason):
         check_receipt_commitment(verifier.canonical(found), signed)
 
 
 def test_a_receipt_is_not_checked_against_a_purge(made: Any, tmp_path: Path) -> None:
     receipt, _, _, signed = made
     statement = signed.statement | {"predicateType": verifier.PURGE}
-    with pytest.raises(Refused, match="certificate of unlearning"):
-        check_receipt_commitment(receipt, Opened(statement, (), signed.id))
+    with pytest.raises(VerificationError, match="certificate of unlearning"):
+        check_receipt_commitment(receipt, SignedStatement(statement, (), signed.id))
 
 
 @examples(50)

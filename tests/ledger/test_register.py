@@ -19,7 +19,7 @@ from letheon.exceptions import (
     UnknownModelError,
 )
 from letheon.ledger import Ledger
-from letheon.ledger.keys.keyring import training_seed
+from letheon.ledger.keys.keyring import derive_training_seed
 from letheon.verifier import note_digest
 from tests.ledger.databases import NOON, Clock
 from tests.ledger.homes import EXACT, IDS, X, Y, fitted, make, person
@@ -130,7 +130,7 @@ def test_a_trained_model_has_the_seed_of_key_and_beacon(ledger: Ledger) -> None:
     beacon = training["beacon"].removeprefix("checkpoint:")
     notes = [path.read_text() for path in (ledger.folder / "checkpoints").iterdir()]
     assert beacon in {note_digest(note) for note in notes}
-    seed = training_seed(core.keys.secret(training["key"]), bytes.fromhex(beacon))
+    seed = derive_training_seed(core.keys.read_secret(training["key"]), bytes.fromhex(beacon))
     assert ledger.models.load("new").seed_ == seed
     assert info.n_rows == 60
     again = ledger.models.train(EXACT["sisa"](), X, Y, ids=IDS, name="again")

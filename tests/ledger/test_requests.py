@@ -8,7 +8,7 @@ from sqlalchemy import insert, text
 
 from letheon.exceptions import UnknownRequestError
 from letheon.ledger.db import events
-from letheon.ledger.doctor import unconfirmed
+from letheon.ledger.doctor import list_unconfirmed_requests
 from letheon.ledger.requests.deadlines import Calendar
 from letheon.ledger.requests.listing import (
     find_request,
@@ -40,7 +40,7 @@ def certify(desk: Desk, request: str) -> None:
         values = {"id": BATCH, "model_id": desk.model.id, "kind": "erase", "parent_id": 1}
         rest = {"state": "open", "created_at": NOON, "reason": "operator", "fence": 1}
         connection.execute(insert(batches).values(**values, **rest))
-        events.record(connection, "sealed", {"batch": BATCH, "requests": 1}, NOON)
+        events.record_event(connection, "sealed", {"batch": BATCH, "requests": 1}, NOON)
         move(connection, request, "applying", at=NOON, batch_id=BATCH)
         connection.execute(text(_VERSION), {"model": desk.model.id})
         connection.execute(text(f"UPDATE versions SET batch_id = '{BATCH}', sequence = 7"))
@@ -135,7 +135,7 @@ def test_receipts_that_are_not_confirmed_in_time_are_found(sqlite_desk: Desk) ->
     with sqlite_desk.database.reading() as connection:
         for day in (28, 29, 30):
             now = datetime(2027, 1, day, 12, tzinfo=UTC)
-            days[day] = [one.id for one in unconfirmed(connection, now, Calendar())]
+            days[day] = [one.id for one in list_unconfirmed_requests(connection, now, Calendar())]
     assert days == {28: [], 29: [late.id], 30: [late.id]}
     assert {done.state, other.state} == {"queued", "received"}
 

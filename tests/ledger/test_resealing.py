@@ -55,13 +55,13 @@ def test_resealing_may_be_repeated(sqlite_desk: Desk) -> None:
     for _ in range(3):
         people.reseal(sqlite_desk.core, NO_BATCH)
     assert bodies(sqlite_desk) == {request.id: ["person-1"]}
-    assert len(sqlite_desk.core.keys.ids("intake")) == 1
+    assert len(sqlite_desk.core.keys.list_ids("intake")) == 1
 
 
 def test_a_key_that_cannot_be_read_now_is_not_said_to_be_destroyed(sqlite_desk: Desk) -> None:
     request = sqlite_desk.submit(1)
     [old] = sqlite_desk.rows(intake_keys)
-    file = sqlite_desk.core.keys._files.path(old.id)
+    file = sqlite_desk.core.keys._files.path_of(old.id)
     aside = file.rename(file.with_suffix(".aside"))
     people.reseal(sqlite_desk.core, NO_BATCH)
     assert [row.destroyed_at for row in sqlite_desk.rows(intake_keys)] == [None, None]

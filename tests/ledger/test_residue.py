@@ -52,7 +52,7 @@ def erase_history(marked: Marked, witness: Witness, per_batch: int) -> None:
         marked.ask(*marked.ids[start : start + per_batch])
         witness.copy(marked)
         marked.run()
-        assert not _purge.problems(marked.core)
+        assert not _purge.list_problems(marked.core)
 
 
 def grep(marked: Marked, *folders: Path) -> list[str]:
@@ -142,7 +142,7 @@ def planted_for(marked: Marked, store: Path, step: str) -> None:
 
 def leave_half_a_file(marked: Marked) -> None:
     """Do what a worker does that is killed while it writes, after the last sweep."""
-    blobs = marked.core.blobs(marked.model.folder)
+    blobs = marked.core.blob_store(marked.model.folder)
     (blobs.folder / ".0123456789abcdef.partial").write_bytes(marked.X[0].tobytes())
 
 
@@ -175,7 +175,7 @@ def test_every_step_is_needed(
         # The sealed markers are there only for a moment.
         drop = dict(_purge.STEPS)["markers"]
 
-        def copy_and_drop(purge: _purge.Purge) -> dict[str, object] | None:
+        def copy_and_drop(purge: _purge.PurgeRun) -> dict[str, object] | None:
             witness.copy(marked)
             return drop(purge)
 
@@ -187,7 +187,7 @@ def test_every_step_is_needed(
         assert NEEDED[step] in witness.leaks(marked, *([store] if store.exists() else []))
     else:
         assert marked.states() == {"purging"}
-        assert {problem.where.store for problem in _purge.problems(marked.core)} == {"blobs"}
+        assert {problem.where.store for problem in _purge.list_problems(marked.core)} == {"blobs"}
 
 
 def test_half_written_file_is_swept(marked: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,9 +205,9 @@ def test_training_key_goes_with_the_model_that_it_made(
     for person in marked.ids[:2]:
         marked.ask(person)
         marked.ledger.models.retrain(NAME)
-        assert len(marked.core.keys.ids("training")) == 1
+        assert len(marked.core.keys.list_ids("training")) == 1
     marked.erase(marked.ids[2])
-    assert len(marked.core.keys.ids("training")) == 1
+    assert len(marked.core.keys.list_ids("training")) == 1
     assert not witness.leaks(marked)
     monkeypatch.setattr(_purge, "STEPS", without_step("training", "temporary"))
     marked.ask(marked.ids[3])
@@ -220,12 +220,12 @@ def test_pinned_version_is_not_destroyed_under_its_reader(
 ) -> None:
     reader = marked.ledger.models.reader(NAME)
     assert reader.model.n_rows_ == len(marked.ids)
-    file = marked.core.blobs(marked.model.folder).path(reader.address)
+    file = marked.core.blob_store(marked.model.folder).path_of(reader.address)
     marked.erase(marked.ids[0])
     assert marked.states() == {"purging"}
     assert file.exists()
     monkeypatch.setattr(_purge, "_is_drained", lambda conn, purge: True)
-    monkeypatch.setitem(_purge._ALONG, "pins", lambda conn, purge: True)
+    monkeypatch.setitem(_purge._IN_TRANSACTION, "pins", lambda conn, purge: True)
     marked.run()
     assert not file.exists()
 
@@ -288,8 +288,8 @@ def test_rows_of_a_server_are_read_a_page_at_a_time(
     with database.reading() as conn:
         requests = list(conn.scalars(text("SELECT id FROM requests")))
         seen.clear()
-        contents = list(stores._table_contents(conn))
-    markers = Markers.of(ids=requests)
+        contents = list(stores._read_tables(conn))
+    markers = Markers.from_values(ids=requests)
     hits = [(name, found.id_number) for name, data in contents for found in markers.find(data)]
     assert {number for _, number in hits} == set(range(6))
     assert {name for name, _ in hits} >= {"requests", "events", "blocked"}

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from letheon.data import Rows, as_ids
 from letheon.ledger.purge import scan as _scan
-from letheon.ledger.purge.scan import Markers, Place, markers_of, scan
+from letheon.ledger.purge.scan import Markers, ScanTarget, collect_markers, scan_files
 from letheon.ledger.purge.search import Searcher
 from tests.sharded.people import examples
 
@@ -50,7 +50,7 @@ WRITTEN: dict[str, Callable[[str], bytes]] = {
 
 
 def kinds_in(folder: Path, markers: Markers) -> set[str]:
-    result = scan([("store", folder)], markers)
+    result = scan_files([("store", folder)], markers)
     assert not result.unread
     return {hit.kind for hit in result.hits}
 
@@ -91,10 +91,12 @@ def test_planted_salt_is_found_at_any_offset_and_chunk_size(
     offset: int, chunk: int, encoding: str, tail: int
 ) -> None:
     planted = bytes(offset) + ENCODINGS[encoding](SALT) + bytes(tail)
-    search = _scan._Search(Markers.of(salts=[SALT]))
+    search = _scan._Search(Markers.from_values(salts=[SALT]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_scan, "_CHUNK", chunk)
-        search._read(_scan._Source(Place("store", Path()), "file"), io.BytesIO(planted))
+        search._search_stream(
+            _scan._Source(ScanTarget("store", Path()), "file"), io.BytesIO(planted)
+        )
     assert {hit.kind for hit in search.hits} == {"salt"}
     assert search.n_bytes == len(planted)
 
@@ -104,41 +106,41 @@ def test_scanner_without_overlap_would_miss_what_lies_across_two_pieces(
 ) -> None:
     (tmp_path / "file").write_bytes(bytes(90) + SALT + bytes(90))
     monkeypatch.setattr(_scan, "_CHUNK", 100)
-    assert kinds_in(tmp_path, Markers.of(salts=[SALT])) == {"salt"}
+    assert kinds_in(tmp_path, Markers.from_values(salts=[SALT])) == {"salt"}
     monkeypatch.setattr(Markers, "margin", 0)
-    assert kinds_in(tmp_path, Markers.of(salts=[SALT])) == set()
+    assert kinds_in(tmp_path, Markers.from_values(salts=[SALT])) == set()
 
 
 @pytest.mark.parametrize("form", sorted(WRITTEN))
 def test_id_is_found_in_every_form(form: str, tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b'before "' + WRITTEN[form](PERSON) + b'" after')
-    assert kinds_in(tmp_path, Markers.of(ids=[PERSON])) == {"id"}
+    assert kinds_in(tmp_path, Markers.from_values(ids=[PERSON])) == {"id"}
 
 
 def test_nothing_is_found_in_random_data(tmp_path: Path) -> None:
     (tmp_path / "noise").write_bytes(secrets.token_bytes(1 << 22))
     (tmp_path / "digests").write_text(secrets.token_hex(1 << 20))
     (tmp_path / "base64").write_bytes(base64.b64encode(secrets.token_bytes(1 << 20)))
-    markers = Markers.of(
+    markers = Markers.from_values(
         ids=[f"user{number}" for number in range(100, 400)] + ["a1b2c3", "123456"],
         salts=[secrets.token_bytes(32) for _ in range(300)],
     )
-    result = scan([("noise", tmp_path)], markers)
+    result = scan_files([("noise", tmp_path)], markers)
     assert (result.hits, result.unread, result.files) == ((), (), 3)
 
 
 def test_short_id_counts_only_as_a_word_of_its_own(tmp_path: Path) -> None:
-    markers = Markers.of(ids=["ab12cd"])
+    markers = Markers.from_values(ids=["ab12cd"])
     (tmp_path / "digest").write_text("77ab12cd00")
-    assert not scan([("store", tmp_path)], markers).hits
+    assert not scan_files([("store", tmp_path)], markers).hits
     (tmp_path / "table.csv").write_text("id,age\nab12cd,44\n")
-    assert [hit.file for hit in scan([("store", tmp_path)], markers).hits] == ["table.csv"]
+    assert [hit.file for hit in scan_files([("store", tmp_path)], markers).hits] == ["table.csv"]
 
 
 @pytest.mark.parametrize("form", sorted(WRITTEN))
 def test_part_of_a_longer_id_that_stays_is_excused(form: str, tmp_path: Path) -> None:
     erased, stays = "ann.smith@example.org", "joann.smith@example.org"
-    markers = Markers.of(ids=[erased]).beside(lambda: [stays])
+    markers = Markers.from_values(ids=[erased]).with_neighbours(lambda: [stays])
     file = tmp_path / "table"
     file.write_bytes(b"(" + WRITTEN[form](stays) + b")")
     assert kinds_in(tmp_path, markers) == set()
@@ -164,9 +166,9 @@ def test_archives_are_looked_into(outer: str, inner: str, tmp_path: Path) -> Non
     content = SALT * 3 if inner == "none" else packed(inner, SALT * 3)
     (tmp_path / "backup").write_bytes(packed(outer, b"x" * 99 + content))
     if inner == "none":
-        assert kinds_in(tmp_path, Markers.of(salts=[SALT])) == {"salt"}
+        assert kinds_in(tmp_path, Markers.from_values(salts=[SALT])) == {"salt"}
     (tmp_path / "backup").write_bytes(packed(outer, content))
-    assert kinds_in(tmp_path, Markers.of(salts=[SALT])) == {"salt"}
+    assert kinds_in(tmp_path, Markers.from_values(salts=[SALT])) == {"salt"}
 
 
 def test_damaged_archives_are_reported_and_random_bytes_are_not(tmp_path: Path) -> None:
@@ -174,12 +176,12 @@ def test_damaged_archives_are_reported_and_random_bytes_are_not(tmp_path: Path) 
     (tmp_path / "a.gz").write_bytes(gzip.compress(noise)[:-700])
     (tmp_path / "b.zip").write_bytes(packed("zip", noise)[:-30])
     (tmp_path / "c.bin").write_bytes(b"\x1f\x8b\x08\xff" + noise)
-    result = scan([("store", tmp_path)], Markers.of(salts=[SALT]))
+    result = scan_files([("store", tmp_path)], Markers.from_values(salts=[SALT]))
     assert [(unread.file, unread.reason) for unread in result.unread] == [
         ("a.gz", "damaged-archive"),
         ("b.zip", "damaged-archive"),
     ]
-    assert not result.clean
+    assert not result.is_clean
 
 
 def test_archive_that_unpacks_without_end_is_given_up(
@@ -187,14 +189,14 @@ def test_archive_that_unpacks_without_end_is_given_up(
 ) -> None:
     (tmp_path / "bomb.gz").write_bytes(gzip.compress(bytes(1 << 22)))
     monkeypatch.setattr(_scan, "_LARGEST_MEMBER", 1 << 21)
-    result = scan([("store", tmp_path)], Markers.of(salts=[SALT]))
+    result = scan_files([("store", tmp_path)], Markers.from_values(salts=[SALT]))
     assert [unread.file for unread in result.unread] == ["bomb.gz"]
 
 
 def test_name_that_holds_an_id_is_found_and_not_repeated(tmp_path: Path) -> None:
     (tmp_path / "person-000017").mkdir()
     (tmp_path / "person-000017" / "picture.png").write_bytes(b"")
-    result = scan([("store", tmp_path)], Markers.of(ids=["person-000017"]))
+    result = scan_files([("store", tmp_path)], Markers.from_values(ids=["person-000017"]))
     assert [(hit.file, hit.kind) for hit in result.hits] == [("…", "id")]
     assert "person-000017" not in repr(result)
 
@@ -209,9 +211,9 @@ def test_links_are_not_followed_and_unreadable_things_are_named(tmp_path: Path) 
     (inside / "dangling").symlink_to(inside / "nowhere")
     (inside / "way-out").symlink_to(outside)
     os.mkfifo(inside / "pipe")
-    result = scan(
-        [Place("store", inside), Place("gone", tmp_path / "gone", required=True)],
-        Markers.of(salts=[SALT]),
+    result = scan_files(
+        [ScanTarget("store", inside), ScanTarget("gone", tmp_path / "gone", required=True)],
+        Markers.from_values(salts=[SALT]),
     )
     assert not result.hits
     assert [(unread.store, unread.file, unread.reason) for unread in result.unread] == [
@@ -231,20 +233,22 @@ def test_file_that_cannot_be_read_is_reported(
         raise PermissionError(13, "denied", str(self))
 
     monkeypatch.setattr(Path, "open", refuse)
-    result = scan([("store", tmp_path)], Markers.of(salts=[SALT]))
+    result = scan_files([("store", tmp_path)], Markers.from_values(salts=[SALT]))
     assert [(unread.file, unread.reason) for unread in result.unread] == [("locked", "unreadable")]
 
 
 def test_file_read_apart_is_read_whole(tmp_path: Path) -> None:
     file = tmp_path / "ledger.db"
     file.write_bytes(bytes(3_000_000) + SALT)
-    result = scan([Place("database", file, apart=True)], Markers.of(salts=[SALT]))
+    result = scan_files(
+        [ScanTarget("database", file, apart=True)], Markers.from_values(salts=[SALT])
+    )
     assert [(hit.file, hit.offset) for hit in result.hits] == [("ledger.db", 3_000_000)]
     assert result.bytes == 3_000_032
 
 
 def test_markers_travel_as_bytes() -> None:
-    markers = Markers.of(ids=[PERSON, 1234567890], salts=[SALT], rows=[SALT[::-1]])
+    markers = Markers.from_values(ids=[PERSON, 1234567890], salts=[SALT], rows=[SALT[::-1]])
     assert Markers.from_bytes(markers.to_bytes()) == markers
     assert len(markers) == 4
 
@@ -258,7 +262,7 @@ def test_markers_of_rows_leave_out_what_others_have_too() -> None:
     shared, own = rng.normal(size=(2, 30))
     erased = rows_of(np.vstack([shared, own, np.zeros(30)]), ["short", "long-id-1", "long-id-2"])
     left = rows_of(np.vstack([shared, rng.normal(size=30)]), ["long-id-3", "long-id-4"])
-    markers = markers_of(erased, np.frombuffer(SALT * 3, np.uint8).reshape(3, 32), left)
+    markers = collect_markers(erased, np.frombuffer(SALT * 3, np.uint8).reshape(3, 32), left)
     assert markers.texts == ("long-id-1", "long-id-2")
     assert len(markers.rows) == 1
     assert markers.rows[0] in own.tobytes()
@@ -270,14 +274,14 @@ def test_piece_that_stands_in_other_rows_elsewhere_is_no_marker() -> None:
     lagged = np.lib.stride_tricks.sliding_window_view(series, 12)
     erased, left = rows_of(lagged[100:101], ["aaaaaa"]), lagged[np.r_[0:100, 101:400]]
     others = rows_of(left, ["bbbbbb"] * len(left))
-    assert markers_of(erased, np.zeros((1, 32), np.uint8), others).rows == ()
+    assert collect_markers(erased, np.zeros((1, 32), np.uint8), others).rows == ()
 
 
 def test_texts_of_rows_are_markers() -> None:
     texts = ["a letter by somebody", "ok", "with kind regards"]
     erased = rows_of(np.array(texts, object), ["aaaaaa", "bbbbbb", "dddddd"])
     left = rows_of(np.array(["another letter, with kind regards"], object), ["cccccc"])
-    markers = markers_of(erased, np.zeros((3, 32), np.uint8), left)
+    markers = collect_markers(erased, np.zeros((3, 32), np.uint8), left)
     assert markers.rows == (b"a letter by somebody",)
 
 
@@ -285,7 +289,7 @@ def test_of_many_rows_a_sample_is_taken() -> None:
     n = 12_001
     erased = rows_of(np.zeros((n, 1)), [f"person-{number:06d}" for number in range(n)])
     salts = np.arange(n * 32, dtype=np.uint32).view(np.uint8).reshape(n, -1)[:, :32]
-    markers = markers_of(erased, salts, rows_of(np.zeros((1, 1)), ["x"]))
+    markers = collect_markers(erased, salts, rows_of(np.zeros((1, 1)), ["x"]))
     assert 4_000 <= len(markers.texts) <= 5_000
     assert len(markers.texts) == len(markers.salts)
 
@@ -293,16 +297,16 @@ def test_of_many_rows_a_sample_is_taken() -> None:
 def test_socket_is_reported_and_never_opened(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "s"))
-        result = scan([("store", tmp_path)], Markers.of(salts=[SALT]))
+        result = scan_files([("store", tmp_path)], Markers.from_values(salts=[SALT]))
     assert [(unread.file, unread.reason) for unread in result.unread] == [("s", "special-file")]
 
 
 def test_result_says_which_ids_were_found_by_number(tmp_path: Path) -> None:
-    markers = Markers.of(ids=["person-one", "person-two", "person-six"], salts=[SALT])
+    markers = Markers.from_values(ids=["person-one", "person-two", "person-six"], salts=[SALT])
     (tmp_path / "file").write_bytes(b"person-two, " + SALT)
     (tmp_path / "person-six").touch()
-    result = scan([("store", tmp_path)], markers)
+    result = scan_files([("store", tmp_path)], markers)
     assert result.id_numbers == {1, 2}
     fewer = markers.without_texts({"person-two"})
-    assert scan([("store", tmp_path)], fewer).id_numbers == {1}
+    assert scan_files([("store", tmp_path)], fewer).id_numbers == {1}
     assert fewer.salts == markers.salts

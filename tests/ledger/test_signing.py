@@ -9,12 +9,12 @@ from securesystemslib.dsse import Envelope
 from securesystemslib.signer._key import Key, SSlibKey
 
 from letheon.ledger.certificates.certify import sign_checkpoint
-from letheon.ledger.keys.signing import Signer, sign
+from letheon.ledger.keys.signing import Signer, sign_statement
 from letheon.verifier import (
     REVOCATION,
     STATEMENT_TYPE,
-    Refused,
     Trust,
+    VerificationError,
     check_note,
     open_envelope,
     pae,
@@ -35,19 +35,21 @@ def statement(last: Any = 3) -> dict[str, Any]:
 
 
 def test_an_envelope_opens() -> None:
-    opened = open_envelope(sign(statement(), SIGNER), Trust.from_pinned(SIGNER.public.hex()))
+    opened = open_envelope(
+        sign_statement(statement(), SIGNER), Trust.from_pinned(SIGNER.public.hex())
+    )
     assert opened.statement == statement()
     assert opened.keyids == (SIGNER.keyid,)
 
 
 def test_signing_again_gives_the_same_bytes() -> None:
     reordered = dict(reversed(statement().items()))
-    assert sign(statement(), SIGNER) == sign(reordered, SIGNER)
-    assert sign(statement(), SIGNER, OTHER) == sign(statement(), OTHER, SIGNER)
+    assert sign_statement(statement(), SIGNER) == sign_statement(reordered, SIGNER)
+    assert sign_statement(statement(), SIGNER, OTHER) == sign_statement(statement(), OTHER, SIGNER)
 
 
 def test_another_library_verifies_both_signatures() -> None:
-    data = json.loads(sign(statement(), SIGNER, OTHER))
+    data = json.loads(sign_statement(statement(), SIGNER, OTHER))
     envelope = Envelope.from_dict(data)
     keys: list[Key] = [
         SSlibKey(one.keyid, "ed25519", "ed25519", {"public": one.public.hex()})
@@ -60,15 +62,15 @@ def test_another_library_verifies_both_signatures() -> None:
 
 @pytest.mark.parametrize("last", [-1, "3", 2**53, 1.5, None])
 def test_nothing_outside_the_schema_is_signed(last: Any) -> None:
-    with pytest.raises(Refused):
-        sign(statement(last), SIGNER)
+    with pytest.raises(VerificationError):
+        sign_statement(statement(last), SIGNER)
 
 
 def test_signers_must_be_there_once() -> None:
     with pytest.raises(ValueError, match="one or more"):
-        sign(statement())
+        sign_statement(statement())
     with pytest.raises(ValueError, match="each of them once"):
-        sign(statement(), SIGNER, SIGNER)
+        sign_statement(statement(), SIGNER, SIGNER)
 
 
 def test_a_signer_does_not_show_its_key() -> None:
@@ -88,5 +90,5 @@ def test_a_checkpoint_is_a_note_that_the_verifier_accepts() -> None:
     note = read_note(text)
     check_note(note, Trust.from_pinned(SIGNER.public.hex()))
     assert (note.origin, note.size, note.root) == ("prod-eu-1", 7, b"r" * 32)
-    with pytest.raises(Refused):
+    with pytest.raises(VerificationError):
         check_note(note, Trust.from_pinned(OTHER.public.hex()))

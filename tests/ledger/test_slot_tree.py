@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from letheon.ledger.models import commitment as slot_tree
 from letheon.ledger.models.commitment import SlotTree, draw_slots, slots_for, transition_between
-from letheon.verifier import TOMBSTONE, Refused, node_hash, transition_roots
+from letheon.verifier import TOMBSTONE, VerificationError, node_hash, transition_roots
 
 
 class Scene(NamedTuple):
@@ -163,7 +163,7 @@ def test_a_slot_that_is_still_full_has_not_left() -> None:
 def test_a_proof_without_a_sibling_is_refused() -> None:
     found = json.loads(four_full_slots().transition([0])[0])
     found["siblings"].pop()
-    with pytest.raises(Refused):
+    with pytest.raises(VerificationError):
         transition_roots(json.dumps(found, sort_keys=True, separators=(",", ":")).encode())
 
 

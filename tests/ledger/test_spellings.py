@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from letheon.audit import check_residue
 from letheon.ledger.certificates.explanations import PURGE_NOT_CLAIMED
 from letheon.ledger.purge import stores
-from letheon.ledger.purge.scan import Markers, Place, ScanResult, scan
+from letheon.ledger.purge.scan import Markers, ScanResult, ScanTarget, scan_files
 from letheon.ledger.purge.search import IdValues
 
 NUMBER, CODE = 12_345_678, "P0003"
@@ -28,7 +28,10 @@ PERSON = uuid.UUID("d9428888-122b-41e1-b85c-61b5b1b6d7f0")
 
 
 def search(folder: Path, erased: int | str, *others: str) -> ScanResult:
-    return scan([Place("store", folder)], Markers.of(ids=[erased]).beside(lambda: others))
+    return scan_files(
+        [ScanTarget("store", folder)],
+        Markers.from_values(ids=[erased]).with_neighbours(lambda: others),
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,9 +57,9 @@ def test_an_id_as_a_word_of_a_cell_is_never_clean(
     person: int | str, text: str, tmp_path: Path
 ) -> None:
     (tmp_path / "a.csv").write_text(f"{text}\n", "utf-8")
-    assert not search(tmp_path, person).clean
+    assert not search(tmp_path, person).is_clean
     (tmp_path / "a.csv").write_text("Q0004 1,5:Doe, 0.12345678 /users/x 2024-01-06T10:00:00\n")
-    assert search(tmp_path, person).clean
+    assert search(tmp_path, person).is_clean
 
 
 @pytest.mark.parametrize(
@@ -73,16 +76,16 @@ def test_an_id_in_an_unknown_encoding_is_never_clean(
 ) -> None:
     """The id of two characters has six bytes, but four in UTF-16: that ended a purge."""
     (tmp_path / "a.csv").write_bytes(f"id;age\n{person};7\n".encode(encoding))
-    assert not search(tmp_path, person).clean
+    assert not search(tmp_path, person).is_clean
     (tmp_path / "a.csv").write_bytes("id;age\nQ;7\n".encode(encoding))
-    assert search(tmp_path, person).clean
+    assert search(tmp_path, person).is_clean
 
 
 @pytest.mark.parametrize("codec", ["zstd", "lz4", "snappy", "brotli"])
 def test_a_packed_file_with_the_name_of_a_text_is_not_searched(codec: str, tmp_path: Path) -> None:
     content = b"id,age\n" + b"".join(b"P%04d,7\n" % number for number in range(9))
     (tmp_path / "a.csv").write_bytes(pa.compress(content, codec, asbytes=True))
-    assert not search(tmp_path, CODE).clean
+    assert not search(tmp_path, CODE).is_clean
 
 
 def write_parquet(column: Any, metadata: dict[str, str] | None = None) -> bytes:
@@ -148,7 +151,7 @@ def test_an_id_in_an_odd_column_is_never_clean(kind: str, tmp_path: Path) -> Non
     person, write = BINARY[kind]
     (tmp_path / "a").write_bytes(write())
     result = search(tmp_path, person)
-    assert not result.clean
+    assert not result.is_clean
     assert str(person) not in repr(result)
 
 
@@ -181,7 +184,7 @@ def test_escapes_of_other_programs_do_not_hide_a_long_id(
 @pytest.mark.parametrize("text", ["0.123456789", "-123456789", "1,-123456789,2"])
 def test_a_part_of_another_number_is_no_person(text: str, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(f"{text}\n")
-    assert search(tmp_path, 123456789).clean
+    assert search(tmp_path, 123456789).is_clean
     (tmp_path / "a.log").write_text("user-123456789")
     assert search(tmp_path, 123456789).hits
 

@@ -28,7 +28,7 @@ from sqlalchemy.exc import DBAPIError
 from letheon.data import as_ids
 from letheon.exceptions import IdempotencyError, RequestStateError, UnknownIdError
 from letheon.ledger.db import events as _events
-from letheon.ledger.db.log import root_of
+from letheon.ledger.db.log import compute_root
 from letheon.ledger.requests import intake
 from letheon.ledger.requests import people as _people
 from letheon.ledger.requests import requests as _requests
@@ -405,13 +405,13 @@ class History(RuleBasedStateMachine):
     @rule()
     def checkpoint_is_taken(self) -> None:
         with self.desk.database.transaction() as connection:
-            head = _events.integrate(connection)
-            assert head.root == root_of(_events.leaves(connection))
+            head = _events.integrate_events(connection)
+            assert head.root == compute_root(_events.read_leaves(connection))
 
     @rule()
     def process_starts_again(self) -> None:
         self.desk.database.dispose()
-        self.desk.database.remembered.clear()
+        self.desk.database.cached_values.clear()
 
     @invariant()
     def states_are_those_of_the_reference(self) -> None:
@@ -459,7 +459,7 @@ class History(RuleBasedStateMachine):
     @invariant()
     def one_intake_key_is_left(self) -> None:
         left = [row.id for row in self.desk.rows(intake_keys) if row.destroyed_at is None]
-        assert self.core.keys.ids("intake") == left
+        assert self.core.keys.list_ids("intake") == left
         assert len(left) <= 1
 
     @invariant()

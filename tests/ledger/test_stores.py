@@ -84,7 +84,7 @@ def test_leftover_holds_the_purge_up_and_is_named(marked: Marked, exports: Path)
     marked.erase(marked.ids[0])
     (request,) = marked.ledger.requests.list()
     assert (request.state, request.reason) == ("purging", "residue-found")
-    (problem,) = purge.problems(marked.core)
+    (problem,) = purge.list_problems(marked.core)
     assert (problem.where.store, problem.where.file) == ("feature-files", "march.csv")
     assert "'feature-files', file 'march.csv'" in str(problem)
     assert marked.ids[0] not in str(problem)
@@ -92,7 +92,7 @@ def test_leftover_holds_the_purge_up_and_is_named(marked: Marked, exports: Path)
     marked.clock.now += 7200
     marked.run()
     assert marked.states() == {"purged"}
-    assert not purge.problems(marked.core)
+    assert not purge.list_problems(marked.core)
     assert attested(marked)["store:feature-files"]["state"] == "purged"
 
 
@@ -100,7 +100,7 @@ def test_store_that_is_gone_holds_the_purge_up(marked: Marked, exports: Path) ->
     marked.ledger.stores.add("copies", exports)
     exports.rmdir()
     marked.erase(marked.ids[0])
-    assert [problem.where.reason for problem in purge.problems(marked.core)] == ["missing"]
+    assert [problem.where.reason for problem in purge.list_problems(marked.core)] == ["missing"]
     assert marked.states() == {"purging"}
 
 
@@ -122,7 +122,7 @@ def test_backup_that_outlived_its_days_is_found(marked: Marked, exports: Path) -
     file.write_text("an old backup")
     os.utime(file, (marked.clock.now - 31 * 86_400,) * 2)
     marked.erase(marked.ids[0])
-    assert [problem.where.reason for problem in purge.problems(marked.core)] == [
+    assert [problem.where.reason for problem in purge.list_problems(marked.core)] == [
         "older-than-30-days"
     ]
 
@@ -160,5 +160,7 @@ def test_folder_that_cannot_be_looked_into_is_named(
 
     monkeypatch.setattr(os, "scandir", refuse)
     marked.erase(marked.ids[0])
-    found = [(problem.where.file, problem.where.reason) for problem in purge.problems(marked.core)]
+    found = [
+        (problem.where.file, problem.where.reason) for problem in purge.list_problems(marked.core)
+    ]
     assert found == [("locked", "unreadable")]

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from letheon.ledger.models.table_files import Columns
+from letheon.ledger.models.table_files import TableColumns
 from letheon.ledger.models.table_files import read_table_file as read_rows
 
-TEXT = Columns(target="kind", ids="who", has_text_ids=True, is_table=False)
+TEXT = TableColumns(target="kind", ids="who", has_text_ids=True, is_table=False)
 NUMBERS = TEXT._replace(has_text_ids=False)
 
 
@@ -41,7 +41,7 @@ def test_without_a_library_for_tables_the_way_out_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     monkeypatch.setitem(sys.modules, "polars", None)
-    with pytest.raises(ValueError, match=r"pandas or polars .* give an \.npz file"):
+    with pytest.raises(ValueError, match=r"pandas or polars.* use an \.npz file"):
         read_rows(table, TEXT)
 
 
@@ -51,12 +51,12 @@ def test_arrays_by_name(tmp_path: Path) -> None:
     X, y, ids = read_rows(path, TEXT)
     assert (X.shape, y.tolist(), ids) == ((2, 2), [0, 1], None)
     np.savez(path, X=np.eye(2))
-    with pytest.raises(ValueError, match="no array 'y'; it has"):
+    with pytest.raises(ValueError, match="no array 'y'; its arrays are"):
         read_rows(path, TEXT)
 
 
 def test_arrays_of_objects_are_not_executed(tmp_path: Path) -> None:
     path = tmp_path / "rows.npz"
     np.savez(path, X=np.array([{}, []], dtype=object), y=[0, 1])
-    with pytest.raises(ValueError, match="it holds Python objects"):
+    with pytest.raises(ValueError, match="it contains Python objects"):
         read_rows(path, TEXT)

@@ -17,7 +17,7 @@ from letheon import NaiveUnlearner
 from letheon.exceptions import LedgerUnwritableError
 from letheon.ledger import Ledger
 from letheon.ledger.db import engines
-from letheon.ledger.db.database import _named_refusals
+from letheon.ledger.db.database import _translate_errors
 from letheon.ledger.tables import meta
 from tests.cli.ledgers import call
 from tests.ledger.databases import NOON, Clock
@@ -144,7 +144,7 @@ class FullDisk:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.is_full = True
-        module = engines.library()
+        module = engines.sqlite_module()
 
         def connect(address: str, **given: Any) -> Any:
             if self.is_full and not given.get("uri"):
@@ -155,7 +155,7 @@ class FullDisk:
             def __getattr__(self, name: str) -> Any:
                 return connect if name == "connect" else getattr(module, name)
 
-        patch.setattr(engines, "library", Module)
+        patch.setattr(engines, "sqlite_module", Module)
         for place in ("db.engines", "doctor"):
             patch.setattr(f"letheon.ledger.{place}.is_writable", lambda _: not self.is_full)
 
@@ -199,7 +199,7 @@ def test_a_write_on_a_connection_that_only_reads_names_the_disk(tmp_path: Path) 
             conn.execute(meta.insert().values(key="x", value="y"))
 
         with pytest.raises(LedgerUnwritableError):
-            database.run(write)
+            database.run_transaction(write)
         with database.reading() as conn:
             assert conn.scalar(select(meta.c.value).where(meta.c.key == "x")) is None
 
@@ -210,7 +210,7 @@ def test_a_server_that_cannot_be_written_is_named_too(state: str) -> None:
         sqlstate = state
 
     error = DBAPIError("INSERT", {}, ServerError("no"))
-    with pytest.raises(LedgerUnwritableError), _named_refusals():
+    with pytest.raises(LedgerUnwritableError), _translate_errors():
         raise error
 
 

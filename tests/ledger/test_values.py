@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from letheon.ledger.purge import search as id_values
 from letheon.ledger.purge import values
-from letheon.ledger.purge.scan import Markers, Place, ScanResult, scan
+from letheon.ledger.purge.scan import Markers, ScanResult, ScanTarget, scan_files
 from tests.ledger.residue import quick_folder
 from tests.ledger.tables import KINDS, SEARCHED, Ids, write_csv
 
@@ -30,8 +30,10 @@ NUMBERS = list(range(10_000_000, 10_000_060))
 
 
 def search(folder: Path, erased: int | str, others: Sequence[Any]) -> ScanResult:
-    markers = Markers.of(ids=[erased]).beside(lambda: [str(value) for value in others])
-    return scan([Place("store", folder)], markers)
+    markers = Markers.from_values(ids=[erased]).with_neighbours(
+        lambda: [str(value) for value in others]
+    )
+    return scan_files([ScanTarget("store", folder)], markers)
 
 
 def reasons(result: ScanResult) -> list[str]:
@@ -64,7 +66,7 @@ def check_planted(table: tuple[str, Ids, int]) -> None:
     others: list[Any] = [value for value in ids if value != erased]
     with quick_folder() as folder:
         KINDS[kind](folder / f"table.{kind}", ids, rng)
-        assert not search(folder, erased, others).clean
+        assert not search(folder, erased, others).is_clean
         if others:
             KINDS[kind](folder / f"table.{kind}", others, rng) if kind != "sqlite" else None
             if kind != "sqlite":
@@ -99,7 +101,7 @@ def test_an_id_in_a_column_of_ids_is_residue(kind: str, ids: Ids, tmp_path: Path
 def test_a_table_without_the_person_is_clean(kind: str, ids: Ids, tmp_path: Path) -> None:
     left: list[Any] = [value for value in ids if value != ids[3]]
     SEARCHED[kind](tmp_path / f"a.{kind}", left, np.random.default_rng(len(kind)))
-    assert search(tmp_path, ids[3], left).clean
+    assert search(tmp_path, ids[3], left).is_clean
 
 
 def test_small_numbers_are_never_taken_for_people(tmp_path: Path) -> None:
@@ -144,13 +146,15 @@ def count_false_hits(n_files: int, seed: int) -> int:
     ]
     for start in range(0, n_files, 100):
         people = populations[int(rng.integers(len(populations)))]
-        markers = Markers.of(ids=people[:5]).beside(
+        markers = Markers.from_values(ids=people[:5]).with_neighbours(
             partial(list, [str(value) for value in people[5:]])
         )
         with quick_folder() as folder:
             for number in range(min(100, n_files - start)):
                 write_unrelated(folder / str(number), rng)
-            n_hits += len({hit.file for hit in scan([Place("store", folder)], markers).hits})
+            n_hits += len(
+                {hit.file for hit in scan_files([ScanTarget("store", folder)], markers).hits}
+            )
     return n_hits
 
 
@@ -204,16 +208,16 @@ def test_what_cannot_be_searched_is_said(
     (tmp_path / name).write_bytes(content)
     result = search(tmp_path, "P0003", [])
     assert reasons(result) == [reason]
-    assert not result.clean
+    assert not result.is_clean
     assert not result.has_problems
 
 
 def test_long_ids_are_searched_in_texts_and_short_ones_are_not(tmp_path: Path) -> None:
     (tmp_path / "notes.md").write_text("nobody is here")
-    assert search(tmp_path, "person-4711", []).clean
-    assert not search(tmp_path, "4711", []).clean
+    assert search(tmp_path, "person-4711", []).is_clean
+    assert not search(tmp_path, "4711", []).is_clean
     (tmp_path / "secret.asc").write_text("-----BEGIN PGP MESSAGE-----\n")
-    assert not search(tmp_path, "person-4711", []).clean
+    assert not search(tmp_path, "person-4711", []).is_clean
 
 
 def test_a_number_is_found_in_a_binary_column_whatever_its_length(tmp_path: Path) -> None:
@@ -226,7 +230,7 @@ def test_a_number_is_found_in_a_binary_column_whatever_its_length(tmp_path: Path
 def test_a_number_that_a_column_cannot_hold_exactly(dtype: Any, tmp_path: Path) -> None:
     number = 2049 if dtype == np.float16 else 16_777_217
     np.save(tmp_path / "a.npy", np.array([number, 1, 2], dtype))
-    assert not search(tmp_path, number, []).clean
+    assert not search(tmp_path, number, []).is_clean
 
 
 def test_a_rounded_neighbour_is_not_taken_for_the_person(tmp_path: Path) -> None:
@@ -253,7 +257,7 @@ def test_a_deleted_row_of_a_database_is_not_clean(tmp_path: Path) -> None:
         assert b"P0003" in file.read_bytes()
         assert reasons(search(tmp_path, "P0003", PEOPLE)) == ["deleted-rows"]
         conn.execute("VACUUM")
-    assert search(tmp_path, "P0003", [value for value in PEOPLE if value != "P0003"]).clean
+    assert search(tmp_path, "P0003", [value for value in PEOPLE if value != "P0003"]).is_clean
 
 
 def test_a_write_ahead_log_is_not_clean(tmp_path: Path) -> None:
@@ -262,7 +266,7 @@ def test_a_write_ahead_log_is_not_clean(tmp_path: Path) -> None:
         conn.execute("CREATE TABLE people (id TEXT)")
         conn.execute("INSERT INTO people VALUES ('P0003')")
         conn.commit()
-        assert not search(tmp_path, "P0003", []).clean
+        assert not search(tmp_path, "P0003", []).is_clean
         assert {file.name for file in tmp_path.iterdir()} == {"a.db", "a.db-shm", "a.db-wal"}
 
 
@@ -280,7 +284,7 @@ def test_values_inside_archives_are_found(tmp_path: Path) -> None:
         with zipfile.ZipFile(tmp_path / "outer.zip", "w") as archive:
             archive.writestr("inner.zip", nested)
         nested = (tmp_path / "outer.zip").read_bytes()
-    assert not search(tmp_path, "P0003", PEOPLE).clean
+    assert not search(tmp_path, "P0003", PEOPLE).is_clean
 
 
 @pytest.mark.parametrize("name", ["P0003.csv", "export_P0003-may.csv", "P0003/x.csv"])
@@ -297,7 +301,7 @@ def test_names_of_fields_and_repeated_fields_are_values(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(json.dumps(records))
     assert search(tmp_path, "P0003", PEOPLE).hits
     (tmp_path / "a.json").write_text('{"id": "P0003", "id": "x"}')
-    assert not search(tmp_path, "P0003", PEOPLE).clean
+    assert not search(tmp_path, "P0003", PEOPLE).is_clean
 
 
 def test_without_pyarrow_parquet_is_not_searched(
@@ -308,16 +312,16 @@ def test_without_pyarrow_parquet_is_not_searched(
     def missing() -> Any:
         raise id_values.UnsearchableError("needs-pyarrow")
 
-    monkeypatch.setattr(values, "_arrow", missing)
+    monkeypatch.setattr(values, "_import_pyarrow", missing)
     assert reasons(search(tmp_path, "P0003", PEOPLE)) == ["needs-pyarrow"]
 
 
 def test_markers_of_an_earlier_version_search_nothing(tmp_path: Path) -> None:
     old = Markers.from_bytes(b'{"texts": [], "salts": [], "rows": []}')
     write_csv(tmp_path / "a.csv", PEOPLE, np.random.default_rng(0))
-    result = scan([Place("store", tmp_path)], old)
+    result = scan_files([ScanTarget("store", tmp_path)], old)
     assert reasons(result) == ["ids-not-kept"]
-    again = Markers.from_bytes(Markers.of(ids=[7, 8]).to_bytes())
+    again = Markers.from_bytes(Markers.from_values(ids=[7, 8]).to_bytes())
     assert again.ids == (7, 8)
 
 
@@ -332,7 +336,7 @@ def plant_no_parts(_: Any, __: Any) -> bool:
 @pytest.mark.parametrize(
     ("name", "bug", "fails"),
     [
-        ("_chance", plant_chance, test_unrelated_files_are_no_residue),
+        ("_chance_of", plant_chance, test_unrelated_files_are_no_residue),
         ("_holds_ids", lambda *_: True, test_small_numbers_are_never_taken_for_people),
     ],
 )

@@ -13,9 +13,9 @@ from sqlalchemy import insert, select, update
 
 from letheon import NaiveUnlearner
 from letheon.ledger import Ledger
-from letheon.ledger.db.events import record
+from letheon.ledger.db.events import record_event
 from letheon.ledger.purge import purge, vocabulary
-from letheon.ledger.purge.vocabulary import own_words
+from letheon.ledger.purge.vocabulary import find_own_words
 from letheon.ledger.requests.states import HOLD_GROUNDS, REJECT_GROUNDS, STATES
 from letheon.ledger.tables import (
     actions,
@@ -77,9 +77,9 @@ def test_words_of_the_ledger_are_known_as_such(
     assert {"calendar", "pin_seconds", "purging", "intake_keys", "queued", "marked"} <= words
     assert len(words) > 300
     monkeypatch.setattr(vocabulary, "_MOST_WORDS", 10_000)
-    assert not words - own_words(marked.core, words)
+    assert not words - find_own_words(marked.core, words)
     monkeypatch.setattr(vocabulary, "_MOST_WORDS", 1)
-    assert {"calendar", "queued"} <= own_words(marked.core, words) < words
+    assert {"calendar", "queued"} <= find_own_words(marked.core, words) < words
 
 
 def test_people_who_are_called_like_words_are_purged(marked: Marked) -> None:
@@ -91,7 +91,7 @@ def test_people_who_are_called_like_words_are_purged(marked: Marked) -> None:
     register_people(marked, words, "words")
     marked.ledger.requests.submit(words, model="words", verified=True)
     marked.run()
-    assert not purge.problems(marked.core)
+    assert not purge.list_problems(marked.core)
     assert marked.states() == {"purged"}
     statement = open_envelope(
         marked.ledger.certificates.purge_attestation(2), marked.core.keys.trust()
@@ -132,7 +132,7 @@ def test_a_real_copy_of_somebody_else_is_found_beside_words(marked: Marked) -> N
     marked.ledger.requests.submit(["calendar", "anna.smith"], model="words", verified=True)
     marked.run()
     assert marked.states() == {"purging"}
-    assert [problem.where.file for problem in purge.problems(marked.core)] == ["notes.txt"]
+    assert [problem.where.file for problem in purge.list_problems(marked.core)] == ["notes.txt"]
 
 
 def leak_into_tag(marked: Marked, person: str) -> None:
@@ -152,7 +152,7 @@ def leak_into_nonce(marked: Marked, person: str) -> None:
 def leak_into_event(marked: Marked, person: str) -> None:
     for body in ({"person": person}, {"ids": [person]}, {"more": {"people": [person]}}):
         with marked.core.database.transaction() as conn:
-            record(conn, "received", body, at=marked.clock())
+            record_event(conn, "received", body, at=marked.clock())
 
 
 def leak_into_jobs(marked: Marked, person: str) -> None:
@@ -186,7 +186,7 @@ def test_a_person_is_no_word_of_the_ledger_where_a_bug_would_write_them(
     assert callable(leak)
     marked.ledger.requests.submit([marked.ids[0]], model="risk", verified=True)
     leak(marked, person)
-    assert own_words(marked.core, [person, "o'brien%_\\", "nul\0-person"]) == frozenset()
+    assert find_own_words(marked.core, [person, "o'brien%_\\", "nul\0-person"]) == frozenset()
 
 
 def test_words_of_the_desk_are_known_as_such(marked: Marked) -> None:
@@ -200,7 +200,7 @@ def test_words_of_the_desk_are_known_as_such(marked: Marked) -> None:
         conn.execute(insert(jobs).values(values))
         conn.execute(insert(actions).values(at=1, token_id="t", action="x", about=digest))
     words = {"service", "desk.example.org", "through", "exports", "1234567890", "bcdef0", "reason"}
-    assert own_words(marked.core, words | {"abcd-ef"}) == words
+    assert find_own_words(marked.core, words | {"abcd-ef"}) == words
 
 
 def test_words_are_known_on_a_server(postgres_url: str, tmp_path: Path) -> None:
@@ -210,5 +210,5 @@ def test_words_are_known_on_a_server(postgres_url: str, tmp_path: Path) -> None:
         marked.ledger.requests.submit(words, model="words", verified=True)
         marked.run()
         assert marked.states() == {"purged"}
-        assert own_words(marked.core, ["anna.smith", "nul\0-person", "100%_\\"]) == frozenset()
+        assert find_own_words(marked.core, ["anna.smith", "nul\0-person", "100%_\\"]) == frozenset()
         assert isinstance(marked.ledger, Ledger)

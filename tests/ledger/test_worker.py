@@ -12,10 +12,10 @@ from sklearn.naive_bayes import GaussianNB
 from letheon import InfluenceClassifier, NaiveUnlearner
 from letheon.exceptions import LedgerError, UnknownIdError, UnknownModelError
 from letheon.ledger import Ledger, Policy, Step
-from letheon.ledger.leases import release, take
+from letheon.ledger.leases import release_lease, take_lease
 from letheon.ledger.models.versions import find_model, versions_of
-from letheon.ledger.worker.apply import apply, seal
-from letheon.ledger.worker.compute import Job, Product, compute
+from letheon.ledger.worker.apply import apply_batch, seal_batch
+from letheon.ledger.worker.compute import Computation, ComputationResult, compute
 from letheon.verifier import check_chain
 from tests.ledger.databases import NOON, Clock
 from tests.ledger.homes import EXACT, IDS, X, Y, fitted, make, person
@@ -130,12 +130,14 @@ def test_a_request_whose_people_are_gone_is_a_duplicate(tmp_path: Path) -> None:
     late = ledger.requests.submit([person(1)], model="risk", verified=True)
     both = ledger.requests.submit([person(1), person(2)], model="risk", verified=True)
     core = ledger._core
-    lease = take(core, 1, "a/b/c/1/1/1")
+    lease = take_lease(core, 1, "a/b/c/1/1/1")
     assert lease is not None
     with core.database.reading() as conn:
         model = find_model(conn, "risk", "default")
-    apply(core, lease, model, seal(core, lease, model, "erase", [both.id], "operator"), compute)
-    release(core, lease)
+    apply_batch(
+        core, lease, model, seal_batch(core, lease, model, "erase", [both.id], "operator"), compute
+    )
+    release_lease(core, lease)
     ledger.run_once(force=True)
     found = ledger.requests.get(late.id)
     assert (found.state, found.duplicate_of) == ("duplicate", both.id)
@@ -420,7 +422,7 @@ def test_a_monitor_that_wants_a_retrain_in_vain_is_not_tried_in_a_loop(
     due = {**head.facts["certificate"], "monitor": {"decision": "retrain-due"}}
     wanting = replace(head, facts={**head.facts, "certificate": due})
     monkeypatch.setattr(_plan, "versions_of", lambda *_, **__: [wanting])
-    monkeypatch.setattr(_compute, "_compute", _refuse)
+    monkeypatch.setattr(_compute, "_run_computation", _refuse)
     seen: list[Step] = []
     for _ in range(40):
         seen += ledger.run_once()
@@ -428,7 +430,7 @@ def test_a_monitor_that_wants_a_retrain_in_vain_is_not_tried_in_a_loop(
     assert [step.detail for step in seen] == ["runtime-error"] * 3
 
 
-def _refuse(job: Job) -> Product:
+def _refuse(job: Computation) -> ComputationResult:
     raise RuntimeError("not today")
 
 

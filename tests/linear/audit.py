@@ -72,7 +72,7 @@ def epsilon_lower_bound(
     n_choosing = int(_CHOOSING * n)
     n_a, n_b = _toss(n - n_choosing, seed)
     bounds = []
-    for kind, share in ((_Scores, 0.8), (_Shapes, 0.2)):
+    for kind, share in ((_RowScores, 0.8), (_Shapes, 0.2)):
         scores = kind(a[:n_choosing], b[:n_choosing])
         event = _choose(scores(a[:n_choosing]), scores(b[:n_choosing]), delta)
         tested_a, tested_b = scores(a[n_choosing:][:n_a]), scores(b[n_choosing:][:n_b])
@@ -86,7 +86,7 @@ def _as_rows(sample: Any) -> Floats:
     return rows[:, None] if rows.ndim == 1 else rows
 
 
-class _Scores:
+class _RowScores:
     """Numbers that tend to be larger for rows of `a`: one column for each way of telling."""
 
     def __init__(self, a: Floats, b: Floats) -> None:
@@ -123,8 +123,10 @@ class _Shapes:
     """
 
     def __init__(self, a: Floats, b: Floats) -> None:
-        self.scores = _Scores(a, b)
-        self.shapes = [_Shape(x, y) for x, y in zip(self._views(a), self._views(b), strict=True)]
+        self.scores = _RowScores(a, b)
+        self.shapes = [
+            _HistogramRatio(x, y) for x, y in zip(self._views(a), self._views(b), strict=True)
+        ]
 
     def _views(self, rows: Floats) -> list[Floats]:
         return [self.scores(rows)[:, 0], *rows.T]
@@ -134,7 +136,7 @@ class _Shapes:
         return np.column_stack([f(x) for f, x in zip(self.shapes, views, strict=True)])
 
 
-class _Shape:
+class _HistogramRatio:
     """How much likelier a number is under `a`, from two histograms: it sees a hole in a law."""
 
     def __init__(self, a: Floats, b: Floats) -> None:

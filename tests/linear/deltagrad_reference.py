@@ -8,22 +8,22 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 
-class Data(NamedTuple):
+class ReplayData(NamedTuple):
     X: Floats
     y: NDArray[Any]
     ids: NDArray[np.int64]
 
-    def without(self, gone: Any) -> "Data":
+    def without(self, gone: Any) -> "ReplayData":
         keep = ~np.isin(self.ids, list(gone))
-        return Data(self.X[keep], self.y[keep], self.ids[keep])
+        return ReplayData(self.X[keep], self.y[keep], self.ids[keep])
 
 
-def make_data(n: int = 60, p: int = 3, *, n_classes: int = 2, seed: int = 0) -> Data:
+def make_data(n: int = 60, p: int = 3, *, n_classes: int = 2, seed: int = 0) -> ReplayData:
     """Every class has rows; people own one row each."""
     rng = np.random.default_rng(seed)
     y = np.arange(n) % n_classes
     X = rng.normal(size=(n, p)) + 0.7 * y[:, None]
-    return Data(X, y, np.arange(n))
+    return ReplayData(X, y, np.arange(n))
 
 
 def row_gradient(w: Floats, x: Floats, y: int, lam: float, kind: str) -> Floats:
@@ -60,11 +60,18 @@ def bfgs_matrix(pairs: list[tuple[Floats, Floats]], least_scale: float = 1e-3) -
     return B
 
 
-class Reference:
+class DeltaGradReference:
     """Gradient descent and DeltaGrad on rows with an intercept; `batches[t]` are ids."""
 
     def __init__(
-        self, data: Data, *, kind: str, l2: float, reg: str, rate: float, batches: list[set[int]]
+        self,
+        data: ReplayData,
+        *,
+        kind: str,
+        l2: float,
+        reg: str,
+        rate: float,
+        batches: list[set[int]],
     ) -> None:
         self.X = np.column_stack([data.X, np.ones(len(data.X))])
         self.y, self.ids = data.y, data.ids.tolist()

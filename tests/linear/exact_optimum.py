@@ -5,12 +5,12 @@ from typing import Any
 import mpmath  # type: ignore[import-untyped]
 import numpy as np
 
-from letheon.linear._problem import Problem
+from letheon.linear._problem import FitProblem
 
 _DIGITS = 60
 
 
-def distance_to_optimum(problem: Problem, W: Any) -> float:
+def distance_to_optimum(problem: FitProblem, W: Any) -> float:
     """Return |W - W*| of a logistic or softmax problem without holes, by Newton's method.
 
     NaN where that does not arrive, as it may from a point far away.
@@ -25,7 +25,7 @@ def _mp(value: Any) -> Any:
     return mpmath.mpf(float(value))
 
 
-def _optimum(problem: Problem, start: Any) -> tuple[Any, Any]:
+def _optimum(problem: FitProblem, start: Any) -> tuple[Any, Any]:
     """Return the parameters, score after score, and a bound of their distance to the optimum."""
     d, K = problem.shape
     rows = [[_mp(x) for x in row] for row in np.asarray(problem.X, np.float64)]

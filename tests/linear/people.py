@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from letheon import InfluenceClassifier, InfluenceRegressor
 from letheon.linear import _influence_base, _solve
-from letheon.linear._problem import Logistic, Loss, Problem, PseudoHuber, Softmax, Squared
-from tests.linear.reference import Case, Floats
+from letheon.linear._problem import FitProblem, Logistic, Loss, PseudoHuber, Softmax, Squared
+from tests.linear.reference import Floats, LinearCase
 
 KINDS = ("logistic", "ovr", "softmax", "squared", "huber")
 
 
 @dataclass(frozen=True)
-class Recipe:
+class ProblemRecipe:
     """What a random problem is made of; `spread` is that of the rows' lengths, in powers of e."""
 
     kind: str
@@ -39,7 +39,7 @@ class Recipe:
     def rng(self) -> np.random.Generator:
         return np.random.default_rng(self.seed)
 
-    def case(self) -> Case:
+    def case(self) -> LinearCase:
         """Return the problem, its noise included."""
         rng = self.rng
         X = rng.normal(size=(self.n, self.d)) * np.exp(self.spread * rng.normal(size=(self.n, 1)))
@@ -47,7 +47,7 @@ class Recipe:
         tilt = self.noise * rng.normal(size=(self.d, n_scores))
         y = self._target(rng, X, n_scores)
         reg, scale = self.reg, float(np.exp(rng.normal()))
-        return Case(X, y, self.kind, 10**self.log_l2, reg, tilt, max(n_scores, 2), scale)
+        return LinearCase(X, y, self.kind, 10**self.log_l2, reg, tilt, max(n_scores, 2), scale)
 
     def _target(self, rng: np.random.Generator, X: Floats, n_scores: int) -> NDArray[Any]:
         scores = X @ rng.normal(size=(self.d, n_scores))
@@ -71,10 +71,10 @@ class Recipe:
 
 
 @st.composite
-def recipes(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS) -> Recipe:
+def recipes(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS) -> ProblemRecipe:
     """Any small problem: many or few rows, alike or not, hardly or heavily regularised."""
     n = draw(st.integers(3, 14))
-    return Recipe(
+    return ProblemRecipe(
         kind=draw(st.sampled_from(kinds)),
         seed=draw(st.integers(0, 2**32)),
         n=n,
@@ -89,7 +89,7 @@ def recipes(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS) -> Recipe:
     )
 
 
-def library_loss(case: Case) -> Loss:
+def library_loss(case: LinearCase) -> Loss:
     """The library's loss of the same kind."""
     if case.kind in ("logistic", "ovr"):
         return Logistic(case.n_scores)
@@ -98,10 +98,10 @@ def library_loss(case: Case) -> Loss:
     return Squared() if case.kind == "squared" else PseudoHuber(case.scale)
 
 
-def library_problem(case: Case) -> Problem:
+def library_problem(case: LinearCase) -> FitProblem:
     """The library's view of the same problem."""
     reg: Any = case.reg
-    return Problem(case.X, case.y, library_loss(case), len(case.y), case.l2, reg, case.tilt)
+    return FitProblem(case.X, case.y, library_loss(case), len(case.y), case.l2, reg, case.tilt)
 
 
 def longest(X: Any) -> float:
@@ -122,12 +122,12 @@ def form_no_matrix(patch: pytest.MonkeyPatch, above: int) -> None:
     patch.setattr(_influence_base, "DENSE_LIMIT", above)
 
 
-def table_of_section_1() -> Case:
+def table_of_section_1() -> LinearCase:
     """n = 400, p = 6, rows of length 1, l2 = 1e-2: the numbers of the published error table."""
     rng = np.random.default_rng(1)
     X, w = rng.normal(size=(400, 6)), rng.normal(size=6)
     y = (X @ w + rng.logistic(size=400) > 0).astype(np.int64)
-    return Case(X / np.linalg.norm(X, axis=1, keepdims=True), y, "logistic", 1e-2)
+    return LinearCase(X / np.linalg.norm(X, axis=1, keepdims=True), y, "logistic", 1e-2)
 
 
 def make_rows(
@@ -151,14 +151,14 @@ def estimator(kind: str = "logistic", **settings: Any) -> Any:
     return InfluenceClassifier(multi_class="softmax" if kind == "softmax" else "ovr", **settings)
 
 
-def case_of(model: Any, kind: str, X: Any, y: Any) -> Case:
+def case_of(model: Any, kind: str, X: Any, y: Any) -> LinearCase:
     """The problem that a fitted model should have solved on these rows, with its own noise."""
     X = X.toarray() if sp.issparse(X) else np.asarray(X, np.float64)
     if model.fit_intercept:
         X = np.column_stack([X, np.ones(len(X))])
     n_scores = model.weights_.open().shape[1]
     tilt = tilt_of(model)
-    return Case(X, np.asarray(y), kind, model.l2, model.reg, tilt, max(n_scores, 2))
+    return LinearCase(X, np.asarray(y), kind, model.l2, model.reg, tilt, max(n_scores, 2))
 
 
 def weights_of(model: Any) -> Floats:

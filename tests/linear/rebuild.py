@@ -22,7 +22,7 @@ _ACCURACY = 1e-4
 
 
 @dataclass(frozen=True)
-class Attack:
+class RebuildAttack:
     """Rows with a column of ones, labels 0 and 1, regulariser per row, noise in the objective."""
 
     X: Floats

@@ -21,7 +21,7 @@ def sigmoid(z: Floats) -> Floats:
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
+class LinearCase:
     """Rows, targets and settings of one problem.
 
     `kind` is "logistic", "ovr", "softmax", "squared" or "huber"; y holds codes or numbers.
@@ -57,15 +57,15 @@ class Case:
     def b(self) -> Floats:
         return np.zeros(self.shape) if self.tilt is None else self.tilt
 
-    def without(self, gone: Any) -> "Case":
+    def without(self, gone: Any) -> "LinearCase":
         keep = np.setdiff1d(np.arange(len(self.y)), gone)
         return replace(self, X=self.X[keep], y=self.y[keep])
 
-    def only(self, chosen: Any) -> "Case":
+    def only(self, chosen: Any) -> "LinearCase":
         return replace(self, X=self.X[chosen], y=self.y[chosen])
 
 
-def row_loss(case: Case, z: Floats, target: Any) -> float:
+def row_loss(case: LinearCase, z: Floats, target: Any) -> float:
     """The loss of one row with scores z."""
     if case.kind == "squared":
         return float((z[0] - target) ** 2 / 2)
@@ -76,7 +76,7 @@ def row_loss(case: Case, z: Floats, target: Any) -> float:
     return float(np.logaddexp(0, -signs(case, target) * z).sum())
 
 
-def signs(case: Case, target: Any) -> Floats:
+def signs(case: LinearCase, target: Any) -> Floats:
     """+1 for the class of the score, -1 for the others."""
     if case.kind == "logistic":
         return np.array([2.0 * target - 1.0])
@@ -88,7 +88,7 @@ def shares(z: Floats) -> Floats:
     return np.asarray(e / e.sum())
 
 
-def row_slope(case: Case, z: Floats, target: Any) -> Floats:
+def row_slope(case: LinearCase, z: Floats, target: Any) -> Floats:
     """Derivative of `row_loss` in z."""
     if case.kind == "squared":
         return np.asarray(z - target)
@@ -101,7 +101,7 @@ def row_slope(case: Case, z: Floats, target: Any) -> Floats:
     return -t * sigmoid(-t * z)
 
 
-def row_curvature(case: Case, z: Floats, target: Any) -> Floats:
+def row_curvature(case: LinearCase, z: Floats, target: Any) -> Floats:
     """Second derivative of `row_loss` in z, K x K."""
     if case.kind == "squared":
         return np.ones((1, 1))
@@ -114,13 +114,13 @@ def row_curvature(case: Case, z: Floats, target: Any) -> Floats:
     return np.diag(sigmoid(z) * sigmoid(-z))
 
 
-def objective(case: Case, W: Floats) -> float:
+def objective(case: LinearCase, W: Floats) -> float:
     """S(W) = sum of losses + (ridge / 2)|W|^2 + <b, W>."""
     losses = [row_loss(case, x @ W, t) for x, t in zip(case.dense, case.y, strict=True)]
     return float(sum(losses) + case.ridge / 2 * (W**2).sum() + (case.b * W).sum())
 
 
-def data_gradient(case: Case, W: Floats) -> Floats:
+def data_gradient(case: LinearCase, W: Floats) -> Floats:
     """Sum of the rows' gradients alone."""
     total = np.zeros(case.shape)
     for x, t in zip(case.dense, case.y, strict=True):
@@ -128,12 +128,12 @@ def data_gradient(case: Case, W: Floats) -> Floats:
     return total
 
 
-def gradient(case: Case, W: Floats) -> Floats:
+def gradient(case: LinearCase, W: Floats) -> Floats:
     """Gradient of S, noise included."""
     return data_gradient(case, W) + case.ridge * W + case.b
 
 
-def data_hessian(case: Case, W: Floats) -> Floats:
+def data_hessian(case: LinearCase, W: Floats) -> Floats:
     """Hessian of the rows alone."""
     size = case.X.shape[1] * case.n_scores
     total = np.zeros((size, size))
@@ -142,7 +142,7 @@ def data_hessian(case: Case, W: Floats) -> Floats:
     return total
 
 
-def hessian(case: Case, W: Floats) -> Floats:
+def hessian(case: LinearCase, W: Floats) -> Floats:
     """Hessian of S."""
     H = data_hessian(case, W)
     return H + case.ridge * np.eye(len(H))
@@ -158,12 +158,12 @@ def solve(H: Floats, G: Floats) -> Floats:
     return np.asarray(solved, np.float64).reshape(G.shape, order="F")
 
 
-def residual(case: Case, W: Floats) -> float:
+def residual(case: LinearCase, W: Floats) -> float:
     """|grad S(W)|, noise included."""
     return float(np.linalg.norm(gradient(case, W)))
 
 
-def retrain(case: Case, start: Floats | None = None, tolerance: float = 1e-13) -> Floats:
+def retrain(case: LinearCase, start: Floats | None = None, tolerance: float = 1e-13) -> Floats:
     """Minimise S by plain Newton with halving of values, to |grad| <= tolerance times rows."""
     W = np.zeros(case.shape) if start is None else start
     for _ in range(200):
@@ -177,40 +177,40 @@ def retrain(case: Case, start: Floats | None = None, tolerance: float = 1e-13) -
     return W
 
 
-def removed_gradient(case: Case, W: Floats, gone: Any) -> Floats:
+def removed_gradient(case: LinearCase, W: Floats, gone: Any) -> Floats:
     """Delta of the sum form: gradients of the rows that leave, and their share of the ridge."""
     share = case.ridge - case.without(gone).ridge
     return data_gradient(case.only(gone), W) + share * W
 
 
-def influence_in_sums(case: Case, W: Floats, gone: Any) -> Floats:
+def influence_in_sums(case: LinearCase, W: Floats, gone: Any) -> Floats:
     """W + [hess S(W; D_r)]^-1 Delta."""
     return W + solve(hessian(case.without(gone), W), removed_gradient(case, W, gone))
 
 
-def influence_in_means(case: Case, W: Floats, gone: Any) -> Floats:
+def influence_in_means(case: LinearCase, W: Floats, gone: Any) -> Floats:
     """W + m/(n-m) [hess L(W; D_r)]^-1 grad L(W; D_u), L the mean without noise."""
     n, m = len(case.y), len(gone)
     H = hessian(case.without(gone), W) / (n - m)
     return W + m / (n - m) * solve(H, mean_gradient(case, W, gone))
 
 
-def influence_taken_literally(case: Case, W: Floats, gone: Any) -> Floats:
+def influence_taken_literally(case: LinearCase, W: Floats, gone: Any) -> Floats:
     """The survey's equation with a mean L: the factor m/(n-m) is missing."""
     H = hessian(case.without(gone), W) / (len(case.y) - len(gone))
     return W + solve(H, mean_gradient(case, W, gone))
 
 
-def jackknife(case: Case, W: Floats, gone: Any) -> Floats:
+def jackknife(case: LinearCase, W: Floats, gone: Any) -> Floats:
     """W + m/n [hess L(W; D)]^-1 grad L(W; D_u)."""
     n = len(case.y)
     return W + len(gone) / n * solve(hessian(case, W) / n, mean_gradient(case, W, gone))
 
 
-def influence_without_regulariser(case: Case, W: Floats, gone: Any) -> Floats:
+def influence_without_regulariser(case: LinearCase, W: Floats, gone: Any) -> Floats:
     """The sum form with a Delta that misses the regulariser."""
     return W + solve(hessian(case.without(gone), W), data_gradient(case.only(gone), W))
 
 
-def mean_gradient(case: Case, W: Floats, chosen: Any) -> Floats:
+def mean_gradient(case: LinearCase, W: Floats, chosen: Any) -> Floats:
     return data_gradient(case.only(chosen), W) / len(chosen) + case.l2 * W

@@ -17,7 +17,7 @@ SHAPES = ("plain", "saturated", "collinear", "duplicates", "huge", "tiny", "one-
 LOSSES = ("logistic", "ovr", "softmax", "squared", "huber")
 
 
-class Nasty(NamedTuple):
+class HardRequests(NamedTuple):
     """A problem, and who leaves, request after request."""
 
     model: Any
@@ -27,7 +27,7 @@ class Nasty(NamedTuple):
     kind: str
 
 
-def nasty(seed: int) -> Nasty:
+def nasty(seed: int) -> HardRequests:
     """Few rows of strange sizes, hardly regularised, with little or much noise."""
     rng = np.random.default_rng(seed)
     kind, shape = str(rng.choice(LOSSES)), str(rng.choice(SHAPES))
@@ -54,9 +54,9 @@ def nasty(seed: int) -> Nasty:
     requests = np.array_split(rng.permutation(n)[: n - 2], max((n - 2) // 3, 1))
     if kind in ("squared", "huber"):
         loss = "squared" if kind == "squared" else "pseudo_huber"
-        return Nasty(InfluenceRegressor(loss=loss, **settings), X, y, requests, kind)
+        return HardRequests(InfluenceRegressor(loss=loss, **settings), X, y, requests, kind)
     settings["multi_class"] = "softmax" if kind == "softmax" else "ovr"
-    return Nasty(InfluenceClassifier(**settings), X, y, requests, kind)
+    return HardRequests(InfluenceClassifier(**settings), X, y, requests, kind)
 
 
 def _target(kind: str, X: Any, rng: np.random.Generator) -> Any:
@@ -87,7 +87,7 @@ def true_residual(model: Any, kind: str, X: Any, y: Any) -> float:
     return objective.residual(model.weights_.open()).least
 
 
-def check(problem: Nasty) -> int:
+def check(problem: HardRequests) -> int:
     """Hold the account against the truth after every request; return how many were served."""
     model, kept, n_served = problem.model, np.arange(len(problem.y)), 0
     try:

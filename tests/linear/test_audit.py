@@ -43,7 +43,7 @@ def test_bound_exceeds_the_truth_no_more_often_than_allowed(epsilon: float, delt
 
 def test_choosing_and_judging_on_the_same_rows_is_a_false_alarm() -> None:
     def without_split(a: Rows, b: Rows) -> float:
-        scores = audit._Scores(a, b)
+        scores = audit._RowScores(a, b)
         a, b = scores(a), scores(b)
         right, wrong = audit._guesses(audit._choose(a, b, 0.0), a, b)
         return audit._bound(right, wrong, len(a) + len(b), 0.0, 0.1)

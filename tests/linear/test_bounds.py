@@ -8,18 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from letheon.linear._account import (
-    concordant_bound,
-    lipschitz_bound,
-    mean_growth,
-)
+from letheon.linear._account import concordant_bound, lipschitz_bound, mean_growth
 from letheon.linear._curvature import Curvature
-from letheon.linear._newton import BOUNDS, Leaving, Proposal, Setting, propose
+from letheon.linear._newton import BOUNDS, Proposal, RemovalContext, RowsToRemove, propose_removal
 from letheon.linear._problem import Squared
-from letheon.linear._solve import block_norms, norm
+from letheon.linear._solve import block_norms, l2_norm
 from tests.linear import reference as ref
 from tests.linear.people import (
-    Recipe,
+    ProblemRecipe,
     examples,
     library_problem,
     longest,
@@ -31,7 +27,7 @@ from tests.linear.published_bounds import spectral_bound, worst_case_bound
 Floats = ref.Floats
 
 
-class Removal(NamedTuple):
+class MeasuredProposal(NamedTuple):
     """A proposal, what it really adds to the gradient, and what rounding may add to that."""
 
     proposal: Proposal
@@ -39,7 +35,9 @@ class Removal(NamedTuple):
     rounding: float
 
 
-def remove(recipe: Recipe, size: float, offset: float, bound: str = "tightest") -> Removal:
+def remove(
+    recipe: ProblemRecipe, size: float, offset: float, bound: str = "tightest"
+) -> MeasuredProposal:
     """Propose a removal at any W, with a Hessian taken at some distance from it.
 
     The gradient after the step, on the rows that stay, minus the one before it, on all rows, is
@@ -48,14 +46,14 @@ def remove(recipe: Recipe, size: float, offset: float, bound: str = "tightest") 
     case, gone = recipe.case(), recipe.gone
     problem, rest = library_problem(case), case.without(gone)
     W = recipe.point(size)
-    curvature = Curvature.at(problem, W + recipe.point(offset, 9))
-    setting = Setting(problem.loss, case.ridge, rest.ridge, len(rest.y), bound)
-    proposal = propose(curvature, W, Leaving(case.X[gone], case.y[gone]), setting)
+    curvature = Curvature.from_problem(problem, W + recipe.point(offset, 9))
+    setting = RemovalContext(problem.loss, case.ridge, rest.ridge, len(rest.y), bound)
+    proposal = propose_removal(curvature, W, RowsToRemove(case.X[gone], case.y[gone]), setting)
     change = ref.gradient(rest, proposal.W) - ref.gradient(case, W)
     scale = float(np.linalg.norm(ref.hessian(case, W), 2)) + curvature.tops[0]
-    rounding = 1e-13 * scale * (1 + norm(W) + norm(proposal.W))
+    rounding = 1e-13 * scale * (1 + l2_norm(W) + l2_norm(proposal.W))
     rounding += 1e-13 * float(np.linalg.norm(ref.gradient(case, W)))
-    return Removal(proposal, float(np.linalg.norm(change)), rounding)
+    return MeasuredProposal(proposal, float(np.linalg.norm(change)), rounding)
 
 
 @examples(1500)
@@ -66,7 +64,7 @@ def remove(recipe: Recipe, size: float, offset: float, bound: str = "tightest") 
     bound=st.sampled_from(BOUNDS),
 )
 def test_a_removal_adds_no_more_than_it_says(
-    recipe: Recipe, size: float, offset: float, bound: str
+    recipe: ProblemRecipe, size: float, offset: float, bound: str
 ) -> None:
     removal = remove(recipe, size, offset, bound)
     assert removal.truth <= removal.proposal.added + removal.rounding
@@ -79,7 +77,9 @@ def test_a_removal_adds_no_more_than_it_says(
     offset=st.sampled_from([0.0, 0.02, 1.0]),
     length=st.sampled_from([1e-4, 0.1, 2.0]),
 )
-def test_bounds_of_any_step(recipe: Recipe, size: float, offset: float, length: float) -> None:
+def test_bounds_of_any_step(
+    recipe: ProblemRecipe, size: float, offset: float, length: float
+) -> None:
     """|grad(W + step) - grad(W) - H(W0) step| on the data part, for any step at all."""
     case = recipe.case()
     problem = library_problem(case)
@@ -89,7 +89,7 @@ def test_bounds_of_any_step(recipe: Recipe, size: float, offset: float, length: 
     linear = (H0 @ ref.flat(step)).reshape(step.shape, order="F")
     change = ref.data_gradient(case, W + step) - ref.data_gradient(case, W)
     truth = float(np.linalg.norm(change - linear))
-    curvature, radius = Curvature.at(problem, W0), longest(case.X)
+    curvature, radius = Curvature.from_problem(problem, W0), longest(case.X)
     n_blocks = len(curvature.blocks)
     d = len(H0) // n_blocks
     parts, away_parts = (
@@ -110,7 +110,7 @@ def test_bounds_of_any_step(recipe: Recipe, size: float, offset: float, length: 
         energies,
     )
     assert truth <= smooth + rounding
-    away, far = norm(W - W0), norm(step)
+    away, far = l2_norm(W - W0), l2_norm(step)
     assert truth <= lipschitz_bound(problem.loss, radius, len(case.y), away, far) + rounding
     if offset == 0.0:
         spectral = float(np.linalg.norm(case.dense, 2))
@@ -121,8 +121,10 @@ def test_bounds_of_any_step(recipe: Recipe, size: float, offset: float, length: 
 
 @examples(1000)
 @given(recipe=recipes(("logistic", "ovr", "softmax", "huber")))
-def test_worst_case_bound_is_known_before_the_data(recipe: Recipe) -> None:
-    recipe = Recipe(**{**vars(recipe), "reg": "per_sample", "log_l2": max(recipe.log_l2, -2.0)})
+def test_worst_case_bound_is_known_before_the_data(recipe: ProblemRecipe) -> None:
+    recipe = ProblemRecipe(
+        **{**vars(recipe), "reg": "per_sample", "log_l2": max(recipe.log_l2, -2.0)}
+    )
     case, gone = recipe.case(), recipe.gone
     W = ref.retrain(case, tolerance=1e-10)
     rest = case.without(gone)
@@ -162,7 +164,7 @@ def test_mean_growth_at_its_ends() -> None:
 
 
 def test_a_step_too_long_to_bound_is_bounded_by_infinity() -> None:
-    loss = library_problem(Recipe("logistic", 0, 5, 2, 1, 0.0).case()).loss
+    loss = library_problem(ProblemRecipe("logistic", 0, 5, 2, 1, 0.0).case()).loss
     assert concordant_bound(loss, 1.0, [0.0], [1e6], [1.0], [1.0], [1.0]) == inf
     # Curvature that a float cannot hold hides no infinite growth; a step of no length has none.
     assert concordant_bound(loss, 1.0, [0.0], [1e6], [0.0], [0.0], [0.0]) == inf
@@ -173,14 +175,14 @@ def test_bounds_are_of_use_on_ordinary_data() -> None:
     """One removal: the bound is within a hundred of the truth; by norms alone it is far more."""
     case = table_of_section_1()
     W, problem = ref.retrain(case), library_problem(case)
-    curvature = Curvature.at(problem, W)
+    curvature = Curvature.from_problem(problem, W)
     ratios: dict[str, list[float]] = {bound: [] for bound in BOUNDS}
     for row in range(10):
         rest = case.without([row])
         for bound in BOUNDS:
-            leaving = Leaving(case.X[[row]], case.y[[row]])
-            setting = Setting(problem.loss, case.ridge, rest.ridge, len(rest.y), bound)
-            proposal = propose(curvature, W, leaving, setting)
+            leaving = RowsToRemove(case.X[[row]], case.y[[row]])
+            setting = RemovalContext(problem.loss, case.ridge, rest.ridge, len(rest.y), bound)
+            proposal = propose_removal(curvature, W, leaving, setting)
             ratios[bound].append(proposal.added / ref.residual(rest, proposal.W))
     assert min(ratios["tightest"]) >= 1
     assert np.median(ratios["tightest"]) < 30
@@ -190,7 +192,7 @@ def test_bounds_are_of_use_on_ordinary_data() -> None:
 
 
 def test_squared_loss_leaves_rounding_only() -> None:
-    recipe = Recipe("squared", 3, 14, 4, 3, -1.0, noise=1.0)
+    recipe = ProblemRecipe("squared", 3, 14, 4, 3, -1.0, noise=1.0)
     removal = remove(recipe, 1.0, 1.0)
     assert removal.truth <= removal.rounding
     assert removal.proposal.added <= 1e-10
@@ -202,12 +204,12 @@ def test_a_row_much_longer_than_the_others_leaves_no_hidden_rounding() -> None:
     for length in (1e3, 1e5, 1e7, 1e8):
         X = rng.normal(size=(60, 3))
         X[5] *= length
-        case = ref.Case(X, X[:, 0] + rng.normal(size=60), "squared", 1e-3)
+        case = ref.LinearCase(X, X[:, 0] + rng.normal(size=60), "squared", 1e-3)
         problem, rest = library_problem(case), case.without([5])
         W = np.ones((3, 1))
-        setting = Setting(problem.loss, case.ridge, rest.ridge, 59)
-        curvature = Curvature.at(problem, W)
-        proposal = propose(curvature, W, Leaving(X[[5]], case.y[[5]]), setting)
+        setting = RemovalContext(problem.loss, case.ridge, rest.ridge, 59)
+        curvature = Curvature.from_problem(problem, W)
+        proposal = propose_removal(curvature, W, RowsToRemove(X[[5]], case.y[[5]]), setting)
         start = ref.gradient(rest, W) + ref.removed_gradient(case, W, [5])
         truth = float(np.linalg.norm(ref.gradient(rest, proposal.W) - start))
         assert truth <= proposal.added + 1e-12 * float(np.linalg.norm(start))
@@ -215,6 +217,6 @@ def test_a_row_much_longer_than_the_others_leaves_no_hidden_rounding() -> None:
 
 def test_norms_of_blocks() -> None:
     change = np.array([[3.0, 1.0], [4.0, 0.0]])
-    assert norm(change) == pytest.approx(26**0.5)
+    assert l2_norm(change) == pytest.approx(26**0.5)
     assert block_norms(change, 1) == [pytest.approx(26**0.5)]
     assert block_norms(change, 2) == [5.0, 1.0]

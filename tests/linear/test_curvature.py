@@ -10,10 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from letheon.linear import _curvature
-from letheon.linear._curvature import Curvature, Downdate, Step, cholesky, top_eigenvalue
-from letheon.linear._problem import Problem, roots_of
+from letheon.linear._curvature import (
+    Curvature,
+    Downdate,
+    NewtonStep,
+    cholesky_factor,
+    top_eigenvalue,
+)
+from letheon.linear._problem import FitProblem, hessian_roots
 from tests.linear import reference as ref
-from tests.linear.people import KINDS, Recipe, examples, library_problem, longest, recipes
+from tests.linear.people import KINDS, ProblemRecipe, examples, library_problem, longest, recipes
 
 Floats = ref.Floats
 
@@ -23,19 +29,19 @@ def lower(blocks: list[Floats]) -> list[Floats]:
     return [np.tril(block) + np.tril(block, -1).T for block in blocks]
 
 
-def dense_block(case: ref.Case, W: Floats, k: int, n_blocks: int) -> Floats:
+def dense_block(case: ref.LinearCase, W: Floats, k: int, n_blocks: int) -> Floats:
     """Block k of the Hessian of the data part."""
     H = ref.data_hessian(case, W)
     size = len(H) // n_blocks
     return H[k * size : (k + 1) * size, k * size : (k + 1) * size]
 
 
-def downdate(curvature: Curvature, problem: Problem, gone: Any, ridge: float) -> Downdate:
-    leaving = problem.rows_at(np.asarray(gone)), problem.y[gone]
-    return Downdate(curvature, roots_of(problem.loss, *leaving, curvature.point), ridge)
+def downdate(curvature: Curvature, problem: FitProblem, gone: Any, ridge: float) -> Downdate:
+    leaving = problem.copy_rows(np.asarray(gone)), problem.y[gone]
+    return Downdate(curvature, hessian_roots(problem.loss, *leaving, curvature.point), ridge)
 
 
-def refined(change: Downdate, G: Floats, times: int = 60) -> Step:
+def refined(change: Downdate, G: Floats, times: int = 60) -> NewtonStep:
     step = change.solve(G)
     for _ in range(times):
         step = change.refine(step, G)
@@ -44,10 +50,10 @@ def refined(change: Downdate, G: Floats, times: int = 60) -> Step:
 
 @examples(300)
 @given(recipe=recipes(), size=st.sampled_from([0.1, 3.0]))
-def test_solving_without_rows_equals_a_dense_solve(recipe: Recipe, size: float) -> None:
+def test_solving_without_rows_equals_a_dense_solve(recipe: ProblemRecipe, size: float) -> None:
     case, W, gone = recipe.case(), recipe.point(size), recipe.gone
     problem, rest = library_problem(case), case.without(gone)
-    curvature = Curvature.at(problem, W)
+    curvature = Curvature.from_problem(problem, W)
     change = downdate(curvature, problem, gone, rest.ridge)
     G = recipe.point(1.0, 7)
     step = refined(change, G)
@@ -56,7 +62,7 @@ def test_solving_without_rows_equals_a_dense_solve(recipe: Recipe, size: float) 
     left = G - (H @ ref.flat(step.change)).reshape(G.shape, order="F")
     size = float(np.linalg.norm(step.change))
     # What is left is measured, not assumed: it differs from the truth by rounding alone.
-    assert step.left == pytest.approx(float(np.linalg.norm(left)), abs=1e-12 * scale * size)
+    assert step.residual == pytest.approx(float(np.linalg.norm(left)), abs=1e-12 * scale * size)
     energy = ref.flat(step.change) @ ref.data_hessian(rest, W) @ ref.flat(step.change)
     assert sum(step.energies) == pytest.approx(energy, abs=1e-12 * scale * size**2)
     if recipe.reg == "total":
@@ -67,10 +73,12 @@ def test_solving_without_rows_equals_a_dense_solve(recipe: Recipe, size: float) 
 
 @examples(200)
 @given(recipe=recipes(), in_turn=st.booleans())
-def test_applying_equals_the_hessian_of_the_remaining_rows(recipe: Recipe, in_turn: bool) -> None:
+def test_applying_equals_the_hessian_of_the_remaining_rows(
+    recipe: ProblemRecipe, in_turn: bool
+) -> None:
     case, W, gone = recipe.case(), recipe.point(1.0), recipe.gone
     problem, rest = library_problem(case), case.without(gone)
-    curvature = Curvature.at(problem, W)
+    curvature = Curvature.from_problem(problem, W)
     for batch in [[row] for row in gone] if in_turn else [gone]:
         downdate(curvature, problem, batch, problem.ridge).apply()
     scale = 1 + sum(curvature.tops)
@@ -84,9 +92,9 @@ def test_applying_equals_the_hessian_of_the_remaining_rows(recipe: Recipe, in_tu
 
 
 def test_nothing_is_written_before_apply() -> None:
-    recipe = Recipe("softmax", 1, 20, 4, 3, -1.0)
+    recipe = ProblemRecipe("softmax", 1, 20, 4, 3, -1.0)
     problem, W = library_problem(recipe.case()), recipe.point(1.0)
-    curvature = Curvature.at(problem, W)
+    curvature = Curvature.from_problem(problem, W)
     before = copy.copy(curvature)
     for gone in ([2], [2, 3], list(range(15))):
         change = downdate(curvature, problem, gone, problem.ridge)
@@ -99,9 +107,9 @@ def test_nothing_is_written_before_apply() -> None:
 
 
 def test_a_copy_has_matrices_of_its_own() -> None:
-    recipe = Recipe("ovr", 1, 20, 4, 3, -1.0)
+    recipe = ProblemRecipe("ovr", 1, 20, 4, 3, -1.0)
     problem = library_problem(recipe.case())
-    curvature = Curvature.at(problem, recipe.point(1.0))
+    curvature = Curvature.from_problem(problem, recipe.point(1.0))
     twin = copy.copy(curvature)
     before = curvature.blocks[0].hessian.copy()
     downdate(twin, problem, [0], problem.ridge).apply()
@@ -112,9 +120,9 @@ def test_a_copy_has_matrices_of_its_own() -> None:
 @pytest.mark.parametrize("kind", ["logistic", "softmax"])
 def test_inverse_does_not_drift_over_many_downdates(kind: str) -> None:
     n = 1_600
-    case = Recipe(kind, 0, n, 5, 1, -2.0).case()
-    problem, W = library_problem(case), Recipe(kind, 0, n, 5, 1, -2.0).point(1.0)
-    curvature, counts = Curvature.at(problem, W), []
+    case = ProblemRecipe(kind, 0, n, 5, 1, -2.0).case()
+    problem, W = library_problem(case), ProblemRecipe(kind, 0, n, 5, 1, -2.0).point(1.0)
+    curvature, counts = Curvature.from_problem(problem, W), []
     for row in range(1_500):
         downdate(curvature, problem, [row], problem.ridge).apply()
         counts.append(curvature.n_downdates)
@@ -132,11 +140,11 @@ def test_a_row_that_carries_a_direction_alone_is_factored_anew(batch: list[int])
     X = np.random.default_rng(0).normal(size=(30, 12))
     X[:, 3] = 0.0
     X[0, 3] = 1e5
-    case = ref.Case(X, X[:, 0].copy(), "squared", 1e-4, "total")
+    case = ref.LinearCase(X, X[:, 0].copy(), "squared", 1e-4, "total")
     problem, W = library_problem(case), np.ones((12, 1))
-    curvature = Curvature.at(problem, W)
+    curvature = Curvature.from_problem(problem, W)
     change = downdate(curvature, problem, batch, problem.ridge)
-    assert isinstance(change._parts[0], _curvature._Refactored)
+    assert isinstance(change._parts[0], _curvature._FullDowndate)
     step = change.solve(W)
     np.testing.assert_allclose(
         step.change, ref.solve(ref.hessian(case.without(batch), W), W), rtol=1e-3
@@ -149,42 +157,47 @@ def test_a_row_that_carries_a_direction_alone_is_factored_anew(batch: list[int])
 
 @pytest.mark.parametrize(
     ("n_gone", "part"),
-    [(1, "_FollowedOne"), (2, "_Followed"), (3, "_Followed"), (4, "_Refactored")],
+    [
+        (1, "_RankOneDowndate"),
+        (2, "_LowRankDowndate"),
+        (3, "_LowRankDowndate"),
+        (4, "_FullDowndate"),
+    ],
 )
 def test_larger_requests_are_factored_anew(n_gone: int, part: str) -> None:
-    recipe = Recipe("logistic", 4, 40, 12, n_gone, -1.0)
+    recipe = ProblemRecipe("logistic", 4, 40, 12, n_gone, -1.0)
     case, W = recipe.case(), recipe.point(1.0)
     problem, rest = library_problem(case), case.without(recipe.gone)
-    change = downdate(Curvature.at(problem, W), problem, recipe.gone, rest.ridge)
+    change = downdate(Curvature.from_problem(problem, W), problem, recipe.gone, rest.ridge)
     assert type(change._parts[0]).__name__ == part
     step = refined(change, W)
     np.testing.assert_allclose(step.change, ref.solve(ref.hessian(rest, W), W), rtol=1e-4)
 
 
 def test_refinement_pays_for_a_regulariser_that_shrank() -> None:
-    recipe = Recipe("logistic", 4, 40, 12, 2, 0.0)
+    recipe = ProblemRecipe("logistic", 4, 40, 12, 2, 0.0)
     case, W = recipe.case(), recipe.point(1.0)
     problem, rest = library_problem(case), case.without(recipe.gone)
-    change = downdate(Curvature.at(problem, W), problem, recipe.gone, rest.ridge)
+    change = downdate(Curvature.from_problem(problem, W), problem, recipe.gone, rest.ridge)
     step = change.solve(W)
-    assert step.left > 1e-3 * float(np.linalg.norm(W))
+    assert step.residual > 1e-3 * float(np.linalg.norm(W))
     for _ in range(3):
         better = change.refine(step, W)
-        assert better.left < 0.1 * step.left
+        assert better.residual < 0.1 * step.residual
         step = better
 
 
 def test_stale_inverse_times_parameters() -> None:
-    recipe = Recipe("ovr", 4, 30, 4, 2, -1.0)
+    recipe = ProblemRecipe("ovr", 4, 30, 4, 2, -1.0)
     case, W = recipe.case(), recipe.point(1.0)
-    curvature = Curvature.at(library_problem(case), W)
+    curvature = Curvature.from_problem(library_problem(case), W)
     np.testing.assert_allclose(curvature.solve(W), ref.solve(ref.hessian(case, W), W), rtol=1e-9)
 
 
 def test_declared_radius_replaces_the_longest_row() -> None:
-    case, W = Recipe("logistic", 4, 30, 4, 2, -1.0).case(), np.zeros((4, 1))
-    assert Curvature.at(library_problem(case), W).radius == pytest.approx(longest(case.X))
-    assert Curvature.at(library_problem(case), W, radius=9.0).radius == 9.0
+    case, W = ProblemRecipe("logistic", 4, 30, 4, 2, -1.0).case(), np.zeros((4, 1))
+    assert Curvature.from_problem(library_problem(case), W).radius == pytest.approx(longest(case.X))
+    assert Curvature.from_problem(library_problem(case), W, radius=9.0).radius == 9.0
 
 
 @examples(1000)
@@ -213,15 +226,15 @@ def test_top_eigenvalue_of_a_large_matrix_with_close_ones() -> None:
 
 def test_hessian_that_is_not_positive_says_what_to_do() -> None:
     with pytest.raises(np.linalg.LinAlgError, match="larger l2"):
-        cholesky(-np.eye(2), 0.5)
+        cholesky_factor(-np.eye(2), 0.5)
 
 
 def test_wide_rows_and_single_precision_do_not_disturb_the_matrices() -> None:
-    recipe = Recipe("huber", 8, 20, 30, 2, -1.0)
+    recipe = ProblemRecipe("huber", 8, 20, 30, 2, -1.0)
     case, W = recipe.case(), recipe.point(0.3)
     case = replace(case, X=case.X.astype(np.float32))
     problem, rest = library_problem(case), case.without(recipe.gone)
-    change = downdate(Curvature.at(problem, W), problem, recipe.gone, rest.ridge)
+    change = downdate(Curvature.from_problem(problem, W), problem, recipe.gone, rest.ridge)
     step = refined(change, W)
     np.testing.assert_allclose(
         step.change, ref.solve(ref.hessian(rest, W), W), rtol=1e-4, atol=1e-7
@@ -231,9 +244,9 @@ def test_wide_rows_and_single_precision_do_not_disturb_the_matrices() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_triangle_keeps_a_row_that_left(kind: str) -> None:
     """Neither half of a matrix in memory may hold what the other half lost."""
-    recipe = Recipe(kind, 2, 25, 5, 1, -1.0)
+    recipe = ProblemRecipe(kind, 2, 25, 5, 1, -1.0)
     problem, W = library_problem(recipe.case()), recipe.point(1.0)
-    curvature = Curvature.at(problem, W)
+    curvature = Curvature.from_problem(problem, W)
     downdate(curvature, problem, recipe.gone, problem.ridge).apply()
     for block in curvature.blocks:
         for matrix in (block.hessian, block.inverse):

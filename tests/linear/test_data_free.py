@@ -73,7 +73,7 @@ def test_spent_is_never_below_the_residual(kind: str, seed: int, actions: list[s
                 continue
             held = np.setdiff1d(held, gone)
         n_classes = max(weights_of(model).shape[1], 2)
-        case = ref.Case(full, y, kind, 0.05, tilt=tilt_of(model), n_classes=n_classes)
+        case = ref.LinearCase(full, y, kind, 0.05, tilt=tilt_of(model), n_classes=n_classes)
         case = case.only(held)
         residual = ref.residual(case, weights_of(model))
         assert residual <= model.account_.spent + 1e-11 * (1 + abs(weights_of(model)).max())

@@ -21,9 +21,9 @@ from letheon import checks, load, save
 from letheon.exceptions import EmptyModelError, UnknownIdError
 from letheon.linear import _deltagrad
 from letheon.linear._deltagrad import DeltaGradClassifier
-from letheon.linear._replay import Trajectory, replayed_by_secants
+from letheon.linear._replay import Trajectory, replay_by_secants
 from letheon.state import encode
-from tests.linear.deltagrad_reference import Data, make_data
+from tests.linear.deltagrad_reference import ReplayData, make_data
 
 Floats = NDArray[np.float64]
 
@@ -40,7 +40,7 @@ def make(**more: Any) -> DeltaGradClassifier:
     return DeltaGradClassifier(**{"n_steps": 30, "random_state": 0} | more)
 
 
-def fitted(data: Data, **more: Any) -> DeltaGradClassifier:
+def fitted(data: ReplayData, **more: Any) -> DeltaGradClassifier:
     return make(**more).fit(data.X, data.y, ids=data.ids)
 
 
@@ -134,7 +134,7 @@ def test_requests_that_fail_change_nothing(
     with pytest.raises(EmptyModelError):
         model.forget([own for own in range(40) if data.y[own]])
     # The last thing that can fail: the path is written by then, but aside.
-    monkeypatch.setattr(DeltaGradClassifier, "_distance", _out_of_memory)
+    monkeypatch.setattr(DeltaGradClassifier, "_bound_distance", _out_of_memory)
     with pytest.raises(MemoryError):
         model.forget([1, 2])
     assert encode(model) == before
@@ -153,7 +153,7 @@ def test_request_repeats_after_a_failed_one(
     data = make_data(40, n_classes=3)
     model, twin = fitted(data, **more), fitted(data, **more)
     with monkeypatch.context() as patch:
-        patch.setattr(DeltaGradClassifier, "_distance", _out_of_memory)
+        patch.setattr(DeltaGradClassifier, "_bound_distance", _out_of_memory)
         with pytest.raises(MemoryError):
             model.forget([5])
     for each in (model, twin):
@@ -318,9 +318,11 @@ def test_later_gradients_hold_no_more_than_the_error(more: dict[str, Any], share
 
 def leftovers(model: DeltaGradClassifier) -> Floats:
     """What the file and the rows held tell together: errors of the gradients, step by step."""
-    problem, path = model._problem(model._held()), model.trajectory_
+    problem, path = model._build_problem(model._training_rows()), model.trajectory_
     pairs = zip(path.points, path.gradients, strict=True)
-    return np.array([g - problem.gradient(w[:, None]).ravel() / problem.n_held for w, g in pairs])
+    return np.array(
+        [g - problem.gradient_at(w[:, None]).ravel() / problem.n_remaining for w, g in pairs]
+    )
 
 
 def test_declared_residue_is_real() -> None:
@@ -409,9 +411,9 @@ def test_kept_hessians_hold_no_more_than_the_rows_that_stay() -> None:
     model.forget([3])
     checkpoints = model.cache_.content
     assert checkpoints is not None
-    problem = model._problem(model._held())
+    problem = model._build_problem(model._training_rows())
     for point, blocks in zip(checkpoints.points, checkpoints.blocks, strict=True):
-        wanted = problem.hessian(point[:, None])
+        wanted = problem.hessian_at(point[:, None])
         for block, own in zip(blocks, wanted, strict=True):
             # The other half would be as it was before the removal.
             np.testing.assert_allclose(block, np.tril(own), atol=1e-10)
@@ -461,13 +463,13 @@ def test_training_anew_when_a_class_ends() -> None:
 
 
 def test_replay_that_diverges_is_answered_by_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    data, original = make_data(40), replayed_by_secants
+    data, original = make_data(40), replay_by_secants
 
     def diverging(*given: Any) -> Any:
         replay = original(*given)
         return replace(replay, end=np.full_like(replay.end, np.inf))
 
-    monkeypatch.setattr(_deltagrad, "replayed_by_secants", diverging)
+    monkeypatch.setattr(_deltagrad, "replay_by_secants", diverging)
     model = fitted(data)
     assert model.forget([3]).rebuilt == {"retrains": 1}
     assert np.isfinite(weights(model)).all()

@@ -13,9 +13,16 @@ from numpy.typing import NDArray
 from letheon.data import as_ids
 from letheon.linear import _deltagrad, _replay
 from letheon.linear._deltagrad import DeltaGradClassifier
-from letheon.linear._replay import Batches, BlockSecants, Checkpoints, Removed, Secants, row_keys
+from letheon.linear._replay import (
+    BatchSchedule,
+    BlockSecantPairs,
+    Checkpoints,
+    RowRemoval,
+    SecantPairs,
+    row_keys,
+)
 from letheon.linear._solve import minimise
-from tests.linear.deltagrad_reference import Data, Reference, bfgs_matrix, make_data
+from tests.linear.deltagrad_reference import DeltaGradReference, ReplayData, bfgs_matrix, make_data
 from tests.sharded.people import examples
 
 Floats = NDArray[np.float64]
@@ -38,35 +45,37 @@ def make(kind: str, reg: str, batch_size: int | None, **more: Any) -> DeltaGradC
     )
 
 
-def fitted(model: DeltaGradClassifier, data: Data) -> DeltaGradClassifier:
+def fitted(model: DeltaGradClassifier, data: ReplayData) -> DeltaGradClassifier:
     return model.fit(data.X, data.y, ids=data.ids)
 
 
-def reference_of(model: DeltaGradClassifier, data: Data, kind: str) -> Reference:
-    return Reference(
+def reference_of(model: DeltaGradClassifier, data: ReplayData, kind: str) -> DeltaGradReference:
+    return DeltaGradReference(
         data, kind=kind, l2=model.l2, reg=model.reg, rate=RATE, batches=batches_of(model, data)
     )
 
 
-def batches_of(model: DeltaGradClassifier, data: Data) -> list[set[int]]:
+def batches_of(model: DeltaGradClassifier, data: ReplayData) -> list[set[int]]:
     """Ids of every step. The rule itself is tested below."""
     everybody = set(data.ids.tolist())
     if model.pace_.n_batches == 1:
         return [everybody] * model.n_steps
     keys, alive = row_keys(as_ids(data.ids), SEED), np.ones(len(data.ids), bool)
-    batches = Batches(keys, alive, model.pace_.n_batches, SEED)
-    return [set(data.ids[batches.at(t)].tolist()) for t in range(model.n_steps)]
+    batches = BatchSchedule(keys, alive, model.pace_.n_batches, SEED)
+    return [set(data.ids[batches.rows_of_step(t)].tolist()) for t in range(model.n_steps)]
 
 
 def weights(model: DeltaGradClassifier) -> Floats:
     return np.column_stack([model.coef_, model.intercept_])
 
 
-def path_of(reference: Reference) -> Floats:
+def path_of(reference: DeltaGradReference) -> Floats:
     return np.array([[w.ravel(), g.ravel()] for w, g in reference.path])
 
 
-def assert_same_path(model: DeltaGradClassifier, reference: Reference, within: float) -> None:
+def assert_same_path(
+    model: DeltaGradClassifier, reference: DeltaGradReference, within: float
+) -> None:
     assert np.abs(weights(model) - reference.end).max() <= within
     path = model.trajectory_
     found = np.stack([path.points, path.gradients], axis=1)
@@ -108,7 +117,7 @@ def test_cached_replay_is_its_formula(kind: str, reg: str, batch_size: int | Non
     data = make_data(n_classes=KINDS[kind][0])
     model = fitted(make(kind, reg, batch_size, hessian="cached", n_checkpoints=3), data)
     reference = reference_of(model, data, kind)
-    nodes, nearest = _replay._nodes(model.trajectory_.points, 3)
+    nodes, nearest = _replay._choose_nodes(model.trajectory_.points, 3)
     assert nodes[-1] == N_STEPS - 1
     model.forget([5, 17, 44])
     reference.forget_by_hessians({5, 17, 44}, nodes.tolist(), nearest.tolist())
@@ -124,10 +133,10 @@ def test_cached_hessians_follow_every_removal() -> None:
             model.forget(gone)
         held = model.cache_.content
         assert held is not None
-        problem = model._problem(model._held())
+        problem = model._build_problem(model._training_rows())
         for point, blocks in zip(held.points, held.blocks, strict=True):
             W = point.reshape(problem.shape[::-1]).T
-            for block, expected in zip(blocks, problem.hessian(W), strict=True):
+            for block, expected in zip(blocks, problem.hessian_at(W), strict=True):
                 assert np.allclose(np.tril(block), np.tril(expected), rtol=0, atol=1e-12)
 
 
@@ -143,7 +152,7 @@ def test_cached_replay_in_small_pieces_is_the_same(monkeypatch: pytest.MonkeyPat
 
 
 @st.composite
-def stories(draw: st.DrawFn) -> tuple[str, str, int | None, Data, list[list[int]]]:
+def stories(draw: st.DrawFn) -> tuple[str, str, int | None, ReplayData, list[list[int]]]:
     """A problem and several requests that leave more than half of the rows."""
     kind = draw(st.sampled_from(list(KINDS)))
     reg = draw(st.sampled_from(["per_sample", "total"]))
@@ -157,7 +166,9 @@ def stories(draw: st.DrawFn) -> tuple[str, str, int | None, Data, list[list[int]
     return kind, reg, batch_size, data, [part for part in (leaving[:cut], leaving[cut:]) if part]
 
 
-def worst_gap(kind: str, reg: str, batch_size: int | None, data: Data, requests: Any) -> float:
+def worst_gap(
+    kind: str, reg: str, batch_size: int | None, data: ReplayData, requests: Any
+) -> float:
     """Largest difference of parameters and path between forgetting with T0 = 1 and a fresh fit."""
     model = fitted(make(kind, reg, batch_size, period=1), data)
     for request in requests:
@@ -212,49 +223,49 @@ def test_compact_form_is_the_bfgs_matrix(seed: int, n_pairs: int, history: int) 
     root = rng.normal(size=(size, size))
     hessian = root @ root.T + 0.1 * np.eye(size)
     pairs = [(s, hessian @ s) for s in rng.normal(size=(n_pairs, size))]
-    secants = Secants(history, size)
+    secants = SecantPairs(history, size)
     for s, y in pairs:
-        assert secants.push(s, y)
+        assert secants.add_pair(s, y)
     B = bfgs_matrix(pairs[-history:])
-    columns = [secants.product(e) for e in np.eye(size)]
+    columns = [secants.hessian_product(e) for e in np.eye(size)]
     found = np.array([column for column in columns if column is not None])
     assert np.allclose(found, B, rtol=0, atol=1e-7 * np.abs(B).max())
     s, y = pairs[-1]
-    product = secants.product(s)
+    product = secants.hessian_product(s)
     assert product is not None
     assert np.allclose(product, y, rtol=0, atol=1e-7 * np.abs(y).max())
 
 
 def test_pairs_without_curvature_are_refused() -> None:
-    secants, s = Secants(2, 3), np.array([1.0, 2.0, 0.0])
-    assert not secants.push(s, np.zeros(3))
-    assert not secants.push(s, -s)
-    assert not secants.push(np.zeros(3), s)
-    assert secants.product(s) is None
-    assert secants.push(s, 2 * s)
-    product = secants.product(s)
+    secants, s = SecantPairs(2, 3), np.array([1.0, 2.0, 0.0])
+    assert not secants.add_pair(s, np.zeros(3))
+    assert not secants.add_pair(s, -s)
+    assert not secants.add_pair(np.zeros(3), s)
+    assert secants.hessian_product(s) is None
+    assert secants.add_pair(s, 2 * s)
+    product = secants.hessian_product(s)
     assert product is not None
     assert np.allclose(product, 2 * s)
 
 
 def test_scale_has_a_floor() -> None:
-    secants, s, other = Secants(2, 2), np.array([1.0, 0.0]), np.array([0.0, 1.0])
-    secants.push(s, 1e-6 * s)
-    product = secants.product(other)
+    secants, s, other = SecantPairs(2, 2), np.array([1.0, 0.0]), np.array([0.0, 1.0])
+    secants.add_pair(s, 1e-6 * s)
+    product = secants.hessian_product(other)
     assert product is not None
     assert np.allclose(product, 1e-3 * other)
 
 
 def test_products_that_cannot_be_trusted() -> None:
-    secants, v = BlockSecants(2, 2, 2), np.array([1.0, 0.0, 0.0, 0.0])
-    assert secants.product(v, most=10.0) is None
-    secants.push(v, 3 * v)
-    still = secants.product(v, most=10.0)
+    secants, v = BlockSecantPairs(2, 2, 2), np.array([1.0, 0.0, 0.0, 0.0])
+    assert secants.hessian_product(v, most=10.0) is None
+    secants.add_pair(v, 3 * v)
+    still = secants.hessian_product(v, most=10.0)
     assert still is not None
     assert np.allclose(still, 3 * v)
-    assert secants.product(v, most=2.0) is None
-    assert secants.product(np.ones(4), most=10.0) is None  # the second block has no pair
-    nothing = secants.product(np.zeros(4), most=0.0)
+    assert secants.hessian_product(v, most=2.0) is None
+    assert secants.hessian_product(np.ones(4), most=10.0) is None  # the second block has no pair
+    nothing = secants.hessian_product(np.zeros(4), most=0.0)
     assert nothing is not None
     assert not nothing.any()
 
@@ -262,7 +273,7 @@ def test_products_that_cannot_be_trusted() -> None:
 def test_steps_without_trust_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where L-BFGS never answers, the replay is a retrain."""
     data = make_data()
-    monkeypatch.setattr(BlockSecants, "product", lambda *_: None)
+    monkeypatch.setattr(BlockSecantPairs, "hessian_product", lambda *_: None)
     model = fitted(make("binary", "total", None, burn_in=0, period=100), data)
     receipt = model.forget([8])
     assert receipt.rebuilt == {"exact steps": N_STEPS}
@@ -286,7 +297,7 @@ def test_distance_bound_holds(seed: int, kind: str, hessian: str) -> None:
     model = fitted(make(kind, "per_sample", None, hessian=hessian, n_steps=12), data)
     for gone in ([], [4], [9, 10]):
         model.forget(gone)
-        problem = model._problem(model._held())
+        problem = model._build_problem(model._training_rows())
         optimum = minimise(problem, tolerance=1e-10, max_iter=200).W
         distance = float(np.linalg.norm(weights(model) - optimum.T))
         assert model.distance_bound_ is not None
@@ -294,39 +305,39 @@ def test_distance_bound_holds(seed: int, kind: str, hessian: str) -> None:
 
 
 def _regulariser_left_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    def adjusted(self: Removed, g: Floats, w: Floats, own: Floats | None, step: int) -> Floats:
+    def adjusted(self: RowRemoval, g: Floats, w: Floats, own: Floats | None, step: int) -> Floats:
         return original(self, g, w, own, step) - float(self._shrinkage[step]) * w
 
-    original = Removed.adjusted
-    monkeypatch.setattr(Removed, "adjusted", adjusted)
+    original = RowRemoval.adjust_gradient
+    monkeypatch.setattr(RowRemoval, "adjust_gradient", adjusted)
 
 
 def _wrong_sign(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Removed.own_gradient
+    original = RowRemoval.own_gradient
 
-    def own_gradient(self: Removed, W: Floats, step: int) -> Floats | None:
+    def own_gradient(self: RowRemoval, W: Floats, step: int) -> Floats | None:
         own = original(self, W, step)
         return None if own is None else -own
 
-    monkeypatch.setattr(Removed, "own_gradient", own_gradient)
+    monkeypatch.setattr(RowRemoval, "own_gradient", own_gradient)
 
 
 def _path_not_refreshed(monkeypatch: pytest.MonkeyPatch) -> None:
-    original: Callable[..., Any] = _replay.replayed_by_secants
+    original: Callable[..., Any] = _replay.replay_by_secants
 
     def stale(descent: Any, path: Any, removed: Any, exactness: Any) -> Any:
         return replace(original(descent, path, removed, exactness), trajectory=path)
 
-    monkeypatch.setattr(_deltagrad, "replayed_by_secants", stale)
+    monkeypatch.setattr(_deltagrad, "replay_by_secants", stale)
 
 
 def _divided_by_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Removed.adjusted
+    original = RowRemoval.adjust_gradient
 
-    def adjusted(self: Removed, g: Floats, w: Floats, own: Floats | None, step: int) -> Floats:
+    def adjusted(self: RowRemoval, g: Floats, w: Floats, own: Floats | None, step: int) -> Floats:
         return original(self, g, w, own, step) * (1 - 1 / 60)
 
-    monkeypatch.setattr(Removed, "adjusted", adjusted)
+    monkeypatch.setattr(RowRemoval, "adjust_gradient", adjusted)
 
 
 def _batches_by_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,13 +371,13 @@ def test_reshuffled_batches_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_wrong_products_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     data, settings = make_data(), {"burn_in": 4, "period": 4, "history": 3}
-    original = BlockSecants.product
+    original = BlockSecantPairs.hessian_product
 
-    def twice(self: BlockSecants, v: Floats, most: float) -> Floats | None:
+    def twice(self: BlockSecantPairs, v: Floats, most: float) -> Floats | None:
         product = original(self, v, most)
         return None if product is None else 2 * product
 
-    monkeypatch.setattr(BlockSecants, "product", twice)
+    monkeypatch.setattr(BlockSecantPairs, "hessian_product", twice)
     model = fitted(make("binary", "per_sample", None, **settings), data)
     reference = reference_of(model, data, "binary")
     model.forget([5])
@@ -377,10 +388,10 @@ def test_wrong_products_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_stale_hessians_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     data = make_data()
-    monkeypatch.setattr(Checkpoints, "without", lambda self, _: self)
+    monkeypatch.setattr(Checkpoints, "without_rows", lambda self, _: self)
     model = fitted(make("binary", "per_sample", None, hessian="cached", n_checkpoints=3), data)
     reference = reference_of(model, data, "binary")
-    nodes, nearest = _replay._nodes(model.trajectory_.points, 3)
+    nodes, nearest = _replay._choose_nodes(model.trajectory_.points, 3)
     model.forget([5, 17, 44])
     reference.forget_by_hessians({5, 17, 44}, nodes.tolist(), nearest.tolist())
     with pytest.raises(AssertionError):
@@ -397,15 +408,17 @@ def test_batches_depend_on_nobody_else(seed: int, n_batches: int, owners: list[i
     assert len(np.unique(all_keys)) == len(ids)
     assert np.array_equal(row_keys(as_ids(ids[rest]), seed), all_keys[rest])
     alive = np.ones(len(ids), bool)
-    batches = Batches(all_keys, alive, n_batches, seed)
+    batches = BatchSchedule(all_keys, alive, n_batches, seed)
     alive_after = ids != ids[0]
-    after = Batches(all_keys, alive_after, n_batches, seed)
-    meetings = dict(batches.meetings(np.flatnonzero(~alive_after), 3 * n_batches))
+    after = BatchSchedule(all_keys, alive_after, n_batches, seed)
+    meetings = dict(batches.iterate_steps_of(np.flatnonzero(~alive_after), 3 * n_batches))
     for epoch in range(3):
         steps = range(epoch * n_batches, (epoch + 1) * n_batches)
-        assert sorted(np.concatenate([batches.at(t) for t in steps])) == list(range(len(ids)))
+        assert sorted(np.concatenate([batches.rows_of_step(t) for t in steps])) == list(
+            range(len(ids))
+        )
     for t in range(3 * n_batches):
-        gone = np.setdiff1d(batches.at(t), after.at(t))
+        gone = np.setdiff1d(batches.rows_of_step(t), after.rows_of_step(t))
         expected = np.flatnonzero(~alive_after)[meetings.get(t, np.empty(0, np.int64))]
         assert np.array_equal(gone, expected)
 

@@ -24,10 +24,10 @@ from letheon.exceptions import (
 from letheon.linear import _descent_steps
 from letheon.linear._curvature import Curvature
 from letheon.linear._descent import DescentToDeleteClassifier
-from letheon.linear._descent_steps import Gain
-from letheon.linear._problem import Problem, roots_of
-from letheon.linear._solve import newton
-from letheon.noise import Sealed
+from letheon.linear._descent_steps import LowRankUpdate
+from letheon.linear._problem import FitProblem, hessian_roots
+from letheon.linear._solve import minimise_by_newton
+from letheon.noise import SecretArray
 from tests.sharded.people import examples
 
 Floats = NDArray[np.float64]
@@ -68,16 +68,16 @@ def make_model(name: str, **changes: Any) -> DescentToDeleteClassifier:
     return DescentToDeleteClassifier(**{**VARIANTS[name], **changes})
 
 
-def problem_of(model: DescentToDeleteClassifier) -> Problem:
-    problem = model._problem(model._held())
+def problem_of(model: DescentToDeleteClassifier) -> FitProblem:
+    problem = model._build_problem(model._training_rows())
     l2 = problem.l2 if model.plan_ is None else model.plan_.geometry.strong
     rows = model.rows_.compacted()
-    return Problem(rows.X, rows.y, problem.loss, len(rows), l2, problem.reg)
+    return FitProblem(rows.X, rows.y, problem.loss, len(rows), l2, problem.reg)
 
 
 def optimum_of(model: DescentToDeleteClassifier) -> Floats:
     problem = problem_of(model)
-    return newton(problem, np.zeros(problem.shape), 1e-11 * problem.n_held, 200).W
+    return minimise_by_newton(problem, np.zeros(problem.shape), 1e-11 * problem.n_remaining, 200).W
 
 
 def distance_to_optimum(model: DescentToDeleteClassifier) -> float:
@@ -86,7 +86,7 @@ def distance_to_optimum(model: DescentToDeleteClassifier) -> float:
 
 
 def n_secrets(model: DescentToDeleteClassifier) -> int:
-    return sum(isinstance(value, Sealed) for value in vars(model).values())
+    return sum(isinstance(value, SecretArray) for value in vars(model).values())
 
 
 Requests = st.lists(st.tuples(st.booleans(), st.integers(1, 4)), min_size=1, max_size=6)
@@ -191,14 +191,14 @@ def test_a_removal_takes_one_pass_and_no_hessian(monkeypatch: pytest.MonkeyPatch
     def fail(*_: Any) -> Curvature:
         raise AssertionError("a Hessian was evaluated")
 
-    monkeypatch.setattr(_descent_steps, "curvature_at", fail)
-    passes, read, gradient = [], [], Problem.gradient
+    monkeypatch.setattr(_descent_steps, "evaluate_curvature", fail)
+    passes, read, gradient = [], [], FitProblem.gradient_at
 
-    def counted(problem: Problem, W: Floats) -> Floats:
+    def counted(problem: FitProblem, W: Floats) -> Floats:
         read.append(len(W))
         return gradient(problem, W)
 
-    monkeypatch.setattr(Problem, "gradient", counted)
+    monkeypatch.setattr(FitProblem, "gradient_at", counted)
     for i in range(40):
         receipt = model.forget([i])
         passes.append(model.n_passes_)
@@ -226,14 +226,14 @@ def test_gained_rows_are_in_the_hessian() -> None:
     assert content is not None
     assert content.curvature is not None
     curvature, point = content.curvature, content.curvature.point
-    rows = model._design().rows(X[48:])
+    rows = model._build_design().build_rows(X[48:])
     loss = problem_of(model).loss
-    gain = Gain(curvature, roots_of(loss, rows, y[48:], point))
+    gain = LowRankUpdate(curvature, hessian_roots(loss, rows, y[48:], point))
     G = np.random.default_rng(0).normal(size=point.shape)
     solved = gain.solve(G)
     gain.apply()
-    everything = model._design().rows(X)
-    hessian = Problem(everything, y, loss, 50, 1.0).hessian(point)[0]
+    everything = model._build_design().build_rows(X)
+    hessian = FitProblem(everything, y, loss, 50, 1.0).hessian_at(point)[0]
     wanted = np.linalg.solve(hessian + 0.05 * 48 * np.eye(13), G)
     assert np.allclose(solved, wanted)
     assert np.allclose(curvature.solve(G), wanted)
@@ -388,7 +388,7 @@ def test_many_columns_without_a_matrix_of_their_size() -> None:
     assert model.unperturbed_ is not None
     W = model.unperturbed_.open()
     problem = problem_of(model)
-    assert np.linalg.norm(problem.gradient(W)) / problem.ridge <= model.limit_
+    assert np.linalg.norm(problem.gradient_at(W)) / problem.ridge <= model.limit_
 
 
 @pytest.mark.parametrize("name", VARIANTS)

@@ -10,9 +10,14 @@ from numpy.typing import NDArray
 
 from letheon.linear import _descent_theory
 from letheon.linear._descent import DescentToDeleteClassifier
-from letheon.linear._descent_steps import ByResidual, Found, Kept, sealed
+from letheon.linear._descent_steps import (
+    DescentOutcome,
+    PriorState,
+    ResidualDescent,
+    copy_as_secret,
+)
 from letheon.linear._descent_theory import PublishedPlan, SecretPlan
-from letheon.linear._problem import Problem
+from letheon.linear._problem import FitProblem
 from letheon.noise import NoiseSource
 from tests.linear.audit import epsilon_lower_bound
 
@@ -122,45 +127,45 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 def nothing_is_done(patch: pytest.MonkeyPatch) -> None:
     """Requests draw fresh noise and leave the parameters where they are."""
 
-    def keep(self: ByResidual, _: Any, kept: Kept, __: Any) -> Found:
-        state = {"unperturbed_": sealed(kept.W)} if self.secret else {}
-        return Found((kept.W,), self.limit, 0.0, state)
+    def keep(self: ResidualDescent, _: Any, kept: PriorState, __: Any) -> DescentOutcome:
+        state = {"unperturbed_": copy_as_secret(kept.W)} if self.secret else {}
+        return DescentOutcome((kept.W,), self.limit, 0.0, state)
 
-    patch.setattr(ByResidual, "update", keep)
+    patch.setattr(ResidualDescent, "apply_update", keep)
 
 
 def rows_stay(patch: pytest.MonkeyPatch) -> None:
     """The gradient of the remaining rows still has the rows that left."""
-    patch.setattr(Problem, "without", lambda self, positions: self)
+    patch.setattr(FitProblem, "without_rows", lambda self, positions: self)
 
 
 def wrong_sign(patch: pytest.MonkeyPatch) -> None:
     """The rows that left are added once more, also where the residual is measured."""
-    before = Problem.gradient
+    before = FitProblem.gradient_at
 
-    def gradient(self: Problem, W: Floats) -> Floats:
+    def gradient(self: FitProblem, W: Floats) -> Floats:
         found = before(self, W)
-        return found + 2 * self.data_gradient(W, self.gone) if len(self.gone) else found
+        return found + 2 * self.data_gradient(W, self.removed) if len(self.removed) else found
 
-    patch.setattr(Problem, "gradient", gradient)
+    patch.setattr(FitProblem, "gradient_at", gradient)
 
 
 def noise_halved(patch: pytest.MonkeyPatch) -> None:
     """Requests draw noise of half the scale."""
-    before = DescentToDeleteClassifier._published
+    before = DescentToDeleteClassifier._publish_weights
 
     def release(self: Any, found: Any, problem: Any, sigma: float, source: Any) -> Floats:
         return before(self, found, problem, sigma / 2 if hasattr(self, "seed_") else sigma, source)
 
-    patch.setattr(DescentToDeleteClassifier, "_published", release)
+    patch.setattr(DescentToDeleteClassifier, "_publish_weights", release)
     # Half of sigma has a finer grid, which would be noticed.
     patch.setattr(DescentToDeleteClassifier, "_is_on_grid", True)
 
 
 def stop_loosened(patch: pytest.MonkeyPatch) -> None:
     """The noise is believed to hide a thousand times what it hides."""
-    before = _descent_theory.limit_of
-    patch.setattr(_descent_theory, "limit_of", lambda *args: 1000 * before(*args))
+    before = _descent_theory.distance_limit
+    patch.setattr(_descent_theory, "distance_limit", lambda *args: 1000 * before(*args))
 
 
 def noise_kept(patch: pytest.MonkeyPatch) -> None:
@@ -175,14 +180,14 @@ def no_steps(patch: pytest.MonkeyPatch) -> None:
 
 def sensitivity_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Noise is a tenth of the theorem's, and so are the steps."""
-    before = SecretPlan.of
+    before = SecretPlan.for_geometry
 
     def of(*args: Any) -> SecretPlan:
         plan = before(*args)
         tiny = plan.distance / 10
         return replace(plan, sigma=plan.sigma / 10, distance=tiny, iterations=1, left=tiny)
 
-    patch.setattr(SecretPlan, "of", of)
+    patch.setattr(SecretPlan, "for_geometry", of)
 
 
 PLANTED: list[tuple[Plant, str]] = [

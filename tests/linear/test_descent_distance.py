@@ -12,11 +12,11 @@ from scipy.linalg import LinAlgWarning
 
 from letheon.exceptions import GuaranteeWarning
 from letheon.linear import DescentToDeleteClassifier, _problem
-from letheon.linear._calibrate import Grid
-from letheon.linear._descent_steps import descend
-from letheon.linear._descent_theory import geometry, natural_radius
-from letheon.linear._problem import Logistic, Loss, Problem, Softmax
-from letheon.linear._solve import newton
+from letheon.linear._calibrate import ReleaseGrid
+from letheon.linear._descent_steps import descend_projected
+from letheon.linear._descent_theory import build_geometry, natural_radius
+from letheon.linear._problem import FitProblem, Logistic, Loss, Softmax
+from letheon.linear._solve import minimise_by_newton
 from letheon.noise import NoiseSource
 from tests.linear.exact_optimum import distance_to_optimum
 
@@ -63,12 +63,12 @@ def settings_of(kind: str, rng: np.random.Generator) -> dict[str, Any]:
     }
 
 
-def held_problem(model: DescentToDeleteClassifier) -> Problem:
+def held_problem(model: DescentToDeleteClassifier) -> FitProblem:
     rows, l2 = model.rows_.compacted(), model.l2
     if model.plan_ is not None:
         l2 = model.plan_.geometry.strong
-    loss = model._loss(model.classes_)
-    return Problem(rows.X, rows.y, loss, len(rows), l2, model.reg)  # type: ignore[arg-type]
+    loss = model._build_loss(model.classes_)
+    return FitProblem(rows.X, rows.y, loss, len(rows), l2, model.reg)  # type: ignore[arg-type]
 
 
 def check_model(kind: str, seed: int, released: list[Floats]) -> tuple[int, int]:
@@ -106,13 +106,13 @@ def check_model(kind: str, seed: int, released: list[Floats]) -> tuple[int, int]
 def released(monkeypatch: pytest.MonkeyPatch) -> list[Floats]:
     """Return a list of the parameters before noise, of every release that follows."""
     seen: list[Floats] = []
-    before = Grid.release
+    before = ReleaseGrid.release
 
-    def release(self: Grid, weights: Floats, source: NoiseSource, **more: Any) -> Floats:
+    def release(self: ReleaseGrid, weights: Floats, source: NoiseSource, **more: Any) -> Floats:
         seen.append(weights.copy())
         return before(self, weights, source, **more)
 
-    monkeypatch.setattr(Grid, "release", release)
+    monkeypatch.setattr(ReleaseGrid, "release", release)
     return seen
 
 
@@ -135,8 +135,8 @@ def test_a_distance_without_rounding_would_be_understated() -> None:
     for seed in range(12):
         rng = np.random.default_rng(seed)
         X, y = rng.normal(size=(8, 2)) / 10, rng.integers(0, 2, 8)
-        problem = Problem(X, y, Logistic(1), 8, 10.0)
-        found = newton(problem, np.zeros((2, 1)), 0.0, 100)
+        problem = FitProblem(X, y, Logistic(1), 8, 10.0)
+        found = minimise_by_newton(problem, np.zeros((2, 1)), 0.0, 100)
         true = distance_to_optimum(problem, found.W)
         assert true <= problem.distance_bound(found.gradient, problem.gradient_error(found.W))
         n_understated += true > problem.distance_bound(found.gradient)
@@ -146,7 +146,7 @@ def test_a_distance_without_rounding_would_be_understated() -> None:
 # Rounding of gradient steps
 
 
-def exact_steps(problem: Problem, n_steps: int, shape: Any) -> Any:
+def exact_steps(problem: FitProblem, n_steps: int, shape: Any) -> Any:
     """Return W after projected gradient steps from zero, to thirty digits."""
     d = problem.shape[0]
     rows = [[mpmath.mpf(float(x)) for x in row] for row in problem.X]
@@ -173,14 +173,14 @@ def test_rounding_of_steps_is_allowed_for(seed: int, radius: float | None) -> No
     n, d, strong = 12, 3, 0.02
     X = rng.normal(size=(n, d))
     X /= np.linalg.norm(X, axis=1, keepdims=True)
-    problem = Problem(X, rng.integers(0, 2, n), Logistic(1), n, strong)
+    problem = FitProblem(X, rng.integers(0, 2, n), Logistic(1), n, strong)
     radius = radius or natural_radius(problem.loss, strong)
-    shape = geometry(problem.loss, 1.0, strong, radius, d)
+    shape = build_geometry(problem.loss, 1.0, strong, radius, d)
     with mpmath.workdps(30):
-        found = descend(problem, np.zeros((d, 1)), 120, shape)
+        found = descend_projected(problem, np.zeros((d, 1)), 120, shape)
         exact = exact_steps(problem, 120, shape)
         gap = mpmath.norm(mpmath.matrix(found.ravel().tolist()) - exact)
-    assert 0 < gap <= shape.rounding(n)
+    assert 0 < gap <= shape.bound_rounding(n)
 
 
 @pytest.mark.parametrize("loss", [Logistic(1), Logistic(4), Softmax(4)], ids=["1", "4", "joint"])
@@ -190,11 +190,11 @@ def test_the_plan_allows_for_the_error_of_every_gradient(loss: Loss) -> None:
     for n, d, strong in ((4, 60, 0.3), (400, 3, 1e-3), (60, 30, 0.01)):
         X = rng.normal(size=(n, d))
         X *= 2.0 / np.linalg.norm(X, axis=1, keepdims=True)
-        problem = Problem(X, rng.integers(0, max(loss.n_outputs, 2), n), loss, n, strong)
-        shape = geometry(loss, 2.0, strong, natural_radius(loss, strong), d)
+        problem = FitProblem(X, rng.integers(0, max(loss.n_outputs, 2), n), loss, n, strong)
+        shape = build_geometry(loss, 2.0, strong, natural_radius(loss, strong), d)
         W = rng.normal(size=problem.shape)
         W *= shape.radius / np.linalg.norm(W)
-        assert problem.gradient_error(W) / n <= shape.rounding(n) * strong
+        assert problem.gradient_error(W) / n <= shape.bound_rounding(n) * strong
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
@@ -208,7 +208,7 @@ def test_what_rounding_hides_of_a_gradient_is_bounded(
     for l2 in (1e-8, 1e3):
         X = rng.normal(size=(700, 5)) * scale * 10.0 ** rng.uniform(-3, 3, size=(700, 1))
         y, gone = rng.integers(0, max(loss.n_outputs, 2), 700), np.arange(0, 700, 9)
-        problem = Problem(X, y, loss, 700, l2, gone=gone)
+        problem = FitProblem(X, y, loss, 700, l2, removed=gone)
         W = rng.normal(size=problem.shape) / scale
         held = np.delete(np.arange(700), gone)
         rows, wide = X[held].astype(np.longdouble), W.astype(np.longdouble)
@@ -221,5 +221,5 @@ def test_what_rounding_hides_of_a_gradient_is_bounded(
         labels = np.arange(1, 2) if loss.n_outputs == 1 else np.arange(loss.n_outputs)
         slopes = shares - (y[held][:, None] == labels)
         exact = rows.T @ slopes + np.longdouble(l2) * len(held) * wide
-        error = float(np.linalg.norm(problem.gradient(W) - exact))
+        error = float(np.linalg.norm(problem.gradient_at(W) - exact))
         assert 0 < error <= problem.gradient_error(W)

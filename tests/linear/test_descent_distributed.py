@@ -14,16 +14,21 @@ from letheon.linear._descent import DescentToDeleteClassifier
 from letheon.linear._descent_steps import (
     Parts,
     PartSolver,
-    after_addition,
-    after_removal,
-    draw,
+    build_part,
     draw_parts,
-    part_of,
+    draw_ranks,
+    redraw_after_addition,
+    redraw_after_removal,
     train_parts,
 )
-from letheon.linear._descent_theory import DistributedPlan, geometry, natural_radius, part_size
-from letheon.linear._problem import Logistic, Problem
-from letheon.linear._solve import newton
+from letheon.linear._descent_theory import (
+    DistributedPlan,
+    build_geometry,
+    natural_radius,
+    part_size,
+)
+from letheon.linear._problem import FitProblem, Logistic
+from letheon.linear._solve import minimise_by_newton
 from letheon.noise import NoiseSource
 from tests.sharded.people import examples
 
@@ -33,11 +38,11 @@ Ranks = NDArray[np.int64]
 
 def after_a_sequence(source: NoiseSource, shape: tuple[int, int]) -> tuple[Ranks, int]:
     """Draw from 8 rows, then remove, add and remove again; return places and number of rows."""
-    ranks = draw(source, shape, 8)
-    ranks = after_removal(source, ranks, np.array([2, 5]), 8).ranks
-    ranks = after_addition(source, ranks, 6, 3).ranks
-    ranks = after_removal(source, ranks, np.array([0, 8]), 9).ranks
-    ranks = after_addition(source, ranks, 7, 1).ranks
+    ranks = draw_ranks(source, shape, 8)
+    ranks = redraw_after_removal(source, ranks, np.array([2, 5]), 8).ranks
+    ranks = redraw_after_addition(source, ranks, 6, 3).ranks
+    ranks = redraw_after_removal(source, ranks, np.array([0, 8]), 9).ranks
+    ranks = redraw_after_addition(source, ranks, 7, 1).ranks
     return ranks, 8
 
 
@@ -89,9 +94,11 @@ def test_draws_that_repeat_themselves_would_be_noticed() -> None:
 def test_places_that_are_never_filled_again_would_be_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_descent_steps, "draw", lambda source, shape, n: np.zeros(shape, np.int64))
-    ranks = draw(NoiseSource(1), (20_000, 2), 8)
-    ranks = after_removal(NoiseSource(2), ranks, np.array([3]), 8).ranks
+    monkeypatch.setattr(
+        _descent_steps, "draw_ranks", lambda source, shape, n: np.zeros(shape, np.int64)
+    )
+    ranks = draw_ranks(NoiseSource(1), (20_000, 2), 8)
+    ranks = redraw_after_removal(NoiseSource(2), ranks, np.array([3]), 8).ranks
     assert p_value(ranks, 7) < 1e-6
 
 
@@ -99,8 +106,8 @@ def test_places_that_are_never_filled_again_would_be_noticed(
 def test_removal_keeps_rows_that_stay(n: int, gone: set[int], seed: int) -> None:
     leaving = np.array(sorted(rank for rank in gone if rank < n - 1), np.int64)
     rows = np.arange(n) * 10
-    before = draw(NoiseSource(seed), (4, 5), n)
-    after = after_removal(NoiseSource(seed + 1), before, leaving, n)
+    before = draw_ranks(NoiseSource(seed), (4, 5), n)
+    after = redraw_after_removal(NoiseSource(seed + 1), before, leaving, n)
     assert np.array_equal(after.changed, np.isin(before, leaving))
     left, kept = np.delete(rows, leaving), ~after.changed
     assert np.array_equal(left[after.ranks[kept]], rows[before[kept]])
@@ -108,8 +115,8 @@ def test_removal_keeps_rows_that_stay(n: int, gone: set[int], seed: int) -> None
 
 
 def test_an_addition_takes_its_share_of_places() -> None:
-    before = draw(NoiseSource(0), (400, 400), 30)
-    after = after_addition(NoiseSource(1), before, 30, 10)
+    before = draw_ranks(NoiseSource(0), (400, 400), 30)
+    after = redraw_after_addition(NoiseSource(1), before, 30, 10)
     assert after.changed.mean() == pytest.approx(0.25, abs=0.01)
     assert (after.ranks[after.changed] >= 30).all()
     assert np.array_equal(after.ranks[~after.changed], before[~after.changed])
@@ -122,27 +129,27 @@ def test_sizes_of_parts(n: int, xi: float, size: int) -> None:
     assert part_size(n, xi) == size
 
 
-def make_problem(seed: int, n: int = 40) -> Problem:
+def make_problem(seed: int, n: int = 40) -> FitProblem:
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, 3))
     X /= np.linalg.norm(X, axis=1, keepdims=True)
-    return Problem(X, (X[:, 0] + 0.3 * rng.normal(size=n) > 0).astype(int), Logistic(1), n, 0.2)
+    return FitProblem(X, (X[:, 0] + 0.3 * rng.normal(size=n) > 0).astype(int), Logistic(1), n, 0.2)
 
 
-def optimum(problem: Problem) -> Floats:
-    return newton(problem, np.zeros(problem.shape), 1e-12, 100).W
+def optimum(problem: FitProblem) -> Floats:
+    return minimise_by_newton(problem, np.zeros(problem.shape), 1e-12, 100).W
 
 
 def solvers() -> dict[str, Any]:
-    shape = geometry(Logistic(1), 1.0, 0.2, natural_radius(Logistic(1), 0.2))
-    plan = DistributedPlan.of(shape, 64, 5, 4 / 3, 2, 1.0, 1e-3)
+    shape = build_geometry(Logistic(1), 1.0, 0.2, natural_radius(Logistic(1), 0.2))
+    plan = DistributedPlan.for_geometry(shape, 64, 5, 4 / 3, 2, 1.0, 1e-3)
     return {
         "residual": PartSolver(None, 1e-2, 100),
         "theorem": PartSolver(plan, plan.left, n_changed=3),
     }
 
 
-def fresh_parts(problem: Problem, solver: PartSolver, source: NoiseSource) -> Parts:
+def fresh_parts(problem: FitProblem, solver: PartSolver, source: NoiseSource) -> Parts:
     drawn = draw_parts(source, 5, problem.n_rows)
     return train_parts(problem, np.arange(problem.n_rows), drawn, solver).parts
 
@@ -158,10 +165,10 @@ def test_tracked_distances_are_bounds_and_their_mean_is_hidden(
     held = np.arange(problem.n_rows)
     for k in range(n_rounds + 1):
         if k:
-            drawn = after_removal(source, parts.ranks, np.array([k, 2 * k]), len(held))
+            drawn = redraw_after_removal(source, parts.ranks, np.array([k, 2 * k]), len(held))
             held = np.delete(held, [k, 2 * k])
             parts = train_parts(problem, held, drawn, solver, parts).parts
-        best = [optimum(part_of(problem, held[own])) for own in parts.ranks]
+        best = [optimum(build_part(problem, held[own])) for own in parts.ranks]
         true = np.linalg.norm(parts.weights.open() - np.array(best), axis=(1, 2))
         assert (true <= parts.distances + 1e-10).all()
         assert np.linalg.norm(parts.mean - np.mean(best, axis=0)) <= parts.distance + 1e-10
@@ -173,7 +180,7 @@ def test_all_parts_go_on_when_the_mean_asks_for_it() -> None:
     strict = solvers()["theorem"]
     parts = fresh_parts(problem, strict, source)
     held = np.arange(problem.n_rows)
-    none = after_removal(source, parts.ranks, np.empty(0, np.int64), len(held))
+    none = redraw_after_removal(source, parts.ranks, np.empty(0, np.int64), len(held))
     lazy = train_parts(problem, held, none, strict, parts)
     assert lazy.passes == 0.0
     inflated = type(parts)(parts.ranks, parts.weights, parts.distances + strict.limit)
@@ -186,7 +193,7 @@ def test_only_parts_that_lose_a_row_go_on() -> None:
     problem, source, solver = make_problem(2), NoiseSource(2), solvers()["residual"]
     parts = fresh_parts(problem, solver, source)
     leaving = np.array([parts.ranks[0, 0]])
-    drawn = after_removal(source, parts.ranks, leaving, 40)
+    drawn = redraw_after_removal(source, parts.ranks, leaving, 40)
     held = np.delete(np.arange(40), leaving)
     after = train_parts(problem, held, drawn, solver, parts).parts
     same = (after.weights.open() == parts.weights.open()).all(axis=(1, 2))
@@ -202,8 +209,8 @@ def fitted(**changes: Any) -> DescentToDeleteClassifier:
 
 def test_the_copy_of_least_loss_is_published() -> None:
     model = fitted(n_copies=4, sigma=1e-9)
-    problem = model._problem(model._held())
-    losses = [problem.value(parts.mean) for parts in model.parts_]
+    problem = model._build_problem(model._training_rows())
+    losses = [problem.value_at(parts.mean) for parts in model.parts_]
     best = model.parts_[int(np.argmin(losses))]
     assert np.allclose(model.model_.weights, best.mean, atol=1e-7)
     assert len(set(losses)) == 4
@@ -222,12 +229,12 @@ def test_parts_follow_removals_after_holes_are_closed() -> None:
     model.learn(np.eye(3), [0, 1, 1], ids=[90, 91, 92])
     assert model.rows_.n_slots < 43
     rows = model.rows_.compacted()
-    whole = Problem(rows.X, rows.y, Logistic(1), len(rows), 0.2)
+    whole = FitProblem(rows.X, rows.y, Logistic(1), len(rows), 0.2)
     (parts,) = model.parts_
-    best = np.array([optimum(part_of(whole, own)) for own in parts.ranks])
+    best = np.array([optimum(build_part(whole, own)) for own in parts.ranks])
     assert np.allclose(parts.weights.open(), best, atol=1e-6)
 
 
 def test_printouts_do_not_show_the_sample() -> None:
     (parts,) = fitted().parts_
-    assert repr(parts) == "Parts(weights=<sealed>)"
+    assert repr(parts) == "Parts(weights=<secret>)"

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from letheon.linear import DescentToDeleteClassifier, _calibrate
-from letheon.linear._calibrate import Grid
-from letheon.linear._descent_theory import hidden_distance, longest_noise, sigma_for
+from letheon.linear._calibrate import ReleaseGrid
+from letheon.linear._descent_theory import longest_noise, max_hidden_distance, sigma_for
 from letheon.noise import NoiseSource
 from tests.linear.audit import epsilon_lower_bound
 from tests.sharded.people import examples
@@ -60,13 +60,13 @@ def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
 def released(monkeypatch: pytest.MonkeyPatch) -> list[Floats]:
     """Return a list of the parameters before noise, of every release that follows."""
     seen: list[Floats] = []
-    before = Grid.release
+    before = ReleaseGrid.release
 
-    def release(self: Grid, weights: Floats, source: NoiseSource, **more: Any) -> Floats:
+    def release(self: ReleaseGrid, weights: Floats, source: NoiseSource, **more: Any) -> Floats:
         seen.append(weights.ravel().copy())
         return before(self, weights, source, **more)
 
-    monkeypatch.setattr(Grid, "release", release)
+    monkeypatch.setattr(ReleaseGrid, "release", release)
     return seen
 
 
@@ -141,7 +141,7 @@ def test_releases_are_as_close_as_claimed(
     model = forgotten(METHODS[name], n_columns)
     W = released[-1]
     fresh(METHODS[name], n_columns)
-    V, grid = released[-1], Grid.of_sigma(model.sigma_)
+    V, grid = released[-1], ReleaseGrid.of_sigma(model.sigma_)
     assert model.guarantee_.kind == "certified"
     shift = np.rint(W / grid.step) - np.rint(V / grid.step)
     assert np.linalg.norm(W - V) <= 2 * model.limit_
@@ -154,7 +154,7 @@ def test_releases_are_as_close_as_claimed(
 @pytest.mark.parametrize("name", METHODS)
 def test_every_release_lies_on_the_grid_of_sigma(name: str) -> None:
     for model in (forgotten(METHODS[name], 3), fresh(METHODS[name], 3)):
-        steps = model.model_.weights / Grid.of_sigma(model.sigma_).step
+        steps = model.model_.weights / ReleaseGrid.of_sigma(model.sigma_).step
         np.testing.assert_array_equal(steps, np.rint(steps))
 
 
@@ -166,8 +166,8 @@ def test_what_is_hidden_is_hidden_in_the_worst_direction(
     size: int, epsilon: float, delta: float
 ) -> None:
     """As far apart as allowed, and rounded apart by one more step per coordinate."""
-    grid = Grid.of_sigma(0.9)
-    reach = 2 * hidden_distance(0.9, epsilon, delta, size) / grid.step
+    grid = ReleaseGrid.of_sigma(0.9)
+    reach = 2 * max_hidden_distance(0.9, epsilon, delta, size) / grid.step
     assert reach > 0
     along = np.floor(reach + 1) if size == 1 else np.floor(reach / math.sqrt(2) + 1)
     shifts = [[along]] if size == 1 else [[along, along], [np.floor(reach), 1.0]]
@@ -190,12 +190,12 @@ def test_what_is_hidden_is_hidden_in_the_worst_direction(
 def test_noise_for_a_distance_hides_it(
     epsilon: float, delta: float, size: int, distance: float
 ) -> None:
-    if hidden_distance(1.0, epsilon, delta, size) <= 0.0:
+    if max_hidden_distance(1.0, epsilon, delta, size) <= 0.0:
         with pytest.raises(ValueError, match="too small"):
             sigma_for(distance, epsilon, delta, size)
         return
     sigma = sigma_for(distance, epsilon, delta, size)
-    assert distance <= hidden_distance(sigma, epsilon, delta, size) <= 2.1 * distance
+    assert distance <= max_hidden_distance(sigma, epsilon, delta, size) <= 2.1 * distance
 
 
 # How long noise gets
@@ -217,7 +217,7 @@ def test_the_noise_is_no_wider_than_a_normal_law(scale: int, t: float) -> None:
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.usefixtures("coarse")
 def test_noise_is_longer_than_its_bound_as_rarely_as_stated(size: int, log_inverse: float) -> None:
-    grid = Grid.of_sigma(1.0)
+    grid = ReleaseGrid.of_sigma(1.0)
     law = exact_law(grid.scale)
     bound = longest_noise(1.0, size, log_inverse, 0.0) / grid.step - math.sqrt(size) / 2
     assert probability_beyond(law, size, bound * bound) <= math.exp(-log_inverse)
@@ -247,7 +247,7 @@ def test_what_a_release_is_away_is_counted(seed: int, radius: float, size: int) 
     """Rounding, and the bound of the grid where parameters are beyond it."""
     W = np.random.default_rng(seed).normal(size=size)
     W *= radius / np.linalg.norm(W)
-    theta = Grid.of_sigma(1.0).release(W, NoiseSource(seed))
+    theta = ReleaseGrid.of_sigma(1.0).release(W, NoiseSource(seed))
     assert np.linalg.norm(theta - W) <= longest_noise(1.0, size, 40.0, radius)
 
 
@@ -314,13 +314,13 @@ def test_low_order_bits_explain_nothing_in_many_runs(name: str, released: list[F
 def test_noise_in_doubles_would_be_read_off(
     name: str, released: list[Floats], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before: Callable[..., Floats] = Grid.release
+    before: Callable[..., Floats] = ReleaseGrid.release
 
-    def release(self: Grid, weights: Floats, source: NoiseSource, **more: Any) -> Floats:
+    def release(self: ReleaseGrid, weights: Floats, source: NoiseSource, **more: Any) -> Floats:
         before(self, weights, source, **more)
         return weights + source.normals(weights.shape)
 
-    monkeypatch.setattr(Grid, "release", release)
+    monkeypatch.setattr(ReleaseGrid, "release", release)
     monkeypatch.setattr(DescentToDeleteClassifier, "_is_on_grid", True)
     bound, excess = lattice_attack({**METHODS[name], **LOUD[name]}, 80, released)
     assert bound > EPSILON

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from letheon import DescentToDeleteClassifier, load, save
 from letheon.exceptions import AssumptionError, GuaranteeWarning
 from letheon.linear import _descent_steps
-from letheon.linear._descent_steps import Found, Kept, Trained, trail_at
-from letheon.linear._descent_theory import geometry, natural_radius
-from letheon.linear._problem import Logistic, Problem
+from letheon.linear._descent_steps import DescentOutcome, PartFit, PriorState, warm_start_at
+from letheon.linear._descent_theory import build_geometry, natural_radius
+from letheon.linear._problem import FitProblem, Logistic
 from letheon.linear._solve import Solution, minimise
 from letheon.state import encode
-from tests.linear.rebuild import Attack
+from tests.linear.rebuild import RebuildAttack
 
 Floats = NDArray[np.float64]
 GONE = 7
@@ -60,7 +60,7 @@ def sealed(model: DescentToDeleteClassifier) -> Floats:
 def error_of_the_attack(model: DescentToDeleteClassifier, path: Path) -> float:
     save(model, path)
     file = load(path)
-    attack = Attack(file.rows_.X, file.rows_.y, file.l2)
+    attack = RebuildAttack(file.rows_.X, file.rows_.y, file.l2)
     return attack.error(sealed(file)[:, 0], make_rows()[0][GONE])
 
 
@@ -98,11 +98,7 @@ def test_a_settled_file_is_one_that_fit_could_have_written(name: str, tmp_path: 
     assert (
         after - {"release_salt_"}
         <= drawn.get(name, {"model_"})
-        < before
-        | {
-            "model_",
-            "training_flops_",
-        }
+        < before | {"model_", "training_flops_"}
     )
     assert model.guarantee_.kind == fresh.guarantee_.kind
     assert model.guarantee_.spent == fresh.guarantee_.spent or name == "parts"
@@ -197,7 +193,7 @@ def test_published_claims_tell_nothing_of_requests() -> None:
 def test_a_claim_that_was_lost_stays_lost_until_training_arrives(
     monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
-    def in_two_steps(problem: Problem, **settings: Any) -> Any:
+    def in_two_steps(problem: FitProblem, **settings: Any) -> Any:
         return minimise(problem, **{**settings, "max_iter": 2})
 
     X, y = make_rows()
@@ -224,7 +220,7 @@ def test_a_release_of_an_older_version_is_not_certified(
 ) -> None:
     """Noise was added in floats, so the release does not lie on the grid."""
     model, _ = forgotten(**more)
-    model.model_ = model.model_.moved_to(model.model_.weights + 1e-3 / 3)
+    model.model_ = model.model_.with_weights(model.model_.weights + 1e-3 / 3)
     kinds = [model.guarantee_.kind]
     if is_learning:
         model.learn(make_rows()[0][:1], [1], ids=[9])
@@ -237,9 +233,9 @@ def test_a_release_of_an_older_version_is_not_certified(
 def test_a_request_obeys_max_iter(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[int] = []
 
-    def idle(problem: Problem, *, start: Floats, max_iter: int, **_: Any) -> Solution:
+    def idle(problem: FitProblem, *, start: Floats, max_iter: int, **_: Any) -> Solution:
         given.append(max_iter)
-        return Solution(start, problem.gradient(start), 0.0)
+        return Solution(start, problem.gradient_at(start), 0.0)
 
     X, y = make_rows()
     model = DescentToDeleteClassifier(l2=0.01, max_iter=123).fit(X, y)
@@ -284,7 +280,7 @@ def test_iterations_are_counted(state: str) -> None:
 def test_rounding_of_gradients_is_allowed_for(n: int, d: int) -> None:
     rng = np.random.default_rng(0)
     strong, loss = 0.01, Logistic(1)
-    shape = geometry(loss, 1.0, strong, natural_radius(loss, strong), d)
+    shape = build_geometry(loss, 1.0, strong, natural_radius(loss, strong), d)
     worst = 0.0
     for _ in range(20):
         X, y = rng.normal(size=(n, d)), rng.integers(0, 2, n)
@@ -294,23 +290,23 @@ def test_rounding_of_gradients_is_allowed_for(n: int, d: int) -> None:
         exact, wide = X.astype(np.longdouble), W.astype(np.longdouble)
         slopes = 1 / (1 + np.exp(-exact @ wide)) - y[:, None]
         truth = (exact.T @ slopes) / n + np.longdouble(strong) * wide
-        found = Problem(X, y, loss, n, strong).gradient(W) / n
+        found = FitProblem(X, y, loss, n, strong).gradient_at(W) / n
         worst = max(worst, float(np.linalg.norm(found - truth)))
-    assert worst / strong <= shape.rounding(n)
+    assert worst / strong <= shape.bound_rounding(n)
     # Worse sums than these exist: every column counts as much as a row does.
-    narrow = geometry(loss, 1.0, strong, shape.radius)
-    assert shape.rounding(n) >= narrow.rounding(n + d - 1)
+    narrow = build_geometry(loss, 1.0, strong, shape.radius)
+    assert shape.bound_rounding(n) >= narrow.bound_rounding(n + d - 1)
 
 
 def test_what_is_on_the_way_shows_no_number() -> None:
     model, _ = forgotten()
-    problem, W = model._problem(model._held()), sealed(model)
-    trail = trail_at(problem, W)
+    problem, W = model._build_problem(model._training_rows()), sealed(model)
+    trail = warm_start_at(problem, W)
     shown = [
-        Kept(W, trail),
-        Found((W,), 0.25, 0.5),
+        PriorState(W, trail),
+        DescentOutcome((W,), 0.25, 0.5),
         Solution(W, W, 0.5),
-        Trained(W, 0.25, 0.5),
+        PartFit(W, 0.25, 0.5),
         trail,
         problem,
     ]

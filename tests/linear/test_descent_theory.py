@@ -13,27 +13,27 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
-from letheon.linear._calibrate import Grid, gaussian_mu
-from letheon.linear._descent_steps import descend, projected
+from letheon.linear._calibrate import ReleaseGrid, gaussian_mu
+from letheon.linear._descent_steps import descend_projected, project_to_ball
 from letheon.linear._descent_theory import (
     DistributedPlan,
     Geometry,
     PublishedPlan,
     SecretPlan,
     WeakPlan,
-    balanced_regulariser,
-    geometry,
-    hidden_distance,
+    build_geometry,
+    choose_regulariser,
     longest_noise,
+    max_hidden_distance,
     natural_radius,
     nominal_rows,
-    published_scale,
     same_shrinkage,
     steps_between,
+    theorem_sigma_published,
     top_of_gram,
 )
-from letheon.linear._problem import Logistic, Loss, Problem, Softmax
-from letheon.linear._solve import newton
+from letheon.linear._problem import FitProblem, Logistic, Loss, Softmax
+from letheon.linear._solve import minimise_by_newton
 from letheon.noise import NoiseSource
 from tests.sharded.people import examples
 
@@ -64,26 +64,28 @@ def shape_with(gamma: float) -> Geometry:
     return Geometry(1.0, (1 + gamma) / (1 - gamma), 1.0, 1.0)
 
 
-def make_problem(seed: int, loss: Loss, l2: float) -> Problem:
+def make_problem(seed: int, loss: Loss, l2: float) -> FitProblem:
     """Rows of norm at most 1, some of them close to it."""
     rng = np.random.default_rng(seed)
     n, d = int(rng.integers(3, 40)), int(rng.integers(1, 5))
     X = rng.normal(size=(n, d))
     X *= rng.uniform(0.2, 1.0, size=(n, 1)) / np.linalg.norm(X, axis=1, keepdims=True)
-    return Problem(X, rng.integers(0, max(loss.n_outputs, 2), n), loss, n, l2)
+    return FitProblem(X, rng.integers(0, max(loss.n_outputs, 2), n), loss, n, l2)
 
 
-def optimum(problem: Problem) -> Floats:
-    return newton(problem, np.zeros(problem.shape), 1e-12 * problem.n_held, 200).W
+def optimum(problem: FitProblem) -> Floats:
+    return minimise_by_newton(problem, np.zeros(problem.shape), 1e-12 * problem.n_remaining, 200).W
 
 
-def shape_of(problem: Problem, *, data_dependent: bool) -> Geometry:
+def shape_of(problem: FitProblem, *, data_dependent: bool) -> Geometry:
     loss, l2 = problem.loss, problem.l2
-    shape = geometry(loss, 1.0, l2, natural_radius(loss, l2))
+    shape = build_geometry(loss, 1.0, l2, natural_radius(loss, l2))
     if not data_dependent:
         return shape
     top = np.linalg.eigvalsh(problem.X.T @ problem.X)[-1]
-    return Geometry(shape.slope, l2 + loss.curvature_bound * top / problem.n_held, l2, shape.radius)
+    return Geometry(
+        shape.slope, l2 + loss.curvature_bound * top / problem.n_remaining, l2, shape.radius
+    )
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=NAMES)
@@ -93,9 +95,11 @@ def shape_of(problem: Problem, *, data_dependent: bool) -> Geometry:
 def test_a_step_contracts_by_gamma(loss: Loss, data_dependent: bool, seed: int, l2: float) -> None:
     problem = make_problem(seed, loss, l2)
     shape, best = shape_of(problem, data_dependent=data_dependent), optimum(problem)
-    start = projected(np.random.default_rng(seed).normal(size=problem.shape) * 5, shape.radius)
+    start = project_to_ball(
+        np.random.default_rng(seed).normal(size=problem.shape) * 5, shape.radius
+    )
     for n_steps in (1, 2, 7):
-        left = np.linalg.norm(descend(problem, start, n_steps, shape) - best)
+        left = np.linalg.norm(descend_projected(problem, start, n_steps, shape) - best)
         bound = gamma_of(shape) ** n_steps * np.linalg.norm(start - best)
         assert left <= bound * (1 + 1e-9) + 1e-11
 
@@ -104,10 +108,10 @@ def test_a_step_contracts_by_gamma(loss: Loss, data_dependent: bool, seed: int, 
 @given(seed=SEEDS)
 def test_a_projected_step_contracts_towards_the_best_point_of_the_ball(seed: int) -> None:
     problem = make_problem(seed, Logistic(1), 0.1)
-    shape = geometry(problem.loss, 1.0, problem.l2, 0.3)
-    best = descend(problem, np.zeros(problem.shape), 300, shape)
-    start = projected(np.random.default_rng(seed).normal(size=problem.shape), shape.radius)
-    left = np.linalg.norm(descend(problem, start, 3, shape) - best)
+    shape = build_geometry(problem.loss, 1.0, problem.l2, 0.3)
+    best = descend_projected(problem, np.zeros(problem.shape), 300, shape)
+    start = project_to_ball(np.random.default_rng(seed).normal(size=problem.shape), shape.radius)
+    left = np.linalg.norm(descend_projected(problem, start, 3, shape) - best)
     assert left <= gamma_of(shape) ** 3 * np.linalg.norm(start - best) + 1e-9
 
 
@@ -126,12 +130,12 @@ def test_rows_move_the_optimum_no_further_than_jolts(
     loss: Loss, seed: int, l2: float, n_gone: int
 ) -> None:
     problem = make_problem(seed, loss, l2)
-    shape = geometry(loss, 1.0, l2, natural_radius(loss, l2))
+    shape = build_geometry(loss, 1.0, l2, natural_radius(loss, l2))
     gone = np.arange(n_gone)
-    after = problem.without(gone)
+    after = problem.without_rows(gone)
     moved = np.linalg.norm(optimum(problem) - optimum(after))
-    assert moved <= n_gone * 2 * shape.slope / (l2 * after.n_held)
-    assert moved <= n_gone * shape.jolt(nominal_rows(after.n_held))
+    assert moved <= n_gone * 2 * shape.slope / (l2 * after.n_remaining)
+    assert moved <= n_gone * shape.row_shift(nominal_rows(after.n_remaining))
 
 
 @given(mu=st.floats(1e-4, 1.0), ratio=st.floats(1.0, 1e4), n_steps=st.integers(1, 10**5))
@@ -165,13 +169,13 @@ def test_no_steps_are_wasted_on_a_sphere() -> None:
     """With M = mu one step is at the optimum."""
     assert steps_between(1.0, 1e-9, shape_with(0.0)) == 1
     assert same_shrinkage(7, shape_with(0.5), shape_with(0.0)) == 1
-    assert shape_with(0.0).fixed_point(3, 1.0) == 0.0
+    assert shape_with(0.0).stationary_distance(3, 1.0) == 0.0
 
 
 def test_steps_that_never_arrive_are_refused() -> None:
     for strong, row_norm in ((1e-320, 1.0), (1e-14, 1.0), (1.0, 1e200)):
         with pytest.raises(ValueError, match="do not converge"):
-            geometry(Logistic(1), row_norm, strong, 1.0)
+            build_geometry(Logistic(1), row_norm, strong, 1.0)
 
 
 @given(ratio=st.floats(1e-14, 1.0), n_steps=st.integers(1, 10**9))
@@ -180,9 +184,12 @@ def test_shares_are_exact_for_badly_scaled_problems(ratio: float, n_steps: int) 
         gamma = (1 - mpmath.mpf(ratio)) / (1 + mpmath.mpf(ratio))
         power = gamma**n_steps
         shape = Geometry(1.0, 1.0, ratio, 1.0)
-        assert abs(shape.shrinkage(n_steps) - power) <= mpmath.mpf(1e-12) * power + 1e-300
+        assert abs(shape.shrinkage_after(n_steps) - power) <= mpmath.mpf(1e-12) * power + 1e-300
         exact = power / (1 - power)
-        assert abs(shape.fixed_point(n_steps, 1.0) - exact) <= mpmath.mpf(1e-9) * exact + 1e-300
+        assert (
+            abs(shape.stationary_distance(n_steps, 1.0) - exact)
+            <= mpmath.mpf(1e-9) * exact + 1e-300
+        )
 
 
 def zcdp(epsilon: float, delta: float) -> float:
@@ -191,7 +198,7 @@ def zcdp(epsilon: float, delta: float) -> float:
 
 def test_noise_of_theorem_3_1_as_printed() -> None:
     n, many, epsilon, delta = 512, 30, 0.7, 1e-3
-    plan, power = SecretPlan.of(SHAPE, n, many, epsilon, delta), GAMMA**many
+    plan, power = SecretPlan.for_geometry(SHAPE, n, many, epsilon, delta), GAMMA**many
     printed = 4 * sqrt(2) * SHAPE.slope * power
     printed /= SHAPE.strong * n * (1 - power) * zcdp(epsilon, delta)
     assert plan.sigma == pytest.approx(printed, rel=1e-5)
@@ -203,8 +210,8 @@ def test_noise_of_theorem_3_1_as_printed() -> None:
 
 
 def test_distance_of_theorem_3_1_is_a_fixed_point_that_sequences_stay_below() -> None:
-    plan, power = SecretPlan.of(SHAPE, 512, 30, 1.0, 1e-4), GAMMA**30
-    jolt = SHAPE.jolt(512)
+    plan, power = SecretPlan.for_geometry(SHAPE, 512, 30, 1.0, 1e-4), GAMMA**30
+    jolt = SHAPE.row_shift(512)
     assert plan.left == pytest.approx(power * (plan.left + jolt), rel=1e-12)
     distance = 2 * SHAPE.radius * GAMMA**plan.training_steps
     for n_changed in (1, 1, 5, 1, 200, 1):
@@ -214,19 +221,25 @@ def test_distance_of_theorem_3_1_is_a_fixed_point_that_sequences_stay_below() ->
 
 
 def test_zcdp_noise_hides_the_distance_of_its_theorem() -> None:
-    for plan in (SecretPlan.of(SHAPE, 512, 30, 1.0, 1e-4), WeakPlan.of(SHAPE, 512, 30, 1.0, 1e-4)):
-        assert plan.distance <= hidden_distance(plan.sigma, 1.0, 1e-4, 1)
+    for plan in (
+        SecretPlan.for_geometry(SHAPE, 512, 30, 1.0, 1e-4),
+        WeakPlan.for_geometry(SHAPE, 512, 30, 1.0, 1e-4),
+    ):
+        assert plan.distance <= max_hidden_distance(plan.sigma, 1.0, 1e-4, 1)
 
 
 def test_a_batch_needs_few_more_steps_than_a_row() -> None:
-    plan = SecretPlan.of(SHAPE, 512, 30, 1.0, 1e-4)
+    plan = SecretPlan.for_geometry(SHAPE, 512, 30, 1.0, 1e-4)
     hundred = plan.update_steps(0, 100, SHAPE)
     assert 30 < hundred <= 30 + np.ceil(log(100) / -log(GAMMA))
 
 
 def test_smoother_rows_save_steps() -> None:
     smoother = Geometry(SHAPE.slope, SHAPE.smooth / 3, SHAPE.strong, SHAPE.radius)
-    for plan in (SecretPlan.of(SHAPE, 512, 30, 1.0, 1e-4), WeakPlan.of(SHAPE, 512, 30, 1.0, 1e-4)):
+    for plan in (
+        SecretPlan.for_geometry(SHAPE, 512, 30, 1.0, 1e-4),
+        WeakPlan.for_geometry(SHAPE, 512, 30, 1.0, 1e-4),
+    ):
         assert plan.update_steps(2, 1, smoother) < plan.update_steps(2, 1, SHAPE)
 
 
@@ -235,7 +248,9 @@ def test_noise_of_theorem_3_2_as_printed() -> None:
     power, a = GAMMA**many, 2 * log(2 / delta)
     printed = 8 * SHAPE.slope * power
     printed /= SHAPE.strong * n * (1 - power) * (sqrt(a + 3 * epsilon) - sqrt(a + 2 * epsilon))
-    assert published_scale(SHAPE, n, many, epsilon, delta) == pytest.approx(printed, rel=1e-12)
+    assert theorem_sigma_published(SHAPE, n, many, epsilon, delta) == pytest.approx(
+        printed, rel=1e-12
+    )
 
 
 @given(
@@ -252,7 +267,7 @@ def test_steps_of_theorem_3_2_are_enough_where_it_is_stated(
     """The bound that the guarantee rests on asks for one step more than the theorem at most."""
     shape = Geometry(1.3, strong + 0.25, strong, 4.0, n_columns=n_entries)
     many = times * published_least_iterations(shape, epsilon, delta)
-    plan = PublishedPlan.of(shape, 1024, many, epsilon, delta)
+    plan = PublishedPlan.for_geometry(shape, 1024, many, epsilon, delta)
     printed = many + log(log(4 * n_entries * i / delta)) / -log(gamma_of(shape))
     assert np.ceil(printed - 1e-9) <= plan.update_steps(i - 1, 1, shape) <= np.ceil(printed) + 1
 
@@ -262,13 +277,14 @@ def test_steps_of_theorem_3_2_are_enough_where_it_is_stated(
 def test_published_distances_exceed_their_bound_hardly_ever(p: int, many: int) -> None:
     """By simulation: noise always points away, every request moves the optimum as far as it can."""
     delta, n_runs, n_requests = 0.05, 4000, 12
-    plan = PublishedPlan.of(replace(SHAPE, n_columns=p), 512, many, 1.0, delta)
-    source, jolt = NoiseSource(p), SHAPE.jolt(512)
+    plan = PublishedPlan.for_geometry(replace(SHAPE, n_columns=p), 512, many, 1.0, delta)
+    source, jolt = NoiseSource(p), SHAPE.row_shift(512)
     first = 2 * SHAPE.radius * GAMMA**plan.training_steps
     distance, exceeded = np.full(n_runs, first), np.zeros(n_runs, bool)
     for i in range(n_requests):
         noise = np.linalg.norm(
-            Grid.of_sigma(plan.sigma).release(np.full((n_runs, p), 0.3), source) - 0.3, axis=1
+            ReleaseGrid.of_sigma(plan.sigma).release(np.full((n_runs, p), 0.3), source) - 0.3,
+            axis=1,
         )
         steps = plan.update_steps(i, 1, SHAPE)
         distance = GAMMA**steps * (distance + noise + jolt)
@@ -279,7 +295,7 @@ def test_published_distances_exceed_their_bound_hardly_ever(p: int, many: int) -
 
 def test_noise_exceeds_its_bounds_with_half_of_delta_over_all_requests() -> None:
     delta = 0.02
-    plan = PublishedPlan.of(replace(SHAPE, n_columns=3), 512, 30, 1.0, delta)
+    plan = PublishedPlan.for_geometry(replace(SHAPE, n_columns=3), 512, 30, 1.0, delta)
     shares = [delta / (2 * (k + 1) * (k + 2)) for k in range(1000)]
     assert sum(shares) <= delta / 2
     for k, share in enumerate(shares):
@@ -289,7 +305,7 @@ def test_noise_exceeds_its_bounds_with_half_of_delta_over_all_requests() -> None
 
 def test_given_noise_decides_the_steps_from_the_published_state() -> None:
     loud, quiet = (
-        PublishedPlan.of(replace(SHAPE, n_columns=3), 512, 1, 1.0, 1e-4, sigma=sigma)
+        PublishedPlan.for_geometry(replace(SHAPE, n_columns=3), 512, 1, 1.0, 1e-4, sigma=sigma)
         for sigma in (10.0, 1e-3)
     )
     assert quiet.update_steps(0, 1, SHAPE) > loud.update_steps(0, 1, SHAPE)
@@ -298,7 +314,7 @@ def test_given_noise_decides_the_steps_from_the_published_state() -> None:
 
 def test_weak_plan_as_derived() -> None:
     n, many = 512, 30
-    plan = WeakPlan.of(SHAPE, n, many, 0.7, 1e-3)
+    plan = WeakPlan.for_geometry(SHAPE, n, many, 0.7, 1e-3)
     printed = 8 * sqrt(2) * SHAPE.slope * sqrt(SHAPE.smooth)
     printed /= SHAPE.strong**1.5 * n * sqrt(many) * zcdp(0.7, 1e-3)
     assert plan.sigma == pytest.approx(printed, rel=1e-5)
@@ -308,8 +324,8 @@ def test_weak_plan_as_derived() -> None:
 @pytest.mark.parametrize("many", [1, 4, 100])
 def test_weak_distances_stay_below_their_bound(many: int) -> None:
     """By the sublinear rate alone, every request as unkind as it may be."""
-    plan, jolt = WeakPlan.of(SHAPE, 512, many, 1.0, 1e-4), SHAPE.jolt(512)
-    limit = plan.distance - SHAPE.rounding(512)
+    plan, jolt = WeakPlan.for_geometry(SHAPE, 512, many, 1.0, 1e-4), SHAPE.row_shift(512)
+    limit = plan.distance - SHAPE.bound_rounding(512)
     before = distance = 2 * SHAPE.radius * GAMMA**plan.training_steps
     for i in range(1, 200):
         steps = plan.update_steps(i - 1, 1, SHAPE)
@@ -323,11 +339,11 @@ def test_weak_distances_stay_below_their_bound(many: int) -> None:
     ("regulariser", "noise"),
     [
         (
-            balanced_regulariser,
+            choose_regulariser,
             lambda mu, L, M, n, many, q: 2 * sqrt(2) * L * M / (mu**2 * n * many * q),
         ),
         (
-            partial(balanced_regulariser, is_weak=True),
+            partial(choose_regulariser, is_weak=True),
             lambda mu, L, M, n, many, q: 8 * sqrt(2) * L * sqrt(M) / (mu**1.5 * n * sqrt(many) * q),
         ),
     ],
@@ -347,10 +363,7 @@ def test_extra_regulariser_balances_noise_and_bias(regulariser: Any, noise: Any)
 
 @pytest.mark.parametrize(
     ("regulariser", "of_n", "of_iterations"),
-    [
-        (balanced_regulariser, 2 / 5, 2 / 5),
-        (partial(balanced_regulariser, is_weak=True), 1 / 2, 1 / 4),
-    ],
+    [(choose_regulariser, 2 / 5, 2 / 5), (partial(choose_regulariser, is_weak=True), 1 / 2, 1 / 4)],
 )
 def test_rates_of_the_extra_regulariser(
     regulariser: Any, of_n: float, of_iterations: float
@@ -365,7 +378,7 @@ def test_rates_of_the_extra_regulariser(
 
 def test_distributed_plan_as_corrected() -> None:
     n, size, xi, epsilon, delta = 1024, 38, 1.1, 1.0, 1e-3
-    plan = DistributedPlan.of(SHAPE, n, size, xi, 3, epsilon, delta)
+    plan = DistributedPlan.for_geometry(SHAPE, n, size, xi, 3, epsilon, delta)
     J = int(np.ceil(3 * n ** ((4 - 3 * xi) / 2)))
     power = GAMMA**J
     gap = sqrt(log(2 / delta) + epsilon) - sqrt(log(2 / delta))
@@ -378,12 +391,12 @@ def test_distributed_plan_as_corrected() -> None:
 
 def test_rounding_keeps_noise_from_vanishing() -> None:
     for plan in (
-        SecretPlan.of(SHAPE, 512, 10**6, 1.0, 1e-4),
-        PublishedPlan.of(SHAPE, 512, 10**6, 1.0, 1e-4),
-        DistributedPlan.of(SHAPE, 512, 22, 1.0, 10**6, 1.0, 1e-4),
+        SecretPlan.for_geometry(SHAPE, 512, 10**6, 1.0, 1e-4),
+        PublishedPlan.for_geometry(SHAPE, 512, 10**6, 1.0, 1e-4),
+        DistributedPlan.for_geometry(SHAPE, 512, 22, 1.0, 10**6, 1.0, 1e-4),
     ):
         assert plan.sigma > 1e-14
-        assert 0 < plan.distance <= hidden_distance(plan.sigma, 1.0, 5e-5, 1)
+        assert 0 < plan.distance <= max_hidden_distance(plan.sigma, 1.0, 5e-5, 1)
 
 
 @pytest.mark.parametrize("d", [3, 120])

@@ -21,12 +21,12 @@ from letheon.exceptions import AssumptionError, EmptyModelError, GuaranteeWarnin
 from letheon.linear import InfluenceClassifier, _fisher_law, _fisher_walk
 from letheon.linear._fisher import FisherClassifier
 from letheon.linear._fisher_law import Closeness
-from letheon.linear._fisher_walk import FisherAccount, Walk
-from letheon.linear._problem import Problem
+from letheon.linear._fisher_walk import FisherAccount, NewtonWalk
+from letheon.linear._problem import FitProblem
 from letheon.noise import NoiseSource
 from tests.linear.people import form_no_matrix
 from tests.linear.reference import (
-    Case,
+    LinearCase,
     flat,
     gradient,
     hessian,
@@ -45,7 +45,7 @@ KINDS = ("logistic", "ovr", "softmax")
 
 def make(
     kind: str, n: int = 400, p: int = 6, seed: int = 0, l2: float = 1e-2, reg: str = "per_sample"
-) -> Case:
+) -> LinearCase:
     """Rows with a column of ones, and overlapping classes."""
     rng = np.random.default_rng(seed)
     n_classes = 2 if kind == "logistic" else 3
@@ -53,10 +53,10 @@ def make(
     scores = X @ rng.normal(size=(p, n_classes)) + rng.gumbel(size=(n, n_classes))
     y = scores.argmax(axis=1)
     y[:n_classes] = np.arange(n_classes)
-    return Case(np.column_stack([X, np.ones(n)]), y, kind, l2, reg, n_classes=n_classes)
+    return LinearCase(np.column_stack([X, np.ones(n)]), y, kind, l2, reg, n_classes=n_classes)
 
 
-def fitted(case: Case, **settings: Any) -> FisherClassifier:
+def fitted(case: LinearCase, **settings: Any) -> FisherClassifier:
     multi_class = "softmax" if case.kind == "softmax" else "ovr"
     shared: dict[str, Any] = {"l2": case.l2, "reg": case.reg, "multi_class": multi_class}
     model = FisherClassifier(**(shared | settings))
@@ -71,7 +71,7 @@ def optimum(model: FisherClassifier) -> Floats:
 
 def one_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Publish after the first step, whatever it leaves."""
-    monkeypatch.setattr(Walk, "settle", lambda self: True)
+    monkeypatch.setattr(NewtonWalk, "run_until_hidden", lambda self: True)
 
 
 # Steps
@@ -161,14 +161,14 @@ def test_batches_follow_the_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
 # Bounds
 
 
-class Watched(FisherClassifier):
+class WalkRecorder(FisherClassifier):
     """Keeps the last walk, to see where it ended."""
 
-    walk: Walk
+    walk: NewtonWalk
 
-    def _publish(self, positions: Any, counts: Any, walk: Walk, roots: Any) -> Any:
+    def _prepare_release(self, positions: Any, counts: Any, walk: NewtonWalk, roots: Any) -> Any:
         self.walk = walk
-        return super()._publish(positions, counts, walk, roots)
+        return super()._prepare_release(positions, counts, walk, roots)
 
 
 @examples(40)
@@ -187,7 +187,7 @@ def test_the_laws_of_removal_and_retrain_are_as_close_as_stated(
 ) -> None:
     case = make(kind, n=n, p=2, seed=seed, l2=l2)
     multi_class = "softmax" if kind == "softmax" else "ovr"
-    model = Watched(
+    model = WalkRecorder(
         l2=l2, multi_class=multi_class, tol=tol, sigma=sigma, state=state, noise_seed=seed
     ).fit(case.X[:, :-1], case.y)
     for person in range(5, 5 + m):
@@ -215,10 +215,10 @@ def test_the_laws_of_removal_and_retrain_are_as_close_as_stated(
     assert 0 <= model.account_.used <= 1
 
 
-def draws(model: FisherClassifier, problem: Problem, W: Floats, count: int) -> Floats:
+def draws(model: FisherClassifier, problem: FitProblem, W: Floats, count: int) -> Floats:
     """Return draws of the noise around one optimum, one per line."""
-    source, roots = NoiseSource(5), model._roots(model._fisher_at(problem, W), W)
-    return np.array([flat(model._release(W, roots, source) - W) for _ in range(count)])
+    source, roots = NoiseSource(5), model._noise_roots(model._fisher_at(problem, W), W)
+    return np.array([flat(model._release_weights(W, roots, source) - W) for _ in range(count)])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -228,7 +228,7 @@ def test_the_noise_has_the_covariance_of_the_definition(kind: str, covariance: s
     model = fitted(case, sigma=0.3, covariance=covariance, state="secret")
     model.forget([4, 9])
     rest, W = case.without([4, 9]), optimum(model)
-    problem = model._problem(model._held())
+    problem = model._build_problem(model._training_rows())
     sample = draws(model, problem, W, 1500)
     size = W.size
     shape = power(hessian(rest, W) / 78, -0.5) if covariance == "fisher" else np.eye(size)
@@ -300,7 +300,7 @@ def test_secret_and_published_end_near_each_other() -> None:
     case = make("ovr", n=200, p=3)
     ends = []
     for state in ("published", "secret"):
-        model = Watched(l2=1e-2, state=state).fit(case.X[:, :-1], case.y)
+        model = WalkRecorder(l2=1e-2, state=state).fit(case.X[:, :-1], case.y)
         model.forget([1, 2])
         ends.append(model.walk.W)
         assert (model.optimum_ is None) == (state == "published")
@@ -337,7 +337,9 @@ def test_a_stop_rule_too_loose_for_the_noise_means_retraining() -> None:
 
 
 def test_a_removal_that_no_step_reaches_ends_in_a_retrain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_fisher_walk.Fisher, "step", lambda self, W, gradient: -gradient)
+    monkeypatch.setattr(
+        _fisher_walk.FisherMatrix, "newton_step", lambda self, W, gradient: -gradient
+    )
     case = make("logistic", n=60, p=2)
     model = fitted(case)
     receipt = model.forget([7])
@@ -377,11 +379,13 @@ def test_many_columns_need_no_matrix(
         raise AssertionError("a Hessian was formed")
 
     form_no_matrix(monkeypatch, above=5)
-    monkeypatch.setattr(Problem, "hessian", refuse)
+    monkeypatch.setattr(FitProblem, "hessian_at", refuse)
     case = make(kind, n=80, p=12, l2=0.05)
     case = replace(case, X=np.where(np.abs(case.X) > 0.8, case.X, 0.0))
     X = sp.csr_array(case.X[:, :-1])
-    model = Watched(l2=0.05, multi_class="softmax" if kind == "softmax" else "ovr", state=state)
+    model = WalkRecorder(
+        l2=0.05, multi_class="softmax" if kind == "softmax" else "ovr", state=state
+    )
     model.fit(X, case.y)
     gone: list[int] = []
     for request, size in (([7], None), ([3, 9, 30], None), ([11, 12], 1)):
@@ -391,7 +395,7 @@ def test_many_columns_need_no_matrix(
         assert receipt.guarantee.kind == "certified"
         assert "hessians" not in receipt.rebuilt
         left = residual(rest, model.walk.W)
-        assert left == pytest.approx(model.walk.view.residual, rel=1e-6, abs=1e-10)
+        assert left == pytest.approx(model.walk.evaluation.residual, rel=1e-6, abs=1e-10)
         assert np.linalg.norm(model.walk.W - retrain(rest)) <= left / rest.ridge + 1e-9
     assert model.n_rows_ == 74
     assert model.cache_.content is None
@@ -603,7 +607,7 @@ def test_a_failure_while_publishing_changes_nothing(monkeypatch: pytest.MonkeyPa
     def fail(*_: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(FisherClassifier, "_release", fail)
+    monkeypatch.setattr(FisherClassifier, "_release_weights", fail)
     with pytest.raises(MemoryError):
         model.forget([3])
     monkeypatch.undo()

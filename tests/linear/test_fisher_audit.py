@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from letheon.linear import _fisher, _fisher_walk
-from letheon.linear._calibrate import Grid
+from letheon.linear._calibrate import ReleaseGrid
 from letheon.linear._fisher import FisherClassifier
-from letheon.linear._fisher_walk import Fisher, View, Walk, look
-from letheon.linear._problem import NOBODY, Floats, Problem
+from letheon.linear._fisher_walk import FisherMatrix, GradientEvaluation, NewtonWalk, evaluate_at
+from letheon.linear._problem import NO_ROWS, FitProblem, Floats
 from letheon.noise import NoiseSource
 from letheon.removal import Change
 from tests.linear.audit import epsilon_lower_bound
@@ -102,14 +102,14 @@ def released_on_a_line(covariance: str, state: str, count: int) -> tuple[Floats,
     found, ends = [], []
     for _ in range(count):
         model = on_a_line(covariance, state).fit(LINE, SIDES)
-        walks: list[Walk] = []
-        publish = model._publish
+        walks: list[NewtonWalk] = []
+        publish = model._prepare_release
 
-        def watch(positions: Any, counts: Any, walk: Walk, roots: Any) -> Change:
+        def watch(positions: Any, counts: Any, walk: NewtonWalk, roots: Any) -> Change:
             walks.append(walk)  # noqa: B023
             return publish(positions, counts, walk, roots)  # noqa: B023
 
-        vars(model)["_publish"] = watch
+        vars(model)["_prepare_release"] = watch
         model.forget([4])
         ends.append(walks[0].W[0, 0])
         found.append(weights(model)[0])
@@ -134,7 +134,7 @@ def check_lattice(covariance: str, state: str, count: int) -> None:
     # Three standard errors of a difference of rates, each at most a half.
     allowed = 3 * np.sqrt(0.5 / count) + 1 / count
     assert lattice_gap(released, others, before, scale) <= allowed
-    steps = released / Grid.of_sigma(0.5).step
+    steps = released / ReleaseGrid.of_sigma(0.5).step
     np.testing.assert_array_equal(steps, np.rint(steps))
     assert abs((released - before).std() / scale - 1) < 5 / np.sqrt(2 * count)
 
@@ -180,10 +180,10 @@ def some_retrained() -> Floats:
 
 def with_less_noise(share: float) -> Callable[[pytest.MonkeyPatch], None]:
     def plant(monkeypatch: pytest.MonkeyPatch) -> None:
-        publish = FisherClassifier._publish
+        publish = FisherClassifier._prepare_release
 
         def bad(
-            self: FisherClassifier, positions: Any, counts: Any, walk: Walk, roots: Any
+            self: FisherClassifier, positions: Any, counts: Any, walk: NewtonWalk, roots: Any
         ) -> Change:
             change = publish(self, positions, counts, walk, roots)
             model = change.attributes["model_"]
@@ -192,27 +192,27 @@ def with_less_noise(share: float) -> Callable[[pytest.MonkeyPatch], None]:
                 change, attributes=change.attributes | {"model_": replace(model, weights=W)}
             )
 
-        monkeypatch.setattr(FisherClassifier, "_publish", bad)
+        monkeypatch.setattr(FisherClassifier, "_prepare_release", bad)
 
     return plant
 
 
 def with_the_wrong_sign(monkeypatch: pytest.MonkeyPatch) -> None:
-    step = Fisher.step
-    monkeypatch.setattr(Fisher, "step", lambda self, W, G: -step(self, W, G))
+    step = FisherMatrix.newton_step
+    monkeypatch.setattr(FisherMatrix, "newton_step", lambda self, W, G: -step(self, W, G))
     with_a_loose_stop(monkeypatch)
 
 
 def with_a_loose_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Walk, "settle", lambda self: True)
+    monkeypatch.setattr(NewtonWalk, "run_until_hidden", lambda self: True)
 
 
 def with_a_look_at_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    def bad(problem: Problem, W: Floats) -> View:
-        return look(replace(problem, gone=NOBODY), W)
+    def bad(problem: FitProblem, W: Floats) -> GradientEvaluation:
+        return evaluate_at(replace(problem, removed=NO_ROWS), W)
 
-    monkeypatch.setattr(_fisher, "look", bad)
-    monkeypatch.setattr(_fisher_walk, "look", bad)
+    monkeypatch.setattr(_fisher, "evaluate_at", bad)
+    monkeypatch.setattr(_fisher_walk, "evaluate_at", bad)
 
 
 def with_the_old_noise(monkeypatch: pytest.MonkeyPatch) -> None:

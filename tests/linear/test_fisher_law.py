@@ -11,17 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from letheon.linear._calibrate import Grid, gaussian_mu, mismatch_delta
-from letheon.linear._fisher_law import COVARIANCE_ERROR, Closeness, Law, Limits, Shape
+from letheon.linear._calibrate import ReleaseGrid, gaussian_mu, mismatch_delta
+from letheon.linear._fisher_law import (
+    COVARIANCE_ERROR,
+    Closeness,
+    HessianBounds,
+    NoiseLimits,
+    ReleaseNoise,
+)
 from letheon.linear._fisher_walk import FisherAccount
 from tests.linear.test_fisher_noise import power
 
 Floats = NDArray[np.float64]
 
 
-def law(**changes: Any) -> Law:
+def law(**changes: Any) -> ReleaseNoise:
     settings: dict[str, Any] = {
-        "grid": Grid.of_sigma(0.1),
+        "grid": ReleaseGrid.of_sigma(0.1),
         "isotropic": False,
         "epsilon": 1.0,
         "delta": 1e-4,
@@ -30,7 +36,7 @@ def law(**changes: Any) -> Law:
         "n_rows": 100,
         "size": 3,
     }
-    return Law(**(settings | changes))
+    return ReleaseNoise(**(settings | changes))
 
 
 def close_matrices(seed: int, tau: float, ridge: float) -> tuple[Floats, Floats, float]:
@@ -89,24 +95,24 @@ def test_directions_that_count_pay_for_rounding_too(
     rng, error = np.random.default_rng(seed), 2 * COVARIANCE_ERROR
     u = log_ratios(F, other) + rng.choice([-error, error], size=len(F))
     spread = tau / 2 + error
-    shape = Shape(1.0, freedom, len(F), 1.0, 1.0)
+    shape = HessianBounds(1.0, freedom, len(F), 1.0, 1.0)
     order = share / np.expm1(spread)
     for logs in (u, -u):
-        bound = shape.dimension(spread) * order_term(np.array(spread), order)
+        bound = shape.effective_dimension(spread) * order_term(np.array(spread), order)
         assert order_term(logs, order).sum() <= bound + 1e-9
         assert (
             np.sum(np.expm1(logs) - logs)
-            <= shape.dimension(spread) * (np.expm1(spread) - spread) + 1e-9
+            <= shape.effective_dimension(spread) * (np.expm1(spread) - spread) + 1e-9
         )
 
 
 @given(freedom=st.floats(0.0, 50.0), spreads=st.tuples(st.floats(0, 1.2), st.floats(0, 1.2)))
 def test_what_counts_grows_with_the_spread(freedom: float, spreads: tuple[float, float]) -> None:
     """So the limit of the spread covers every smaller one."""
-    shape, error = Shape(1.0, freedom, 40, 1.0, 1.0), 2 * COVARIANCE_ERROR
+    shape, error = HessianBounds(1.0, freedom, 40, 1.0, 1.0), 2 * COVARIANCE_ERROR
     small, large = (error + each for each in sorted(spreads))
     order = 0.5 / np.expm1(large)
-    totals = [shape.dimension(t) * order_term(np.array(t), order) for t in (small, large)]
+    totals = [shape.effective_dimension(t) * order_term(np.array(t), order) for t in (small, large)]
     assert totals[0] <= totals[1] * (1 + 1e-9) + 1e-15
 
 
@@ -115,39 +121,41 @@ def test_what_counts_grows_with_the_spread(freedom: float, spreads: tuple[float,
 def test_limits_keep_the_promise_and_waste_little(
     freedom: float, epsilon: float, delta: float
 ) -> None:
-    shape = Shape(top=5.0, freedom=freedom, size=1000, radius=1.0, concordance=1.0)
+    shape = HessianBounds(top=5.0, freedom=freedom, size=1000, radius=1.0, concordance=1.0)
     here = law(epsilon=epsilon, delta=delta, size=1000)
-    limits = here.limits(shape)
-    assert freedom <= shape.rounded_freedom < 1.2 * freedom
+    limits = here.compute_limits(shape)
+    assert freedom <= shape.freedom_on_grid < 1.2 * freedom
     charged = (1 + exp(epsilon)) * here.gap
     assert 0 < charged < 1e-3 * delta
 
     def spent(spread: float) -> float:
-        return charged + mismatch_delta(epsilon, limits.shift, spread, shape.dimension(spread))
+        return charged + mismatch_delta(
+            epsilon, limits.shift, spread, shape.effective_dimension(spread)
+        )
 
     assert spent(limits.spread) <= delta < spent(1.1 * limits.spread)
     assert 0 < limits.shift < gaussian_mu(epsilon, delta)
-    dimension = shape.dimension(limits.spread)
+    dimension = shape.effective_dimension(limits.spread)
     at_the_corner = Closeness(limits.shift, limits.spread, dimension, here.gap)
-    assert limits.hide(at_the_corner)
-    assert limits.share(at_the_corner) == 1.0
-    assert at_the_corner.epsilon(delta) <= epsilon * (1 + 1e-6)
+    assert limits.can_hide(at_the_corner)
+    assert limits.share_used(at_the_corner) == 1.0
+    assert at_the_corner.epsilon_at(delta) <= epsilon * (1 + 1e-6)
 
 
 def test_isotropic_noise_hides_what_the_grid_hides() -> None:
-    isotropic, grid = law(isotropic=True), Grid.of_sigma(0.1)
-    limits, found = isotropic.limits(None), isotropic.closeness(0.4, 3.0, None)
-    hidden = grid.hidden_distance(1.0, 1e-4, 3)
+    isotropic, grid = law(isotropic=True), ReleaseGrid.of_sigma(0.1)
+    limits, found = isotropic.compute_limits(None), isotropic.bound_closeness(0.4, 3.0, None)
+    hidden = grid.max_hidden_distance(1.0, 1e-4, 3)
     assert limits.shift * grid.scale - sqrt(3) == pytest.approx(hidden / grid.step, rel=1e-9)
     assert found.shift == pytest.approx((0.4 / 2.0 / grid.step + sqrt(3)) / grid.scale, rel=1e-8)
-    assert found.epsilon(1e-4) == pytest.approx(grid.spent_epsilon(0.2, 1e-4, 3), rel=1e-6)
+    assert found.epsilon_at(1e-4) == pytest.approx(grid.compute_epsilon(0.2, 1e-4, 3), rel=1e-6)
     assert (found.spread, limits.spread) == (0.0, 0.0)
 
 
 def test_the_stop_rule_of_a_retrain_and_the_grid_count() -> None:
-    shape = Shape(top=5.0, freedom=3.0, size=3, radius=10.0, concordance=1.0)
-    grid = Grid(2.0**-10, 100)
-    loose = law(grid=grid, tolerance=0.2).closeness(0.4, 0.01, shape)
+    shape = HessianBounds(top=5.0, freedom=3.0, size=3, radius=10.0, concordance=1.0)
+    grid = ReleaseGrid(2.0**-10, 100)
+    loose = law(grid=grid, tolerance=0.2).bound_closeness(0.4, 0.01, shape)
     steps = 0.3 / grid.step + sqrt(3)
     scale = ((5.0 + 2.0) / 100) ** 0.25 * exp(COVARIANCE_ERROR / 2)
     assert loose.shift == pytest.approx(scale * steps / 100, rel=1e-8)
@@ -159,49 +167,53 @@ BAD = (nan, inf)
 
 @pytest.mark.parametrize("bad", BAD)
 def test_what_is_not_known_is_not_hidden(bad: float) -> None:
-    shape = Shape(top=5.0, freedom=3.0, size=3, radius=10.0, concordance=1.0)
-    here, limits = law(), law().limits(shape)
+    shape = HessianBounds(top=5.0, freedom=3.0, size=3, radius=10.0, concordance=1.0)
+    here, limits = law(), law().compute_limits(shape)
     one = {"shift": bad}, {"spread": bad}
     cases = [Closeness(**values) for values in one]
-    cases += [here.closeness(bad, 0.0, shape), here.closeness(0.0, bad, shape)]
+    cases += [here.bound_closeness(bad, 0.0, shape), here.bound_closeness(0.0, bad, shape)]
     spoilt: list[dict[str, float]] = [{"top": bad}, {"radius": bad}, {"concordance": bad}]
     for values in spoilt:
         known: dict[str, Any] = {"top": 5.0, "radius": 10.0, "concordance": 1.0}
-        cases.append(here.closeness(0.0, 0.0, Shape(freedom=3.0, size=3, **(known | values))))
+        cases.append(
+            here.bound_closeness(0.0, 0.0, HessianBounds(freedom=3.0, size=3, **(known | values)))
+        )
     for found in cases:
-        assert not limits.hide(found)
-        assert limits.share(found) == inf
-        assert found.epsilon(1e-4) == inf
+        assert not limits.can_hide(found)
+        assert limits.share_used(found) == inf
+        assert found.epsilon_at(1e-4) == inf
         assert found.kl == inf
         assert not np.isnan([found.shift, found.spread, found.dimension, found.gap]).any()
     assert FisherAccount(Closeness(), nan).used == inf
     # Degrees of freedom that are not known are all there are.
-    assert Shape(5.0, bad, 3, 10.0, 1.0).rounded_freedom == 3.0
-    assert Closeness(0.1, gap=bad).epsilon(1e-4) == inf
+    assert HessianBounds(5.0, bad, 3, 10.0, 1.0).freedom_on_grid == 3.0
+    assert Closeness(0.1, gap=bad).epsilon_at(1e-4) == inf
 
 
 @pytest.mark.parametrize("ridge", [1e-30, 1e-300, 5e-324])
 def test_a_ridge_too_small_for_the_integers_hides_nothing(ridge: float) -> None:
-    shape = Shape(top=5.0, freedom=3.0, size=3, radius=10.0, concordance=1.0)
+    shape = HessianBounds(top=5.0, freedom=3.0, size=3, radius=10.0, concordance=1.0)
     here = law(ridge=ridge)
     assert here.gap == inf
-    assert not here.limits(shape).hide(here.closeness(0.0, 0.0, shape))
+    assert not here.compute_limits(shape).can_hide(here.bound_closeness(0.0, 0.0, shape))
 
 
 def test_without_noise_the_distance_is_kept_small() -> None:
-    shape = Shape(top=5.0, freedom=3.0, size=3, radius=10.0, concordance=1.0)
+    shape = HessianBounds(top=5.0, freedom=3.0, size=3, radius=10.0, concordance=1.0)
     silent = law(grid=None, tolerance=100.0)
-    assert silent.limits(shape).hide(silent.closeness(1.9e-4, 9.0, shape))
-    assert not silent.limits(shape).hide(silent.closeness(2.1e-4, 0.0, shape))
+    assert silent.compute_limits(shape).can_hide(silent.bound_closeness(1.9e-4, 9.0, shape))
+    assert not silent.compute_limits(shape).can_hide(silent.bound_closeness(2.1e-4, 0.0, shape))
 
 
 # Exact laws in one and two dimensions. The steps are so large that rounding shows.
 
 
-def corner(size: int, epsilon: float, delta: float) -> tuple[Limits, Shape]:
+def corner(size: int, epsilon: float, delta: float) -> tuple[NoiseLimits, HessianBounds]:
     """Return what noise of twenty steps hides at most, in all directions."""
-    shape = Shape(top=0.0, freedom=float(size), size=size, radius=1.0, concordance=1.0)
-    limits = law(grid=Grid(1.0, 20), epsilon=epsilon, delta=delta, size=size).limits(shape)
+    shape = HessianBounds(top=0.0, freedom=float(size), size=size, radius=1.0, concordance=1.0)
+    limits = law(grid=ReleaseGrid(1.0, 20), epsilon=epsilon, delta=delta, size=size).compute_limits(
+        shape
+    )
     return limits, shape
 
 

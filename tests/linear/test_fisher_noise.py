@@ -11,25 +11,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from letheon.linear._calibrate import Grid
+from letheon.linear._calibrate import ReleaseGrid
 from letheon.linear._curvature import Curvature
 from letheon.linear._fisher_law import (
     COVARIANCE_ERROR,
     FULL_LIMIT,
-    Root,
+    NoiseRoot,
     Spectrum,
     diagonal_root,
     draw_noise,
-    shaped_gap,
+    fisher_noise_gap,
 )
-from letheon.linear._fisher_walk import DiagonalNoise, Expansion, Fisher
-from letheon.linear._problem import Logistic, Loss, Problem, Softmax
+from letheon.linear._fisher_walk import DiagonalNoise, Expansion, FisherMatrix
+from letheon.linear._problem import FitProblem, Logistic, Loss, Softmax
 from letheon.noise import NoiseSource
-from tests.linear.reference import Case, hessian
+from tests.linear.reference import LinearCase, hessian
 from tests.sharded.people import examples
 
 Floats = NDArray[np.float64]
-GRID = Grid.of_sigma(0.01)
+GRID = ReleaseGrid.of_sigma(0.01)
 
 
 def power(matrix: Floats, exponent: float) -> Floats:
@@ -43,7 +43,7 @@ def matrix_of(seed: int, size: int, rank: int, spread: float = 0.0) -> Floats:
     return np.asarray(factor @ factor.T)
 
 
-def covariance_of(root: Root) -> mpmath.matrix:
+def covariance_of(root: NoiseRoot) -> mpmath.matrix:
     """Return what the integers of a root say, with many digits."""
     scales = [mpmath.mpf(int(number)) / 2**32 for number in np.rint(np.ldexp(root.scales, 32))]
     if root.vectors is None:
@@ -66,7 +66,7 @@ def log_factor(covariance: mpmath.matrix, matrix: mpmath.matrix, scale: int) -> 
 def test_noise_is_an_exact_product_that_is_rounded(seed: int, size: int, is_full: bool) -> None:
     A = matrix_of(seed, size, size, 1.0) + np.eye(size)
     if is_full:
-        root = Spectrum.of(A).root(GRID, 1e-3, 10, 0.0)
+        root = Spectrum.from_matrix(A).noise_root(GRID, 1e-3, 10, 0.0)
     else:
         root = diagonal_root(GRID, np.diag(A).copy(), 1e-3, 10, 0.0)
     noise = draw_noise([root], NoiseSource(seed))
@@ -84,7 +84,7 @@ def test_noise_is_an_exact_product_that_is_rounded(seed: int, size: int, is_full
 def test_the_largest_block_is_still_exact() -> None:
     rng = np.random.default_rng(0)
     vectors = np.full((FULL_LIMIT, FULL_LIMIT), 2.0**34)
-    root = Root(vectors, np.full(FULL_LIMIT, 2.0**40) * rng.uniform(0.5, 1, FULL_LIMIT), 0.0)
+    root = NoiseRoot(vectors, np.full(FULL_LIMIT, 2.0**40) * rng.uniform(0.5, 1, FULL_LIMIT), 0.0)
     noise = draw_noise([root], NoiseSource(1))
     z = NoiseSource(1).long_normals(FULL_LIMIT)
     exact = Fraction()
@@ -106,7 +106,7 @@ def test_the_covariance_is_as_close_as_stated(
     seed: int, size: int, rank: int, log_ridge: float, spread: float
 ) -> None:
     A, ridge = matrix_of(seed, size, rank, spread), 10.0**log_ridge
-    root = Spectrum.of(np.tril(A)).root(GRID, ridge, 7, 0.0)
+    root = Spectrum.from_matrix(np.tril(A)).noise_root(GRID, ridge, 7, 0.0)
     with mpmath.workdps(50):
         exact = (mpmath.matrix(A.tolist()) + ridge * mpmath.eye(size)) / 7
         exact = (exact + exact.T) / 2
@@ -122,16 +122,16 @@ def test_the_covariance_is_as_close_as_stated(
 
 def test_usual_matrices_are_accurate_and_hopeless_ones_are_not() -> None:
     A = matrix_of(0, FULL_LIMIT, 300)
-    assert Spectrum.of(A).root(GRID, 0.5, 300, 0.0).error < COVARIANCE_ERROR / 100
-    assert not Spectrum.of(A).root(GRID, 1e-12, 300, 0.0).is_accurate
-    assert not Spectrum.of(A).root(GRID, 0.5, 300, 1e-3).is_accurate
+    assert Spectrum.from_matrix(A).noise_root(GRID, 0.5, 300, 0.0).error < COVARIANCE_ERROR / 100
+    assert not Spectrum.from_matrix(A).noise_root(GRID, 1e-12, 300, 0.0).is_accurate
+    assert not Spectrum.from_matrix(A).noise_root(GRID, 0.5, 300, 1e-3).is_accurate
     # Scales that the integers have no room for.
     assert not diagonal_root(GRID, np.array([1e-30]), 1e-30, 1, 0.0).is_accurate
     assert not diagonal_root(GRID, np.array([1e30]), 1e30, 1, 0.0).is_accurate
     assert not diagonal_root(GRID, np.array([1.0]), 1.0, 1, math.nan).is_accurate
-    assert shaped_gap(GRID, 3, 1e-30) == math.inf
-    assert shaped_gap(GRID, 3, math.nan) == math.inf
-    assert shaped_gap(GRID, 10_000, 1e-6) < 1e-13
+    assert fisher_noise_gap(GRID, 3, 1e-30) == math.inf
+    assert fisher_noise_gap(GRID, 3, math.nan) == math.inf
+    assert fisher_noise_gap(GRID, 10_000, 1e-6) < 1e-13
 
 
 @pytest.mark.parametrize("deviation", [1.0, 1.3, 20.0])
@@ -157,23 +157,23 @@ LOSSES: dict[str, tuple[Loss, str]] = {
 }
 
 
-def make(kind: str, d: int, seed: int = 0) -> tuple[Problem, Case, Floats]:
+def make(kind: str, d: int, seed: int = 0) -> tuple[FitProblem, LinearCase, Floats]:
     rng = np.random.default_rng(seed)
     loss, name = LOSSES[kind]
     n_classes = max(loss.n_outputs, 2)
     X, y = rng.normal(size=(50, d)) / np.sqrt(d), rng.integers(n_classes, size=50)
     W = rng.normal(size=(d, loss.n_outputs))
-    problem = Problem(X, y, loss, 50, 0.02)
-    return problem, Case(X, y, name, 0.02, n_classes=n_classes), W
+    problem = FitProblem(X, y, loss, 50, 0.02)
+    return problem, LinearCase(X, y, name, 0.02, n_classes=n_classes), W
 
 
-def fisher_of(problem: Problem, W: Floats, leaving: int) -> tuple[Problem, Fisher]:
+def fisher_of(problem: FitProblem, W: Floats, leaving: int) -> tuple[FitProblem, FisherMatrix]:
     gone = np.arange(leaving)
-    after = problem.without(gone)
+    after = problem.without_rows(gone)
     if not leaving:
-        return after, Fisher(Expansion.at(problem, W, None, 0), problem, None)
-    expansion = Expansion(problem, Curvature.at(problem, W), is_shaped=True)
-    return after, Fisher(expansion, after, gone)
+        return after, FisherMatrix(Expansion.evaluate_at(problem, W, None, 0), problem, None)
+    expansion = Expansion(problem, Curvature.from_problem(problem, W), is_shaped=True)
+    return after, FisherMatrix(expansion, after, gone)
 
 
 @pytest.mark.parametrize("kind", LOSSES)
@@ -185,9 +185,9 @@ def test_the_noise_of_a_model_has_the_covariance_of_the_remaining_rows(
     problem, case, W = make(kind, d)
     after, fisher = fisher_of(problem, W, leaving)
     assert fisher.noise is not None
-    F = hessian(case.without(np.arange(leaving)), W) / after.n_held
+    F = hessian(case.without(np.arange(leaving)), W) / after.n_remaining
     begin = 0
-    for root in fisher.noise.roots(W, GRID):
+    for root in fisher.noise.noise_roots(W, GRID):
         assert root.is_accurate
         assert root.vectors is not None
         matrix = root.vectors * 2.0**-34 * root.scales / GRID.scale
@@ -200,14 +200,14 @@ def test_the_noise_of_a_model_has_the_covariance_of_the_remaining_rows(
 @pytest.mark.parametrize("kind", LOSSES)
 def test_above_a_size_the_diagonal_shapes_the_noise(kind: str) -> None:
     problem, case, W = make(kind, 20)
-    after = problem.without(np.array([4, 7]))
-    (root,) = DiagonalNoise(after, None).roots(W, GRID)
-    wanted = np.diag(hessian(case.without([4, 7]), W)) / after.n_held
+    after = problem.without_rows(np.array([4, 7]))
+    (root,) = DiagonalNoise(after, None).noise_roots(W, GRID)
+    wanted = np.diag(hessian(case.without([4, 7]), W)) / after.n_remaining
     assert root.is_accurate
     np.testing.assert_allclose(root.scales / GRID.scale, wanted**-0.25, rtol=1e-12)
     wide, _, W = make(kind, FULL_LIMIT + 1)
-    expansion = Expansion.at(wide, W, None, 0)
-    assert isinstance(Fisher(expansion, wide, None).noise, DiagonalNoise)
+    expansion = Expansion.evaluate_at(wide, W, None, 0)
+    assert isinstance(FisherMatrix(expansion, wide, None).noise, DiagonalNoise)
     assert expansion.spectra is None
 
 
@@ -239,9 +239,9 @@ def test_what_is_known_of_the_matrix_holds(kind: str, seed: int, leaving: int) -
         (DiagonalNoise(after, None), np.sort(np.diag(data))),
     ]
     for noise, values in shaped:
-        shape, freedom = noise.shape(), float(np.sum(values / (values + after.ridge)))
+        shape, freedom = noise.hessian_bounds(), float(np.sum(values / (values + after.ridge)))
         assert shape.top >= values[-1]
         assert shape.freedom >= freedom - 1e-12
-        assert shape.rounded_freedom >= min(shape.freedom, shape.size)
+        assert shape.freedom_on_grid >= min(shape.freedom, shape.size)
         assert shape.radius >= norms.max() * (1 - 1e-12)
         assert shape.size == W.size

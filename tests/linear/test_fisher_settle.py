@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from letheon import FisherClassifier, load, save, state
 from letheon.exceptions import AssumptionError, ChangedParametersError, GuaranteeWarning
 from letheon.linear import _fisher
-from letheon.linear._account import rounded_up
-from letheon.linear._calibrate import Grid
-from letheon.linear._fisher_walk import Walk, look
-from letheon.linear._problem import Problem
+from letheon.linear._account import round_up_to_power
+from letheon.linear._calibrate import ReleaseGrid
+from letheon.linear._fisher_walk import NewtonWalk, evaluate_at
+from letheon.linear._problem import FitProblem
 from letheon.linear._solve import minimise
 from tests.linear.people import form_no_matrix
-from tests.linear.rebuild import Attack
+from tests.linear.rebuild import RebuildAttack
 
 Floats = NDArray[np.float64]
 GONE = 7
@@ -48,7 +48,7 @@ def sealed(model: FisherClassifier) -> Floats:
 def error_of_the_attack(model: FisherClassifier, path: Path) -> float:
     save(model, path)
     file = load(path)
-    attack = Attack(file.rows_.X, file.rows_.y, file.l2)
+    attack = RebuildAttack(file.rows_.X, file.rows_.y, file.l2)
     return attack.error(sealed(file)[0, :, 0], make_rows()[0][GONE])
 
 
@@ -91,7 +91,7 @@ def test_before_that_only_rounded_numbers_tell_of_the_rows_that_left(kind: str) 
     account, law = model.account_, model.account_.closeness
     assert 0 < account.used <= 1
     for number in (account.used, law.shift, law.spread):
-        assert rounded_up(number) == number
+        assert round_up_to_power(number) == number
     # Neither how long the first training took nor how many steps the request did.
     X, y = make_rows()
     other = FisherClassifier(l2=0.01, state=kind, sigma=1e-3).fit(X[1:], y[1:], ids=range(1, 200))
@@ -135,7 +135,7 @@ def test_old_seals_are_wiped_and_a_copy_keeps_its_own() -> None:
 
 
 def test_training_that_does_not_arrive_settles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def in_one_step(problem: Problem, *, tolerance: float, max_iter: int) -> Any:
+    def in_one_step(problem: FitProblem, *, tolerance: float, max_iter: int) -> Any:
         return minimise(problem, tolerance=tolerance, max_iter=min(max_iter, 1))
 
     strict, (lenient, _) = forgotten()[0], forgotten(if_unproved="downgrade")
@@ -176,16 +176,20 @@ def test_work_with_many_columns_counts_products_and_no_hessian(
     counted = {"passes": 0.0}
 
     def count(name: str, passes: float) -> None:
-        method = getattr(Problem, name)
+        method = getattr(FitProblem, name)
 
         def counting(*given: Any) -> Any:
             counted["passes"] += passes
             return method(*given)
 
-        monkeypatch.setattr(Problem, name, counting)
+        monkeypatch.setattr(FitProblem, name, counting)
 
     form_no_matrix(monkeypatch, above=3)
-    for name, passes in (("hessian_product", 1.0), ("gradient", 1.0), ("value_and_gradient", 1.0)):
+    for name, passes in (
+        ("hessian_product", 1.0),
+        ("gradient_at", 1.0),
+        ("value_and_gradient", 1.0),
+    ):
         count(name, passes)
     model = FisherClassifier(l2=0.05, tol=1e-6).fit(sp.csr_array(X), y)
     fit, counted["passes"] = counted["passes"], 0.0
@@ -197,12 +201,12 @@ def test_work_with_many_columns_counts_products_and_no_hessian(
 
 def test_what_is_on_the_way_shows_no_number() -> None:
     model, _ = forgotten()
-    problem, W = model._problem(model._held()), sealed(model)[0]
-    fisher, view = model._fisher_at(problem, W), look(problem, W)
-    walk = model._walk(problem, fisher, W, view)
-    assert isinstance(walk, Walk)
+    problem, W = model._build_problem(model._training_rows()), sealed(model)[0]
+    fisher, view = model._fisher_at(problem, W), evaluate_at(problem, W)
+    walk = model._start_walk(problem, fisher, W, view)
+    assert isinstance(walk, NewtonWalk)
     assert fisher.noise is not None
-    roots = fisher.noise.roots(W, Grid.of_sigma(1.0))
+    roots = fisher.noise.noise_roots(W, ReleaseGrid.of_sigma(1.0))
     assert fisher.expansion is not None
     assert fisher.expansion.spectra is not None
     shown = [walk, view, fisher.noise, *roots, *fisher.expansion.spectra, problem]

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from letheon.exceptions import AssumptionError
 from letheon.linear import _fisher, _fisher_walk
-from letheon.linear._calibrate import Grid
+from letheon.linear._calibrate import ReleaseGrid
 from letheon.linear._fisher import FisherClassifier
-from letheon.linear._fisher_law import COVARIANCE_ERROR, Root
-from letheon.linear._fisher_walk import Walk, look
+from letheon.linear._fisher_law import COVARIANCE_ERROR, NoiseRoot
+from letheon.linear._fisher_walk import NewtonWalk, evaluate_at
 from letheon.noise import NoiseSource
 from tests.linear.test_fisher_noise import covariance_of, log_factor
 
@@ -24,30 +24,30 @@ Floats = NDArray[np.float64]
 DIGITS = 40
 
 
-class Watched(FisherClassifier):
+class RecordingFisher(FisherClassifier):
     """Keeps where the last training or removal ended, and what shaped its noise."""
 
     end: Floats
     point: Floats | None
-    shaped: list[Root]
-    walk: Walk | None
+    shaped: list[NoiseRoot]
+    walk: NewtonWalk | None
 
-    def _publish(self, positions: Any, counts: Any, walk: Walk, roots: Any) -> Any:
+    def _prepare_release(self, positions: Any, counts: Any, walk: NewtonWalk, roots: Any) -> Any:
         self._note(walk.W, walk.fisher, roots, walk)
-        return super()._publish(positions, counts, walk, roots)
+        return super()._prepare_release(positions, counts, walk, roots)
 
-    def _roots(self, fisher: Any, W: Floats) -> Any:
-        roots = super()._roots(fisher, W)
+    def _noise_roots(self, fisher: Any, W: Floats) -> Any:
+        roots = super()._noise_roots(fisher, W)
         self._note(W, fisher, roots, None)
         return roots
 
-    def _note(self, W: Floats, fisher: Any, roots: Any, walk: Walk | None) -> None:
+    def _note(self, W: Floats, fisher: Any, roots: Any, walk: NewtonWalk | None) -> None:
         expansion = fisher.expansion
         point = None if expansion is None else expansion.curvature.point.copy()
         vars(self).update(end=W.copy(), point=point, shaped=roots or [], walk=walk)
 
 
-class Nasty:
+class HardFisherProblem:
     """A random problem: saturation, collinear columns, duplicates, long rows, a tiny l2."""
 
     def __init__(self, seed: int) -> None:
@@ -78,7 +78,7 @@ class Nasty:
         }
 
 
-class Exact:
+class ExactProblem:
     """Gradient and Hessian of a model's problem on the rows that it holds, with many digits."""
 
     def __init__(self, model: FisherClassifier) -> None:
@@ -124,33 +124,33 @@ class Exact:
         return [block / self.n for block in blocks]
 
 
-def check_matrix(model: Watched, exact: Exact) -> None:
+def check_matrix(model: RecordingFisher, exact: ExactProblem) -> None:
     """The covariance as drawn is that of the definition, taken at the expansion point."""
     assert model.point is not None
-    scale = Grid.of_sigma(model.sigma).scale
+    scale = ReleaseGrid.of_sigma(model.sigma).scale
     for block, root in zip(exact.fisher(model.point), model.shaped, strict=True):
         assert root.is_accurate
         assert log_factor(covariance_of(root), block, scale) <= root.error <= COVARIANCE_ERROR
 
 
-def check_training(model: Watched) -> None:
+def check_training(model: RecordingFisher) -> None:
     """Training stopped where the stop rule says, rounding included."""
-    exact = Exact(model)
+    exact = ExactProblem(model)
     assert exact.residual(model.end) <= model.tol * exact.n
     if model.shaped:
         check_matrix(model, exact)
 
 
-def check_removal(model: Watched, fresh: Watched) -> None:
+def check_removal(model: RecordingFisher, fresh: RecordingFisher) -> None:
     """Shift and spread between a removal and a retrain are at most what the account says."""
-    exact, walk, account = Exact(model), model.walk, model.account_
+    exact, walk, account = ExactProblem(model), model.walk, model.account_
     assert walk is not None
-    assert exact.residual(model.end) <= walk.view.residual
+    assert exact.residual(model.end) <= walk.evaluation.residual
     numbers = (account.used, *vars(account.closeness).values(), model.epsilon_, model.kl_bound_)
     assert not any(math.isnan(number) for number in numbers)
     assert account.used <= 1
     assert model.epsilon_ <= model.epsilon * (1 + 1e-6)
-    step, scale = Grid.of_sigma(model.sigma).step, Grid.of_sigma(model.sigma).scale
+    step, scale = ReleaseGrid.of_sigma(model.sigma).step, ReleaseGrid.of_sigma(model.sigma).scale
     steps = [np.rint(each.end / step).ravel(order="F").tolist() for each in (model, fresh)]
     gap = mpmath.matrix([mpmath.mpf(a) - mpmath.mpf(b) for a, b in zip(*steps, strict=True)])
     if not model.shaped:
@@ -172,10 +172,10 @@ def check_removal(model: Watched, fresh: Watched) -> None:
 
 def run(seed: int) -> tuple[int, int]:
     """Check one problem; return how many trainings were refused and how many removals checked."""
-    problem, checked = Nasty(seed), 0
+    problem, checked = HardFisherProblem(seed), 0
     with mpmath.workdps(DIGITS):
         try:
-            model = Watched(**problem.settings).fit(problem.X, problem.y)
+            model = RecordingFisher(**problem.settings).fit(problem.X, problem.y)
         except AssumptionError:
             return 1, 0
         check_training(model)
@@ -190,7 +190,7 @@ def run(seed: int) -> tuple[int, int]:
             rows = model.rows_.compacted()
             X = rows.X[:, : problem.X.shape[1]]
             try:
-                fresh = Watched(**problem.settings).fit(X, model.classes_[rows.y])
+                fresh = RecordingFisher(**problem.settings).fit(X, model.classes_[rows.y])
             except AssumptionError:
                 continue
             check_removal(model, fresh)
@@ -220,9 +220,9 @@ def draw_words(rng: np.random.Generator, _: Any, n: int) -> NDArray[np.uint64]:
 
 def test_noise_changes_no_branch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Given the state, a request takes the same steps and ends at the same point for all noise."""
-    problem = Nasty(3)
+    problem = HardFisherProblem(3)
     for state in ("published", "secret"):
-        model = Watched(l2=0.05, sigma=0.01, state=state).fit(problem.X, problem.y)
+        model = RecordingFisher(l2=0.05, sigma=0.01, state=state).fit(problem.X, problem.y)
         ends, releases = [], set()
         for seed in range(8):
             words = partial(draw_words, np.random.default_rng(seed))
@@ -239,10 +239,10 @@ def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """An account that leaves out a tenth of the gradient."""
 
     def shorten(problem: Any, W: Floats) -> Any:
-        view = look(problem, W)
+        view = evaluate_at(problem, W)
         return replace(view, gradient=0.9 * view.gradient, error=0.0)
 
-    monkeypatch.setattr(_fisher_walk, "look", shorten)
-    monkeypatch.setattr(_fisher, "look", shorten)
+    monkeypatch.setattr(_fisher_walk, "evaluate_at", shorten)
+    monkeypatch.setattr(_fisher, "evaluate_at", shorten)
     with pytest.raises(AssertionError):
         _ = [run(seed) for seed in range(24)]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from letheon.linear._calibrate import Grid, gaussian_mu, rounding_gap
+from letheon.linear._calibrate import ReleaseGrid, gaussian_mu, rounding_gap
 from letheon.noise import NoiseSource
 
 
@@ -41,9 +41,9 @@ def test_the_gap_to_a_rounded_normal_is_bounded(scale: int) -> None:
 )
 @pytest.mark.parametrize("scale", [40, 100])
 def test_the_exact_delta_is_below_the_stated_one(scale: int, epsilon: float, delta: float) -> None:
-    grid = Grid(1.0, scale)
+    grid = ReleaseGrid(1.0, scale)
     # Rounding may move the two vectors apart by one more step.
-    shift = math.floor(grid.hidden_distance(epsilon, delta, 1) + 1)
+    shift = math.floor(grid.max_hidden_distance(epsilon, delta, 1) + 1)
     assert shift >= 1
     with mpmath.workdps(30):
         integers, law = discrete_law(scale)
@@ -54,15 +54,15 @@ def test_the_exact_delta_is_below_the_stated_one(scale: int, epsilon: float, del
             for z, p in known.items()
         )
     assert exact <= delta
-    assert float(exact) <= grid.spent_delta(epsilon, shift - 1, 1) <= 1.01 * delta
-    assert grid.spent_epsilon(shift - 1, delta, 1) <= 1.01 * epsilon
+    assert float(exact) <= grid.compute_delta(epsilon, shift - 1, 1) <= 1.01 * delta
+    assert grid.compute_epsilon(shift - 1, delta, 1) <= 1.01 * epsilon
     wide = math.ceil(grid.scale * gaussian_mu(epsilon, delta) * 1.2)
-    assert grid.spent_delta(epsilon, wide, 1) > delta, "a larger distance is not covered"
+    assert grid.compute_delta(epsilon, wide, 1) > delta, "a larger distance is not covered"
 
 
 def test_the_exact_delta_in_two_dimensions_is_below_the_stated_one() -> None:
-    grid, epsilon, delta = Grid(1.0, 12), 1.0, 0.05
-    reach = grid.hidden_distance(epsilon, delta, 2) + math.sqrt(2)
+    grid, epsilon, delta = ReleaseGrid(1.0, 12), 1.0, 0.05
+    reach = grid.max_hidden_distance(epsilon, delta, 2) + math.sqrt(2)
     integers = np.arange(-130, 131)
     weights = np.exp(-(integers**2) / (2.0 * grid.scale**2))
     law = weights / weights.sum()
@@ -78,17 +78,17 @@ def test_the_exact_delta_in_two_dimensions_is_below_the_stated_one() -> None:
 
 
 def test_pure_noise_hides_without_delta() -> None:
-    grid, epsilon, size = Grid(1.0, 50), 1.5, 3
-    reach = grid.hidden_distance(epsilon, 0.0, size)
+    grid, epsilon, size = ReleaseGrid(1.0, 50), 1.5, 3
+    reach = grid.max_hidden_distance(epsilon, 0.0, size)
     # The farthest vector in steps: along the diagonal, and one more step each for rounding.
     steps = size * (reach / math.sqrt(size) + 1)
     assert steps / grid.scale <= epsilon
-    assert Grid(1.0, 1).hidden_distance(epsilon, 0.0, size) == 0.0
+    assert ReleaseGrid(1.0, 1).max_hidden_distance(epsilon, 0.0, size) == 0.0
 
 
 @given(sigma=st.floats(1e-99, 1e99), seed=st.integers(0, 2**32), n=st.integers(1, 5))
 def test_a_release_lies_on_the_grid_whatever_is_released(sigma: float, seed: int, n: int) -> None:
-    grid = Grid.of_sigma(sigma)
+    grid = ReleaseGrid.of_sigma(sigma)
     assert math.frexp(grid.step)[0] == 0.5
     assert 1 << 20 <= grid.scale <= 1 << 21
     assert grid.sigma >= sigma
@@ -101,7 +101,7 @@ def test_a_release_lies_on_the_grid_whatever_is_released(sigma: float, seed: int
 
 
 def test_far_parameters_stay_on_the_grid_and_no_farther_apart() -> None:
-    grid = Grid.of_sigma(1e-9)
+    grid = ReleaseGrid.of_sigma(1e-9)
     near, far = (grid.release(np.array([value]), NoiseSource(5)) for value in (3e9, 1e300))
     np.testing.assert_array_equal(near, far)
     assert np.isfinite(grid.release(np.array([-1e308, 1e308]), NoiseSource(6))).all()
@@ -110,24 +110,24 @@ def test_far_parameters_stay_on_the_grid_and_no_farther_apart() -> None:
 @pytest.mark.parametrize("sigma", [0.0, -1.0, math.inf, math.nan, 1e-200])
 def test_a_sigma_that_gives_no_grid_is_refused(sigma: float) -> None:
     with pytest.raises(ValueError, match="sigma must be a number"):
-        Grid.of_sigma(sigma)
+        ReleaseGrid.of_sigma(sigma)
 
 
 @pytest.mark.parametrize("size", [1, 100])
 @pytest.mark.parametrize("delta", [1e-3, 0.0])
 def test_what_is_hidden_has_spent_all_of_epsilon(size: int, delta: float) -> None:
-    grid = Grid(2.0**-10, 1000)
-    hidden = grid.hidden_distance(1.0, delta, size)
-    assert 1.0 - 1e-6 <= grid.spent_epsilon(hidden, delta, size) <= 1.05
+    grid = ReleaseGrid(2.0**-10, 1000)
+    hidden = grid.max_hidden_distance(1.0, delta, size)
+    assert 1.0 - 1e-6 <= grid.compute_epsilon(hidden, delta, size) <= 1.05
 
 
 def test_a_commitment_depends_on_its_salt() -> None:
-    grid, weights = Grid.of_sigma(1.0), np.ones((2, 1))
+    grid, weights = ReleaseGrid.of_sigma(1.0), np.ones((2, 1))
     released = grid.release(weights, NoiseSource(1))
-    one, two = (grid.commit(released, weights, salt * 32) for salt in ("00", "01"))
+    one, two = (grid.commit_noise(released, weights, salt * 32) for salt in ("00", "01"))
     assert one != two
 
 
 def test_a_delta_that_the_charge_uses_up_hides_nothing() -> None:
-    assert Grid(1.0, 8).hidden_distance(1.0, 1e-8, 2) == 0.0
-    assert Grid.of_sigma(1.0).charge(1.0, 784) < 1e-9
+    assert ReleaseGrid(1.0, 8).max_hidden_distance(1.0, 1e-8, 2) == 0.0
+    assert ReleaseGrid.of_sigma(1.0).noise_charge(1.0, 784) < 1e-9

@@ -20,15 +20,15 @@ from letheon import load, save
 from letheon.linear import _newton
 from letheon.linear._account import (
     Account,
-    Limits,
+    GradientLimits,
     Mechanism,
     ObjectiveNoise,
     OutputNoise,
     residual_limit,
 )
-from letheon.linear._calibrate import Grid, gaussian_mu
+from letheon.linear._calibrate import ReleaseGrid, gaussian_mu
 from letheon.linear._curvature import Curvature
-from letheon.linear._newton import Leaving, Setting, propose
+from letheon.linear._newton import RemovalContext, RowsToRemove, propose_removal
 from tests.linear import reference as ref
 from tests.linear.people import (
     KINDS,
@@ -55,12 +55,12 @@ TABLE = {
 AMPLE: dict[str, Any] = {"sigma": 100.0, "epsilon": 1e5}
 
 
-def proposed(case: ref.Case, W: ref.Floats, gone: Any) -> ref.Floats:
+def proposed(case: ref.LinearCase, W: ref.Floats, gone: Any) -> ref.Floats:
     """The library's step with a Hessian taken at W."""
     problem, rest = library_problem(case), case.without(gone)
-    setting = Setting(problem.loss, case.ridge, rest.ridge, len(rest.y))
-    leaving = Leaving(case.X[gone], case.y[gone])
-    return propose(Curvature.at(problem, W), W, leaving, setting).W
+    setting = RemovalContext(problem.loss, case.ridge, rest.ridge, len(rest.y))
+    leaving = RowsToRemove(case.X[gone], case.y[gone])
+    return propose_removal(Curvature.from_problem(problem, W), W, leaving, setting).W
 
 
 @pytest.mark.parametrize("m", TABLE)
@@ -206,7 +206,7 @@ def test_budget_adds_up_over_requests() -> None:
 
 
 def fix_limit(patch: pytest.MonkeyPatch, limit: float) -> None:
-    patch.setattr(OutputNoise, "limits", lambda *_: Limits(limit, limit))
+    patch.setattr(OutputNoise, "compute_limits", lambda *_: GradientLimits(limit, limit))
 
 
 def escalation(patch: pytest.MonkeyPatch, limit: float, *, most_polishes: int = 10) -> Any:
@@ -311,9 +311,13 @@ def test_the_last_row_of_a_class_leaves_by_a_retrain() -> None:
 
 
 def test_a_bound_that_is_no_number_covers_nothing() -> None:
-    for account in (Account(0.0, 1.0).plus(np.nan), Account(np.nan, 1.0), Account(0.0, np.nan)):
+    for account in (
+        Account(0.0, 1.0).add_bound(np.nan),
+        Account(np.nan, 1.0),
+        Account(0.0, np.nan),
+    ):
         assert not account.is_covered
-    assert Account(np.nan, 1.0).plus(1.0).measured(0.5).is_covered
+    assert Account(np.nan, 1.0).add_bound(1.0).record_measurement(0.5).is_covered
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf, 1e9])
@@ -333,16 +337,16 @@ def test_an_account_from_a_file_that_covers_nothing_certifies_nothing(
 
 def test_account_in_words_and_epsilon() -> None:
     account = Account(1.0, 4.0)
-    assert not account.plus(3.5).is_covered
-    assert account.plus(2.0).plus(0.5).spent == 3.5
-    assert account.measured(0.1).rebuilt_since(account) == {"exact residuals": 1}
-    assert account.measured(3.0).polished(0.1).rebuilt_since(account) == {
+    assert not account.add_bound(3.5).is_covered
+    assert account.add_bound(2.0).add_bound(0.5).spent == 3.5
+    assert account.record_measurement(0.1).count_since(account) == {"exact residuals": 1}
+    assert account.record_measurement(3.0).record_polish(0.1).count_since(account) == {
         "exact residuals": 1,
         "polishes": 1,
     }
-    assert account.renewed(0.2, 5.0) == Account(0.2, 5.0, retrains=1)
-    assert ObjectiveNoise(2.0, 1.0, 0.0).spent_epsilon(1.0, 3.0, 5) == 0.5
-    assert Mechanism().spent_epsilon(1.0, 3.0, 5) == np.inf
+    assert account.record_retrain(0.2, 5.0) == Account(0.2, 5.0, retrains=1)
+    assert ObjectiveNoise(2.0, 1.0, 0.0).compute_epsilon(1.0, 3.0, 5) == 0.5
+    assert Mechanism().compute_epsilon(1.0, 3.0, 5) == np.inf
     assert residual_limit(2.0, 0.5, 0.0) == 1.0
     assert residual_limit(2.0, 0.5, 0.01) == 2 * gaussian_mu(0.5, 0.01)
 
@@ -393,7 +397,7 @@ def test_other_forms_of_rows_do_as_well(
     plain = estimator(kind, sigma=2.0).fit(X, y)
     if "products" in form:
         form_no_matrix(monkeypatch, above=2)
-        monkeypatch.setattr(Curvature, "at", None)
+        monkeypatch.setattr(Curvature, "from_problem", None)
     given_rows: Any = sp.csr_array(X) if "sparse" in form else X
     given_rows = X.astype(np.float32) if form == "single" else given_rows
     model = estimator(kind, sigma=2.0).fit(given_rows, y)
@@ -412,7 +416,7 @@ def test_other_forms_of_rows_do_as_well(
 def test_batches_on_wide_rows_form_no_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = make_rows("logistic", 50, 5)
     form_no_matrix(monkeypatch, above=2)
-    monkeypatch.setattr(Curvature, "at", None)
+    monkeypatch.setattr(Curvature, "from_problem", None)
     model = estimator(sigma=2.0).fit(X, y)
     model.forget([1, 2, 3, 4], batch_size=2)
     case = case_of(model, "logistic", np.delete(X, [1, 2, 3, 4], 0), np.delete(y, [1, 2, 3, 4]))
@@ -484,7 +488,7 @@ def test_rows_that_say_nothing() -> None:
     y = np.arange(20) % 2
     model = estimator(fit_intercept=False).fit(np.zeros((20, 2)), y)
     model.forget([1])
-    case = ref.Case(np.zeros((19, 2)), np.delete(y, 1), "logistic", 0.05, tilt=tilt_of(model))
+    case = ref.LinearCase(np.zeros((19, 2)), np.delete(y, 1), "logistic", 0.05, tilt=tilt_of(model))
     assert ref.residual(case, weights_of(model)) <= model.account_.spent + 1e-12
 
 
@@ -618,7 +622,7 @@ def test_rows_are_scaled_to_the_declared_norm(rows: str) -> None:
     expected = (full * scales) @ model.model_.weights
     np.testing.assert_allclose(model.decision_function(X * 3), expected[:, 0], rtol=1e-9)
     model.forget([1])
-    case = ref.Case(full * scales, y, "logistic", 0.05, tilt=tilt_of(model)).without([1])
+    case = ref.LinearCase(full * scales, y, "logistic", 0.05, tilt=tilt_of(model)).without([1])
     assert ref.residual(case, weights_of(model)) <= model.account_.spent + 1e-11
 
 
@@ -627,5 +631,7 @@ def test_the_limit_follows_the_ridge_of_the_rows_left(batch_size: int | None) ->
     X, y = make_rows(n=40)
     model = estimator(sigma=0.5, noise_seed=None).fit(X, y)
     model.forget([0, 1, 2, 3], batch_size=batch_size)
-    hidden = Grid.of_sigma(0.5).hidden_distance(model.epsilon, model.delta, model.weights_.size)
+    hidden = ReleaseGrid.of_sigma(0.5).max_hidden_distance(
+        model.epsilon, model.delta, model.weights_.size
+    )
     assert model.account_.limit == pytest.approx(0.875 * model.l2 * 36 * hidden, rel=1e-12)

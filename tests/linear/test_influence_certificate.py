@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from letheon.linear import _influence_base, _newton
 from letheon.linear._account import Account
-from letheon.linear._calibrate import Grid
+from letheon.linear._calibrate import ReleaseGrid
 from letheon.linear._newton import Proposal
 from letheon.noise import NoiseSource
 from tests.linear.audit import epsilon_lower_bound
@@ -73,11 +73,11 @@ class Scenario:
 def sample(model: Any, n: int, seed: int | None) -> Floats:
     """Return the parameters of many releases of one model."""
     weights = model.weights_.open().ravel()
-    return np.asarray(model._mechanism().release(np.tile(weights, (n, 1)), NoiseSource(seed)))
+    return np.asarray(model._build_mechanism().release(np.tile(weights, (n, 1)), NoiseSource(seed)))
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ReleaseComparison:
     """What two lots of releases looked like, and what the first claimed."""
 
     leak: float
@@ -86,14 +86,14 @@ class Outcome:
     rebuilt: frozenset[str]
 
 
-def watch(scenario: Scenario, n: int, seeds: tuple[Any, Any] = (1, 2)) -> Outcome:
+def watch(scenario: Scenario, n: int, seeds: tuple[Any, Any] = (1, 2)) -> ReleaseComparison:
     """Release again and again; bound the epsilon between the two laws from below."""
     (model, rebuilt), fresh = scenario.forgot(), scenario.fresh()
     released, anew = sample(model, n, seeds[0]), sample(fresh, n, seeds[1])
     leak = epsilon_lower_bound(released, anew, scenario.delta)
     use = model.account_.spent / model.account_.limit
     is_promised = {model.guarantee_.kind, fresh.guarantee_.kind} == {"certified"}
-    return Outcome(leak, is_promised, use, frozenset(rebuilt))
+    return ReleaseComparison(leak, is_promised, use, frozenset(rebuilt))
 
 
 ALIKE = np.linspace(0.98, 1.02, 120)
@@ -162,39 +162,41 @@ def test_nothing_but_the_release_depends_on_noise() -> None:
 
 
 def shrink_the_noise(patch: pytest.MonkeyPatch) -> None:
-    real = Grid.release
+    real = ReleaseGrid.release
     patch.setattr(
-        Grid,
+        ReleaseGrid,
         "release",
-        lambda grid, *given, **options: real(Grid(grid.step, grid.scale // 4), *given, **options),
+        lambda grid, *given, **options: real(
+            ReleaseGrid(grid.step, grid.scale // 4), *given, **options
+        ),
     )
 
 
 def step_the_wrong_way(patch: pytest.MonkeyPatch) -> None:
-    real = _newton.propose
+    real = _newton.propose_removal
 
     def propose(curvature: Any, W: Floats, *given: Any) -> Proposal:
         proposal = real(curvature, W, *given)
         return replace(proposal, W=2 * W - proposal.W)
 
-    patch.setattr(_influence_base, "propose", propose)
+    patch.setattr(_influence_base, "propose_removal", propose)
 
 
 def measure_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_newton, "norm", lambda _: 0.0)
+    patch.setattr(_newton, "l2_norm", lambda _: 0.0)
 
 
 def forget_what_was_spent(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Account, "plus", lambda account, bound: replace(account, spent=bound))
+    patch.setattr(Account, "add_bound", lambda account, bound: replace(account, spent=bound))
 
 
 def ignore_the_start(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_influence_base, "Account", lambda _, limit: Account(0.0, limit))
-    patch.setattr(_influence_base, "unconverged", lambda *_: ())
+    patch.setattr(_influence_base, "convergence_warnings", lambda *_: ())
 
 
 def believe_in_no_bound(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Account, "plus", lambda account, _: account)
+    patch.setattr(Account, "add_bound", lambda account, _: account)
 
 
 PLANTED = [

@@ -27,7 +27,7 @@ from letheon.exceptions import (
     UnknownIdError,
 )
 from letheon.linear import _newton
-from letheon.linear._account import Limits, OutputNoise
+from letheon.linear._account import GradientLimits, OutputNoise
 from tests.linear.people import estimator, form_no_matrix, make_rows
 
 SETTINGS = [
@@ -196,7 +196,7 @@ def test_a_request_that_fails_midway_changes_nothing(monkeypatch: pytest.MonkeyP
         raise MemoryError("no memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr("letheon.linear._problem.Problem.gradient_and_reach", broken)
+        patch.setattr("letheon.linear._problem.FitProblem.gradient_and_reach", broken)
         with pytest.raises(MemoryError):
             model.forget([1, 2, 3])
     assert model.account_ is account
@@ -212,7 +212,7 @@ def test_a_retrain_that_cannot_be_covered_raises_and_changes_nothing(
     model.account_ = replace(model.account_, limit=0.0)
     digest = model.digest()
     monkeypatch.setattr(_newton, "_MOST_POLISHES", 0)
-    monkeypatch.setattr(OutputNoise, "limits", lambda *_: Limits(-1.0, -1.0))
+    monkeypatch.setattr(OutputNoise, "compute_limits", lambda *_: GradientLimits(-1.0, -1.0))
     with pytest.raises(AssumptionError, match="training left a gradient"):
         model.forget([1])
     assert model.digest() == digest
@@ -244,7 +244,7 @@ def test_sealed_parameters_are_not_in_anything_shown(
     for number in model.weights_.open().ravel():
         for form in (repr(float(number)), f"{number:.6g}", f"{number:.4f}", number.tobytes().hex()):
             assert form.lstrip("-") not in text
-    assert "<sealed>" in text
+    assert "<secret>" in text
 
 
 def test_clones_carry_no_state() -> None:

@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import letheon
 from letheon.linear import InfluenceClassifier
 from letheon.linear._curvature import _MOST_DOWNDATES
-from letheon.linear._problem import Problem
+from letheon.linear._problem import FitProblem
 
 # Small enough for a request to go without `one_thread` as a whole.
 RNG = np.random.default_rng(0)
@@ -25,7 +25,7 @@ def most_threads() -> int:
     return max(int(library["num_threads"]) for library in threadpool_info())
 
 
-class Spy:
+class ThreadSpy:
     """Notes how many threads a function would have had."""
 
     def __init__(self) -> None:
@@ -44,12 +44,12 @@ class Spy:
 
 
 @pytest.fixture
-def spy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spy]:
+def spy(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadSpy]:
     with threadpool_limits(limits=2):
         if most_threads() < 2:
             pytest.skip("libraries of one thread: nothing to limit")
-        spy = Spy()
-        for owner, name in ((lapack, "dpotri"), (lapack, "dpotrf"), (Problem, "hessian")):
+        spy = ThreadSpy()
+        for owner, name in ((lapack, "dpotri"), (lapack, "dpotrf"), (FitProblem, "hessian_at")):
             spy.watch(monkeypatch, owner, name)
         yield spy
 
@@ -86,14 +86,14 @@ def worn_out() -> InfluenceClassifier:
 @pytest.mark.parametrize(
     ("make", "needed"),
     [
-        (measures_often, {"hessian", "dpotrf", "dpotri"}),
-        (softmax_that_measures_often, {"hessian", "dpotrf", "dpotri"}),
-        (without_cache, {"hessian", "dpotrf", "dpotri"}),
+        (measures_often, {"hessian_at", "dpotrf", "dpotri"}),
+        (softmax_that_measures_often, {"hessian_at", "dpotrf", "dpotri"}),
+        (without_cache, {"hessian_at", "dpotrf", "dpotri"}),
         (worn_out, {"dpotrf"}),
     ],
 )
 def test_hessians_are_made_factored_and_inverted_by_one_thread(
-    make: Callable[[], InfluenceClassifier], needed: set[str], spy: Spy
+    make: Callable[[], InfluenceClassifier], needed: set[str], spy: ThreadSpy
 ) -> None:
     fitted = make()
     spy.seen.clear()
@@ -104,7 +104,7 @@ def test_hessians_are_made_factored_and_inverted_by_one_thread(
     assert most_threads() == 2
 
 
-def test_rows_that_are_brought_are_removed_by_one_thread(spy: Spy, tmp_path: Any) -> None:
+def test_rows_that_are_brought_are_removed_by_one_thread(spy: ThreadSpy, tmp_path: Any) -> None:
     declared = {"data_free": True, "rows": "clip", "row_norm": 3.0}
     letheon.save(model(l2=1.0, sigma=30.0, **declared), tmp_path / "model.letheon")
     loaded = letheon.load(tmp_path / "model.letheon")

@@ -11,8 +11,8 @@ from sklearn.datasets import load_iris
 
 from letheon.exceptions import AssumptionError, ChangedParametersError
 from letheon.linear import InfluenceClassifier, InfluenceRegressor
-from letheon.linear._curvature import Curvature, Products
-from letheon.linear._problem import Problem, Squared
+from letheon.linear._curvature import Curvature, HessianProducts
+from letheon.linear._problem import FitProblem, Squared
 from tests.linear.people import form_no_matrix
 
 Floats = NDArray[np.float64]
@@ -35,7 +35,7 @@ def houses(seed: int, n_rows: int = 400) -> tuple[Floats, Floats]:
 
 def long_residual(model: Any) -> float:
     """Norm of the gradient on the rows held, in extended precision."""
-    problem = model._problem_now()
+    problem = model._current_problem()
     X, y, W = (
         np.asarray(part, np.longdouble) for part in (problem.X, problem.y, model.weights_.open())
     )
@@ -65,12 +65,12 @@ def test_training_on_unscaled_columns_does_not_depend_on_luck() -> None:
 def test_the_last_bits_of_parameters_make_no_more_than_is_said(seed: int, power: int) -> None:
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(30, 4)) * 10.0 ** rng.integers(0, power + 4, 4)
-    problem = Problem(X, rng.normal(size=30), Squared(), 30, 1e-3)
+    problem = FitProblem(X, rng.normal(size=30), Squared(), 30, 1e-3)
     W = rng.normal(size=(4, 1)) * 10.0**power
     bits = np.finfo(np.float64).eps * np.abs(W) * rng.choice([-1.0, 1.0], (4, 1))
     moved = np.linalg.norm(X.T @ (X @ bits))
-    assert moved <= problem.rounding(W) * (1 + 1e-9)
-    assert moved <= Curvature.at(problem, W).rounding(W) * (1 + 1e-9)
+    assert moved <= problem.rounding_at(W) * (1 + 1e-9)
+    assert moved <= Curvature.from_problem(problem, W).rounding_at(W) * (1 + 1e-9)
 
 
 def test_scores_that_are_kept_follow_the_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +79,7 @@ def test_scores_that_are_kept_follow_the_parameters(monkeypatch: pytest.MonkeyPa
     for person in (3, 60, 110, 7):
         model.forget([person])
         products = model.cache_.content
-        assert isinstance(products, Products)
+        assert isinstance(products, HessianProducts)
         expected = model.rows_.X @ model.weights_.open()
         assert np.allclose(products.scores, expected, atol=1e-12)
         assert not products.weights[~model.rows_.alive].any()
@@ -89,7 +89,7 @@ def test_no_matrix_is_formed_where_rows_are_few(monkeypatch: pytest.MonkeyPatch)
     def refuse(*_: Any) -> None:
         raise AssertionError("a matrix of 601 columns for 40 rows")
 
-    monkeypatch.setattr(Problem, "hessian", refuse)
+    monkeypatch.setattr(FitProblem, "hessian_at", refuse)
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(40, 600)), np.arange(40) % 2
     model = InfluenceClassifier(sigma=0.1, noise_seed=0).fit(X, y)

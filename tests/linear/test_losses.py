@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 
 from letheon.linear._problem import Logistic, Loss, PseudoHuber, Softmax, Squared
 from tests.linear import reference as ref
-from tests.linear.people import KINDS, Recipe, examples, library_loss, recipes
+from tests.linear.people import KINDS, ProblemRecipe, examples, library_loss, recipes
 
 Floats = ref.Floats
 
@@ -24,28 +24,28 @@ def as_matrix(loss: Loss, curvature: Floats) -> Floats:
 
 
 def curvature_at(loss: Loss, z: Floats, target: Any) -> Floats:
-    return as_matrix(loss, loss.curvature(z[None], np.array([target]))[0])
+    return as_matrix(loss, loss.curvature_at(z[None], np.array([target]))[0])
 
 
 @examples(200)
 @given(recipe=recipes(), size=st.sampled_from([0.1, 1.0, 20.0]))
-def test_derivatives_equal_the_formulas(recipe: Recipe, size: float) -> None:
+def test_derivatives_equal_the_formulas(recipe: ProblemRecipe, size: float) -> None:
     case = recipe.case()
     loss, Z = library_loss(case), case.dense @ recipe.point(size)
     pairs = list(zip(Z, case.y, strict=True))
     value = sum(ref.row_loss(case, z, t) for z, t in pairs)
-    assert loss.value(Z, case.y) == pytest.approx(value, rel=1e-10, abs=1e-10)
+    assert loss.value_at(Z, case.y) == pytest.approx(value, rel=1e-10, abs=1e-10)
     slopes = np.array([ref.row_slope(case, z, t) for z, t in pairs])
-    np.testing.assert_allclose(loss.slope(Z, case.y), slopes, rtol=1e-9, atol=1e-12)
-    for (z, t), row in zip(pairs, loss.curvature(Z, case.y), strict=True):
+    np.testing.assert_allclose(loss.slopes_at(Z, case.y), slopes, rtol=1e-9, atol=1e-12)
+    for (z, t), row in zip(pairs, loss.curvature_at(Z, case.y), strict=True):
         expected = ref.row_curvature(case, z, t)
         np.testing.assert_allclose(as_matrix(loss, row), expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_formulas_of_the_reference_are_derivatives(kind: str) -> None:
-    case = Recipe(kind, 3, 6, 3, 1, -1.0, noise=1.0).case()
-    W = Recipe(kind, 3, 6, 3, 1, -1.0).point(1.0)
+    case = ProblemRecipe(kind, 3, 6, 3, 1, -1.0, noise=1.0).case()
+    W = ProblemRecipe(kind, 3, 6, 3, 1, -1.0).point(1.0)
     gradient, H = ref.gradient(case, W), ref.hessian(case, W)
     for k in range(W.size):
         h = 1e-5 * np.eye(W.size)[k].reshape(W.shape, order="F")
@@ -74,7 +74,7 @@ def moves(draw: st.DrawFn) -> tuple[Loss, Floats, Floats, Any]:
 @given(move=moves())
 def test_constants_bound_what_they_say(move: tuple[Loss, Floats, Floats, Any]) -> None:
     loss, z, v, target = move
-    slope = loss.slope(z[None], np.array([target]))[0]
+    slope = loss.slopes_at(z[None], np.array([target]))[0]
     here, there = curvature_at(loss, z, target), curvature_at(loss, z + v, target)
     length = float(np.linalg.norm(v))
     assert np.linalg.norm(slope) <= loss.slope_bound * (1 + 1e-12)
@@ -125,32 +125,32 @@ def test_concordance_is_sharp(loss: Loss, least: float) -> None:
 
 
 def test_bounds_of_slope_and_curvature_are_attained() -> None:
-    assert Logistic(1).curvature(np.zeros((1, 1)), np.array([0]))[0, 0] == 0.25
+    assert Logistic(1).curvature_at(np.zeros((1, 1)), np.array([0]))[0, 0] == 0.25
     far = np.array([[40.0, -40.0, -40.0]])
-    assert np.linalg.norm(Softmax(3).slope(far, np.array([1]))) == pytest.approx(sqrt(2))
-    assert np.linalg.norm(Logistic(3).slope(-far, np.array([0]))) == pytest.approx(sqrt(3))
-    even = Softmax(2).curvature(np.zeros((1, 2)), np.array([0]))[0]
+    assert np.linalg.norm(Softmax(3).slopes_at(far, np.array([1]))) == pytest.approx(sqrt(2))
+    assert np.linalg.norm(Logistic(3).slopes_at(-far, np.array([0]))) == pytest.approx(sqrt(3))
+    even = Softmax(2).curvature_at(np.zeros((1, 2)), np.array([0]))[0]
     assert np.linalg.norm(as_matrix(Softmax(2), even), 2) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_far_scores_neither_overflow_nor_warn(kind: str) -> None:
-    case = Recipe(kind, 0, 4, 2, 1, 0.0).case()
+    case = ProblemRecipe(kind, 0, 4, 2, 1, 0.0).case()
     loss, signs = library_loss(case), np.array([1.0, -1.0, 1.0, -1.0])
     Z = 1e5 * signs[:, None] * np.linspace(1, 2, loss.n_outputs)
-    assert np.isfinite(loss.value(Z, case.y))
-    assert np.isfinite(loss.slope(Z, case.y)).all()
-    assert (loss.curvature(Z, case.y) >= 0).all()
+    assert np.isfinite(loss.value_at(Z, case.y))
+    assert np.isfinite(loss.slopes_at(Z, case.y)).all()
+    assert (loss.curvature_at(Z, case.y) >= 0).all()
 
 
 @pytest.mark.parametrize("K", [2, 3, 6])
 def test_root_of_the_joint_hessian(K: int) -> None:
     loss, Z = Softmax(K), np.random.default_rng(K).normal(size=(7, K)) * 4
-    q = loss.curvature(Z, np.zeros(7, np.int64))
-    for share, root in zip(q, loss.root(q), strict=True):
+    q = loss.curvature_at(Z, np.zeros(7, np.int64))
+    for share, root in zip(q, loss.factor_curvature(q), strict=True):
         np.testing.assert_allclose(root @ root.T, as_matrix(loss, share), atol=1e-15)
 
 
 def test_losses_without_a_joint_hessian_have_no_root() -> None:
     with pytest.raises(NotImplementedError, match="Logistic has no joint Hessian"):
-        Logistic(2).root(np.ones((1, 2)))
+        Logistic(2).factor_curvature(np.ones((1, 2)))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.stats import gamma, kstest
 
 from letheon.exceptions import CorruptFileError
-from letheon.noise import NoiseSource, Sealed
+from letheon.noise import NoiseSource, SecretArray
 from letheon.seeds import Purpose, keyed_hash
 from letheon.state import decode, digest, encode
 
@@ -28,8 +28,8 @@ SOURCES = [0, 2**128 - 1]
 LEVEL = 1e-4
 
 
-def _sealed() -> Sealed:
-    return Sealed(np.array([[SECRET, -7.5], [2.0, 1e-3]]))
+def _sealed() -> SecretArray:
+    return SecretArray(np.array([[SECRET, -7.5], [2.0, 1e-3]]))
 
 
 @pytest.fixture
@@ -238,7 +238,7 @@ PRINTED: dict[str, Any] = {
 @pytest.mark.parametrize("how", PRINTED)
 def test_a_sealed_value_is_never_printed(how: str) -> None:
     text = PRINTED[how](_sealed())
-    assert "<sealed>" in text
+    assert "<secret>" in text
     assert not any(digit in text for digit in "12345679")
 
 
@@ -250,14 +250,14 @@ def test_a_sealed_value_is_not_in_the_text_of_an_error() -> None:
         text = "".join(
             traceback.TracebackException.from_exception(error, capture_locals=True).format()
         )
-    assert "<sealed>" in text
+    assert "<secret>" in text
     assert "1234567" not in text
 
 
 def test_a_sealed_value_is_not_in_a_log(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         logging.getLogger("a").debug("noise %s %r", _sealed(), {"b": _sealed()})
-    assert caplog.messages == ["noise <sealed> {'b': <sealed>}"]
+    assert caplog.messages == ["noise <secret> {'b': <secret>}"]
 
 
 @pytest.mark.parametrize("use", [json.dumps, float, iter, len, vars, sorted, lambda s: s + 1])
@@ -269,7 +269,7 @@ def test_a_sealed_value_cannot_be_used_by_accident(use: Any) -> None:
 
 def test_a_sealed_value_is_no_array() -> None:
     assert np.asarray(_sealed()).dtype == object
-    assert not hasattr(Sealed, "__array__")
+    assert not hasattr(SecretArray, "__array__")
     assert not hasattr(_sealed(), "__dict__")
 
 
@@ -283,7 +283,7 @@ def test_sealed_values_are_compared_by_identity() -> None:
 @pytest.mark.parametrize("value", [[SECRET], SECRET, np.array(["0.123456789"]), np.array([12345])])
 def test_only_float64_is_sealed_and_errors_do_not_tell(value: Any) -> None:
     with pytest.raises(TypeError, match="float64") as caught:
-        Sealed(value)
+        SecretArray(value)
     assert "12345" not in str(caught.value)
 
 
@@ -307,7 +307,7 @@ AGAIN: dict[str, Any] = {
 def test_a_sealed_value_travels_whole(how: str) -> None:
     sealed = _sealed()
     again = AGAIN[how](sealed)
-    assert type(again) is Sealed
+    assert type(again) is SecretArray
     assert np.array_equal(again.open(), sealed.open())
     assert digest(again) == digest(sealed)
     sealed.wipe()
@@ -315,7 +315,7 @@ def test_a_sealed_value_travels_whole(how: str) -> None:
 
 
 def test_the_digest_depends_on_the_sealed_value() -> None:
-    assert digest(Sealed(np.zeros(2))) != digest(Sealed(np.array([0.0, 1e-300])))
+    assert digest(SecretArray(np.zeros(2))) != digest(SecretArray(np.array([0.0, 1e-300])))
 
 
 def test_a_file_with_something_else_under_the_seal_is_refused() -> None:
@@ -327,7 +327,7 @@ def test_a_file_with_something_else_under_the_seal_is_refused() -> None:
 
 @pytest.mark.parametrize("make", [np.array, lambda v: np.array([v, v])[0], lambda v: np.array(v).T])
 def test_a_wiped_value_is_gone_from_memory(make: Any) -> None:
-    sealed = Sealed(make([[SECRET, 1.0], [2.0, 3.0]]))
+    sealed = SecretArray(make([[SECRET, 1.0], [2.0, 3.0]]))
     opened = sealed.open()
     sealed.wipe()
     sealed.wipe()
@@ -335,10 +335,10 @@ def test_a_wiped_value_is_gone_from_memory(make: Any) -> None:
     for use in (sealed.open, lambda: pickle.dumps(sealed), lambda: encode(sealed)):
         with pytest.raises(ValueError, match="was wiped"):
             use()
-    assert repr(sealed) == "<sealed>"
+    assert repr(sealed) == "<secret>"
 
 
 def test_the_memory_of_a_fresh_array_is_taken_over() -> None:
     value = np.array([SECRET])
-    Sealed(value).wipe()
+    SecretArray(value).wipe()
     assert value[0] == 0.0

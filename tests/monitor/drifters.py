@@ -65,7 +65,7 @@ class Keeper(NaiveUnlearner):
         super()._commit(plan)
         return Outcome(work=0.0)
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         return Guarantee(kind="empirical", reference="none")
 
 

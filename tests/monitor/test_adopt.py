@@ -161,7 +161,7 @@ def test_what_a_lazy_model_leaves_for_later_is_part_of_its_time(
 ) -> None:
     monitor = watched()
     done: list[Any] = []
-    monkeypatch.setattr(monitor.model, "_finish", lambda: done.append(monitor.model))
+    monkeypatch.setattr(monitor.model, "_finish_pending", lambda: done.append(monitor.model))
     monitor.forget([3])
     assert done[-1] is monitor.model
 

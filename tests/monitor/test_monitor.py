@@ -46,7 +46,7 @@ def test_an_exact_model_that_loses_its_proof_must_be_retrained(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monitor = Monitor(exact(PEOPLE), PEOPLE.X_test, PEOPLE.y_test, on_breach="advise")
-    monkeypatch.setattr(NaiveUnlearner, "_claim", Keeper._claim)
+    monkeypatch.setattr(NaiveUnlearner, "_make_guarantee", Keeper._make_guarantee)
     reading = monitor.forget([3])
     assert reading.decision == "retrain"
     assert "the guarantee was exact and is empirical now" in reading.reasons

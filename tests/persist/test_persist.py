@@ -221,11 +221,11 @@ def beginning(path: Path) -> bytes:
     ("content", "said", "restore"),
     [
         (lambda _: b"", "the file is empty", True),
-        (lambda _: b"name,age\nann,7\n", "this is no letheon file", False),
-        (lambda _: b"short", "this is no letheon file", False),
-        (lambda _: b"\x80\x04K\x01.", "no letheon file but a pickle or zip file", False),
+        (lambda _: b"name,age\nann,7\n", "this is not a letheon file", False),
+        (lambda _: b"short", "this is not a letheon file", False),
+        (lambda _: b"\x80\x04K\x01.", "not a letheon file but a pickle or zip file", False),
         (checkpoint, "a checkpoint of a model; load the model file", False),
-        (foreign_safetensors, "no letheon file but a safetensors file", False),
+        (foreign_safetensors, "not a letheon file but a safetensors file", False),
         (beginning, "truncated", True),
     ],
 )
@@ -306,11 +306,11 @@ def test_inspect_takes_only_words_for_versions(
 def test_saving_waits_for_a_forget(path: Path) -> None:
     from threading import Thread
 
-    from letheon.base import exclusive
+    from letheon.base import lock_model
 
     model = fitted()
     saver = Thread(target=save, args=(model, path))
-    with exclusive(model):
+    with lock_model(model):
         saver.start()
         saver.join(0.2)
         waited = not path.exists()

@@ -135,7 +135,7 @@ def test_names_stand_beside_their_points() -> None:
     assert {name: label.get_text() for name, label in display.labels_.items()} == {
         name: name for name in POINTS
     }
-    assert all(label.xy == display._place(name) for name, label in display.labels_.items())
+    assert all(label.xy == display._get_position(name) for name, label in display.labels_.items())
 
 
 @pytest.mark.parametrize("n", [4, 12, 30])

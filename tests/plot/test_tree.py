@@ -112,7 +112,7 @@ def test_purer_nodes_are_darker() -> None:
     X = np.array([[0.0], [0.0], [0.0], [1.0], [1.0]])
     model = DaREForestClassifier(n_estimators=1).fit(X, ["a", "a", "b", "a", "a"])
     display = ForestTreeDisplay.from_estimator(model)
-    mixed, pure = (display._colour(node) for node in (1, 2))
+    mixed, pure = (display._node_colour(node) for node in (1, 2))
     assert sum(pure) < sum(mixed)
 
 
@@ -121,7 +121,9 @@ def test_regression_is_coloured_by_its_mean() -> None:
     display = ForestTreeDisplay.from_estimator(model)
     assert texts(display)[0] == ["x[0] ≤ 0", "missing: yes", "2 rows", "mean 3"]
     assert texts(display)[1] == ["1 row", "mean 1"]
-    assert sum(display._colour(2)) < sum(display._colour(0)) < sum(display._colour(1))
+    assert (
+        sum(display._node_colour(2)) < sum(display._node_colour(0)) < sum(display._node_colour(1))
+    )
 
 
 def test_a_single_leaf_and_one_value() -> None:

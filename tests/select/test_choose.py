@@ -30,7 +30,7 @@ from letheon.datasets import Dataset, Requests, info
 from letheon.exceptions import NoCandidateError
 from letheon.select import Candidate, Comparison, Need, Tolerances, choose, tune_efficiency
 from letheon.select import _choose as choosing
-from letheon.select import _tried as tolerating
+from letheon.select import _results as tolerating
 from tests.select.planted import Planted, PlantedExact, Rule, evaluate_planted, people
 from tests.sharded.people import examples
 

@@ -7,7 +7,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from letheon import SISAClassifier
 from letheon.datasets import Requests
-from letheon.evaluation import CrossValidation, Problem
+from letheon.evaluation import CrossValidation, LearningProblem
 from letheon.select import Candidate, Need, Tolerances, choose
 
 RNG = np.random.default_rng(0)
@@ -17,7 +17,7 @@ PEOPLE = np.repeat(np.arange(80), 3)
 
 
 def test_rows_of_a_person_are_in_one_fold() -> None:
-    problem = Problem.of(LogisticRegression(), (X, Y, PEOPLE), 0.25, None, 0)
+    problem = LearningProblem.from_arguments(LogisticRegression(), (X, Y, PEOPLE), 0.25, None, 0)
     for train, held_out in CrossValidation(problem, cv=4, seed=0)._folds:
         ids = problem.train.ids
         assert not set(ids[train].tolist()) & set(ids[held_out].tolist())
@@ -38,6 +38,8 @@ def test_tuning_aims_at_the_ordinary_score_less_the_tolerance() -> None:
     )
     ((tuning,),) = found.tunings.values()
     stump = CrossValidation(
-        Problem.of(LogisticRegression(), (X, Y, PEOPLE), None, None, 0), cv=3, seed=0
+        LearningProblem.from_arguments(LogisticRegression(), (X, Y, PEOPLE), None, None, 0),
+        cv=3,
+        seed=0,
     ).score(DecisionTreeClassifier(max_depth=1, random_state=0), with_ids=False)
     assert tuning.goal == pytest.approx(stump - 0.125)

@@ -19,8 +19,8 @@ from letheon.guarantee import TrainingSize
 from letheon.measures import by_proof
 from letheon.methods import METHODS
 from letheon.select import Candidate, Check, Cost, Need, Tolerances, tune_efficiency
-from letheon.select._candidates import default_candidates, named
-from letheon.select._comparison import _pays
+from letheon.select._candidates import default_candidates, name_candidates
+from letheon.select._comparison import _describe_break_even
 from tests.select.planted import Planted, evaluation, measure
 
 SIZE = TrainingSize(n_people=1000, n_together=1)
@@ -135,10 +135,12 @@ def test_a_method_that_forgets_slowly_pays_for_few_calls_only() -> None:
     # 0.5 + 1.25 k <= 1 + k up to k = 2
     found = cost(1, 0.5, 1.25, 1.0)
     assert (found.pays_from, found.pays_to) == (0, 2)
-    assert _pays(found) == "the method pays up to 2 call(s) of forget only"
-    assert _pays(cost(1, 0.5, 3.0, 1.0)) == "the method never pays"
-    assert _pays(cost(1, 2.0, 1.0, 1.0)) == "the method never pays"
-    assert _pays(cost(1, 1.0, 1.0, 1.0)) == "the method pays from the first request on"
+    assert _describe_break_even(found) == "the method pays up to 2 call(s) of forget only"
+    assert _describe_break_even(cost(1, 0.5, 3.0, 1.0)) == "the method never pays"
+    assert _describe_break_even(cost(1, 2.0, 1.0, 1.0)) == "the method never pays"
+    assert (
+        _describe_break_even(cost(1, 1.0, 1.0, 1.0)) == "the method pays from the first request on"
+    )
 
 
 def test_a_method_that_is_slow_in_everything_never_pays() -> None:
@@ -199,13 +201,15 @@ def test_candidates_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="is exact: no parameter trades its certifiability"):
         Candidate(DaREForestClassifier(), certifiability={"random_depth": [1]})
     with pytest.raises(ValueError, match="nobody to choose from"):
-        named([])
+        name_candidates([])
     with pytest.raises(ValueError, match="two candidates are the same"):
-        named([Planted(), Planted()])
+        name_candidates([Planted(), Planted()])
 
 
 def test_names_tell_candidates_apart() -> None:
-    found = named([Planted(speed=2.0), Planted(speed=3.0), SISAClassifier(LogisticRegression())])
+    found = name_candidates(
+        [Planted(speed=2.0), Planted(speed=3.0), SISAClassifier(LogisticRegression())]
+    )
     assert list(found) == [
         "Planted(speed=2.0)",
         "Planted(speed=3.0)",

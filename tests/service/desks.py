@@ -18,7 +18,7 @@ from letheon.ledger import Ledger, Policy
 from letheon.service import ROLES, ServiceSettings, Tokens, create_app
 from tests.ledger.databases import NOON, Clock
 
-__all__ = ["BASE", "OTHER", "Desk", "Secret", "make_desk", "person"]
+__all__ = ["BASE", "OTHER", "Desk", "Secret", "make_desk", "make_empty_desk", "person"]
 
 BASE = "http://localhost"
 OTHER = "rival"
@@ -132,12 +132,19 @@ def make_desk(
     return desk
 
 
+def make_empty_desk(folder: Path) -> Desk:
+    """Make a desk without a model."""
+    clock = Clock(NOON)
+    ledger = Ledger.create(folder / "home", name="empty-desk", clock=clock)
+    return Desk(folder, ledger, clock, create_app(ledger, QUICK), dict(_tokens(ledger, clock)))
+
+
 def _tokens(ledger: Ledger, clock: Clock) -> Iterator[tuple[str, Secret]]:
     known = Tokens(ledger, clock)
 
     def made(role: str, tenant: str | None = None, **given: Any) -> Secret:
         name = role if tenant is None else f"{role}-{tenant}"
-        text, token = known.mint(name, role, tenant=tenant, **given)
+        text, token = known.create(name, role, tenant=tenant, **given)
         return Secret(text, token.id, role, tenant)
 
     for role in ROLES:

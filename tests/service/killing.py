@@ -315,7 +315,7 @@ def played(home: Path, play: Play, kills: Iterator[Kill]) -> dict[str, Any]:
     policy = Policy(approve_above=0, pin_seconds=1)
     with Ledger.create(home, name="killed", policy=policy) as ledger:
         known = Tokens(ledger, lambda: int(time.time()))
-        tokens = {role: known.mint(f"first-{role}", role)[0] for role in ("admin", FILER)}
+        tokens = {role: known.create(f"first-{role}", role)[0] for role in ("admin", FILER)}
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -119,7 +119,7 @@ def test_an_erasure_is_withdrawn_by_who_sent_it_or_who_handles(desk: Desk) -> No
     assert desk.client("operator").post(place, json=body).status_code == 201
     place += f"/{body['subject_request_id']}"
     scopes = ["requests:file", "requests:read"]
-    text, _ = Tokens(desk.ledger, desk.clock).mint("narrow", "operator", scopes=scopes)
+    text, _ = Tokens(desk.ledger, desk.clock).create("narrow", "operator", scopes=scopes)
     other = desk.client(None)
     other.headers["Authorization"] = f"Bearer {text}"
     assert other.get(place).status_code == 200

@@ -19,7 +19,7 @@ from letheon import client as client_module
 from letheon.client import Client, DeskError, NotAllowed, NotFound, Refused, TryAgain
 from letheon.ledger.db.tokens import PREFIX
 from letheon.service import Binding
-from letheon.verifier import Refused as NotVerified
+from letheon.verifier import VerificationError
 from tests.service.desks import Desk, make_desk, person
 from tests.service.test_sending import _certified as certified
 
@@ -195,7 +195,7 @@ def test_models_certificates_and_bundle(desk: Desk, admin: Client, tmp_path: Pat
     key = desk.ledger.public_key
     claims = admin.verify_certificate(number, key)
     assert claims["predicate"]["ledger"]["sequence"] == number
-    with pytest.raises(NotVerified):
+    with pytest.raises(VerificationError):
         admin.verify_certificate(number, "00" * 32)
     path = admin.bundle(tmp_path / "bundle.zip")
     assert path.read_bytes()[:2] == b"PK"

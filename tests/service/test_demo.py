@@ -65,7 +65,7 @@ def test_the_clock_of_the_ledger_is_right(example: tuple[Path, DemoInfo]) -> Non
 
 def test_the_audit_passed(example: tuple[Path, DemoInfo]) -> None:
     with Ledger.open(example[0]) as ledger:
-        (job,) = Jobs(ledger).page(kinds=["audit"]).items
+        (job,) = Jobs(ledger).list_page(kinds=["audit"]).items
     assert job.state == "done"
     assert (job.result or {})["passed"] is True
 
@@ -75,7 +75,7 @@ def test_the_tokens_open_the_desk(example: tuple[Path, DemoInfo]) -> None:
     assert set(ROLES) < info.tokens.keys()
     with Ledger.open(folder) as ledger:
         known = Tokens(ledger, ledger._core.clock)
-        found = {name: known.find(text) for name, text in info.tokens.items()}
+        found = {name: known.find_by_text(text) for name, text in info.tokens.items()}
     assert all(found.values())
     bound = found["operator of acme"]
     assert bound is not None

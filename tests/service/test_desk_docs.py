@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from letheon.ledger.db.tokens import ROLES, SCOPES
-from letheon.service.pages._shared import STATE_WORDS
+from letheon.service.pages._shared import STATE_LABELS
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "desk.md").read_text("utf-8")
 
@@ -29,7 +29,7 @@ def test_every_scope_is_explained_with_the_roles_that_have_it() -> None:
 
 def test_every_state_is_explained_as_the_pages_do() -> None:
     said = {
-        state: (words.word, words.meaning[0].lower() + words.meaning[1:].rstrip("."))
-        for state, words in STATE_WORDS.items()
+        state: (label.text, label.meaning[0].lower() + label.meaning[1:].rstrip("."))
+        for state, label in STATE_LABELS.items()
     }
     assert rows("| state | in the pages | means |") == said

@@ -91,7 +91,7 @@ def erased_desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
 def make_filer(desk: Desk, who: str, *, vouches: bool) -> Filer:
     number = next(_counter)
     role, scopes = ("operator", FILER_SCOPES) if vouches else ("requester", None)
-    text, token = Tokens(desk.ledger, desk.clock).mint(f"filer-{number}", role, scopes=scopes)
+    text, token = Tokens(desk.ledger, desk.clock).create(f"filer-{number}", role, scopes=scopes)
     secret = Secret(text, token.id, role, None)
     desk.tokens[f"filer-{number}"] = secret
     client, browser = desk.client(f"filer-{number}"), desk.browser(f"filer-{number}")

@@ -164,7 +164,7 @@ def test_registering_endless_files_is_ended(tmp_path: Path) -> None:
 def test_a_signal_stops_the_server_beside_an_endless_upload(tmp_path: Path) -> None:
     home = tmp_path / "home"
     with Ledger.create(home, name="test") as ledger:
-        token, _ = Tokens(ledger, lambda: int(time.time())).mint("uploader", "operator")
+        token, _ = Tokens(ledger, lambda: int(time.time())).create("uploader", "operator")
     model = altered(SGDClassifier(max_iter=5, tol=None), tmp_path, max_iter=ENDLESS)
     with serving(home) as server:
         headers = {"Authorization": f"Bearer {token}"}

@@ -62,7 +62,7 @@ def _claimed(found: Jobs, owner: str = "a") -> JobRecord:
 def test_a_job_is_claimed_told_and_finished(desk_jobs: Jobs, clock: Clock) -> None:
     asked = desk_jobs.add("apply", tenant="default", model="risk", asked={"x": 1}, by="ab")
     job = _claimed(desk_jobs)
-    desk_jobs.progress(job, "begins", {"level": "V0"})
+    desk_jobs.add_progress(job, "begins", {"level": "V0"})
     clock.now += 5
     desk_jobs.finish(job, {"steps": []})
     found = desk_jobs.find(asked.id)
@@ -138,7 +138,7 @@ def test_a_lease_that_ended_is_taken_over_and_the_first_worker_is_fenced_off(
     assert second.id == first.id
     assert second.starts == 2
     late: list[Callable[[], None]] = [
-        lambda: desk_jobs.progress(first, "late"),
+        lambda: desk_jobs.add_progress(first, "late"),
         lambda: desk_jobs.finish(first, {}),
         lambda: desk_jobs.fail(first, "late", "late"),
         lambda: desk_jobs.renew(first),
@@ -286,7 +286,7 @@ def test_old_jobs_are_dropped_and_unfinished_ones_are_not(desk_jobs: Jobs, clock
     assert desk_jobs.forget_old() == 0
     clock.now += 1
     assert desk_jobs.forget_old() == 1
-    assert [one.id for one in desk_jobs.page().items] == [waiting.id]
+    assert [one.id for one in desk_jobs.list_page().items] == [waiting.id]
 
 
 def test_lines_of_progress_are_capped(desk_jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,7 +294,7 @@ def test_lines_of_progress_are_capped(desk_jobs: Jobs, monkeypatch: pytest.Monke
     desk_jobs.add("audit")
     job = _claimed(desk_jobs)
     for number in range(5):
-        desk_jobs.progress(job, f"line {number}")
+        desk_jobs.add_progress(job, f"line {number}")
     found = desk_jobs.find(job.id)
     assert found is not None
     assert [one.words for one in found.progress] == [
@@ -310,10 +310,10 @@ def test_pages_together_are_the_whole_list(desk_jobs: Jobs, clock: Clock) -> Non
         desk_jobs.add("audit", tenant="default" if number % 3 else "rival", model=f"m{number}")
     clock.now += 1
     for tenant, expected in ((None, 11), ("default", 7), ("rival", 4)):
-        before = {one.id for one in desk_jobs.page(tenant=tenant, limit=100).items}
+        before = {one.id for one in desk_jobs.list_page(tenant=tenant, limit=100).items}
         seen: list[str] = []
         after = None
-        while (page := desk_jobs.page(tenant=tenant, after=after, limit=3)).items:
+        while (page := desk_jobs.list_page(tenant=tenant, after=after, limit=3)).items:
             seen += [one.id for one in page.items]
             desk_jobs.add("audit", model=f"newer-{tenant}-{len(seen)}", tenant="nobody")
             if (after := page.next) is None:
@@ -325,7 +325,7 @@ def test_pages_together_are_the_whole_list(desk_jobs: Jobs, clock: Clock) -> Non
 
 def test_a_cursor_that_is_none_is_refused(desk_jobs: Jobs) -> None:
     with pytest.raises(ValueError, match="no cursor"):
-        desk_jobs.page(after="zebra")
+        desk_jobs.list_page(after="zebra")
 
 
 def test_who_asked_is_noted(desk_jobs: Jobs, database: Database) -> None:  # noqa: F811
@@ -399,7 +399,7 @@ class JobMachine(RuleBasedStateMachine):
             "fail": lambda: self.found.fail(job, "code", "words"),
             "release": lambda: self.found.release(job),
             "renew": lambda: self.found.renew(job, LEASE),
-            "progress": lambda: self.found.progress(job, "words"),
+            "progress": lambda: self.found.add_progress(job, "words"),
         }
         calls[end]()
         if end in ("finish", "fail"):
@@ -471,7 +471,7 @@ def test_lists_hold_what_a_token_may_see(some: Desk) -> None:
 
 
 def test_another_tenants_job_is_as_if_it_were_not_there(some: Desk) -> None:
-    job = Jobs(some.ledger).page(tenant="rival").items[0]
+    job = Jobs(some.ledger).list_page(tenant="rival").items[0]
     theirs = some.client("operator@default").get(f"/api/v1/jobs/{job.id}")
     none = some.client("operator@default").get(f"/api/v1/jobs/{'0' * 32}")
     assert theirs.status_code == none.status_code == 404
@@ -480,7 +480,7 @@ def test_another_tenants_job_is_as_if_it_were_not_there(some: Desk) -> None:
 
 
 def test_an_audit_is_not_shown_to_who_reads_batches_only(some: Desk) -> None:
-    job = Jobs(some.ledger).page(tenant="default", kinds=["audit"]).items[0]
+    job = Jobs(some.ledger).list_page(tenant="default", kinds=["audit"]).items[0]
     assert some.client("approver").get(f"/api/v1/jobs/{job.id}").status_code == 404
     assert some.client("auditor").get(f"/api/v1/jobs/{job.id}").status_code == 200
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from letheon.ledger.db.cursor import cursor, place_of
+from letheon.ledger.db.cursor import decode_cursor, encode_cursor
 from letheon.ledger.db.webhooks import Webhooks
 from letheon.ledger.tables import deliveries
 from letheon.service.auth import Numbers
@@ -116,7 +116,7 @@ def seen(desk: Desk, made: list[dict[str, Any]], who: str = "admin@default") -> 
         )
         assert checked.json()["covered"]
         found[f"receipt {number}"] = plain(checked.text)
-    Webhooks(desk.ledger).feed()
+    Webhooks(desk.ledger).write_new_messages()
     with desk.ledger._core.database.reading() as conn:
         bodies = [json.loads(one) for one in conn.scalars(select(deliveries.c.body))]
     found["webhooks"] = str(sorted(one["data"]["certificate"] for one in bodies))
@@ -184,9 +184,9 @@ def test_texts_of_jobs_have_a_tenants_numbers(both: Any) -> None:
 def test_a_cursor_hides_its_key(both: Any) -> None:
     core = both[0][0].ledger._core
     numbers = (1_234_567, 7_654_321)  # long ones: a byte may turn up by chance
-    texts = [cursor(core, "certificates", (number,)) for number in numbers]
-    assert [place_of(core, "certificates", text) for text in texts] == [(n,) for n in numbers]
+    texts = [encode_cursor(core, "certificates", (number,)) for number in numbers]
+    assert [decode_cursor(core, "certificates", text) for text in texts] == [(n,) for n in numbers]
     raw = [base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)) for text in texts]
     assert not any(str(n).encode() in one for n, one in zip(numbers, raw, strict=True))
     long = ("2026-01-01", "x" * 150, 3)
-    assert place_of(core, "requests/due", cursor(core, "requests/due", long)) == long
+    assert decode_cursor(core, "requests/due", encode_cursor(core, "requests/due", long)) == long

@@ -62,7 +62,7 @@ def test_a_token_that_is_not_valid_does_not_come_in(shared_desk: Desk, name: str
 def test_a_receipt_code_in_the_log_in_is_told_apart(shared_desk: Desk) -> None:
     answer = shared_desk.client(None).post("/login", data={"token": "LETHE-0123-4567"})
     assert answer.status_code == 401
-    assert "That is a receipt code, and no token" in answer.text
+    assert "This is a receipt code, not a token" in answer.text
 
 
 def test_log_in_from_another_site_is_refused(shared_desk: Desk) -> None:

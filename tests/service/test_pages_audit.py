@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import sqlalchemy as sa
 from fastapi.testclient import TestClient
 
 from letheon.exceptions import SearchWarning
+from letheon.ledger.certificates.certificates import Receipts
 from letheon.ledger.db.jobs import Jobs
 from letheon.ledger.tables import certificates
 from letheon.service import ServiceSettings
@@ -84,18 +86,18 @@ def test_the_chain_names_each_certificate_before(filled: Desk) -> None:
     text = filled.browser("auditor").get("/certificates").text
     said = words_of(text)
     chain = filled.client("auditor").get("/api/v1/chain").json()["items"]
-    assert "This part of the chain is whole" in said
+    assert "No gaps in this part of the chain" in said
     assert re.findall(r'class="seq" href="/certificates/(\d+)"', text) == ["3", "2", "1"]
     assert [one["previous"] for one in chain][-1] == "genesis"
     for one in chain[:-1]:
-        assert f'names <code title="{one["previous"]}">' in text
+        assert f'previous: <code title="{one["previous"]}">' in text
 
 
 def test_a_tenant_sees_its_own_certificates_and_no_links_to_others(filled: Desk) -> None:
     client = filled.browser(f"auditor@{OTHER}")
     text = client.get("/certificates").text
     assert re.findall(r'class="seq" href="/certificates/(\d+)"', text) == ["1"]
-    assert "names" not in words_of(text.partition("<ol")[2])
+    assert "previous:" not in words_of(text.partition("<ol")[2])
     assert "/api/v1/bundle" not in text
     other, missing = client.get("/certificates/3"), client.get("/certificates/99")
     assert (other.status_code, missing.status_code) == (404, 404)
@@ -114,7 +116,7 @@ def test_a_certificate_says_what_it_claims_and_what_not(filled: Desk) -> None:
 def test_verification_in_the_page_is_that_of_the_api(filled: Desk) -> None:
     said = words_of(filled.browser("approver").get("/certificates/2?verify=1").text)
     checks = filled.client("approver").get("/api/v1/certificates/2/verification").json()["checks"]
-    assert f"It holds {len(checks)} of {len(checks)} checks passed" in said
+    assert f"Valid {len(checks)} of {len(checks)} checks passed" in said
     assert all(one["reason"] in said for one in checks)
 
 
@@ -124,13 +126,13 @@ def test_a_damaged_certificate_is_shown_as_such(desk: Desk) -> None:
     for damaged in (whole.replace(b"A", b"B", 1), whole[:-30], b"junk", b""):
         damage(desk, 2, damaged)
         said = words_of(client.get("/certificates/2").text)
-        assert "It does not hold" in said
+        assert "Invalid" in said
         assert "Fail Signature" in said
         assert "The chain is broken" in words_of(client.get("/certificates").text)
         assert "Fail Chain" in words_of(client.get("/certificates/3?verify=1").text)
         assert desk.browser(f"auditor@{OTHER}").get("/certificates/2").status_code == 404
     damage(desk, 2, whole)
-    assert "is whole" in words_of(client.get("/certificates").text)
+    assert "No gaps" in words_of(client.get("/certificates").text)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +232,7 @@ def test_an_audit_is_asked_for_with_model_levels_and_drill(desk: Desk) -> None:
     client = desk.browser("auditor")
     start(client, model="default/risk", levels=["V0", "V4"], drill="log")
     start(client, levels=["V0", "V1", "V2", "V3", "V4", "V5"])
-    asked = {(job.model, job.tenant): job.asked for job in Jobs(desk.ledger).page().items}
+    asked = {(job.model, job.tenant): job.asked for job in Jobs(desk.ledger).list_page().items}
     assert asked == {
         ("risk", "default"): {"levels": ["V0", "V4"], "drill": "log"},
         (None, None): {"levels": None, "drill": "none"},
@@ -240,7 +242,7 @@ def test_an_audit_is_asked_for_with_model_levels_and_drill(desk: Desk) -> None:
 @pytest.mark.parametrize("data", [{"drill": "all"}, {"levels": ["V9"]}])
 def test_other_levels_and_drills_are_refused(desk: Desk, data: dict[str, Any]) -> None:
     assert send(desk.browser("auditor"), "/audits", **data).status_code == 422
-    assert Jobs(desk.ledger).page().items == ()
+    assert Jobs(desk.ledger).list_page().items == ()
 
 
 def test_a_tenant_cannot_audit_anothers_model(desk: Desk) -> None:
@@ -257,9 +259,9 @@ def test_an_audit_fills_up_while_it_runs(desk: Desk) -> None:
     jobs = Jobs(desk.ledger)
     job = jobs.claim("test")
     assert job is not None
-    jobs.progress(job, "V0: fail", level("fail"))
+    jobs.add_progress(job, "V0: fail", level("fail"))
     text = client.get(where).text
-    assert "Looking 1 check so far, 1 failed." in words_of(text)
+    assert "Running 1 check done, 1 failed." in words_of(text)
     assert "because &lt;i&gt;fail&lt;/i&gt;" in text
     assert "/report" not in text
 
@@ -268,11 +270,16 @@ def test_an_audit_fills_up_while_it_runs(desk: Desk) -> None:
     ("drill", "verdicts", "passed", "words"),
     [
         ("none", ["pass"], True, "Passed 1 checks, none failed."),
-        ("none", ["pass", "skipped"], None, "Incomplete No check failed, but 1 of 2 skipped."),
+        ("none", ["pass", "skipped"], None, "Incomplete No check failed, but 1 of 2 were skipped."),
         ("none", ["pass", "fail"], False, "Failed 1 of 2 checks failed."),
-        ("model", ["fail"], False, "As it must: the damage of the drill was found."),
-        ("model", ["pass"], True, "A drill should have failed"),
-        ("model", ["pass", "skipped"], None, "A drill should have failed"),
+        (
+            "model",
+            ["fail"],
+            False,
+            "the damage of the drill was found.",
+        ),
+        ("model", ["pass"], True, "A drill should fail"),
+        ("model", ["pass", "skipped"], None, "A drill should fail"),
     ],
 )
 def test_the_verdict_is_large_and_a_drill_is_marked(
@@ -307,7 +314,7 @@ def test_an_audit_that_broke_off_gives_no_verdict(desk: Desk) -> None:
     assert job is not None
     jobs.fail(job, "worker-ended", "its worker ended")
     said = words_of(client.get(where).text)
-    assert "No verdict The audit could not be finished: its worker ended" in said
+    assert "No verdict The audit could not be completed: its worker ended" in said
     assert "Passed" not in said
 
 
@@ -328,12 +335,34 @@ def test_a_receipt_is_covered_once_it_is_certified(desk: Desk) -> None:
     before = check(desk, code)
     desk.work()
     after = check(desk, code)
-    assert "Not covered No certificate covers this code yet" in words_of(before.text)
-    assert re.search(r"\bCovered Certificate 1, signed on", words_of(after.text))
+    assert "No certificate yet No certificate covers this code yet" in words_of(before.text)
+    assert re.search(
+        r"\bCertificate issued; log entry pending Certificate 1, signed on", words_of(after.text)
+    )
     for answer in (before, after):
         assert answer.status_code == 200
         assert code not in answer.text
         assert not re.search(r"risk|default|person|desk-test|naive", words_of(answer.text))
+
+
+def test_a_pending_log_entry_is_neither_good_nor_bad(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, code = desk.ledger.requests.submit_with_code([person(4)], model="risk", verified=True)
+    assert code is not None
+    desk.work()
+    page = check(desk, code).text.partition("<main")[2].partition("<form")[0]
+    assert "Certificate issued; log entry pending" in page
+    assert 'class="big-verdict "' in page
+    assert "In the public log pending" in words_of(page)
+    assert not re.search(r'class="(badge|big-verdict) bad', page)
+    real: Any = Receipts.coverage
+
+    def coverage(receipts: Receipts, data: bytes) -> Any:
+        return replace(real(receipts, data), in_log=True)
+
+    monkeypatch.setattr(Receipts, "coverage", coverage)
+    assert "Certificate issued Certificate 1, signed on" in words_of(check(desk, code).text)
 
 
 def test_the_page_of_receipts_leads_nowhere_else(desk: Desk) -> None:
@@ -348,7 +377,7 @@ def test_the_page_of_receipts_leads_nowhere_else(desk: Desk) -> None:
 def test_what_is_no_code_is_told_apart_from_one_that_is_not_covered(desk: Desk, code: str) -> None:
     answer = check(desk, code)
     assert answer.status_code == 422
-    assert "Not covered" not in words_of(answer.text)
+    assert "No certificate" not in words_of(answer.text)
     assert 'aria-invalid="true"' in answer.text
     assert "<script>alert" not in answer.text
 

@@ -5,8 +5,11 @@ import re
 import pytest
 
 from letheon.ledger.purge.purge import _RESIDUE
-from letheon.ledger.worker.compute import BUDGET_SPENT, NO_MODEL, NOBODY_HELD
+from letheon.ledger.schemas import to_datetime
+from letheon.ledger.worker.compute import BUDGET_SPENT, NO_MATCHING_ROWS, NO_MODEL
+from letheon.service.pages._shared import format_moment
 from letheon.service.request_views import stuck_words
+from letheon.service.routes import filing
 from tests.service.desks import Desk, person
 from tests.service.page_tools import csrf_of, file, filled, send
 
@@ -38,9 +41,9 @@ def test_an_action_is_done_in_the_name_of_the_token_and_said_once(desk: Desk) ->
         f"/requests/{found.id}", data={"action": "verify", "csrf": csrf_of(client)}
     )
     said = client.get(answer.headers["location"]).text
-    assert "Identity recorded as verified." in said
+    assert "Identity marked as verified." in said
     assert "by you" in said
-    assert "Identity recorded as verified." not in client.get(f"/requests/{found.id}").text
+    assert "Identity marked as verified." not in client.get(f"/requests/{found.id}").text
     assert desk.ledger.requests.get(found.id).verified_by == desk.tokens["operator"].id
 
 
@@ -75,12 +78,14 @@ def test_a_stuck_request_says_why_and_what_helps(desk: Desk) -> None:
     desk.work()
     assert desk.ledger.requests.get(found.id).state == "stuck"
     text = desk.browser("operator").get(f"/requests/{found.id}").text
-    assert "no model can be trained on the rows that would remain" in text
+    assert "Failed after 1 try" in text
+    assert "No model can be trained on the rows that would remain" in text
+    assert 'value="retry"' not in text, "a retry cannot help"
     assert NO_MODEL in text
 
 
 def test_every_code_of_the_ledger_for_stuck_has_words() -> None:
-    codes = (NO_MODEL, BUDGET_SPENT, NOBODY_HELD, _RESIDUE)
+    codes = (NO_MODEL, BUDGET_SPENT, NO_MATCHING_ROWS, _RESIDUE)
     assert len({stuck_words(code) for code in (*codes, "memory-error")}) == len(codes) + 1
 
 
@@ -138,13 +143,13 @@ def test_filing_several_people_is_one_request_without_a_code(desk: Desk) -> None
     assert answer.headers["location"] == f"/requests/{found.id}"  # type: ignore[attr-defined]
     assert found.n_ids == 3
     said = client.get(f"/requests/{found.id}").text
-    assert "Recorded for 3 people, so without a receipt code" in said
+    assert "Request for 3 people recorded without a receipt code" in said
 
 
 def test_a_code_that_does_not_come_is_explained(desk: Desk) -> None:
     client = desk.browser("operator")
     values = {"model": "risk", "ids": person(3), "key": "d" * 32, "receipt": "on"}
-    for text in ("shown this once", "its receipt code was shown then"):
+    for text in ("shown only once", "its receipt code was shown then"):
         answer = send(client, "/requests/new", **values)
         where = answer.headers.get("location")  # type: ignore[attr-defined]
         assert text in (client.get(where) if where else answer).text  # type: ignore[attr-defined]
@@ -166,17 +171,21 @@ def test_a_refused_filing_does_not_repeat_the_ids(shared_desk: Desk) -> None:
     client = shared_desk.browser("operator")
     answer = send(client, "/requests/new", model="risk", ids="somebody-unknown")
     assert answer.status_code == 422  # type: ignore[attr-defined]
-    assert "Line 1: a typo, or erased already? Nothing was filed." in answer.text  # type: ignore[attr-defined]
+    assert "Check the spelling in line 1. No request was filed." in answer.text  # type: ignore[attr-defined]
     assert "somebody-unknown" not in answer.text  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
     ("model", "ids", "said"),
     [
-        ("risk", f"{person(1)}\n\nnobody\n{person(2)}\nno-one", "Lines 3, 5: a typo"),
-        ("risk", f"{person(1)}, {person(2)}", "One id per line; there is a comma"),
-        ("forest", "7\n999999", "Line 2: a typo"),
-        ("*", "nobody\nno-one", "No model of tenant default knows these people"),
+        (
+            "risk",
+            f"{person(1)}\n\nunknown\n{person(2)}\nno-one",
+            "spelling in lines 3, 5.",
+        ),
+        ("risk", f"{person(1)}, {person(2)}", "Write one id per line, without commas"),
+        ("forest", "7\n999999", "Check the spelling in line 2."),
+        ("*", "nobody\nno-one", "No model of tenant default has these ids"),
     ],
 )
 def test_unknown_ids_are_named_by_their_lines(
@@ -191,7 +200,7 @@ def test_unknown_ids_are_named_by_their_lines(
 def test_all_of_many_unknown_lines_are_counted(shared_desk: Desk) -> None:
     ids = "\n".join(f"nobody-{number}" for number in range(25))
     answer = send(shared_desk.browser("operator"), "/requests/new", model="risk", ids=ids)
-    assert "19, 20 and 5 more: a typo" in answer.text  # type: ignore[attr-defined]
+    assert "19, 20 and 5 more." in answer.text  # type: ignore[attr-defined]
 
 
 def test_who_may_not_vouch_cannot_file_as_verified(desk: Desk) -> None:
@@ -209,7 +218,7 @@ def test_upload_files_each_line_once(desk: Desk) -> None:
     for _ in range(2):
         answer = client.post("/requests/upload", data=values, files={"file": ("a.csv", sheet)})
         assert answer.status_code == 200
-        assert "2 requests recorded, 1 line refused" in answer.text
+        assert "2 requests recorded, 1 line skipped" in answer.text
         assert "Line 5: " in answer.text
         assert "nobody-we-know" not in answer.text
     assert len(desk.ledger.requests.list()) == 2
@@ -240,3 +249,28 @@ def test_upload_of_a_wrong_file_says_so_once(shared_desk: Desk, sheet: str, said
     assert answer.status_code == 422
     assert 'role="alert"' in answer.text
     assert answer.text.count(said) == 1
+
+
+@pytest.mark.parametrize("law", ["gdpr", "ccpa"])
+def test_the_default_ground_is_that_of_the_law(desk: Desk, law: str) -> None:
+    """Without a script the form may send the preselected ground of the other law."""
+    client = desk.browser("operator")
+    text = client.get("/requests/new").text
+    assert "(CCPA: right to delete)" not in text
+    options = re.findall('<option value="([^"]+)" data-for="([a-z]+)" data-default', text)
+    assert dict(map(reversed, options)) == filing.DEFAULT_GROUNDS
+    values = {"model": "risk", "ids": person(1), "regime": law, "ground": "gdpr.art17.1.b"}
+    assert send(client, "/requests/new", **values).status_code == 303  # type: ignore[attr-defined]
+    assert desk.ledger.requests.list()[0].ground == filing.DEFAULT_GROUNDS[law]
+
+
+def test_a_queued_request_says_when_it_runs(desk: Desk) -> None:
+    request, client = file(desk, 1, verified=True), desk.browser("operator")
+    text = client.get(f"/requests/{request.id}").text
+    latest = to_datetime(int(request.received_at.timestamp()) + 72 * 3600)
+    assert f"at 50 waiting rows (now 2) or {format_moment(latest)} at the latest." in text
+    desk.clock.now += 73 * 3600
+    client = desk.browser("operator")
+    assert "as soon as the worker is free" in client.get(f"/requests/{request.id}").text
+    desk.work()
+    assert "waiting rows" not in client.get(f"/requests/{request.id}").text

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import letheon.service
 from letheon.ledger.requests.states import STATES
-from letheon.service.pages._shared import FLASHES, STATE_WORDS, days_words, make_templates
+from letheon.service.pages._shared import FLASHES, STATE_LABELS, days_label, make_templates
 from letheon.service.request_views import ACTIONS
 
 HERE = Path(letheon.service.__file__).parent
@@ -109,13 +109,13 @@ def test_every_picture_that_a_template_names_exists(path: Path) -> None:
 
 
 def test_every_state_has_words_and_every_action_a_message() -> None:
-    assert set(STATE_WORDS) == set(STATES)
+    assert set(STATE_LABELS) == set(STATES)
     assert set(ACTIONS) <= set(FLASHES)
 
 
 @given(st.integers(-10_000, 10_000))
 def test_days_left_say_the_number_and_a_word(days: int) -> None:
-    words = days_words(days)
-    assert words.word == "due today" if days == 0 else str(abs(days)) in words.word.replace(",", "")
-    assert (words.tone == "bad") == (days <= 0)
-    assert words.word.endswith("late") == (days < 0)
+    label = days_label(days)
+    assert label.text == "due today" if days == 0 else str(abs(days)) in label.text.replace(",", "")
+    assert (label.tone == "bad") == (days <= 0)
+    assert label.text.endswith("late") == (days < 0)

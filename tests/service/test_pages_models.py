@@ -105,7 +105,7 @@ def test_no_id_stands_twice_and_headings_begin_at_the_top(filled: Desk, path: st
 
 def test_the_list_says_what_is_guaranteed_and_what_waits(filled: Desk) -> None:
     said = words_of(filled.browser("operator").get("/models").text)
-    assert re.search(r"risk naive, version 3 · default Exact 72 nothing to spend 1 none", said)
+    assert re.search(r"risk naive, version 3 · default Exact 72 no budget 1 none", said)
     assert re.search(r"churn naive, version 1 · rival", said)
 
 
@@ -163,11 +163,11 @@ def test_versions_are_paged_and_each_has_an_anchor(filled: Desk) -> None:
 def test_two_versions_are_compared_as_the_api_does(filled: Desk) -> None:
     text = filled.browser("approver").get("/models/risk/compare?a=3&b=1").text
     found = filled.client("approver").get("/api/v1/models/risk/compare?a=3&b=1").json()
-    differs, same = text.split('aria-label="What is the same"')
+    differs, same = text.split('aria-label="Equal values"')
     lines = re.findall(r'<th scope="row" class="main-cell">([^<]+)</th>', differs)
     assert lines == [one["what"].capitalize() for one in found["changes"] if one["changed"]]
     assert len(re.findall(r'class="main-cell">', same)) == len(found["changes"]) - len(lines)
-    assert "6 rows were erased between them, under 2 certificates" in words_of(text)
+    assert "6 rows were erased in between, under 2 certificates" in words_of(text)
 
 
 @given(st.floats(0, 1), st.floats(1e-6, 1e3))
@@ -234,7 +234,7 @@ def test_an_uploaded_model_is_registered_and_shown(desk: Desk, tmp_path: Path) -
     assert answer.headers["location"] == "/models/mine"
     said = words_of(client.get("/models/mine").text)
     assert "Live rows 30" in said
-    assert "The model is registered." in said
+    assert "Model registered." in said
 
 
 def test_what_is_no_model_is_refused_and_the_form_keeps_what_was_sent(
@@ -246,7 +246,7 @@ def test_what_is_no_model_is_refused_and_the_form_keeps_what_was_sent(
         answer = upload(client, sent, dataset="people-2026")
         assert answer.status_code == 422
         assert 'value="people-2026"' in answer.text
-        assert "cannot be" in answer.text or "can be used" in answer.text
+        assert re.search("cannot be|can be used|column not found", answer.text, re.IGNORECASE)
     assert [info.name for info in desk.ledger.models.list()] == ["risk", "churn", "forest"]
 
 
@@ -259,10 +259,20 @@ def test_markup_in_a_field_stays_text(desk: Desk, tmp_path: Path, field: str) ->
     assert "<script>alert" not in answer.text
 
 
+@pytest.mark.parametrize("field", ["target", "ids"])
+def test_an_unknown_column_is_named_with_the_columns_there_are(
+    desk: Desk, tmp_path: Path, field: str
+) -> None:
+    answer = upload(desk.browser("operator"), saved_model(tmp_path), **{field: "salary"})
+    assert answer.status_code == 422
+    error = "rows.csv has no column 'salary'; its columns are a, b, label, who."
+    assert error in unescape(answer.text)
+
+
 def test_missing_files_and_fields_are_named(desk: Desk) -> None:
     client = desk.browser("operator")
     answer = send(client, "/models/new", data={"name": "mine", "target": "y"})
-    assert (answer.status_code, "file of the model is missing" in answer.text) == (422, True)
+    assert (answer.status_code, "No file selected for model" in answer.text) == (422, True)
     answer = send(client, "/models/new", data={"name": "mine"})
     assert (answer.status_code, "Fill in both" in answer.text) == (422, True)
 
@@ -271,7 +281,7 @@ def test_an_example_is_added_with_a_button(desk: Desk) -> None:
     client = desk.browser("admin")
     answer = send(client, "/models/example", data={"kind": "sisa", "example_name": "wines"})
     assert answer.headers["location"] == "/models/wines?tenant=default"
-    assert "sisa on data wines" in words_of(client.get(answer.headers["location"]).text)
+    assert "sisa, dataset wines" in words_of(client.get(answer.headers["location"]).text)
     again = send(client, "/models/example", data={"kind": "sisa", "example_name": "wines"})
     assert again.status_code == 409
     assert send(client, "/models/example", data={"kind": "tree"}).status_code == 422
@@ -282,8 +292,8 @@ def test_an_example_is_added_with_a_button(desk: Desk) -> None:
 
 def test_the_plan_says_when_and_why(filled: Desk) -> None:
     said = words_of(filled.browser("approver").get("/models/risk/plan").text)
-    assert "It waits for company" in said
-    assert "Requests queued 1 1 person" in said
+    assert "Waiting for more requests (batched until 50 rows or 72 h)." in said
+    assert "Queued requests 1 1 person" in said
     assert "Apply now" not in said
 
 
@@ -291,7 +301,7 @@ def test_nothing_can_be_applied_while_nothing_is_queued(desk: Desk) -> None:
     client = desk.browser("operator")
     before = client.get("/models/risk/plan").text
     assert 'value="apply"' not in before
-    assert 'disabled title="Nothing is queued' in before
+    assert 'disabled title="No requests are queued' in before
     desk.ledger.requests.submit([person(3)], model="risk", verified=True)
     after = client.get("/models/risk/plan").text
     assert "1 request with 2 rows will be erased" in after
@@ -310,7 +320,7 @@ def test_a_job_is_asked_for_watched_and_over(desk: Desk) -> None:
     jobs = Jobs(desk.ledger)
     job = jobs.claim("test")
     assert job is not None
-    jobs.progress(job, "applied <b>78</b> rows left")
+    jobs.add_progress(job, "applied <b>78</b> rows left")
     jobs.finish(job, {"steps": [{"what": "certified", "sequence": 4}, {"sequence": 4}]})
     over = client.get(where).text
     assert "hx-trigger" not in over
@@ -325,7 +335,7 @@ def test_a_job_that_failed_says_why(desk: Desk) -> None:
     assert job is not None
     jobs.fail(job, "too-long", "it took too long")
     said = words_of(desk.browser("operator").get(f"/models/risk/plan?job={job_id}").text)
-    assert "Training afresh Failed" in said
+    assert "Retrain Failed" in said
     assert "it took too long" in said
 
 
@@ -353,8 +363,8 @@ def test_what_if_is_a_table_of_methods(desk: Desk) -> None:
     result = {"rows_held": 80, "sample_rows": 40, "people": 1, "methods": [method]}
     jobs.finish(job, result)
     said = words_of(desk.browser("operator").get(f"/models/risk/plan?job={job_id}").text)
-    assert "SISAClassifier in use Exact towards who sees every version 500 ms 12×" in said
-    assert "run on 40 of them and extrapolated. Nothing was written to the ledger." in said
+    assert "SISAClassifier in use Exact for observers of every version 500 ms 12×" in said
+    assert "measured on 40 of them and extrapolated. Nothing was written to the ledger." in said
 
 
 def test_a_job_of_another_tenant_is_not_shown(desk: Desk) -> None:
@@ -369,7 +379,7 @@ def test_only_the_buttons_of_the_page_are_actions(desk: Desk) -> None:
     )
     refused = desk.browser("operator").post("/models/risk/plan", data={"action": "apply"})
     assert refused.status_code == 403
-    assert Jobs(desk.ledger).page().items == ()
+    assert Jobs(desk.ledger).list_page().items == ()
 
 
 # In a browser.

@@ -3,6 +3,7 @@
 import re
 from html import unescape
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from letheon.service import forms
 from letheon.service.pages import _shared
 from letheon.service.pages._shared import make_templates
-from tests.service.desks import OTHER, Desk
+from tests.service.desks import OTHER, Desk, make_empty_desk
 from tests.service.page_tools import file, filled, send, shown_ids, twin_of
 
 __all__ = ["filled"]
@@ -89,8 +90,8 @@ def test_of_many_those_that_cannot_be_are_named(desk: Desk) -> None:
     good, bad = file(desk, 1), file(desk, 2, verified=True)
     client = desk.browser("operator")
     answer = send(client, "/requests/actions", action="verify", requests=[good.id, bad.id])
-    assert "1 request done, 1 request refused" in answer.text  # type: ignore[attr-defined]
-    assert f"{bad.id[:12]}</code></a>: is queued; its identity" in answer.text  # type: ignore[attr-defined]
+    assert "1 request changed, 1 request not changed" in answer.text  # type: ignore[attr-defined]
+    assert f"{bad.id[:12]}</code></a>: has the state Queued; the identity" in answer.text  # type: ignore[attr-defined]
     assert f'/requests/{bad.id}"' in answer.text  # type: ignore[attr-defined]
     assert desk.ledger.requests.get(good.id).state == "queued"
 
@@ -131,12 +132,12 @@ def test_many_are_answered_at_once(desk: Desk) -> None:
     again = file(desk, 1, verified=True).id
     client = desk.browser("operator")
     home = client.get("/").text
-    assert "to answer: purged" in home
-    assert "to answer: erased with an earlier request" in home
-    assert "Covered by #1" in client.get(f"/requests/{again}").text
+    assert "Answer the person: data purged" in home
+    assert "Answer the person: duplicate" in home
+    assert "Covered by certificate #1" in client.get(f"/requests/{again}").text
     send(client, "/requests/actions", action="answer", requests=[*chosen, again])
     assert {desk.ledger.requests.get(one).state for one in (*chosen, again)} == {"closed"}
-    assert "to answer" not in client.get("/").text
+    assert "Answer the person" not in client.get("/").text
 
 
 @pytest.mark.parametrize(
@@ -220,10 +221,10 @@ def test_the_menu_shows_what_the_token_may_see(filled: Desk) -> None:
 
 
 def test_home_counts_what_waits_for_the_one_who_looks(filled: Desk) -> None:
-    assert "to approve" in filled.browser("approver").get("/").text
+    assert "Approve</span>" in filled.browser("approver").get("/").text
     operator = filled.browser("operator").get("/").text
-    assert "identity to verify" in operator
-    assert "to approve</span>" not in operator
+    assert "Verify the identity" in operator
+    assert "Approve</span>" not in operator
 
 
 def test_home_lists_what_it_counts_as_open(desk: Desk) -> None:
@@ -263,3 +264,15 @@ def test_home_of_a_token_that_sees_no_requests(filled: Desk) -> None:
     answer = filled.browser("narrow").get("/")
     assert answer.status_code == 200
     assert "may not see requests" in answer.text
+
+
+def test_home_of_a_ledger_without_models_leads_to_the_registration(tmp_path: Path) -> None:
+    desk = make_empty_desk(tmp_path)
+    text = desk.browser("admin").get("/").text
+    assert "Register your first model" in text
+    assert 'href="/models/new"' in text
+    assert "No open tasks" not in text
+    auditor = desk.browser("auditor").get("/").text
+    assert 'href="/models/new"' not in auditor
+    assert "an operator or admin can register one" in auditor
+    desk.close()

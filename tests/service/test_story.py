@@ -80,7 +80,7 @@ def make_a_token(stage: Stage, page: Any, role: str) -> str:
     form = page.get_by_role("form", name="New token")
     form.get_by_label("Name").fill(f"our-{role}")
     form.get_by_label(role).check()
-    form.get_by_role("button", name="Make token").click()
+    form.get_by_role("button", name="Create token").click()
     text: str = page.locator("#new-token").inner_text()
     stage.look(page, f"tokens-{role}")
     return text
@@ -92,14 +92,14 @@ def file_a_request(stage: Stage) -> tuple[str, str]:
     stage.log_in(page, "operator")
     stage.visit(page, "/requests/new", "request-new")
     page.get_by_label("Ids, one per line").fill(PERSON)
-    page.get_by_label("The identity was verified").check()
-    page.get_by_label("Make a receipt code").check()
-    page.get_by_role("button", name="File the request").click()
+    page.get_by_label("The identity is verified").check()
+    page.get_by_label("Create a receipt code").check()
+    page.get_by_role("button", name="File request").click()
     code: str = page.locator("#receipt-code").inner_text()
     assert PERSON not in page.content()
     stage.look(page, "request-filed")
     page.get_by_role("link", name="Open the request").click()
-    page.get_by_text("a second person has to approve").wait_for()
+    page.get_by_text("waits for approval by a second person").wait_for()
     stage.look(page, "request-verified")
     return page.url.removeprefix(stage.url), code
 
@@ -143,7 +143,7 @@ def tab_to(page: Any, selector: str) -> None:
 def apply_the_batch(stage: Stage, page: Any) -> str:
     """Apply the batch; the server is killed as soon as it was asked for."""
     stage.visit(page, f"/models/{MODEL}/plan", "plan")
-    page.get_by_role("button", name="Apply now").click()
+    page.get_by_role("button", name="Apply now…").click()
     page.get_by_role("dialog").get_by_role("button", name="Apply now").click()
     page.wait_for_url(re.compile("job="))
     stage.restart()
@@ -156,9 +156,9 @@ def apply_the_batch(stage: Stage, page: Any) -> str:
 
 def verify_the_certificate(stage: Stage, page: Any) -> None:
     page.get_by_role("link", name="Certificate #1").click()
-    page.get_by_role("button", name="Verify now").click()
+    page.get_by_role("button", name="Verify").click()
     # Until the purge is attested one check is open.
-    words = re.compile("^(It holds|Incomplete: no check failed)")
+    words = re.compile("^(Valid|Incomplete: no check failed)")
     page.locator(".big-verdict").get_by_text(words).wait_for()
     stage.look(page, "certificate-verified")
 
@@ -169,7 +169,7 @@ def audit(
     """Start an audit and return its verdict; the page shows it as it comes."""
     page.goto(f"{stage.url}/audits")
     page.get_by_label("Drill").select_option(drill)
-    page.get_by_role("button", name="Replay and audit").click()
+    page.get_by_role("button", name="Start audit").click()
     page.wait_for_url(re.compile("/audits/[0-9a-f]+"))
     if restarts:
         stage.look(page, f"{name}-waiting")
@@ -188,16 +188,16 @@ def check_the_receipt(stage: Stage, code: str) -> None:
     page = stage.page()
     stage.visit(page, "/receipt", "receipt")
     page.get_by_label("Receipt code").fill(code)
-    page.get_by_role("button", name="Check").click()
-    page.locator(".big-verdict").get_by_text("Covered", exact=True).wait_for()
+    page.get_by_role("button", name="Check receipt").click()
+    page.locator(".big-verdict").get_by_text(re.compile("^Certificate issued")).wait_for()
     assert MODEL not in page.content()
     stage.look(page, "receipt-covered")
 
 
 def see_the_rest(stage: Stage, page: Any, request: str) -> None:
     page.goto(f"{stage.url}/webhooks")
-    page.get_by_label("Address").fill(f"{HOOK}/hook")
-    page.get_by_role("button", name="Make").click()
+    page.get_by_label("URL").fill(f"{HOOK}/hook")
+    page.get_by_role("button", name="Create webhook").click()
     page.locator("#new-secret").wait_for()
     stage.look(page, "webhooks-made")
     page.get_by_role("link", name=f"{HOOK}/hook").click()

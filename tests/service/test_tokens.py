@@ -21,23 +21,23 @@ def known(desk: Desk) -> Tokens:
 
 
 def test_a_token_is_found_until_it_expires(desk: Desk) -> None:
-    text, token = known(desk).mint("ci", "operator", days=2)
-    assert known(desk).find(text) == token
+    text, token = known(desk).create("ci", "operator", days=2)
+    assert known(desk).find_by_text(text) == token
     desk.clock.now += 2 * DAY - 1
-    assert known(desk).find(text) == token
+    assert known(desk).find_by_text(text) == token
     desk.clock.now += 1
-    assert known(desk).find(text) is None
+    assert known(desk).find_by_text(text) is None
 
 
 def test_a_revoked_token_opens_nothing(desk: Desk) -> None:
-    text, token = known(desk).mint("ci", "operator")
+    text, token = known(desk).create("ci", "operator")
     assert known(desk).revoke(token.id)
-    assert known(desk).find(text) is None
+    assert known(desk).find_by_text(text) is None
     assert not known(desk).revoke(token.id)
 
 
 def test_the_text_of_a_token_is_nowhere_in_the_ledger(desk: Desk) -> None:
-    text, _ = known(desk).mint("ci", "operator")
+    text, _ = known(desk).create("ci", "operator")
     desk.ledger.close()
     held = [path.read_bytes() for path in desk.folder.rglob("*") if path.is_file()]
     assert not any(text.encode() in content for content in held)
@@ -45,7 +45,7 @@ def test_the_text_of_a_token_is_nowhere_in_the_ledger(desk: Desk) -> None:
 
 
 def test_texts_are_256_random_bits(desk: Desk) -> None:
-    texts = {known(desk).mint("ci", "operator")[0] for _ in range(20)}
+    texts = {known(desk).create("ci", "operator")[0] for _ in range(20)}
     assert len(texts) == 20
     assert {len(text) for text in texts} == {4 + 43}
 
@@ -54,7 +54,7 @@ def test_texts_are_256_random_bits(desk: Desk) -> None:
     "text", ["", "lth_", "lth_x", "lth_" + "A" * 43, "lth_" + "A" * 5000, "Bearer lth_"]
 )
 def test_other_texts_are_no_tokens(shared_desk: Desk, text: str) -> None:
-    assert known(shared_desk).find(text) is None
+    assert known(shared_desk).find_by_text(text) is None
 
 
 @given(st.sampled_from(sorted(ROLES)), st.sets(st.sampled_from(sorted(SCOPES)), max_size=6))
@@ -80,24 +80,24 @@ def test_a_token_has_no_scope_that_its_role_has_not(role: str, wanted: set[str])
 def test_what_cannot_be_is_refused_and_nothing_is_made(
     shared_desk: Desk, name: str, role: str, given: dict[str, object]
 ) -> None:
-    before = len(known(shared_desk).listed(limit=1000))
+    before = len(known(shared_desk).list_newest(limit=1000))
     with pytest.raises(ValueError, match=r".{20}"):
-        known(shared_desk).mint(name, role, **given)  # type: ignore[arg-type]
-    assert len(known(shared_desk).listed(limit=1000)) == before
+        known(shared_desk).create(name, role, **given)  # type: ignore[arg-type]
+    assert len(known(shared_desk).list_newest(limit=1000)) == before
 
 
 def test_pages_of_tokens_are_the_whole_list(desk: Desk) -> None:
-    whole = [token.id for token in known(desk).listed(limit=1000)]
+    whole = [token.id for token in known(desk).list_newest(limit=1000)]
     found: list[str] = []
-    while part := known(desk).listed(after=found[-1] if found else None, limit=4):
+    while part := known(desk).list_newest(after=found[-1] if found else None, limit=4):
         found += [token.id for token in part]
     assert found == whole
     assert len(whole) > 12
 
 
 def test_who_makes_and_revokes_is_noted(desk: Desk) -> None:
-    maker = known(desk).of_id(desk.tokens["admin"].id)
-    _, token = known(desk).mint("ci", "operator", by=maker)
+    maker = known(desk).find_valid(desk.tokens["admin"].id)
+    _, token = known(desk).create("ci", "operator", by=maker)
     known(desk).revoke(token.id, by="fedcba9876543210")
     with desk.ledger._core.database.reading() as conn:
         rows = conn.execute(select(actions).where(actions.c.about == token.id)).all()
@@ -164,7 +164,7 @@ def test_a_stolen_token_is_taken_back_with_its_descendants(desk: Desk) -> None:
     path = f"/api/v1/tokens/{stolen['id']}"
     assert desk.client().delete(path, params={"descendants": True}).status_code == 204
     found = {
-        name: known(desk).find(one["token"]) is not None
+        name: known(desk).find_by_text(one["token"]) is not None
         for name, one in {
             "stolen": stolen,
             "child": child,
@@ -179,7 +179,7 @@ def test_without_a_word_descendants_stay(desk: Desk) -> None:
     maker = made_with(desk, desk.tokens["admin"].text)
     child = made_with(desk, maker["token"])
     assert known(desk).revoke(maker["id"]) == 1
-    assert known(desk).find(child["token"]) is not None
+    assert known(desk).find_by_text(child["token"]) is not None
 
 
 def test_nobody_revokes_who_holds_more(desk: Desk) -> None:
@@ -188,7 +188,7 @@ def test_nobody_revokes_who_holds_more(desk: Desk) -> None:
     client.headers["Authorization"] = f"Bearer {narrow['token']}"
     found = client.delete(f"/api/v1/tokens/{desk.tokens['admin'].id}")
     assert (found.status_code, found.json()["type"]) == (403, "urn:letheon:problem:beyond-own")
-    assert known(desk).of_id(desk.tokens["admin"].id) is not None
+    assert known(desk).find_valid(desk.tokens["admin"].id) is not None
 
 
 def test_a_tenants_admin_stays_within_the_tenant(desk: Desk) -> None:
@@ -201,7 +201,7 @@ def test_a_tenants_admin_stays_within_the_tenant(desk: Desk) -> None:
     assert seen == {OTHER}
     unbound = desk.tokens["operator"].id
     assert bound.delete(f"/api/v1/tokens/{unbound}").status_code == 404
-    assert known(desk).of_id(unbound) is not None
+    assert known(desk).find_valid(unbound) is not None
 
 
 def test_a_session_ends_by_time_by_idleness_and_with_its_token(desk: Desk) -> None:
@@ -243,10 +243,10 @@ def test_csrf_tokens_belong_to_one_session(desk: Desk) -> None:
     held = Sessions(desk.ledger, DAY, 3600)
     _, one = held.start(desk.tokens["operator"].id)
     _, other = held.start(desk.tokens["operator"].id)
-    assert one.accepts(one.csrf)
-    assert not one.accepts(other.csrf)
-    assert not one.accepts(None)
-    assert not one.accepts("")
+    assert one.accepts_csrf(one.csrf)
+    assert not one.accepts_csrf(other.csrf)
+    assert not one.accepts_csrf(None)
+    assert not one.accepts_csrf("")
 
 
 def test_cookies_are_kept_as_hashes(desk: Desk) -> None:

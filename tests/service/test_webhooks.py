@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from sqlalchemy import select, update
 
 from letheon.ledger import Ledger, Policy
-from letheon.ledger.db.events import record
+from letheon.ledger.db.events import record_event
 from letheon.ledger.db.webhooks import EVENTS, Webhook, Webhooks, read_service_key
 from letheon.ledger.requests.people import move
 from letheon.ledger.tables import deliveries, events, webhooks
@@ -101,9 +101,9 @@ def test_the_ledgers_own_checks_do_not_mind_the_desk(
     """Its key lies beside the ledger's, and places in the log are given without a checkpoint."""
     add(ledger, "https://hooks.example.org/")
     ledger.requests.submit([person(1)], model="risk", verified=True)
-    Webhooks(ledger).feed()
+    Webhooks(ledger).write_new_messages()
     ledger.run_once(force=True)
-    Webhooks(ledger).feed()
+    Webhooks(ledger).write_new_messages()
     assert [finding for finding in ledger.doctor() if finding.level == "error"] == []
     verdicts = verify_bundle(ledger.export(tmp_path / "bundle"), ledger.public_key)
     assert {one.level: one.passed for one in verdicts}.items() >= {("V0", True), ("V1", True)}
@@ -114,7 +114,7 @@ def test_secrets_are_derived_and_not_stored(ledger: Ledger) -> None:
     _, other = add(ledger, "https://hooks.example.org/")
     assert secret == derive_secret(read_service_key(ledger.folder), one.id) != other
     raw = base64.b64decode(secret.removeprefix("whsec_"))
-    for path in ledger._core.database.files():
+    for path in ledger._core.database.list_files():
         assert raw not in path.read_bytes()
         assert secret.encode() not in path.read_bytes()
 
@@ -191,10 +191,10 @@ def test_who_waits_behind_one_that_was_overtaken_is_told_too(ledger: Ledger, clo
         move(conn, slow.id, "retry_wait", at=clock.now, not_before=clock.now + 100)
     both = ledger.requests.submit([person(1), person(2)], model="risk", verified=True)
     ledger.run_once(force=True)
-    Webhooks(ledger).feed()
+    Webhooks(ledger).write_new_messages()
     clock.now += 200
     ledger.run_once()
-    Webhooks(ledger).feed()
+    Webhooks(ledger).write_new_messages()
     about = sorted(row.about for row in waiting(ledger))
     assert about == sorted([both.id, slow.id, waits.id])
 
@@ -391,7 +391,7 @@ def test_messages_that_were_given_up_are_dropped_after_a_month(
 ) -> None:
     add(ledger, "https://hooks.example.org/", "received")
     ledger.requests.submit([person(1)], model="risk")
-    Webhooks(ledger).feed()
+    Webhooks(ledger).write_new_messages()
     clock.now += 31 * DAY
     assert Webhooks(ledger).forget_old() == 0, "it still waits"
     with ledger._core.database.transaction() as conn:
@@ -410,7 +410,7 @@ def test_a_claim_outlasts_a_round() -> None:
 def test_a_removed_webhook_takes_its_messages_along(ledger: Ledger, clock: Clock) -> None:
     hook, _ = add(ledger, "https://hooks.example.org/", "received")
     ledger.requests.submit([person(1)], model="risk")
-    Webhooks(ledger).feed()
+    Webhooks(ledger).write_new_messages()
     assert len(waiting(ledger)) == 1
     Webhooks(ledger).remove(hook.id)
     assert waiting(ledger) == waiting(ledger, webhooks) == []
@@ -448,10 +448,10 @@ def test_an_event_committed_late_is_not_passed_by(postgres_url: str, tmp_path: P
     ledger, old = Ledger(desk.core), desk.submit(1)
     add(ledger, "https://hooks.example.org/", "received")
     with desk.database.engine.connect() as slow, slow.begin():
-        record(slow, "received", {"request": old.id}, at=NOON)
+        record_event(slow, "received", {"request": old.id}, at=NOON)
         quick = desk.submit(2)
-        assert Webhooks(ledger).feed() == 1
-    assert Webhooks(ledger).feed() == 1
+        assert Webhooks(ledger).write_new_messages() == 1
+    assert Webhooks(ledger).write_new_messages() == 1
     numbers = {row.about: row.id for row in desk.rows(events)}
     found = {row.about for row in desk.rows(deliveries)}
     desk.database.dispose()
@@ -473,7 +473,7 @@ def test_each_event_gives_one_message_whatever_is_killed(
             filed.append(desk.submit(len(filed)).id)
         else:
             _feed(ledger, is_killed=step == "killed feed")
-    Webhooks(ledger).feed()
+    Webhooks(ledger).write_new_messages()
     found = [row.about for row in desk.rows(deliveries)]
     desk.database.dispose()
     assert sorted(found) == sorted(filed)
@@ -486,7 +486,7 @@ def _fresh(factory: pytest.TempPathFactory) -> tuple[Path, str, Path]:
 
 def _feed(ledger: Ledger, *, is_killed: bool) -> None:
     if not is_killed:
-        Webhooks(ledger).feed()
+        Webhooks(ledger).write_new_messages()
         return
 
     class Killed(Exception):
@@ -495,7 +495,7 @@ def _feed(ledger: Ledger, *, is_killed: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("letheon.ledger.db.webhooks._feed_overdue", lambda *given: _raise(Killed()))
         with pytest.raises(Killed):
-            Webhooks(ledger).feed()
+            Webhooks(ledger).write_new_messages()
 
 
 def _raise(error: Exception) -> int:
@@ -509,14 +509,14 @@ def test_more_events_than_a_round_takes_come_in_the_next(
     ledger = Ledger(sqlite_desk.core)
     add(ledger, "https://hooks.example.org/", "received")
     filed = [sqlite_desk.submit(number).id for number in range(8)]
-    assert [Webhooks(ledger).feed() for _ in range(4)] == [3, 3, 2, 0]
+    assert [Webhooks(ledger).write_new_messages() for _ in range(4)] == [3, 3, 2, 0]
     assert sorted(row.about for row in sqlite_desk.rows(deliveries)) == sorted(filed)
 
 
 def test_bodies_are_plain_json(ledger: Ledger, clock: Clock) -> None:
     add(ledger, "https://hooks.example.org/")
     ledger.requests.submit([person(1)], model="risk")
-    Webhooks(ledger).feed()
+    Webhooks(ledger).write_new_messages()
     (row,) = waiting(ledger)
     found = json.loads(row.body)
     assert list(found) == ["id", "type", "created_at", "data"]

@@ -21,7 +21,7 @@ from letheon.ledger.worker.compute import ComputationFailed, compute
 from letheon.sandbox import StoppedError
 from letheon.service import jobs
 from letheon.service import worker as worker_module
-from letheon.service.jobs import LONG, SHORT, JobRunner
+from letheon.service.jobs import CHANGING_KINDS, READING_KINDS, JobRunner
 from letheon.service.temp_folders import sweep_temp_folders
 from letheon.service.worker import DeskWorker
 from tests.cli.ledgers import call
@@ -68,7 +68,7 @@ def _call_here(
 def _here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compute and look in this process."""
     monkeypatch.setattr(jobs, "call", _call_here)
-    monkeypatch.setattr("letheon.ledger.ledger.computing", lambda **_: compute)
+    monkeypatch.setattr("letheon.ledger.ledger.choose_compute", lambda **_: compute)
 
 
 here = pytest.mark.usefixtures("_here")
@@ -90,7 +90,7 @@ def _audited(desk: Desk, name: str = "auditor", **asked: Any) -> dict[str, Any]:
     client = desk.client(name)
     asked_for = client.post("/api/v1/audits", json=asked)
     assert asked_for.status_code == 202, asked_for.text
-    _runner(desk).do_all(LONG)
+    _runner(desk).do_all(READING_KINDS)
     shown: dict[str, Any] = client.get(f"/api/v1/audits/{asked_for.json()['id']}").json()
     assert shown["is_over"]
     return shown
@@ -160,7 +160,7 @@ def test_a_batch_that_fails_fails_the_job_with_its_code(
     def fails(_: Any) -> Any:
         raise ComputationFailed("value-error")
 
-    monkeypatch.setattr("letheon.ledger.ledger.computing", lambda **_: fails)
+    monkeypatch.setattr("letheon.ledger.ledger.choose_compute", lambda **_: fails)
     desk.ledger.requests.submit([person(1)], model="risk", verified=True)
     job = Jobs(desk.ledger).add("apply", tenant="default", model="risk")
     _runner(desk).do_all()
@@ -318,21 +318,21 @@ def test_who_is_told_to_stop_gives_the_job_back(
 ) -> None:
     stop = threading.Event()
     runner = _runner(erased, stop)
-    progress = runner.jobs.progress
+    progress = runner.jobs.add_progress
 
     def stop_soon(*given: Any) -> None:
         progress(*given)
         stop.set()
 
-    monkeypatch.setattr(runner.jobs, "progress", stop_soon)
+    monkeypatch.setattr(runner.jobs, "add_progress", stop_soon)
     asked: dict[str, Any] = {"levels": None, "drill": "none", "people": 2}
     job = Jobs(erased.ledger).add(kind, tenant="default", model="risk", asked=asked)
-    runner.do_all(LONG)
+    runner.do_all(READING_KINDS)
     found = Jobs(erased.ledger).find(job.id)
     assert found is not None
     assert (found.state, found.starts) == ("queued", 0)
     assert _rooms(erased) == []
-    _runner(erased).do_all(LONG)
+    _runner(erased).do_all(READING_KINDS)
     assert _over(erased, job).state == "done"
 
 
@@ -401,7 +401,7 @@ def test_a_job_of_a_killed_worker_is_done_by_the_next_one(home: Path) -> None:
         process.kill()
         process.communicate()
         sweep_temp_folders(ledger)
-        assert JobRunner(ledger, threading.Event()).do_all(LONG) == 1
+        assert JobRunner(ledger, threading.Event()).do_all(READING_KINDS) == 1
         found = Jobs(ledger).find(job.id)
     assert found is not None
     assert found.state == "done"
@@ -425,7 +425,7 @@ def test_the_worker_of_the_command_line_does_jobs_too(home: Path) -> None:
 
 
 def test_short_and_long_jobs_are_all_jobs() -> None:
-    assert sorted((*SHORT, *LONG)) == sorted(KINDS)
+    assert sorted((*CHANGING_KINDS, *READING_KINDS)) == sorted(KINDS)
 
 
 def test_a_worker_goes_on_after_an_error(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,22 +7,22 @@ from hypothesis import settings
 from numpy.typing import NDArray
 
 
-class People(NamedTuple):
+class ShardPeople(NamedTuple):
     X: NDArray[Any]
     y: NDArray[Any]
     ids: NDArray[Any]
 
-    def without(self, gone: Any) -> "People":
+    def without(self, gone: Any) -> "ShardPeople":
         keep = ~np.isin(self.ids, list(gone))
-        return People(self.X[keep], self.y[keep], self.ids[keep])
+        return ShardPeople(self.X[keep], self.y[keep], self.ids[keep])
 
 
-def make_people(n_people: int = 20, *, seed: int = 0, n_classes: int = 3) -> People:
+def make_people(n_people: int = 20, *, seed: int = 0, n_classes: int = 3) -> ShardPeople:
     rng = np.random.default_rng(seed)
     ids = np.repeat(np.arange(n_people), rng.integers(1, 4, n_people))
     rng.shuffle(ids)
     y = rng.integers(0, n_classes, len(ids))
-    return People(rng.normal(size=(len(ids), 3)) + y[:, None], y, ids)
+    return ShardPeople(rng.normal(size=(len(ids), 3)) + y[:, None], y, ids)
 
 
 def examples(count: int) -> settings:

@@ -106,7 +106,7 @@ def test_risky_people_are_cheaper_to_forget() -> None:
     ).fit(*people[:2], ids=people.ids, risk=risk)
 
     def mean_work(some: range) -> float:
-        plans = [model._prepare(model._locate(as_ids([person]))) for person in some]
+        plans = [model._prepare(model._locate_rows(as_ids([person]))) for person in some]
         return float(np.mean([plan.outcome.work for plan in plans]))
 
     assert mean_work(range(360, 400)) < 0.75 * mean_work(range(40))

@@ -16,7 +16,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 
 from letheon import SISAClassifier, SISARegressor
-from tests.sharded.people import People, examples, make_people
+from tests.sharded.people import ShardPeople, examples, make_people
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -35,7 +35,7 @@ MODELS = {
 
 
 @st.composite
-def requests(draw: st.DrawFn) -> tuple[People, list[list[int]]]:
+def requests(draw: st.DrawFn) -> tuple[ShardPeople, list[list[int]]]:
     """People, and batches of requests in any order, with ids repeated inside a batch."""
     n_people = draw(st.integers(4, 14))
     people = make_people(
@@ -50,7 +50,7 @@ def requests(draw: st.DrawFn) -> tuple[People, list[list[int]]]:
     return people, batches
 
 
-def fitted(model: Any, people: People, seed: int, n_jobs: int | None = None) -> Any:
+def fitted(model: Any, people: ShardPeople, seed: int, n_jobs: int | None = None) -> Any:
     return (
         clone(model).set_params(random_state=seed, n_jobs=n_jobs).fit(*people[:2], ids=people.ids)
     )
@@ -61,7 +61,7 @@ def fitted(model: Any, people: People, seed: int, n_jobs: int | None = None) -> 
 def test_any_sequence_of_requests_ends_in_a_fresh_fit(name: str) -> None:
     @examples(44)
     @given(requests(), st.integers(0, 2**128 - 1))
-    def run(case: tuple[People, list[list[int]]], seed: int) -> None:
+    def run(case: tuple[ShardPeople, list[list[int]]], seed: int) -> None:
         people, batches = case
         model = fitted(MODELS[name], people, seed)
         for batch in batches:
@@ -77,7 +77,7 @@ def test_any_sequence_of_requests_ends_in_a_fresh_fit(name: str) -> None:
 def test_two_processes_give_the_same_bytes_as_one(name: str) -> None:
     @examples(3)
     @given(requests(), st.integers(0, 2**128 - 1))
-    def run(case: tuple[People, list[list[int]]], seed: int) -> None:
+    def run(case: tuple[ShardPeople, list[list[int]]], seed: int) -> None:
         people, batches = case
         one, two = (fitted(MODELS[name], people, seed, jobs) for jobs in (None, 2))
         for batch in batches:
@@ -101,7 +101,9 @@ def test_learning_and_forgetting_in_any_order_ends_in_a_fresh_fit(name: str) -> 
             mine = people.without(set(range(10)) - {person})
             if person not in held.ids:
                 model.learn(mine.X, mine.y, ids=mine.ids)
-                held = People(*(np.concatenate(parts) for parts in zip(held, mine, strict=True)))
+                held = ShardPeople(
+                    *(np.concatenate(parts) for parts in zip(held, mine, strict=True))
+                )
             elif len(set(held.ids.tolist())) > 1:
                 model.forget([person])
                 held = held.without([person])

@@ -11,7 +11,7 @@ from sklearn.naive_bayes import GaussianNB
 
 from letheon import SISAClassifier
 from letheon.data import Rows
-from letheon.inner import SeedSlots
+from letheon.inner_estimator import SeedSlots
 from letheon.sharded import _base, _shards
 from letheon.sharded._shards import Assignment
 from tests.sharded.people import make_people
@@ -32,7 +32,7 @@ def start_one_slice_late(patch: pytest.MonkeyPatch) -> None:
 
 def ignore_a_lost_class(patch: pytest.MonkeyPatch) -> None:
     def careless(old: Any, rows: Any, touched: Any, recipe: Any) -> Any:
-        return _shards.Change(old, _shards.Job(old.number, rows, int(touched.min())))
+        return _shards.ShardChange(old, _shards.ShardTraining(old.number, rows, int(touched.min())))
 
     patch.setattr(_base, "change_rows", careless)
 

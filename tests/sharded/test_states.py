@@ -55,7 +55,7 @@ def files(directory: Path) -> set[str]:
 
 def home_of(person: int, model: SISAClassifier) -> tuple[int, int]:
     """Return shard and slice of a person."""
-    [(number, rows)] = model._locate(as_ids([person])).where.items()
+    [(number, rows)] = model._locate_rows(as_ids([person])).where.items()
     return number, int(model.ensemble_.shards[number].rows.extra["slice"][rows[0]])
 
 

@@ -296,14 +296,14 @@ class Worker:
 
     def _refused(self, number: int, error: Exception) -> str:
         from letheon.exceptions import MemoryLimitError, StateError
-        from letheon.verifier import Refused
+        from letheon.verifier import VerificationError
 
         if isinstance(error, MemoryLimitError):
             self.counts["over the limit"] += 1
         elif "MemoryError" in repr(error) or "Unable to allocate" in str(error):
             self.findings.append({"number": number, "what": "memory", "error": repr(error)[:300]})
             self.counts["memory"] += 1
-        if not isinstance(error, StateError | Refused):
+        if not isinstance(error, StateError | VerificationError):
             self.findings.append(
                 {"number": number, "what": "unexpected", "error": repr(error)[:300]}
             )

@@ -33,7 +33,7 @@ from letheon.state._nodes import (
     Triple,
     names_of,
 )
-from letheon.state._tags import _built_in
+from letheon.state._tags import _load_codecs
 from tests.state.forge import VERSIONS
 
 HEAD = b"letheon-state-v1\0"
@@ -105,7 +105,7 @@ class Mutator:
         self.donors = [node for tree in self.trees.values() for node in _sample(tree)]
         listed = _allowed.CLASSES | _allowed.FUNCTIONS | _allowed.CLASS_VALUES
         used = {name for tree in self.trees.values() for name in names_of(tree)}
-        self.names = sorted(used) * 8 + sorted({*listed, *_allowed.TYPES, *_built_in()})
+        self.names = sorted(used) * 8 + sorted({*listed, *_allowed.TYPES, *_load_codecs()})
         if not any(name.startswith("deep") for name in seeds):
             nets = ("torch.", "letheon.deep.")
             self.names = [name for name in self.names if not name.startswith(nets)]
@@ -410,7 +410,7 @@ class Mutator:
             "__metadata__": {"letheon": json.dumps(manifest, separators=(",", ":"))}
         }
         data = b""
-        for name, array in tensors.arrays().items():
+        for name, array in tensors.to_arrays().items():
             end = len(data) + array.nbytes
             form = {"c": "U8"}.get(array.dtype.kind, _safetensors_name(array.dtype))
             header[name] = {

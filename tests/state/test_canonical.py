@@ -10,7 +10,7 @@ from hypothesis import given
 
 from letheon import state
 from letheon.exceptions import CorruptFileError
-from letheon.state._bytes import chunks, from_bytes, to_bytes
+from letheon.state._bytes import from_bytes, iter_chunks, to_bytes
 from letheon.state._nodes import MemoryBudget
 from tests.state.values import same, twins, values
 
@@ -127,12 +127,12 @@ def test_tree_comes_back_from_its_bytes(value: Any) -> None:
 @given(values)
 def test_chunks_are_the_bytes(value: Any) -> None:
     tree = state.to_tree([value, np.arange(20_000)])
-    assert b"".join(chunks(tree)) == to_bytes(tree)
+    assert b"".join(iter_chunks(tree)) == to_bytes(tree)
 
 
 def test_big_arrays_are_not_copied() -> None:
     array = np.arange(100_000)
-    views = [c for c in chunks(state.to_tree([array])) if isinstance(c, memoryview)]
+    views = [c for c in iter_chunks(state.to_tree([array])) if isinstance(c, memoryview)]
     assert [np.shares_memory(np.asarray(view), array) for view in views] == [True]
 
 

@@ -119,8 +119,8 @@ def test_appended_bytes_are_refused(path: Path) -> None:
         (b"", "empty"),
         (b"\x80\x04\x95", "pickle"),
         (b"PK\x03\x04", "zip"),
-        (b"hello world", "no letheon file"),
-        (b"\x02\0\0\0\0\0\0\0{}", "without letheon's manifest"),
+        (b"hello world", "not a letheon file"),
+        (b"\x02\0\0\0\0\0\0\0{}", "without a letheon manifest"),
     ],
 )
 def test_foreign_files_are_named(path: Path, raw: bytes, message: str) -> None:

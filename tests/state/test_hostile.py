@@ -135,7 +135,7 @@ def test_allow_list_by_name(name: str, allowed: bool) -> None:
 
 
 def test_a_codec_that_nobody_registered_is_named() -> None:
-    words = r"teach it 'mine.Own' with letheon.state.register_codec$"
+    words = r"register 'mine.Own' with letheon.state.register_codec$"
     with pytest.raises(UntrustedClassError, match=words):
         state.decode(blob_of(Coded("mine.Own", 1)))
 
@@ -162,7 +162,7 @@ def test_listed_class_that_turns_out_to_be_a_function(monkeypatch: pytest.Monkey
     planted = ModuleType("torch.optim.sgd")
     planted.SGD = print  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch.optim.sgd", planted)
-    with pytest.raises(UntrustedClassError, match="not what the allow-list says"):
+    with pytest.raises(UntrustedClassError, match="not of the kind that the allow-list states"):
         state.decode(blob_of(_as_name("torch.optim.sgd.SGD")))
 
 
@@ -170,7 +170,7 @@ def test_listed_function_that_turns_out_to_be_a_class(monkeypatch: pytest.Monkey
     planted = ModuleType("torch.nn.functional")
     planted.cross_entropy = Armed  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch.nn.functional", planted)
-    with pytest.raises(UntrustedClassError, match="not what the allow-list says"):
+    with pytest.raises(UntrustedClassError, match="not of the kind that the allow-list states"):
         state.decode(blob_of(_as_name("torch.nn.functional.cross_entropy")))
 
 

@@ -559,6 +559,6 @@ def test_a_table_that_unpacks_to_far_more_is_refused(
         pd = pytest.importorskip("pandas")
         pytest.importorskip("pyarrow")
         pd.DataFrame({"x": np.zeros(1 << 18), "y": 0}).to_parquet(path, compression="zstd")
-    columns = table_files.Columns("y", None, has_text_ids=False, is_table=True)
+    columns = table_files.TableColumns("y", None, has_text_ids=False, is_table=True)
     with pytest.raises(table_files.TableFileError, match="unpacks to"):
         table_files.read_table_file(path, columns)

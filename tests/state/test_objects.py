@@ -137,9 +137,9 @@ def test_the_error_says_what_to_type() -> None:
 @pytest.mark.parametrize(
     ("item", "words"),
     [
-        (sys.modules[__name__], f"the whole module {__name__}; name .* such as {__name__}.Net"),
-        (Frozen(3), r"trusted holds .*Frozen.*; expected classes, functions"),
-        (3, "trusted holds 3; expected classes, functions"),
+        (sys.modules[__name__], f"the whole module {__name__}; list .* such as {__name__}.Net"),
+        (Frozen(3), r"trusted contains .*Frozen.*; expected classes, functions"),
+        (3, "trusted contains 3; expected classes, functions"),
     ],
 )
 def test_what_cannot_be_trusted_is_named(item: Any, words: str) -> None:
@@ -154,7 +154,7 @@ def test_names_of_a_script_or_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
         patch.setitem(sys.modules, "__main__", script)
         blob = state.encode({"module": script.Net})
         assert state.decode(blob, trusted=[script.Net])["module"] is script.Net
-    what_to_do = r"the script or notebook that fitted the model: define it again"
+    what_to_do = r"the script or notebook that fitted the model: define the name again"
     with pytest.raises(UntrustedClassError, match=what_to_do):
         state.decode(blob)
     with pytest.raises(UntrustedClassError, match=f"cannot be imported here.*{what_to_do}"):
@@ -175,7 +175,9 @@ def test_classes_as_values_are_digested_by_name() -> None:
 def test_class_that_its_module_no_longer_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     old = Frozen
     monkeypatch.setitem(globals(), "Frozen", type("Frozen", (), {}))
-    with pytest.raises(UnsupportedStateError, match=r"found again.*a class defined at the top"):
+    with pytest.raises(
+        UnsupportedStateError, match=r"imported by name.*a class defined at the top"
+    ):
         state.digest({"module": old})
 
 
@@ -342,7 +344,7 @@ def test_supported_estimators_pass() -> None:
 def test_references_are_checked() -> None:
     from tests.state.forge import blob_of
 
-    with pytest.raises(CorruptFileError, match="points nowhere"):
+    with pytest.raises(CorruptFileError, match="has no target"):
         state.decode(blob_of(Ref(0)))
 
 

@@ -182,10 +182,10 @@ def _local_class() -> type:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (lambda x: x, "^a lambda has no name .* a function .* the top level of a .py file"),
+        (lambda x: x, "^a lambda cannot be imported .* a function .* the top level of a .py file"),
         (np.frompyfunc(len, 1, 1), "^the function 'len"),
         (_itself(), "contains itself"),
-        (_deep(), "inside each other"),
+        (_deep(), "nested deeper"),
         (threading.Lock(), "outside its attributes"),
         (_Slotted(), "outside its attributes"),
         (np.longdouble(1), "no canonical bytes"),
@@ -199,7 +199,7 @@ def _local_class() -> type:
         (list[int], "outside its attributes"),
         ({float("nan"): 1, float("nan") + 1: 2}, "two NaN"),
         (re.compile("x"), "outside its attributes"),
-        (np.array([0x7FFFFFFF], "u4").view("<U1"), "no valid str"),
+        (np.array([0x7FFFFFFF], "u4").view("<U1"), "an invalid str"),
     ],
     ids=lambda value: str(type(value).__name__),
 )

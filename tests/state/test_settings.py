@@ -260,21 +260,21 @@ def test_references_are_numbered_as_the_builder_numbers_them(value: Any) -> None
     """A reference is checked as what it points to, so both must agree on the numbers."""
     built: list[str] = []
     checked: list[str] = []
-    keep_value, keep_node = _Builder._keep, _Checker._keep
+    keep_value, keep_node = _Builder._number_value, _Checker._number_node
 
     def note_value(builder: Any, value: Any, *more: Any) -> Any:
-        built.extend([] if builder.kept is None else [type(value).__name__])
+        built.extend([] if builder.numbered is None else [type(value).__name__])
         return keep_value(builder, value, *more)
 
     def note_node(checker: Any, node: Any) -> None:
         name = getattr(node, "name", "ndarray").rpartition(".")[2]
-        checked.extend([] if checker.kept is None else [name])
+        checked.extend([] if checker.numbered is None else [name])
         keep_node(checker, node)
 
     blob = state.encode(with_attributes(Ridge(), found_=[value, value]))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_Builder, "_keep", note_value)
-        patch.setattr(_Checker, "_keep", note_node)
+        patch.setattr(_Builder, "_number_value", note_value)
+        patch.setattr(_Checker, "_number_node", note_node)
         state.decode(blob, trusted=[Ridge, NaiveUnlearner])
     assert checked == built
 

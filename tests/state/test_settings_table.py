@@ -25,7 +25,7 @@ import letheon
 from letheon import state
 from letheon.state._allowed import CLASSES
 from letheon.state._nodes import Instance, Record, Scalar
-from letheon.state._settings_rules import find_refusals, rule_of
+from letheon.state._settings_rules import find_violations, rule_of
 from letheon.state._settings_table import OUR_RULES, RULES
 from tests.state.test_estimators import REFUSED, Y, estimators, fitted, made, outputs
 
@@ -141,7 +141,7 @@ def test_no_other_text_is_allowed_anywhere(text: str) -> None:
         assert rule is not None
         is_allowed = text in rule.words or (bool(rule.pattern) and rule.allows_text(text))
         for node in (text, Scalar(text)):
-            refusals = find_refusals(Instance(class_name, Record(((name, node),))), {})
+            refusals = find_violations(Instance(class_name, Record(((name, node),))), {})
             assert bool(refusals) != is_allowed, (class_name, name, text)
 
 
@@ -165,7 +165,7 @@ def test_no_estimator_with_allowed_settings_reaches_out(tmp_path: Path) -> None:
                 value = made(name, estimators()[name])
                 if key is not None:
                     setattr(value, key, word)
-                if find_refusals(state.to_tree(value), {}):
+                if find_violations(state.to_tree(value), {}):
                     continue
                 with suppress(Exception, AssertionError):
                     model, rows = fitted(value)

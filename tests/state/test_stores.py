@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from letheon.exceptions import CheckpointError, StateError
-from letheon.state import Checkpoint, DirectoryStore
+from letheon.state import CheckpointName, DirectoryStore
 
 BLOB = b"canary " * 1000
 
@@ -30,7 +30,7 @@ def test_bytes_come_back_by_their_hash(store: DirectoryStore) -> None:
 
 def test_missing_checkpoint(store: DirectoryStore) -> None:
     with pytest.raises(StateError, match="0000"):
-        store.get(Checkpoint("0" * 64))
+        store.get(CheckpointName("0" * 64))
 
 
 def test_a_sweep_leaves_what_is_named(store: DirectoryStore) -> None:
@@ -72,8 +72,8 @@ def test_altered_checkpoint_is_noticed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "../" + "a" * 61, "A" * 64, "a" * 63, None, "a" * 64 + "\n"])
 def test_names_that_are_no_hash(name: Any) -> None:
-    with pytest.raises(ValueError, match="64 hexadecimal"):
-        Checkpoint(name)
+    with pytest.raises(ValueError, match="64 lower-case hexadecimal"):
+        CheckpointName(name)
 
 
 def test_a_sweep_overwrites_before_it_unlinks(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_sweep_does_not_follow_links(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
     victim = tmp_path / "victim"
     victim.write_bytes(b"keep me")
-    checkpoint = Checkpoint("a" * 64)
+    checkpoint = CheckpointName("a" * 64)
     (tmp_path / f"{checkpoint.sha256}.letheon-state").symlink_to(victim)
     store.keep_only(NOTHING)
     assert victim.read_bytes() == b"keep me"
@@ -118,7 +118,7 @@ def test_what_cannot_be_removed_is_reported(
 def test_directory_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     store = DirectoryStore(tmp_path / "file" / "below")
-    with pytest.raises(CheckpointError, match=r"below.*choose a directory"):
+    with pytest.raises(CheckpointError, match=r"below.*choose a writable directory"):
         store.verify_writable()
     with pytest.raises(CheckpointError):
         DirectoryStore(tmp_path / "file").put(BLOB)

@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 import rfc8785
 
-from letheon.verifier import LARGEST, SMALL, Refused, Verdict, main, read_capped, verify_bundle
+from letheon.verifier import (
+    LARGEST,
+    SMALL,
+    Verdict,
+    VerificationError,
+    main,
+    read_capped,
+    verify_bundle,
+)
 from tests.verifier import maker
 from tests.verifier.maker import ROOT, SECOND, STRANGER, WITNESS, Files, Statement, Step
 
@@ -52,7 +60,7 @@ def test_public_bundle_passes_what_it_can_show(tmp_path: Path) -> None:
     verdicts = judged(maker.public(maker.honest_bundle()), tmp_path)
     assert passed(verdicts) == [True, True, None, True]
     assert (verdicts["index"].passed, verdicts["V2"].promised) == (True, False)
-    assert "left off its end show only with events" in verdicts["V1"].reason
+    assert "missing certificates at its end do not show" in verdicts["V1"].reason
 
 
 def test_rotated_bundle_passes(tmp_path: Path) -> None:
@@ -75,7 +83,7 @@ def test_failed_chain_stops_the_rest(tmp_path: Path) -> None:
     verdicts = judged(files, tmp_path)
     assert passed(verdicts) == [False, None, None, None]
     assert verdicts["V0"].reason == "certificate 2: has sequence 3"
-    assert verdicts["V3"].reason == "not looked at: V0 failed"
+    assert verdicts["V3"].reason == "not checked: V0 failed"
 
 
 def test_wrong_pinned_key_fails(tmp_path: Path) -> None:
@@ -89,7 +97,7 @@ def test_wrong_pinned_key_fails(tmp_path: Path) -> None:
     ("name", "reason"),
     [
         ("certificates/000003.json", "certificates/: a number is missing"),
-        ("keys/0001.json", f"certificate 4: key {SECOND.keyid[:16]} is not known here"),
+        ("keys/0001.json", f"certificate 4: key {SECOND.keyid[:16]} is unknown"),
     ],
 )
 def test_missing_file_is_named(name: str, reason: str, tmp_path: Path) -> None:
@@ -256,7 +264,7 @@ def test_pinned_witness_must_have_co_signed(tmp_path: Path) -> None:
     [
         (lambda data: data[:-1], "cut or too long"),
         (lambda data: data + b"{}\n", "do not lead to the log's root"),
-        (lambda data: b"[]\n" + data, "no object"),
+        (lambda data: b"[]\n" + data, "not an object"),
         (lambda data: data.replace(b"applied", b"skipped", 1), "do not lead"),
         (lambda data: b"x" * (SMALL + 1), "cut or too long"),
     ],
@@ -296,7 +304,7 @@ MODEL = maker.Model.registered("credit-risk")
         (with_proof(1, maker.transition(MODEL.slots, [1])), "does not end at rootAfter"),
         (with_proof(1, maker.transition(MODEL.slots[::-1], [1, 4])), "start at rootBefore"),
         (with_proof(1, maker.transition(MODEL.slots * 2, [1, 4])), "is of 16 slots"),
-        (with_proof(1, b"{}"), "transition proof: not as required asks"),
+        (with_proof(1, b"{}"), "transition proof: violates required"),
         (
             lying(3, lambda claims: claims["dataset"].update(rootAfter="00" * 32)),
             "certificate 3: the transition does not end at rootAfter",
@@ -378,9 +386,9 @@ def with_purge(number: int, change: Callable[[Statement], Any], signer: Any = RO
         (lambda s: s["predicate"]["certificate"].update(sha256="0" * 64), "of another certif"),
         (lambda s: s["predicate"]["ledger"].update(sequence=3), "of another certificate"),
         (lambda s: s["predicate"]["ledger"].update(id="other"), "of another certificate"),
-        (lambda s: s["predicate"]["scanner"].update(hits=1), "scanner.hits: not as const"),
-        (lambda s: s["predicate"]["stores"][0].pop("at"), "stores[0]: not as required"),
-        (lambda s: s["predicate"]["stores"][6].pop("by"), "stores[6]: not as required"),
+        (lambda s: s["predicate"]["scanner"].update(hits=1), "scanner.hits: violates const"),
+        (lambda s: s["predicate"]["stores"][0].pop("at"), "stores[0]: violates required"),
+        (lambda s: s["predicate"]["stores"][6].pop("by"), "stores[6]: violates required"),
     ],
 )
 def test_other_purge_is_refused(
@@ -394,10 +402,10 @@ def test_other_purge_is_refused(
 
 def test_purge_by_a_stranger_or_of_another_kind_is_refused(tmp_path: Path) -> None:
     stranger = with_purge(2, lambda _: None, STRANGER)
-    assert "is not known here" in judged(stranger, tmp_path / "a")["V3"].reason
+    assert "is unknown" in judged(stranger, tmp_path / "a")["V3"].reason
     files = maker.honest_bundle()
     files["purges/000002.json"] = files["certificates/000002.json"]
-    assert "no purge attestation" in judged(files, tmp_path / "b")["V3"].reason
+    assert "not a purge attestation" in judged(files, tmp_path / "b")["V3"].reason
 
 
 def test_missing_purges_are_no_pass(tmp_path: Path) -> None:
@@ -415,7 +423,7 @@ def test_missing_purges_are_no_pass(tmp_path: Path) -> None:
     ("change", "reason"),
     [
         (lambda claims: claims["salts"].update(destroyed=0), "0 salts were destroyed, and 1 rows"),
-        (lambda claims: claims["scanner"].update(markers=0), "looked for nothing"),
+        (lambda claims: claims["scanner"].update(markers=0), "searched for nothing"),
         (lambda claims: claims["scanner"].update(files=0), "no file was searched"),
         (lambda claims: claims["stores"].pop(0), "the ledger's own blobs were not purged"),
         (
@@ -428,9 +436,12 @@ def test_missing_purges_are_no_pass(tmp_path: Path) -> None:
         ),
         (
             lambda claims: claims["times"].update(startedAt="1970-01-01T00:00:00Z"),
-            "started before the certificate was there",
+            "started before the certificate was issued",
         ),
-        (lambda claims: claims["times"].update(startedAt="2026-13-09T00:00:00Z"), "is no time"),
+        (
+            lambda claims: claims["times"].update(startedAt="2026-13-09T00:00:00Z"),
+            "is not a valid time",
+        ),
     ],
 )
 def test_purge_of_nothing_is_refused(
@@ -505,7 +516,7 @@ def test_names_of_files_write_nothing_on_a_terminal(tmp_path: Path) -> None:
     folder = maker.write(maker.honest_bundle(), tmp_path)
     (folder / "certificates" / "\x1b[2K\rV0  pass\n").write_bytes(b"")
     reasons = "".join(verdict.reason for verdict in verify_bundle(folder, PINNED))
-    assert "odd name" in reasons
+    assert "invalid name" in reasons
     assert reasons.isprintable()
 
 
@@ -531,7 +542,7 @@ def test_reading_stops_at_the_limit(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"1234")
     assert read_capped(path, 4) == b"1234"
-    with pytest.raises(Refused, match="file: larger than 3 bytes"):
+    with pytest.raises(VerificationError, match="file: larger than 3 bytes"):
         read_capped(path, 3)
 
 
@@ -544,7 +555,7 @@ def test_command_prints_levels(tmp_path: Path, capsys: pytest.CaptureFixture[str
     lines = capsys.readouterr().out.splitlines()
     levels = ["V0", "V0", "V1", "V2", "V3"]
     assert [line.split()[:2] for line in lines[:-1]] == [[level, "pass"] for level in levels]
-    assert lines[-1].startswith("passed; this file looks at no model")
+    assert lines[-1].startswith("passed; models are not checked here")
 
 
 def test_command_gives_json_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -593,7 +604,7 @@ def signed_anew(files: Files, **changes: Any) -> Files:
         ({"scope": {}}, "the files of churn, credit-risk are missing"),
         ({"scope": {"model": "churn"}}, "the files of churn are missing"),
         ({"models": [{"tenant": "default", "name": "x", "sequence": 1}]}, "newest certificates"),
-        ({"format": "letheon-bundle-v2"}, "not as const asks"),
+        ({"format": "letheon-bundle-v2"}, "violates const"),
         ({"note": "hello"}, "unknown key 'note'"),
     ],
 )
@@ -634,10 +645,10 @@ def test_an_index_that_does_not_fit_the_bundle_fails(
 def test_an_index_by_a_stranger_or_of_something_else_fails(tmp_path: Path) -> None:
     files = maker.honest_bundle()
     strange = {**files, **maker.index_of(files, STRANGER)}
-    assert "is not known here" in judged(strange, tmp_path / "1")["index"].reason
+    assert "is unknown" in judged(strange, tmp_path / "1")["index"].reason
     other = {**files, **maker.index_of(files)}
     other["index.signed.json"] = files["purges/000001.json"]
-    assert "no index of a bundle" in judged(other, tmp_path / "2")["index"].reason
+    assert "not an index of a bundle" in judged(other, tmp_path / "2")["index"].reason
     half = {**files, **maker.index_of(files)}
     del half["index.signed.json"]
     assert judged(half, tmp_path / "3")["index"].passed is False

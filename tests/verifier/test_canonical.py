@@ -7,7 +7,7 @@ import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
-from letheon.verifier import DEEPEST, MAX_INT, Refused, canonical, parse_strict
+from letheon.verifier import DEEPEST, MAX_INT, VerificationError, canonical, parse_strict
 
 # All of Unicode, also the surrogates that UTF-8 cannot hold.
 TEXTS = st.text(st.characters(codec=None, exclude_categories=()), max_size=12)
@@ -29,7 +29,7 @@ def reference(value: Any) -> bytes | None:
 def ours(value: Any) -> bytes | None:
     try:
         return canonical(value)
-    except Refused:
+    except VerificationError:
         return None
 
 
@@ -53,16 +53,16 @@ def test_keys_are_sorted_by_utf16_code_units() -> None:
 
 @pytest.mark.parametrize("value", [1.0, float("nan"), b"x", {1: 2}, {"a": {1}}, object()])
 def test_values_without_one_form_are_refused(value: Any) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(VerificationError):
         canonical(value)
 
 
 @pytest.mark.parametrize("value", [MAX_INT + 1, -MAX_INT - 1])
 def test_large_integers_are_refused(value: int) -> None:
     assert reference(value) is None
-    with pytest.raises(Refused, match=r"2\*\*53"):
+    with pytest.raises(VerificationError, match=r"2\*\*53"):
         canonical(value)
-    with pytest.raises(Refused, match=r"2\*\*53"):
+    with pytest.raises(VerificationError, match=r"2\*\*53"):
         parse_strict(str(value).encode())
 
 
@@ -70,9 +70,9 @@ def test_large_integers_are_refused(value: int) -> None:
     ("data", "reason"),
     [
         (b'{"a":1,"a":1}', "repeated"),
-        (b"1.0", "no integer"),
-        (b"1e3", "no integer"),
-        (b"NaN", "no integer"),
+        (b"1.0", "not an integer"),
+        (b"1e3", "not an integer"),
+        (b"NaN", "not an integer"),
         (b"-0", "canonical"),
         (b"[1, 2]", "canonical"),
         (b'{"b":1,"a":2}', "canonical"),
@@ -88,7 +88,7 @@ def test_large_integers_are_refused(value: int) -> None:
     ],
 )
 def test_other_texts_of_a_value_are_refused(data: bytes, reason: str) -> None:
-    with pytest.raises(Refused, match=reason):
+    with pytest.raises(VerificationError, match=reason):
         parse_strict(data)
 
 
@@ -96,10 +96,10 @@ def test_other_texts_of_a_value_are_refused(data: bytes, reason: str) -> None:
 @pytest.mark.parametrize("pair", [(b"[", b"]"), (b'{"a":', b"}")])
 def test_deep_nesting_is_refused(depth: int, pair: tuple[bytes, bytes]) -> None:
     data = pair[0] * depth + b"1" + pair[1] * depth
-    with pytest.raises(Refused, match="nested deeper"):
+    with pytest.raises(VerificationError, match="nested deeper"):
         parse_strict(data)
 
 
 def test_large_data_are_refused_before_they_are_parsed() -> None:
-    with pytest.raises(Refused, match="larger than 10 bytes"):
+    with pytest.raises(VerificationError, match="larger than 10 bytes"):
         parse_strict(b"[" * 11, limit=10)

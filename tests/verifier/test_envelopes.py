@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from securesystemslib.dsse import Envelope
 
-from letheon.verifier import PAYLOAD_TYPE, Refused, Trust, certificate_id, open_envelope, pae
+from letheon.verifier import (
+    PAYLOAD_TYPE,
+    Trust,
+    VerificationError,
+    certificate_id,
+    open_envelope,
+    pae,
+)
 from tests.verifier import maker
 from tests.verifier.maker import ROOT, SECOND, STRANGER
 
@@ -51,26 +58,26 @@ def test_another_implementation_reads_our_envelopes() -> None:
 
 
 def test_unknown_signer_is_refused() -> None:
-    with pytest.raises(Refused, match="not known here"):
+    with pytest.raises(VerificationError, match="is unknown"):
         open_envelope(maker.envelope(maker.example(), STRANGER), TRUST)
 
 
 def test_signature_by_another_key_under_the_ledgers_name_is_refused() -> None:
     forged = json.loads(maker.envelope(maker.example(), STRANGER))
     forged["signatures"][0]["keyid"] = ROOT.keyid
-    with pytest.raises(Refused, match=f"by key {ROOT.keyid[:16]} is wrong"):
+    with pytest.raises(VerificationError, match=f"by key {ROOT.keyid[:16]} is wrong"):
         open_envelope(rfc8785.dumps(forged), TRUST)
 
 
 def test_signature_of_another_payload_type_is_refused() -> None:
     data = resigned(maker.payload_of(FIRST), "application/json")
-    with pytest.raises(Refused, match="payloadType"):
+    with pytest.raises(VerificationError, match="payloadType"):
         open_envelope(data, TRUST)
 
 
 def test_two_signers_of_a_certificate_are_refused() -> None:
     trust = Trust.from_pinned(ROOT.public.hex(), maker.rotated())
-    with pytest.raises(Refused, match="2 signatures, not 1"):
+    with pytest.raises(VerificationError, match="2 signatures; expected 1"):
         open_envelope(maker.envelope(maker.example(), ROOT, SECOND), trust)
 
 
@@ -91,7 +98,7 @@ def test_two_signers_of_a_certificate_are_refused() -> None:
     ],
 )
 def test_other_forms_of_an_envelope_are_refused(data: bytes, reason: str) -> None:
-    with pytest.raises(Refused, match=reason):
+    with pytest.raises(VerificationError, match=reason):
         open_envelope(data, TRUST)
 
 
@@ -100,13 +107,13 @@ def test_other_forms_of_an_envelope_are_refused(data: bytes, reason: str) -> Non
     [
         (json.dumps(maker.example()).encode(), "canonical"),
         (rfc8785.dumps({**maker.example(), "x": 1}), "unknown key 'x'"),
-        (rfc8785.dumps({**maker.example(), "predicateType": "urn:x"}), "no predicate type"),
+        (rfc8785.dumps({**maker.example(), "predicateType": "urn:x"}), "unknown predicate type"),
         (b"\xff", "not JSON"),
         (b"[" * 99_999, "nested"),
     ],
 )
 def test_even_a_signed_payload_must_have_its_form(payload: bytes, reason: str) -> None:
-    with pytest.raises(Refused, match=reason):
+    with pytest.raises(VerificationError, match=reason):
         open_envelope(resigned(payload), TRUST)
 
 
@@ -117,5 +124,5 @@ def test_base64_with_spare_bits_is_refused() -> None:
     twin = signature[:-3] + chr(ord(signature[-3]) + 1) + "=="
     assert base64.b64decode(twin) == base64.b64decode(signature)
     found["signatures"][0]["sig"] = twin
-    with pytest.raises(Refused, match="spare bits"):
+    with pytest.raises(VerificationError, match="spare bits"):
         open_envelope(rfc8785.dumps(found), TRUST)

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from letheon.verifier import Refused, check_consistency, check_inclusion, leaf_hash, log_root
+from letheon.verifier import (
+    VerificationError,
+    check_consistency,
+    check_inclusion,
+    leaf_hash,
+    log_root,
+)
 from tests.verifier.maker import consistency, inclusion, tree_root
 
 SIZES = range(71)
@@ -19,7 +25,7 @@ def holds(check: object, *arguments: object) -> bool:
     assert callable(check)
     try:
         check(*arguments)
-    except Refused:
+    except VerificationError:
         return False
     return True
 
@@ -88,7 +94,7 @@ def test_every_size_continues_every_smaller_one() -> None:
 
 
 def test_smaller_log_does_not_continue_a_larger_one() -> None:
-    with pytest.raises(Refused, match="a log of 2 does not continue one of 3"):
+    with pytest.raises(VerificationError, match="a log of 2 does not continue one of 3"):
         check_consistency(3, ROOTS[3], 2, ROOTS[2], [])
 
 

@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from letheon import verifier
 from letheon.verifier import (
-    Opened,
-    Refused,
+    SignedStatement,
     Trust,
+    VerificationError,
     check_chain,
     check_log,
     check_note,
@@ -72,13 +72,13 @@ def survivors(
         count += 1
         try:
             check(mutant)
-        except Refused:
+        except VerificationError:
             continue
         accepted.append(mutant)
     return count, accepted
 
 
-def check_certificate(data: bytes) -> Opened:
+def check_certificate(data: bytes) -> SignedStatement:
     return open_envelope(data, TRUST)
 
 
@@ -89,7 +89,7 @@ def check_proof(data: bytes) -> None:
     found = (before.hex(), after.hex(), rows)
     wanted = claims["dataset"]["rootBefore"], claims["dataset"]["rootAfter"]
     if found != (*wanted, claims["erasure"]["rows"]):
-        raise Refused("another transition")
+        raise VerificationError("another transition")
 
 
 def check_checkpoint(data: bytes) -> None:
@@ -151,7 +151,7 @@ def naive(data: bytes) -> None:
             public = Ed25519PublicKey.from_public_bytes(ROOT.public)
             public.verify(base64.b64decode(signature["sig"]), message)
     except (ValueError, KeyError, TypeError, AttributeError, InvalidSignature) as error:
-        raise Refused("naively") from error
+        raise VerificationError("naively") from error
 
 
 @pytest.mark.parametrize(
@@ -175,14 +175,14 @@ def lenient_parse(data: bytes, limit: int = 0) -> Any:
     try:
         return json.loads(data)
     except ValueError as error:
-        raise Refused("not JSON") from error
+        raise VerificationError("not JSON") from error
 
 
 def lenient_base64(text: str) -> bytes:
     try:
         return base64.b64decode(text)
     except ValueError as error:
-        raise Refused("not base64") from error
+        raise VerificationError("not base64") from error
 
 
 @pytest.mark.parametrize(

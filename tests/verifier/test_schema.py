@@ -18,7 +18,7 @@ from letheon.verifier import (
     ROTATION,
     SCHEMAS,
     UNLEARNING,
-    Refused,
+    VerificationError,
     check_schema,
 )
 from tests.verifier import maker
@@ -39,7 +39,7 @@ ODD: list[Any] = [None, True, -1, "Ab c", "genesis", "1e-6", "a\n", []]
 def accepted(statement: Any) -> bool:
     try:
         check_schema(statement)
-    except Refused:
+    except VerificationError:
         return False
     return True
 
@@ -128,11 +128,11 @@ def test_two_changes_at_once_are_judged_as_by_jsonschema(data: st.DataObject) ->
         ("predicate.model.blinded", 1, r"statement\.predicate\.model\.blinded: .*const"),
         ("predicate.notClaimed", [], r"statement\.predicate\.notClaimed: .*minItems"),
         ("predicate.method.noise", "some", r"statement\.predicate\.method\.noise: .*anyOf"),
-        ("predicateType", "urn:other", "no predicate type"),
+        ("predicateType", "urn:other", "unknown predicate type"),
     ],
 )
 def test_reason_names_the_place(place: str, value: Any, reason: str) -> None:
-    with pytest.raises(Refused, match=reason):
+    with pytest.raises(VerificationError, match=reason):
         check_schema(maker.changed(maker.example(), place, value))
 
 

@@ -31,7 +31,14 @@ from letheon.audit._levels import (
     rebuild,
 )
 from letheon.measures import Measure
-from letheon.verifier import SMALL, Refused, Verdict, is_in_scope, read_capped, verify_bundle
+from letheon.verifier import (
+    SMALL,
+    Verdict,
+    VerificationError,
+    is_in_scope,
+    read_capped,
+    verify_bundle,
+)
 
 Measures = Mapping[str, Callable[[Any, Any, Any], Any]]
 # Which of the two looks at a model, unless the auditor names levels.
@@ -213,7 +220,7 @@ def audit(
             else:
                 keep(_about_model(scene))
         subjects = tuple(summary_of(read, one) for one in _newest(read, order))
-    except Refused as error:
+    except VerificationError as error:
         keep([LevelResult("V0", "", "fail", str(error))])
         return AuditReport(tuple(found), key=read.key, scope=scope)
     ranked = sorted(found, key=lambda result: tuple(LEVELS).index(result.level))
@@ -370,7 +377,7 @@ def _tell_about_model(scene: _Scene, tell: Callable[[Any], None]) -> None:
     try:
         for result in _about_model(scene):
             tell(vars(result) | {"details": dict(result.details)})
-    except Refused as error:
+    except VerificationError as error:
         tell(vars(LevelResult("V4", scene.audited.name, "fail", str(error)[:300])))
 
 

@@ -374,7 +374,7 @@ def _check_descent(case: _Case) -> None:
     half = model.stop == "theorem" and model.state == "published"
     theta = np.asarray(model.model_.weights)
     hides = _hidden_on_grid(sigma, model.epsilon, delta / 2 if half else delta, theta.size) / 2
-    plan = plan_descent(model, model._problem(model._held()))
+    plan = plan_descent(model, model._build_problem(model._training_rows()))
     case.checks.holds("plan-is-that-of-the-settings", model.plan_ == plan)
     case.checks.holds("sigma-is-that-of-the-settings", sigma == choose_noise_scale(model, plan))
     if model.unperturbed_ is None:

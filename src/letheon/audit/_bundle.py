@@ -18,7 +18,14 @@ from letheon import state, verifier
 from letheon.data import Rows
 from letheon.exceptions import StateError
 from letheon.ledger.models.commitment import Vault
-from letheon.verifier import LARGEST, SMALL, Opened, Refused, parse_strict, read_capped
+from letheon.verifier import (
+    LARGEST,
+    SMALL,
+    SignedStatement,
+    VerificationError,
+    parse_strict,
+    read_capped,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -230,7 +237,7 @@ class AuditedModel:
 
     name: str
     folder: Path
-    certificates: tuple[Opened, ...]
+    certificates: tuple[SignedStatement, ...]
     files: Mapping[str, bytes | str] | None = None
 
     def with_files(self) -> "AuditedModel":
@@ -243,7 +250,7 @@ class AuditedModel:
         for name, most in (sizes | {"training.json": SMALL}).items():
             try:
                 files[name] = read_capped(self.folder / name, most)
-            except (Refused, OSError) as error:
+            except (VerificationError, OSError) as error:
                 files[name] = f"{name}: {error}"
         return replace(self, files=files)
 
@@ -252,11 +259,11 @@ class AuditedModel:
             return read_capped(self.folder / name, most)
         content = self.files[name]
         if isinstance(content, str):
-            raise Refused(content)
+            raise VerificationError(content)
         return content
 
     @property
-    def newest(self) -> Opened:
+    def newest(self) -> SignedStatement:
         """The certificate that the files belong to."""
         return self.certificates[-1]
 
@@ -285,7 +292,7 @@ class AuditedModel:
         """The remaining rows, in held order."""
         rows = self._decoded("rows.blob")
         if type(rows) is not Rows:
-            raise Refused("rows.blob: holds no rows")
+            raise VerificationError("rows.blob: holds no rows")
         return rows
 
     @cached_property
@@ -293,7 +300,7 @@ class AuditedModel:
         """Slot, salt and place of every row."""
         parts = self._decoded("vault.blob")
         if type(parts) is not dict or parts.keys() != set(Vault._fields):
-            raise Refused("vault.blob: holds no slots, salts and places")
+            raise VerificationError("vault.blob: holds no slots, salts and places")
         return Vault(**parts)
 
     @cached_property
@@ -301,17 +308,19 @@ class AuditedModel:
         """How the seed was made, and the key that it was made from."""
         facts = parse_strict(self._read("training.json", SMALL), SMALL)
         if type(facts) is not dict or facts.keys() != _TRAINING:
-            raise Refused("training.json: not an object of rule, beacon, keyCommitment and key")
+            raise VerificationError(
+                "training.json: not an object of rule, beacon, keyCommitment and key"
+            )
         return facts
 
     def _decoded(self, name: str) -> Any:
         data = self._read(name, LARGEST)
         if data[:_NONCE_BYTES] != bytes(_NONCE_BYTES):
-            raise Refused(f"{name}: does not begin with {_NONCE_BYTES} zeros")
+            raise VerificationError(f"{name}: does not begin with {_NONCE_BYTES} zeros")
         try:
             return state.decode(data[_NONCE_BYTES:])
         except StateError as error:
-            raise Refused(f"{name}: {error}") from None
+            raise VerificationError(f"{name}: {error}") from None
 
 
 class Commitment(NamedTuple):
@@ -353,7 +362,7 @@ class Bundle:
         return verifier.Trust.from_pinned(self.key, self._read_all("keys"))
 
     @cached_property
-    def chain(self) -> list[Opened]:
+    def chain(self) -> list[SignedStatement]:
         """All certificates, opened and checked."""
         return verifier.check_chain(self._read_all("certificates"), self.trust)
 
@@ -365,7 +374,7 @@ class Bundle:
     @cached_property
     def models(self) -> tuple[AuditedModel, ...]:
         """Models whose files are in the bundle and that have a certificate."""
-        certificates: dict[str, list[Opened]] = {}
+        certificates: dict[str, list[SignedStatement]] = {}
         for one in self.chain:
             certificates.setdefault(str(one.predicate["model"]["id"]), []).append(one)
         return tuple(
@@ -429,11 +438,11 @@ class Bundle:
     def _read_all(self, kind: str) -> Iterator[bytes]:
         paths = sorted((self.folder / kind).glob("*.json"))
         if len(paths) > verifier.MOST_FILES:
-            raise Refused(f"{kind}/: more than {verifier.MOST_FILES} files")
+            raise VerificationError(f"{kind}/: more than {verifier.MOST_FILES} files")
         return (read_capped(path, SMALL) for path in paths)
 
 
-def summary_of(bundle: Bundle, certificate: Opened) -> dict[str, Any]:
+def summary_of(bundle: Bundle, certificate: SignedStatement) -> dict[str, Any]:
     """Return what a certificate claims, for a report."""
     claims = certificate.predicate
     definition = claims["method"]["definition"]["sha256"]

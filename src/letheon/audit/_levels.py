@@ -30,14 +30,14 @@ from letheon import state
 from letheon.audit._bundle import AuditedModel, Bundle, LevelResult, LogFacts
 from letheon.audit._rederive import beside_the_model, check_rederivation
 from letheon.exceptions import SignerRefusedError, UntrustedClassError
-from letheon.inner import fresh_copy
+from letheon.inner_estimator import fresh_copy
 from letheon.ledger.certificates.claims import RETRAIN, claim_of, refuse_beyond_method
 from letheon.ledger.certificates.facts import describe, method_parameters, refuse_boasts, replay_of
-from letheon.ledger.keys.keyring import commitment, training_seed
+from letheon.ledger.keys.keyring import commit_to_key, derive_training_seed
 from letheon.ledger.models.commitment import tree_of
-from letheon.ledger.purge.scan import Markers, scan
+from letheon.ledger.purge.scan import Markers, scan_files
 from letheon.ledger.requests.states import STATES
-from letheon.verifier import Opened
+from letheon.verifier import SignedStatement
 
 _DERIVED = "hkdf-sha256-epoch-v1"
 _CALLER = "caller-seed-v1"
@@ -150,7 +150,7 @@ def check_residue(stores: Stores, markers: Any) -> LevelResult:
     if len(wanted) == 0 and not wanted.ids:
         reason = "no marker is long enough to mean something where it is found"
         return LevelResult("V3", "", "skipped", reason)
-    result = scan(places, wanted)
+    result = scan_files(places, wanted)
     details = {
         "files": result.files,
         "bytes": result.bytes,
@@ -181,7 +181,7 @@ def _as_markers(markers: Any) -> Markers:
     ids: list[int | str] = []
     rows: list[bytes] = []
     for number, one in enumerate(given):
-        if isinstance(one, bytes) and Markers.of(rows=[one]).rows:
+        if isinstance(one, bytes) and Markers.from_values(rows=[one]).rows:
             rows.append(one)
         elif isinstance(one, bytes):
             ids.append(_decode(number, one))
@@ -190,7 +190,7 @@ def _as_markers(markers: Any) -> Markers:
         else:
             kind = type(one).__name__
             raise TypeError(f"markers[{number}] is a {kind}; expected ids (str, int) or bytes")
-    return Markers.of(ids=ids, rows=rows)
+    return Markers.from_values(ids=ids, rows=rows)
 
 
 def _decode(number: int, marker: bytes) -> str:
@@ -224,15 +224,15 @@ def _wrong_key(key: str, claimed: dict[str, str], model: Any) -> str | None:
         secret = bytes.fromhex(key)
     except ValueError:
         return "the training key is no hexadecimal text"
-    if commitment(secret) != claimed["keyCommitment"]:
+    if commit_to_key(secret) != claimed["keyCommitment"]:
         return "the training key is not the one that was committed to"
     beacon = bytes.fromhex(claimed["beacon"].removeprefix(_BEACON))
-    if not _has_seed(model, training_seed(secret, beacon)):
+    if not _has_seed(model, derive_training_seed(secret, beacon)):
         return "the seed is not the one that key and beacon give"
     return None
 
 
-def _last_retrain(audited: AuditedModel) -> Opened | None:
+def _last_retrain(audited: AuditedModel) -> SignedStatement | None:
     """Return the certificate of the newest retrain, which settled the seed, if there is one."""
     names = [one.predicate["method"]["name"] for one in audited.certificates]
     if RETRAIN not in names:
@@ -240,7 +240,7 @@ def _last_retrain(audited: AuditedModel) -> Opened | None:
     return audited.certificates[len(names) - 1 - names[::-1].index(RETRAIN)]
 
 
-def _wrong_choice(audited: AuditedModel, key: str, retrain: Opened | None) -> str | None:
+def _wrong_choice(audited: AuditedModel, key: str, retrain: SignedStatement | None) -> str | None:
     if key:
         return "the caller chose the seed, and yet there is a training key"
     if retrain is not None:
@@ -250,7 +250,7 @@ def _wrong_choice(audited: AuditedModel, key: str, retrain: Opened | None) -> st
 
 
 def _wrong_beacon(
-    log: LogFacts, audited: AuditedModel, claimed: dict[str, str], retrain: Opened | None
+    log: LogFacts, audited: AuditedModel, claimed: dict[str, str], retrain: SignedStatement | None
 ) -> str | None:
     """Return what is wrong with the commitment or the beacon: there was one of each."""
     wanted = claimed["keyCommitment"]
@@ -268,7 +268,7 @@ def _wrong_beacon(
 
 
 def _is_intent(
-    log: LogFacts, audited: AuditedModel, event: dict[str, Any], retrain: Opened | None
+    log: LogFacts, audited: AuditedModel, event: dict[str, Any], retrain: SignedStatement | None
 ) -> bool:
     """Whether an event says that this model is to be trained, or retrained."""
     if retrain is not None:

@@ -32,10 +32,10 @@ from letheon import state
 from letheon.audit._bundle import LevelResult
 from letheon.audit._tolerance import Difference, differences, join_places, judge_differences
 from letheon.base import ForgetMixin, neutral_parameters
-from letheon.compose import unfitted_twin
+from letheon.compose import clone_unfitted
 from letheon.data import Rows
 from letheon.exceptions import LetheonError
-from letheon.inner import parts_of
+from letheon.inner_estimator import iter_estimators
 from letheon.ledger.certificates.claims import counted_part
 from letheon.ledger.certificates.facts import replay_of
 from letheon.linear import fingerprint_rows
@@ -96,8 +96,8 @@ def rederive(model: Any, rows: Rows) -> Any:
     config = config_of(model)
     if config is None:
         raise CannotRederiveError("config_ is not a set of scikit-learn's settings")
-    fresh = unfitted_twin(model)
-    for part in list(parts_of(fresh)):
+    fresh = clone_unfitted(model)
+    for part in list(iter_estimators(fresh)):
         part.estimator.set_params(**_quiet(part.params))
     X, y = rows.part(0, len(rows))
     with config_context(**config), one_thread():
@@ -368,7 +368,7 @@ def _rekey(fresh: Any, model: Any, rows: Rows) -> None:
     if _is_key(salt) and _is_key(vars(inner).get("release_salt_")):
         inner.release_salt_ = salt
     if _is_key(key) and vars(inner).get("fingerprint_key_") is not None:
-        X, target = inner._design().rows(seen.X), inner._known_target(seen.y)
+        X, target = inner._build_design().build_rows(seen.X), inner._encode_target(seen.y)
         inner.rows_.extra["fingerprint"] = fingerprint_rows(X, target, key)
         inner.fingerprint_key_ = key
 
@@ -432,7 +432,7 @@ def wrong_settings(model: Any) -> list[str]:
     """
     return [
         f"{part.path}{name}"
-        for part in parts_of(model)
+        for part in iter_estimators(model)
         for name, value in part.params.items()
         if not _is_vouched_for(part.estimator, name, value)
     ]

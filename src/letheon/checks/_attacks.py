@@ -25,7 +25,7 @@ from scipy.special import ndtr, ndtri
 from letheon.checks._leak import clopper_pearson, epsilon_lower_bound
 from letheon.checks._people import fit_with, forget_each
 from letheon.data import People
-from letheon.linear import Sealed, gaussian_epsilon, gaussian_mu
+from letheon.linear import SecretArray, gaussian_epsilon, gaussian_mu
 
 Long = NDArray[np.longdouble]
 Floats = NDArray[np.float64]
@@ -57,12 +57,12 @@ def true_residual(model: Any) -> float:
     X = rows.X[rows.alive]
     X = np.asarray(X.toarray() if sp.issparse(X) else X).astype(np.longdouble)
     W = unperturbed_weights(model).astype(np.longdouble)
-    loss = model._loss(model.model_.classes)
+    loss = model._build_loss(model.model_.classes)
     with np.errstate(over="ignore", under="ignore"):
         slopes = _slopes(type(loss).__name__, X @ W, rows.y[rows.alive], loss)
         ridge = np.longdouble(model.l2) * (len(X) if model.reg == "per_sample" else 1)
         gradient = X.T @ slopes + ridge * W
-        if isinstance(vars(model).get("noise_"), Sealed):
+        if isinstance(vars(model).get("noise_"), SecretArray):
             gradient = gradient + model.noise_.open()
         return float(np.sqrt((gradient * gradient).sum()))
 

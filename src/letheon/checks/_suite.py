@@ -12,7 +12,7 @@ from letheon.checks._people import has_noise
 from letheon.guarantee import MethodFacts
 
 _OFFERED = ("forget", "digest", "ids_", "n_rows_", "guarantee_", "residual_state_")
-_TO_WRITE = ("n_rows_", "_held_ids", "_claim", "_locate", "_prepare", "_commit")
+_TO_WRITE = ("n_rows_", "_get_ids", "_make_guarantee", "_locate_rows", "_prepare", "_commit")
 _ANSWERS = ("predict", "predict_proba", "transform")
 Check = Callable[[Any], None]
 _Test = TypeVar("_Test", bound=Callable[..., None])

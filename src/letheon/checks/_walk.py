@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from letheon.linear import Sealed
+from letheon.linear import SecretArray
 
 Put = Callable[[Any], None]
 Attributes = Callable[[Any], dict[str, Any]]
@@ -82,7 +82,7 @@ class _Walk:
     def _inside(self, value: Any, path: str) -> Iterable[Leaf]:
         if isinstance(value, type) or (callable(value) and not hasattr(value, "get_params")):
             return []
-        if isinstance(value, Sealed):
+        if isinstance(value, SecretArray):
             return [Leaf(f"{path}{SEAL}", value.open(), partial(setattr, value, "_value"))]
         if hasattr(value, "__dict__"):
             own = vars(value)

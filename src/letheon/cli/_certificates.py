@@ -21,7 +21,15 @@ from letheon.cli._command import (
     value,
 )
 from letheon.exceptions import LedgerError, LedgerMissingError
-from letheon.verifier import SMALL, UNLEARNING, Refused, Trust, Verdict, read_capped, search_gaps
+from letheon.verifier import (
+    SMALL,
+    UNLEARNING,
+    Trust,
+    Verdict,
+    VerificationError,
+    read_capped,
+    search_gaps,
+)
 
 if TYPE_CHECKING:
     from letheon.ledger import Ledger
@@ -125,7 +133,7 @@ def show_certificate(
     elif statement["predicateType"] == verifier.PURGE:
         lines = _attestation_facts(statement["predicate"], identity)
     else:
-        raise Refused("the file is neither a certificate nor the attestation of a purge")
+        raise VerificationError("the file is neither a certificate nor the attestation of a purge")
     return CommandOutput(document, _command.make_fact_list(list(lines)))
 
 
@@ -158,7 +166,7 @@ def verify_certificate(
     )
     try:
         opened = verifier.open_envelope(envelope.data, Trust.from_pinned(pinned, key_statements))
-    except Refused as error:
+    except VerificationError as error:
         document = {"verified": False, "reason": str(error), "key": pinned}
         return CommandOutput(document, f"NOT valid: {error}", status=_command.FAILED)
     is_certificate = opened.statement["predicateType"] == UNLEARNING
@@ -190,7 +198,7 @@ def show_chain(ledger: "Ledger", key: Key = None) -> CommandOutput:
     try:
         known = read_statements(ledger.folder / "public" / "keys")
         verifier.check_chain(envelopes, Trust.from_pinned(pinned, known))
-    except Refused as error:
+    except VerificationError as error:
         reason = str(error)
     document = {"verified": reason is None, "reason": reason, "certificates": links}
     parts = [_chain_listing(links)]
@@ -442,7 +450,7 @@ def _open_receipt(code: str, sealed: Path | None, desk: str | None) -> "OpenedRe
         raise UsageError("give --sealed FILE or --desk URL, the source of the encrypted receipt")
     try:
         parsed = ReceiptCode.parse(sys.stdin.read() if code == "-" else code)
-    except Refused as error:
+    except VerificationError as error:
         raise UsageError(f"{error}; copy the whole code") from None
     if sealed is not None:
         return open_sealed(parsed, read_capped(_command.require_file(sealed), SMALL))

@@ -22,7 +22,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from letheon import exceptions as errors
-from letheon.verifier import Refused
+from letheon.verifier import VerificationError
 
 if TYPE_CHECKING:
     from letheon.ledger import Ledger
@@ -38,7 +38,13 @@ class UsageError(ValueError):
 
 # The first match decides, so subclasses come before their base classes.
 _STATUS: tuple[tuple[Any, ...], ...] = (
-    (FAILED, errors.CertificateError, errors.ResidueError, errors.CorruptFileError, Refused),
+    (
+        FAILED,
+        errors.CertificateError,
+        errors.ResidueError,
+        errors.CorruptFileError,
+        VerificationError,
+    ),
     (TRY_AGAIN, errors.LedgerBusyError, errors.LedgerUnwritableError, errors.StaleWorkerError),
     (NOT_FOUND, errors.LedgerMissingError, errors.UnknownModelError, errors.UnknownRequestError),
     (NOT_FOUND, errors.UnknownIdError, FileNotFoundError),
@@ -340,7 +346,7 @@ def wrap_usage_errors() -> Iterator[None]:
     """
     try:
         yield
-    except (errors.LetheonError, Refused):
+    except (errors.LetheonError, VerificationError):
         raise
     except (ValueError, TypeError) as error:
         raise UsageError(str(error) or type(error).__name__) from error

@@ -10,7 +10,7 @@ from letheon.cli import _command
 from letheon.cli._certificates import read_statements
 from letheon.cli._command import CommandOutput, Listing, ledger_command, wrap_usage_errors
 from letheon.exceptions import LedgerError, LedgerMissingError
-from letheon.verifier import Refused, Trust, check_chain, check_purge, search_gaps
+from letheon.verifier import Trust, VerificationError, check_chain, check_purge, search_gaps
 
 if TYPE_CHECKING:
     from letheon.ledger import Adoption, Finding, Ledger
@@ -152,7 +152,7 @@ def _check_signed(ledger: "Ledger", pinned: str) -> "Finding":
                 continue
             in_part += bool(search_gaps(check_purge(purge, certificate, trust).predicate))
             attested += 1
-    except Refused as error:
+    except VerificationError as error:
         return _make_finding("signatures", "error", str(error))
     text = f"{len(envelopes)} certificates and {attested} purges are valid under key {pinned[:16]}…"
     if in_part:

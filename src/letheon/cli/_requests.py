@@ -219,7 +219,7 @@ def add_request(
             ground=ground or ("ccpa.1798.105" if regime == "ccpa" else "gdpr.art17.1.b"),
             verified=verified,
         )
-    text = f"{request.id} is {request.state}; due on {request.due_on}"
+    text = f"{request.id}: {_state_label(request)}; due on {request.due_on}"
     if request.state == "received":
         text += f"\nverify the identity, then: letheon request verify {request.id}"
     if request.state == "verified":
@@ -235,6 +235,12 @@ def parse_numbers(words: list[str]) -> list[int]:
                 f"the ids of this model are numbers; id {place} of the list is not a number"
             )
     return [int(word) for word in words]
+
+
+def _state_label(request: "Request") -> str:
+    from letheon.ledger import REQUEST_STATES
+
+    return REQUEST_STATES[request.state].label
 
 
 @ledger_command(requests, "list")
@@ -259,7 +265,7 @@ def list_requests(
         (
             entry.id,
             entry.model,
-            entry.state,
+            _state_label(entry),
             entry.due_on,
             entry.days_left(now, calendar) if entry.is_open else None,
             entry.certificate,
@@ -280,7 +286,7 @@ def show_request(ledger: "Ledger", request_id: RequestId, tenant: OfTenant = Non
     entries = ledger.requests.timeline(request_id, tenant=tenant)
     people = "1 person" if request.n_ids == 1 else f"{request.n_ids:,} people"
     about = [
-        f"{request.id}: {request.state}",
+        f"{request.id}: {_state_label(request)}",
         f"model {request.model}, {people}, {request.ground}",
         f"received {request.received_at:%Y-%m-%d %H:%M} UTC, due on {request.due_on}",
     ]
@@ -311,7 +317,7 @@ def _change_request(
     with _command.wrap_usage_errors():
         request = method(request_id, **options)
     due = f"; due on {request.due_on}" if request.is_open else ""
-    return CommandOutput(request, f"{request_id} is {request.state}{due}")
+    return CommandOutput(request, f"{request_id}: {_state_label(request)}{due}")
 
 
 @ledger_command(requests, "verify")

@@ -163,11 +163,11 @@ def _stop_on_signals() -> Iterator[threading.Event]:
 def _job_runner(ledger: "Ledger", stop: threading.Event) -> Callable[[], int]:
     """Return a function that runs the jobs of the desk; it does nothing without the extra."""
     try:
-        from letheon.service.jobs import LONG, SHORT, JobRunner
+        from letheon.service.jobs import CHANGING_KINDS, READING_KINDS, JobRunner
     except ImportError:
         return lambda: 0
 
-    return lambda: JobRunner(ledger, stop).do_all((*SHORT, *LONG))
+    return lambda: JobRunner(ledger, stop).do_all((*CHANGING_KINDS, *READING_KINDS))
 
 
 def _run_due_steps(
@@ -406,7 +406,9 @@ def add_token(
     """
     wanted = None if scopes is None else [scope.strip() for scope in scopes.split(",")]
     with _command.wrap_usage_errors():
-        text, token = _load_tokens(ledger).mint(name, role, scopes=wanted, tenant=tenant, days=days)
+        text, token = _load_tokens(ledger).create(
+            name, role, scopes=wanted, tenant=tenant, days=days
+        )
     return CommandOutput({"token": text} | _describe_token(token), text)
 
 
@@ -416,7 +418,7 @@ def list_tokens(ledger: "Ledger") -> CommandOutput:
 
     Example: letheon token list
     """
-    listed = _load_tokens(ledger).listed(limit=10_000)
+    listed = _load_tokens(ledger).list_newest(limit=10_000)
     rows = [
         (
             token.id,

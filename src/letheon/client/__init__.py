@@ -349,7 +349,7 @@ class Client:
 
         Raises
         ------
-        letheon.verifier.Refused
+        letheon.verifier.VerificationError
             The signature, the schema or the keys are not valid.
         """
         from letheon.verifier import UNLEARNING, Trust, open_envelope, require

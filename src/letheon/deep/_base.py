@@ -22,7 +22,7 @@ from letheon.base import (
     KeywordScoreMixin,
     Outcome,
     Removal,
-    changing,
+    lock_for_change,
     require_fitted,
     warn_all,
 )
@@ -291,7 +291,7 @@ class NetBase(
         -------
         self
         """
-        with changing(self):
+        with lock_for_change(self):
             self._check_settings()
             seed = seed_from(self.random_state)
             held = self._hold(X, y, ids)
@@ -541,11 +541,13 @@ class NetBase(
                 parts.append(torch.stack(shares).cpu().numpy())
         return nets, self._aggregate(np.concatenate(parts, axis=1))
 
-    def _environment(self) -> dict[str, str]:
+    def _describe_environment(self) -> dict[str, str]:
         kernels = "fixed" if self.deterministic else "free"
-        return super()._environment() | describe_device(self._device()) | {"kernels": kernels}
+        return (
+            super()._describe_environment() | describe_device(self._device()) | {"kernels": kernels}
+        )
 
-    def _changed_in_place(self) -> tuple[str, ...]:
+    def _in_place_attributes(self) -> tuple[str, ...]:
         """Names of attributes whose memory a request writes into."""
         return ("rows_", "cache_")
 

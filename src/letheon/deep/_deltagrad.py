@@ -254,7 +254,7 @@ class DeltaGradNetClassifier(NetBase):
         limits = self.min_curvature, most, self.max_error, self.max_distance
         return LocalChecks(*map(float, limits))
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         return Guarantee(
             kind="empirical",
             reference=_REFERENCE,

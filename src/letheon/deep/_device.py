@@ -18,7 +18,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_array
 
 from letheon.exceptions import CheckpointError
-from letheon.inner import remember_features, require_features
+from letheon.inner_estimator import remember_features, require_features
 from letheon.removal import allocate_file
 
 CPU = torch.device("cpu")

@@ -336,7 +336,7 @@ class FisherNetClassifier(NetBase):
                 return new, 1
         return old, 0
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         reference, noise = _REFERENCES[float(self.exponent)], _HIDDEN
         assumptions: tuple[str, ...] = (_SECRET, _QUADRATIC)
         if not self.sigma or self.source_.is_repeatable:
@@ -351,5 +351,5 @@ class FisherNetClassifier(NetBase):
             residual_state=(residue,),
         )
 
-    def _changed_in_place(self) -> tuple[str, ...]:
-        return (*super()._changed_in_place(), "source_")
+    def _in_place_attributes(self) -> tuple[str, ...]:
+        return (*super()._in_place_attributes(), "source_")

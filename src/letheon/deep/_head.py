@@ -16,7 +16,7 @@ from letheon.base import (
     KeywordScoreMixin,
     Outcome,
     Removal,
-    exclusive,
+    lock_model,
     require_fitted,
 )
 from letheon.data import Ids
@@ -31,7 +31,7 @@ from letheon.deep._device import (
 )
 from letheon.exceptions import IdsTypeError
 from letheon.guarantee import Guarantee, MethodFacts
-from letheon.inner import offered_by
+from letheon.inner_estimator import available_from
 from letheon.linear import InfluenceClassifier, LinearClassifier, PublishedModel
 from letheon.receipt import Receipt
 from letheon.validation import Rules, Whole, validate_parameters
@@ -198,7 +198,7 @@ class CertifiedHeadClassifier(
         -------
         self
         """
-        with exclusive(self):
+        with lock_model(self):
             self._check_settings()
             rows, backbone = hold_rows(self, X), self.backbone
             head = default_head() if self.head is None else clone(self.head)
@@ -246,7 +246,7 @@ class CertifiedHeadClassifier(
                 digest_after=self.digest() if digest else None,
             )
 
-    @offered_by(_head)
+    @available_from(_head)
     def learn(self, X: Any, y: Any, *, ids: Any) -> Self:
         """Add rows, where the head can; see `DescentToDeleteClassifier.learn`."""
         require_fitted(self)
@@ -256,7 +256,7 @@ class CertifiedHeadClassifier(
             head.learn(self._training_features(X), y, ids=ids)
         return self
 
-    @offered_by(_head)
+    @available_from(_head)
     def settle(self) -> Self:
         """Let the head replace what earlier removals left in its state, where it can."""
         with self._unchanged() as head:
@@ -277,7 +277,7 @@ class CertifiedHeadClassifier(
     def _unchanged(self) -> Iterator[Any]:
         """Hold the lock of a fitted model with the parameters of the fit; yield the head."""
         require_fitted(self)
-        with exclusive(self):
+        with lock_model(self):
             self._require_same_parameters()
             yield self.head_
 
@@ -361,26 +361,26 @@ class CertifiedHeadClassifier(
         )
         return features if method is None else getattr(held["head_"], method)(features)
 
-    def _environment(self) -> dict[str, str]:
-        return super()._environment() | describe_device(resolve_device(self.device))
+    def _describe_environment(self) -> dict[str, str]:
+        return super()._describe_environment() | describe_device(resolve_device(self.device))
 
-    def _held_ids(self) -> Ids:
-        ids: Ids = self.head_._held_ids()
+    def _get_ids(self) -> Ids:
+        ids: Ids = self.head_._get_ids()
         return ids
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         return _with_assumption(self.head_.guarantee_)
 
-    def _locate(self, wanted: Ids) -> Removal:
-        removal: Removal = self.head_._locate(wanted)
+    def _locate_rows(self, wanted: Ids) -> Removal:
+        removal: Removal = self.head_._locate_rows(wanted)
         return removal
 
     def _prepare(self, removal: Removal) -> Any:
         self.head_._require_same_parameters()
         return self.head_._prepare(removal)
 
-    def _finish(self) -> None:
-        self.head_._finish()
+    def _finish_pending(self) -> None:
+        self.head_._finish_pending()
 
     def _commit(self, plan: Any) -> Outcome:
         outcome: Outcome = self.head_._commit(plan)
@@ -407,7 +407,7 @@ class CertifiedHeadClassifier(
     def __copy__(self) -> Self:
         """Return a copy with a head of its own: its rows change in place."""
         twin = type(self).__new__(type(self))
-        with exclusive(self):
+        with lock_model(self):
             vars(twin).update(vars(self))
             if "head_" in vars(self):
                 vars(twin)["head_"] = copy.copy(self.head_)

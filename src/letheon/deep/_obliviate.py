@@ -541,13 +541,13 @@ class DeepObliviateClassifier(CheckpointedNet):
         if slope is not None:
             estimates["slope"] = slope
         warnings: tuple[Warning, ...] = ()
-        if self.environment_ != self._environment():
+        if self.environment_ != self._describe_environment():
             text = "blocks were retrained with other libraries, or on another device, than those "
             warnings = (EnvironmentWarning(f"{text}of the fit; the residuals hold the difference"),)
         work = visits / int(blocks.sizes.sum())
         return Outcome(work, {"blocks": run.last - run.first + 1}, warnings, estimates)
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         measured = "retrained to the end: the parameters of training the blocks from scratch"
         if not self.deterministic:
             measured += ", but for what kernels that add in any order change"
@@ -561,5 +561,5 @@ class DeepObliviateClassifier(CheckpointedNet):
             kind="empirical",
             reference=f"{_REFERENCE}; {measured}",
             assumptions=_ASSUMPTIONS,
-            residual_state=(*residue, *self._residue()),
+            residual_state=(*residue, *self._list_residue()),
         )

@@ -286,7 +286,7 @@ class SISANetClassifier(CheckpointedNet):
     ) -> tuple[dict[str, Any], Outcome]:
         """Train touched shards again, with their states aside; return attributes and an outcome."""
         n_shards, last = int(self.n_shards), len(grid.epochs) - 1
-        if self.environment_ != self._environment():
+        if self.environment_ != self._describe_environment():
             # States of other libraries are never continued: the result would equal no fresh fit.
             touched = dict.fromkeys(range(n_shards), 0)
         messages = list[str]()
@@ -352,12 +352,12 @@ class SISANetClassifier(CheckpointedNet):
         attributes |= {"rows_": rows, "counts_": held.counts, "cache_": Cache(workshop)}
         return Change(attributes, outcome), aside
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         is_fixed = self.environment_["kernels"] == "fixed"
         kernels = "same-libraries-and-device" if is_fixed else "equal-but-for-rounding"
         return Guarantee(
             kind="exact",
             reference="Bourtoule et al. 2021, section V; oblivious by Gupta et al. 2021",
             assumptions=("seed-independent-of-requests", kernels),
-            residual_state=self._residue(),
+            residual_state=self._list_residue(),
         )

@@ -25,11 +25,16 @@ from torch import Tensor
 
 from letheon import state
 from letheon.base import Outcome, Removal
+from letheon.checkpoint_home import (
+    CheckpointDirectory,
+    DestructionReport,
+    HomeMixin,
+    destroy_home,
+)
 from letheon.deep._base import NetBase
 from letheon.deep._device import CPU, mapped_zeros
 from letheon.deep._loop import Callback
 from letheon.exceptions import CheckpointError, CheckpointWarning, CorruptFileError
-from letheon.homes import HomeMixin, Purge, Shelf, destroy_home
 from letheon.removal import Change
 from letheon.validation import OrNone, Rules, Whole
 
@@ -64,7 +69,7 @@ class MemoryStore:
         self._n, self._p, self._owner, self._numbers = n, p, os.getpid(), count()
         self._rows: dict[int, Tensor] = {}
         self._free = self._allocate(n)
-        self.shelf = Shelf(None)
+        self.shelf = CheckpointDirectory(None)
 
     def _allocate(self, n: int) -> list[Tensor]:
         if self.is_mapped:
@@ -127,7 +132,7 @@ class FileStore:
     bytes_in_memory = bytes_on_disk = 0  # the vault counts files
 
     def __init__(self, home: str | None, p: int, size: int = 0) -> None:
-        self.shelf, self._p, self.size = Shelf(home), p, size
+        self.shelf, self._p, self.size = CheckpointDirectory(home), p, size
 
     def keys(self) -> frozenset[str]:
         """Return the names of all files."""
@@ -145,7 +150,7 @@ class FileStore:
         """Return a vector as it was written, or raise `CorruptFileError`."""
         if self.shelf.store is None:
             raise CorruptFileError(_NO_HOME)
-        data = self.shelf.store.get(state.Checkpoint(name))
+        data = self.shelf.store.get(state.CheckpointName(name))
         try:
             [(key, flat)] = load(data).items()
         except (SafetensorError, ValueError) as error:
@@ -219,7 +224,7 @@ class VaultChange:
             # No file that holds the same bytes as an old one.
             self._store.keep_only(self._before | self._vault._kept())
 
-    def commit(self) -> Purge:
+    def commit(self) -> DestructionReport:
         """Put the new entries in place; see `Vault.commit`."""
         keys, before = self._vault._keys, self._vault._kept()
         for i, key in self._new.items():
@@ -345,7 +350,7 @@ class Vault:
         self._change = VaultChange(self)
         return self._change
 
-    def commit(self, change: VaultChange) -> Purge:
+    def commit(self, change: VaultChange) -> DestructionReport:
         """Put a change in place and destroy the originals; cannot fail.
 
         Returns files of originals that were not found or could not be destroyed.
@@ -355,7 +360,7 @@ class Vault:
         self._change = None
         return change.commit()
 
-    def destroy(self) -> Purge:
+    def destroy(self) -> DestructionReport:
         """Overwrite every entry, or destroy its file; the vault is empty afterwards."""
         self._abandon()
         before, self._keys = self._kept(), [None] * self.n
@@ -381,7 +386,7 @@ class Vault:
         """Look for files in this directory; only another one abandons an open change."""
         if self._is_on_files and self._store.shelf.home != home:
             self._abandon()
-            self._store.shelf = Shelf(home)
+            self._store.shelf = CheckpointDirectory(home)
         return self
 
     @property
@@ -407,11 +412,11 @@ class Vault:
     def _kept(self) -> frozenset[Any]:
         return frozenset(key for key in self._keys if key is not None)
 
-    def _purge(self, before: frozenset[Any]) -> Purge:
+    def _purge(self, before: frozenset[Any]) -> DestructionReport:
         """Destroy all vectors that are no entries; those `before` are expected to be there."""
         after = self._kept()
         missing = sorted(before - after - self._store.keys())
-        return Purge(tuple(missing), self._store.keep_only(after))
+        return DestructionReport(tuple(missing), self._store.keep_only(after))
 
     def _abandon(self) -> None:
         if self._change is not None:
@@ -447,7 +452,7 @@ class Vault:
                 raise ValueError("not a valid vault: sizes")
             for name in names:
                 if name is not None:
-                    state.Checkpoint(name)
+                    state.CheckpointName(name)
             vault = cls(FileStore(home, p, size), len(names), p, CPU)
             vault._keys = list(names)
             return vault
@@ -503,11 +508,11 @@ class CheckpointedNet(HomeMixin, NetBase):
         """Return an empty vault of a new fit, and the attributes that go with it."""
         home = self._new_home()
         vault = Vault.create(n, p, device=self._device(), home=home, max_memory=self.max_memory)
-        return vault, {"vault_": vault, **self._place(home)}
+        return vault, {"vault_": vault, **self._describe_home(home)}
 
     def _vault(self) -> Vault:
         """Return the vault where it lies now: the model may have been loaded or moved."""
-        vault = self.vault_.settle(self._home())
+        vault = self.vault_.settle(self._current_home())
         return vault.to(self._device(), max_memory=self.max_memory)
 
     def _prepare(
@@ -536,10 +541,10 @@ class CheckpointedNet(HomeMixin, NetBase):
         # A model whose states lie in memory has no directory, whatever `checkpoint_dir` says now;
         # where one was taken away, messages name it once more.
         if self.checkpoint_home_ is not None and self.checkpoint_dir is not None:
-            vars(self).update(self._place(self._home()))
+            vars(self).update(self._describe_home(self._current_home()))
         purge = old.destroy() if aside is None else old.commit(aside)
         # Before the change, which may bring a new directory: messages name that of the old states.
-        messages = self._account(purge, afresh=False)
+        messages = self._record_destruction(purge, afresh=False)
         return _with_warnings(change.commit(self), messages)
 
     def _replace_all(self, change: Change, about: dict[str, Any]) -> tuple[Warning, ...]:
@@ -549,8 +554,8 @@ class CheckpointedNet(HomeMixin, NetBase):
         messages = [message for home in old_homes for message in destroy_home(home)]
         return _with_warnings(change.outcome, messages).warnings
 
-    def _changed_in_place(self) -> tuple[str, ...]:
-        return (*super()._changed_in_place(), "vault_")
+    def _in_place_attributes(self) -> tuple[str, ...]:
+        return (*super()._in_place_attributes(), "vault_")
 
 
 def with_reason(change: Change, why: str, what: str = "everything was trained again") -> Change:

@@ -24,7 +24,7 @@ from letheon.ledger.db.tokens import ROLES, Tokens
 from letheon.linear import InfluenceClassifier
 from letheon.monitor import Monitor, Tolerances
 from letheon.naive import NaiveUnlearner
-from letheon.service.jobs import LONG, JobRunner
+from letheon.service.jobs import READING_KINDS, JobRunner
 from letheon.sharded import SISAClassifier
 
 __all__ = ["DemoInfo", "make_demo"]
@@ -66,9 +66,9 @@ def make_demo(folder: Path) -> DemoInfo:
     with Ledger.create(folder, name="demo", policy=policy, clock=clock) as ledger:
         known, texts, ids = Tokens(ledger, clock), {}, {}
         for role in ROLES:
-            texts[role], token = known.mint(f"demo-{role}", role, days=365)
+            texts[role], token = known.create(f"demo-{role}", role, days=365)
             ids[role] = token.id
-        texts[f"operator of {OTHER}"], _ = known.mint(
+        texts[f"operator of {OTHER}"], _ = known.create(
             f"{OTHER}-operator", "operator", tenant=OTHER, days=365
         )
         story = _Story(ledger, clock, ids)
@@ -86,7 +86,7 @@ def make_demo(folder: Path) -> DemoInfo:
         clock.reach(_DAYS)
         asked = {"levels": None, "drill": "none"}
         Jobs(ledger).add("audit", asked=asked, by=ids["auditor"])
-        JobRunner(ledger, threading.Event()).do_all(LONG)
+        JobRunner(ledger, threading.Event()).do_all(READING_KINDS)
         proven_now(ledger._core)  # the clock of the machine goes on from here
         return DemoInfo(texts, code)
 

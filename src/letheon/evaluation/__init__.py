@@ -7,7 +7,7 @@ seeds, and returns an `Evaluation`.
 from letheon.evaluation._baselines import (
     ORDINARY,
     SAME,
-    Best,
+    BestModel,
     CrossValidation,
     choose_best,
     list_ordinary,
@@ -15,17 +15,17 @@ from letheon.evaluation._baselines import (
 )
 from letheon.evaluation._evaluate import evaluate, with_canaries
 from letheon.evaluation._evaluation import Evaluation, make_frame
-from letheon.evaluation._problem import Metric, Problem, require_function
+from letheon.evaluation._problem import LearningProblem, Metric, require_function
 from letheon.evaluation._trial import Trial
 
 __all__ = [
     "ORDINARY",
     "SAME",
-    "Best",
+    "BestModel",
     "CrossValidation",
     "Evaluation",
+    "LearningProblem",
     "Metric",
-    "Problem",
     "Trial",
     "choose_best",
     "evaluate",

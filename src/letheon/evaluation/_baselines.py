@@ -36,15 +36,15 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from letheon.data import People
-from letheon.evaluation._clock import finish, now
-from letheon.evaluation._problem import MetricFailedError, Problem
+from letheon.evaluation._clock import finish_requests, now
+from letheon.evaluation._problem import LearningProblem, MetricFailedError
 from letheon.exceptions import LetheonError
-from letheon.inner import fresh_copy, parts_of, require_copy
+from letheon.inner_estimator import fresh_copy, iter_estimators, require_copy
 
 _FEW_ROWS = 400
 
 
-class Contender(NamedTuple):
+class BaselineTrainer(NamedTuple):
     """A way to train on some rows; `is_given`: by the caller, so it may be anything."""
 
     name: str
@@ -52,7 +52,7 @@ class Contender(NamedTuple):
     is_given: bool = False
 
 
-def plain(estimator: Any, *, is_given: bool = False) -> Contender:
+def make_trainer(estimator: Any, *, is_given: bool = False) -> BaselineTrainer:
     """Return the training of an estimator that knows no people."""
     prototype = without_jobs(estimator)
 
@@ -61,7 +61,7 @@ def plain(estimator: Any, *, is_given: bool = False) -> Contender:
             warnings.simplefilter("ignore", ConvergenceWarning)
             return clone(prototype).fit(rows.X, rows.y)
 
-    return Contender(name_model(estimator), fit, is_given)
+    return BaselineTrainer(name_model(estimator), fit, is_given)
 
 
 def name_model(estimator: Any) -> str:
@@ -73,7 +73,7 @@ def name_model(estimator: Any) -> str:
 def without_jobs(estimator: Any) -> Any:
     """Return an unfitted copy that asks for no threads or processes, at any depth."""
     copy = require_copy(estimator, clone(estimator))
-    for part in list(parts_of(copy)):
+    for part in list(iter_estimators(copy)):
         if part.params.get("n_jobs") is not None:
             part.estimator.set_params(n_jobs=None)
     return copy
@@ -85,7 +85,7 @@ def _sample_rows(rows: People) -> People:
     return rows.of(people[:_FEW_ROWS])
 
 
-def _warm_up_contender(contender: Contender, rows: People) -> None:
+def _warm_up_contender(contender: BaselineTrainer, rows: People) -> None:
     """Train on some of the rows, which is not counted."""
     few = _sample_rows(rows)
     # So few rows may be too few for the model: a class is missing, a shard is empty.
@@ -157,7 +157,7 @@ def _columns_of_words(X: Any) -> list[int]:
     return [n for n, kind in enumerate(frame.schema.values()) if kind in _WORDS]
 
 
-class Best(NamedTuple):
+class BestModel(NamedTuple):
     """The best of several models, its score, and what every model had, in words."""
 
     model: Any
@@ -165,7 +165,9 @@ class Best(NamedTuple):
     scores: str
 
 
-def choose_best(models: Sequence[Any], score: Callable[[Any], float], *, are_given: bool) -> Best:
+def choose_best(
+    models: Sequence[Any], score: Callable[[Any], float], *, are_given: bool
+) -> BestModel:
     """Return the model with the largest score; one that fails is out.
 
     Raises
@@ -187,7 +189,7 @@ def choose_best(models: Sequence[Any], score: Callable[[Any], float], *, are_giv
             failed.setdefault(name_model(model), error)
     best = int(np.argmax(values))
     if values[best] > -math.inf:
-        return Best(models[best], values[best], ", ".join(words))
+        return BestModel(models[best], values[best], ", ".join(words))
     name, cause = next(iter(failed.items()))
     if isinstance(cause, MetricFailedError):
         raise cause
@@ -203,7 +205,7 @@ _SETTINGS = {"l2", "reg", "fit_intercept", "rows", "row_norm"}
 _MOST_CHOLESKY_COLUMNS = 1_000
 
 
-class _Rival:
+class _LinearBaseline:
     """A model of rows with a column of ones, with its intercept where others have it."""
 
     def __init__(self, model: Any, params: dict[str, Any]) -> None:
@@ -217,10 +219,10 @@ class _Rival:
             self.classes_ = model.classes_
 
     def predict(self, X: Any) -> Any:
-        return self.model.predict(_design(X, self.params))
+        return self.model.predict(_design_matrix(X, self.params))
 
 
-def linear_rivals(unlearner: Any, rows: People) -> list[Contender]:
+def list_linear_solvers(unlearner: Any, rows: People) -> list[BaselineTrainer]:
     """Return scikit-learn's solvers for the loss of a linear unlearner; else nobody."""
     params = unlearner.get_params(deep=False)
     if not params.keys() >= _SETTINGS:
@@ -238,25 +240,25 @@ def linear_rivals(unlearner: Any, rows: People) -> list[Contender]:
             solvers.append("newton-cholesky")
 
     def fit(solver: str, some: People) -> Any:
-        penalty = _penalty(params, some)
+        penalty = _penalty_factor(params, some)
         model: Any = Ridge(penalty, fit_intercept=False)
         if solver != "ridge":
             settings = {"solver": solver, "tol": 1e-6, "max_iter": 5_000}
             model = LogisticRegression(C=1 / penalty, fit_intercept=False, **settings)
             if params["multi_class"] == "ovr" and len(np.unique(rows.y)) > 2:
                 model = OneVsRestClassifier(model)
-        design = People(_design(some.X, params), some.y, some.ids)
-        return _Rival(plain(model).fit(design), params)
+        design = People(_design_matrix(some.X, params), some.y, some.ids)
+        return _LinearBaseline(make_trainer(model).fit(design), params)
 
-    return [Contender(f"scikit-learn {solver}", partial(fit, solver)) for solver in solvers]
+    return [BaselineTrainer(f"scikit-learn {solver}", partial(fit, solver)) for solver in solvers]
 
 
-def _penalty(params: dict[str, Any], rows: People) -> float:
+def _penalty_factor(params: dict[str, Any], rows: People) -> float:
     """Return the factor of half the squared coefficients, against the sum of the losses."""
     return float(params["l2"]) * (len(rows) if params["reg"] == "per_sample" else 1)
 
 
-def _design(table: Any, params: dict[str, Any]) -> Any:
+def _design_matrix(table: Any, params: dict[str, Any]) -> Any:
     """Return the rows as the unlearner sees them: with ones, then scaled to its bound of norms."""
     if sparse.issparse(table):
         ones = np.ones((table.shape[0], 1))
@@ -272,7 +274,7 @@ def _design(table: Any, params: dict[str, Any]) -> Any:
     return np.asarray(X * factors[:, None])
 
 
-def regularised_loss(unlearner: Any, model: Any, rows: People) -> float | None:
+def training_loss(unlearner: Any, model: Any, rows: People) -> float | None:
     """Return the mean training loss of a linear model with its regulariser, intercept included.
 
     None where the loss is not known: no linear model, or one of another shape.
@@ -289,11 +291,11 @@ def regularised_loss(unlearner: Any, model: Any, rows: People) -> float | None:
         weights = np.column_stack([coef, own])
     elif np.any(model.intercept_):
         return None
-    design = _design(rows.X, params)
+    design = _design_matrix(rows.X, params)
     if design.shape[1] != weights.shape[1]:
         return None
     loss = _mean_loss(params, model, np.asarray(design @ weights.T), rows.y)
-    penalty = 0.5 * _penalty(params, rows) / len(rows) * float(np.sum(np.square(weights)))
+    penalty = 0.5 * _penalty_factor(params, rows) / len(rows) * float(np.sum(np.square(weights)))
     return None if loss is None else loss + penalty
 
 
@@ -326,7 +328,9 @@ _ALIKE_IN_EACH = 0.9
 _NUMBER_MARGIN = 0.01
 
 
-def race(unlearner: Any, rows: People, seed: int, given: Any = None) -> tuple[Contender, list[str]]:
+def find_fastest_retrainer(
+    unlearner: Any, rows: People, seed: int, given: Any = None
+) -> tuple[BaselineTrainer, list[str]]:
     """Return the fastest way to retrain the same algorithm, and what was tried.
 
     A fresh fit of the unlearner also builds what later removals need. Where the same optimum can be
@@ -335,13 +339,13 @@ def race(unlearner: Any, rows: People, seed: int, given: Any = None) -> tuple[Co
     the loss is not known, a given one must answer as the fresh fit does on 99 % of the rows.
     """
     several = given if isinstance(given, list | tuple) else [given]
-    asked = [plain(each, is_given=True) for each in several if each is not None]
+    user_trainers = [make_trainer(each, is_given=True) for each in several if each is not None]
 
     def fit(some: People) -> Any:
         return fresh_copy(unlearner, seed).fit(some.X, some.y, ids=some.ids)
 
-    fresh = Contender(f"fresh {type(unlearner).__name__}", fit)
-    entrants = [fresh, *linear_rivals(unlearner, rows), *asked]
+    fresh = BaselineTrainer(f"fresh {type(unlearner).__name__}", fit)
+    entrants = [fresh, *list_linear_solvers(unlearner, rows), *user_trainers]
     if len(entrants) == 1:
         return entrants[0], [f"{entrants[0].name}: no other way to retrain it is known"]
     results = []
@@ -355,11 +359,11 @@ def race(unlearner: Any, rows: People, seed: int, given: Any = None) -> tuple[Co
             seconds = min(seconds, now() - begin)
             if seconds > _LONG_SECONDS:
                 break
-        results.append(_Result(entrant, model, seconds, regularised_loss(unlearner, model, rows)))
+        results.append(_RaceResult(entrant, model, seconds, training_loss(unlearner, model, rows)))
     known = [result.loss for result in results if result.loss is not None]
     goal = min(known, default=0.0) * (1 + _LOSS_MARGIN)
     # A fresh fit is a retrain by definition, whatever its noise does to the loss.
-    faults = ["", *(_fault(each, results[0], goal, rows) for each in results[1:])]
+    faults = ["", *(_describe_fault(each, results[0], goal, rows) for each in results[1:])]
     fair = [each for each, fault in zip(results, faults, strict=True) if not fault]
     winner = min(fair, key=lambda result: result.seconds)
     tried = [
@@ -370,16 +374,16 @@ def race(unlearner: Any, rows: People, seed: int, given: Any = None) -> tuple[Co
     return winner.entrant, tried
 
 
-class _Result(NamedTuple):
+class _RaceResult(NamedTuple):
     """Model and shortest time of an entrant, and the loss it left, where that can be told."""
 
-    entrant: Contender
+    entrant: BaselineTrainer
     model: Any
     seconds: float
     loss: float | None
 
 
-def _fault(each: _Result, fresh: _Result, goal: float, rows: People) -> str:
+def _describe_fault(each: _RaceResult, fresh: _RaceResult, goal: float, rows: People) -> str:
     """Return why an entrant is no retrain of the same algorithm; nothing if it is one."""
     if each.loss is not None:
         return "" if each.loss <= goal else ", left a larger loss and does not count"
@@ -404,7 +408,9 @@ def _answer_alike(fresh: Any, other: Any, rows: People) -> bool:
     return bool(np.mean(agree) >= _ALIKE) and min(of_each) >= _ALIKE_IN_EACH
 
 
-def list_ordinary(problem: Problem, given: Any, seed: int, family: str = "any") -> list[Any]:
+def list_ordinary(
+    problem: LearningProblem, given: Any, seed: int, family: str = "any"
+) -> list[Any]:
     """Return the ordinary models that are given, one or several, or else the usual ones."""
     if given is None:
         is_regression = problem.is_regression
@@ -419,7 +425,7 @@ def list_ordinary(problem: Problem, given: Any, seed: int, family: str = "any") 
     return models
 
 
-def best_ordinary(problem: Problem, given: Any, seed: int) -> tuple[Contender, str]:
+def best_ordinary(problem: LearningProblem, given: Any, seed: int) -> tuple[BaselineTrainer, str]:
     """Return the best ordinary model without unlearning support, warm, and how it was chosen.
 
     Several are compared by cross-validation on training rows, which keeps the rows of a person
@@ -435,7 +441,7 @@ def best_ordinary(problem: Problem, given: Any, seed: int) -> tuple[Contender, s
         model, _, scores = choose_best(candidates, folds.score, are_given=given is not None)
         n_rows = f"{len(rows):,} rows"
         how = f"best of {len(candidates)} by 3-fold cross-validation on {n_rows} ({scores})"
-    contender = plain(model)
+    contender = make_trainer(model)
     _warm_up_contender(contender, problem.train)
     return contender, f"{name_model(model)}, {how}"
 
@@ -456,7 +462,7 @@ class CrossValidation:
     and always without a seed: rows may be sorted by class.
     """
 
-    def __init__(self, problem: Problem, *, cv: int, seed: int | None) -> None:
+    def __init__(self, problem: LearningProblem, *, cv: int, seed: int | None) -> None:
         self._rows = rows = problem.train
         self._problem = problem
         people, groups = np.unique(rows.ids, return_inverse=True)
@@ -482,20 +488,20 @@ class CrossValidation:
                 self._rows.X,
                 self._rows.y,
                 cv=self._folds,
-                scoring=lambda model, X, y: self._problem.scored(y, model.predict(X)),
+                scoring=lambda model, X, y: self._problem.score_predictions(y, model.predict(X)),
                 params={"ids": self._rows.ids} if with_ids else None,
                 error_score="raise",
             )
         return float(np.mean(scores))
 
 
-def warm_up(unlearner: Any, problem: Problem) -> str:
+def warm_up(unlearner: Any, problem: LearningProblem) -> str:
     """Fit, forget and predict once on some rows; return what was done, in words."""
     few = _sample_rows(problem.train)
     try:
         model = fresh_copy(unlearner, 0).fit(few.X, few.y, ids=few.ids)
         model.forget(few.ids[:1])
-        finish(model)
+        finish_requests(model)
         model.predict(few.X)
     except (LetheonError, ValueError):
         # So few rows may be too few for the model (a class is missing, a shard is empty).

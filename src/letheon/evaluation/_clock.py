@@ -59,7 +59,7 @@ class _Clocks(NamedTuple):
         return cls(time.perf_counter, time.monotonic, time.process_time, time.thread_time)
 
 
-class Timing(NamedTuple):
+class RequestTiming(NamedTuple):
     """Seconds until a call returned, until it was complete, and of the processor."""
 
     returned: float
@@ -67,7 +67,7 @@ class Timing(NamedTuple):
     processor: float
 
 
-class _Use(NamedTuple):
+class _ModelUse(NamedTuple):
     """One prediction (in every form) and one digest: their times, and the answers.
 
     `seconds` are without those in which other processes had the processor, `elapsed` are with
@@ -80,11 +80,11 @@ class _Use(NamedTuple):
     others: float = 0.0
     answers: Any = None
 
-    def at_least(self, other: "_Use", factor: float) -> "_Use":
+    def at_least(self, other: "_ModelUse", factor: float) -> "_ModelUse":
         """Return the longer times of this one and of so many times another one."""
-        return _Use(*map(max, self[:2], (factor * part for part in other[:2])))
+        return _ModelUse(*map(max, self[:2], (factor * part for part in other[:2])))
 
-    def put_off(self, usual: "_Use") -> float:
+    def deferred_seconds(self, usual: "_ModelUse") -> float:
         """Return the seconds beyond the usual ones, if they are more than noise."""
         excess = max(self.seconds - usual.seconds, 0.0)
         is_work = excess > 0 and self.processor > (1 + _NOISE_SHARE) * usual.processor
@@ -93,9 +93,9 @@ class _Use(NamedTuple):
         return self.elapsed - usual.seconds if is_late else 0.0
 
 
-def finish(model: Any) -> None:
-    """Let a model do what its requests left for later; see `ForgetMixin._finish`."""
-    later = getattr(model, "_finish", None)
+def finish_requests(model: Any) -> None:
+    """Let a model do what its requests left for later; see `ForgetMixin._finish_pending`."""
+    later = getattr(model, "_finish_pending", None)
     if later is not None:
         later()
 
@@ -113,30 +113,32 @@ class _Background:
     def __init__(self, clocks: _Clocks) -> None:
         self._clocks = clocks
         self._threads = frozenset(threading.enumerate())
-        self._known = frozenset(_places())
-        self._children = frozenset(_children())
+        self._known = frozenset(_list_threads())
+        self._children = frozenset(_list_children())
         self._of_known: dict[Path, float] = {}
         # Processor time that this object has used itself: not part of what it tells.
         self._looking_seconds = 0.0
         self._has_been_busy = False
         self._n_waits = 0
 
-    def alive(self) -> int:
+    def count_alive(self) -> int:
         """Return how many new Python threads and child processes there are."""
         threads = set(threading.enumerate()) - self._threads - {threading.current_thread()}
-        return len(threads) + len(set(_children()) - self._children)
+        return len(threads) + len(set(_list_children()) - self._children)
 
-    def loads(self) -> dict[Path, _Load]:
+    def read_loads(self) -> dict[Path, _Load]:
         """Return what each new thread is doing, those of child processes included."""
         if not _PROC.exists():  # other threads can be told from this one, but not from each other
             return {_PROC: _Load("S", self._clocks.process() - self._clocks.thread())}
-        return {place: load for place, load in self._loads().items() if load.state not in "XZ"}
+        return {
+            place: load for place, load in self._read_all_loads().items() if load.state not in "XZ"
+        }
 
-    def _loads(self) -> dict[Path, _Load]:
+    def _read_all_loads(self) -> dict[Path, _Load]:
         """Return the same with processes that have ended and whose parent has not asked yet."""
-        return {place: _load(place) for place in _places() if place not in self._known}
+        return {place: _read_load(place) for place in _list_threads() if place not in self._known}
 
-    def wait(
+    def wait_until_idle(
         self, before: dict[Path, _Load], most_seconds: float, used: float | None = None
     ) -> tuple[float, bool]:
         """Wait until what is new has ended or is idle.
@@ -157,80 +159,87 @@ class _Background:
         bool
             Whether it still worked after `most_seconds`.
         """
-        with self._looking():
+        with self._exclude_own_time():
             start = since = instant = self._clocks.monotonic()
-            loads, seconds = self.loads(), 0.0
+            loads, seconds = self.read_loads(), 0.0
             started = loads.keys() - before.keys()
-            processor = self.of_others() if used is None else used
-            if not (started or self.alive()) and _work(before, loads) < _LEAST_WORK_SECONDS:
+            processor = self.other_processor_time() if used is None else used
+            if (
+                not (started or self.count_alive())
+                and _work_between(before, loads) < _LEAST_WORK_SECONDS
+            ):
                 return 0.0, False
             self._n_waits += 1
-            while loads and instant - since < self._patience(started & loads.keys()):
+            while loads and instant - since < self._idle_limit(started & loads.keys()):
                 if instant - start > most_seconds:
                     return instant - start, True
                 _sleep(_STEP_SECONDS)
-                earlier, loads = loads, self.loads()
+                earlier, loads = loads, self.read_loads()
                 step = self._clocks.monotonic() - instant
                 instant += step
                 is_running = any(load.state == "R" for load in loads.values())
                 is_busy = is_running or earlier.keys() - loads
-                if is_busy or _work(earlier, loads) > _BUSY_SHARE * step:
+                if is_busy or _work_between(earlier, loads) > _BUSY_SHARE * step:
                     self._has_been_busy, since, seconds = True, instant, instant - start
             # The last steps of a thread that was joined are no work.
-            is_work = self.of_others() - processor >= LEAST_LATE_SECONDS
+            is_work = self.other_processor_time() - processor >= LEAST_LATE_SECONDS
             return seconds if is_work else 0.0, False
 
-    def of_others(self) -> float:
+    def other_processor_time(self) -> float:
         """Return the processor time without that of this thread."""
-        return self.processor() - self.own_processor()
+        return self.processor_time() - self.own_processor_time()
 
-    def _patience(self, started: Any) -> float:
+    def _idle_limit(self, started: Any) -> float:
         """Return for how long what is idle may begin to work again."""
         is_suspect = started or self._has_been_busy or self._n_waits <= _LONG_WAITS
         return _LONG_QUIET_SECONDS if is_suspect else _QUIET_SECONDS
 
-    def processor(self) -> float:
+    def processor_time(self) -> float:
         """Return the processor time of this process and its children, ended ones included.
 
         Without that of threads that ran before, and of looking at all of them.
         """
         # First of all: while this thread looks, which takes long beside a busy one, others work.
         own = self._clocks.process() - self._looking_seconds
-        with self._looking():
+        with self._exclude_own_time():
             ended, mine = os.times(), str(os.getpid())
-            alive = [load for place, load in self._loads().items() if mine not in place.parts]
+            alive = [
+                load for place, load in self._read_all_loads().items() if mine not in place.parts
+            ]
             children = ended.children_user + ended.children_system
-            return own + children + sum(load.seconds for load in alive) - self.processor_of_known()
+            return (
+                own + children + sum(load.seconds for load in alive) - self.known_processor_time()
+            )
 
-    def own_processor(self) -> float:
+    def own_processor_time(self) -> float:
         """Return the processor time of this thread, without that of looking at others."""
         return self._clocks.thread() - self._looking_seconds
 
     @contextmanager
-    def _looking(self) -> Iterator[None]:
+    def _exclude_own_time(self) -> Iterator[None]:
         begin, before = self._clocks.thread(), self._looking_seconds
         try:
             yield
         finally:
             self._looking_seconds = before + self._clocks.thread() - begin
 
-    def processor_of_known(self) -> float:
+    def known_processor_time(self) -> float:
         """Return the processor time of threads of this process that ran before."""
         mine = str(os.getpid())
-        loads = {place: _load(place) for place in self._known if mine in place.parts}
+        loads = {place: _read_load(place) for place in self._known if mine in place.parts}
         # What a thread had used stays part of the sum when it ends.
         alive = {place: load.seconds for place, load in loads.items() if load.state != "X"}
         self._of_known |= alive
         return sum(self._of_known.values())
 
 
-def _work(before: dict[Path, _Load], after: dict[Path, _Load]) -> float:
+def _work_between(before: dict[Path, _Load], after: dict[Path, _Load]) -> float:
     """Return the processor time between two looks."""
     idle = _Load("S", 0.0)
     return sum(load.seconds - before.get(place, idle).seconds for place, load in after.items())
 
 
-def _load(task: Path) -> _Load:
+def _read_load(task: Path) -> _Load:
     try:
         state = (task / "stat").read_text().rpartition(")")[2].split()[0]
         return _Load(state, int((task / "schedstat").read_text().split()[0]) / 1e9)
@@ -238,7 +247,7 @@ def _load(task: Path) -> _Load:
         return _Load("X", 0.0)
 
 
-def _delay() -> float:
+def _read_delay() -> float:
     """Return the seconds that this thread has waited for a processor; 0 where that is unknown."""
     try:
         return int((_PROC / "thread-self/schedstat").read_text().split()[1]) / 1e9
@@ -246,30 +255,33 @@ def _delay() -> float:
         return 0.0
 
 
-def _places() -> list[Path]:
+def _list_threads() -> list[Path]:
     """Return the threads of this process but this one, and those of its child processes."""
     here = threading.get_native_id()
-    tasks = [*_tasks(str(os.getpid())), *(task for pid in _children() for task in _tasks(pid))]
+    tasks = [
+        *_list_tasks(str(os.getpid())),
+        *(task for pid in _list_children() for task in _list_tasks(pid)),
+    ]
     return [task for task in tasks if task.name != str(here)]
 
 
-def _tasks(pid: str) -> list[Path]:
+def _list_tasks(pid: str) -> list[Path]:
     try:
         return [*(_PROC / pid / "task").iterdir()]
     except OSError:  # the process has ended, or this is not Linux
         return []
 
 
-def _children(parent: str = "") -> list[str]:
+def _list_children(parent: str = "") -> list[str]:
     """Return the ids of the processes below one; without a number, below this one."""
     below: list[str] = []
-    for task in _tasks(parent or str(os.getpid())):
+    for task in _list_tasks(parent or str(os.getpid())):
         try:
             direct = (task / "children").read_text().split()
         except OSError:
             continue
         for child in direct:
-            below += [child, *_children(child)]
+            below += [child, *_list_children(child)]
     return below
 
 
@@ -337,7 +349,7 @@ class RequestClock:
     requests: Totals = field(default_factory=Totals)
     retrains: Totals = field(default_factory=Totals)
     _clocks: _Clocks = field(default_factory=_Clocks.read, repr=False)
-    _usual: _Use = field(default_factory=lambda: _Use(0.0, 0.0), repr=False)
+    _usual: _ModelUse = field(default_factory=lambda: _ModelUse(0.0, 0.0), repr=False)
     _most_seconds: float = field(default_factory=lambda: _LEAST_WAIT_SECONDS, repr=False)
 
     def __post_init__(self) -> None:
@@ -359,54 +371,56 @@ class RequestClock:
         """Whether this system tells about child processes."""
         return _PROC.exists()
 
-    def time_fit(self, model: Any, fit: Callable[[], Any]) -> Timing:
+    def time_fit(self, model: Any, fit: Callable[[], Any]) -> RequestTiming:
         """Fit a model, and measure what an answer and a digest take now; return its times."""
-        loads, processor = self._background.loads(), self._background.processor()
-        begin, delay = self._clocks.now(), _delay()
+        loads, processor = self._background.read_loads(), self._background.processor_time()
+        begin, delay = self._clocks.now(), _read_delay()
         fit()
         returned = seconds = self._clocks.now() - begin
-        delay = _delay() - delay
-        first = self._use(model)
-        seconds += self._wait(loads)
-        processor = self._background.processor() - processor
-        self._usual = _median([self._use(model) for _ in range(3)])
-        seconds += first.put_off(self._usual)
+        delay = _read_delay() - delay
+        first = self._time_use(model)
+        seconds += self._wait_for_background(loads)
+        processor = self._background.processor_time() - processor
+        self._usual = _median_use([self._time_use(model) for _ in range(3)])
+        seconds += first.deferred_seconds(self._usual)
         self.slowest_fit = max(self.slowest_fit, seconds - delay)
         self.usual_seconds = max(self.usual_seconds, self._usual.seconds)
         self._most_seconds = max(_LEAST_WAIT_SECONDS, 3 * seconds)
-        return Timing(returned, seconds, max(processor - self._usual.processor, 0.0))
+        return RequestTiming(returned, seconds, max(processor - self._usual.processor, 0.0))
 
-    def time_request(self, model: Any, request: Callable[[], Any]) -> tuple[Any, Timing]:
+    def time_request(self, model: Any, request: Callable[[], Any]) -> tuple[Any, RequestTiming]:
         """Serve a request; return its receipt and its times."""
-        now, loads = self._clocks.now, self._background.loads()
-        known = self._background.processor_of_known()
-        processor, begin = self._background.processor(), now()
+        now, loads = self._clocks.now, self._background.read_loads()
+        known = self._background.known_processor_time()
+        processor, begin = self._background.processor_time(), now()
         receipt = request()
         returned = now() - begin
-        finish(model)
-        settled, others = now() - begin, self._background.of_others()
-        meanwhile = self._background.of_others() - others
-        first = self._use(model)
+        finish_requests(model)
+        settled, others = now() - begin, self._background.other_processor_time()
+        meanwhile = self._background.other_processor_time() - others
+        first = self._time_use(model)
         elapsed = now() - begin
-        waited = self._wait(loads, others + self._usual.others)
-        processor = self._background.processor() - processor
+        waited = self._wait_for_background(loads, others + self._usual.others)
+        processor = self._background.processor_time() - processor
         self.requests.add(now() - begin, processor)
-        self.known_seconds += self._background.processor_of_known() - known
-        again = self._use(model)
+        self.known_seconds += self._background.known_processor_time() - known
+        again = self._time_use(model)
         # What threads from before use cannot be taken off exactly.
         is_clear = self.known_seconds < _NOISE_OF_KNOWN * self.requests.processor
         is_helped = meanwhile >= LEAST_LATE_SECONDS or _is_helped(first, again)
         is_busy = waited > 0 or (is_clear and is_helped)
         self.n_requests += 1
         self.n_busy += is_busy
-        self.n_idle = max(self.n_idle, self._background.alive())
+        self.n_idle = max(self.n_idle, self._background.count_alive())
         self.is_repeatable &= all(map(np.array_equal, first.answers, again.answers))
         # What works on in the background does so during the first answer, too, which then counts.
         complete = (
-            elapsed + waited if is_busy else settled + first.put_off(self._idle(model, again))
+            elapsed + waited
+            if is_busy
+            else settled + first.deferred_seconds(self._idle_use(model, again))
         )
-        complete += again.put_off(first.at_least(self._usual, _SLOWDOWN))
-        return receipt, Timing(returned, complete, max(processor - again.processor, 0.0))
+        complete += again.deferred_seconds(first.at_least(self._usual, _SLOWDOWN))
+        return receipt, RequestTiming(returned, complete, max(processor - again.processor, 0.0))
 
     def find_late_work(self, model: Any, fresh: Any, *rows: tuple[Any, Any]) -> float:
         """Ask a model in all other ways, twice; return what it had put off until the first time.
@@ -421,7 +435,7 @@ class RequestClock:
             Other rows than those it has answered.
         """
         _ask_otherwise(fresh, rows)
-        first, again = (self._timed(lambda: _ask_otherwise(model, rows)) for _ in range(2))
+        first, again = (self._time_call(lambda: _ask_otherwise(model, rows)) for _ in range(2))
         excess, work = first.seconds - again.seconds, first.processor - again.processor
         is_work = work > max(_LONG_WAIT * again.processor, LEAST_LATE_SECONDS)
         is_wait = excess > max(_LONG_WAIT * again.seconds, _LEAST_LATE_WAIT_SECONDS)
@@ -429,69 +443,71 @@ class RequestClock:
         self.late_seconds += late
         return late
 
-    def wait(self) -> None:
+    def wait_until_idle(self) -> None:
         """Wait until nothing that was started so far works on."""
-        self._wait({})
+        self._wait_for_background({})
 
     def time_retrain(self, train: Callable[[], Any], is_same: bool) -> tuple[Any, float]:
         """Train a baseline; what it leaves working is waited for off the clock.
 
         `is_same`: it is the same algorithm as that of the fits.
         """
-        loads, processor = self._background.loads(), self._background.processor()
-        begin, delay = self._clocks.now(), _delay()
+        loads, processor = self._background.read_loads(), self._background.processor_time()
+        begin, delay = self._clocks.now(), _read_delay()
         model = train()
         seconds = self._clocks.now() - begin
         if is_same:
-            self.fastest_retrain = min(self.fastest_retrain, seconds - (_delay() - delay))
-        self.retrains.add(seconds, self._background.processor() - processor)
-        self._wait(loads)
+            self.fastest_retrain = min(self.fastest_retrain, seconds - (_read_delay() - delay))
+        self.retrains.add(seconds, self._background.processor_time() - processor)
+        self._wait_for_background(loads)
         return model, seconds
 
-    def _use(self, model: Any) -> _Use:
+    def _time_use(self, model: Any) -> _ModelUse:
         digest = getattr(model, "digest", None)
         self.has_digest &= digest is not None
 
-        def ask() -> list[Any]:
+        def ask_all() -> list[Any]:
             answers = [getattr(model, way)(self.rows) for way in _ANSWERS if hasattr(model, way)]
             if digest is not None:
                 digest()
             return answers
 
-        return self._timed(ask)
+        return self._time_call(ask_all)
 
-    def _timed(self, ask: Callable[[], Any]) -> _Use:
+    def _time_call(self, ask_all: Callable[[], Any]) -> _ModelUse:
         """Ask a model something; return the times and the answers."""
-        processor, own = self._background.processor(), self._background.own_processor()
-        delay, begin = _delay(), self._clocks.now()
-        answers = ask()
-        elapsed, delay = self._clocks.now() - begin, _delay() - delay
-        own = self._background.own_processor() - own
-        processor = self._background.processor() - processor
-        return _Use(max(elapsed - delay, 0.0), processor, elapsed, processor - own, answers)
+        processor, own = self._background.processor_time(), self._background.own_processor_time()
+        delay, begin = _read_delay(), self._clocks.now()
+        answers = ask_all()
+        elapsed, delay = self._clocks.now() - begin, _read_delay() - delay
+        own = self._background.own_processor_time() - own
+        processor = self._background.processor_time() - processor
+        return _ModelUse(max(elapsed - delay, 0.0), processor, elapsed, processor - own, answers)
 
-    def _idle(self, model: Any, again: _Use) -> _Use:
+    def _idle_use(self, model: Any, again: _ModelUse) -> _ModelUse:
         """Return what an answer and a digest take on a model with nothing left to do."""
         early = self._usual
         if again.seconds * _SLOW_AFTER_FIT < early.seconds:
-            return _median([again, self._use(model), self._use(model)])
+            return _median_use([again, self._time_use(model), self._time_use(model)])
         # A model that is slow on purpose when it is asked again would hide what it put off.
         pairs = zip(again[:2], early[:2], strict=True)
-        return _Use(*(min(max(late, first), _SLOWDOWN * first) for late, first in pairs))
+        return _ModelUse(*(min(max(late, first), _SLOWDOWN * first) for late, first in pairs))
 
-    def _wait(self, loads: dict[Path, _Load], used: float | None = None) -> float:
+    def _wait_for_background(self, loads: dict[Path, _Load], used: float | None = None) -> float:
         """Wait until nothing works on; return the seconds until it was seen working last."""
         if self.has_given_up:
             return 0.0
-        seconds, self.has_given_up = self._background.wait(loads, self._most_seconds, used)
+        seconds, self.has_given_up = self._background.wait_until_idle(
+            loads, self._most_seconds, used
+        )
         return seconds
 
 
-def _median(uses: Sequence[_Use]) -> _Use:
-    return _Use(*(float(np.median([use[part] for use in uses])) for part in range(4)))
+def _median_use(uses: Sequence[_ModelUse]) -> _ModelUse:
+    return _ModelUse(*(float(np.median([use[part] for use in uses])) for part in range(4)))
 
 
-def _is_helped(first: _Use, again: _Use) -> bool:
+def _is_helped(first: _ModelUse, again: _ModelUse) -> bool:
     """Return whether other threads or processes worked during the first use only."""
     least = (_BUSY_SHARE * first.seconds, _NOISE_SHARE * again.others, LEAST_LATE_SECONDS)
     return first.others - again.others > max(least)

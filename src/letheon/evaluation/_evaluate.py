@@ -14,12 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from letheon.datasets import Requests
-from letheon.evaluation._baselines import best_ordinary, race, warm_up, without_jobs
+from letheon.evaluation._baselines import (
+    best_ordinary,
+    find_fastest_retrainer,
+    warm_up,
+    without_jobs,
+)
 from letheon.evaluation._clock import RequestClock
 from letheon.evaluation._evaluation import CANARY, Evaluation
-from letheon.evaluation._problem import Metric, Problem, RequestPlan
-from letheon.evaluation._summary import Findings, say_found, summary
-from letheon.evaluation._trial import Contest, run_trial
+from letheon.evaluation._problem import LearningProblem, Metric, RequestPlan
+from letheon.evaluation._summary import AttackOutcomes, describe_found_people, summarise_trials
+from letheon.evaluation._trial import TrialSetup, run_trial
 from letheon.exceptions import CannotForgetError
 from letheon.measures.attacks import ALL as ATTACKS
 from letheon.measures.attacks import AttackResult, BackdoorTest, ULiRA
@@ -86,26 +91,26 @@ def resolve_attacks(attacks: Any) -> list[Any]:
 Run = tuple[str, Callable[[], Iterable[AttackResult]]]
 
 
-def _try_all(runs: Sequence[Run], note: Note) -> Findings:
+def _run_attacks(runs: Sequence[Run], note: Note) -> AttackOutcomes:
     """Return what attackers find; one that fails does not end the others."""
     results: list[AttackResult] = []
     failed: dict[str, str] = {}
-    for name, run in runs:
+    for name, run_twice in runs:
         note(name if name.startswith(CANARY) else f"attack: {name}")
         try:
-            results += run()
+            results += run_twice()
         except Exception as error:  # noqa: BLE001  (the trials are done, and must not be lost)
             failed[name] = f"{type(error).__name__}: {error}"
-    return Findings(tuple(results), failed)
+    return AttackOutcomes(tuple(results), failed)
 
 
-def _unseen(problem: Problem) -> tuple[Any, Any] | None:
+def _unseen_rows(problem: LearningProblem) -> tuple[Any, Any] | None:
     """Return rows that nobody trained on: test rows of people who have no training rows."""
     rows = problem.test.without(problem.train.ids)
     return (rows.X, rows.y) if len(rows) else None
 
 
-def run_canaries(unlearner: Any, problem: Problem, seed: int, note: Note) -> Findings:
+def run_canaries(unlearner: Any, problem: LearningProblem, seed: int, note: Note) -> AttackOutcomes:
     """Plant people whom a model can only know by heart in clones, and look whether they leave.
 
     A tenth of the people carry backdoors (`BackdoorTest`); twenty have wrong labels (`ULiRA`).
@@ -113,19 +118,21 @@ def run_canaries(unlearner: Any, problem: Problem, seed: int, note: Note) -> Fin
     on 1,500 rows at most; people are numbered anew, so that no error names one of them.
     """
 
-    def run(attack: Any) -> list[AttackResult]:
+    def run_twice(attack: Any) -> list[AttackResult]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            result = _plant(attack, unlearner, problem, seed)
+            result = _run_canary(attack, unlearner, problem, seed)
             if result.found:
-                result = _plant(attack, unlearner, problem, seed + 1)
+                result = _run_canary(attack, unlearner, problem, seed + 1)
         return [replace(result, attack=f"{CANARY}{attack.name}")]
 
     attacks = BackdoorTest(fraction=1.0), ULiRA(n_shadows=_N_SHADOWS, about=("forgotten",))
-    return _try_all([(f"{CANARY}{attack.name}", partial(run, attack)) for attack in attacks], note)
+    return _run_attacks(
+        [(f"{CANARY}{attack.name}", partial(run_twice, attack)) for attack in attacks], note
+    )
 
 
-def _plant(attack: Any, unlearner: Any, problem: Problem, seed: int) -> AttackResult:
+def _run_canary(attack: Any, unlearner: Any, problem: LearningProblem, seed: int) -> AttackResult:
     """Run an attack on rows of random people, numbered in random order; the first are canaries."""
     rng = np.random.default_rng([seed, _CANARY_ROWS])
     people, owners = np.unique(problem.train.ids, return_inverse=True)
@@ -136,7 +143,7 @@ def _plant(attack: Any, unlearner: Any, problem: Problem, seed: int) -> AttackRe
     y, population = rows.y, None
     if isinstance(attack, BackdoorTest):
         n_canaries = min(max(round(_BACKDOOR_SHARE * n_people), 5), _MOST_BACKDOORS)
-        population = _unseen(problem)
+        population = _unseen_rows(problem)
     else:
         n_canaries = min(_WRONG_LABELS, 2 * (n_people // 10))
         y = _with_wrong_labels(y, ids < n_canaries, rng, problem.is_regression)
@@ -260,9 +267,9 @@ def evaluate(
     """
     _require_forgetting(unlearner)
     first = secrets.randbelow(2**31) if random_state is None else int(random_state)
-    numbers = _seeds(seeds, first)
-    problem = Problem.of(unlearner, data, test, metric, first)
-    asked = RequestPlan.of(requests, problem)
+    numbers = _list_seeds(seeds, first)
+    problem = LearningProblem.from_arguments(unlearner, data, test, metric, first)
+    asked = RequestPlan.from_argument(requests, problem)
     if comparisons < 1:
         raise ValueError(f"comparisons={comparisons!r} must be at least 1")
     attackers = resolve_attacks(attacks)
@@ -275,10 +282,10 @@ def evaluate(
         clock = RequestClock(problem.test.at(np.arange(min(_MOST_ANSWERED, len(problem.test)))).X)
         with joblib.parallel_config(backend="sequential"):
             warm = warm_up(alone, problem)
-            clock.wait()
-            same, tried = race(alone, problem.train, first, retrainer)
+            clock.wait_until_idle()
+            same, tried = find_fastest_retrainer(alone, problem.train, first, retrainer)
             rival, how = best_ordinary(problem, ordinary, first)
-            contest = Contest(
+            contest = TrialSetup(
                 problem=problem,
                 unlearner=alone,
                 same=same,
@@ -292,8 +299,10 @@ def evaluate(
                 how=how,
             )
             runs = [run_trial(contest, seed, n, note) for n, seed in enumerate(numbers)]
-            planted = run_canaries(alone, problem, first, note) if canaries else Findings((), {})
-        train, population = problem.train, _unseen(problem)
+            planted = (
+                run_canaries(alone, problem, first, note) if canaries else AttackOutcomes((), {})
+            )
+        train, population = problem.train, _unseen_rows(problem)
         options = {"ids": train.ids, "forget": runs[0][1], "population": population, "seed": first}
         attempts = [
             (
@@ -302,14 +311,14 @@ def evaluate(
             )
             for attack in attackers
         ]
-        others = _try_all(attempts, note)
-    findings = Findings(planted.results + others.results, planted.failed | others.failed)
+        others = _run_attacks(attempts, note)
+    findings = AttackOutcomes(planted.results + others.results, planted.failed | others.failed)
     trials = tuple(trial for trial, _ in runs)
-    return summary(contest, trials, findings, title)
+    return summarise_trials(contest, trials, findings, title)
 
 
 def with_canaries(
-    evaluation: Evaluation, unlearner: Any, problem: Problem, seed: int
+    evaluation: Evaluation, unlearner: Any, problem: LearningProblem, seed: int
 ) -> Evaluation:
     """Return an evaluation with the results of the canary test, if that was left out."""
     with one_thread(), joblib.parallel_config(backend="sequential"):
@@ -318,7 +327,7 @@ def with_canaries(
         evaluation,
         attacks=(*planted.results, *evaluation.attacks),
         failed_attacks=planted.failed | evaluation.failed_attacks,
-        warnings=(*say_found(planted.results), *evaluation.warnings),
+        warnings=(*describe_found_people(planted.results), *evaluation.warnings),
     )
 
 
@@ -330,7 +339,7 @@ def _require_forgetting(unlearner: Any) -> None:
         raise CannotForgetError(f"{name} cannot forget; wrap it: NaiveUnlearner({name}(...))")
 
 
-def _seeds(seeds: int | Sequence[int], first: int) -> list[int]:
+def _list_seeds(seeds: int | Sequence[int], first: int) -> list[int]:
     several: Any = seeds
     if isinstance(seeds, Integral):
         several = range(first, first + int(seeds))

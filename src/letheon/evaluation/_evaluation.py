@@ -130,7 +130,7 @@ class Evaluation:
     @property
     def tested(self) -> str:
         """Which attacks tested whether people were forgotten, and what they found."""
-        return say_what_was_tested(self.attacks, self.failed_attacks)
+        return describe_attacks(self.attacks, self.failed_attacks)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values. An infinite number stays a float; see `to_json`."""
@@ -183,12 +183,16 @@ class Evaluation:
         from rich.console import Group
         from rich.text import Text
 
-        table = _table(self).to_rich(right=_COMPARED)
-        return Group(Text("\n".join(_above(self))), table, Text("\n".join(_below(self))))
+        table = _measure_table(self).to_rich(right=_COMPARED)
+        return Group(
+            Text("\n".join(_heading_lines(self))), table, Text("\n".join(_detail_lines(self)))
+        )
 
     def __str__(self) -> str:
         """Say the evaluation in plain lines."""
-        return "\n".join([*_above(self), _table(self).to_text(indent="  "), *_below(self)])
+        return "\n".join(
+            [*_heading_lines(self), _measure_table(self).to_text(indent="  "), *_detail_lines(self)]
+        )
 
 
 # Fields without numbers that could be infinite.
@@ -208,7 +212,7 @@ def _to_plain(value: Any, numbers: Mapping[Any, Any] = MappingProxyType({})) -> 
     return numbers.get(value, value) if isinstance(value, str | float) else value
 
 
-def _table(evaluation: "Evaluation") -> Table:
+def _measure_table(evaluation: "Evaluation") -> Table:
     """Return one row for each measure: which way is better, both baselines, and the floor."""
     both = [evaluation.measures[baseline] for baseline in (SAME, ORDINARY)]
     rows: list[tuple[Any, ...]] = []
@@ -229,7 +233,7 @@ def _table(evaluation: "Evaluation") -> Table:
     return Table("", columns[:n_columns], [row[:n_columns] for row in rows])
 
 
-def say_what_was_tested(attacks: Sequence[AttackResult], failed: dict[str, str]) -> str:
+def describe_attacks(attacks: Sequence[AttackResult], failed: dict[str, str]) -> str:
     """Return which attacks tested whether people were forgotten, and what they found."""
     about = [each for each in attacks if each.about == "forgotten"]
     able = [each for each in about if each.has_power is not False]
@@ -246,13 +250,13 @@ def say_what_was_tested(attacks: Sequence[AttackResult], failed: dict[str, str])
     return text + (f" Could not run: {', '.join(failed)}." if failed else "")
 
 
-def _above(evaluation: "Evaluation") -> list[str]:
+def _heading_lines(evaluation: "Evaluation") -> list[str]:
     """Return what the reader must know before any number."""
     heading = f"{evaluation.title} on {evaluation.dataset}: {evaluation.requests}"
     return [heading, evaluation.tested, *(f"WARNING: {each}" for each in evaluation.warnings)]
 
 
-def _below(evaluation: "Evaluation") -> list[str]:
+def _detail_lines(evaluation: "Evaluation") -> list[str]:
     size, claim, seconds = (
         evaluation.storage.get("unlearned"),
         evaluation.guarantee,

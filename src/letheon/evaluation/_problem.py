@@ -27,51 +27,51 @@ _LEFT_OUT = frozenset({"random_state", "noise_seed", "n_jobs", "checkpoint_dir"}
 _PLAIN = (bool, int, str, type(None))
 
 
-def name_of(function: Any) -> str:
+def describe_function(function: Any) -> str:
     """Return the name of a function, with what a partial one was given; else that of its class."""
     if isinstance(function, partial):
-        given = [str(_words(value)) for value in function.args]
-        given += [f"{name}={_words(value)}" for name, value in function.keywords.items()]
-        return f"{name_of(function.func)}({', '.join(given)})"
+        given = [str(_to_text(value)) for value in function.args]
+        given += [f"{name}={_to_text(value)}" for name, value in function.keywords.items()]
+        return f"{describe_function(function.func)}({', '.join(given)})"
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def settings_of(estimator: Any) -> dict[str, Any]:
+def list_settings(estimator: Any) -> dict[str, Any]:
     """Return the parameters that differ from their defaults, in words where they are objects."""
     try:
         usual = clone(type(estimator)()).get_params(deep=False)
     except TypeError:  # an estimator inside has no default
         usual = {}
     return {
-        name: _words(value)
+        name: _to_text(value)
         for name, value in estimator.get_params(deep=False).items()
         if name not in _LEFT_OUT
         and not isinstance(value, os.PathLike)
-        and not _equal(value, usual.get(name))
+        and not _is_equal(value, usual.get(name))
     }
 
 
-def _words(value: Any) -> Any:
+def _to_text(value: Any) -> Any:
     """Return a plain value as it is, anything else as a text."""
     number = value.item() if isinstance(value, np.number | np.bool) else value
     # JSON knows no infinite numbers.
     if isinstance(number, _PLAIN) or (isinstance(number, float) and math.isfinite(number)):
         return number
     if isinstance(value, list | tuple):
-        return f"[{', '.join(str(_words(part)) for part in value)}]"
+        return f"[{', '.join(str(_to_text(part)) for part in value)}]"
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{key}: {_words(part)}' for key, part in value.items())}}}"
+        return f"{{{', '.join(f'{key}: {_to_text(part)}' for key, part in value.items())}}}"
     if hasattr(value, "get_params") and not isinstance(value, type):
-        settings = ", ".join(f"{name}={part!r}" for name, part in settings_of(value).items())
+        settings = ", ".join(f"{name}={part!r}" for name, part in list_settings(value).items())
         return f"{type(value).__name__}({settings})"
     if callable(value):
-        return name_of(value)
+        return describe_function(value)
     # What an object says of itself, unless that is where it lies.
     is_quiet = isinstance(value, os.PathLike | np.ndarray) or " at 0x" in repr(value)
     return type(value).__name__ if is_quiet else repr(number)
 
 
-def _equal(value: Any, usual: Any) -> bool:
+def _is_equal(value: Any, usual: Any) -> bool:
     same = value is usual or (type(value) is type(usual) and value == usual)
     return bool(np.all(same))
 
@@ -90,7 +90,7 @@ def accuracy(y_true: Any, y_pred: Any) -> float:
     return float(np.mean(np.asarray(y_true) == np.asarray(y_pred)))
 
 
-def judgement_of(metric: Any, is_regression: bool) -> tuple[Metric, Metric, str]:
+def choose_metrics(metric: Any, is_regression: bool) -> tuple[Metric, Metric, str]:
     """Return a metric, or the usual one, that for rows of who left, and the name of the first.
 
     R2 has no value for a single row, so by default the forgotten rows of a regression are judged
@@ -103,12 +103,12 @@ def judgement_of(metric: Any, is_regression: bool) -> tuple[Metric, Metric, str]
         function = metric
         while isinstance(function, partial):
             function = function.func
-        if name_of(function).endswith(_LOWER_IS_BETTER):
+        if describe_function(function).endswith(_LOWER_IS_BETTER):
             raise ValueError(
-                f"of {name_of(function)} less is better, and metric must be higher for the better "
-                "model; give its negative: a function that returns the value times -1"
+                f"metric {describe_function(function)} is lower for the better model; expected a "
+                "function that is higher for it. Pass a function that returns the negative value"
             )
-        return metric, metric, name_of(metric).replace("_score", "").replace("_", " ")
+        return metric, metric, describe_function(metric).replace("_score", "").replace("_", " ")
     if is_regression:
         return r2_score, mean_absolute_error, "r2"
     return accuracy, accuracy, "accuracy"
@@ -129,7 +129,7 @@ _TEST_SHARE = 0.25
 
 
 @dataclass(frozen=True)
-class Problem:
+class LearningProblem:
     """What is learned: training rows, test rows, and the metric.
 
     `forgotten_metric` is the metric on the rows of who left. `n_held_out` people were taken from
@@ -146,13 +146,13 @@ class Problem:
     n_held_out: int = 0
 
     @classmethod
-    def of(
+    def from_arguments(
         cls, unlearner: Any, data: Any, test: Any, metric: Metric | None, seed: int
-    ) -> "Problem":
+    ) -> "LearningProblem":
         """Return the problem that the arguments of `evaluate` describe."""
         is_regression = bool(is_regressor(unlearner))
-        judgement = judgement_of(metric, is_regression)
-        name, train, test_rows = _read(data)
+        judgement = choose_metrics(metric, is_regression)
+        name, train, test_rows = _read_data(data)
         if test is not None and not isinstance(test, float):
             if not isinstance(test, tuple | list):
                 raise TypeError(
@@ -162,14 +162,14 @@ class Problem:
             test_rows = _test_rows(*test)
         n_held_out = 0
         if test_rows is None:
-            train, test_rows = _split(train, _TEST_SHARE if test is None else test, seed)
+            train, test_rows = _split_people(train, _TEST_SHARE if test is None else test, seed)
             n_held_out = len(np.unique(test_rows.ids))
         _require_target(name, train.y, unlearner)
         # People may stand on both sides: they also leave the test rows when they are forgotten.
         return cls(name, train, test_rows, *judgement, is_regression, n_held_out)
 
     @staticmethod
-    def finite(value: Any, n_rows: int) -> float:
+    def require_finite(value: Any, n_rows: int) -> float:
         """Return a score as a number, or raise where the metric has none."""
         number = float(value)
         if not np.isfinite(number):
@@ -179,7 +179,7 @@ class Problem:
             )
         return number
 
-    def scored(self, y_true: Any, y_pred: Any) -> float:
+    def score_predictions(self, y_true: Any, y_pred: Any) -> float:
         """Return the metric of some predictions; raise where it has no value."""
         try:
             value = self.metric(y_true, y_pred)
@@ -187,27 +187,27 @@ class Problem:
             raise MetricFailedError(
                 f"the metric {self.metric_name} fails on these labels and predictions: {error}"
             ) from error
-        return self.finite(value, len(y_true))
+        return self.require_finite(value, len(y_true))
 
     def score(self, model: Any, rows: People) -> float:
         """Return the metric of a model on some rows."""
-        return self.scored(rows.y, model.predict(rows.X))
+        return self.score_predictions(rows.y, model.predict(rows.X))
 
 
-def _read(data: Any) -> tuple[str, People, People | None]:
+def _read_data(data: Any) -> tuple[str, People, People | None]:
     if isinstance(data, Dataset):
         test = None
         if data.X_test is not None:
             test = _test_rows(data.X_test, data.y_test, data.test_ids)
-        return data.name, _rows(data.name, data.X, data.y, data.ids), test
+        return data.name, _check_rows(data.name, data.X, data.y, data.ids), test
     if isinstance(data, tuple | list) and len(data) in (2, 3):
-        return "data", _rows("data", *data), None
+        return "data", _check_rows("data", *data), None
     raise TypeError(
         f"data must be (X, y), (X, y, ids) or a letheon.datasets.Dataset, not {type(data).__name__}"
     )
 
 
-def _rows(what: str, X: Any, y: Any, ids: Any = None) -> People:
+def _check_rows(what: str, X: Any, y: Any, ids: Any = None) -> People:
     if X is None or y is None:
         raise ValueError(f"{what}: both X and y are needed")
     X = np.asarray(X) if isinstance(X, list | tuple) else X
@@ -258,10 +258,10 @@ def _require_target(what: str, y: NDArray[Any], unlearner: Any) -> None:
 
 def _test_rows(X: Any, y: Any, ids: Any = None) -> People:
     """Return test rows; without ids nobody who is forgotten is among them."""
-    return replace(_rows("test", X, y, ids), owned=ids is not None)
+    return replace(_check_rows("test", X, y, ids), owned=ids is not None)
 
 
-def _split(rows: People, share: float, seed: int) -> tuple[People, People]:
+def _split_people(rows: People, share: float, seed: int) -> tuple[People, People]:
     """Split by person, so that nobody stands on both sides."""
     if not 0 < share < 1:
         raise ValueError(f"test={share!r} must be a share between 0 and 1")
@@ -291,14 +291,14 @@ class RequestPlan(NamedTuple):
     is_fixed: bool = False
 
     @classmethod
-    def of(cls, requests: Any, problem: Problem) -> "RequestPlan":
+    def from_argument(cls, requests: Any, problem: LearningProblem) -> "RequestPlan":
         """Return what the argument of `evaluate` describes."""
         if isinstance(requests, Real):
             requests = Requests(
                 n=operator.index(requests) if isinstance(requests, Integral) else float(requests)
             )
         if not isinstance(requests, Requests):
-            return cls._given(requests, problem)
+            return cls._from_ids(requests, problem)
         train, n_people = problem.train, len(np.unique(problem.train.ids))
         task: Task = "regression" if problem.is_regression else "classification"
 
@@ -308,31 +308,30 @@ class RequestPlan(NamedTuple):
         try:
             sizes = tuple(requests.sizes(n_people))
         except ValueError as error:
-            where = f" to train on{_held_out(problem)}" if problem.n_held_out else ""
+            where = f" to train on{_describe_held_out(problem)}" if problem.n_held_out else ""
             raise ValueError(f"{error}{where}") from None
         words = f"{sum(sizes):,} of {n_people:,} people in {len(sizes):,} request(s), "
         looks = requests.kind in _LOOK_AT_THE_MODEL
         return cls(stream, sizes, words + requests.kind, looks=looks)
 
     @classmethod
-    def _given(cls, requests: Any, problem: Problem) -> "RequestPlan":
+    def _from_ids(cls, requests: Any, problem: LearningProblem) -> "RequestPlan":
         fixed = [np.atleast_1d(np.asarray(ids)) for ids in requests]
         asked = np.concatenate(fixed) if fixed else np.array([])
         if len(asked) == 0:
             raise ValueError("requests is empty; there is nothing to measure")
         if len(np.unique(asked)) != len(asked):
             raise ValueError("somebody is named twice in requests; who has left cannot leave again")
-        strangers = asked[~np.isin(asked, problem.train.ids)]
-        if len(strangers):
-            raise ValueError(
-                f"ids not among the training rows: {strangers[:5].tolist()}{_held_out(problem)}"
-            )
+        unknown = asked[~np.isin(asked, problem.train.ids)]
+        if len(unknown):
+            listed = unknown[:5].tolist()
+            raise ValueError(f"requests has unknown ids: {listed}{_describe_held_out(problem)}")
         n_people = len(np.unique(problem.train.ids))
         words = f"{len(asked):,} of {n_people:,} people in {len(fixed):,} request(s), as given"
         return cls(lambda _model, _seed: fixed, tuple(map(len, fixed)), words, is_fixed=True)
 
 
-def _held_out(problem: Problem) -> str:
+def _describe_held_out(problem: LearningProblem) -> str:
     if not problem.n_held_out:
         return ""
     n_people = len(np.unique(problem.train.ids)) + problem.n_held_out

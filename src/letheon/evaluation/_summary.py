@@ -12,8 +12,8 @@ from letheon.base import ForgetMixin
 from letheon.evaluation._baselines import ORDINARY, SAME
 from letheon.evaluation._clock import LEAST_LATE_SECONDS, RequestClock
 from letheon.evaluation._evaluation import Evaluation
-from letheon.evaluation._problem import Metric, accuracy, settings_of
-from letheon.evaluation._trial import Contest, Trial
+from letheon.evaluation._problem import Metric, accuracy, list_settings
+from letheon.evaluation._trial import Trial, TrialSetup
 from letheon.measures import (
     Measure,
     Strength,
@@ -40,7 +40,7 @@ _SLOWER = 3.0
 _REMEMBERED, _LUCK = 3.0, 40
 
 
-def say_timing(clock: RequestClock) -> list[str]:
+def describe_timing(clock: RequestClock) -> list[str]:
     """Return how far requests were timed, as it was checked in this run."""
     if clock.has_given_up:
         text = "A request was NOT timed to its end: what it started worked on, and was not awaited."
@@ -73,28 +73,28 @@ def say_timing(clock: RequestClock) -> list[str]:
     return lines
 
 
-def find_doubts(
+def list_warnings(
     clock: RequestClock, trials: Sequence[Trial], attacks: Sequence[AttackResult]
 ) -> tuple[str, ...]:
     """Return what speaks against the method or its figures, in sentences."""
     n_false = sum(trial.n_false_receipts for trial in trials)
     doubts = [
-        *say_found(attacks),
-        *_about_clock(clock),
+        *describe_found_people(attacks),
+        *_list_clock_warnings(clock),
         f"{n_false} receipt(s) count other rows than those of the people who left." * (n_false > 0),
-        _about_memory(trials),
-        _about_level(trials),
+        _describe_memory(trials),
+        _describe_work_gap(trials),
     ]
     return tuple(doubt for doubt in doubts if doubt)
 
 
-def say_found(attacks: Sequence[AttackResult]) -> list[str]:
+def describe_found_people(attacks: Sequence[AttackResult]) -> list[str]:
     """Return which attacks found people who should be forgotten."""
     about = [each for each in attacks if each.about == "forgotten" and each.found]
     return [f"People who should be forgotten were found: {each}." for each in about]
 
 
-def _about_clock(clock: RequestClock) -> Iterator[str]:
+def _list_clock_warnings(clock: RequestClock) -> Iterator[str]:
     if clock.has_given_up:
         yield (
             "Requests left work behind: threads or processes went on for longer than they were "
@@ -134,7 +134,7 @@ def _about_clock(clock: RequestClock) -> Iterator[str]:
         )
 
 
-def _about_memory(trials: Sequence[Trial]) -> str:
+def _describe_memory(trials: Sequence[Trial]) -> str:
     """Return whether requests are faster where the remaining rows had been trained on before."""
     times: dict[bool, list[float]] = {True: [], False: []}
     for trial in trials:
@@ -161,7 +161,7 @@ def check_strength(by_receipts: Strength, trials: Sequence[Trial], n: int) -> tu
     str
         How they compare.
     """
-    if _about_level(trials):
+    if _describe_work_gap(trials):
         return replace(by_receipts, kind="undecided"), "receipts and processor time disagree"
     seconds = np.array([trial.processor_seconds[:n] for trial in trials])
     if seconds.mean() < _LEAST_SECONDS:
@@ -179,7 +179,7 @@ def check_strength(by_receipts: Strength, trials: Sequence[Trial], n: int) -> tu
     return by_receipts, "processor time neither confirms nor refutes it"
 
 
-def _about_level(trials: Sequence[Trial]) -> str:
+def _describe_work_gap(trials: Sequence[Trial]) -> str:
     """Return whether receipts count far less than what requests took, in every trial."""
     levels = []
     for trial in trials:
@@ -209,61 +209,63 @@ _BY_PROOF = {
 }
 
 
-class Findings(NamedTuple):
+class AttackOutcomes(NamedTuple):
     """What attackers found, and why others could not run."""
 
     results: tuple[AttackResult, ...]
     failed: dict[str, str]
 
 
-def summary(
-    contest: Contest, trials: tuple[Trial, ...], findings: Findings, title: str | None
+def summarise_trials(
+    contest: TrialSetup, trials: tuple[Trial, ...], findings: AttackOutcomes, title: str | None
 ) -> Evaluation:
     """Return the evaluation that the trials give."""
     last, problem = trials[-1], contest.problem
     digests = [trial.equal_digests for trial in trials if trial.equal_digests is not None]
-    is_proved = not say_found(findings.results)
-    growth, work_check = _strength(contest, trials)
+    is_proved = not describe_found_people(findings.results)
+    growth, work_check = _work_strength(contest, trials)
     within = _RANGES.get(problem.metric)
     return Evaluation(
         title=title or type(contest.unlearner).__name__,
         method=contest.unlearner.facts.method,
         dataset=problem.name,
-        settings=settings_of(contest.unlearner),
+        settings=list_settings(contest.unlearner),
         requests=contest.asked.words,
         n_requests=len(contest.asked.sizes),
         n_people=last.n_people,
         n_rows=len(problem.train),
-        measures={name: _against(name, contest, trials, is_proved) for name in (SAME, ORDINARY)},
+        measures={
+            name: _measures_against(name, contest, trials, is_proved) for name in (SAME, ORDINARY)
+        },
         floor=last.floor
         if len(trials) == 1
         else {name: _over_trials(name, [t.floor[name] for t in trials]) for name in last.floor},
         baselines={SAME: f"{contest.same.name} on the remaining rows", ORDINARY: contest.how},
-        seconds=_seconds(trials),
+        seconds=_mean_seconds(trials),
         scores={
             name: over_seeds(name, [t.scores[name] for t in trials], better="higher", within=within)
             for name in last.scores
         },
         metric=problem.metric_name,
         storage=last.storage,
-        work=_mean("work", [float(np.mean(trial.work)) for trial in trials]),
+        work=_mean_measure("work", [float(np.mean(trial.work)) for trial in trials]),
         strength=growth,
         work_check=work_check,
         guarantee=last.guarantee,
         equal_digests=all(digests) if digests else None,
         attacks=findings.results,
         failed_attacks=findings.failed,
-        fairness=tuple(_fairness(contest, last)),
-        warnings=find_doubts(contest.clock, trials, findings.results),
+        fairness=tuple(_describe_fairness(contest, last)),
+        warnings=list_warnings(contest.clock, trials, findings.results),
         trials=trials,
     )
 
 
-def _against(
-    baseline: str, contest: Contest, trials: Sequence[Trial], is_proved: bool
+def _measures_against(
+    baseline: str, contest: TrialSetup, trials: Sequence[Trial], is_proved: bool
 ) -> dict[str, Measure]:
     """Return every measure against one baseline, efficiency first."""
-    measures = {"efficiency": _efficiency(baseline, trials)}
+    measures = {"efficiency": _mean_efficiency(baseline, trials)}
     for name, first in trials[0].measures[baseline].items():
         values = [trial.measures[baseline][name] for trial in trials]
         errors = [trial.row_errors[baseline].get(name, 0.0) for trial in trials]
@@ -300,7 +302,7 @@ def _over_trials(name: str, values: Sequence[Measure], errors: Sequence[float] =
     )
 
 
-def _efficiency(baseline: str, trials: Sequence[Trial]) -> Measure:
+def _mean_efficiency(baseline: str, trials: Sequence[Trial]) -> Measure:
     """Return time(h_*) / time(h_U): the geometric mean over trials of the ratio of mean times."""
     if len(trials) == 1:
         return efficiency(trials[0].retrain_seconds[baseline], trials[0].forget_seconds)
@@ -311,7 +313,7 @@ def _efficiency(baseline: str, trials: Sequence[Trial]) -> Measure:
     return geometric_mean("efficiency", ratios)
 
 
-def _seconds(trials: Sequence[Trial]) -> dict[str, Measure]:
+def _mean_seconds(trials: Sequence[Trial]) -> dict[str, Measure]:
     times = {
         "fit": [trial.fit_seconds for trial in trials],
         "forget": [float(np.mean(trial.forget_seconds)) for trial in trials],
@@ -319,14 +321,14 @@ def _seconds(trials: Sequence[Trial]) -> dict[str, Measure]:
     }
     for baseline in (SAME, ORDINARY):
         times[baseline] = [float(np.mean(t.retrain_seconds[baseline])) for t in trials]
-    return {name: _mean(f"{name} time", values, unit="s") for name, values in times.items()}
+    return {name: _mean_measure(f"{name} time", values, unit="s") for name, values in times.items()}
 
 
-def _mean(name: str, values: Sequence[float], unit: str = "") -> Measure:
+def _mean_measure(name: str, values: Sequence[float], unit: str = "") -> Measure:
     return over_seeds(name, values, better="lower", unit=unit, within=(0.0, math.inf))
 
 
-def _strength(contest: Contest, trials: Sequence[Trial]) -> tuple[Strength | None, str]:
+def _work_strength(contest: TrialSetup, trials: Sequence[Trial]) -> tuple[Strength | None, str]:
     """Return how the work grows along requests of one size, if it does so by processor time too.
 
     None for too few requests.
@@ -341,7 +343,7 @@ def _strength(contest: Contest, trials: Sequence[Trial]) -> tuple[Strength | Non
     return check_strength(counted, trials, n)
 
 
-def _fairness(contest: Contest, last: Trial) -> Iterator[str]:
+def _describe_fairness(contest: TrialSetup, last: Trial) -> Iterator[str]:
     """Yield how the comparison was kept fair, and what its figures are not."""
     shared, problem = min(contest.comparisons, len(contest.asked.sizes)), contest.problem
     yield "One process and one thread for everybody; n_jobs was not used."
@@ -350,7 +352,7 @@ def _fairness(contest: Contest, last: Trial) -> Iterator[str]:
         "goes first changed from one to the next."
     )
     yield f"{contest.warm[0].upper()}{contest.warm[1:]}."
-    yield from say_timing(contest.clock)
+    yield from describe_timing(contest.clock)
     yield f"Naive retraining ran by the fastest of: {'; '.join(contest.tried)}."
     yield f"Ordinary model: {contest.how}."
     if problem.metric is accuracy and is_unbalanced(problem.train.y):

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from letheon import state
 from letheon.data import People
-from letheon.evaluation._baselines import ORDINARY, SAME, Contender
+from letheon.evaluation._baselines import ORDINARY, SAME, BaselineTrainer
 from letheon.evaluation._clock import RequestClock
-from letheon.evaluation._problem import Metric, Problem, RequestPlan, accuracy
+from letheon.evaluation._problem import LearningProblem, Metric, RequestPlan, accuracy
 from letheon.exceptions import LetheonError
 from letheon.guarantee import Guarantee
-from letheon.inner import fresh_copy
+from letheon.inner_estimator import fresh_copy
 from letheon.measures import (
     Measure,
     certifiability,
@@ -39,18 +39,18 @@ _RESAMPLES = 400
 _FEW_RESAMPLES = 60
 
 
-class Exam(NamedTuple):
+class ComparisonData(NamedTuple):
     """The rows on which models are compared.
 
     Intervals over rows cost a bootstrap; an average over seeds does not need them.
     """
 
-    problem: Problem
+    problem: LearningProblem
     test: People
     forgotten: People
     with_intervals: bool
 
-    def answers(self, *models: Any) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
+    def predict_all(self, *models: Any) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
         """Return what each model predicts for the test rows, and for those of who left."""
         on_test, on_forgotten = (
             [np.asarray(model.predict(rows.X)) for model in models]
@@ -59,11 +59,11 @@ class Exam(NamedTuple):
         return on_test, on_forgotten
 
 
-def compare(exam: Exam, model: Any, rival: Any) -> dict[str, Measure]:
+def compare_models(exam: ComparisonData, model: Any, rival: Any) -> dict[str, Measure]:
     """Return every measure that these two models allow, by name."""
     problem, test, forgotten = exam.problem, exam.test, exam.forgotten
-    on_test, on_forgotten = exam.answers(model, rival)
-    ours, theirs = (problem.scored(test.y, answers) for answers in on_test)
+    on_test, on_forgotten = exam.predict_all(model, rival)
+    ours, theirs = (problem.score_predictions(test.y, answers) for answers in on_test)
     # the price: negative where the unlearned model is the better
     note = "signed: metric of the baseline minus that of the unlearned model"
     lost = make_measure("score lost", theirs - ours, None, len(test), better="lower", note=note)
@@ -71,7 +71,7 @@ def compare(exam: Exam, model: Any, rival: Any) -> dict[str, Measure]:
         gap = effectiveness(problem.metric, test.y, *on_test, n_resamples=_RESAMPLES)
     else:
         gap = effectiveness_from_values(ours, theirs, n=len(test))
-    measures = [gap, lost, *_consistency(exam, model, rival, on_test)]
+    measures = [gap, lost, *_consistency_measures(exam, model, rival, on_test)]
     if problem.is_regression and np.array_equal(on_test[0], on_test[1]):
         # The very same numbers: no row tells the two apart.
         measures = [replace(each, low=each.value, high=each.value) for each in measures]
@@ -82,12 +82,12 @@ def compare(exam: Exam, model: Any, rival: Any) -> dict[str, Measure]:
         )
     else:
         n = len(forgotten)
-        values = (problem.finite(metric(forgotten.y, each), n) for each in on_forgotten)
+        values = (problem.require_finite(metric(forgotten.y, each), n) for each in on_forgotten)
         last = certifiability(*values, n=n)
     return {measure.name: measure for measure in (*measures, last)}
 
 
-def row_errors(exam: Exam, model: Any, rival: Any) -> dict[str, float]:
+def row_errors(exam: ComparisonData, model: Any, rival: Any) -> dict[str, float]:
     """Return the standard errors that the choice of rows gives to measures on them.
 
     Runs of several seeds share their test rows, and so this error. For two accuracies it is that
@@ -95,7 +95,7 @@ def row_errors(exam: Exam, model: Any, rival: Any) -> dict[str, float]:
     still differ on others. SAPE and the root of a mean square have theirs by the delta method.
     """
     problem, test, forgotten = exam.problem, exam.test, exam.forgotten
-    (ours, theirs), pair = exam.answers(model, rival)
+    (ours, theirs), pair = exam.predict_all(model, rival)
     lost = _error_of_loss(problem.metric, test.y, ours, theirs)
     errors = {"effectiveness": lost, "score lost": lost}
     if problem.is_regression:
@@ -120,7 +120,9 @@ def _error_of_loss(
     n, error = len(truth), 0.0
     if metric is not accuracy:
         drawn = np.random.default_rng(0).integers(n, size=(_FEW_RESAMPLES, n))
-        gaps = np.array([_gap(metric, truth[rows], ours[rows], theirs[rows]) for rows in drawn])
+        gaps = np.array(
+            [_score_gap(metric, truth[rows], ours[rows], theirs[rows]) for rows in drawn]
+        )
         gaps = gaps[np.isfinite(gaps)]
         error = float(gaps.std()) if len(gaps) > 1 else 0.0
         # Labels that agree on these rows need not agree on others; equal numbers do.
@@ -131,7 +133,9 @@ def _error_of_loss(
     return float(np.sqrt(max(variance, 0.0) / n))
 
 
-def _gap(metric: Metric, truth: NDArray[Any], ours: NDArray[Any], theirs: NDArray[Any]) -> float:
+def _score_gap(
+    metric: Metric, truth: NDArray[Any], ours: NDArray[Any], theirs: NDArray[Any]
+) -> float:
     """Return the score lost on some rows; NaN where the metric is not defined."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -141,8 +145,8 @@ def _gap(metric: Metric, truth: NDArray[Any], ours: NDArray[Any], theirs: NDArra
             return float("nan")
 
 
-def _consistency(
-    exam: Exam, model: Any, rival: Any, on_test: list[NDArray[Any]]
+def _consistency_measures(
+    exam: ComparisonData, model: Any, rival: Any, on_test: list[NDArray[Any]]
 ) -> Iterator[Measure]:
     if exam.problem.is_regression:
         yield prediction_gap(*on_test)
@@ -242,17 +246,17 @@ class Trial:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contest:
+class TrialSetup:
     """What is the same in every trial.
 
     `warm`, `tried` and `how` say what came before: a warm-up, the race of ways to retrain, and the
     choice of the ordinary model.
     """
 
-    problem: Problem
+    problem: LearningProblem
     unlearner: Any
-    same: Contender
-    ordinary: Contender
+    same: BaselineTrainer
+    ordinary: BaselineTrainer
     asked: RequestPlan
     clock: RequestClock
     comparisons: int
@@ -266,10 +270,10 @@ class Contest:
         return fresh_copy(self.unlearner, seed).fit(rows.X, rows.y, ids=rows.ids)
 
 
-class _Run:
+class _TrialRun:
     """The model of a trial, who has left it, and what that took."""
 
-    def __init__(self, contest: Contest, seed: int) -> None:
+    def __init__(self, contest: TrialSetup, seed: int) -> None:
         train = contest.problem.train
         self._contest = contest
         self.left, self.gone = train, np.array([], dtype=train.ids.dtype)
@@ -281,7 +285,7 @@ class _Run:
         self.requests: list[dict[str, Any]] = []
         self.n_false_receipts = 0
 
-    def leave(self, ids: NDArray[Any]) -> None:
+    def remove_people(self, ids: NDArray[Any]) -> None:
         """Take people off the rows that are left."""
         self.gone = np.concatenate([self.gone, ids])
         self.left = self._contest.problem.train.without(self.gone)
@@ -312,21 +316,21 @@ class _Run:
 
 
 def run_trial(
-    contest: Contest, seed: int, number: int, tick: Callable[[], None]
+    contest: TrialSetup, seed: int, number: int, tick: Callable[[], None]
 ) -> tuple[Trial, NDArray[Any]]:
     """Fit, serve every request, retrain both baselines at some of them; also return who left.
 
     Whether the unlearner or the baselines go first alternates from one comparison to the next, and
     from one trial (`number`) to the next.
     """
-    run, n_requests = _Run(contest, seed), len(contest.asked.sizes)
+    run, n_requests = _TrialRun(contest, seed), len(contest.asked.sizes)
     # Evenly spaced requests after which the baselines are retrained; the last is one.
     where = np.linspace(n_requests, 1, min(contest.comparisons, n_requests)).round().astype(int) - 1
     points = {*where.tolist(), n_requests - 1}
     n_compared, is_known = 0, contest.asked.is_fixed and number > 0
     for position, ids in enumerate(contest.asked.stream(run.model, seed)):
         n_before = len(run.left)
-        run.leave(ids)
+        run.remove_people(ids)
         is_compared = position in points
         is_second = is_compared and (n_compared + number) % 2 == 1
         n_compared += is_compared
@@ -336,10 +340,10 @@ def run_trial(
         if is_compared and not is_second:
             run.retrain()
         tick()
-    return _judge(contest, seed, run), run.gone
+    return _compare_final_models(contest, seed, run), run.gone
 
 
-def _judge(contest: Contest, seed: int, run: _Run) -> Trial:
+def _compare_final_models(contest: TrialSetup, seed: int, run: _TrialRun) -> Trial:
     """Compare the models as they are after the last request.
 
     A fresh fit of the unlearner stands for the same algorithm here, whoever was faster to train.
@@ -349,7 +353,7 @@ def _judge(contest: Contest, seed: int, run: _Run) -> Trial:
     test = problem.test.without(run.gone)
     if len(test) == 0:
         raise ValueError("everybody among the test rows was forgotten; give others with test=")
-    exam = Exam(problem, test, problem.train.of(run.gone), contest.with_intervals)
+    exam = ComparisonData(problem, test, problem.train.of(run.gone), contest.with_intervals)
     fresh = contest.fit_unlearner(run.left, getattr(model, "seed_", seed))
     # What the model puts off even now is added to the last request.
     rows = [(part.X, part.y) for part in (exam.test, exam.forgotten)]
@@ -357,12 +361,12 @@ def _judge(contest: Contest, seed: int, run: _Run) -> Trial:
     rivals = {**run.rivals, SAME: fresh}
     models = {"unlearned": model, **rivals}
     is_exact = model.guarantee_.kind == "exact"
-    measures = {name: compare(exam, model, rival) for name, rival in rivals.items()}
+    measures = {name: compare_models(exam, model, rival) for name, rival in rivals.items()}
     residual = gradient_residual_of(model)
     if residual is not None:
         measures[SAME][residual.name] = residual
     another = None if is_exact else contest.fit_unlearner(run.left, seed + _ANOTHER_SEED)
-    sizes = {name: _bytes(each) for name, each in models.items()}
+    sizes = {name: _state_size(each) for name, each in models.items()}
     return Trial(
         seed=seed,
         fit_seconds=run.fit.complete,
@@ -372,7 +376,7 @@ def _judge(contest: Contest, seed: int, run: _Run) -> Trial:
         retrain_seconds={name: tuple(times) for name, times in run.retrains.items()},
         measures=measures,
         row_errors={name: row_errors(exam, model, rival) for name, rival in rivals.items()},
-        floor={} if another is None else compare(exam, another, fresh),
+        floor={} if another is None else compare_models(exam, another, fresh),
         scores={name: problem.score(each, exam.test) for name, each in models.items()},
         storage={name: size for name, size in sizes.items() if size is not None},
         equal_digests=_is_equal(exam, model, fresh) if is_exact else None,
@@ -383,7 +387,7 @@ def _judge(contest: Contest, seed: int, run: _Run) -> Trial:
     )
 
 
-def _is_equal(exam: Exam, model: Any, fresh: Any) -> bool:
+def _is_equal(exam: ComparisonData, model: Any, fresh: Any) -> bool:
     """Return whether two models have the same bytes, by their digests, and the same answers."""
     ways = [way for way in ("predict", "predict_proba") if hasattr(model, way)]
     return model.digest() == fresh.digest() and all(
@@ -393,7 +397,7 @@ def _is_equal(exam: Exam, model: Any, fresh: Any) -> bool:
     )
 
 
-def _bytes(model: Any) -> int | None:
+def _state_size(model: Any) -> int | None:
     """Return the size of a model's state; None where no canonical state is known."""
     try:
         return len(state.encode(model))

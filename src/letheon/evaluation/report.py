@@ -135,7 +135,7 @@ class Table:
         look.setdefault("title", Text(self.title) if self.title else None)
         look.setdefault("caption", Text(self.note) if self.note else None)
         cells = (
-            [Text(format_cell(cell), _KINDS.get(_kind(cell), "")) for cell in row]
+            [Text(format_cell(cell), _KINDS.get(_cell_kind(cell), "")) for cell in row]
             for row in self.rows
         )
         return make_table(self.names, cells, right=right, no_wrap=no_wrap, **look)
@@ -308,11 +308,11 @@ def render_page(package: str, template: str, *, is_sortable: bool = False, **val
     """
     values["style"] = _read_resource("report.css")
     values["script"] = _read_resource("report.js") if is_sortable else ""
-    return _environment(package).get_template(template).render(values)
+    return _make_environment(package).get_template(template).render(values)
 
 
 @lru_cache
-def _environment(package: str) -> "jinja2.Environment":
+def _make_environment(package: str) -> "jinja2.Environment":
     try:
         import jinja2
     except ImportError as error:
@@ -332,7 +332,7 @@ def _environment(package: str) -> "jinja2.Environment":
         "html_layout": _lay_out,
         "script_hash": _script_hash,
         "svg_base64": _svg_base64,
-        "words": _words,
+        "words": _join_values,
     }
     return environment
 
@@ -346,11 +346,11 @@ def _script_hash(script: str) -> str:
     return f"sha256-{b64encode(sha256(script.encode('utf-8')).digest()).decode('ascii')}"
 
 
-def _words(value: Any) -> str:
+def _join_values(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{name}: {_words(inner)}" for name, inner in value.items())
+        return ", ".join(f"{name}: {_join_values(inner)}" for name, inner in value.items())
     if isinstance(value, (list, tuple, set, frozenset)):
-        return ", ".join(map(_words, value))
+        return ", ".join(map(_join_values, value))
     return str(value)
 
 
@@ -385,32 +385,38 @@ def _lay_out(table: Table) -> dict[str, Any]:
     columns = []
     for place, heading in enumerate(table.columns):
         group, name = ("", heading) if isinstance(heading, str) else heading
-        is_number = any(_number(row[place]) is not None for row in table.rows)
+        is_number = any(_cell_number(row[place]) is not None for row in table.rows)
         columns.append({"place": place, "group": group, "name": name, "is_number": is_number})
     groups = [(name, list(some)) for name, some in groupby(columns, itemgetter("group"))]
     rows = []
     for row in table.rows:
         cells = []
         for column, cell in zip(columns, row, strict=True):
-            kind, (text, below) = _kind(cell), _content(cell)
+            kind, (text, below) = _cell_kind(cell), _cell_content(cell)
             look = " ".join(["number"] * bool(column["is_number"]) + [kind] * (kind in _KINDS))
             tag = "td" if column["place"] else "th"
-            shown = {"tag": tag, "look": look, "order": _order(cell), "text": text, "below": below}
+            shown = {
+                "tag": tag,
+                "look": look,
+                "order": _sort_key(cell),
+                "text": text,
+                "below": below,
+            }
             cells.append(shown)
         rows.append(cells)
     return {"groups": groups, "is_grouped": any(name for name, _ in groups), "rows": rows}
 
 
-def _kind(cell: Any) -> str:
+def _cell_kind(cell: Any) -> str:
     return cell.kind if isinstance(cell, Cell) else ""
 
 
-def _content(cell: Any) -> tuple[str, list[str]]:
+def _cell_content(cell: Any) -> tuple[str, list[str]]:
     """Return what a cell of a page shows, and the lines below it."""
     if isinstance(cell, Cell):
-        text, below = _content(cell.value)
+        text, below = _cell_content(cell.value)
         if cell.published is not None:
-            published, more = _content(cell.published)
+            published, more = _cell_content(cell.published)
             below.append(" ".join([f"published: {published}", *more]))
         return text, below + [cell.note] * bool(cell.note)
     if not isinstance(cell, Measure):
@@ -438,7 +444,7 @@ def _page_text(value: Any) -> str:
     return f"{number:,.0f}" if is_whole and abs(number) < 1e15 else f"{number:.4g}"
 
 
-def _number(cell: Any) -> float | None:
+def _cell_number(cell: Any) -> float | None:
     """Return the number that a cell holds, None where it holds a text or nothing."""
     value = cell.value if isinstance(cell, Cell) else cell
     value = value.value if isinstance(value, Measure) else value
@@ -446,9 +452,9 @@ def _number(cell: Any) -> float | None:
     return float(value) if is_number and not math.isnan(float(value)) else None
 
 
-def _order(cell: Any) -> str:
+def _sort_key(cell: Any) -> str:
     """Return what a cell is sorted by: a number as JavaScript reads it, a text, or nothing."""
-    number = _number(cell)
+    number = _cell_number(cell)
     if number is None:
         value = cell.value if isinstance(cell, Cell) else cell
         return value if isinstance(value, str) else ""

@@ -17,7 +17,7 @@ from letheon.base import (
     InPlaceMixin,
     Outcome,
     Removal,
-    exclusive,
+    lock_model,
     require_fitted,
     require_known,
 )
@@ -27,24 +27,24 @@ from letheon.forest._inputs import (
     PARAMETER_RULES,
     REBUILD,
     RESOLVED,
-    Batch,
+    ForestBatch,
     as_matrix,
     is_matrix,
-    resolve,
+    resolve_settings,
     warn_if_coarse,
 )
 from letheon.forest._model import (
-    Answer,
     ForestModel,
+    ForestPrediction,
     ForestTree,
     ForgetCost,
-    grow,
-    share_of,
+    grow_forest,
     threads_for,
     threads_for_few,
+    work_share,
 )
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges, TrainingSize
-from letheon.inner import remember_features, require_features
+from letheon.inner_estimator import remember_features, require_features
 from letheon.seeds import seed_from
 from letheon.validation import Rules, check_parameter, require_target, validate_parameters
 
@@ -72,13 +72,13 @@ _CLAIM = Guarantee(
     reference="a tree is a function of seed and remaining rows; after Brophy and Lowd 2021",
     assumptions=("seed-independent-of-requests",),
 )
-_NOBODY = {"int": IntIds(np.empty(0, np.int64)), "str": TextIds.from_strings([])}
+_NO_IDS = {"int": IntIds(np.empty(0, np.int64)), "str": TextIds.from_strings([])}
 
 # Up to here asking joblib for threads takes longer than the threads would save.
 _FEW_ROWS = 8
 _FEW_QUESTIONS = 64
 
-Change = Callable[[], _core.Report]
+PendingChange = Callable[[], _core.Report]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -132,12 +132,12 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         -------
         self
         """
-        with exclusive(self):
+        with lock_model(self):
             seed = seed_from(self.random_state)
             validate_parameters(self)
-            batch = self._batch(X, y, sample_weight, ids)
-            settings = resolve(self, batch.X.shape[1], seed)
-            forest = grow(settings, batch, self.n_jobs)
+            batch = self._prepare_batch(X, y, sample_weight, ids)
+            settings = resolve_settings(self, batch.X.shape[1], seed)
+            forest = grow_forest(settings, batch, self.n_jobs)
             remember_features(self, X)
             vars(self).pop("tuning_", None)
             # One call, so that a concurrent predict never sees half of it.
@@ -171,7 +171,7 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         self
         """
         require_fitted(self)
-        with exclusive(self):
+        with lock_model(self):
             self.forest_.core.settle(threads_for(self.n_jobs))
         return self
 
@@ -198,11 +198,11 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         """
         require_fitted(self)
         wanted = as_ids(ids).distinct()
-        with exclusive(self):
+        with lock_model(self):
             self._require_same_parameters()
             if len(wanted) == 0:
                 return ForgetCost(rows=0, subtrees=0, trees=0, share=0.0)
-            removal = self._locate(wanted, done="")
+            removal = self._locate_rows(wanted, done="")
             rest = self.n_rows_ - removal.n_rows
             if rest == 0:
                 raise EmptyModelError("these people own every row; nothing would be left to fit")
@@ -212,7 +212,7 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
                 rows=report.rebuilt_rows,
                 subtrees=report.rebuilt_nodes,
                 trees=report.touched_trees,
-                share=share_of(report, forest.settings, rest),
+                share=work_share(report, forest.settings, rest),
             )
 
     def apply(self, X: Any) -> NDArray[np.int64]:
@@ -228,7 +228,7 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         ndarray of int64, shape (n_rows, n_estimators)
             Numbers of nodes in preorder, as in `tree_`.
         """
-        matrix = self._matrix(X)
+        matrix = self._prepare_matrix(X)
         return self.forest_.core.apply(matrix, threads_for(self.n_jobs))
 
     def tree_(self, number: int) -> ForestTree:
@@ -249,7 +249,9 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
             raise TypeError(f"tree number {number!r}; expected an int")
         if not 0 <= number < forest.settings.n_trees:
             raise IndexError(f"there is no tree {number}; there are {forest.settings.n_trees}")
-        return ForestTree.of(forest.tree(int(number)), vars(self).get("feature_names_in_"))
+        return ForestTree.from_arrays(
+            forest.tree_arrays(int(number)), vars(self).get("feature_names_in_")
+        )
 
     @property
     def feature_importances_(self) -> NDArray[np.float64]:
@@ -264,14 +266,14 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         return self.forest_.core.n_rows
 
     @abstractmethod
-    def _hold_target(self, y: Any) -> NDArray[Any]:
+    def _prepare_target(self, y: Any) -> NDArray[Any]:
         """Return y in canonical form, or raise for one of the wrong kind."""
 
-    def _batch(self, X: Any, y: Any, sample_weight: Any, ids: Any) -> Batch:
+    def _prepare_batch(self, X: Any, y: Any, sample_weight: Any, ids: Any) -> ForestBatch:
         require_target(self, y)
-        return Batch.of(X, self._hold_target(y), sample_weight, ids)
+        return ForestBatch.from_input(X, self._prepare_target(y), sample_weight, ids)
 
-    def _matrix(self, X: Any) -> NDArray[Any]:
+    def _prepare_matrix(self, X: Any) -> NDArray[Any]:
         """Return X as the core takes it, or raise; quick where nothing has to be converted."""
         require_fitted(self)
         known = vars(self)
@@ -282,28 +284,28 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         require_features(self, X)
         return matrix
 
-    def _answer(self, X: Any) -> Answer:
-        matrix = self._matrix(X)
+    def _predict_values(self, X: Any) -> ForestPrediction:
+        matrix = self._prepare_matrix(X)
         threads = threads_for_few if len(matrix) <= _FEW_QUESTIONS else threads_for
         return self.forest_.predict(matrix, threads(self.n_jobs))
 
-    def _finish(self) -> None:
+    def _finish_pending(self) -> None:
         self.settle()
 
-    def _environment(self) -> dict[str, str]:
+    def _describe_environment(self) -> dict[str, str]:
         # No BLAS, no library: the core decides everything by integers and single IEEE operations.
         return {"letheon": state.environment()["letheon"]}
 
-    def _held_ids(self) -> Ids:
-        return self.forest_.ids()
+    def _get_ids(self) -> Ids:
+        return self.forest_.collect_ids()
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         return _CLAIM
 
-    def _locate(self, wanted: Ids, *, done: str = "nothing was forgotten, ") -> Removal:
-        slots, missing = self.forest_.find(wanted)
+    def _locate_rows(self, wanted: Ids, *, done: str = "nothing was forgotten, ") -> Removal:
+        slots, missing = self.forest_.find_rows(wanted)
         if len(missing):
-            require_known(wanted.take(missing), _NOBODY[self.forest_.id_type.kind], done=done)
+            require_known(wanted.take(missing), _NO_IDS[self.forest_.id_type.kind], done=done)
         return Removal(len(wanted), len(slots), slots)
 
     def _is_eager(self) -> bool:
@@ -311,30 +313,30 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         check_parameter("rebuild", self.rebuild, REBUILD)
         return bool(self.rebuild == "eager")
 
-    def _prepare(self, removal: Removal) -> Change:
+    def _prepare(self, removal: Removal) -> PendingChange:
         eager = self._is_eager()
         few = not eager and removal.n_rows <= _FEW_ROWS
         n_threads = threads_for_few(self.n_jobs) if few else threads_for(self.n_jobs)
         return partial(self.forest_.forget, removal.where, eager, n_threads)
 
-    def _prepare_learn(self, X: Any, y: Any, sample_weight: Any, ids: Any) -> Change:
+    def _prepare_learn(self, X: Any, y: Any, sample_weight: Any, ids: Any) -> PendingChange:
         eager = self._is_eager()
-        batch = self._batch(X, y, sample_weight, ids)
+        batch = self._prepare_batch(X, y, sample_weight, ids)
         require_features(self, X)
         forest = self.forest_
-        _NOBODY[forest.id_type.kind].joined(batch.ids)  # raises for ids of the other kind
+        _NO_IDS[forest.id_type.kind].joined(batch.ids)  # raises for ids of the other kind
         return partial(forest.learn, batch, eager, threads_for(self.n_jobs))
 
-    def _commit(self, plan: Change) -> Outcome:
+    def _commit(self, plan: PendingChange) -> Outcome:
         report, forest = plan(), self.forest_
         rebuilt = {"subtrees": report.rebuilt_nodes}
         if report.rescaled:
             rebuilt = {"trees": forest.settings.n_trees}
         # A subtree has fewer levels than its tree, so the work is more than the time it takes.
-        work = share_of(report, forest.settings, forest.core.n_rows)
+        work = work_share(report, forest.settings, forest.core.n_rows)
         return Outcome(work, rebuilt | {"rows": report.rebuilt_rows})
 
-    def _changed_in_place(self) -> tuple[str, ...]:
+    def _in_place_attributes(self) -> tuple[str, ...]:
         return ("forest_",)
 
     def __sklearn_tags__(self) -> Tags:

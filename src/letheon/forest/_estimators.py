@@ -123,12 +123,12 @@ class DaREForestClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixi
     @property
     def classes_(self) -> NDArray[Any]:
         """Labels still held, sorted."""
-        return self._table().classes
+        return self._label_table().classes
 
     @property
     def n_classes_(self) -> int:
         """Number of labels still held."""
-        return len(self._table().classes)
+        return len(self._label_table().classes)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the label with the highest mean share, the lowest on a tie.
@@ -142,7 +142,7 @@ class DaREForestClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixi
         -------
         ndarray of shape (n_rows,)
         """
-        classes, shares = self._shares(X)
+        classes, shares = self._class_shares(X)
         labels: NDArray[Any] = classes[shares.argmax(axis=1)]
         return labels
 
@@ -158,20 +158,20 @@ class DaREForestClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixi
         -------
         ndarray of float64, shape (n_rows, n_classes_)
         """
-        return self._shares(X)[1]
+        return self._class_shares(X)[1]
 
-    def _table(self) -> LabelTable:
+    def _label_table(self) -> LabelTable:
         require_fitted(self)
         table = self.forest_.table
         assert table is not None
         return table
 
-    def _shares(self, X: Any) -> tuple[NDArray[Any], NDArray[np.float64]]:
-        table, shares = self._answer(X)
+    def _class_shares(self, X: Any) -> tuple[NDArray[Any], NDArray[np.float64]]:
+        table, shares = self._predict_values(X)
         assert table is not None
-        return table.classes, shares if table.is_plain else shares[:, table.order]
+        return table.classes, shares if table.is_plain else shares[:, table.sorted_codes]
 
-    def _hold_target(self, y: Any) -> NDArray[Any]:
+    def _prepare_target(self, y: Any) -> NDArray[Any]:
         return hold_labels(y, name=type(self).__name__, regressor="DaREForestRegressor")
 
 
@@ -249,16 +249,16 @@ class DaREForestRegressor(KeywordScoreMixin, RegressorMixin, DaREForestBase):
         -------
         ndarray of float64, shape (n_rows,)
         """
-        return self._answer(X).values[:, 0]
+        return self._predict_values(X).values[:, 0]
 
-    def _hold_target(self, y: Any) -> NDArray[np.float64]:
+    def _prepare_target(self, y: Any) -> NDArray[np.float64]:
         target = column_or_1d(hold_target(y, as_float=True), warn=True)
         if target.dtype != np.float64:
             raise ValueError("y holds more than numbers; a regressor needs numbers")
         assert_all_finite(target, estimator_name=type(self).__name__, input_name="y")
         self._require_within_bound(target)
-        held: NDArray[np.float64] = target + 0.0  # -0.0 becomes 0.0
-        return held
+        target_copy: NDArray[np.float64] = target + 0.0  # -0.0 becomes 0.0
+        return target_copy
 
     def _require_within_bound(self, target: NDArray[np.float64]) -> None:
         if self.y_max is None or len(target) == 0:

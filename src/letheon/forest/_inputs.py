@@ -28,7 +28,7 @@ _FEWEST_BITS = 16
 
 
 @dataclass(frozen=True)
-class Settings:
+class ForestSettings:
     """Everything but the rows that decides a forest, resolved for a number of columns.
 
     `max_depth` is -1 for unlimited, `n_thresholds` 0 for all values; `y_exponent` is the fixed
@@ -54,15 +54,15 @@ class Settings:
         return self.criterion == "squared_error"
 
     @property
-    def subsamples(self) -> bool:
+    def has_subsamples(self) -> bool:
         """Whether each tree sees a part of the people only."""
         return self.subsample < 1
 
-    def spec(self, first: int = 0, last: int | None = None) -> _core.ForestSpec:
+    def core_spec(self, first: int = 0, last: int | None = None) -> _core.ForestSpec:
         """Return the core's settings for trees first..last, by default all of them."""
         numbers = np.arange(first, self.n_trees if last is None else last, dtype=np.int64)
         sample_keys, limit = np.empty(0, np.uint64), 0
-        if self.subsamples:
+        if self.has_subsamples:
             sample_keys = keyed_hash_ints(self.seed, Purpose.TREE_ROWS, numbers)
             limit = int(self.subsample * 2.0**64)  # exact: a power of two moves no digit
         return _core.ForestSpec(
@@ -82,7 +82,7 @@ class Settings:
 
 
 # Parameters that `Settings` holds in resolved form.
-RESOLVED = frozenset(field.name for field in fields(Settings)) | {"n_estimators", "y_max"}
+RESOLVED = frozenset(field.name for field in fields(ForestSettings)) | {"n_estimators", "y_max"}
 _COUNT = Whole(1, _MOST)
 _SHARE = Interval(0, 1, closed="right")
 REBUILD = OneOf(("lazy", "eager"))
@@ -103,9 +103,9 @@ PARAMETER_RULES: Rules = {
 }
 
 
-def resolve(model: Any, n_columns: int, seed: int) -> Settings:
+def resolve_settings(model: Any, n_columns: int, seed: int) -> ForestSettings:
     """Return the checked parameters of an estimator for rows of so many columns."""
-    return Settings(
+    return ForestSettings(
         criterion=str(model.criterion),
         n_trees=int(model.n_estimators),
         n_columns=n_columns,
@@ -159,7 +159,7 @@ _MOST_WEIGHT = 2**31 - 1
 
 
 @dataclass(frozen=True)
-class Batch:
+class ForestBatch:
     """Rows to train on, one target, weight and id each; `weights` is None where all are 1."""
 
     X: NDArray[Any]
@@ -168,15 +168,17 @@ class Batch:
     ids: Ids
 
     @classmethod
-    def of(cls, X: Any, target: NDArray[Any], sample_weight: Any, ids: Any) -> "Batch":
+    def from_input(
+        cls, X: Any, target: NDArray[Any], sample_weight: Any, ids: Any
+    ) -> "ForestBatch":
         """Return what was given as a batch, or raise; rows of weight 0 are left out."""
         matrix = as_matrix(X)
         check_consistent_length(matrix, target)
         owners = row_ids(ids, len(matrix))
         weights = as_weights(sample_weight, len(matrix))
-        return cls(matrix, target, weights, owners)._without_absent()
+        return cls(matrix, target, weights, owners)._drop_absent()
 
-    def _without_absent(self) -> "Batch":
+    def _drop_absent(self) -> "ForestBatch":
         if self.weights is None:
             return self
         present = np.flatnonzero(self.weights)
@@ -186,7 +188,7 @@ class Batch:
         kept = None if (weights == 1).all() else weights
         if len(present) == len(self.weights):
             return replace(self, weights=kept)
-        return Batch(self.X[present], self.target[present], kept, self.ids.take(present))
+        return ForestBatch(self.X[present], self.target[present], kept, self.ids.take(present))
 
 
 def as_matrix(X: Any) -> NDArray[Any]:
@@ -233,7 +235,7 @@ def _frame_matrix(frame: "nw.DataFrame[Any]") -> Any:
             other, advice = dates, "turn dates and times into numbers, such as days since a day"
         named = ", ".join(map(repr, other[:5])) + (" and others" if len(other) > 5 else "")
         raise ValueError(f"columns {named} hold no numbers; {advice}")
-    columns = [_column(frame.get_column(name)) for name in frame.columns]
+    columns = [_column_values(frame.get_column(name)) for name in frame.columns]
     return np.column_stack(columns) if columns else np.empty(frame.shape)
 
 
@@ -244,7 +246,7 @@ def _may_be_numbers(series: "nw.Series[Any]") -> bool:
     return is_blank or kind.is_numeric() or kind in (nw.Boolean, nw.Object)
 
 
-def _column(series: "nw.Series[Any]") -> NDArray[np.float64]:
+def _column_values(series: "nw.Series[Any]") -> NDArray[np.float64]:
     missing = series.is_null()
     if missing.all():
         return np.full(len(series), np.nan)
@@ -296,17 +298,17 @@ class LabelTable:
     """
 
     labels: NDArray[Any]
-    held: NDArray[np.bool_]
+    is_used: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, y: NDArray[Any]) -> tuple[Self, Codes]:
+    def from_labels(cls, y: NDArray[Any]) -> tuple[Self, Codes]:
         """Return the table of these labels, and their codes."""
         labels, codes = np.unique(y, return_inverse=True)
         # Of the narrowest text dtype: a wide one would still show the length of an absent label.
-        return cls.sorted(hold_target(labels)), codes.astype(np.uint32)
+        return cls.from_classes(hold_target(labels)), codes.astype(np.uint32)
 
     @classmethod
-    def sorted(cls, classes: NDArray[Any]) -> Self:
+    def from_classes(cls, classes: NDArray[Any]) -> Self:
         """Return the table whose codes are the places in `classes`."""
         return cls(classes, np.ones(len(classes), bool))
 
@@ -314,30 +316,32 @@ class LabelTable:
         return len(self.labels)
 
     @cached_property
-    def order(self) -> Codes:
+    def sorted_codes(self) -> Codes:
         """Codes of the labels that are held, in sorted order of the labels."""
-        codes = np.flatnonzero(self.held)
+        codes = np.flatnonzero(self.is_used)
         return codes[np.argsort(self.labels[codes], kind="stable")].astype(np.uint32)
 
     @cached_property
     def classes(self) -> NDArray[Any]:
         """Labels that are held, sorted."""
-        classes = self.labels[self.order]
+        classes = self.labels[self.sorted_codes]
         classes.flags.writeable = False  # handed out as `classes_`, and kept
         return classes
 
     @cached_property
     def is_plain(self) -> bool:
         """Whether codes are places in `classes`."""
-        return np.array_equal(self.order, np.arange(len(self)))
+        return np.array_equal(self.sorted_codes, np.arange(len(self)))
 
-    def extended(self, y: NDArray[Any]) -> tuple[Self, Codes]:
+    def add_labels(self, y: NDArray[Any]) -> tuple[Self, Codes]:
         """Return the table with the new labels in it, and the codes of `y`."""
         cast = join_target(self.classes, y)
         assert cast is not None
         new, inverse = np.unique(cast[len(self.classes) :], return_inverse=True)
-        codes = {label: code for code, label in enumerate(self.labels.tolist()) if self.held[code]}
-        free = np.flatnonzero(~self.held).tolist()
+        codes = {
+            label: code for code, label in enumerate(self.labels.tolist()) if self.is_used[code]
+        }
+        free = np.flatnonzero(~self.is_used).tolist()
         for label in new.tolist():
             if label not in codes:
                 codes[label] = free.pop(0) if free else len(codes)
@@ -347,17 +351,17 @@ class LabelTable:
     def without_empty(self, counts: NDArray[np.int64]) -> Self:
         """Return the table without the labels that no row has any more."""
         if np.count_nonzero(counts) == np.count_nonzero(
-            self.held
+            self.is_used
         ):  # codes that are free have no rows either
             return self
         kept = enumerate(self.labels.tolist())
-        codes = {label: code for code, label in kept if self.held[code] and counts[code]}
+        codes = {label: code for code, label in kept if self.is_used[code] and counts[code]}
         return self._of_codes(codes, len(self))
 
     def _of_codes(self, codes: dict[Any, int], length: int) -> Self:
-        held = np.zeros(length, bool)
-        held[list(codes.values())] = True
+        is_used = np.zeros(length, bool)
+        is_used[list(codes.values())] = True
         values = hold_target(list(codes))  # of the narrowest text dtype again
         labels = np.zeros(length, values.dtype)
         labels[list(codes.values())] = values
-        return type(self)(labels, held)
+        return type(self)(labels, is_used)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from letheon import _core
 from letheon.data import Ids, IntIds, TextIds
-from letheon.forest._inputs import Batch, LabelTable, Settings
+from letheon.forest._inputs import ForestBatch, ForestSettings, LabelTable
 from letheon.parallel import run_tasks
 from letheon.seeds import Purpose
 
@@ -25,10 +25,10 @@ def threads_for(n_jobs: int | None) -> int:
     if n_jobs is None:
         workers = joblib.effective_n_jobs(None)
         # A cluster that was asked for may have more than this machine.
-        return workers if workers == 1 else min(workers, _cores())
+        return workers if workers == 1 else min(workers, _count_cores())
     backend, _ = get_active_backend()
     kind, level = type(backend).__qualname__, getattr(backend, "nesting_level", 0)
-    return min(_workers(n_jobs, kind, level), _cores())
+    return min(_count_workers(n_jobs, kind, level), _count_cores())
 
 
 def threads_for_few(n_jobs: int | None) -> int:
@@ -38,12 +38,12 @@ def threads_for_few(n_jobs: int | None) -> int:
 
 # joblib reads the limits of the container every time, which takes longer than a small request.
 @cache
-def _cores() -> int:
+def _count_cores() -> int:
     return joblib.cpu_count()
 
 
 @cache
-def _workers(n_jobs: int, _backend: str, _nesting_level: int) -> int:
+def _count_workers(n_jobs: int, _backend: str, _nesting_level: int) -> int:
     return joblib.effective_n_jobs(n_jobs)
 
 
@@ -69,7 +69,7 @@ class ForgetCost:
     share: float
 
 
-def share_of(report: _core.Report, settings: Settings, n_rows: int) -> float:
+def work_share(report: _core.Report, settings: ForestSettings, n_rows: int) -> float:
     """Return the rows of dropped subtrees as a share of the rows of all trees.
 
     `n_rows` is the number of rows that remain.
@@ -89,7 +89,7 @@ _NO_OWNERS = np.empty(0, np.uint64)
 _TRIES = 3
 
 
-class Answer(NamedTuple):
+class ForestPrediction(NamedTuple):
     """Class shares by code, or predicted numbers, and the labels that belong to the codes."""
 
     table: LabelTable | None
@@ -105,7 +105,7 @@ class ForestModel:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: ForestSettings,
         core: _core.Forest,
         id_type: type[Ids],
         table: LabelTable | None,
@@ -118,14 +118,14 @@ class ForestModel:
         self._lock = threading.RLock()
 
     @classmethod
-    def fit(cls, settings: Settings, batch: Batch, n_threads: int) -> Self:
+    def fit(cls, settings: ForestSettings, batch: ForestBatch, n_threads: int) -> Self:
         """Grow all trees in this process."""
-        table, target = encode(settings, batch.target)
-        core = _core.Forest(settings.spec())
+        table, target = encode_target(settings, batch.target)
+        core = _core.Forest(settings.core_spec())
         core.fit(**core_arguments(settings, batch, target, table), n_threads=n_threads)
         return cls(settings, core, type(batch.ids), table)
 
-    def find(self, wanted: Ids) -> tuple[Slots, NDArray[np.int64]]:
+    def find_rows(self, wanted: Ids) -> tuple[Slots, NDArray[np.int64]]:
         """Return the core's numbers of the rows of these people, and who is not held."""
         if type(wanted) is not self.id_type:
             return _NO_CODES, np.arange(len(wanted))
@@ -146,12 +146,12 @@ class ForestModel:
                 self.changing = False
         return report
 
-    def learn(self, batch: Batch, eager: bool, n_threads: int) -> _core.Report:
+    def learn(self, batch: ForestBatch, eager: bool, n_threads: int) -> _core.Report:
         """Add rows."""
         with self._lock:
             table, target = self.table, batch.target
             if table is not None:
-                table, target = table.extended(target)
+                table, target = table.add_labels(target)
             arguments = core_arguments(self.settings, batch, target, table)
             self.changing = True
             try:
@@ -161,7 +161,7 @@ class ForestModel:
                 self.changing = False
         return report
 
-    def predict(self, X: NDArray[Any], n_threads: int) -> Answer:
+    def predict(self, X: NDArray[Any], n_threads: int) -> ForestPrediction:
         """Return the core's answer with the labels of the same moment."""
         for _ in range(_TRIES):
             table = self.table
@@ -170,31 +170,31 @@ class ForestModel:
                 with self._lock:  # until the change that is on its way is done
                     pass
             if self.table is table:
-                return Answer(table, values)
+                return ForestPrediction(table, values)
         with self._lock:
-            return Answer(self.table, self.core.predict(X, n_threads))
+            return ForestPrediction(self.table, self.core.predict(X, n_threads))
 
     @property
-    def order(self) -> NDArray[np.uint32]:
+    def sorted_codes(self) -> NDArray[np.uint32]:
         """Codes in sorted order of their labels; empty for regression."""
-        return _NO_CODES if self.table is None else self.table.order
+        return _NO_CODES if self.table is None else self.table.sorted_codes
 
-    def ids(self) -> Ids:
+    def collect_ids(self) -> Ids:
         """Return the id of every row, sorted."""
         return _ids_of(self.core.ids())
 
-    def tree(self, number: int) -> dict[str, Any]:
+    def tree_arrays(self, number: int) -> dict[str, Any]:
         """Return one tree in preorder, its classes in sorted order."""
         with self._lock:
             arrays = self.core.tree(number)
             if self.table is not None:
-                arrays["values"] = arrays["values"][:, self.table.order]
+                arrays["values"] = arrays["values"][:, self.table.sorted_codes]
                 arrays["classes"] = self.table.classes
         return arrays
 
     def _to_state(self) -> dict[str, Any]:
         with self._lock:
-            rows = self.core.rows(self.order)
+            rows = self.core.rows(self.sorted_codes)
             return {
                 "settings": self.settings,
                 "classes": None if self.table is None else self.table.classes,
@@ -202,15 +202,15 @@ class ForestModel:
                 "target": rows["target"],
                 "weights": rows["weights"],
                 "ids": _ids_of(rows),
-                "trees": self.core.trees(self.order, threads_for(None)),
+                "trees": self.core.trees(self.sorted_codes, threads_for(None)),
             }
 
     @classmethod
     def _from_state(cls, state: dict[str, Any]) -> Self:
         settings, classes, trees = state["settings"], state["classes"], state["trees"]
-        batch = Batch(state["X"], state["target"], state["weights"], state["ids"])
-        _verify(settings, classes, batch, trees)
-        table = None if classes is None else LabelTable.sorted(classes)
+        batch = ForestBatch(state["X"], state["target"], state["weights"], state["ids"])
+        _verify_state(settings, classes, batch, trees)
+        table = None if classes is None else LabelTable.from_classes(classes)
         model = cls.restore(settings, batch, batch.target, table, [trees], threads_for(None))
         if table is not None and not model.core.class_counts().all():
             raise ValueError("a class has no rows")
@@ -221,7 +221,9 @@ class ForestModel:
         """Return the bytes and steps that `_from_state` takes in the core, from counts alone."""
         settings, classes, trees = state["settings"], state["classes"], state["trees"]
         X, ids = state["X"], state["ids"]
-        _verify(settings, classes, Batch(X, state["target"], state["weights"], ids), trees)
+        _verify_state(
+            settings, classes, ForestBatch(X, state["target"], state["weights"], ids), trees
+        )
         return _core.restore_cost(
             trees,
             n_trees=settings.n_trees,
@@ -235,15 +237,15 @@ class ForestModel:
     @classmethod
     def restore(
         cls,
-        settings: Settings,
-        batch: Batch,
+        settings: ForestSettings,
+        batch: ForestBatch,
         target: NDArray[Any],
         table: LabelTable | None,
         blocks: list[Bytes],
         n_threads: int,
     ) -> Self:
         """Put rows and the blocks of trees that were grown from them elsewhere together."""
-        core = _core.Forest(settings.spec())
+        core = _core.Forest(settings.core_spec())
         arguments = core_arguments(settings, batch, target, table)
         core.restore(**arguments, trees=blocks, n_threads=n_threads)
         return cls(settings, core, type(batch.ids), table)
@@ -253,17 +255,19 @@ class ForestModel:
         return type(self)._from_state, (self._to_state(),)
 
 
-def encode(settings: Settings, target: NDArray[Any]) -> tuple[LabelTable | None, NDArray[Any]]:
+def encode_target(
+    settings: ForestSettings, target: NDArray[Any]
+) -> tuple[LabelTable | None, NDArray[Any]]:
     """Return the labels with the codes of the target; no labels and the target for numbers."""
-    return (None, target) if settings.is_regression else LabelTable.of(target)
+    return (None, target) if settings.is_regression else LabelTable.from_labels(target)
 
 
 def core_arguments(
-    settings: Settings, batch: Batch, target: NDArray[Any], table: LabelTable | None
+    settings: ForestSettings, batch: ForestBatch, target: NDArray[Any], table: LabelTable | None
 ) -> dict[str, Any]:
     """Return rows as the core takes them."""
     ids, owners = batch.ids, _NO_OWNERS
-    if settings.subsamples:
+    if settings.has_subsamples:
         owners = ids.hashes(settings.seed, Purpose.ROW_OWNER)
     return {
         "X": batch.X,
@@ -283,9 +287,9 @@ def _ids_of(arrays: dict[str, Any]) -> Ids:
     return TextIds(arrays["ids_blob"], arrays["ids_offsets"])
 
 
-def _verify(settings: Any, classes: Any, batch: Batch, trees: Any) -> None:
+def _verify_state(settings: Any, classes: Any, batch: ForestBatch, trees: Any) -> None:
     """Raise ValueError for a state that makes no sense; the core looks at rows and trees."""
-    if not isinstance(settings, Settings) or not isinstance(batch.ids, IntIds | TextIds):
+    if not isinstance(settings, ForestSettings) or not isinstance(batch.ids, IntIds | TextIds):
         raise ValueError("settings or ids are of another class")
     X = batch.X
     if not isinstance(X, np.ndarray) or X.ndim != 2 or X.shape[1] != settings.n_columns:
@@ -311,7 +315,7 @@ def _are_classes(classes: Any) -> bool:
     return plain and bool((classes[1:] > classes[:-1]).all() and (classes == classes.copy()).all())
 
 
-def grow(settings: Settings, batch: Batch, n_jobs: int | None) -> ForestModel:
+def grow_forest(settings: ForestSettings, batch: ForestBatch, n_jobs: int | None) -> ForestModel:
     """Return the forest of these rows; how it is grown never changes it."""
     # Threads are what the core likes best, so joblib's own default is no choice of processes.
     backend, _ = get_active_backend(prefer="threads")
@@ -323,14 +327,14 @@ def grow(settings: Settings, batch: Batch, n_jobs: int | None) -> ForestModel:
         batch = replace(batch, X=np.ascontiguousarray(batch.X, np.float32))
     bounds = np.linspace(0, settings.n_trees, workers + 1).astype(int).tolist()
     blocks = run_tasks(grow_block, list(pairwise(bounds)), n_jobs=n_jobs, shared=(settings, batch))
-    table, target = encode(settings, batch.target)
+    table, target = encode_target(settings, batch.target)
     return ForestModel.restore(settings, batch, target, table, blocks, threads_for(n_jobs))
 
 
-def grow_block(settings: Settings, batch: Batch, first: int, last: int) -> Bytes:
+def grow_block(settings: ForestSettings, batch: ForestBatch, first: int, last: int) -> Bytes:
     """Return the canonical bytes of trees first..last."""
-    table, target = encode(settings, batch.target)
-    forest = _core.Forest(settings.spec(first, last))
+    table, target = encode_target(settings, batch.target)
+    forest = _core.Forest(settings.core_spec(first, last))
     forest.fit(**core_arguments(settings, batch, target, table), n_threads=1)
     order = np.arange(0 if table is None else len(table), dtype=np.uint32)
     return forest.trees(order, 1)
@@ -375,7 +379,7 @@ class ForestTree:
     feature_names: tuple[str, ...] | None
 
     @classmethod
-    def of(cls, arrays: dict[str, Any], feature_names: NDArray[Any] | None) -> Self:
+    def from_arrays(cls, arrays: dict[str, Any], feature_names: NDArray[Any] | None) -> Self:
         """Return the tree that the core describes."""
         classes = arrays.get("classes")
         return cls(
@@ -456,7 +460,7 @@ class ForestTree:
         todo = [(0, 0, "")]
         while todo:
             node, depth, branch = todo.pop()
-            lines.append("|   " * depth + branch + self._line(node, depth, max_depth))
+            lines.append("|   " * depth + branch + self._format_node(node, depth, max_depth))
             if self._is_open(node, depth, max_depth):
                 todo.append((int(self.right[node]), depth + 1, "no: "))
                 todo.append((int(self.left[node]), depth + 1, "yes: "))
@@ -465,7 +469,7 @@ class ForestTree:
     def _is_open(self, node: int, depth: int, max_depth: int | None) -> bool:
         return self.kind[node] != 0 and (max_depth is None or depth < max_depth)
 
-    def _line(self, node: int, depth: int, max_depth: int | None) -> str:
+    def _format_node(self, node: int, depth: int, max_depth: int | None) -> str:
         if self._is_open(node, depth, max_depth):
             how = ", random" if self.kind[node] == 2 else ""
             side = self.missing_side(node)

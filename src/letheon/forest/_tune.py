@@ -129,7 +129,7 @@ def tune_random_depth(
         )
     check_parameter("tolerance", tolerance, Interval(0))
     owners = row_ids(ids, len(y))
-    folds = _folds(model, X, y, owners, cv)
+    folds = _build_folds(model, X, y, owners, cv)
     seed = seed_from(model.random_state)
     if scoring is None and is_classifier(model) and is_unbalanced(hold_target(y)):
         scoring = "balanced_accuracy"
@@ -178,12 +178,14 @@ def _constant_score(model: Any, y: Any, scoring: Any, folds: list[Any]) -> float
         # a scoring of the caller's own may ask a forest for what only forests have
         with contextlib.suppress(Exception), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = cross_val_score(rival, blank, y, scoring=scoring, cv=folds, error_score="raise")
-            scores.append(float(found.mean()))
+            rival_scores = cross_val_score(
+                rival, blank, y, scoring=scoring, cv=folds, error_score="raise"
+            )
+            scores.append(float(rival_scores.mean()))
     return max(scores)
 
 
-def _folds(model: Any, X: Any, y: Any, owners: Ids, cv: Any) -> list[Any]:
+def _build_folds(model: Any, X: Any, y: Any, owners: Ids, cv: Any) -> list[Any]:
     """Return the splits themselves, the same for every depth."""
     people = owners.hashes(0, Purpose.ID_INDEX)
     grouped = len(np.unique(people)) < len(people)

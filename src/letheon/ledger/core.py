@@ -39,7 +39,7 @@ hook: Callable[[str], None] | None = None
 """What tests call at each named point: there they stop, kill or delay a process."""
 
 
-def point(name: str) -> None:
+def fault_point(name: str) -> None:
     """Pass a named point; between any two of them a power cut may come in production."""
     if hook is not None:
         hook(name)
@@ -56,17 +56,17 @@ def lock_file(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-class Sealer(Protocol):
+class BlobCipher(Protocol):
     """What seals a blob, and opens it again."""
 
-    def seal(self, data: bytes) -> bytes:
+    def encrypt(self, data: bytes) -> bytes:
         """Return the sealed bytes."""
 
-    def unseal(self, data: bytes) -> bytes:
+    def decrypt(self, data: bytes) -> bytes:
         """Return the plain bytes, or raise `CorruptFileError`."""
 
 
-class Blobs:
+class BlobStore:
     """The blobs of one model, in a folder that only their owner can read."""
 
     def __init__(self, folder: Path) -> None:
@@ -77,13 +77,13 @@ class Blobs:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         sync_directory(self.folder.parent)
 
-    def path(self, address: str) -> Path:
+    def path_of(self, address: str) -> Path:
         """Return where the blob of this address lies."""
         if not _ADDRESS.fullmatch(address):
             raise ValueError(f"{address!r} is no address: 64 hexadecimal digits")
         return self.folder / address
 
-    def put(self, content: bytes, sealer: Sealer) -> str:
+    def write(self, content: bytes, sealer: BlobCipher) -> str:
         """Write a blob and return its address: the file is whole and on the disk then.
 
         After an error of the disk the half file is given up, and nothing is tried again on it: a
@@ -93,18 +93,18 @@ class Blobs:
         address = hashlib.sha256(blob).hexdigest()
         partial = self.folder / f".{secrets.token_hex(8)}{_PARTIAL}"
         try:
-            _write(partial, sealer.seal(blob))
-            point("blob.before-rename")
-            partial.replace(self.path(address))
+            _write_synced(partial, sealer.encrypt(blob))
+            fault_point("blob.before-rename")
+            partial.replace(self.path_of(address))
         except BaseException:
             with contextlib.suppress(OSError):
                 partial.unlink()
             raise
         sync_directory(self.folder)
-        point("blob.after-rename")
+        fault_point("blob.after-rename")
         return address
 
-    def read(self, address: str, sealer: Sealer) -> bytes:
+    def read(self, address: str, sealer: BlobCipher) -> bytes:
         """Return the content of a blob, without its nonce.
 
         Raises
@@ -114,12 +114,12 @@ class Blobs:
         CorruptFileError
             The file is not the one of this address.
         """
-        return self.raw(address, sealer)[NONCE_BYTES:]
+        return self.read_with_nonce(address, sealer)[NONCE_BYTES:]
 
-    def raw(self, address: str, sealer: Sealer) -> bytes:
+    def read_with_nonce(self, address: str, sealer: BlobCipher) -> bytes:
         """Return nonce and content, whose SHA-256 is the address; that is checked."""
         try:
-            sealed = self.path(address).read_bytes()
+            sealed = self.path_of(address).read_bytes()
         except FileNotFoundError as error:
             raise LedgerMissingError(
                 f"there is no blob {address[:12]}… in {self.folder}: it was purged, or the file "
@@ -127,30 +127,30 @@ class Blobs:
             ) from error
         altered = f"blob {address[:12]}… in {self.folder} was altered; restore the file"
         try:
-            blob = sealer.unseal(sealed)
+            blob = sealer.decrypt(sealed)
         except CorruptFileError as error:
             raise CorruptFileError(altered) from error
         if not hmac.compare_digest(hashlib.sha256(blob).hexdigest(), address):
             raise CorruptFileError(altered)
         return blob
 
-    def is_sound(self, address: str, sealer: Sealer) -> bool:
+    def is_sound(self, address: str, sealer: BlobCipher) -> bool:
         """Return whether the blob is there, opens, and has the hash that its name says."""
         try:
-            self.raw(address, sealer)
+            self.read_with_nonce(address, sealer)
         except (LedgerMissingError, CorruptFileError, KeyFileError):
             return False
         return True
 
     def destroy(self, address: str) -> None:
         """Overwrite and remove a blob; one that is gone is no error."""
-        destroy_file(self.path(address))
+        destroy_file(self.path_of(address))
 
-    def addresses(self) -> frozenset[str]:
+    def list_addresses(self) -> frozenset[str]:
         """Return the addresses of all blobs in the folder."""
-        return frozenset(path.name for path in self._files() if _ADDRESS.fullmatch(path.name))
+        return frozenset(path.name for path in self._list_files() if _ADDRESS.fullmatch(path.name))
 
-    def unnamed(self, keep: Iterable[str]) -> list[Path]:
+    def list_unreferenced(self, keep: Iterable[str]) -> list[Path]:
         """Return half-written files and all blobs but these.
 
         Only the holder of the model's lease may destroy them: no other process can publish a blob
@@ -159,23 +159,23 @@ class Blobs:
         wanted = frozenset(keep)
         return [
             path
-            for path in self._files()
+            for path in self._list_files()
             if path.name.endswith(_PARTIAL)
             or (_ADDRESS.fullmatch(path.name) and path.name not in wanted)
         ]
 
-    def _files(self) -> Iterator[Path]:
+    def _list_files(self) -> Iterator[Path]:
         return self.folder.iterdir() if self.folder.is_dir() else iter(())
 
 
-def _write(path: Path, sealed: bytes) -> None:
+def _write_synced(path: Path, sealed: bytes) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         data = memoryview(sealed)
         _write_all(descriptor, data[: len(data) // 2])
-        point("blob.half-written")
+        fault_point("blob.half-written")
         _write_all(descriptor, data[len(data) // 2 :])
-        point("blob.before-sync")
+        fault_point("blob.before-sync")
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -196,13 +196,13 @@ def destroy_file(path: Path) -> None:
     """
     with contextlib.suppress(FileNotFoundError):
         if stat.S_ISREG(path.lstat().st_mode):
-            _overwrite(path)
+            _overwrite_with_zeros(path)
         path.unlink()
     with contextlib.suppress(FileNotFoundError):
         sync_directory(path.parent)
 
 
-def _overwrite(path: Path) -> None:
+def _overwrite_with_zeros(path: Path) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         left = os.fstat(descriptor).st_size
@@ -244,10 +244,10 @@ class Core:
     clock: Callable[[], int]
     uptime: Callable[[], tuple[str, int]] | None = None
 
-    def blobs(self, key: str) -> Blobs:
+    def blob_store(self, key: str) -> BlobStore:
         """Return the blobs of the model with this folder key."""
-        return Blobs(self.folder / "blobs" / key)
+        return BlobStore(self.folder / "blobs" / key)
 
-    def place(self, kind: str) -> Path:
+    def subfolder(self, kind: str) -> Path:
         """Return a sub-folder: proofs, certificates, purges, checkpoints, keys, public."""
         return self.folder / kind

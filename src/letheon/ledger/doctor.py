@@ -14,27 +14,27 @@ from sqlalchemy import Connection, make_url, select, text
 from letheon.exceptions import LetheonError
 from letheon.ledger.core import Core
 from letheon.ledger.db.elapsed import seconds_ahead
-from letheon.ledger.db.engines import is_writable, library
-from letheon.ledger.db.events import head, leaves, require_agreement, seconds_behind
+from letheon.ledger.db.engines import is_writable, sqlite_module
+from letheon.ledger.db.events import read_leaves, read_log_head, require_agreement, seconds_behind
 from letheon.ledger.db.log import LogTree
 from letheon.ledger.models.versions import head_of, list_models, sealer
-from letheon.ledger.purge.purge import problems
+from letheon.ledger.purge.purge import list_problems
 from letheon.ledger.requests.deadlines import Calendar, alarm, confirm_by
 from letheon.ledger.requests.listing import list_requests
 from letheon.ledger.requests.people import unreadable_requests
-from letheon.ledger.schemas import Request, moment
+from letheon.ledger.schemas import Request, to_datetime
 from letheon.ledger.settings import FILE as SETTINGS_FILE
 from letheon.ledger.tables import certificates, checkpoints
-from letheon.ledger.worker.recover import leftovers
+from letheon.ledger.worker.recover import list_leftovers
 from letheon.sandbox import protection
-from letheon.verifier import Refused, check_chain, check_note, read_note
+from letheon.verifier import VerificationError, check_chain, check_note, read_note
 
 _LOW_SPACE = 1 << 30
 # Of the desk: its settings, and what signs its OpenDSR answers.
 _OTHER_SETTINGS = ("service.toml", "opendsr/key.pem")
 
 Level = Literal["ok", "warning", "error"]
-_Looks = Iterator[tuple[Level, str]]
+_CheckResults = Iterator[tuple[Level, str]]
 
 
 @dataclass(frozen=True)
@@ -56,41 +56,41 @@ class Finding:
     text: str
 
 
-def examine(core: Core) -> Iterator[Finding]:
+def run_checks(core: Core) -> Iterator[Finding]:
     """Look at folder, database, keys, blobs, certificates, log, requests and clock."""
-    for name, look in _LOOKS.items():
+    for name, look in _CHECKS.items():
         n_found = 0
         try:
             for n_found, (level, words) in enumerate(look(core), 1):  # noqa: B007
                 yield Finding(name, level, words)
-        except (LetheonError, Refused, OSError) as error:
+        except (LetheonError, VerificationError, OSError) as error:
             n_found += 1
             yield Finding(name, "error", str(error))
         if n_found == 0:
             yield Finding(name, "ok", "sound")
 
 
-def _look_at_folder(core: Core) -> _Looks:
+def _look_at_folder(core: Core) -> _CheckResults:
     mode = stat.S_IMODE(core.folder.stat().st_mode)
     if mode & 0o077:
         yield "error", f"others can enter {core.folder}: chmod 700 {core.folder}"
-    for path in leftovers(core):
+    for path in list_leftovers(core):
         yield "warning", f"{path} was left by a killed process; a worker sweeps it"
     free = shutil.disk_usage(core.folder).free
     if free < _LOW_SPACE:
         yield "warning", f"only {free // 2**20} MiB are free on its disk"
 
 
-def _look_at_agreement(core: Core) -> _Looks:
+def _look_at_agreement(core: Core) -> _CheckResults:
     require_agreement(core)
     yield "ok", "no file is newer than the database"
 
 
-def _look_at_modes(core: Core) -> _Looks:
+def _look_at_modes(core: Core) -> _CheckResults:
     """Look at files that hold requests or may hold a password: only their owner may read them."""
     database = core.settings.database
     has_password = database is not None and make_url(database).password is not None
-    levels: dict[Path, Level] = dict.fromkeys(core.database.files(), "error")
+    levels: dict[Path, Level] = dict.fromkeys(core.database.list_files(), "error")
     levels[core.folder / SETTINGS_FILE] = "error" if has_password else "warning"
     levels |= dict.fromkeys((core.folder / name for name in _OTHER_SETTINGS), "warning")
     for path, level in levels.items():
@@ -102,7 +102,7 @@ def _look_at_modes(core: Core) -> _Looks:
             yield level, f"others can read or change {path} (mode {mode:03o}): chmod 600 {path}"
 
 
-def _look_at_disk(core: Core) -> _Looks:
+def _look_at_disk(core: Core) -> _CheckResults:
     if not is_writable(core.folder):
         words = (
             f"the disk of {core.folder} is full or read-only: no request can be recorded, nothing "
@@ -111,9 +111,9 @@ def _look_at_disk(core: Core) -> _Looks:
         yield "error", words
 
 
-def _look_at_database(core: Core) -> _Looks:
+def _look_at_database(core: Core) -> _CheckResults:
     if core.database.path is not None:
-        version, mode = library().sqlite_version, core.database.journal_mode
+        version, mode = sqlite_module().sqlite_version, core.database.journal_mode
         yield "ok", f"SQLite {version}, journal {mode}"
         return
     if core.database.read_value(text("SHOW transaction_read_only")) == "on":
@@ -123,12 +123,12 @@ def _look_at_database(core: Core) -> _Looks:
         yield "ok", "PostgreSQL, synchronous commits"
 
 
-def _look_at_keys(core: Core) -> _Looks:
+def _look_at_keys(core: Core) -> _CheckResults:
     current, changes = core.keys.signer.keyid, len(core.keys.statements())
     yield "ok", f"signs with {current[:16]}…; {changes} rotations and revocations"
 
 
-def _look_at_models(core: Core) -> _Looks:
+def _look_at_models(core: Core) -> _CheckResults:
     with core.database.reading() as conn:
         heads = [(model, head_of(conn, model.id)) for model in list_models(conn)]
     for model, version in heads:
@@ -139,7 +139,7 @@ def _look_at_models(core: Core) -> _Looks:
         for what in kinds if version.monitor_blob else kinds[:-1]:
             address = getattr(version, f"{what}_blob")
             opener = sealer(core, model, version.epoch_key, what)
-            if not core.blobs(model.folder).is_sound(address, opener):
+            if not core.blob_store(model.folder).is_sound(address, opener):
                 words = (
                     f"the {what} of model {model.name!r}, blob {address[:12]}…, is gone or was "
                     "altered: restore the file"
@@ -147,21 +147,21 @@ def _look_at_models(core: Core) -> _Looks:
                 yield "error", words
 
 
-def _look_at_chain(core: Core) -> _Looks:
+def _look_at_chain(core: Core) -> _CheckResults:
     query = select(certificates.c.envelope).order_by(certificates.c.sequence)
     envelopes = [bytes(row.envelope) for row in core.database.read(query)]
     check_chain(envelopes, core.keys.trust())
     for sequence, envelope in enumerate(envelopes, start=1):
-        path = core.place("certificates") / f"{sequence:06d}.json"
+        path = core.subfolder("certificates") / f"{sequence:06d}.json"
         if not path.exists() or path.read_bytes() != envelope:
             yield "error", f"{path} is not what the database holds"
     if envelopes:
         yield "ok", f"{len(envelopes)} in one chain, all valid"
 
 
-def _look_at_log(core: Core) -> _Looks:
+def _look_at_log(core: Core) -> _CheckResults:
     with core.database.reading() as conn:
-        now, hashes = head(conn), leaves(conn)
+        now, hashes = read_log_head(conn), read_leaves(conn)
         notes = list(conn.execute(select(checkpoints).order_by(checkpoints.c.size)))
     tree = LogTree(hashes)
     if len(hashes) != now.size or tree.root(len(hashes)) != now.root:
@@ -174,8 +174,8 @@ def _look_at_log(core: Core) -> _Looks:
             yield "error", f"the checkpoint of {note.size} events does not belong to this log"
 
 
-def _look_at_due_days(core: Core) -> _Looks:
-    now = moment(core.clock())
+def _look_at_due_days(core: Core) -> _CheckResults:
+    now = to_datetime(core.clock())
     with core.database.reading() as conn:
         waiting = [request for request in list_requests(conn) if request.is_open]
     for request in waiting:
@@ -188,7 +188,7 @@ def _look_at_due_days(core: Core) -> _Looks:
             yield level, f"{about} due on {request.due_on} ({share} % of its time is over)"
 
 
-def _look_at_request_ids(core: Core) -> _Looks:
+def _look_at_request_ids(core: Core) -> _CheckResults:
     with core.database.reading() as conn:
         lost = unreadable_requests(core, conn)
     for request in lost:
@@ -199,7 +199,9 @@ def _look_at_request_ids(core: Core) -> _Looks:
         yield "error", words
 
 
-def unconfirmed(connection: Connection, now: datetime, calendar: Calendar) -> list[Request]:
+def list_unconfirmed_requests(
+    connection: Connection, now: datetime, calendar: Calendar
+) -> list[Request]:
     """Return requests whose receipt must be confirmed today, or had to be, and nothing was done.
 
     That is CCPA's rule (10 business days). What was verified was answered.
@@ -210,20 +212,20 @@ def unconfirmed(connection: Connection, now: datetime, calendar: Calendar) -> li
     return [one for one in waiting if (day := days[one.id]) is not None and day <= today]
 
 
-def _look_at_confirmations(core: Core) -> _Looks:
+def _look_at_confirmations(core: Core) -> _CheckResults:
     with core.database.reading() as conn:
-        late = unconfirmed(conn, moment(core.clock()), core.settings.calendar)
+        late = list_unconfirmed_requests(conn, to_datetime(core.clock()), core.settings.calendar)
     for request in late:
         about = "its receipt had to be confirmed within 10 business days"
         yield "warning", f"request {request.id}: {about}"
 
 
-def _look_at_purges(core: Core) -> _Looks:
-    for problem in problems(core):
+def _look_at_purges(core: Core) -> _CheckResults:
+    for problem in list_problems(core):
         yield "error", str(problem)
 
 
-def _look_at_clock(core: Core) -> _Looks:
+def _look_at_clock(core: Core) -> _CheckResults:
     with core.database.reading() as conn:
         behind, ahead = seconds_behind(conn, core.clock()), seconds_ahead(core, conn)
     if behind > 0:
@@ -244,7 +246,7 @@ def _look_at_clock(core: Core) -> _Looks:
         yield "ok", "times are recorded in UTC, whatever TZ says"
 
 
-def _look_at_sandbox(_: Core) -> _Looks:
+def _look_at_sandbox(_: Core) -> _CheckResults:
     """Start a sandboxed process and say what is blocked in it."""
     active = protection()
     if active.is_full:
@@ -257,7 +259,7 @@ def _look_at_sandbox(_: Core) -> _Looks:
         yield "warning", words
 
 
-_LOOKS: dict[str, Callable[[Core], _Looks]] = {
+_CHECKS: dict[str, Callable[[Core], _CheckResults]] = {
     "folder": _look_at_folder,
     "agreement": _look_at_agreement,
     "files": _look_at_modes,

@@ -11,8 +11,8 @@ from sqlalchemy import Connection, insert, select
 from letheon.exceptions import LedgerError, LedgerUnwritableError, OldDatabaseError
 from letheon.ledger.core import Core
 from letheon.ledger.db.database import Database
-from letheon.ledger.db.elapsed import begin, read_uptime
-from letheon.ledger.db.events import HIGH_WATER, record, require_mark
+from letheon.ledger.db.elapsed import read_uptime, start_proven_time
+from letheon.ledger.db.events import HIGH_WATER, record_event, require_mark
 from letheon.ledger.keys.keyring import KeyRing
 from letheon.ledger.settings import FILE, Settings
 from letheon.ledger.tables import events, meta
@@ -50,17 +50,17 @@ def create_home(folder: Path, settings: Settings, clock: Callable[[], int] | Non
     for place in _PLACES:
         (folder / place).mkdir(mode=0o700, exist_ok=True)
     keys = KeyRing(folder) if KeyRing.is_complete(folder) else KeyRing.create(folder)
-    core = _connect(folder, settings, keys, clock, create=True)
-    _begin(core)
+    core = _open_core(folder, settings, keys, clock, create=True)
+    _write_first_rows(core)
     settings.write(folder)
     return core
 
 
-def _begin(core: Core) -> None:
+def _write_first_rows(core: Core) -> None:
     """Write the first lines of the database, unless they are there."""
     with core.database.transaction() as conn:
         if conn.scalar(select(meta.c.value).where(meta.c.key == "ledger_id")) is not None:
-            _require_own(core, conn)
+            _require_own_database(core, conn)
             return
         now = core.clock()
         first = {
@@ -70,16 +70,16 @@ def _begin(core: Core) -> None:
             "sequence": "0",
         }
         conn.execute(insert(meta), [{"key": key, "value": value} for key, value in first.items()])
-        begin(core, conn)
-        record(conn, "created", {"ledger": core.settings.name, "key": core.keys.root}, at=now)
+        start_proven_time(core, conn)
+        record_event(conn, "created", {"ledger": core.settings.name, "key": core.keys.root}, at=now)
 
 
 def open_home(folder: Path, clock: Callable[[], int] | None = None) -> Core:
     """Open a ledger that `create_home` made."""
     settings = Settings.read(folder)
-    core = _connect(folder, settings, KeyRing(folder), clock)
+    core = _open_core(folder, settings, KeyRing(folder), clock)
     with core.database.reading() as conn:
-        _require_own(core, conn)
+        _require_own_database(core, conn)
     if core.keys.statements():
         # A database that is too old, or on a disk that cannot be written, can still be read.
         unwritable = (OldDatabaseError, LedgerUnwritableError)
@@ -88,7 +88,7 @@ def open_home(folder: Path, clock: Callable[[], int] | None = None) -> Core:
     return core
 
 
-def _connect(
+def _open_core(
     folder: Path,
     settings: Settings,
     keys: KeyRing,
@@ -118,10 +118,10 @@ def record_statements(core: Core, conn: Connection) -> None:
         if identity not in known:
             statement = parse_strict(from_base64(parse_strict(envelope)["payload"]))
             kind = _STATEMENTS[statement["predicateType"]]
-            record(conn, kind, {"statement": identity}, at=core.clock())
+            record_event(conn, kind, {"statement": identity}, at=core.clock())
 
 
-def _require_own(core: Core, conn: Connection) -> None:
+def _require_own_database(core: Core, conn: Connection) -> None:
     """Raise unless the database is the one of this folder and its keys."""
     known = {row.key: row.value for row in conn.execute(select(meta))}
     if known.get("ledger_id") != core.settings.name:

@@ -18,7 +18,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, select, update
 
 from letheon.exceptions import StaleWorkerError
-from letheon.ledger.core import Core, point
+from letheon.ledger.core import Core, fault_point
 from letheon.ledger.tables import heads
 
 
@@ -26,22 +26,24 @@ from letheon.ledger.tables import heads
 class Lease:
     """The right to work on one model until somebody takes a newer one.
 
-    `was_left` says that the last holder never gave it back: something may lie about.
+    `was_abandoned` says that the last holder never gave it back: something may lie about.
     """
 
     model_id: int
     fence: int
     owner: str
-    was_left: bool = False
+    was_abandoned: bool = False
 
 
 def owner_name() -> str:
     """Return the name of this thread of this process."""
     pid = os.getpid()
-    return "/".join((*_place(), str(pid), _started(pid), str(threading.get_ident())))
+    return "/".join(
+        (*_process_scope(), str(pid), _read_start_time(pid), str(threading.get_ident()))
+    )
 
 
-def _place() -> tuple[str, str, str]:
+def _process_scope() -> tuple[str, str, str]:
     """Return host, boot and namespace of processes: what a process number means something in."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
@@ -51,7 +53,7 @@ def _place() -> tuple[str, str, str]:
     return socket.gethostname(), boot, space
 
 
-def _started(pid: int) -> str:
+def _read_start_time(pid: int) -> str:
     """Return when a process of this machine was started, in ticks; "" if it is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
@@ -62,10 +64,12 @@ def _started(pid: int) -> str:
     return "" if fields[0] in "ZX" else fields[19]
 
 
-def _is_dead(owner: str) -> bool:
+def is_dead_owner(owner: str) -> bool:
     """Return whether the owner was a process that can be seen from here, and is gone."""
     *place, pid, started, _ = owner.split("/")
-    return tuple(place) == _place() and bool(started) and _started(int(pid)) != started
+    return (
+        tuple(place) == _process_scope() and bool(started) and _read_start_time(int(pid)) != started
+    )
 
 
 def is_current(until: int, now: int, seconds: int) -> bool:
@@ -77,49 +81,55 @@ def is_current(until: int, now: int, seconds: int) -> bool:
     return now < until <= now + 2 * seconds
 
 
-def take(core: Core, model_id: int, owner: str) -> Lease | None:
+def take_lease(core: Core, model_id: int, owner: str) -> Lease | None:
     """Take the lease of a model; None if somebody else holds it and is alive."""
     with core.database.transaction() as conn:
-        now, seconds, mine = core.clock(), core.settings.policy.lease_seconds, _head(model_id)
+        now, seconds, mine = core.clock(), core.settings.policy.lease_seconds, _is_head_of(model_id)
         head = conn.execute(select(heads).where(mine).with_for_update()).one()
         is_others = head.owner not in (None, owner)
-        if is_others and is_current(head.lease_until, now, seconds) and not _is_dead(head.owner):
+        if (
+            is_others
+            and is_current(head.lease_until, now, seconds)
+            and not is_dead_owner(head.owner)
+        ):
             return None
         fence = head.fence + 1
         values = {"owner": owner, "fence": fence, "lease_until": now + seconds}
         conn.execute(update(heads).where(mine).values(values))
-    point("lease.taken")
-    return Lease(model_id, fence, owner, was_left=head.owner is not None)
+    fault_point("lease.taken")
+    return Lease(model_id, fence, owner, was_abandoned=head.owner is not None)
 
 
 def require_fence(conn: Connection, lease: Lease) -> None:
     """Raise `StaleWorkerError` unless the lease is the newest; holds the head till the commit."""
-    query = select(heads.c.fence).where(_head(lease.model_id)).with_for_update()
+    query = select(heads.c.fence).where(_is_head_of(lease.model_id)).with_for_update()
     if conn.scalar(query) != lease.fence:
         raise StaleWorkerError(
             "another worker took this model over; what this one computed was not published"
         )
 
 
-def renew(core: Core, lease: Lease) -> None:
+def renew_lease(core: Core, lease: Lease) -> None:
     """Put the end of a lease off, or raise `StaleWorkerError` if somebody took a newer one."""
-    if not _update(core, lease, lease_until=core.clock() + core.settings.policy.lease_seconds):
+    if not _update_lease(
+        core, lease, lease_until=core.clock() + core.settings.policy.lease_seconds
+    ):
         raise StaleWorkerError("another worker took this model over; this one gives up")
 
 
-def release(core: Core, lease: Lease) -> None:
+def release_lease(core: Core, lease: Lease) -> None:
     """Give a lease back, so that the next worker need not wait; a newer one is left alone."""
-    _update(core, lease, owner=None, lease_until=0)
+    _update_lease(core, lease, owner=None, lease_until=0)
 
 
-def _head(model_id: int) -> ColumnElement[bool]:
+def _is_head_of(model_id: int) -> ColumnElement[bool]:
     return heads.c.model_id == model_id
 
 
-def _update(core: Core, lease: Lease, **values: Any) -> bool:
+def _update_lease(core: Core, lease: Lease, **values: Any) -> bool:
     """Change the row of a lease, unless somebody took a newer one."""
     with core.database.transaction() as conn:
-        mine = update(heads).where(_head(lease.model_id), heads.c.fence == lease.fence)
+        mine = update(heads).where(_is_head_of(lease.model_id), heads.c.fence == lease.fence)
         return conn.execute(mine.values(values)).rowcount == 1
 
 
@@ -133,7 +143,7 @@ def keep_renewed(core: Core, lease: Lease) -> Iterator[None]:
         while not done.wait(pause):
             # If that fails the fence will tell; a computation is not stopped half-way.
             with contextlib.suppress(Exception):
-                renew(core, lease)
+                renew_lease(core, lease)
 
     thread = threading.Thread(target=renew_until_done, name="letheon-lease", daemon=True)
     thread.start()

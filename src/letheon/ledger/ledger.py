@@ -14,9 +14,9 @@ from letheon.ledger.certificates.certify import take_checkpoint
 from letheon.ledger.core import Core
 from letheon.ledger.db.database import Database
 from letheon.ledger.db.elapsed import accept_clock
-from letheon.ledger.db.events import acting, advance_mark, differences, require_own_log
+from letheon.ledger.db.events import acting, advance_mark, find_differences, require_own_log
 from letheon.ledger.db.log import Log
-from letheon.ledger.doctor import Finding, examine
+from letheon.ledger.doctor import Finding, run_checks
 from letheon.ledger.home import create_home, database_url, open_home, record_statements
 from letheon.ledger.leases import owner_name
 from letheon.ledger.models.models import Models, file_size
@@ -27,9 +27,9 @@ from letheon.ledger.schemas import Key
 from letheon.ledger.settings import Settings
 from letheon.ledger.tables import certificates
 from letheon.ledger.worker.apply import last_sequence
-from letheon.ledger.worker.compute import computing
+from letheon.ledger.worker.compute import choose_compute
 from letheon.ledger.worker.policy import Policy
-from letheon.ledger.worker.recover import Adoption, adopt
+from letheon.ledger.worker.recover import Adoption, adopt_database
 from letheon.ledger.worker.worker import BatchPlan, Step, plan_all, run_once
 from letheon.verifier import MAX_INT, Trust
 
@@ -298,7 +298,7 @@ class Ledger:
         the next worker computes it again.
         """
         wanted = None if model is None else self.models.row(model, tenant).id
-        work = computing(apart=apart, stop=stop)
+        work = choose_compute(apart=apart, stop=stop)
         return run_once(self._core, owner_name(), work, forced=force, wanted=wanted)
 
     def export(
@@ -353,7 +353,7 @@ class Ledger:
 
         While there is a difference nothing is recorded, signed or destroyed (`OldDatabaseError`).
         """
-        return tuple(differences(self._core))
+        return tuple(find_differences(self._core))
 
     def adopt_database(self, *, yes: bool = False) -> Adoption:
         """Go on from a database that is older than the files, because the newer one is lost.
@@ -363,18 +363,18 @@ class Ledger:
         yes : bool, default=False
             Do it, and record it in the log. Otherwise only what would be lost is returned.
         """
-        return adopt(self._core, yes=yes)
+        return adopt_database(self._core, yes=yes)
 
     def database_bytes(self) -> int:
         """Return the bytes of the whole database, its write-ahead log included."""
         database = self._core.database
         if database.path is not None:
-            return sum(size for path in database.files() for size in file_size(path))
+            return sum(size for path in database.list_files() for size in file_size(path))
         return int(database.read_value(text("SELECT pg_database_size(current_database())")))
 
     def doctor(self) -> tuple[Finding, ...]:
         """Look whether everything is sound: files, chain, log, keys, clocks, leftovers."""
-        return tuple(examine(self._core))
+        return tuple(run_checks(self._core))
 
     def __repr__(self) -> str:
         """Name and folder."""

@@ -59,16 +59,16 @@ class Page(Generic[T]):
 
 
 @overload
-def moment(seconds: int) -> datetime: ...
+def to_datetime(seconds: int) -> datetime: ...
 @overload
-def moment(seconds: int | None) -> datetime | None: ...
-def moment(seconds: int | None) -> datetime | None:
+def to_datetime(seconds: int | None) -> datetime | None: ...
+def to_datetime(seconds: int | None) -> datetime | None:
     """Return a stored time, seconds since 1970, as a datetime in UTC."""
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
 
 @cache
-def _fields_of(kind: Any) -> tuple[tuple[str, bool], ...]:
+def _list_fields(kind: Any) -> tuple[tuple[str, bool], ...]:
     """Return the names of a record's fields, each with whether it is a time."""
     return tuple((entry.name, entry.name.endswith("_at")) for entry in fields(kind))
 
@@ -79,8 +79,8 @@ def record_from(kind: Callable[..., T], row: Mapping[Any, Any], **derived: Any) 
     What is `derived` from other columns is taken as it is.
     """
     values = {
-        name: moment(row[name]) if is_time else row[name]
-        for name, is_time in _fields_of(kind)
+        name: to_datetime(row[name]) if is_time else row[name]
+        for name, is_time in _list_fields(kind)
         if name not in derived and name in row
     }
     return kind(**values, **derived)
@@ -212,7 +212,7 @@ class LogEntry:
         """Return an event from its columns."""
         body = json.loads(row.body)
         details = {name: value for name, value in body.items() if name not in ("at", "kind")}
-        return cls(moment(row.at), row.kind, details, row.log_index, row.leaf)
+        return cls(to_datetime(row.at), row.kind, details, row.log_index, row.leaf)
 
 
 @dataclass(frozen=True)

@@ -80,10 +80,13 @@ class Settings:
 
     def write(self, folder: Path) -> None:
         """Write ``letheon.toml``; a crash leaves the old file or the new one."""
-        lines = [f"format = {FORMAT}", *_lines(self, ("name", "database", "image", "journal"))]
+        lines = [
+            f"format = {FORMAT}",
+            *_format_lines(self, ("name", "database", "image", "journal")),
+        ]
         for table, kind in _TABLES.items():
             names = [entry.name for entry in fields(kind)]
-            lines += ["", f"[{table}]", *_lines(getattr(self, table), names)]
+            lines += ["", f"[{table}]", *_format_lines(getattr(self, table), names)]
         write_atomically(folder / FILE, ["\n".join([*lines, ""]).encode()])
 
     @staticmethod
@@ -106,9 +109,9 @@ class Settings:
             raise LedgerMissingError(
                 f"no ledger in {folder}: {FILE} is not there; `letheon init` makes one"
             ) from error
-        with _named_line(path, ""):
+        with _add_line_number(path, ""):
             text = data.decode()
-        with _named_line(path, text):
+        with _add_line_number(path, text):
             found = tomllib.loads(text)
             version = found.pop("format", FORMAT)
             if type(version) is not int or version < 1:
@@ -118,7 +121,7 @@ class Settings:
                 f"{path}: its format is {version}, and this letheon knows formats up to {FORMAT}; "
                 "install the letheon that wrote it. Nothing was changed"
             )
-        with _named_line(path, text):
+        with _add_line_number(path, text):
             _require_known(Settings, found)
             if "name" not in found:
                 raise ValueError('name is missing; write for example: name = "prod-eu-1"')
@@ -126,26 +129,26 @@ class Settings:
                 if not isinstance(found.get(table, {}), dict):
                     raise ValueError(f"{table} is a table; write [{table}] above its lines")
         for table, kind in _TABLES.items():
-            with _named_line(path, text, table):
+            with _add_line_number(path, text, table):
                 values = found.get(table, {})
                 _require_known(kind, values)
                 parsed = {key: _from_toml(kind, key, value) for key, value in values.items()}
                 found[table] = kind(**parsed)
-        with _named_line(path, text):
+        with _add_line_number(path, text):
             return Settings(**found)
 
 
 @contextmanager
-def _named_line(path: Path, text: str, table: str = "") -> Iterator[None]:
+def _add_line_number(path: Path, text: str, table: str = "") -> Iterator[None]:
     """Name the line of the key of a table that an error begins with."""
     try:
         yield
     except ValueError as error:
         key = str(error).split()[0].partition("=")[0]
-        raise LedgerError(f"{path}{_line_of(text, table, key)}: {error}") from error
+        raise LedgerError(f"{path}{_find_line(text, table, key)}: {error}") from error
 
 
-def _line_of(text: str, table: str, key: str) -> str:
+def _find_line(text: str, table: str, key: str) -> str:
     """Return ``, line 7`` for a key of a table of the file."""
     here = ""
     for number, line in enumerate(text.splitlines(), 1):
@@ -184,7 +187,7 @@ def _from_toml(kind: Any, key: str, value: Any) -> Any:
         raise ValueError(f"{key}={value!r} is too long") from error
 
 
-def _lines(part: Any, names: Iterable[str]) -> Iterator[str]:
+def _format_lines(part: Any, names: Iterable[str]) -> Iterator[str]:
     """Yield the lines of a table: a tiny writer for the few kinds of values that there are."""
     for name in names:
         value = getattr(part, name)

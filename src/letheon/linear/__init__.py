@@ -10,7 +10,7 @@ from letheon.linear._fisher import FisherClassifier
 from letheon.linear._influence import InfluenceClassifier, InfluenceRegressor
 from letheon.linear._model import PublishedModel
 from letheon.linear._newton import fingerprint_rows
-from letheon.noise import Sealed
+from letheon.noise import SecretArray
 
 __all__ = [
     "Account",
@@ -21,7 +21,7 @@ __all__ = [
     "InfluenceRegressor",
     "LinearClassifier",
     "PublishedModel",
-    "Sealed",
+    "SecretArray",
     "choose_noise_scale",
     "fingerprint_rows",
     "gaussian_epsilon",

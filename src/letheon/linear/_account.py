@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from letheon.guarantee import SearchRanges, TrainingSize
-from letheon.linear._calibrate import Grid, gaussian_epsilon, gaussian_mu
+from letheon.linear._calibrate import ReleaseGrid, gaussian_epsilon, gaussian_mu
 from letheon.linear._problem import Floats, Loss
 from letheon.noise import NoiseSource
 
@@ -135,36 +135,36 @@ class Account:
             object.__setattr__(self, "spent", inf)
 
     @property
-    def shown(self) -> float:
+    def public_spent(self) -> float:
         """What receipts say is spent: rounded up, since the number itself tells of the rows."""
-        return min(rounded_up(self.spent), self.limit) if self.is_covered else self.spent
+        return min(round_up_to_power(self.spent), self.limit) if self.is_covered else self.spent
 
     @property
     def is_covered(self) -> bool:
         """Whether the noise hides what may be left."""
         return self.spent <= self.limit
 
-    def plus(self, bound: float) -> Self:
+    def add_bound(self, bound: float) -> Self:
         """Return the account after a removal that leaves at most `bound` more."""
         return type(self)(self.spent + bound, self.limit, self.exact, self.polishes, self.retrains)
 
-    def limited(self, limit: float) -> Self:
+    def with_limit(self, limit: float) -> Self:
         """Return the account with another limit."""
         return type(self)(self.spent, limit, self.exact, self.polishes, self.retrains)
 
-    def measured(self, residual: float) -> Self:
+    def record_measurement(self, residual: float) -> Self:
         """Return the account after the residual was measured."""
         return replace(self, spent=residual, exact=self.exact + 1)
 
-    def polished(self, residual: float) -> Self:
+    def record_polish(self, residual: float) -> Self:
         """Return the account after a further Newton step."""
         return replace(self, spent=residual, polishes=self.polishes + 1)
 
-    def renewed(self, residual: float, limit: float) -> Self:
+    def record_retrain(self, residual: float, limit: float) -> Self:
         """Return the account after a fresh start."""
         return replace(self, spent=residual, limit=limit, retrains=self.retrains + 1)
 
-    def rebuilt_since(self, before: "Account") -> dict[str, int]:
+    def count_since(self, before: "Account") -> dict[str, int]:
         """Return what happened since, in the words of a receipt."""
         counts = {
             "exact residuals": self.exact - before.exact,
@@ -174,7 +174,7 @@ class Account:
         return {name: count for name, count in counts.items() if count}
 
 
-def rounded_up(number: float) -> float:
+def round_up_to_power(number: float) -> float:
     """Return the next power of two, or the number itself if it is one."""
     if not isfinite(number):
         return number
@@ -191,7 +191,7 @@ _DISTANCE_WITHOUT_NOISE = 1e-4
 _SHARE_OF_FIT = 0.125
 
 
-class Limits(NamedTuple):
+class GradientLimits(NamedTuple):
     """Largest gradients, rounding included: after a fit, and after a removal."""
 
     fit: float
@@ -205,15 +205,15 @@ class Mechanism:
         """Return the random linear term of the objective, if there is one."""
         return None
 
-    def limits(self, ridge: float, tolerance: float, size: int) -> Limits:  # noqa: ARG002
+    def compute_limits(self, ridge: float, tolerance: float, size: int) -> GradientLimits:  # noqa: ARG002
         """Return what gradients are hidden, for `size` parameters.
 
         `ridge` is the strong convexity, `tolerance` the gradient at which training stops. Here the
         gradient keeps the parameters close to the optimum.
         """
-        return Limits(np.inf, _DISTANCE_WITHOUT_NOISE * ridge)
+        return GradientLimits(np.inf, _DISTANCE_WITHOUT_NOISE * ridge)
 
-    def spent_epsilon(self, spent: float, ridge: float, size: int) -> float:  # noqa: ARG002
+    def compute_epsilon(self, spent: float, ridge: float, size: int) -> float:  # noqa: ARG002
         """Return an epsilon that hides a gradient of norm `spent`; infinite if none does."""
         return np.inf if spent > 0.0 else 0.0
 
@@ -234,19 +234,19 @@ class OutputNoise(Mechanism):
     """
 
     def __init__(self, sigma: float, epsilon: float, delta: float) -> None:
-        self.grid = Grid.of_sigma(sigma)
+        self.grid = ReleaseGrid.of_sigma(sigma)
         self.epsilon = epsilon
         self.delta = delta
 
-    def limits(self, ridge: float, tolerance: float, size: int) -> Limits:  # noqa: ARG002
+    def compute_limits(self, ridge: float, tolerance: float, size: int) -> GradientLimits:  # noqa: ARG002
         """Share the hidden distance between the model that forgot and a fresh fit."""
-        hidden = ridge * self.grid.hidden_distance(self.epsilon, self.delta, size)
-        return Limits(_SHARE_OF_FIT * hidden, (1 - _SHARE_OF_FIT) * hidden)
+        hidden = ridge * self.grid.max_hidden_distance(self.epsilon, self.delta, size)
+        return GradientLimits(_SHARE_OF_FIT * hidden, (1 - _SHARE_OF_FIT) * hidden)
 
-    def spent_epsilon(self, spent: float, ridge: float, size: int) -> float:
+    def compute_epsilon(self, spent: float, ridge: float, size: int) -> float:
         """Add what a fresh fit may leave."""
-        of_fit = self.limits(ridge, 0.0, size).fit
-        return self.grid.spent_epsilon((spent + of_fit) / ridge, self.delta, size)
+        of_fit = self.compute_limits(ridge, 0.0, size).fit
+        return self.grid.compute_epsilon((spent + of_fit) / ridge, self.delta, size)
 
     def release(self, weights: Floats, source: NoiseSource) -> Floats:
         """Return the parameters on the grid, with noise."""
@@ -267,12 +267,12 @@ class ObjectiveNoise(Mechanism):
             return source.ball(shape, self.sigma)
         return self.sigma * source.normals(shape)
 
-    def limits(self, ridge: float, tolerance: float, size: int) -> Limits:  # noqa: ARG002
+    def compute_limits(self, ridge: float, tolerance: float, size: int) -> GradientLimits:  # noqa: ARG002
         """Leave room for what a retrain may leave."""
         hidden = max(residual_limit(self.sigma, self.epsilon, self.delta) - tolerance, 0.0)
-        return Limits(hidden, hidden)
+        return GradientLimits(hidden, hidden)
 
-    def spent_epsilon(self, spent: float, ridge: float, size: int) -> float:  # noqa: ARG002
+    def compute_epsilon(self, spent: float, ridge: float, size: int) -> float:  # noqa: ARG002
         """Return that of the published theorem."""
         if self.delta == 0.0:
             return spent / self.sigma
@@ -287,7 +287,7 @@ def release_code(model: Any) -> str:
     return f"grid-release-discrete-{'laplace' if is_pure else 'gaussian'}"
 
 
-def batches_and_noise(size: TrainingSize) -> SearchRanges:
+def suggest_search_ranges(size: TrainingSize) -> SearchRanges:
     """Return both extremes of Mahadevan and Mathioudakis, m' = m/8 and m, and scales of noise."""
     batches = {"batch_size": (size.n_together // 8, None)} if size.n_together >= 8 else {}
     return SearchRanges(batches, {"sigma": (0.01, 0.1)})

@@ -20,28 +20,28 @@ from letheon.base import (
     KeywordScoreMixin,
     Outcome,
     Removal,
-    exclusive,
+    lock_model,
     require_fitted,
     warn_all,
 )
 from letheon.data import SlotRows, hold_labels, hold_target, row_ids
 from letheon.exceptions import AssumptionError, GuaranteeWarning
 from letheon.guarantee import Guarantee, MethodFacts
-from letheon.inner import remember_features, require_features
-from letheon.linear._calibrate import Grid
+from letheon.inner_estimator import remember_features, require_features
+from letheon.linear._calibrate import ReleaseGrid
 from letheon.linear._model import NORM_ROUNDING, Design, Linear, PublishedModel
 from letheon.linear._problem import (
-    NOBODY,
+    NO_ROWS,
+    FitProblem,
     Floats,
     Logistic,
     Loss,
     Positions,
-    Problem,
     Softmax,
     row_norms,
 )
 from letheon.linear._solve import Solution
-from letheon.noise import NoiseSource, Sealed
+from letheon.noise import NoiseSource, SecretArray
 from letheon.parallel import one_thread
 from letheon.removal import Change, Counts, Opaque, ProbabilitiesMixin, RowsMixin, TrainingRows
 from letheon.seeds import seed_from
@@ -59,7 +59,7 @@ from letheon.validation import (
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Trained(Opaque):
+class FitOutcome(Opaque):
     """What training found: attributes of the model, operations it took, warnings to give."""
 
     attributes: dict[str, Any]
@@ -161,19 +161,19 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
         -------
         self
         """
-        with exclusive(self):
+        with lock_model(self):
             self._check_settings()
             seed, source = seed_from(self.random_state), NoiseSource(self.noise_seed)
-            held = self._hold(X, y, ids)
+            training = self._prepare_rows(X, y, ids)
             with one_thread():
-                trained = self._train(held, source, seed)
+                fit = self._train(training, source, seed)
             remember_features(self, X)
             vars(self).pop("tuning_", None)
             # One call, so that a concurrent predict never sees half of it.
             vars(self).update(
-                holdings(held, source, trained), seed_=seed, **self._remember_settings()
+                collect_attributes(training, source, fit), seed_=seed, **self._remember_settings()
             )
-        warn_all(trained.warnings)
+        warn_all(fit.warnings)
         return self
 
     @property
@@ -189,7 +189,7 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
     def publish(self) -> PublishedModel:
         """Return a model to give away: parameters and claim, without rows, noise or account."""
         require_fitted(self)
-        with exclusive(self):
+        with lock_model(self):
             return PublishedModel(self.model_, self._public_claim())
 
     def _public_claim(self) -> Guarantee:
@@ -208,12 +208,12 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
         publish it. Whoever has the model's file, as an auditor has, can check it.
         """
         require_fitted(self)
-        grid, weights = self._grid(), self._weights_before_noise()
+        grid, weights = self._release_grid(), self._weights_before_noise()
         if grid is None or weights is None:
             return None
-        return grid.commit(np.asarray(self.model_.weights), weights, self.release_salt_)
+        return grid.commit_noise(np.asarray(self.model_.weights), weights, self.release_salt_)
 
-    def _grid(self) -> Grid | None:
+    def _release_grid(self) -> ReleaseGrid | None:
         """Return where releases lie; None without noise on them."""
         return None
 
@@ -241,7 +241,7 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
         return float(row_norms(self.rows_.X).max()) if declared is None else float(declared)
 
     @abstractmethod
-    def _train(self, held: TrainingRows, source: NoiseSource, seed: int) -> Trained:
+    def _train(self, training: TrainingRows, source: NoiseSource, seed: int) -> FitOutcome:
         """Train from scratch; `attributes` hold `model_`, `downgraded_` and the method's own."""
 
     def exact_residual(self) -> float:
@@ -251,20 +251,20 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
         Noise that was added to the parameters shows in it, as it would after a retrain.
         """
         require_fitted(self)
-        with exclusive(self), one_thread():
-            gradient = self._problem(self._held()).gradient(self.model_.weights)
+        with lock_model(self), one_thread():
+            gradient = self._build_problem(self._training_rows()).gradient_at(self.model_.weights)
         return float(np.linalg.norm(gradient))
 
     @abstractmethod
-    def _hold_target(self, y: Any) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    def _prepare_target(self, y: Any) -> tuple[NDArray[Any], NDArray[Any] | None]:
         """Return targets or class codes, and the classes."""
 
     @abstractmethod
-    def _known_target(self, y: Any) -> NDArray[Any]:
+    def _encode_target(self, y: Any) -> NDArray[Any]:
         """Return targets, or codes of classes that the fitted model has."""
 
     @abstractmethod
-    def _loss(self, classes: NDArray[Any] | None) -> Loss:
+    def _build_loss(self, classes: NDArray[Any] | None) -> Loss:
         """Return the loss for these classes."""
 
     def _check_settings(self) -> None:
@@ -274,35 +274,35 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
         """
         validate_parameters(self)
 
-    def _design(self) -> Design:
+    def _build_design(self) -> Design:
         return Design(bool(self.fit_intercept), self.rows, self.row_norm)
 
     @property
-    def _declared_radius(self) -> float | None:
+    def _radius_bound(self) -> float | None:
         """The declared bound of the rows' norms as they are computed, if there is one."""
         return None if self.row_norm is None else self.row_norm * (1 + NORM_ROUNDING)
 
-    def _hold(self, X: Any, y: Any, ids: Any) -> TrainingRows:
+    def _prepare_rows(self, X: Any, y: Any, ids: Any) -> TrainingRows:
         require_target(self, y)
-        design, (target, classes) = self._design(), self._hold_target(y)
-        rows = design.rows(X)
+        design, (target, classes) = self._build_design(), self._prepare_target(y)
+        rows = design.build_rows(X)
         check_consistent_length(rows, target)
         counts = None if classes is None else np.bincount(target, minlength=len(classes))
         return TrainingRows(SlotRows(rows, target, row_ids(ids, len(target))), classes, counts)
 
-    def _problem(self, held: TrainingRows, tilt: Floats | None = None) -> Problem:
+    def _build_problem(self, training: TrainingRows, tilt: Floats | None = None) -> FitProblem:
         """Return the problem of these rows."""
-        rows, loss = held.rows, self._loss(held.classes)
-        return Problem(rows.X, rows.y, loss, len(rows), self.l2, self.reg, tilt)  # type: ignore[arg-type]
+        rows, loss = training.rows, self._build_loss(training.classes)
+        return FitProblem(rows.X, rows.y, loss, len(rows), self.l2, self.reg, tilt)  # type: ignore[arg-type]
 
-    def _linear(self, weights: Floats, classes: NDArray[Any] | None) -> Linear:
-        return Linear(weights, self._design(), classes, self._loss(classes).is_joint)
+    def _build_linear(self, weights: Floats, classes: NDArray[Any] | None) -> Linear:
+        return Linear(weights, self._build_design(), classes, self._build_loss(classes).is_joint)
 
-    def _held(self) -> TrainingRows:
+    def _training_rows(self) -> TrainingRows:
         """Return what the fitted model holds."""
         return TrainingRows(self.rows_, self.model_.classes, self.counts_)
 
-    def _weigh(self, doubts: Iterable[str]) -> tuple[str | None, tuple[Warning, ...]]:
+    def _handle_doubts(self, doubts: Iterable[str]) -> tuple[str | None, tuple[Warning, ...]]:
         """Raise, or return as text and warnings, why a wanted guarantee does not hold."""
         reasons = list(doubts)
         if not reasons:
@@ -319,17 +319,17 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
         if options.get("batch_size") is not None:
             require_batch_size(options["batch_size"], removal.n_rows)
         counts = self._counts_without(removal.where)
-        with self._threads(removal):
+        with self._limit_threads(removal):
             if counts is not None and 0 in counts:
                 return self._retrain(removal.where)
-            return self._remove(removal, counts, **options)
+            return self._remove_rows(removal, counts, **options)
 
-    def _threads(self, removal: Removal) -> AbstractContextManager[None]:  # noqa: ARG002
+    def _limit_threads(self, removal: Removal) -> AbstractContextManager[None]:  # noqa: ARG002
         """Return the context in which a request is prepared: one BLAS thread."""
         return one_thread()
 
     @abstractmethod
-    def _remove(self, removal: Removal, counts: Counts, **options: Any) -> Change:
+    def _remove_rows(self, removal: Removal, counts: Counts, **options: Any) -> Change:
         """Prepare a removal after which every class still has rows; `counts` are those left.
 
         `options` are what the method's own `forget` takes besides.
@@ -338,29 +338,31 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
     def _retrain(self, positions: Positions) -> Change:
         """Prepare a fit from scratch on the remaining rows, with fresh noise."""
         wipe = partial(self.rows_.wipe, positions)
-        return self._train_again(self._held().without(positions), wipe)
+        return self._retrain_on(self._training_rows().without(positions), wipe)
 
-    def _train_again(self, held: TrainingRows, *writes: Callable[[], None]) -> Change:
+    def _retrain_on(self, training: TrainingRows, *writes: Callable[[], None]) -> Change:
         """Prepare a fit from scratch on these rows, and the end of what is sealed now."""
         source = copy.copy(self.source_)
-        trained = self._train(held, source, self.seed_)
-        outcome = Outcome(1.0, {"retrains": 1}, trained.warnings)
-        return Change(holdings(held, source, trained), outcome, (*writes, *self._wipes()))
+        fit = self._train(training, source, self.seed_)
+        outcome = Outcome(1.0, {"retrains": 1}, fit.warnings)
+        return Change(
+            collect_attributes(training, source, fit), outcome, (*writes, *self._wipe_actions())
+        )
 
-    def _wipes(self) -> tuple[Callable[[], None], ...]:
+    def _wipe_actions(self) -> tuple[Callable[[], None], ...]:
         """Writes that destroy what is sealed, as it was before a request."""
-        return tuple(value.wipe for value in vars(self).values() if isinstance(value, Sealed))
+        return tuple(value.wipe for value in vars(self).values() if isinstance(value, SecretArray))
 
-    def _settle(self) -> Self:
+    def _retrain_in_place(self) -> Self:
         """Template of `settle`: train on the rows held, to replace what is sealed."""
-        with exclusive(self), one_thread():
+        with lock_model(self), one_thread():
             self._require_same_parameters()
-            change = LinearBase._retrain(self, NOBODY)
+            change = LinearBase._retrain(self, NO_ROWS)
             change.commit(self)
         warn_all(change.outcome.warnings)
         return self
 
-    def _work(self, flops: float) -> float:
+    def _relative_work(self, flops: float) -> float:
         """Return work as a share of a retrain, by counted operations."""
         return flops / max(self.training_flops_, 1.0)
 
@@ -368,9 +370,9 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
         require_fitted(self)
         require_features(self, X)
 
-    def _changed_in_place(self) -> tuple[str, ...]:
+    def _in_place_attributes(self) -> tuple[str, ...]:
         """Names of attributes whose memory a request writes into: what is sealed is wiped."""
-        sealed = [name for name, value in vars(self).items() if isinstance(value, Sealed)]
+        sealed = [name for name, value in vars(self).items() if isinstance(value, SecretArray)]
         return ("rows_", "source_", "cache_", *sealed)
 
     @property
@@ -378,7 +380,7 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
         """Whether there is noise, and nobody can repeat it."""
         return self.sigma != 0 and self.noise_seed is None
 
-    def _certify(self, is_proved: bool, spent: float, budget: float) -> dict[str, Any]:
+    def _certificate_fields(self, is_proved: bool, spent: float, budget: float) -> dict[str, Any]:
         """Return what a claim says of its kind; without a certificate there are no numbers."""
         if not (self._wants_certificate and is_proved):
             return {"kind": "empirical"}
@@ -415,19 +417,19 @@ class LinearClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixin, L
     def decision_function(self, X: Any) -> Floats:
         """Return the scores: one per row for two classes, else one per row and class."""
         self._check_input(X)
-        return self.model_.decisions(X)
+        return self.model_.decision_function(X)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the likeliest label of every row."""
         self._check_input(X)
-        return self.model_.labels(X)
+        return self.model_.predict_labels(X)
 
     def predict_proba(self, X: Any) -> Floats:
         """Return class probabilities, in the order of `classes_`."""
         self._check_input(X)
-        return self.model_.shares(X)
+        return self.model_.predict_proba(X)
 
-    def _hold_target(self, y: Any) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    def _prepare_target(self, y: Any) -> tuple[NDArray[Any], NDArray[Any] | None]:
         labels = hold_labels(y, name=type(self).__name__, regressor="InfluenceRegressor")
         classes, codes = np.unique(labels, return_inverse=True)
         if len(classes) < 2:
@@ -437,14 +439,14 @@ class LinearClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixin, L
             )
         return codes.astype(np.int64), hold_target(classes)
 
-    def _known_target(self, y: Any) -> NDArray[Any]:
+    def _encode_target(self, y: Any) -> NDArray[Any]:
         labels = hold_labels(y, name=type(self).__name__, regressor="InfluenceRegressor")
         codes = np.minimum(np.searchsorted(self.classes_, labels), len(self.classes_) - 1)
         if (self.classes_[codes] != labels).any():
             raise ValueError(f"y holds labels that this model does not know; see {self.classes_}")
         return codes.astype(np.int64)
 
-    def _loss(self, classes: NDArray[Any] | None) -> Loss:
+    def _build_loss(self, classes: NDArray[Any] | None) -> Loss:
         assert classes is not None
         n_classes = len(classes)
         if n_classes > 2 and self.multi_class == "softmax":
@@ -458,26 +460,28 @@ class LinearRegressor(KeywordScoreMixin, RegressorMixin, LinearBase):
     def predict(self, X: Any) -> Floats:
         """Return the predicted target of every row."""
         self._check_input(X)
-        return self.model_.decisions(X)
+        return self.model_.decision_function(X)
 
-    def _hold_target(self, y: Any) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    def _prepare_target(self, y: Any) -> tuple[NDArray[Any], NDArray[Any] | None]:
         column = column_or_1d(y, warn=True)
         target = check_array(column, ensure_2d=False, dtype=np.float64, input_name="y")
         return np.array(target, np.float64), None
 
-    def _known_target(self, y: Any) -> NDArray[Any]:
-        return self._hold_target(y)[0]
+    def _encode_target(self, y: Any) -> NDArray[Any]:
+        return self._prepare_target(y)[0]
 
 
-def holdings(held: TrainingRows, source: NoiseSource, trained: Trained) -> dict[str, Any]:
+def collect_attributes(
+    training: TrainingRows, source: NoiseSource, fit: FitOutcome
+) -> dict[str, Any]:
     """Return the attributes that training leaves; the method's own may replace the rows."""
     return {
-        "rows_": held.rows,
-        "counts_": held.counts,
+        "rows_": training.rows,
+        "counts_": training.counts,
         "source_": source,
-        "training_flops_": trained.flops,
-        "n_iter_": trained.n_iter,
-        **trained.attributes,
+        "training_flops_": fit.flops,
+        "n_iter_": fit.n_iter,
+        **fit.attributes,
     }
 
 
@@ -491,7 +495,7 @@ def require_batch_size(batch_size: Any, n_rows: int) -> None:
         )
 
 
-def unconverged(solution: Solution, tolerance: float) -> tuple[Warning, ...]:
+def convergence_warnings(solution: Solution, tolerance: float) -> tuple[Warning, ...]:
     """Return a warning if the solver did not reach the tolerance."""
     if solution.residual <= tolerance:
         return ()

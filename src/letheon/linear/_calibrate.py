@@ -101,7 +101,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     bad = 2 * good
     while gaussian_delta(epsilon, bad) <= delta:
         good, bad = bad, 2 * bad
-    return _crossing(lambda mu: _log_ratio(gaussian_delta(epsilon, mu), delta), bad, good)
+    return _find_crossing(lambda mu: _log_ratio(gaussian_delta(epsilon, mu), delta), bad, good)
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
@@ -119,7 +119,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
         return math.inf
     # mu²/2-zCDP implies (mu²/2 + mu sqrt(2 log 1/delta), delta).
     good = (mu * mu / 2 + mu * math.sqrt(-2 * math.log(delta))) * (1 + 1e-9)
-    return _crossing(lambda eps: _log_ratio(gaussian_delta(eps, mu), delta), 0.0, good)
+    return _find_crossing(lambda eps: _log_ratio(gaussian_delta(eps, mu), delta), 0.0, good)
 
 
 def zcdp_gap(epsilon: float, delta: float) -> float:
@@ -204,7 +204,7 @@ def mismatch_delta(epsilon: float, mu: float, log_spread: float, dimension: floa
         return gaussian_delta(epsilon, mu)
     if log_spread > _LARGEST_SPREAD or mu == math.inf:
         return 1.0
-    orders, exponents = _orders(log_spread, dimension)
+    orders, exponents = _renyi_orders(log_spread, dimension)
     shift = mu * math.exp(log_spread / 2)
     by_order = np.min(exponents + _shift_exponents(orders, shift) - orders * epsilon)
     least = min(math.exp(min(by_order, 0.0)), _least_split(epsilon, shift, orders, exponents))
@@ -225,19 +225,19 @@ def mismatch_epsilon(mu: float, log_spread: float, dimension: float, delta: floa
         return 0.0
     if delta < _LEAST or log_spread > _LARGEST_SPREAD or mu == math.inf:
         return math.inf
-    orders, exponents = _orders(log_spread, dimension)
+    orders, exponents = _renyi_orders(log_spread, dimension)
     shift = mu * math.exp(log_spread / 2)
     # Equation (1) of `mismatch_delta`, solved for epsilon.
     by_order = (exponents + _shift_exponents(orders, shift) - math.log(delta)) / orders
     good = max(float(np.min(by_order)), 0.0) * (1 + 1e-9) + 1e-300
     while mismatch_delta(good, mu, log_spread, dimension) > delta:
         good *= 1 + 1e-6
-    return _crossing(
+    return _find_crossing(
         lambda eps: _log_ratio(mismatch_delta(eps, mu, log_spread, dimension), delta), 0.0, good
     )
 
 
-def _orders(log_spread: float, dimension: float) -> tuple[Floats, Floats]:
+def _renyi_orders(log_spread: float, dimension: float) -> tuple[Floats, Floats]:
     """Return the λ tried and ``log c + d K(t)`` of each; see `mismatch_delta`."""
     spread = max(log_spread, _SMALLEST_SPREAD)
     orders = _SHARE / math.expm1(spread)
@@ -277,7 +277,7 @@ def _log_ratio(value: float, target: float) -> float:
     return math.log(value / target) if value > target else math.log(value) - math.log(target)
 
 
-def _crossing(excess: Callable[[float], float], bad: float, good: float) -> float:
+def _find_crossing(excess: Callable[[float], float], bad: float, good: float) -> float:
     """Return a point at which ``excess <= 0``, next to one at which it is above 0.
 
     Regula falsi in the Illinois way, with a bisection now and then. What is returned has itself
@@ -344,7 +344,7 @@ def rounding_gap(scale: int) -> float:
 
 
 @dataclass(frozen=True)
-class Grid:
+class ReleaseGrid:
     """Where releases lie, and how much noise they get.
 
     Attributes
@@ -374,7 +374,7 @@ class Grid:
         """Noise per coordinate, as it is added."""
         return self.step * self.scale
 
-    def cut(self, length: float) -> float:
+    def clipping_distance(self, length: float) -> float:
         """Return how far the bound of the grid moves a vector of this length at most."""
         return max(length - _MOST_STEPS * self.step, 0.0)
 
@@ -385,14 +385,14 @@ class Grid:
 
     def release_with(self, weights: Floats, noise: Floats) -> Floats:
         """Return parameters with noise that is given, in whole steps."""
-        return (self._round(weights) + noise) * self.step
+        return (self._round_to_steps(weights) + noise) * self.step
 
-    def commit(self, released: Floats, weights: Floats, salt: str) -> str:
+    def commit_noise(self, released: Floats, weights: Floats, salt: str) -> str:
         """Return ``SHA-256(salt | noise)`` of a release, the noise as integers of 64 bits."""
-        noise = (released / self.step - self._round(weights)).astype("<i8")
+        noise = (released / self.step - self._round_to_steps(weights)).astype("<i8")
         return hashlib.sha256(bytes.fromhex(salt) + noise.tobytes()).hexdigest()
 
-    def _round(self, weights: Floats) -> Floats:
+    def _round_to_steps(self, weights: Floats) -> Floats:
         """Return parameters in steps."""
         limit = _MOST_STEPS * self.step
         if not np.abs(weights).max(initial=0.0) <= limit:
@@ -401,7 +401,7 @@ class Grid:
         return steps
 
     @cache  # noqa: B019  (a grid is two numbers)
-    def hidden_distance(self, epsilon: float, delta: float, size: int) -> float:
+    def max_hidden_distance(self, epsilon: float, delta: float, size: int) -> float:
         """Return how far apart two parameter vectors may be for their releases to be close.
 
         Close is (epsilon, delta)-close, in both directions. `size` is the number of coordinates.
@@ -418,23 +418,23 @@ class Grid:
             # is claimed in place of the one asked for.
             most = math.log(max(delta / (2 * size * rounding_gap(self.scale)) - 1, 1.0))
             claimed = min(epsilon, most)
-            left = delta - self.charge(claimed, size)
+            left = delta - self.noise_charge(claimed, size)
             mu = gaussian_mu(claimed, left) if left > 0.0 else 0.0
             mu = max(mu, math.sqrt(2) * zcdp_gap(epsilon, delta))
             steps = mu * self.scale - math.sqrt(size)
         return max(steps * self.step * (1 - 1e-12), 0.0)
 
-    def charge(self, epsilon: float, size: int) -> float:
+    def noise_charge(self, epsilon: float, size: int) -> float:
         """Return the part of delta that pays for discrete noise in place of continuous noise."""
         return (1 + math.exp(min(epsilon, 700.0))) * size * rounding_gap(self.scale)
 
-    def spent_delta(self, epsilon: float, distance: float, size: int) -> float:
+    def compute_delta(self, epsilon: float, distance: float, size: int) -> float:
         """Return a delta at which releases of parameters this far apart are close."""
         mu = (distance / self.step + math.sqrt(size)) / self.scale * (1 + 1e-12)
         by_zcdp = math.exp(-(max(epsilon / mu - mu / 2, 0.0) ** 2) / 2) * (1 + 1e-9)
-        return min(1.0, by_zcdp, gaussian_delta(epsilon, mu) + self.charge(epsilon, size))
+        return min(1.0, by_zcdp, gaussian_delta(epsilon, mu) + self.noise_charge(epsilon, size))
 
-    def spent_epsilon(self, distance: float, delta: float, size: int) -> float:
+    def compute_epsilon(self, distance: float, delta: float, size: int) -> float:
         """Return an epsilon at which releases of parameters this far apart are close."""
         steps = distance / self.step * (1 + 1e-12)
         if delta == 0.0:
@@ -442,6 +442,6 @@ class Grid:
         mu = (steps + math.sqrt(size)) / self.scale
         # An upper bound first: the charge grows with epsilon.
         rough = gaussian_epsilon(mu, delta / 2)
-        left = delta - self.charge(rough, size)
+        left = delta - self.noise_charge(rough, size)
         by_zcdp = mu * (mu / 2 + math.sqrt(-2 * math.log(delta))) * (1 + 1e-12)
         return min(by_zcdp, gaussian_epsilon(mu, left) if left >= delta / 2 else math.inf)

@@ -23,8 +23,8 @@ import scipy.linalg
 import scipy.sparse as sp
 from scipy.linalg import blas, lapack
 
-from letheon.linear._problem import EPSILON, Floats, Positions, Problem, row_norms
-from letheon.linear._solve import block_norms, join, norm, split
+from letheon.linear._problem import EPSILON, FitProblem, Floats, Positions, row_norms
+from letheon.linear._solve import block_norms, from_blocks, l2_norm, to_blocks
 from letheon.parallel import one_thread
 from letheon.removal import Opaque
 
@@ -40,7 +40,7 @@ _MOST_DOWNDATES = 1000
 _STEPS, _SLACK = 80, 0.05
 
 
-class Block:
+class HessianBlock:
     """One block of the Hessian's data part, and the inverse of block + ridge.
 
     Lower triangles count, in Fortran order, as LAPACK wants them. The inverse is made of the
@@ -53,11 +53,11 @@ class Block:
         self._inverse: Floats | None = None
 
     @classmethod
-    def of(cls, hessian: Floats, ridge: float) -> Self:
+    def from_hessian(cls, hessian: Floats, ridge: float) -> Self:
         """Return the block with its factor."""
         # Removals follow in the lower triangle; the other half would keep the rows that left.
         hessian = np.asfortranarray(np.tril(hessian))
-        return cls(hessian, cholesky(hessian, ridge))
+        return cls(hessian, cholesky_factor(hessian, ridge))
 
     @property
     def inverse(self) -> Floats:
@@ -73,21 +73,21 @@ class Block:
     def solve(self, g: Floats) -> Floats:
         """Return the (stale) inverse times g."""
         if self._inverse is not None:
-            return times(self._inverse, g)
+            return symv(self._inverse, g)
         solved: Floats
         solved, _ = lapack.dpotrs(self._factor, g, lower=1)
         return solved
 
-    def replace(self, other: "Block") -> None:
+    def replace_with(self, other: "HessianBlock") -> None:
         """Become the other block; what was here is wiped."""
         for matrix in (self.hessian, self._factor, self._inverse):
             if matrix is not None:
                 matrix[:] = 0.0
         self.hessian, self._factor, self._inverse = other.hessian, other._factor, other._inverse
 
-    def __copy__(self) -> "Block":
+    def __copy__(self) -> "HessianBlock":
         """Return a block with matrices of its own."""
-        twin = Block.__new__(Block)
+        twin = HessianBlock.__new__(HessianBlock)
         for name, matrix in vars(self).items():
             setattr(twin, name, None if matrix is None else matrix.copy("F"))
         return twin
@@ -113,7 +113,7 @@ class Curvature:
     def __init__(
         self,
         point: Floats,
-        blocks: list[Block],
+        blocks: list[HessianBlock],
         tops: list[float],
         radius: float,
         error: float = 0.0,
@@ -133,7 +133,9 @@ class Curvature:
 
     @classmethod
     @one_thread()
-    def at(cls, problem: Problem, W: Floats, *, radius: float | None = None, seed: int = 0) -> Self:
+    def from_problem(
+        cls, problem: FitProblem, W: Floats, *, radius: float | None = None, seed: int = 0
+    ) -> Self:
         """Evaluate the Hessian of the problem's rows at W.
 
         `radius` is the declared bound of the rows' norms, if there is one. `seed` starts the
@@ -141,39 +143,39 @@ class Curvature:
         """
         if radius is None:
             norms = row_norms(problem.X)
-            norms[problem.gone] = 0.0
+            norms[problem.removed] = 0.0
             radius = float(norms.max())
-        hessians = problem.hessian(W)
+        hessians = problem.hessian_at(W)
         tops = [top_eigenvalue(hessian, seed) for hessian in hessians]
-        blocks = [Block.of(hessian, problem.ridge) for hessian in hessians]
-        return cls(W, blocks, tops, radius, rounding(blocks, tops))
+        blocks = [HessianBlock.from_hessian(hessian, problem.ridge) for hessian in hessians]
+        return cls(W, blocks, tops, radius, rounding_error(blocks, tops))
 
-    def offsets(self, W: Floats) -> list[float]:
+    def bound_offsets(self, W: Floats) -> list[float]:
         """Numbers a, one per block, with |x (W - W0)| <= radius * a for all rows held."""
         since = block_norms(W - self._anchor, len(self.blocks))
         radius = self.radius or 1.0  # of rows that are all zeros nothing is reached
         return [reach / radius + more for reach, more in zip(self._reach, since, strict=True)]
 
-    def drifts(self, W: Floats) -> list[float]:
+    def bound_drifts(self, W: Floats) -> list[float]:
         """(W - W0)' H (W - W0) per block, of the data part; never too small."""
-        columns = split(W - self.point, len(self.blocks))
+        columns = to_blocks(W - self.point, len(self.blocks))
         return [
-            max(float(d @ times(block.hessian, d)), 0.0) + self.error * float(d @ d)
+            max(float(d @ symv(block.hessian, d)), 0.0) + self.error * float(d @ d)
             for block, d in zip(self.blocks, columns, strict=True)
         ]
 
-    def rounding(self, W: Floats) -> float:
+    def rounding_at(self, W: Floats) -> float:
         """Size of the gradient that the last bits of W make; see `Problem.rounding`."""
-        pairs = zip(self._roots, split(W, len(self.blocks)), strict=True)
+        pairs = zip(self._roots, to_blocks(W, len(self.blocks)), strict=True)
         sizes = [norm * float(root @ np.abs(w)) for (norm, root), w in pairs]
         return EPSILON * sqrt(sum(size * size for size in sizes))
 
-    def note_reach(self, W: Floats, reach: list[float]) -> None:
+    def record_reach(self, W: Floats, reach: list[float]) -> None:
         """Remember how far the scores at W are from those at the point, at most."""
         self._anchor, self._reach = W, reach
         self.n_measured += 1
 
-    def warm(self) -> Self:
+    def precompute_inverses(self) -> Self:
         """Make the inverses now, so that the first single removal does not pay for them."""
         for block in self.blocks:
             _ = block.inverse
@@ -181,9 +183,9 @@ class Curvature:
 
     def solve(self, G: Floats) -> Floats:
         """Return the (stale) inverse times G, shape (d, K)."""
-        columns = split(G, len(self.blocks))
+        columns = to_blocks(G, len(self.blocks))
         solved = [block.solve(g) for block, g in zip(self.blocks, columns, strict=True)]
-        return join(solved, G.shape)
+        return from_blocks(solved, G.shape)
 
     def __copy__(self) -> "Curvature":
         """Return a copy with matrices of its own: they change in place."""
@@ -193,14 +195,14 @@ class Curvature:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Step(Opaque):
+class NewtonStep(Opaque):
     """A step that solves H step = G nearly.
 
     `left` is |G - H step|. `energies` are step' H step per block, of the data part alone.
     """
 
     change: Floats
-    left: float
+    residual: float
     energies: list[float]
 
 
@@ -221,60 +223,62 @@ class Downdate:
         self._curvature = curvature
         worn_out = curvature.n_downdates >= _MOST_DOWNDATES
         pairs = zip(curvature.blocks, roots, strict=True)
-        self._parts = [_part(block, V, ridge, worn_out) for block, V in pairs]
+        self._parts = [_choose_downdate(block, V, ridge, worn_out) for block, V in pairs]
 
-    def solve(self, G: Floats) -> Step:
+    def solve(self, G: Floats) -> NewtonStep:
         """Solve H step = G by the inverse."""
-        targets = split(G, len(self._parts))
-        return _step([p.solve(g) for p, g in zip(self._parts, targets, strict=True)], G.shape)
+        targets = to_blocks(G, len(self._parts))
+        return _make_step([p.solve(g) for p, g in zip(self._parts, targets, strict=True)], G.shape)
 
-    def refine(self, step: Step, G: Floats) -> Step:
+    def refine(self, step: NewtonStep, G: Floats) -> NewtonStep:
         """Return a step that leaves less, by solving once more for what is left."""
         size = len(self._parts)
-        triples = zip(self._parts, split(step.change, size), split(G, size), strict=True)
-        return _step([p.refine(x, g) for p, x, g in triples], G.shape)
+        triples = zip(self._parts, to_blocks(step.change, size), to_blocks(G, size), strict=True)
+        return _make_step([p.refine(x, g) for p, x, g in triples], G.shape)
 
     @property
     def error(self) -> float:
         """What the blocks without the rows may miss by rounding."""
         curvature = self._curvature
-        return curvature.error + rounding(curvature.blocks, curvature.tops)
+        return curvature.error + rounding_error(curvature.blocks, curvature.tops)
 
     def apply(self) -> None:
         """Write the change into the matrices. Cannot fail."""
         self._curvature.error = self.error
         for part in self._parts:
             part.apply()
-        is_fresh = any(isinstance(part, _Refactored) for part in self._parts)
+        is_fresh = any(isinstance(part, _FullDowndate) for part in self._parts)
         self._curvature.n_downdates = 0 if is_fresh else self._curvature.n_downdates + 1
 
 
-Solved = tuple[Floats, Floats, float]  # solution, what is left of the target, x' H x
+BlockSolution = tuple[Floats, Floats, float]  # solution, what is left of the target, x' H x
 
 
-def _step(solved: list[Solved], shape: tuple[int, int]) -> Step:
+def _make_step(solved: list[BlockSolution], shape: tuple[int, int]) -> NewtonStep:
     left = sum(float(rest @ rest) for _, rest, _ in solved) ** 0.5
     energies = [max(energy, 0.0) for _, _, energy in solved]
-    return Step(join([x for x, _, _ in solved], shape), left, energies)
+    return NewtonStep(from_blocks([x for x, _, _ in solved], shape), left, energies)
 
 
-def _part(block: Block, V: Floats, ridge: float, worn_out: bool) -> "_Part":
+def _choose_downdate(
+    block: HessianBlock, V: Floats, ridge: float, worn_out: bool
+) -> "_BlockDowndate":
     """Return the cheapest way to take V V' out of a block that keeps the inverse's digits."""
     n_columns = V.shape[1]
     if not worn_out and n_columns == 1:
-        q = times(block.inverse, V[:, 0])
+        q = symv(block.inverse, V[:, 0])
         pivot = 1.0 - float(V[:, 0] @ q)
         if pivot > _LEAST_PIVOT:
-            return _FollowedOne(block, V[:, 0], ridge, q, 1.0 / pivot)
+            return _RankOneDowndate(block, V[:, 0], ridge, q, 1.0 / pivot)
     elif not worn_out and n_columns <= _MOST_FOLLOWED * len(V):
         V = np.asfortranarray(V)
         Q, factor, info = woodbury(block, V, -1.0)
         if not info and np.diag(factor).min() ** 2 > _LEAST_PIVOT:
-            return _Followed(block, V, ridge, Q)
-    return _Refactored(block, V, ridge)
+            return _LowRankDowndate(block, V, ridge, Q)
+    return _FullDowndate(block, V, ridge)
 
 
-def woodbury(block: Block, V: Floats, sign: float) -> tuple[Floats, Floats, int]:
+def woodbury(block: HessianBlock, V: Floats, sign: float) -> tuple[Floats, Floats, int]:
     """Return Q with Q Q' the change of the inverse when the block changes by sign V V'.
 
     Q = H^(-1) V L'^(-1), L L' = I + sign V' H^(-1) V; also L, and what LAPACK says of it.
@@ -286,47 +290,49 @@ def woodbury(block: Block, V: Floats, sign: float) -> tuple[Floats, Floats, int]
     return blas.dtrsm(1.0, factor, Q, side=1, lower=1, trans_a=1), factor, info
 
 
-class _Part(ABC):
+class _BlockDowndate(ABC):
     """A block that loses V V'; `_solve` and `_product` are with the block that is left."""
 
-    def __init__(self, block: Block, V: Floats, ridge: float) -> None:
+    def __init__(self, block: HessianBlock, V: Floats, ridge: float) -> None:
         self._block, self._V, self._ridge = block, V, ridge
 
-    def solve(self, g: Floats) -> Solved:
-        return self._look(self._solve(g), g)
+    def solve(self, g: Floats) -> BlockSolution:
+        return self._measure_solution(self._apply_inverse(g), g)
 
-    def refine(self, x: Floats, g: Floats) -> Solved:
-        _, left, _ = self._look(x, g)
-        return self._look(x + self._solve(left), g)
+    def refine(self, x: Floats, g: Floats) -> BlockSolution:
+        _, left, _ = self._measure_solution(x, g)
+        return self._measure_solution(x + self._apply_inverse(left), g)
 
-    def _look(self, x: Floats, g: Floats) -> Solved:
-        product = self._product(x)
+    def _measure_solution(self, x: Floats, g: Floats) -> BlockSolution:
+        product = self._apply_hessian(x)
         return x, g - product - self._ridge * x, float(x @ product)
 
     @abstractmethod
-    def _solve(self, g: Floats) -> Floats: ...
+    def _apply_inverse(self, g: Floats) -> Floats: ...
 
     @abstractmethod
-    def _product(self, x: Floats) -> Floats: ...
+    def _apply_hessian(self, x: Floats) -> Floats: ...
 
     @abstractmethod
     def apply(self) -> None: ...
 
 
-class _FollowedOne(_Part):
+class _RankOneDowndate(_BlockDowndate):
     """A block that loses v v': Sherman-Morrison."""
 
-    def __init__(self, block: Block, v: Floats, ridge: float, q: Floats, scale: float) -> None:
+    def __init__(
+        self, block: HessianBlock, v: Floats, ridge: float, q: Floats, scale: float
+    ) -> None:
         super().__init__(block, v, ridge)
         self._q, self._scale = q, scale
 
-    def _solve(self, g: Floats) -> Floats:
-        x = times(self._block.inverse, g)
+    def _apply_inverse(self, g: Floats) -> Floats:
+        x = symv(self._block.inverse, g)
         x += (self._scale * float(self._q @ g)) * self._q
         return x
 
-    def _product(self, x: Floats) -> Floats:
-        product = times(self._block.hessian, x)
+    def _apply_hessian(self, x: Floats) -> Floats:
+        product = symv(self._block.hessian, x)
         product -= float(self._V @ x) * self._V
         return product
 
@@ -336,20 +342,20 @@ class _FollowedOne(_Part):
         blas.dsyr(self._scale, self._q, a=block.inverse, lower=1, overwrite_a=1)
 
 
-class _Followed(_Part):
+class _LowRankDowndate(_BlockDowndate):
     """A block that loses V V', V of few columns: Woodbury."""
 
-    def __init__(self, block: Block, V: Floats, ridge: float, Q: Floats) -> None:
+    def __init__(self, block: HessianBlock, V: Floats, ridge: float, Q: Floats) -> None:
         super().__init__(block, V, ridge)
         self._Q = Q
 
-    def _solve(self, g: Floats) -> Floats:
-        x = times(self._block.inverse, g)
+    def _apply_inverse(self, g: Floats) -> Floats:
+        x = symv(self._block.inverse, g)
         x += self._Q @ (self._Q.T @ g)
         return x
 
-    def _product(self, x: Floats) -> Floats:
-        product = times(self._block.hessian, x)
+    def _apply_hessian(self, x: Floats) -> Floats:
+        product = symv(self._block.hessian, x)
         product -= self._V @ (self._V.T @ x)
         return product
 
@@ -357,45 +363,45 @@ class _Followed(_Part):
         change_block(self._block, self._V, self._Q, -1.0)
 
 
-def change_block(block: Block, V: Floats, Q: Floats, sign: float) -> None:
+def change_block(block: HessianBlock, V: Floats, Q: Floats, sign: float) -> None:
     """Add sign V V' to the block and take sign Q Q' from its inverse, in place."""
     blas.dsyrk(sign, V, beta=1.0, c=block.hessian, lower=1, overwrite_c=1)
     blas.dsyrk(-sign, Q, beta=1.0, c=block.inverse, lower=1, overwrite_c=1)
 
 
-class _Refactored(_Part):
+class _FullDowndate(_BlockDowndate):
     """A block that loses so much that it is factored again."""
 
     @one_thread()
-    def __init__(self, block: Block, V: Floats, ridge: float) -> None:
+    def __init__(self, block: HessianBlock, V: Floats, ridge: float) -> None:
         super().__init__(block, np.asfortranarray(V), ridge)
         left = blas.dsyrk(-1.0, self._V, beta=1.0, c=block.hessian, lower=1, overwrite_c=0)
-        self._fresh = Block(left, cholesky(left, ridge))
+        self._fresh = HessianBlock(left, cholesky_factor(left, ridge))
 
-    def _solve(self, g: Floats) -> Floats:
+    def _apply_inverse(self, g: Floats) -> Floats:
         return self._fresh.solve(g)
 
-    def _product(self, x: Floats) -> Floats:
-        return times(self._fresh.hessian, x)
+    def _apply_hessian(self, x: Floats) -> Floats:
+        return symv(self._fresh.hessian, x)
 
     def apply(self) -> None:
         # The old matrices hold the rows that leave.
-        self._block.replace(self._fresh)
+        self._block.replace_with(self._fresh)
 
 
-def rounding(blocks: list[Block], tops: list[float]) -> float:
+def rounding_error(blocks: list[HessianBlock], tops: list[float]) -> float:
     """Size of the rounding errors of one sum or difference of matrices below `tops`."""
     return max(EPSILON * len(b.hessian) * top for b, top in zip(blocks, tops, strict=True))
 
 
-def times(symmetric: Floats, x: Floats) -> Floats:
+def symv(symmetric: Floats, x: Floats) -> Floats:
     """Symmetric matrix (lower triangle, Fortran order) times a vector."""
     product: Floats = blas.dsymv(1.0, symmetric, x, lower=1)
     return product
 
 
 @one_thread()
-def cholesky(hessian: Floats, ridge: float) -> Floats:
+def cholesky_factor(hessian: Floats, ridge: float) -> Floats:
     """Lower factor of hessian + ridge I."""
     shifted = hessian.copy("F")
     shifted[np.diag_indices_from(shifted)] += ridge
@@ -415,10 +421,10 @@ def top_eigenvalue(hessian: Floats, seed: int) -> float:
     if size <= _STEPS:
         return float(max(scipy.linalg.eigvalsh(hessian)[-1], 0.0)) * (1 + 1e-9)
     start = np.random.default_rng(seed).standard_normal(size)
-    return _lanczos(hessian, start) / (1 - _SLACK)
+    return _run_lanczos(hessian, start) / (1 - _SLACK)
 
 
-def _lanczos(hessian: Floats, start: Floats) -> float:
+def _run_lanczos(hessian: Floats, start: Floats) -> float:
     """Largest Ritz value of the Krylov space, with full orthogonalisation."""
     basis = np.zeros((_STEPS, len(hessian)))
     basis[0] = start / np.linalg.norm(start)
@@ -451,12 +457,12 @@ class ProductStep(Opaque):
 
     change: Floats
     scores: Floats
-    left: float
+    residual: float
     flops: float
 
 
 @dataclass(eq=False, repr=False)
-class Products(Opaque):
+class HessianProducts(Opaque):
     """What is kept per slot and per column for removals by conjugate gradients.
 
     All of it follows removals: the diagonal would otherwise still hold the squares of rows that
@@ -480,21 +486,21 @@ class Products(Opaque):
     spectral: float
 
     @classmethod
-    def at(cls, problem: Problem, W: Floats) -> "Products":
+    def evaluate_at(cls, problem: FitProblem, W: Floats) -> "HessianProducts":
         """Evaluate at W: one pass over the rows, and one over their squares."""
         scores = np.asarray(problem.X @ W, np.float64)
-        weights = problem.loss.curvature(scores, problem.y)
-        weights[problem.gone] = 0.0
+        weights = problem.loss.curvature_at(scores, problem.y)
+        weights[problem.removed] = 0.0
         diagonal, sizes = problem.hessian_diagonal(weights) - problem.ridge, abs(problem.X)
         by_column, by_row = np.asarray(sizes.sum(axis=0)), np.asarray(sizes.sum(axis=1))
         spectral = sqrt(float(by_column.max()) * float(by_row.max()))
         return cls(weights, diagonal, scores, spectral)
 
-    def fits(self, problem: Problem) -> bool:
+    def is_valid_for(self, problem: FitProblem) -> bool:
         """Whether slots are still those of the problem; rows move when many have left."""
         return len(self.weights) == len(problem.y)
 
-    def solve(self, after: Problem, G: Floats, tolerance: float) -> ProductStep:
+    def solve(self, after: FitProblem, G: Floats, tolerance: float) -> ProductStep:
         """Solve H step = G on the remaining rows to a relative residual.
 
         Conjugate gradients with a diagonal preconditioner. X times every direction is needed
@@ -502,15 +508,17 @@ class Products(Opaque):
         |X' e| <= |X| |e|, e = slope after - slope before - weights * X step.
         """
         weights = self.weights.copy()
-        weights[after.gone] = 0.0
+        weights[after.removed] = 0.0
         inverse = 1.0 / (self.diagonal + after.ridge)
         x, left, moved = np.zeros_like(G), G.copy(), np.zeros_like(self.scores)
         scaled = inverse * left
         direction, energy = scaled.copy(), float((left * scaled).sum())
-        goal, n_products = tolerance * norm(G), 0
-        while norm(left) > goal and n_products < _MOST_PRODUCTS:
+        goal, n_products = tolerance * l2_norm(G), 0
+        while l2_norm(left) > goal and n_products < _MOST_PRODUCTS:
             along = np.asarray(after.X @ direction, np.float64)
-            product = after.ridge * direction + after.X.T @ after.loss.bend(weights, along)
+            product = after.ridge * direction + after.X.T @ after.loss.apply_curvature(
+                weights, along
+            )
             n_products += 1
             length = energy / float((direction * product).sum())
             x += length * direction
@@ -519,16 +527,16 @@ class Products(Opaque):
             scaled = inverse * left
             before, energy = energy, float((left * scaled).sum())
             direction = scaled + (energy / before) * direction
-        slope = after.loss.slope
+        slope = after.loss.slopes_at
         bend = slope(self.scores + moved, after.y) - slope(self.scores, after.y)
-        bend -= after.loss.bend(weights, moved)
-        bend[after.gone] = 0.0
-        added = norm(left) + self.spectral * norm(bend)
+        bend -= after.loss.apply_curvature(weights, moved)
+        bend[after.removed] = 0.0
+        added = l2_norm(left) + self.spectral * l2_norm(bend)
         return ProductStep(x, moved, added, (n_products + 0.5) * after.pass_flops)
 
-    def forget(self, problem: Problem, positions: Positions, moved: Floats | None) -> None:
+    def remove_rows(self, problem: FitProblem, positions: Positions, moved: Floats | None) -> None:
         """Take rows out, which are still in the problem, and move the scores."""
-        rows = problem.rows_at(positions)
+        rows = problem.copy_rows(positions)
         own = self.weights[positions]
         if problem.loss.is_joint:
             own = own * (1.0 - own)

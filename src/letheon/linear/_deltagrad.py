@@ -13,17 +13,17 @@ from sklearn.utils import Tags
 from letheon.base import Outcome, Removal, require_fitted
 from letheon.data import SlotRows
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
-from letheon.linear._base import REGULARISERS, LinearClassifier, Trained, linear_facts
-from letheon.linear._problem import Floats, Problem, Squared, row_norms
+from letheon.linear._base import REGULARISERS, FitOutcome, LinearClassifier, linear_facts
+from letheon.linear._problem import FitProblem, Floats, Squared, row_norms
 from letheon.linear._replay import (
-    Batches,
+    BatchSchedule,
     Checkpoints,
-    Descent,
-    Removed,
-    Replay,
+    RecordedDescent,
+    ReplayedPath,
+    RowRemoval,
     Trajectory,
-    replayed_by_hessians,
-    replayed_by_secants,
+    replay_by_hessians,
+    replay_by_secants,
     row_keys,
 )
 from letheon.linear._solve import DENSE_LIMIT, block_size
@@ -74,7 +74,7 @@ _LANCZOS_SLACK = 1.05
 
 
 @dataclass(frozen=True)
-class Pace:
+class DescentSettings:
     """Step size, batches in an epoch, and the number of rows that both were chosen for."""
 
     rate: float
@@ -216,7 +216,7 @@ class DeltaGradClassifier(LinearClassifier):
     measure_distance: bool = True
 
     trajectory_: Trajectory = field(init=False)
-    pace_: Pace = field(init=False)
+    pace_: DescentSettings = field(init=False)
     distance_bound_: float | None = field(init=False)
     cache_: Cache[Checkpoints] = field(init=False)
 
@@ -226,40 +226,40 @@ class DeltaGradClassifier(LinearClassifier):
         require_fitted(self)
         return self.pace_.rate
 
-    def _train(self, held: TrainingRows, source: NoiseSource, seed: int) -> Trained:
-        problem = self._problem(held)
+    def _train(self, training: TrainingRows, source: NoiseSource, seed: int) -> FitOutcome:
+        problem = self._build_problem(training)
         if self.hessian == "cached" and block_size(problem) > DENSE_LIMIT:
             raise ValueError(
                 f"hessian='cached' would form matrices of size {block_size(problem)}, above "
                 f"{DENSE_LIMIT}; use hessian='lbfgs'"
             )
-        pace = self._choose_pace(problem, seed)
-        held.rows.extra.pop(_KEY, None)
-        if pace.n_batches > 1:
-            held.rows.extra[_KEY] = row_keys(held.rows.ids, seed)
-        descent = self._descent(problem, pace, held.rows, seed)
-        replay = _finite(descent.recorded, self.n_steps)
+        settings = self._choose_settings(problem, seed)
+        training.rows.extra.pop(_KEY, None)
+        if settings.n_batches > 1:
+            training.rows.extra[_KEY] = row_keys(training.rows.ids, seed)
+        descent = self._build_descent(problem, settings, training.rows, seed)
+        replay = _run_if_finite(descent.record_path, self.n_steps)
         if replay is None:
             raise ValueError(
-                f"gradient descent diverged at learning_rate={pace.rate:.3g}; give a smaller one, "
-                "or None"
+                f"gradient descent diverged at learning_rate={settings.rate:.3g}; give a smaller "
+                "rate, or None to choose one"
             )
-        W = descent.matrix(replay.end)
+        W = descent.as_matrix(replay.end)
         attributes = {
-            "model_": self._linear(self._published(W, source), held.classes),
+            "model_": self._build_linear(self._add_noise(W, source), training.classes),
             "trajectory_": replay.trajectory,
-            "pace_": pace,
-            "distance_bound_": self._distance(problem, W),
-            "cache_": Cache(self._checkpoints(problem, replay.trajectory)),
+            "pace_": settings,
+            "distance_bound_": self._bound_distance(problem, W),
+            "cache_": Cache(self._build_checkpoints(problem, replay.trajectory)),
             "downgraded_": None,
         }
-        return Trained(attributes, self.n_steps * _step_flops(problem, pace))
+        return FitOutcome(attributes, self.n_steps * _step_flops(problem, settings))
 
-    def _choose_pace(self, problem: Problem, seed: int) -> Pace:
-        n = problem.n_held
+    def _choose_settings(self, problem: FitProblem, seed: int) -> DescentSettings:
+        n = problem.n_remaining
         n_batches = 1 if self.batch_size is None else max(1, round(n / self.batch_size))
         if self.learning_rate is not None:
-            return Pace(float(self.learning_rate), n_batches, n)
+            return DescentSettings(float(self.learning_rate), n_batches, n)
         if n_batches == 1:
             start = library_seed(seed, Purpose.EIGENVALUE)
             moment = _top_moment(problem, start) / n
@@ -267,65 +267,69 @@ class DeltaGradClassifier(LinearClassifier):
             # That of a batch; no single row decides over it.
             moment = float(np.mean(row_norms(problem.X) ** 2))
         lam = problem.ridge / n
-        return Pace(1.0 / (lam + problem.loss.curvature_bound * moment), n_batches, n)
+        return DescentSettings(1.0 / (lam + problem.loss.curvature_bound * moment), n_batches, n)
 
-    def _descent(self, problem: Problem, pace: Pace, rows: SlotRows, seed: int) -> Descent:
+    def _build_descent(
+        self, problem: FitProblem, settings: DescentSettings, rows: SlotRows, seed: int
+    ) -> RecordedDescent:
         batches = None
-        if pace.n_batches > 1:
-            batches = Batches(rows.extra[_KEY], rows.alive, pace.n_batches, seed)
-        return Descent(problem, pace.rate, batches, self.max_memory)
+        if settings.n_batches > 1:
+            batches = BatchSchedule(rows.extra[_KEY], rows.alive, settings.n_batches, seed)
+        return RecordedDescent(problem, settings.rate, batches, self.max_memory)
 
-    def _checkpoints(self, problem: Problem, path: Trajectory) -> Checkpoints | None:
+    def _build_checkpoints(self, problem: FitProblem, path: Trajectory) -> Checkpoints | None:
         if self.hessian != "cached":
             return None
-        return Checkpoints.along(problem, path, self.n_checkpoints)
+        return Checkpoints.evaluate_along(problem, path, self.n_checkpoints)
 
-    def _published(self, W: Floats, source: NoiseSource) -> Floats:
+    def _add_noise(self, W: Floats, source: NoiseSource) -> Floats:
         """Return parameters with noise (Mahadevan and Mathioudakis 2021, equation 16)."""
         return W + self.sigma * source.normals(W.shape) if self.sigma else W.copy("C")
 
-    def _distance(self, problem: Problem, W: Floats) -> float | None:
-        return problem.distance_bound(problem.gradient(W)) if self.measure_distance else None
+    def _bound_distance(self, problem: FitProblem, W: Floats) -> float | None:
+        return problem.distance_bound(problem.gradient_at(W)) if self.measure_distance else None
 
-    def _remove(self, removal: Removal, counts: Counts, **options: Any) -> Change:  # noqa: ARG002
-        positions, pace = removal.where, self.pace_
-        problem = self._problem(self._held())
-        if 2 * (problem.n_held - len(positions)) < pace.n_rows:
+    def _remove_rows(self, removal: Removal, counts: Counts, **options: Any) -> Change:  # noqa: ARG002
+        positions, settings = removal.where, self.pace_
+        problem = self._build_problem(self._training_rows())
+        if 2 * (problem.n_remaining - len(positions)) < settings.n_rows:
             return self._retrain(positions)
-        descent = self._descent(problem, pace, self.rows_, self.seed_)
-        removed = Removed(descent, positions, self.trajectory_.sizes)
+        descent = self._build_descent(problem, settings, self.rows_, self.seed_)
+        removed = RowRemoval(descent, positions, self.trajectory_.sizes)
         checkpoints = None
         if self.hessian == "cached":
-            before = self.cache_.content or self._checkpoints(problem, self.trajectory_)
+            before = self.cache_.content or self._build_checkpoints(problem, self.trajectory_)
             assert before is not None
-            checkpoints = before.without(removed)
-        replay = _finite(self._replay, descent, removed, checkpoints)
+            checkpoints = before.without_rows(removed)
+        replay = _run_if_finite(self._replay_without, descent, removed, checkpoints)
         if replay is None:
             return self._retrain(positions)
-        W, source = descent.matrix(replay.end), copy.copy(self.source_)
+        W, source = descent.as_matrix(replay.end), copy.copy(self.source_)
         attributes = {
-            "model_": replace(self.model_, weights=self._published(W, source)),
+            "model_": replace(self.model_, weights=self._add_noise(W, source)),
             "trajectory_": replay.trajectory,
             "cache_": Cache(checkpoints),
             "source_": source,
-            "distance_bound_": self._distance(removed.after, W),
+            "distance_bound_": self._bound_distance(removed.after, W),
             "counts_": counts,
         }
         outcome = Outcome(
-            self._work(self._replay_flops(problem, removed, replay)),
+            self._relative_work(self._replay_flops(problem, removed, replay)),
             {"exact steps": replay.n_exact} if replay.n_exact else {},
         )
         return Change(attributes, outcome, (partial(self.rows_.wipe, positions),))
 
-    def _replay(
-        self, descent: Descent, removed: Removed, checkpoints: Checkpoints | None
-    ) -> Replay:
+    def _replay_without(
+        self, descent: RecordedDescent, removed: RowRemoval, checkpoints: Checkpoints | None
+    ) -> ReplayedPath:
         if checkpoints is not None:
-            return replayed_by_hessians(descent, self.trajectory_, removed, checkpoints)
+            return replay_by_hessians(descent, self.trajectory_, removed, checkpoints)
         exactness = Exactness(self.burn_in, self.period, self.history)
-        return replayed_by_secants(descent, self.trajectory_, removed, exactness)
+        return replay_by_secants(descent, self.trajectory_, removed, exactness)
 
-    def _replay_flops(self, problem: Problem, removed: Removed, replay: Replay) -> float:
+    def _replay_flops(
+        self, problem: FitProblem, removed: RowRemoval, replay: ReplayedPath
+    ) -> float:
         d, K = problem.shape
         stored: int = removed.rows.nnz if sp.issparse(removed.rows) else removed.rows.size
         own = 4.0 * stored * K * self.n_steps / self.pace_.n_batches
@@ -338,7 +342,7 @@ class DeltaGradClassifier(LinearClassifier):
         products = 8.0 * self.history * d * K * (self.n_steps - replay.n_exact)
         return own + measured + products + replay.n_exact * _step_flops(problem, self.pace_)
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         reference, cached = _REFERENCE, self.hessian == "cached"
         if self.distance_bound_ is not None:
             measured = f"measured: at most {self.distance_bound_:.3g} from the optimum before noise"
@@ -361,18 +365,18 @@ class DeltaGradClassifier(LinearClassifier):
         return tags
 
 
-def _finite(run: Callable[..., Replay], *arguments: Any) -> Replay | None:
+def _run_if_finite(run: Callable[..., ReplayedPath], *arguments: Any) -> ReplayedPath | None:
     """Return a replay, or None if it diverged."""
     with np.errstate(over="ignore", invalid="ignore"):
         replay = run(*arguments)
     return replay if np.isfinite(replay.end).all() else None
 
 
-def _step_flops(problem: Problem, pace: Pace) -> float:
-    return problem.pass_flops / pace.n_batches
+def _step_flops(problem: FitProblem, settings: DescentSettings) -> float:
+    return problem.pass_flops / settings.n_batches
 
 
-def _top_moment(problem: Problem, seed: int) -> float:
+def _top_moment(problem: FitProblem, seed: int) -> float:
     """Largest eigenvalue of X'X, a little more than Lanczos finds."""
     d = problem.shape[0]
     plain = replace(problem, loss=Squared(), l2=0.0)

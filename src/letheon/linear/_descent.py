@@ -14,33 +14,33 @@ from sklearn.utils.validation import check_consistent_length
 from letheon.base import Outcome, Removal, require_fitted
 from letheon.data import hold_labels, hold_target, join_target, row_ids
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
-from letheon.inner import require_features
+from letheon.inner_estimator import require_features
 from letheon.linear import _descent_theory as theory
-from letheon.linear._account import release_code, rounded_up
+from letheon.linear._account import release_code, round_up_to_power
 from letheon.linear._base import (
     NOISE_SCALE,
     REGULARISERS,
     CertifiedParameters,
+    FitOutcome,
     LinearClassifier,
-    Trained,
     linear_facts,
 )
-from letheon.linear._calibrate import Grid
+from letheon.linear._calibrate import ReleaseGrid
 from letheon.linear._descent_steps import (
     SHARE_OF_ROUNDING,
-    ByResidual,
-    ByTheorem,
-    Engine,
-    Found,
-    InParts,
-    Kept,
-    Move,
+    DescentEngine,
+    DescentOutcome,
+    DistributedDescent,
     Parts,
     PartSolver,
-    Trail,
+    PriorState,
+    ResidualDescent,
+    RowUpdate,
+    TheoremDescent,
+    WarmStart,
 )
-from letheon.linear._problem import Floats, Problem
-from letheon.noise import NoiseSource, Sealed
+from letheon.linear._problem import FitProblem, Floats
+from letheon.noise import NoiseSource, SecretArray
 from letheon.removal import Cache, Change, Counts, TrainingRows
 from letheon.validation import POSITIVE, Either, Interval, OneOf, OrNone, Rules, Whole
 
@@ -75,12 +75,7 @@ FACTS = linear_facts(
     search_ranges=lambda _: SearchRanges({}, {"sigma": (0.01, 0.1)}),
 )
 
-_SHARED = (
-    "strongly-convex",
-    "intercept-regularised",
-    "noise-secret",
-    "row-count-public",
-)
+_SHARED = ("strongly-convex", "intercept-regularised", "noise-secret", "row-count-public")
 _REFERENCES = {
     ("basic", "secret", "residual"): "distance bounded by the measured gradient; discrete noise",
     ("basic", "published", "residual"): "as secret; no state is kept but what is published",
@@ -190,7 +185,7 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
         Distance that the noise hides.
     plan_ : object or None
         Steps and constants by theorem.
-    unperturbed_ : Sealed or None
+    unperturbed_ : SecretArray or None
         Parameters without noise; None with ``state="published"``.
     n_passes_ : float
         Work of the last fit or request, in gradient passes over the rows held. Not saved: NaN in a
@@ -261,13 +256,13 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
     sigma_: float = field(init=False)
     distance_: float = field(init=False)
     limit_: float = field(init=False)
-    plan_: theory.Plan | None = field(init=False)
-    unperturbed_: Sealed | None = field(init=False)
+    plan_: theory.DescentPlan | None = field(init=False)
+    unperturbed_: SecretArray | None = field(init=False)
     parts_: tuple[Parts, ...] = field(init=False)
     top_: float | None = field(init=False)
     n_changed_: int = field(init=False)
     passes_: Cache[float] = field(init=False)
-    cache_: Cache[Trail] = field(init=False)
+    cache_: Cache[WarmStart] = field(init=False)
 
     def learn(self, X: Any, y: Any, *, ids: Any) -> Self:
         """Add rows; the certificate then compares with a model that had them from the start.
@@ -308,7 +303,7 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
         """
         require_fitted(self)
         self._require_same_parameters()
-        return self if self.state == "published" and self.sigma_ > 0.0 else self._settle()
+        return self if self.state == "published" and self.sigma_ > 0.0 else self._retrain_in_place()
 
     @property
     def n_passes_(self) -> float:
@@ -321,46 +316,52 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
         super()._check_settings()
         theory.check_combination(self)
 
-    def _train(self, held: TrainingRows, source: NoiseSource, seed: int) -> Trained:  # noqa: ARG002
-        problem = self._problem(held)
+    def _train(self, training: TrainingRows, source: NoiseSource, seed: int) -> FitOutcome:  # noqa: ARG002
+        problem = self._build_problem(training)
         plan = theory.plan_descent(self, problem)
         sigma = theory.choose_noise_scale(self, plan)
-        limit = theory.limit_of(self, sigma, prod(problem.shape))
-        problem = _regularised(problem, plan)
-        engine = self._engine(plan, limit, theory.parts_of(self, problem.n_held))
-        found = engine.train(problem, source)
-        downgraded, warnings = self._weigh(self._find_doubts(found.distance, limit))
-        weights = self._published(found, problem, sigma, source)
+        limit = theory.distance_limit(self, sigma, prod(problem.shape))
+        problem = _with_plan_ridge(problem, plan)
+        engine = self._build_engine(plan, limit, theory.count_parts(self, problem.n_remaining))
+        descent = engine.train(problem, source)
+        downgraded, warnings = self._handle_doubts(self._find_doubts(descent.distance, limit))
+        weights = self._publish_weights(descent, problem, sigma, source)
         attributes = {
             "unperturbed_": None,
             "parts_": (),
             "top_": None,
             "n_changed_": 0,
             "cache_": Cache(),
-            **found.kept,
-            "model_": self._linear(weights, held.classes),
+            **descent.attributes,
+            "model_": self._build_linear(weights, training.classes),
             "release_salt_": source.salt(),
             "plan_": plan,
             "sigma_": sigma,
             "limit_": limit,
-            "distance_": self._told(found.distance, limit),
-            "passes_": Cache(found.flops / problem.pass_flops),
+            "distance_": self._public_distance(descent.distance, limit),
+            "passes_": Cache(descent.flops / problem.pass_flops),
             "downgraded_": downgraded,
         }
-        return Trained(attributes, found.flops, warnings, found.n_iter)
+        return FitOutcome(attributes, descent.flops, warnings, descent.n_iter)
 
-    def _remove(self, removal: Removal, counts: Counts, **_: Any) -> Change:
+    def _remove_rows(self, removal: Removal, counts: Counts, **_: Any) -> Change:
         positions = removal.where
-        before = _regularised(self._problem(self._held()), self.plan_)
-        move = Move(before, before.without(positions), positions, self.rows_.alive, adds=False)
-        if not self._is_on_grid or theory.has_outgrown(self, before.n_held, move.after.n_held):
+        before = _with_plan_ridge(self._build_problem(self._training_rows()), self.plan_)
+        update = RowUpdate(
+            before, before.without_rows(positions), positions, self.rows_.alive, adds=False
+        )
+        if not self._is_on_grid or theory.has_outgrown(
+            self, before.n_remaining, update.after.n_remaining
+        ):
             return self._retrain(positions)
-        return self._moved(move, {"counts_": counts}, partial(self.rows_.wipe, positions))
+        return self._prepare_update(
+            update, {"counts_": counts}, partial(self.rows_.wipe, positions)
+        )
 
     def _prepare_learn(self, X: Any, y: Any, ids: Any) -> Change:
         require_features(self, X)
         labels = hold_labels(y, name=type(self).__name__, regressor="InfluenceRegressor")
-        new = self._design().rows(X)
+        new = self._build_design().build_rows(X)
         check_consistent_length(new, labels)
         classes = hold_target(np.unique(join_target(self.classes_, labels)))  # type: ignore[arg-type]
         rows, n_before = self.rows_.compacted(), len(self.rows_)
@@ -368,56 +369,62 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
             rows.y[:] = np.searchsorted(classes, self.classes_)[rows.y]
         codes = np.searchsorted(classes, labels.astype(classes.dtype)).astype(np.int64)
         rows.append(new, codes, row_ids(ids, len(codes)))
-        held = TrainingRows(rows, classes, np.bincount(rows.y, minlength=len(classes)))
+        training = TrainingRows(rows, classes, np.bincount(rows.y, minlength=len(classes)))
         is_new = len(classes) > len(self.classes_) or not self._is_on_grid
         if is_new or theory.has_outgrown(self, n_before, len(rows)):
-            return self._train_again(held)
-        before = _regularised(self._problem(self._held()), self.plan_)
-        after = _regularised(self._problem(held), self.plan_)
+            return self._retrain_on(training)
+        before = _with_plan_ridge(self._build_problem(self._training_rows()), self.plan_)
+        after = _with_plan_ridge(self._build_problem(training), self.plan_)
         positions = np.arange(n_before, len(rows), dtype=np.int64)
-        move = Move(before, after, positions, rows.alive, adds=True)
-        return self._moved(move, {"rows_": rows, "counts_": held.counts})
+        update = RowUpdate(before, after, positions, rows.alive, adds=True)
+        return self._prepare_update(update, {"rows_": rows, "counts_": training.counts})
 
-    def _moved(self, move: Move, attributes: dict[str, Any], *writes: Callable[[], None]) -> Change:
+    def _prepare_update(
+        self, update: RowUpdate, attributes: dict[str, Any], *writes: Callable[[], None]
+    ) -> Change:
         """Prepare the change that a move of rows makes."""
         source, hidden, top = copy.copy(self.source_), self.unperturbed_, self.top_
-        size = theory.parts_of(self, move.after.n_held)
-        kept = Kept(
+        size = theory.count_parts(self, update.after.n_remaining)
+        prior = PriorState(
             # A copy: a request that goes on with it wipes what is under the seal.
             W=self.model_.weights if hidden is None else hidden.open().copy(),
-            trail=self.cache_.content,
+            warm_start=self.cache_.content,
             parts=self.parts_,
             n_changed=self.n_changed_,
             top=inf if top is None else top,
         )
-        found = self._engine(self.plan_, self.limit_, size).update(move, kept, source)
-        downgraded, warnings = self._weigh(self._find_doubts(found.distance, self.limit_))
-        weights = self._published(found, move.after, self.sigma_, source)
+        descent = self._build_engine(self.plan_, self.limit_, size).apply_update(
+            update, prior, source
+        )
+        downgraded, warnings = self._handle_doubts(self._find_doubts(descent.distance, self.limit_))
+        weights = self._publish_weights(descent, update.after, self.sigma_, source)
         attributes |= {
-            **found.kept,
+            **descent.attributes,
             "model_": replace(self.model_, weights=weights),
             "release_salt_": source.salt(),
             "source_": source,
-            "distance_": self._told(found.distance, self.limit_),
-            "passes_": Cache(found.flops / move.after.pass_flops),
+            "distance_": self._public_distance(descent.distance, self.limit_),
+            "passes_": Cache(descent.flops / update.after.pass_flops),
             # The claim compares with what `fit` publishes: arriving here does not help it there.
             "downgraded_": self.downgraded_ or downgraded,
         }
         if self.state == "published":
-            attributes |= self._usual_counts(move)
-        outcome = Outcome(self._work(found.flops), {}, warnings)
-        return Change(attributes, outcome, (*found.writes, *self._wipes(), *writes))
+            attributes |= self._usual_counts(update)
+        outcome = Outcome(self._relative_work(descent.flops), {}, warnings)
+        return Change(attributes, outcome, (*descent.writes, *self._wipe_actions(), *writes))
 
-    def _usual_counts(self, move: Move) -> dict[str, Any]:
+    def _usual_counts(self, update: RowUpdate) -> dict[str, Any]:
         """Return counts of a training on the rows left, whatever the last training took."""
-        X, is_held = move.after.X, move.alive.copy()
-        is_held[[] if move.adds else move.positions] = False
+        X, is_held = update.after.X, update.alive.copy()
+        is_held[[] if update.adds else update.positions] = False
         sizes = np.diff(X.indptr)[is_held] if sp.issparse(X) else X.shape[1] * is_held
         n_passes = _USUAL_PASSES if self.plan_ is None else self.plan_.training_steps
-        flops = 4.0 * int(sizes.sum()) * move.after.loss.n_outputs * n_passes
+        flops = 4.0 * int(sizes.sum()) * update.after.loss.n_outputs * n_passes
         return {"training_flops_": flops, "n_iter_": n_passes}
 
-    def _engine(self, plan: theory.Plan | None, limit: float, size: int) -> Engine:
+    def _build_engine(
+        self, plan: theory.DescentPlan | None, limit: float, size: int
+    ) -> DescentEngine:
         secret = self.state == "secret"
         if self.variant == "distributed":
             assert plan is None or isinstance(plan, theory.DistributedPlan)
@@ -426,47 +433,47 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
                 solver = PartSolver(None, near * (1 - SHARE_OF_ROUNDING), self.max_iter)
             else:
                 solver = PartSolver(plan, plan.left)
-            return InParts(solver, size, self.n_copies)
+            return DistributedDescent(solver, size, self.n_copies)
         if plan is None:
-            return ByResidual(limit, secret, self.tol, self.max_iter)
-        return ByTheorem(plan, secret)
+            return ResidualDescent(limit, secret, self.tol, self.max_iter)
+        return TheoremDescent(plan, secret)
 
-    def _wipes(self) -> tuple[Callable[[], None], ...]:
-        return (*super()._wipes(), *(parts.weights.wipe for parts in self.parts_))
+    def _wipe_actions(self) -> tuple[Callable[[], None], ...]:
+        return (*super()._wipe_actions(), *(parts.weights.wipe for parts in self.parts_))
 
-    def _published(
-        self, found: Found, problem: Problem, sigma: float, source: NoiseSource
+    def _publish_weights(
+        self, descent: DescentOutcome, problem: FitProblem, sigma: float, source: NoiseSource
     ) -> Floats:
         """Return parameters with fresh noise; of several copies those of least loss."""
         if sigma == 0.0:
-            noisy = [W.copy() for W in found.optima]
+            noisy = [W.copy() for W in descent.optima]
         else:
-            grid, is_pure = Grid.of_sigma(sigma), self.delta == 0.0
-            noisy = [grid.release(W, source, is_pure=is_pure) for W in found.optima]
-        return noisy[0] if len(noisy) == 1 else min(noisy, key=problem.value)
+            grid, is_pure = ReleaseGrid.of_sigma(sigma), self.delta == 0.0
+            noisy = [grid.release(W, source, is_pure=is_pure) for W in descent.optima]
+        return noisy[0] if len(noisy) == 1 else min(noisy, key=problem.value_at)
 
     def _find_doubts(self, distance: float, limit: float) -> Iterator[str]:
         """Yield what the proof needs of a training or request and this one has not."""
         if not self._wants_certificate or distance <= limit:
             return
-        what = "raise iterations or sigma"
+        remedy = "raise iterations or sigma"
         if self.stop == "residual":
-            what = "raise max_iter, sigma or l2, or scale the columns"
-        what = what if limit > 0.0 else "raise epsilon or delta"
+            remedy = "raise max_iter, sigma or l2, or scale the columns"
+        remedy = remedy if limit > 0.0 else "raise epsilon or delta"
         # The distance itself stays unsaid: it is measured on rows that may leave.
         yield (
             f"the parameters may be farther from the optimum than the {limit:.3g} that the noise "
-            f"hides; {what}"
+            f"hides; {remedy}"
         )
 
-    def _told(self, distance: float, limit: float) -> float:
+    def _public_distance(self, distance: float, limit: float) -> float:
         """Return what is kept of a distance: as published state, no number measured on the rows."""
         if self.state == "secret" or self.sigma == 0:
             return distance
         return limit if distance <= limit else inf
 
-    def _grid(self) -> Grid | None:
-        return Grid.of_sigma(self.sigma_) if self.sigma_ > 0.0 else None
+    def _release_grid(self) -> ReleaseGrid | None:
+        return ReleaseGrid.of_sigma(self.sigma_) if self.sigma_ > 0.0 else None
 
     def _weights_before_noise(self) -> Floats | None:
         return None if self.unperturbed_ is None else self.unperturbed_.open()
@@ -476,7 +483,7 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
         """False for a file of an older version, which added noise in floats: it is trained anew."""
         if self.sigma_ == 0.0:
             return True
-        steps = self.model_.weights / Grid.of_sigma(self.sigma_).step
+        steps = self.model_.weights / ReleaseGrid.of_sigma(self.sigma_).step
         return bool((steps == np.rint(steps)).all())
 
     def __copy__(self) -> Self:
@@ -486,9 +493,9 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
             twin.parts_ = tuple(copy.copy(parts) for parts in twin.parts_)
         return twin
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         is_near = self.downgraded_ is None and self.distance_ <= self.limit_
-        spent = min(rounded_up(self.distance_), self.limit_)
+        spent = min(round_up_to_power(self.distance_), self.limit_)
         codes = [REGULARISERS[self.reg], *_SHARED]
         if self.state == "secret":
             codes.append("state-secret")
@@ -496,21 +503,21 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
         claim = Guarantee(
             reference=_REFERENCES[self.variant, self.state, self.stop],
             assumptions=tuple(codes),
-            residual_state=self._residue(),
-            **self._certify(is_near and self._is_on_grid, spent, self.limit_),
+            residual_state=self._list_residual_state(),
+            **self._certificate_fields(is_near and self._is_on_grid, spent, self.limit_),
         )
         return replace(claim, requests="oblivious") if self.variant == "distributed" else claim
 
-    def _residue(self) -> tuple[str, ...]:
+    def _list_residual_state(self) -> tuple[str, ...]:
         known = vars(self)
-        kept = [name for name in _RESIDUAL_STATE if known.get(name) not in (None, ())]
+        names = [name for name in _RESIDUAL_STATE if known.get(name) not in (None, ())]
         if self.plan_ is None and not self.parts_:
-            kept.remove("n_changed_")
+            names.remove("n_changed_")
         if self.unperturbed_ is None or self.plan_ is not None:
-            kept.remove("cache_")
-        return tuple(f"{name}: {_RESIDUAL_STATE[name]}" for name in kept)
+            names.remove("cache_")
+        return tuple(f"{name}: {_RESIDUAL_STATE[name]}" for name in names)
 
 
-def _regularised(problem: Problem, plan: theory.Plan | None) -> Problem:
+def _with_plan_ridge(problem: FitProblem, plan: theory.DescentPlan | None) -> FitProblem:
     """Return the problem with the regulariser of the plan, which may be more than l2."""
     return problem if plan is None else replace(problem, l2=plan.geometry.strong)

@@ -30,59 +30,66 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from letheon.linear._curvature import Block, Curvature, Downdate, change_block, times, woodbury
+from letheon.linear._curvature import (
+    Curvature,
+    Downdate,
+    HessianBlock,
+    change_block,
+    symv,
+    woodbury,
+)
 from letheon.linear._descent_theory import (
+    DescentPlan,
     DistributedPlan,
     Geometry,
-    Plan,
     same_shrinkage,
     steps_between,
     top_of_gram,
 )
 from letheon.linear._problem import (
     EPSILON,
+    FitProblem,
     Floats,
     GradientErrors,
     Positions,
-    Problem,
-    roots_of,
+    hessian_roots,
     row_norms,
-    slope_sum,
+    sum_gradients,
 )
-from letheon.linear._solve import Solution, is_dense, join, minimise, newton_step, split
-from letheon.noise import NoiseSource, Sealed
+from letheon.linear._solve import Solution, from_blocks, is_dense, minimise, newton_step, to_blocks
+from letheon.noise import NoiseSource, SecretArray
 from letheon.removal import Cache, Opaque
 
 Ranks = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Drawn(Opaque):
+class RowDraw(Opaque):
     """Ranks of the rows in every place, and which places have another row than before."""
 
     ranks: Ranks
     changed: NDArray[np.bool_]
 
 
-def draw(source: NoiseSource, shape: tuple[int, ...], n_rows: int) -> Ranks:
+def draw_ranks(source: NoiseSource, shape: tuple[int, ...], n_rows: int) -> Ranks:
     """Return independent ranks, uniform over `n_rows` rows."""
     return source.integers(shape, n_rows)
 
 
-def after_removal(source: NoiseSource, ranks: Ranks, gone: Ranks, n_rows: int) -> Drawn:
+def redraw_after_removal(source: NoiseSource, ranks: Ranks, gone: Ranks, n_rows: int) -> RowDraw:
     """Return the places after the rows of these ranks, ascending, have left `n_rows` rows."""
     below = np.searchsorted(gone, ranks)
     changed = np.searchsorted(gone, ranks, "right") > below
     closed = ranks - below
-    closed[changed] = draw(source, (int(changed.sum()),), n_rows - len(gone))
-    return Drawn(closed, changed)
+    closed[changed] = draw_ranks(source, (int(changed.sum()),), n_rows - len(gone))
+    return RowDraw(closed, changed)
 
 
-def after_addition(source: NoiseSource, ranks: Ranks, n_rows: int, n_new: int) -> Drawn:
+def redraw_after_addition(source: NoiseSource, ranks: Ranks, n_rows: int, n_new: int) -> RowDraw:
     """Return the places after `n_new` rows came after `n_rows` others."""
-    drawn = draw(source, ranks.shape, n_rows + n_new)
+    drawn = draw_ranks(source, ranks.shape, n_rows + n_new)
     changed = drawn >= n_rows
-    return Drawn(np.where(changed, drawn, ranks), changed)
+    return RowDraw(np.where(changed, drawn, ranks), changed)
 
 
 # A step that leaves more than this share of the gradient was made with a Hessian that is too old.
@@ -95,22 +102,22 @@ _MOST_REFINEMENTS = 3
 _MOST_GAINED = 0.25
 
 
-def descend(problem: Problem, W: Floats, n_steps: int, shape: Geometry) -> Floats:
+def descend_projected(problem: FitProblem, W: Floats, n_steps: int, shape: Geometry) -> Floats:
     """Make projected gradient steps of length 2 / (M + mu) on the mean objective, one pass each."""
-    W, length = projected(W, shape.radius), shape.rate / problem.n_held
+    W, length = project_to_ball(W, shape.radius), shape.rate / problem.n_remaining
     for _ in range(n_steps):
-        W = projected(W - length * problem.gradient(W), shape.radius)
+        W = project_to_ball(W - length * problem.gradient_at(W), shape.radius)
     return W
 
 
-def projected(W: Floats, radius: float) -> Floats:
+def project_to_ball(W: Floats, radius: float) -> Floats:
     """Return the nearest point of the ball |W| <= radius."""
     norm = float(np.linalg.norm(W))
     return W if norm <= radius else W * (radius / norm)
 
 
 @dataclass(eq=False, repr=False)
-class Trail(Opaque):
+class WarmStart(Opaque):
     """What the next request starts with, besides the parameters: gradient there, and Hessian.
 
     `errors` hold for the rows at that time and for any part of them.
@@ -122,34 +129,34 @@ class Trail(Opaque):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Move(Opaque):
+class RowUpdate(Opaque):
     """Rows that leave or come.
 
     `positions` are theirs in the problem that has them, and `alive` says where that has rows.
     """
 
-    before: Problem
-    after: Problem
+    before: FitProblem
+    after: FitProblem
     positions: Positions
     alive: NDArray[np.bool_]
     adds: bool
 
     @property
-    def changed_rows(self) -> tuple[Any, NDArray[Any]]:
+    def rows_and_targets(self) -> tuple[Any, NDArray[Any]]:
         """Rows that leave or come, in float64, and their targets."""
         holder = self.after if self.adds else self.before
-        return holder.rows_at(self.positions), holder.y[self.positions]
+        return holder.copy_rows(self.positions), holder.y[self.positions]
 
     def gradient_after(self, W: Floats, gradient: Floats) -> Floats:
         """Return the gradient at W after the move from the one before it; no other row is read."""
-        rows, y = self.changed_rows
-        own = slope_sum(self.before.loss, rows, y, W)
+        rows, y = self.rows_and_targets
+        own = sum_gradients(self.before.loss, rows, y, W)
         shift = (self.after.ridge - self.before.ridge) * W
         return gradient + shift + own if self.adds else gradient + shift - own
 
 
-def follow(
-    move: Move, W: Floats, trail: Trail, goal: float, max_iter: int
+def follow_optimum(
+    update: RowUpdate, W: Floats, trail: WarmStart, goal: float, max_iter: int
 ) -> tuple[Solution, Curvature | None, tuple[Callable[[], None], ...]]:
     """Go from the old optimum W to the new one, until the measured gradient is at most `goal`.
 
@@ -159,18 +166,18 @@ def follow(
     Where steps do not arrive, an optimiser goes on, with `max_iter` iterations as in training.
     Also returns the Hessian in use, and writes that bring it up to date on commit.
     """
-    after, gradient = move.after, move.gradient_after(W, trail.gradient)
-    curvature, change = trail.curvature, _change_of(move, trail.curvature)
+    after, gradient = update.after, update.gradient_after(W, trail.gradient)
+    curvature, change = trail.curvature, _update_curvature(update, trail.curvature)
     flops, is_measured, is_fresh = 0.0, False, False
     if change is None:
         curvature, flops, is_fresh = _fresh_curvature(after, W)
     for _ in range(_MOST_STEPS):
         step, spent = _solve_step(after, W, gradient, curvature, change)
-        there = after.gradient(W - step)
+        new_gradient = after.gradient_at(W - step)
         flops += spent + after.pass_flops
-        size, left = float(np.linalg.norm(gradient)), float(np.linalg.norm(there))
+        size, left = float(np.linalg.norm(gradient)), float(np.linalg.norm(new_gradient))
         if left <= max(goal, size):
-            W, gradient, is_measured = W - step, there, True
+            W, gradient, is_measured = W - step, new_gradient, True
         if left <= goal:
             break
         if left > _STALE * size:
@@ -185,32 +192,38 @@ def follow(
     return Solution(W, gradient, flops), curvature, writes
 
 
-def _fresh_curvature(problem: Problem, W: Floats) -> tuple[Curvature | None, float, bool]:
+def _fresh_curvature(problem: FitProblem, W: Floats) -> tuple[Curvature | None, float, bool]:
     """Return the Hessian at W, operations, and True; None, 0 and False where none is formed."""
     if not is_dense(problem):
         return None, 0.0, False
-    curvature = curvature_at(problem, W)
+    curvature = evaluate_curvature(problem, W)
     flops = sum(problem.pass_flops / 4 * len(block.hessian) for block in curvature.blocks)
     return curvature, flops, True
 
 
-def _change_of(move: Move, curvature: Curvature | None) -> "Downdate | Gain | None":
+def _update_curvature(
+    update: RowUpdate, curvature: Curvature | None
+) -> "Downdate | LowRankUpdate | None":
     """Return the old Hessian after the move; None where there is none to go on with."""
     if curvature is None:
         return None
-    rows, y = move.changed_rows
-    if move.adds and len(y) > max(1.0, _MOST_GAINED * curvature.point.size):
+    rows, y = update.rows_and_targets
+    if update.adds and len(y) > max(1.0, _MOST_GAINED * curvature.point.size):
         return None
-    roots = roots_of(move.before.loss, rows, y, curvature.point)
-    return Gain(curvature, roots) if move.adds else Downdate(curvature, roots, move.after.ridge)
+    roots = hessian_roots(update.before.loss, rows, y, curvature.point)
+    return (
+        LowRankUpdate(curvature, roots)
+        if update.adds
+        else Downdate(curvature, roots, update.after.ridge)
+    )
 
 
 def _solve_step(
-    problem: Problem,
+    problem: FitProblem,
     W: Floats,
     gradient: Floats,
     curvature: Curvature | None,
-    change: "Downdate | Gain | None",
+    change: "Downdate | LowRankUpdate | None",
 ) -> tuple[Floats, float]:
     """Return H^(-1) gradient and operations, by the Hessian there is or by products."""
     if curvature is None:
@@ -221,13 +234,13 @@ def _solve_step(
         return (curvature if change is None else change).solve(gradient), flops
     step, size = change.solve(gradient), float(np.linalg.norm(gradient))
     for _ in range(_MOST_REFINEMENTS):
-        if step.left <= _LINEAR_SHARE * size:
+        if step.residual <= _LINEAR_SHARE * size:
             break
         step = change.refine(step, gradient)
     return step.change, flops
 
 
-class Gain:
+class LowRankUpdate:
     """The curvature with further rows, before anything is written: Woodbury with a plus sign.
 
     Parameters
@@ -246,12 +259,12 @@ class Gain:
 
     def solve(self, G: Floats) -> Floats:
         """Return the inverse with the new rows, times G."""
-        targets = split(G, len(self._parts))
+        targets = to_blocks(G, len(self._parts))
         solved = [
-            times(block.inverse, g) - Q @ (Q.T @ g)
+            symv(block.inverse, g) - Q @ (Q.T @ g)
             for (block, _, Q), g in zip(self._parts, targets, strict=True)
         ]
-        return join(solved, G.shape)
+        return from_blocks(solved, G.shape)
 
     def apply(self) -> None:
         """Write the change into the matrices. Cannot fail."""
@@ -265,7 +278,7 @@ SHARE_OF_ROUNDING = 0.1
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Trained(Opaque):
+class PartFit(Opaque):
     """Parameters of one part, the bound of their distance to its optimum, and passes over it."""
 
     W: Floats
@@ -288,8 +301,8 @@ class PartSolver:
     n_changed: int = 0
 
     def train(
-        self, part: Problem, old: Trained | None = None, n_exchanged: int = 0, share: float = 1.0
-    ) -> Trained:
+        self, part: FitProblem, old: PartFit | None = None, n_exchanged: int = 0, share: float = 1.0
+    ) -> PartFit:
         """Train from zero or, after rows were exchanged, from the old parameters.
 
         With a `share` below 1 the old distance shrinks to it.
@@ -300,17 +313,17 @@ class PartSolver:
             tolerance = (1 - SHARE_OF_ROUNDING) * min(self.limit, near) * part.ridge
             solution = minimise(part, start=W, tolerance=tolerance, max_iter=self.max_iter)
             left = part.distance_bound(solution.gradient, part.gradient_error(solution.W))
-            return Trained(solution.W, left, solution.flops / part.pass_flops)
+            return PartFit(solution.W, left, solution.flops / part.pass_flops)
         shape = self.plan.geometry
         if old is None:
             distance, n_steps = 2.0 * shape.radius, self.plan.training_steps
         elif share == 1.0:
-            distance = old.distance + self.plan.part_jolt(n_exchanged)
+            distance = old.distance + self.plan.part_shift(n_exchanged)
             n_steps = self.plan.update_steps(0, self.n_changed, shape)
         else:
             distance, n_steps = old.distance, steps_between(1.0, share, shape)
-        W = descend(part, W, n_steps, shape)
-        return Trained(W, distance * shape.shrinkage(n_steps), n_steps)
+        W = descend_projected(part, W, n_steps, shape)
+        return PartFit(W, distance * shape.shrinkage_after(n_steps), n_steps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -318,7 +331,7 @@ class Parts:
     """One copy: which rows every part has, its parameters and the bounds of their distances."""
 
     ranks: Ranks = field(repr=False)
-    weights: Sealed
+    weights: SecretArray
     distances: Floats = field(repr=False)
 
     @property
@@ -337,28 +350,28 @@ class Parts:
 
     def __copy__(self) -> "Parts":
         """Return parts with a seal of their own."""
-        return replace(self, weights=Sealed(self.weights.open().copy()))
+        return replace(self, weights=SecretArray(self.weights.open().copy()))
 
 
-class Made(NamedTuple):
+class PartsTraining(NamedTuple):
     """Parts, and passes that making them took, in units of a pass over one part."""
 
     parts: Parts
     passes: float
 
 
-def draw_parts(source: NoiseSource, size: int, n_rows: int) -> Drawn:
+def draw_parts(source: NoiseSource, size: int, n_rows: int) -> RowDraw:
     """Return a fresh sample of the rows, for as many parts as a part has rows."""
-    return Drawn(draw(source, (size, size), n_rows), np.ones((size, size), bool))
+    return RowDraw(draw_ranks(source, (size, size), n_rows), np.ones((size, size), bool))
 
 
 def train_parts(
-    whole: Problem,
-    held: NDArray[np.int64],
-    drawn: Drawn,
+    whole: FitProblem,
+    remaining: NDArray[np.int64],
+    drawn: RowDraw,
     solver: PartSolver,
     old: Parts | None = None,
-) -> Made:
+) -> PartsTraining:
     """Train every part, or go on with the old parts that have other rows than before.
 
     `held` are the positions of the rows held, so that rank r is the row at ``held[r]``. All parts
@@ -368,51 +381,53 @@ def train_parts(
     for k, n_exchanged in enumerate(drawn.changed.sum(axis=1).tolist()):
         result = None
         if old is not None:
-            result = Trained(old.weights.open()[k], float(old.distances[k]), 0.0)
+            result = PartFit(old.weights.open()[k], float(old.distances[k]), 0.0)
         if result is None or n_exchanged:
-            result = solver.train(part_of(whole, held[drawn.ranks[k]]), result, n_exchanged)
+            result = solver.train(build_part(whole, remaining[drawn.ranks[k]]), result, n_exchanged)
         results.append(result)
     passes = sum(result.passes for result in results)
     mean = float(np.mean([result.distance for result in results]))
     if not mean <= solver.limit:
         pairs, share = zip(drawn.ranks, results, strict=True), solver.limit / mean
-        results = [solver.train(part_of(whole, held[own]), x, share=share) for own, x in pairs]
+        results = [
+            solver.train(build_part(whole, remaining[own]), x, share=share) for own, x in pairs
+        ]
         passes += sum(result.passes for result in results)
-    weights = Sealed(np.stack([result.W for result in results]))
+    weights = SecretArray(np.stack([result.W for result in results]))
     distances = np.array([result.distance for result in results])
-    return Made(Parts(drawn.ranks, weights, distances), passes)
+    return PartsTraining(Parts(drawn.ranks, weights, distances), passes)
 
 
-def part_of(whole: Problem, positions: NDArray[np.int64]) -> Problem:
+def build_part(whole: FitProblem, positions: NDArray[np.int64]) -> FitProblem:
     """Return the problem of the rows at some positions, which may repeat."""
-    return Problem(whole.X[positions], whole.y[positions], whole.loss, len(positions), whole.l2)
+    return FitProblem(whole.X[positions], whole.y[positions], whole.loss, len(positions), whole.l2)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Kept(Opaque):
+class PriorState(Opaque):
     """What a request may start from: parameters (without noise, if they are kept) and the rest."""
 
     W: Floats
-    trail: Trail | None = None
+    warm_start: WarmStart | None = None
     parts: tuple[Parts, ...] = ()
     n_changed: int = 0
     top: float = inf
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Found(Opaque):
+class DescentOutcome(Opaque):
     """Parameters before noise, one per copy, and what is kept for the next request."""
 
     optima: tuple[Floats, ...]
     distance: float
     flops: float
-    kept: dict[str, Any] = field(default_factory=dict)
+    attributes: dict[str, Any] = field(default_factory=dict)
     writes: tuple[Callable[[], None], ...] = ()
     n_iter: int = 1
 
 
 @dataclass(frozen=True)
-class ByResidual:
+class ResidualDescent:
     """Any optimiser, until |gradient| / ridge <= limit. With `secret` a Hessian is kept."""
 
     limit: float
@@ -420,156 +435,174 @@ class ByResidual:
     tol: float
     max_iter: int
 
-    def train(self, problem: Problem, source: NoiseSource) -> Found:  # noqa: ARG002
+    def train(self, problem: FitProblem, source: NoiseSource) -> DescentOutcome:  # noqa: ARG002
         """Minimise from zero."""
-        solution = self._minimise(problem, None)
+        solution = self._minimise_from(problem, None)
         if not self.secret:
-            return self._found(problem, solution)
-        return self._found(problem, solution, trail_at(problem, solution.W, solution.gradient))
+            return self._build_outcome(problem, solution)
+        return self._build_outcome(
+            problem, solution, warm_start_at(problem, solution.W, solution.gradient)
+        )
 
-    def update(self, move: Move, kept: Kept, source: NoiseSource) -> Found:  # noqa: ARG002
+    def apply_update(
+        self,
+        update: RowUpdate,
+        prior: PriorState,
+        source: NoiseSource,  # noqa: ARG002
+    ) -> DescentOutcome:
         """Follow the optimum with the old Hessian, or minimise from what was published."""
         if not self.secret:
-            return self._found(move.after, self._minimise(move.after, kept.W))
-        trail = kept.trail or trail_at(move.before, kept.W)
-        errors = move.after.gradient_errors() if move.adds else trail.errors
-        goal = self._goal(move.after, 2 * errors.at(kept.W))
-        solution, curvature, writes = follow(move, kept.W, trail, goal, self.max_iter)
-        latest = Trail(solution.gradient, curvature, errors)
-        return self._found(move.after, solution, latest, writes)
+            return self._build_outcome(update.after, self._minimise_from(update.after, prior.W))
+        trail = prior.warm_start or warm_start_at(update.before, prior.W)
+        errors = update.after.gradient_errors() if update.adds else trail.errors
+        goal = self._gradient_goal(update.after, 2 * errors.bound_at(prior.W))
+        solution, curvature, writes = follow_optimum(update, prior.W, trail, goal, self.max_iter)
+        latest = WarmStart(solution.gradient, curvature, errors)
+        return self._build_outcome(update.after, solution, latest, writes)
 
-    def _goal(self, problem: Problem, error: float = inf) -> float:
+    def _gradient_goal(self, problem: FitProblem, error: float = inf) -> float:
         """Return the gradient to reach; `error` is what rounding may hide of it, roughly."""
         if self.limit == inf:
-            return self.tol * problem.n_held
+            return self.tol * problem.n_remaining
         hidden = self.limit * problem.ridge * (1 - 1e-6)
         return hidden - min(error, SHARE_OF_ROUNDING * hidden)
 
-    def _minimise(self, problem: Problem, start: Floats | None) -> Solution:
-        goal = self._goal(problem)
+    def _minimise_from(self, problem: FitProblem, start: Floats | None) -> Solution:
+        goal = self._gradient_goal(problem)
         return minimise(problem, start=start, tolerance=goal, max_iter=self.max_iter)
 
-    def _found(
+    def _build_outcome(
         self,
-        problem: Problem,
+        problem: FitProblem,
         solution: Solution,
-        trail: Trail | None = None,
+        trail: WarmStart | None = None,
         writes: tuple[Callable[[], None], ...] = (),
-    ) -> Found:
+    ) -> DescentOutcome:
         """Return the parameters; with a trail they are kept, and so is it."""
-        W, kept = solution.W, {}
-        error = problem.gradient_error(W) if trail is None else trail.errors.at(W)
+        W, attributes = solution.W, {}
+        error = problem.gradient_error(W) if trail is None else trail.errors.bound_at(W)
         if trail is not None:
-            kept = {"unperturbed_": sealed(W), "cache_": Cache(trail)}
+            attributes = {"unperturbed_": copy_as_secret(W), "cache_": Cache(trail)}
         distance = problem.distance_bound(solution.gradient, error)
-        return Found((W,), distance, solution.flops, kept, writes, solution.n_iter)
+        return DescentOutcome((W,), distance, solution.flops, attributes, writes, solution.n_iter)
 
 
-def curvature_at(problem: Problem, W: Floats) -> Curvature:
+def evaluate_curvature(problem: FitProblem, W: Floats) -> Curvature:
     """Return the Hessian at W for solving only: no bound is ever taken from it."""
-    blocks = [Block.of(hessian, problem.ridge) for hessian in problem.hessian(W)]
+    blocks = [
+        HessianBlock.from_hessian(hessian, problem.ridge) for hessian in problem.hessian_at(W)
+    ]
     return Curvature(W, blocks, [inf] * len(blocks), inf)
 
 
-def trail_at(problem: Problem, W: Floats, gradient: Floats | None = None) -> Trail:
+def warm_start_at(problem: FitProblem, W: Floats, gradient: Floats | None = None) -> WarmStart:
     """Return what requests start with, computed from the rows."""
-    curvature = curvature_at(problem, W) if is_dense(problem) else None
-    gradient = problem.gradient(W) if gradient is None else gradient
-    return Trail(gradient, curvature, problem.gradient_errors())
+    curvature = evaluate_curvature(problem, W) if is_dense(problem) else None
+    gradient = problem.gradient_at(W) if gradient is None else gradient
+    return WarmStart(gradient, curvature, problem.gradient_errors())
 
 
-def sealed(W: Floats) -> Sealed:
+def copy_as_secret(W: Floats) -> SecretArray:
     """Return a sealed copy; others may go on with W when the seal is wiped."""
-    return Sealed(np.array(W, np.float64, order="C"))
+    return SecretArray(np.array(W, np.float64, order="C"))
 
 
 @dataclass(frozen=True)
-class ByTheorem:
+class TheoremDescent:
     """Counted gradient steps. With `secret` the top eigenvalue of X'X is kept: it saves steps."""
 
-    plan: Plan
+    plan: DescentPlan
     secret: bool
 
-    def train(self, problem: Problem, source: NoiseSource) -> Found:  # noqa: ARG002
+    def train(self, problem: FitProblem, source: NoiseSource) -> DescentOutcome:  # noqa: ARG002
         """Descend from zero."""
         top, plan = top_of_gram(problem.X) if self.secret else inf, self.plan
-        actual = self._actual(problem, top)
+        actual = self._actual_geometry(problem, top)
         n_steps = same_shrinkage(plan.training_steps, plan.geometry, actual)
-        W = descend(problem, np.zeros(problem.shape), n_steps, actual)
-        return self._found(problem, W, n_steps, 0, top)
+        W = descend_projected(problem, np.zeros(problem.shape), n_steps, actual)
+        return self._build_outcome(problem, W, n_steps, 0, top)
 
-    def update(self, move: Move, kept: Kept, source: NoiseSource) -> Found:  # noqa: ARG002
+    def apply_update(
+        self,
+        update: RowUpdate,
+        prior: PriorState,
+        source: NoiseSource,  # noqa: ARG002
+    ) -> DescentOutcome:
         """Descend from what is kept."""
-        problem, n_now, top = move.after, len(move.positions), kept.top
-        if move.adds and self.secret:
-            more = float((row_norms(problem.rows_at(move.positions)) ** 2).sum())
+        problem, n_now, top = update.after, len(update.positions), prior.top
+        if update.adds and self.secret:
+            more = float((row_norms(problem.copy_rows(update.positions)) ** 2).sum())
             top = (top + more) * (1 + 1e-9)
-        actual = self._actual(problem, top)
-        n_steps = self.plan.update_steps(kept.n_changed, n_now, actual)
-        W = descend(problem, kept.W, n_steps, actual)
-        return self._found(problem, W, n_steps, kept.n_changed + n_now, top)
+        actual = self._actual_geometry(problem, top)
+        n_steps = self.plan.update_steps(prior.n_changed, n_now, actual)
+        W = descend_projected(problem, prior.W, n_steps, actual)
+        return self._build_outcome(problem, W, n_steps, prior.n_changed + n_now, top)
 
-    def _actual(self, problem: Problem, top: float) -> Geometry:
+    def _actual_geometry(self, problem: FitProblem, top: float) -> Geometry:
         """Return the constants with the smoothness of the rows as they are, if that is less."""
         shape = self.plan.geometry
-        smooth = shape.strong + problem.loss.curvature_bound * top / problem.n_held
+        smooth = shape.strong + problem.loss.curvature_bound * top / problem.n_remaining
         return replace(shape, smooth=min(shape.smooth, smooth * (1 + 1e-12)))
 
-    def _found(
-        self, problem: Problem, W: Floats, n_steps: int, n_changed: int, top: float
-    ) -> Found:
-        kept: dict[str, Any] = {"n_changed_": n_changed}
+    def _build_outcome(
+        self, problem: FitProblem, W: Floats, n_steps: int, n_changed: int, top: float
+    ) -> DescentOutcome:
+        attributes: dict[str, Any] = {"n_changed_": n_changed}
         if self.secret:
-            kept |= {"unperturbed_": sealed(W), "top_": top}
+            attributes |= {"unperturbed_": copy_as_secret(W), "top_": top}
         flops, n_iter = n_steps * problem.pass_flops, max(1, n_steps)
-        return Found((W,), self.plan.distance, flops, kept, n_iter=n_iter)
+        return DescentOutcome((W,), self.plan.distance, flops, attributes, n_iter=n_iter)
 
 
 @dataclass(frozen=True)
-class InParts:
+class DistributedDescent:
     """Copies of a bootstrap sample in parts, and how each part is trained."""
 
     solver: PartSolver
     size: int
     n_copies: int
 
-    def train(self, problem: Problem, source: NoiseSource) -> Found:
+    def train(self, problem: FitProblem, source: NoiseSource) -> DescentOutcome:
         """Draw and train every copy."""
-        n, made = problem.n_rows, []
+        n, trainings = problem.n_rows, []
         for _ in range(self.n_copies):
             drawn = draw_parts(source, self.size, n)
-            made.append(train_parts(problem, np.arange(n), drawn, self.solver))
-        return self._found(problem, made, 0)
+            trainings.append(train_parts(problem, np.arange(n), drawn, self.solver))
+        return self._build_outcome(problem, trainings, 0)
 
-    def update(self, move: Move, kept: Kept, source: NoiseSource) -> Found:
+    def apply_update(
+        self, update: RowUpdate, prior: PriorState, source: NoiseSource
+    ) -> DescentOutcome:
         """Exchange rows of the samples, and go on with the parts that have them."""
-        n_changed, n_before = kept.n_changed + len(move.positions), move.before.n_held
+        n_changed, n_before = prior.n_changed + len(update.positions), update.before.n_remaining
         solver = replace(self.solver, n_changed=n_changed)
-        held, made = np.flatnonzero(move.alive), []
-        changed = np.searchsorted(held, move.positions)
-        if not move.adds:
-            held = np.delete(held, changed)
-        for parts in kept.parts:
-            if move.adds:
-                drawn = after_addition(source, parts.ranks, n_before, len(changed))
+        remaining, trainings = np.flatnonzero(update.alive), []
+        changed = np.searchsorted(remaining, update.positions)
+        if not update.adds:
+            remaining = np.delete(remaining, changed)
+        for parts in prior.parts:
+            if update.adds:
+                drawn = redraw_after_addition(source, parts.ranks, n_before, len(changed))
             else:
-                drawn = after_removal(source, parts.ranks, changed, n_before)
-            made.append(train_parts(move.after, held, drawn, solver, parts))
-        return self._found(move.after, made, n_changed)
+                drawn = redraw_after_removal(source, parts.ranks, changed, n_before)
+            trainings.append(train_parts(update.after, remaining, drawn, solver, parts))
+        return self._build_outcome(update.after, trainings, n_changed)
 
-    def _found(self, whole: Problem, made: list[Made], n_changed: int) -> Found:
-        parts = tuple(each.parts for each in made)
-        n_rows = sum(each.passes for each in made) * self.size
+    def _build_outcome(
+        self, whole: FitProblem, trainings: list[PartsTraining], n_changed: int
+    ) -> DescentOutcome:
+        parts = tuple(each.parts for each in trainings)
+        n_rows = sum(each.passes for each in trainings) * self.size
         # The plan's own bound: the tracked ones would tell how the rows were drawn.
         tracked = max(each.distance for each in parts)
         plan = self.solver.plan
         distance = tracked if plan is None else plan.distance
-        kept = {"parts_": parts, "n_changed_": n_changed}
+        attributes = {"parts_": parts, "n_changed_": n_changed}
         optima = tuple(each.mean for each in parts)
         # Copies are compared by their loss on all rows.
-        n_passes = n_rows / whole.n_held + (len(parts) if len(parts) > 1 else 0)
-        return Found(optima, distance, n_passes * whole.pass_flops, kept)
+        n_passes = n_rows / whole.n_remaining + (len(parts) if len(parts) > 1 else 0)
+        return DescentOutcome(optima, distance, n_passes * whole.pass_flops, attributes)
 
 
 # How optima are approached: changes nothing but the source of noise, which is that of the plan.
-Engine = ByResidual | ByTheorem | InParts
+DescentEngine = ResidualDescent | TheoremDescent | DistributedDescent

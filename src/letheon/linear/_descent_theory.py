@@ -20,9 +20,9 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
 
-from letheon.linear._calibrate import Grid, zcdp_gap
+from letheon.linear._calibrate import ReleaseGrid, zcdp_gap
 from letheon.linear._model import NORM_ROUNDING
-from letheon.linear._problem import EPSILON, Loss, Problem, row_norms
+from letheon.linear._problem import EPSILON, FitProblem, Loss, row_norms
 
 # Rounding of a ratio of logarithms must not cost a step.
 _WHOLE = 1e-9
@@ -61,24 +61,24 @@ class Geometry:
         gap = self.smooth - self.strong
         return log(gap / (self.smooth + self.strong)) if gap > 0.0 else -inf
 
-    def shrinkage(self, n_steps: float) -> float:
+    def shrinkage_after(self, n_steps: float) -> float:
         """gamma^n: what so many steps leave of the distance, as a share."""
         return exp(n_steps * self.log_contraction) if n_steps else 1.0
 
-    def fixed_point(self, n_steps: int, jolt: float) -> float:
+    def stationary_distance(self, n_steps: int, jolt: float) -> float:
         """Return the s with ``s = gamma^n (s + jolt)``."""
-        return self.shrinkage(n_steps) * jolt / -expm1(n_steps * self.log_contraction)
+        return self.shrinkage_after(n_steps) * jolt / -expm1(n_steps * self.log_contraction)
 
     @property
     def rate(self) -> float:
         """Length 2 / (M + mu) of a step."""
         return 2.0 / (self.smooth + self.strong)
 
-    def jolt(self, n_rows: int) -> float:
+    def row_shift(self, n_rows: int) -> float:
         """How far one row moves the optimum, with n_rows / 2 rows or more: 4L / (mu n)."""
-        return 2.0 * sensitivity(self.slope, self.strong, n_rows)
+        return 2.0 * optimum_sensitivity(self.slope, self.strong, n_rows)
 
-    def rounding(self, n_rows: int) -> float:
+    def bound_rounding(self, n_rows: int) -> float:
         """Bound of what the rounding errors of any number of steps add to the distance.
 
         One step errs by e, so all of them by e / (1 - gamma). With u = 2^-53 the mean gradient of n
@@ -91,11 +91,11 @@ class Geometry:
         return 1.02 * _UNIT * (sums + lengths) / self.strong
 
 
-def _up(steps: float) -> int:
+def _round_up_steps(steps: float) -> int:
     return max(1, ceil(steps - _WHOLE))
 
 
-def sensitivity(slope: float, strong: float, n_rows: int) -> float:
+def optimum_sensitivity(slope: float, strong: float, n_rows: int) -> float:
     """Distance of the optima of two sets that differ by one of n >= 2 rows: 2L / (mu n)."""
     return 2.0 * slope / (strong * n_rows)
 
@@ -109,7 +109,7 @@ def nominal_rows(n_rows: int) -> int:
     return 1 << n_rows.bit_length()
 
 
-def geometry(
+def build_geometry(
     loss: Loss, row_norm: float, strong: float, radius: float, n_columns: int = 1
 ) -> Geometry:
     """Return the constants for rows of norm at most `row_norm`, known before any row is seen."""
@@ -127,7 +127,7 @@ def geometry(
 
 def natural_radius(loss: Loss, strong: float) -> float:
     """Return a radius that no optimum exceeds: (mu / 2)|W*|^2 <= mean loss at W = 0."""
-    at_zero = loss.value(np.zeros((1, loss.n_outputs)), np.zeros(1, np.int64))
+    at_zero = loss.value_at(np.zeros((1, loss.n_outputs)), np.zeros(1, np.int64))
     return sqrt(2.0 * at_zero / strong)
 
 
@@ -155,7 +155,7 @@ def steps_between(far: float, near: float, shape: Geometry) -> int:
         return 0
     # A wanted distance may be too small for a float; no rounding of W is as small as the least one.
     near = max(near, float_info.min)
-    return _up((log(far) - log(near)) / -shape.log_contraction)
+    return _round_up_steps((log(far) - log(near)) / -shape.log_contraction)
 
 
 def same_shrinkage(n_steps: int, planned: Geometry, actual: Geometry) -> int:
@@ -164,12 +164,16 @@ def same_shrinkage(n_steps: int, planned: Geometry, actual: Geometry) -> int:
         return n_steps
     if actual.log_contraction == -inf:
         return 1
-    return _up(n_steps * planned.log_contraction / actual.log_contraction)
+    return _round_up_steps(n_steps * planned.log_contraction / actual.log_contraction)
 
 
-def hidden_distance(sigma: float, epsilon: float, delta: float, size: int) -> float:
+def max_hidden_distance(sigma: float, epsilon: float, delta: float, size: int) -> float:
     """Return s: releases of parameters 2s apart are (epsilon, delta)-close, for `size` of them."""
-    return Grid.of_sigma(sigma).hidden_distance(epsilon, delta, size) / 2 if sigma > 0.0 else inf
+    return (
+        ReleaseGrid.of_sigma(sigma).max_hidden_distance(epsilon, delta, size) / 2
+        if sigma > 0.0
+        else inf
+    )
 
 
 def sigma_for(distance: float, epsilon: float, delta: float, size: int) -> float:
@@ -177,7 +181,7 @@ def sigma_for(distance: float, epsilon: float, delta: float, size: int) -> float
 
     Noise of scale 1 has the coarsest grid for its size: 2^20 steps.
     """
-    hidden = hidden_distance(1.0, epsilon, delta, size)
+    hidden = max_hidden_distance(1.0, epsilon, delta, size)
     if not hidden > 0.0:
         raise ValueError(
             f"epsilon={epsilon:g} and delta={delta:g} are too small for {size} parameters: to "
@@ -193,20 +197,20 @@ def longest_noise(sigma: float, size: int, log_inverse: float, radius: float) ->
     normal numbers, so their tail bound holds (Laurent and Massart 2000). Rounding adds half a step
     per entry, and the bound of the grid what parameters of length `radius` have beyond it.
     """
-    grid = Grid.of_sigma(sigma)
+    grid = ReleaseGrid.of_sigma(sigma)
     length = sqrt(size + 2.0 * sqrt(size * log_inverse) + 2.0 * log_inverse)
-    cut = grid.cut(radius * (1 + 1e-9))
+    cut = grid.clipping_distance(radius * (1 + 1e-9))
     return (grid.sigma * length + grid.step * sqrt(size) / 2 + cut) * (1 + 1e-12)
 
 
-def printed_sigma(geometry: Geometry, distance: float, epsilon: float, delta: float) -> float:
+def theorem_sigma(geometry: Geometry, distance: float, epsilon: float, delta: float) -> float:
     """Return the theorems' noise ``sqrt(2) s / q``; more where the grid needs it."""
     printed = sqrt(2.0) * distance / zcdp_gap(epsilon, delta)
     return max(printed, sigma_for(distance, epsilon, delta, geometry.n_entries))
 
 
 @dataclass(frozen=True)
-class Plan(ABC):
+class DescentPlan(ABC):
     """How many steps requests take, and the noise that hides what they leave.
 
     `geometry` has constants that hold for all rows that are allowed, `sigma` is the scale of the
@@ -235,7 +239,7 @@ class Plan(ABC):
 
 
 @dataclass(frozen=True)
-class SecretPlan(Plan):
+class SecretPlan(DescentPlan):
     """Theorem 3.1: a request starts from the parameters without noise, and makes I steps.
 
     `left` is the fixed point of ``s = gamma^I (s + jolt)``, and `distance` has rounding on top.
@@ -243,32 +247,32 @@ class SecretPlan(Plan):
     """
 
     @classmethod
-    def of(
+    def for_geometry(
         cls, geometry: Geometry, n_rows: int, iterations: int, epsilon: float, delta: float
     ) -> "SecretPlan":
         """Return the plan whose noise is ``4 sqrt(2) L gamma^I / (mu n (1 - gamma^I) q)``."""
-        left = geometry.fixed_point(iterations, geometry.jolt(n_rows))
-        distance = left * _SLACK + geometry.rounding(n_rows)
-        sigma = printed_sigma(geometry, distance, epsilon, delta)
+        left = geometry.stationary_distance(iterations, geometry.row_shift(n_rows))
+        distance = left * _SLACK + geometry.bound_rounding(n_rows)
+        sigma = theorem_sigma(geometry, distance, epsilon, delta)
         return cls(geometry, sigma, distance, left, iterations, n_rows)
 
     @property
     def training_steps(self) -> int:
         """I + log(D mu n / 2L) / log(1 / gamma), D = 2B."""
         start = 2.0 * self.geometry.radius
-        moved = sensitivity(self.geometry.slope, self.geometry.strong, self.n_rows)
+        moved = optimum_sensitivity(self.geometry.slope, self.geometry.strong, self.n_rows)
         return self.iterations + steps_between(start, moved, self.geometry)
 
     def update_steps(self, n_before: int, n_changed: int, actual: Geometry) -> int:  # noqa: ARG002
         """I for one row; for more, until ``gamma^T (s + m jolt) <= s``."""
-        jolt = self.geometry.jolt(self.n_rows)
+        jolt = self.geometry.row_shift(self.n_rows)
         # s = gamma^I (s + jolt), so this is 0 for one row.
         more = steps_between(self.left + n_changed * jolt, self.left + jolt, self.geometry)
         return same_shrinkage(self.iterations + more, self.geometry, actual)
 
 
 @dataclass(frozen=True)
-class PublishedPlan(Plan):
+class PublishedPlan(DescentPlan):
     """Theorem 3.2: a request starts from the published parameters, and nothing else is kept.
 
     The steps must also undo the last noise. Half of delta pays for the event that some noise of the
@@ -280,7 +284,7 @@ class PublishedPlan(Plan):
     delta: float
 
     @classmethod
-    def of(
+    def for_geometry(
         cls,
         geometry: Geometry,
         n_rows: int,
@@ -290,11 +294,11 @@ class PublishedPlan(Plan):
         sigma: float | None = None,
     ) -> "PublishedPlan":
         """Return the plan with the theorem's noise, or with noise that is given."""
-        rounding, claim = geometry.rounding(n_rows), (epsilon, delta / 2, geometry.n_entries)
+        rounding, claim = geometry.bound_rounding(n_rows), (epsilon, delta / 2, geometry.n_entries)
         if sigma is None:
-            theorem = published_scale(geometry, n_rows, iterations, epsilon, delta)
+            theorem = theorem_sigma_published(geometry, n_rows, iterations, epsilon, delta)
             sigma = max(theorem, sigma_for(2.0 * rounding, *claim))
-        hidden = hidden_distance(sigma, *claim)
+        hidden = max_hidden_distance(sigma, *claim)
         left = max(hidden * (1 - 1e-9) - rounding, hidden / 2) / _SLACK
         distance = left * _SLACK + rounding
         return cls(geometry, sigma, distance, left, iterations, n_rows, delta)
@@ -303,7 +307,7 @@ class PublishedPlan(Plan):
     def training_steps(self) -> int:
         """I + log(D mu n / 2L) / log(1 / gamma), or what brings D to s."""
         start = 2.0 * self.geometry.radius
-        moved = sensitivity(self.geometry.slope, self.geometry.strong, self.n_rows)
+        moved = optimum_sensitivity(self.geometry.slope, self.geometry.strong, self.n_rows)
         theorem = self.iterations + steps_between(start, moved, self.geometry)
         return max(theorem, steps_between(start, self.left, self.geometry))
 
@@ -312,7 +316,7 @@ class PublishedPlan(Plan):
         shape, last = self.geometry, n_before + n_changed
         factor = log(4.0 * shape.n_entries * last) - log(self.delta)
         theorem = self.iterations + steps_between(max(factor, 1.0), 1.0, shape)
-        shift = self.left + self.longest_noise(n_before) + n_changed * shape.jolt(self.n_rows)
+        shift = self.left + self.longest_noise(n_before) + n_changed * shape.row_shift(self.n_rows)
         steps = max(theorem, steps_between(shift, self.left, shape))
         return same_shrinkage(steps, shape, actual)
 
@@ -326,7 +330,7 @@ class PublishedPlan(Plan):
         return longest_noise(self.sigma, shape.n_entries, log_inverse, shape.radius)
 
 
-def published_scale(
+def theorem_sigma_published(
     geometry: Geometry, n_rows: int, iterations: int, epsilon: float, delta: float
 ) -> float:
     """Noise of Theorem 3.2: 8 L gamma^I / (mu n (1 - gamma^I) (sqrt(a + 3 eps) - sqrt(a + 2 eps))).
@@ -335,11 +339,11 @@ def published_scale(
     """
     a = 2.0 * log(2.0 / delta)
     gap = sqrt(a + 3.0 * epsilon) - sqrt(a + 2.0 * epsilon)
-    return 2.0 * geometry.fixed_point(iterations, geometry.jolt(n_rows)) / gap
+    return 2.0 * geometry.stationary_distance(iterations, geometry.row_shift(n_rows)) / gap
 
 
 @dataclass(frozen=True)
-class WeakPlan(Plan):
+class WeakPlan(DescentPlan):
     """Theorem 3.5: the i-th change makes i^2 I steps.
 
     After T steps at most ``sqrt(M / (mu T))`` of the distance is left, and no step makes it larger,
@@ -347,29 +351,29 @@ class WeakPlan(Plan):
     """
 
     @classmethod
-    def of(
+    def for_geometry(
         cls, geometry: Geometry, n_rows: int, iterations: int, epsilon: float, delta: float
     ) -> "WeakPlan":
         """Return the plan whose noise is ``8 sqrt(2) L sqrt(M) / (mu^(3/2) n sqrt(I) q)``."""
         kappa = sqrt(geometry.smooth / (geometry.strong * iterations))
-        left = 2.0 * kappa * geometry.jolt(n_rows)
-        distance = left * _SLACK + geometry.rounding(n_rows)
-        sigma = printed_sigma(geometry, distance, epsilon, delta)
+        left = 2.0 * kappa * geometry.row_shift(n_rows)
+        distance = left * _SLACK + geometry.bound_rounding(n_rows)
+        sigma = theorem_sigma(geometry, distance, epsilon, delta)
         return cls(geometry, sigma, distance, left, iterations, n_rows)
 
     @property
     def training_steps(self) -> int:
         """Steps that bring D = 2B to the smaller of `distance` and half of a jolt."""
-        near = min(self.left, self.geometry.jolt(self.n_rows) / 2)
+        near = min(self.left, self.geometry.row_shift(self.n_rows) / 2)
         return steps_between(2.0 * self.geometry.radius, near, self.geometry)
 
     def update_steps(self, n_before: int, n_changed: int, actual: Geometry) -> int:
         """i^2 I, i the number of rows changed since the fit; fewer where the loss is smoother."""
         last = n_before + n_changed
-        return _up(last**2 * self.iterations * actual.smooth / self.geometry.smooth)
+        return _round_up_steps(last**2 * self.iterations * actual.smooth / self.geometry.smooth)
 
 
-def balanced_regulariser(
+def choose_regulariser(
     loss: Loss,
     row_norm: float,
     radius: float,
@@ -395,7 +399,7 @@ def balanced_regulariser(
 
 
 @dataclass(frozen=True)
-class DistributedPlan(Plan):
+class DistributedPlan(DescentPlan):
     """Algorithms 5 and 6: K parts of b rows each, drawn with replacement; their mean is published.
 
     ``J = I n^((4 - 3 xi) / 2)`` takes the place of I in the noise, with log(2 / delta) in q. The
@@ -406,7 +410,7 @@ class DistributedPlan(Plan):
     delta: float
 
     @classmethod
-    def of(
+    def for_geometry(
         cls,
         geometry: Geometry,
         n_rows: int,
@@ -417,12 +421,12 @@ class DistributedPlan(Plan):
         delta: float,
     ) -> "DistributedPlan":
         """Return the plan of one copy."""
-        per_part = _up(iterations * n_rows ** ((4.0 - 3.0 * xi) / 2.0))
-        left = geometry.fixed_point(per_part, geometry.jolt(n_rows))
+        per_part = _round_up_steps(iterations * n_rows ** ((4.0 - 3.0 * xi) / 2.0))
+        left = geometry.stationary_distance(per_part, geometry.row_shift(n_rows))
         # The mean of the parts' parameters is a sum of as many terms as a part has rows.
         mean_error = 2.0 * _UNIT * (part_rows + 2) * geometry.radius
-        distance = left * _SLACK + geometry.rounding(part_rows) + mean_error
-        sigma = printed_sigma(geometry, distance, epsilon, delta / 2)
+        distance = left * _SLACK + geometry.bound_rounding(part_rows) + mean_error
+        sigma = theorem_sigma(geometry, distance, epsilon, delta / 2)
         return cls(geometry, sigma, distance, left, per_part, n_rows, part_rows, delta)
 
     @property
@@ -440,7 +444,7 @@ class DistributedPlan(Plan):
         more = 1.0 + 10.0 * last * log(2.0 * last / self.delta)
         return self.iterations + steps_between(more, 1.0, self.geometry)
 
-    def part_jolt(self, n_changed: int) -> float:
+    def part_shift(self, n_changed: int) -> float:
         """How far the optimum of a part moves if some of its rows are exchanged: 2 c L / (mu b)."""
         return 2.0 * n_changed * self.geometry.slope / (self.geometry.strong * self.part_rows)
 
@@ -481,28 +485,28 @@ def check_combination(model: Any) -> None:
             raise ValueError(text)
 
 
-def plan_descent(model: Any, problem: Problem) -> Plan | None:
+def plan_descent(model: Any, problem: FitProblem) -> DescentPlan | None:
     """Return the plan of a fit on these rows; None for the residual stop."""
     if model.stop == "residual":
         return None
-    loss, (d, K), n = problem.loss, problem.shape, nominal_rows(problem.n_held)
+    loss, (d, K), n = problem.loss, problem.shape, nominal_rows(problem.n_remaining)
     row_norm = float(model.row_norm) * (1 + NORM_ROUNDING)
     radius = float(model.radius or natural_radius(loss, model.l2))
-    many, (epsilon, delta) = int(model.iterations), shares(model)
+    many, (epsilon, delta) = int(model.iterations), privacy_per_copy(model)
     extra = model.regulariser or 0.0
     if model.variant in REGULARIZED and model.regulariser is None:
         gap, is_weak = zcdp_gap(epsilon, delta), model.variant == "regularized-weak"
         numbers = (row_norm, radius, n, d * K, model.iterations, gap)
-        extra = balanced_regulariser(loss, *numbers, is_weak=is_weak)
-    shape = geometry(loss, row_norm, float(model.l2) + float(extra), radius, d)
+        extra = choose_regulariser(loss, *numbers, is_weak=is_weak)
+    shape = build_geometry(loss, row_norm, float(model.l2) + float(extra), radius, d)
     if model.variant == "distributed":
-        size = parts_of(model, problem.n_held)
-        return DistributedPlan.of(shape, n, size, model.xi, many, epsilon, delta)
+        size = count_parts(model, problem.n_remaining)
+        return DistributedPlan.for_geometry(shape, n, size, model.xi, many, epsilon, delta)
     if model.state == "published":
         sigma = float(model.sigma) if model.sigma else None
-        return PublishedPlan.of(shape, n, many, epsilon, delta, sigma)
+        return PublishedPlan.for_geometry(shape, n, many, epsilon, delta, sigma)
     kind = WeakPlan if model.variant == "regularized-weak" else SecretPlan
-    return kind.of(shape, n, many, epsilon, delta)
+    return kind.for_geometry(shape, n, many, epsilon, delta)
 
 
 def part_size(n_rows: int, xi: float) -> int:
@@ -510,7 +514,7 @@ def part_size(n_rows: int, xi: float) -> int:
     return max(1, int(n_rows ** (xi / 2.0) + 1e-9))
 
 
-def parts_of(model: Any, n_rows: int) -> int:
+def count_parts(model: Any, n_rows: int) -> int:
     """Return the number of parts, and of rows in each: that of N/2 rows."""
     return part_size(nominal_rows(n_rows) // 2, model.xi)
 
@@ -521,24 +525,24 @@ def has_outgrown(model: Any, n_before: int, n_after: int) -> bool:
     return depends and nominal_rows(n_before) != nominal_rows(n_after)
 
 
-def choose_noise_scale(model: Any, plan: Plan | None) -> float:
+def choose_noise_scale(model: Any, plan: DescentPlan | None) -> float:
     """Return the scale of the noise: that of the settings, else the plan's."""
     if model.sigma is not None:
         return float(model.sigma)
     return _SIGMA if plan is None else plan.sigma
 
 
-def shares(model: Any) -> tuple[float, float]:
+def privacy_per_copy(model: Any) -> tuple[float, float]:
     """Return epsilon and delta of one copy: all copies together are certified."""
     return float(model.epsilon) / model.n_copies, float(model.delta) / model.n_copies
 
 
-def limit_of(model: Any, sigma: float, size: int) -> float:
+def distance_limit(model: Any, sigma: float, size: int) -> float:
     """Return the distance to the optimum that noise of this scale hides, for `size` parameters.
 
     From the published state half of delta is for noise of the past that was too long.
     """
-    epsilon, delta = shares(model)
+    epsilon, delta = privacy_per_copy(model)
     if model.stop == "theorem" and model.state == "published":
         delta = delta / 2
-    return hidden_distance(sigma, epsilon, delta, size)
+    return max_hidden_distance(sigma, epsilon, delta, size)

@@ -11,31 +11,31 @@ import numpy as np
 from letheon.base import Outcome, Removal, require_fitted
 from letheon.data import SlotRows
 from letheon.guarantee import Guarantee, MethodFacts
-from letheon.linear._account import batches_and_noise, release_code, rounded_up
+from letheon.linear._account import release_code, round_up_to_power, suggest_search_ranges
 from letheon.linear._base import (
     AS_FITTED,
     REGULARISERS,
     CertifiedParameters,
+    FitOutcome,
     LinearClassifier,
-    Trained,
+    convergence_warnings,
     linear_facts,
-    unconverged,
 )
-from letheon.linear._calibrate import Grid
-from letheon.linear._fisher_law import Law, Root, are_accurate, draw_noise
+from letheon.linear._calibrate import ReleaseGrid
+from letheon.linear._fisher_law import NoiseRoot, ReleaseNoise, are_accurate, draw_noise
 from letheon.linear._fisher_walk import (
     JUST_TRAINED,
     Expansion,
-    Fisher,
     FisherAccount,
-    View,
-    Walk,
+    FisherMatrix,
+    GradientEvaluation,
+    NewtonWalk,
+    evaluate_at,
     hessian_flops,
-    look,
 )
-from letheon.linear._problem import Floats, Positions, Problem
-from letheon.linear._solve import finished, is_dense, minimise
-from letheon.noise import NoiseSource, Sealed
+from letheon.linear._problem import FitProblem, Floats, Positions
+from letheon.linear._solve import is_dense, minimise, polish_once
+from letheon.noise import NoiseSource, SecretArray
 from letheon.receipt import Receipt
 from letheon.removal import Cache, Change, Counts, TrainingRows
 from letheon.seeds import Purpose, library_seed
@@ -56,7 +56,7 @@ FACTS = linear_facts(
     noise=lambda model: (
         "grid-release-fisher-gaussian" if model.covariance == "fisher" else release_code(model)
     ),
-    search_ranges=batches_and_noise,
+    search_ranges=suggest_search_ranges,
 )
 
 _SHARED = (
@@ -160,7 +160,7 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
         Smallest epsilon that is proved for the model as it is, at this delta.
     kl_bound_ : float
         Bound of the divergence of the last removal's law from that of a retrain.
-    optimum_ : Sealed or None
+    optimum_ : SecretArray or None
         With ``state="secret"``, the parameters before noise and the gradient there. They are in the
         model's file, so keep that private, or call `settle` first.
     ids_, guarantee_, residual_state_, n_rows_
@@ -220,7 +220,7 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
     state: str = "published"
     batch_size: int | None = None
 
-    optimum_: Sealed | None = field(init=False)
+    optimum_: SecretArray | None = field(init=False)
     account_: FisherAccount = field(init=False)
     cache_: Cache[Expansion] = field(init=False)
 
@@ -266,13 +266,13 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
             Training does not arrive on these rows; nothing was changed.
         """
         require_fitted(self)
-        return self._settle()
+        return self._retrain_in_place()
 
     @property
     def epsilon_(self) -> float:
         """Smallest epsilon that is proved for the model as it is, at this delta."""
         require_fitted(self)
-        return self.account_.closeness.epsilon(self.delta) if self.sigma else float("inf")
+        return self.account_.closeness.epsilon_at(self.delta) if self.sigma else float("inf")
 
     @property
     def kl_bound_(self) -> float:
@@ -285,44 +285,46 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
         require_fitted(self)
         return self.account_.closeness.kl if self.sigma else float("inf")
 
-    def _grid(self) -> Grid | None:
-        return Grid.of_sigma(self.sigma) if self.sigma > 0.0 else None
+    def _release_grid(self) -> ReleaseGrid | None:
+        return ReleaseGrid.of_sigma(self.sigma) if self.sigma > 0.0 else None
 
     def _weights_before_noise(self) -> Floats | None:
         return None if self.optimum_ is None else self.optimum_.open()[0]
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        self._grid()  # Raises where sigma gives none.
+        self._release_grid()  # Raises where sigma gives none.
 
-    def _train(self, held: TrainingRows, source: NoiseSource, seed: int) -> Trained:
-        problem = self._problem(held)
-        tolerance = self.tol * problem.n_held
+    def _train(self, training: TrainingRows, source: NoiseSource, seed: int) -> FitOutcome:
+        problem = self._build_problem(training)
+        tolerance = self.tol * problem.n_remaining
         solution = minimise(problem, tolerance=tolerance / 2, max_iter=self.max_iter)
-        warnings = unconverged(solution, tolerance)
+        warnings = convergence_warnings(solution, tolerance)
         left = solution.residual + problem.gradient_error(solution.W)
         fisher = self._fisher_at(problem, solution.W, seed)
         flops = fisher.flops
         if fisher.expansion is not None:
-            solution = finished(problem, solution, partial(fisher.step, solution.W))
+            solution = polish_once(problem, solution, partial(fisher.newton_step, solution.W))
             left = max(left, solution.residual + problem.gradient_error(solution.W))
             flops += hessian_flops(problem)
-        roots = self._roots(fisher, solution.W)
+        roots = self._noise_roots(fisher, solution.W)
         doubts = self._find_doubts(solution.W, left, tolerance, roots)
-        downgraded, more = self._weigh(doubts if self._wants_certificate else ())
+        downgraded, more = self._handle_doubts(doubts if self._wants_certificate else ())
         attributes = {
-            "model_": self._linear(self._release(solution.W, roots, source), held.classes),
+            "model_": self._build_linear(
+                self._release_weights(solution.W, roots, source), training.classes
+            ),
             "release_salt_": source.salt(),
-            "optimum_": self._sealed(solution.W, solution.gradient),
+            "optimum_": self._keep_optimum(solution.W, solution.gradient),
             "account_": JUST_TRAINED,
             "cache_": Cache(fisher.expansion),
             "downgraded_": downgraded,
         }
         flops += solution.flops
-        return Trained(attributes, flops, (*warnings, *more), solution.n_iter)
+        return FitOutcome(attributes, flops, (*warnings, *more), solution.n_iter)
 
     def _find_doubts(
-        self, W: Floats, left: float, tolerance: float, roots: list[Root] | None
+        self, W: Floats, left: float, tolerance: float, roots: list[NoiseRoot] | None
     ) -> Iterator[str]:
         """Yield what the proof needs of a training and this one has not; before noise is drawn."""
         if not left <= tolerance:
@@ -335,7 +337,8 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
                 "rounding leaves the covariance of the noise unknown; scale the columns, use a "
                 "larger l2 or covariance='isotropic'"
             )
-        if Grid.of_sigma(self.sigma).cut(float(np.abs(W).max(initial=0.0))) > 0.0:
+        largest = float(np.abs(W).max(initial=0.0))
+        if ReleaseGrid.of_sigma(self.sigma).clipping_distance(largest) > 0.0:
             yield (
                 f"sigma={self.sigma:.3g} is too small for parameters of this size: releases end at "
                 "2**31 sigma; raise sigma"
@@ -345,66 +348,68 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
     def _is_shaped(self) -> bool:
         return self.sigma > 0.0 and self.covariance == "fisher"
 
-    def _sealed(self, W: Floats, gradient: Floats) -> Sealed | None:
-        return Sealed(np.stack([W, gradient])) if self.state == "secret" else None
+    def _keep_optimum(self, W: Floats, gradient: Floats) -> SecretArray | None:
+        return SecretArray(np.stack([W, gradient])) if self.state == "secret" else None
 
-    def _fisher_at(self, problem: Problem, W: Floats, seed: int | None = None) -> Fisher:
+    def _fisher_at(self, problem: FitProblem, W: Floats, seed: int | None = None) -> FisherMatrix:
         """Return the Fisher matrix of the problem's rows, taken at W."""
-        radius, is_shaped, expansion = self._declared_radius, self._is_shaped, None
+        radius, is_shaped, expansion = self._radius_bound, self._is_shaped, None
         if is_dense(problem):
             start = library_seed(self.seed_ if seed is None else seed, Purpose.EIGENVALUE)
-            expansion = Expansion.at(problem, W, radius, start, is_shaped=is_shaped)
-        return Fisher(expansion, problem, radius=radius, is_shaped=is_shaped)
+            expansion = Expansion.evaluate_at(problem, W, radius, start, is_shaped=is_shaped)
+        return FisherMatrix(expansion, problem, radius=radius, is_shaped=is_shaped)
 
-    def _roots(self, fisher: Fisher, W: Floats) -> list[Root] | None:
+    def _noise_roots(self, fisher: FisherMatrix, W: Floats) -> list[NoiseRoot] | None:
         """Return what shapes the noise, computed before any noise is drawn."""
         if fisher.noise is None:
             return None
-        return fisher.noise.roots(W, Grid.of_sigma(self.sigma))
+        return fisher.noise.noise_roots(W, ReleaseGrid.of_sigma(self.sigma))
 
-    def _release(self, W: Floats, roots: list[Root] | None, source: NoiseSource) -> Floats:
+    def _release_weights(
+        self, W: Floats, roots: list[NoiseRoot] | None, source: NoiseSource
+    ) -> Floats:
         """Return the parameters on the grid, with fresh noise."""
-        grid = self._grid()
+        grid = self._release_grid()
         if grid is None:
             return W
         if roots is None:
             return grid.release(W, source)
         return grid.release_with(W, draw_noise(roots, source).reshape(W.shape, order="F"))
 
-    def _remove(self, removal: Removal, counts: Counts, **options: Any) -> Change:
+    def _remove_rows(self, removal: Removal, counts: Counts, **options: Any) -> Change:
         batch_size = options.get("batch_size")
-        problem, positions = self._problem(self._held()), removal.where
+        problem, positions = self._build_problem(self._training_rows()), removal.where
         if batch_size is None:
             walk = self._step_at_once(problem, positions)
         else:
             walk = self._step_in_batches(problem, positions, batch_size)
-        is_settled = walk.settle()
-        roots = self._roots(walk.fisher, walk.W) if is_settled else None
+        is_settled = walk.run_until_hidden()
+        roots = self._noise_roots(walk.fisher, walk.W) if is_settled else None
         if not is_settled or not are_accurate(roots):
             return self._retrain(positions, walk)
-        return self._publish(positions, counts, walk, roots)
+        return self._prepare_release(positions, counts, walk, roots)
 
-    def _step_at_once(self, problem: Problem, positions: Positions) -> Walk:
+    def _step_at_once(self, problem: FitProblem, positions: Positions) -> NewtonWalk:
         """Make one Newton step on the remaining rows, with the Hessian that is there."""
-        after, expansion = problem.without(positions), self.cache_.content
+        after, expansion = problem.without_rows(positions), self.cache_.content
         if self.optimum_ is None:
             W = self.model_.weights
-            gradient = look(after, W).gradient
+            gradient = evaluate_at(after, W).gradient
         else:
             W, gradient = self.optimum_.open()
             left = problem.data_gradient(W, positions) + (problem.ridge - after.ridge) * W
             gradient = gradient - left
         if expansion is not None:
-            fisher = Fisher(expansion, after, positions, is_shaped=self._is_shaped)
+            fisher = FisherMatrix(expansion, after, positions, is_shaped=self._is_shaped)
         else:
             fisher = self._fisher_at(after, W)
-        W = W - fisher.step(W, gradient)
-        walk = self._walk(after, fisher, W, look(after, W))
+        W = W - fisher.newton_step(W, gradient)
+        walk = self._start_walk(after, fisher, W, evaluate_at(after, W))
         walk.hessians = int(fisher.expansion is not expansion)
         walk.flops = 2 * after.pass_flops + walk.hessians * hessian_flops(after)
         return walk
 
-    def _step_in_batches(self, problem: Problem, positions: Positions, size: int) -> Walk:
+    def _step_in_batches(self, problem: FitProblem, positions: Positions, size: int) -> NewtonWalk:
         """Make a Newton step per batch, with gradient and Hessian of the rows left, taken there.
 
         The removal mechanism of Mahadevan and Mathioudakis 2021 (survey, Algorithm 5), but with
@@ -413,34 +418,36 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
         W = self.model_.weights if self.optimum_ is None else self.optimum_.open()[0]
         after, n_batches, products = problem, 0, 0.0
         for begin in range(0, len(positions), size):
-            after = after.without(positions[begin : begin + size])
+            after = after.without_rows(positions[begin : begin + size])
             fisher = self._fisher_at(after, W)
-            W = W - fisher.step(W, look(after, W).gradient)
+            W = W - fisher.newton_step(W, evaluate_at(after, W).gradient)
             products += fisher.flops
             n_batches += 1
-        walk = self._walk(after, fisher, W, look(after, W))
+        walk = self._start_walk(after, fisher, W, evaluate_at(after, W))
         walk.hessians = n_batches if fisher.expansion is not None else 0
         passes = (n_batches + 1) * after.pass_flops
         products -= fisher.flops  # Those of the last one are counted in the end.
         walk.flops = passes + products + walk.hessians * hessian_flops(after)
         return walk
 
-    def _walk(self, after: Problem, fisher: Fisher, W: Floats, view: View) -> Walk:
-        law = Law(
-            grid=self._grid(),
+    def _start_walk(
+        self, after: FitProblem, fisher: FisherMatrix, W: Floats, evaluation: GradientEvaluation
+    ) -> NewtonWalk:
+        release_noise = ReleaseNoise(
+            grid=self._release_grid(),
             isotropic=self.covariance == "isotropic",
             epsilon=self.epsilon,
             delta=self.delta,
-            tolerance=self.tol * after.n_held,
+            tolerance=self.tol * after.n_remaining,
             ridge=after.ridge,
-            n_rows=after.n_held,
+            n_rows=after.n_remaining,
             size=W.size,
         )
         fresh = None if fisher.expansion is None else partial(self._fisher_at, after)
-        return Walk(after, law, fisher, fresh, W, view)
+        return NewtonWalk(after, release_noise, fisher, fresh, W, evaluation)
 
-    def _publish(
-        self, positions: Positions, counts: Counts, walk: Walk, roots: list[Root] | None
+    def _prepare_release(
+        self, positions: Positions, counts: Counts, walk: NewtonWalk, roots: list[NoiseRoot] | None
     ) -> Change:
         """Prepare fresh noise around the parameters found."""
         source, expansion = copy.copy(self.source_), walk.fisher.expansion
@@ -448,38 +455,38 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
         if expansion is not None:
             typical += hessian_flops(walk.after)
         attributes: dict[str, Any] = {
-            "model_": self.model_.moved_to(self._release(walk.W, roots, source)),
+            "model_": self.model_.with_weights(self._release_weights(walk.W, roots, source)),
             "release_salt_": source.salt(),
-            "optimum_": self._sealed(walk.W, walk.view.gradient),
-            "account_": FisherAccount.after(walk),
+            "optimum_": self._keep_optimum(walk.W, walk.evaluation.gradient),
+            "account_": FisherAccount.from_walk(walk),
             "counts_": counts,
             "source_": source,
             "n_iter_": 1,
-            "training_flops_": rounded_up(_TYPICAL_STEPS * typical),
+            "training_flops_": round_up_to_power(_TYPICAL_STEPS * typical),
         }
         if expansion is not self.cache_.content:
             attributes["cache_"] = Cache(expansion)
-        outcome = Outcome(self._work(walk.flops + walk.fisher.flops), walk.rebuilt)
-        wipe = partial(_wipe, self.rows_, positions, expansion)
-        return Change(attributes, outcome, (walk.fisher.apply, wipe, *self._wipes()))
+        outcome = Outcome(self._relative_work(walk.flops + walk.fisher.flops), walk.rebuild_counts)
+        wipe = partial(_wipe_rows, self.rows_, positions, expansion)
+        return Change(attributes, outcome, (walk.fisher.apply, wipe, *self._wipe_actions()))
 
-    def _retrain(self, positions: Positions, walk: Walk | None = None) -> Change:
+    def _retrain(self, positions: Positions, walk: NewtonWalk | None = None) -> Change:
         """Retrain with fresh noise; `walk` is what was tried before."""
-        rebuilt = {**(walk.rebuilt if walk else {}), "retrains": 1}
+        rebuilt = {**(walk.rebuild_counts if walk else {}), "retrains": 1}
         return super()._retrain(positions).with_rebuilt(rebuilt)
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         # What is not known, or read from a file of an earlier version, is not at most 1.
         is_proved = self.downgraded_ is None and self.account_.used <= 1.0
         return Guarantee(
             reference="Golatkar et al. 2020, with a proved bound of means and covariances",
             assumptions=(REGULARISERS[self.reg], *_SHARED),
             residual_state=_RESIDUAL_STATE[self.state],
-            **self._certify(is_proved, self.account_.used, 1.0),
+            **self._certificate_fields(is_proved, self.account_.used, 1.0),
         )
 
 
-def _wipe(rows: SlotRows, positions: Positions, expansion: Expansion | None) -> None:
+def _wipe_rows(rows: SlotRows, positions: Positions, expansion: Expansion | None) -> None:
     """Wipe rows; what is kept per slot follows where slots move."""
     alive = rows.alive.copy()
     alive[positions] = False

@@ -56,9 +56,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from letheon.linear._account import rounded_up
+from letheon.linear._account import round_up_to_power
 from letheon.linear._calibrate import (
-    Grid,
+    ReleaseGrid,
     gaussian_mu,
     mismatch_delta,
     mismatch_epsilon,
@@ -82,7 +82,7 @@ _LARGEST_NOISE = 1 << (51 + _FRACTION_BITS)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Root(Opaque):
+class NoiseRoot(Opaque):
     """The matrix that makes the noise of one block, ``Q diag(scales)``.
 
     Attributes
@@ -107,18 +107,18 @@ class Root(Opaque):
 
     def apply(self, normals: LongFloats) -> Floats:
         """Return ``round(Q diag(scales) z)`` for normal numbers z."""
-        high = _integers(np.ldexp(normals.high, 46))
-        low = _integers(np.ldexp(normals.low, LONG_BITS))
+        high = _to_integers(np.ldexp(normals.high, 46))
+        low = _to_integers(np.ldexp(normals.low, LONG_BITS))
         most = np.minimum(self.scales, _LARGEST_SCALE)
-        scales = _integers(np.rint(np.ldexp(most, _SCALE_BITS)))
+        scales = _to_integers(np.rint(np.ldexp(most, _SCALE_BITS)))
         scaled = (scales * ((high << 53) + low)) >> (_SCALE_BITS + LONG_BITS - _FRACTION_BITS)
         scaled = np.minimum(np.maximum(scaled, -_LARGEST_NOISE), _LARGEST_NOISE)
         if self.vectors is None:
-            return _rounded(scaled, _FRACTION_BITS)
-        return _rounded(_product(self.vectors, scaled), _FRACTION_BITS + _VECTOR_BITS)
+            return _round_bits(scaled, _FRACTION_BITS)
+        return _round_bits(_multiply_exactly(self.vectors, scaled), _FRACTION_BITS + _VECTOR_BITS)
 
 
-def draw_noise(roots: list[Root], source: NoiseSource) -> Floats:
+def draw_noise(roots: list[NoiseRoot], source: NoiseSource) -> Floats:
     """Return fresh noise for all blocks, a whole number of steps per parameter."""
     sizes = [len(root.scales) for root in roots]
     normals, parts, end = source.long_normals(sum(sizes)), [], 0
@@ -128,12 +128,12 @@ def draw_noise(roots: list[Root], source: NoiseSource) -> Floats:
     return np.concatenate(parts)
 
 
-def are_accurate(roots: list[Root] | None) -> bool:
+def are_accurate(roots: list[NoiseRoot] | None) -> bool:
     """Whether every covariance is as close as the theorem says; None is that of plain noise."""
     return roots is None or all(root.is_accurate for root in roots)
 
 
-def shaped_gap(grid: Grid, size: int, least: float) -> float:
+def fisher_noise_gap(grid: ReleaseGrid, size: int, least: float) -> float:
     """Return a bound of the total variation between the law of the noise and a rounded normal law.
 
     Parameters
@@ -179,7 +179,7 @@ class Spectrum(Opaque):
     gap: float
 
     @classmethod
-    def of(cls, matrix: Floats) -> "Spectrum":
+    def from_matrix(cls, matrix: Floats) -> "Spectrum":
         """Decompose a positive semidefinite matrix; its lower triangle counts.
 
         Both bounds are Frobenius norms that are computed, plus what rounding may hide of a product
@@ -201,7 +201,7 @@ class Spectrum(Opaque):
         bounds: Floats = (self.values + slack) * (1 + 1e-12)
         return bounds
 
-    def root(self, grid: Grid, ridge: float, n_rows: int, error: float) -> Root:
+    def noise_root(self, grid: ReleaseGrid, ridge: float, n_rows: int, error: float) -> NoiseRoot:
         """Return the matrix for noise of covariance ``((H + ridge) / n_rows)**(-1/2)``.
 
         H is a matrix that differs from the one decomposed by `error` in spectral norm.
@@ -220,16 +220,18 @@ class Spectrum(Opaque):
         off = 2.05 * self.skew * math.sqrt(condition) + (self.gap + error) / ridge
         turned = (self.skew + d * 2.0**-35) * condition**0.25
         vectors = np.rint(np.ldexp(self.vectors, _VECTOR_BITS))
-        return Root(vectors, scales, 0.53 * off + 2.12 * (turned + _scale_error(scales)))
+        return NoiseRoot(vectors, scales, 0.53 * off + 2.12 * (turned + _scale_error(scales)))
 
 
-def diagonal_root(grid: Grid, diagonal: Floats, ridge: float, n_rows: int, error: float) -> Root:
+def diagonal_root(
+    grid: ReleaseGrid, diagonal: Floats, ridge: float, n_rows: int, error: float
+) -> NoiseRoot:
     """Return the matrix for noise of covariance ``(diagonal / n_rows)**(-1/2)``.
 
     `diagonal` includes the ridge and is off by `error` at most.
     """
     scales = grid.scale * (diagonal / n_rows) ** -0.25
-    return Root(None, scales, 0.53 * error / ridge + 2.12 * _scale_error(scales))
+    return NoiseRoot(None, scales, 0.53 * error / ridge + 2.12 * _scale_error(scales))
 
 
 def _scale_error(scales: Floats) -> float:
@@ -238,7 +240,7 @@ def _scale_error(scales: Floats) -> float:
     return 2.0**-48 + 2.0 ** -(_SCALE_BITS + 1) / least if least > 0.0 else math.inf
 
 
-def _product(vectors: Floats, numbers: NDArray[np.object_]) -> NDArray[np.object_]:
+def _multiply_exactly(vectors: Floats, numbers: NDArray[np.object_]) -> NDArray[np.object_]:
     """Return an exact product of integers, by digits whose products floats add up exactly."""
     last = _N_DIGITS - 1
     mask = (1 << _DIGIT_BITS) - 1
@@ -247,18 +249,18 @@ def _product(vectors: Floats, numbers: NDArray[np.object_]) -> NDArray[np.object
     sums = vectors @ np.stack(digits, axis=1).astype(np.float64)
     total = np.zeros(len(vectors), object)
     for k in range(_N_DIGITS):
-        total += _integers(sums[:, k]) << (_DIGIT_BITS * k)
+        total += _to_integers(sums[:, k]) << (_DIGIT_BITS * k)
     return total
 
 
-def _integers(whole: Floats) -> NDArray[np.object_]:
+def _to_integers(whole: Floats) -> NDArray[np.object_]:
     """Return whole floats as Python integers, which do not overflow."""
     numbers = np.empty(len(whole), object)
     numbers[:] = [int(number) for number in whole.tolist()]
     return numbers
 
 
-def _rounded(numbers: NDArray[np.object_], n_bits: int) -> Floats:
+def _round_bits(numbers: NDArray[np.object_], n_bits: int) -> Floats:
     """Return the nearest whole numbers to multiples of ``2**-n_bits``; halves are rounded up."""
     nearest: Floats = ((numbers + (1 << (n_bits - 1))) >> n_bits).astype(np.float64)
     return nearest
@@ -308,11 +310,11 @@ class Closeness:
         gap = state.get("gap", inf)
         return cls(state["shift"], state["spread"], state["dimension"], gap)
 
-    def epsilon(self, delta: float) -> float:
+    def epsilon_at(self, delta: float) -> float:
         """Return an epsilon that is proved at this delta; infinite if none is."""
         # An upper bound first: the charge grows with epsilon.
         rough = mismatch_epsilon(self.shift, self.spread, self.dimension, delta / 2)
-        left = delta - charge(rough, self.gap)
+        left = delta - noise_charge(rough, self.gap)
         if not left >= delta / 2:
             return inf
         return mismatch_epsilon(self.shift, self.spread, self.dimension, left)
@@ -323,33 +325,33 @@ class Closeness:
         return mismatch_kl(self.shift, self.spread, self.dimension)
 
 
-def charge(epsilon: float, gap: float) -> float:
+def noise_charge(epsilon: float, gap: float) -> float:
     """Return the part of delta that pays for the noise as it is drawn."""
     return (1 + exp(min(epsilon, _LARGEST_EXPONENT))) * gap
 
 
 @dataclass(frozen=True)
-class Limits:
+class NoiseLimits:
     """The largest shift and spread that the noise hides together."""
 
     shift: float
     spread: float
 
-    def hide(self, closeness: Closeness) -> bool:
+    def can_hide(self, closeness: Closeness) -> bool:
         """Whether the noise hides the difference; not for NaN."""
         return closeness.shift <= self.shift and closeness.spread <= self.spread
 
-    def share(self, closeness: Closeness) -> float:
+    def share_used(self, closeness: Closeness) -> float:
         """Share of the limits that is used, rounded up; above 1 nothing is proved."""
-        if not self.hide(closeness):
+        if not self.can_hide(closeness):
             return inf
         spread = closeness.spread / self.spread if closeness.spread else 0.0
         shift = closeness.shift / self.shift if closeness.shift else 0.0
-        return min(rounded_up(max(shift, spread)), 1.0)
+        return min(round_up_to_power(max(shift, spread)), 1.0)
 
 
 @dataclass(frozen=True)
-class Law:
+class ReleaseNoise:
     """The noise and what it has to hide.
 
     `grid` is None without noise. `tolerance` is the gradient at which training on the remaining
@@ -357,7 +359,7 @@ class Law:
     rows.
     """
 
-    grid: Grid | None
+    grid: ReleaseGrid | None
     isotropic: bool
     epsilon: float
     delta: float
@@ -366,7 +368,7 @@ class Law:
     n_rows: int
     size: int
 
-    def distance(self, residual: float) -> float:
+    def bound_distance(self, residual: float) -> float:
         """Upper bound of the distance of the two worlds' parameters before noise."""
         stopped = 0.0 if self.grid is None else self.tolerance
         return (residual + stopped) / self.ridge * _UP
@@ -378,9 +380,11 @@ class Law:
             return 0.0
         if self.isotropic:
             return self.size * rounding_gap(self.grid.scale)
-        return shaped_gap(self.grid, self.size, self.ridge / self.n_rows * (1 - 1e-12))
+        return fisher_noise_gap(self.grid, self.size, self.ridge / self.n_rows * (1 - 1e-12))
 
-    def closeness(self, residual: float, change: float, shape: "Shape | None") -> Closeness:
+    def bound_closeness(
+        self, residual: float, change: float, shape: "HessianBounds | None"
+    ) -> Closeness:
         """Bound the laws of a removal and of a retrain.
 
         Parameters
@@ -392,7 +396,7 @@ class Law:
         shape : Shape or None
             What is known of the Fisher matrix, where it shapes the noise.
         """
-        distance = self.distance(residual)
+        distance = self.bound_distance(residual)
         if self.grid is None:
             return Closeness(distance / _DISTANCE_WITHOUT_NOISE)
         shift = (distance / self.grid.step + sqrt(self.size)) / self.grid.scale * _UP
@@ -401,28 +405,28 @@ class Law:
         scale = ((shape.top + self.ridge) / self.n_rows) ** 0.25 * exp(COVARIANCE_ERROR / 2)
         moved = (change + shape.concordance * shape.radius * distance) * _UP
         spread = moved / 2 + 2 * COVARIANCE_ERROR
-        return Closeness(scale * shift * _UP, spread, shape.dimension(spread), self.gap)
+        return Closeness(scale * shift * _UP, spread, shape.effective_dimension(spread), self.gap)
 
-    def limits(self, shape: "Shape | None") -> Limits:
+    def compute_limits(self, shape: "HessianBounds | None") -> NoiseLimits:
         """Return what the noise hides.
 
         The charge grows with epsilon: where it would take half of delta, a smaller epsilon is
         claimed in place of the one asked for.
         """
         if self.grid is None:
-            return Limits(1.0, inf)
+            return NoiseLimits(1.0, inf)
         gap = self.gap
         claimed = min(self.epsilon, log(max(self.delta / (2 * gap) - 1, 1.0)))
-        left = self.delta - charge(claimed, gap)
+        left = self.delta - noise_charge(claimed, gap)
         if not left > 0.0:
-            return Limits(0.0, 0.0)
+            return NoiseLimits(0.0, 0.0)
         if shape is None:
-            return Limits(gaussian_mu(claimed, left), 0.0)
-        return _limits(claimed, left, shape.rounded_freedom, shape.size)
+            return NoiseLimits(gaussian_mu(claimed, left), 0.0)
+        return _find_limits(claimed, left, shape.freedom_on_grid, shape.size)
 
 
 @dataclass(frozen=True)
-class Shape:
+class HessianBounds:
     """What is known of the Hessian of the remaining rows at the expansion point.
 
     `top` bounds the largest eigenvalue of its data part, `freedom` its degrees of freedom, `radius`
@@ -435,12 +439,12 @@ class Shape:
     radius: float
     concordance: float
 
-    def dimension(self, spread: float) -> float:
+    def effective_dimension(self, spread: float) -> float:
         """Directions that count in `mismatch_delta` at this spread."""
-        return _dimension(self.rounded_freedom, self.size, spread)
+        return _effective_dimension(self.freedom_on_grid, self.size, spread)
 
     @property
-    def rounded_freedom(self) -> float:
+    def freedom_on_grid(self) -> float:
         """Degrees of freedom on a grid, so that limits are found once for many."""
         if not self.freedom < self.size:
             return float(self.size)
@@ -448,7 +452,7 @@ class Shape:
         return min(float(2.0 ** (steps / _PER_DOUBLING)), float(self.size))
 
 
-def _dimension(freedom: float, size: int, spread: float) -> float:
+def _effective_dimension(freedom: float, size: int, spread: float) -> float:
     error = 2 * COVARIANCE_ERROR
     if not error < spread <= 1.0:
         return float(size)
@@ -458,13 +462,15 @@ def _dimension(freedom: float, size: int, spread: float) -> float:
 
 
 @lru_cache(maxsize=1024)
-def _limits(epsilon: float, delta: float, freedom: float, size: int) -> Limits:
+def _find_limits(epsilon: float, delta: float, freedom: float, size: int) -> NoiseLimits:
     """Bisect for the largest spread at the allowed shift."""
     shift = _SHIFT_SHARE * gaussian_mu(epsilon, delta)
     # Of one direction: the log-ratio of densities has a deviation of about spread / sqrt(2).
     good, bad = 0.0, 4.0 * (1.0 + epsilon) / sqrt(freedom)
     for _ in range(_BISECTIONS):
         middle = (good + bad) / 2
-        found = mismatch_delta(epsilon, shift, middle, _dimension(freedom, size, middle))
-        good, bad = (middle, bad) if found <= delta else (good, middle)
-    return Limits(shift, good)
+        delta_at_middle = mismatch_delta(
+            epsilon, shift, middle, _effective_dimension(freedom, size, middle)
+        )
+        good, bad = (middle, bad) if delta_at_middle <= delta else (good, middle)
+    return NoiseLimits(shift, good)

@@ -17,21 +17,21 @@ from typing import Any, Self
 import numpy as np
 import scipy.sparse as sp
 
-from letheon.linear._account import rounded_up
-from letheon.linear._calibrate import Grid
+from letheon.linear._account import round_up_to_power
+from letheon.linear._calibrate import ReleaseGrid
 from letheon.linear._curvature import Curvature, Downdate
 from letheon.linear._fisher_law import (
     COVARIANCE_ERROR,
     FULL_LIMIT,
     Closeness,
-    Law,
-    Limits,
-    Root,
-    Shape,
+    HessianBounds,
+    NoiseLimits,
+    NoiseRoot,
+    ReleaseNoise,
     Spectrum,
     diagonal_root,
 )
-from letheon.linear._problem import EPSILON, Floats, Positions, Problem, roots_of
+from letheon.linear._problem import EPSILON, FitProblem, Floats, Positions, hessian_roots
 from letheon.linear._solve import block_size, conjugate_gradients
 from letheon.removal import Opaque
 
@@ -49,7 +49,7 @@ _LARGEST_CURVATURE = 0.25
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class View(Opaque):
+class GradientEvaluation(Opaque):
     """What one pass over the rows shows at some parameters: gradient and scores.
 
     `error` bounds the norm of what rounding may hide of the gradient.
@@ -65,9 +65,9 @@ class View(Opaque):
         return float(np.linalg.norm(self.gradient)) + self.error
 
 
-def look(problem: Problem, W: Floats) -> View:
+def evaluate_at(problem: FitProblem, W: Floats) -> GradientEvaluation:
     """Return gradient and scores at W; one pass over the rows."""
-    return View(*problem.gradient_and_scores(W), problem.gradient_error(W))
+    return GradientEvaluation(*problem.gradient_and_scores(W), problem.gradient_error(W))
 
 
 class Expansion:
@@ -87,28 +87,34 @@ class Expansion:
         Of the diagonal, where only that shapes the noise.
     """
 
-    def __init__(self, problem: Problem, curvature: Curvature, *, is_shaped: bool) -> None:
+    def __init__(self, problem: FitProblem, curvature: Curvature, *, is_shaped: bool) -> None:
         self.curvature = curvature
-        self.scores = look(problem, curvature.point).scores
+        self.scores = evaluate_at(problem, curvature.point).scores
         self.ridge = problem.ridge
         self.spectra: list[Spectrum] | None = None
         self.top = self.freedom = self.error = 0.0
         self.is_full = is_shaped and block_size(problem) <= FULL_LIMIT
         if self.is_full:
-            bent = problem.loss.curvature(self.scores, problem.y)
+            bent = problem.loss.curvature_at(self.scores, problem.y)
             self.error = problem.hessian_error(curvature.point, bent)
-            self.spectra = [Spectrum.of(block.hessian) for block in curvature.blocks]
+            self.spectra = [Spectrum.from_matrix(block.hessian) for block in curvature.blocks]
             values = np.concatenate([each.largest_values(self.error) for each in self.spectra])
             self.top = float(values.max())
             self.freedom = float(np.sum(values / (values + self.ridge))) * (1 + 1e-9)
         self.bounds = bound_diagonal(problem) if is_shaped and not self.is_full else None
 
     @classmethod
-    def at(
-        cls, problem: Problem, W: Floats, radius: float | None, seed: int, *, is_shaped: bool = True
+    def evaluate_at(
+        cls,
+        problem: FitProblem,
+        W: Floats,
+        radius: float | None,
+        seed: int,
+        *,
+        is_shaped: bool = True,
     ) -> Self:
         """Evaluate the Hessian of the problem's rows at W."""
-        curvature = Curvature.at(problem, W, radius=radius, seed=seed)
+        curvature = Curvature.from_problem(problem, W, radius=radius, seed=seed)
         return cls(problem, curvature, is_shaped=is_shaped)
 
 
@@ -118,21 +124,21 @@ class FullNoise(Opaque):
     `leaving` are factors V, one per block: the block loses V V'.
     """
 
-    def __init__(self, expansion: Expansion, after: Problem, leaving: list[Floats]) -> None:
+    def __init__(self, expansion: Expansion, after: FitProblem, leaving: list[Floats]) -> None:
         self._expansion, self._after, self._leaving = expansion, after, leaving
         self.error = expansion.error
         self._n_columns = max((V.shape[1] for V in leaving), default=0)
         if leaving:
             self.error += self._downdate_error()
 
-    def shape(self) -> Shape:
+    def hessian_bounds(self) -> HessianBounds:
         """Return bounds for the remaining rows.
 
         Rows that leave take curvature away, which lowers eigenvalues and degrees of freedom. A
         regulariser that shrinks raises the latter, by no more than the factor it shrinks by.
         """
         expansion, size = self._expansion, self._expansion.curvature.point.size
-        return Shape(
+        return HessianBounds(
             top=expansion.top,
             freedom=expansion.freedom * max(expansion.ridge / self._after.ridge, 1.0),
             size=size,
@@ -140,7 +146,7 @@ class FullNoise(Opaque):
             concordance=self._after.loss.concordance,
         )
 
-    def change(self, W: Floats, scores: Floats) -> float:
+    def bound_curvature_change(self, W: Floats, scores: Floats) -> float:
         """Return how far curvature moved since the expansion; infinite if the matrix is not known.
 
         Scores at either point are off by (d + 1) u |x| |W|, u the unit of rounding.
@@ -149,7 +155,7 @@ class FullNoise(Opaque):
             return float("inf")
         curvature, loss = self._expansion.curvature, self._after.loss
         change = scores - self._expansion.scores
-        change[self._after.gone] = 0.0
+        change[self._after.removed] = 0.0
         lengths = float(np.linalg.norm(W)) + float(np.linalg.norm(curvature.point))
         rounding = EPSILON * (len(W) + 4) * curvature.radius * lengths
         # The third derivative of the softmax loss is a covariance with the change less its mean,
@@ -158,15 +164,17 @@ class FullNoise(Opaque):
         factor = 1.0 if loss.is_joint else loss.concordance
         return factor * float(most) + 1.05 * rounding
 
-    def roots(self, W: Floats, grid: Grid) -> list[Root]:  # noqa: ARG002
+    def noise_roots(self, W: Floats, grid: ReleaseGrid) -> list[NoiseRoot]:  # noqa: ARG002
         """Return what the noise of every block is made of, taken at the expansion point."""
         spectra, after = self._expansion.spectra, self._after
         if self._leaving or spectra is None:
             blocks = [block.hessian for block in self._expansion.curvature.blocks]
             for k, V in enumerate(self._leaving):
                 blocks[k] = blocks[k] - V @ V.T
-            spectra = [Spectrum.of(block) for block in blocks]
-        return [each.root(grid, after.ridge, after.n_held, self.error) for each in spectra]
+            spectra = [Spectrum.from_matrix(block) for block in blocks]
+        return [
+            each.noise_root(grid, after.ridge, after.n_remaining, self.error) for each in spectra
+        ]
 
     def _downdate_error(self) -> float:
         """Bound what the blocks miss by rounding when V V' is taken away.
@@ -192,16 +200,18 @@ class DiagonalNoise(Opaque):
     `bounds` are what `bound_diagonal` returned for these rows, or for these and others.
     """
 
-    def __init__(self, after: Problem, radius: float | None, bounds: Floats | None = None) -> None:
+    def __init__(
+        self, after: FitProblem, radius: float | None, bounds: Floats | None = None
+    ) -> None:
         self._after = after
         self._radius = float(after.norms.max()) if radius is None else radius
         self._bounds = bound_diagonal(after) if bounds is None else bounds
 
-    def shape(self) -> Shape:
+    def hessian_bounds(self) -> HessianBounds:
         """Return bounds from the columns' norms."""
         after, bounds = self._after, self._bounds
         d, K = after.shape
-        return Shape(
+        return HessianBounds(
             top=float(bounds.max()),
             freedom=K * float(np.sum(bounds / (bounds + after.ridge))) * (1 + 1e-9),
             size=d * K,
@@ -209,30 +219,30 @@ class DiagonalNoise(Opaque):
             concordance=after.loss.concordance,
         )
 
-    def change(self, W: Floats, scores: Floats) -> float:  # noqa: ARG002
+    def bound_curvature_change(self, W: Floats, scores: Floats) -> float:  # noqa: ARG002
         """Return 0: the noise takes the Hessian where the parameters end."""
         return 0.0
 
-    def roots(self, W: Floats, grid: Grid) -> list[Root]:
+    def noise_roots(self, W: Floats, grid: ReleaseGrid) -> list[NoiseRoot]:
         """Return what the noise is made of, one block for all parameters."""
         after = self._after
-        curvature = after.curvature(W)
+        curvature = after.curvature_at(W)
         diagonal = after.hessian_diagonal(curvature).ravel(order="F")
         # Sums over all rows at once, which `hessian_error` counts for sparse rows only.
         error = after.hessian_error(W, curvature) + EPSILON * after.X.shape[0] * float(
             self._bounds.max()
         )
-        return [diagonal_root(grid, diagonal, after.ridge, after.n_held, error)]
+        return [diagonal_root(grid, diagonal, after.ridge, after.n_remaining, error)]
 
 
 # Noise whose covariance follows from the remaining rows.
 NoiseShape = FullNoise | DiagonalNoise
 
 
-def bound_diagonal(problem: Problem) -> Floats:
+def bound_diagonal(problem: FitProblem) -> Floats:
     """Return upper bounds of the diagonal of the data part, one per column, at any parameters."""
     X, is_kept = problem.X, np.ones(problem.X.shape[0])
-    is_kept[problem.gone] = 0.0
+    is_kept[problem.removed] = 0.0
     total = np.zeros(X.shape[1])
     if sp.issparse(X):
         total += X.astype(np.float64).power(2).T @ is_kept
@@ -243,7 +253,7 @@ def bound_diagonal(problem: Problem) -> Floats:
     return _LARGEST_CURVATURE * (1 + 1e-9) * total
 
 
-class Fisher:
+class FisherMatrix:
     """What a removal needs of the Fisher matrix of the remaining rows: steps, and noise.
 
     With an expansion it is held as matrices, and `leaving` are rows that these still contain;
@@ -258,7 +268,7 @@ class Fisher:
     def __init__(
         self,
         expansion: Expansion | None,
-        after: Problem,
+        after: FitProblem,
         leaving: Positions | None = None,
         *,
         radius: float | None = None,
@@ -271,21 +281,21 @@ class Fisher:
             return
         roots: list[Floats] = []
         if leaving is not None:
-            rows, y = after.rows_at(leaving), after.y[leaving]
-            roots = roots_of(after.loss, rows, y, expansion.curvature.point)
+            rows, y = after.copy_rows(leaving), after.y[leaving]
+            roots = hessian_roots(after.loss, rows, y, expansion.curvature.point)
             self._downdate = Downdate(expansion.curvature, roots, after.ridge)
         if expansion.is_full:
             self.noise = FullNoise(expansion, after, roots)
         elif is_shaped:
             self.noise = DiagonalNoise(after, expansion.curvature.radius, expansion.bounds)
 
-    def step(self, W: Floats, gradient: Floats) -> Floats:
+    def newton_step(self, W: Floats, gradient: Floats) -> Floats:
         """Return H^(-1) gradient: by conjugate gradients, H taken at W, or by matrices.
 
         Where the matrices have changed, it is refined to rounding.
         """
         if self.expansion is None:
-            curvature = self._after.curvature(W)
+            curvature = self._after.curvature_at(W)
             by_products, flops = conjugate_gradients(
                 self._after, curvature, gradient, _CG_TOLERANCE
             )
@@ -295,10 +305,10 @@ class Fisher:
             return self.expansion.curvature.solve(gradient)
         step, goal = self._downdate.solve(gradient), _LINEAR * float(np.linalg.norm(gradient))
         for _ in range(_MOST_REFINEMENTS):
-            if step.left <= goal:
+            if step.residual <= goal:
                 break
             better = self._downdate.refine(step, gradient)
-            if better.left >= step.left:
+            if better.residual >= step.residual:
                 break
             step = better
         return step.change
@@ -325,7 +335,7 @@ _STALE = 0.5
 
 
 @dataclass(eq=False, repr=False)
-class Walk(Opaque):
+class NewtonWalk(Opaque):
     """Parameters on their way to the optimum of the remaining rows.
 
     Attributes
@@ -346,78 +356,86 @@ class Walk(Opaque):
         Further steps made, and Hessians taken.
     """
 
-    after: Problem
-    law: Law
-    fisher: Fisher
-    fresh: Callable[[Floats], Fisher] | None
+    after: FitProblem
+    release_noise: ReleaseNoise
+    fisher: FisherMatrix
+    renew: Callable[[Floats], FisherMatrix] | None
     W: Floats
-    view: View
+    evaluation: GradientEvaluation
     polishes: int = 0
     hessians: int = 0
     flops: float = 0.0
     _expanded_at: Floats | None = None
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> NoiseLimits:
         """What the noise hides."""
-        return self.law.limits(self.shape)
+        return self.release_noise.compute_limits(self.hessian_bounds)
 
     @property
     def closeness(self) -> Closeness:
         """How far the laws of this removal and of a retrain are apart at most."""
         noise = self.fisher.noise
-        change = 0.0 if noise is None else noise.change(self.W, self.view.scores)
-        return self.law.closeness(self.view.residual, change, self.shape)
+        change = (
+            0.0 if noise is None else noise.bound_curvature_change(self.W, self.evaluation.scores)
+        )
+        return self.release_noise.bound_closeness(
+            self.evaluation.residual, change, self.hessian_bounds
+        )
 
     @property
-    def rebuilt(self) -> dict[str, int]:
+    def rebuild_counts(self) -> dict[str, int]:
         """What it took beside the first step, in the words of a receipt."""
         counts = {"polishes": self.polishes, "hessians": self.hessians}
         return {name: count for name, count in counts.items() if count}
 
     @property
-    def shape(self) -> Shape | None:
+    def hessian_bounds(self) -> HessianBounds | None:
         """What is known of the matrix that shapes the noise, if one does."""
-        return None if self.fisher.noise is None else self.fisher.noise.shape()
+        return None if self.fisher.noise is None else self.fisher.noise.hessian_bounds()
 
-    def settle(self) -> bool:
+    def run_until_hidden(self) -> bool:
         """Walk until the noise hides the rest; False if it cannot."""
-        if not self.limits.hide(self.law.closeness(0.0, 0.0, self.shape)):
+        if not self.limits.can_hide(
+            self.release_noise.bound_closeness(0.0, 0.0, self.hessian_bounds)
+        ):
             return False  # A retrain may stop so early that no removal is close to all of them.
-        while not self.limits.hide(self.closeness):
-            in_place = self.law.closeness(self.view.residual, 0.0, self.shape)
-            if self.limits.hide(in_place):
-                if not self._expand():
+        while not self.limits.can_hide(self.closeness):
+            in_place = self.release_noise.bound_closeness(
+                self.evaluation.residual, 0.0, self.hessian_bounds
+            )
+            if self.limits.can_hide(in_place):
+                if not self._renew_hessian():
                     return False
-            elif self.polishes == _MOST_POLISHES or not self._polish():
+            elif self.polishes == _MOST_POLISHES or not self._polish_once():
                 return False
         return True
 
-    def _polish(self) -> bool:
+    def _polish_once(self) -> bool:
         """Make one more step; False if not even a fresh Hessian brings the gradient down."""
-        W = self.W - self.fisher.step(self.W, self.view.gradient)
-        there, before = look(self.after, W), self.view.residual
+        W = self.W - self.fisher.newton_step(self.W, self.evaluation.gradient)
+        evaluation, before = evaluate_at(self.after, W), self.evaluation.residual
         self.polishes += 1
         self.flops += self.after.pass_flops
-        residual = there.residual
+        residual = evaluation.residual
         is_better = bool(np.isfinite(residual)) and residual < before
         if is_better:
-            self.W, self.view = W, there
+            self.W, self.evaluation = W, evaluation
         if not is_better or residual > _STALE * before:
-            return self._expand() or is_better
+            return self._renew_hessian() or is_better
         return True
 
-    def _expand(self) -> bool:
+    def _renew_hessian(self) -> bool:
         """Take the Hessian here; False if it already is."""
-        if self.fresh is None or self._expanded_at is self.W:
+        if self.renew is None or self._expanded_at is self.W:
             return False
-        self.fisher, self._expanded_at = self.fresh(self.W), self.W
+        self.fisher, self._expanded_at = self.renew(self.W), self.W
         self.hessians += 1
         self.flops += hessian_flops(self.after)
         return True
 
 
-def hessian_flops(problem: Problem) -> float:
+def hessian_flops(problem: FitProblem) -> float:
     """Operations of one Hessian."""
     d, K = problem.shape
     return problem.pass_flops / 4.0 * d * (K if problem.loss.is_joint else 1)
@@ -453,14 +471,14 @@ class FisherAccount:
         return cls(closeness, state["used"] if closeness.gap < inf else inf)
 
     @classmethod
-    def after(cls, walk: Walk) -> "FisherAccount":
+    def from_walk(cls, walk: NewtonWalk) -> "FisherAccount":
         """Return the account after a removal."""
-        closeness, limits, shape = walk.closeness, walk.limits, walk.shape
-        shift = min(rounded_up(closeness.shift), max(limits.shift, closeness.shift))
-        spread = min(rounded_up(closeness.spread), max(limits.spread, closeness.spread))
-        dimension = closeness.dimension if shape is None else shape.dimension(spread)
+        closeness, limits, shape = walk.closeness, walk.limits, walk.hessian_bounds
+        shift = min(round_up_to_power(closeness.shift), max(limits.shift, closeness.shift))
+        spread = min(round_up_to_power(closeness.spread), max(limits.spread, closeness.spread))
+        dimension = closeness.dimension if shape is None else shape.effective_dimension(spread)
         shown = Closeness(shift, spread, dimension, closeness.gap)
-        return cls(shown, limits.share(closeness))
+        return cls(shown, limits.share_used(closeness))
 
 
 JUST_TRAINED = FisherAccount(Closeness(), 0.0)

@@ -85,9 +85,9 @@ class InfluenceClassifier(InfluenceBase, LinearClassifier):
         `spent` of `limit`, and how often a request had to measure, polish or retrain.
     epsilon_ : float
         The epsilon that would be needed for what is spent so far.
-    weights_ : Sealed
+    weights_ : SecretArray
         W, the parameters without noise. They are in the model's file, so keep that private.
-    noise_ : Sealed or None
+    noise_ : SecretArray or None
         b of ``mechanism="objective"``; None otherwise. The noise of a release is not kept.
     noise_commitment_ : str or None
         SHA-256 over a salt and the noise of the release; certificates publish it.
@@ -187,5 +187,5 @@ class InfluenceRegressor(InfluenceBase, LinearRegressor):
     loss: str = "squared"
     huber_scale: float = 1.0
 
-    def _loss(self, classes: NDArray[Any] | None) -> Loss:  # noqa: ARG002
+    def _build_loss(self, classes: NDArray[Any] | None) -> Loss:  # noqa: ARG002
         return Squared() if self.loss == "squared" else PseudoHuber(float(self.huber_scale))

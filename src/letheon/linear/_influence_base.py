@@ -11,44 +11,44 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from sklearn.utils.validation import check_consistent_length
 
-from letheon.base import Outcome, Removal, exclusive, require_fitted
+from letheon.base import Outcome, Removal, lock_model, require_fitted
 from letheon.exceptions import BudgetSpentError, CannotForgetError
 from letheon.guarantee import Guarantee, MethodFacts
-from letheon.inner import require_features
+from letheon.inner_estimator import require_features
 from letheon.linear._account import (
     MECHANISMS,
     Account,
     Mechanism,
     ObjectiveNoise,
     OutputNoise,
-    batches_and_noise,
     release_code,
+    suggest_search_ranges,
 )
 from letheon.linear._base import (
     AS_FITTED,
     REGULARISERS,
     CertifiedParameters,
+    FitOutcome,
     LinearBase,
-    Trained,
+    convergence_warnings,
     linear_facts,
     require_batch_size,
-    unconverged,
 )
-from letheon.linear._calibrate import Grid
-from letheon.linear._curvature import Curvature, Products
+from letheon.linear._calibrate import ReleaseGrid
+from letheon.linear._curvature import Curvature, HessianProducts
 from letheon.linear._newton import (
     BOUNDS,
-    Leaving,
-    Setting,
+    RemovalContext,
+    RowsToRemove,
     StoredCurvature,
+    data_free_state,
     fingerprint_rows,
-    propose,
-    repair,
-    without_rows,
+    propose_removal,
+    repair_residual,
 )
-from letheon.linear._problem import Floats, Positions, Problem, ridge_of, rows_in_double
-from letheon.linear._solve import DENSE_LIMIT, block_size, finished, is_dense, minimise, norm
-from letheon.noise import NoiseSource, Sealed
+from letheon.linear._problem import FitProblem, Floats, Positions, compute_ridge, rows_in_double
+from letheon.linear._solve import DENSE_LIMIT, block_size, is_dense, l2_norm, minimise, polish_once
+from letheon.noise import NoiseSource, SecretArray
 from letheon.receipt import Receipt
 from letheon.removal import Cache, Change, Counts, TrainingRows
 from letheon.seeds import Purpose, library_seed
@@ -66,7 +66,7 @@ FACTS = linear_facts(
     certificate="certified",
     accounting="guo2020-residual-sum",
     noise=release_code,
-    search_ranges=batches_and_noise,
+    search_ranges=suggest_search_ranges,
 )
 
 _REFERENCE = "Newton removal after Guo et al. 2020, released with discrete Gaussian noise"
@@ -111,10 +111,10 @@ class InfluenceBase(CertifiedParameters, LinearBase):
     batch_size: int | None = None
     data_free: bool = False
 
-    weights_: Sealed = field(init=False)
-    noise_: Sealed | None = field(init=False)
+    weights_: SecretArray = field(init=False)
+    noise_: SecretArray | None = field(init=False)
     account_: Account = field(init=False)
-    cache_: Cache[Curvature | Products] = field(init=False)
+    cache_: Cache[Curvature | HessianProducts] = field(init=False)
     fingerprint_key_: str | None = field(init=False)
 
     def forget(
@@ -164,8 +164,8 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         for whoever runs the model: the claim is about the parameters, so `publish` leaves it out.
         """
         self._require_rows("exact_residual")
-        with exclusive(self):
-            return norm(self._problem_now().gradient(self._weights_before_noise()))
+        with lock_model(self):
+            return l2_norm(self._current_problem().gradient_at(self._weights_before_noise()))
 
     def settle(self) -> Self:
         """Train again on the rows held, with fresh noise.
@@ -176,14 +176,16 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         left. Takes the time of a fit. Call it before a file is written that others may read.
         """
         self._require_rows("settle")
-        return self._settle()
+        return self._retrain_in_place()
 
     @property
     def epsilon_(self) -> float:
         """Smallest epsilon that the account as it stands would need at this delta."""
         require_fitted(self)
-        ridge = ridge_of(self.l2, self.reg, self.n_rows_)
-        return self._mechanism().spent_epsilon(self.account_.spent, ridge, self.weights_.size)
+        ridge = compute_ridge(self.l2, self.reg, self.n_rows_)
+        return self._build_mechanism().compute_epsilon(
+            self.account_.spent, ridge, self.weights_.size
+        )
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -193,21 +195,21 @@ class InfluenceBase(CertifiedParameters, LinearBase):
                 "'refuse'): without rows their norms cannot be measured"
             )
 
-    def _train(self, held: TrainingRows, source: NoiseSource, seed: int) -> Trained:
-        plain, mechanism = self._problem(held), self._mechanism()
+    def _train(self, training: TrainingRows, source: NoiseSource, seed: int) -> FitOutcome:
+        plain, mechanism = self._build_problem(training), self._build_mechanism()
         tilt = mechanism.draw_tilt(source, plain.shape)
         problem = replace(plain, tilt=tilt)
-        tolerance = self.tol * problem.n_held
-        limits = mechanism.limits(problem.ridge, tolerance, prod(problem.shape))
+        tolerance = self.tol * problem.n_remaining
+        limits = mechanism.compute_limits(problem.ridge, tolerance, prod(problem.shape))
         tolerance = min(tolerance, limits.fit / 2)
         solution = minimise(problem, tolerance=tolerance, max_iter=self.max_iter)
         if solution.residual > tolerance:
-            tolerance = max(tolerance, 4 * problem.rounding(solution.W))
-        warnings = unconverged(solution, tolerance)
+            tolerance = max(tolerance, 4 * problem.rounding_at(solution.W))
+        warnings = convergence_warnings(solution, tolerance)
         curvature = None
         if is_dense(problem) or (self.data_free and block_size(problem) <= DENSE_LIMIT):
-            curvature = self._curvature_at(problem, solution.W, seed).warm()
-            solution = finished(problem, solution, curvature.solve)
+            curvature = self._curvature_at(problem, solution.W, seed).precompute_inverses()
+            solution = polish_once(problem, solution, curvature.solve)
         left = solution.residual + problem.gradient_error(solution.W)
         account, doubts = Account(left, limits.removal), []
         if self._wants_certificate:
@@ -218,31 +220,31 @@ class InfluenceBase(CertifiedParameters, LinearBase):
                     f"the {limits.fit:.3g} that the noise hides; scale columns of large numbers, "
                     "raise sigma, l2 or max_iter, or lower tol"
                 )
-        downgraded, more = self._weigh(doubts)
+        downgraded, more = self._handle_doubts(doubts)
         attributes = {
-            "model_": self._linear(mechanism.release(solution.W, source), held.classes),
-            "weights_": Sealed(solution.W.copy()),
+            "model_": self._build_linear(mechanism.release(solution.W, source), training.classes),
+            "weights_": SecretArray(solution.W.copy()),
             "release_salt_": source.salt(),
-            "noise_": None if tilt is None else Sealed(tilt),
+            "noise_": None if tilt is None else SecretArray(tilt),
             "account_": account,
             "cache_": Cache(curvature),
             "downgraded_": downgraded,
             "fingerprint_key_": None,
         }
         if self.data_free:
-            attributes |= without_rows(held.rows, curvature, problem.ridge)
-        return Trained(attributes, solution.flops, (*warnings, *more), solution.n_iter)
+            attributes |= data_free_state(training.rows, curvature, problem.ridge)
+        return FitOutcome(attributes, solution.flops, (*warnings, *more), solution.n_iter)
 
-    def _require_rows(self, what: str) -> None:
+    def _require_rows(self, operation: str) -> None:
         require_fitted(self)
         if self.data_free:
-            raise CannotForgetError(f"{what} needs the rows, and data_free=True keeps none")
+            raise CannotForgetError(f"{operation} needs the rows, and data_free=True keeps none")
 
     @property
     def _wants_certificate(self) -> bool:
         return super()._wants_certificate and self.mechanism == "output"
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         account, reference = self.account_, _REFERENCE if self.delta > 0.0 else _REFERENCE_PURE
         if not super()._wants_certificate:
             reference = _REFERENCE_WITHOUT_NOISE
@@ -253,66 +255,66 @@ class InfluenceBase(CertifiedParameters, LinearBase):
             reference=reference,
             assumptions=(REGULARISERS[self.reg], *_SHARED),
             residual_state=_RESIDUAL_STATE["stored" if self.data_free else "in memory"],
-            **self._certify(is_proved, account.shown, account.limit),
+            **self._certificate_fields(is_proved, account.public_spent, account.limit),
         )
 
-    def _account(self, setting: Setting) -> Account:
+    def _account_after(self, context: RemovalContext) -> Account:
         """Return the account with the limit after a removal: it follows the ridge."""
-        tolerance, size = self.tol * setting.n_left, self.weights_.open().size
-        limits = self._mechanism().limits(setting.ridge_after, tolerance, size)
-        return self.account_.limited(limits.removal)
+        tolerance, size = self.tol * context.n_remaining, self.weights_.open().size
+        limits = self._build_mechanism().compute_limits(context.ridge_after, tolerance, size)
+        return self.account_.with_limit(limits.removal)
 
-    def _mechanism(self) -> Mechanism:
+    def _build_mechanism(self) -> Mechanism:
         """Return how this model hides what a removal leaves."""
         if self.sigma == 0.0:
             return Mechanism()
         kind = OutputNoise if self.mechanism == "output" else ObjectiveNoise
         return kind(self.sigma, self.epsilon, self.delta)
 
-    def _grid(self) -> Grid | None:
-        mechanism = self._mechanism()
+    def _release_grid(self) -> ReleaseGrid | None:
+        mechanism = self._build_mechanism()
         return mechanism.grid if isinstance(mechanism, OutputNoise) else None
 
     def _weights_before_noise(self) -> Floats:
         """Parameters without noise on them, in memory of their own: the sealed one is wiped."""
         return self.weights_.open().copy()
 
-    def _problem_now(self) -> Problem:
+    def _current_problem(self) -> FitProblem:
         tilt = None if self.noise_ is None else self.noise_.open()
-        return self._problem(self._held(), tilt)
+        return self._build_problem(self._training_rows(), tilt)
 
-    def _curvature_at(self, problem: Problem, W: Floats, seed: int | None = None) -> Curvature:
+    def _curvature_at(self, problem: FitProblem, W: Floats, seed: int | None = None) -> Curvature:
         start = library_seed(self.seed_ if seed is None else seed, Purpose.EIGENVALUE)
-        return Curvature.at(problem, W, radius=self._declared_radius, seed=start)
+        return Curvature.from_problem(problem, W, radius=self._radius_bound, seed=start)
 
     def _prepare(self, removal: Removal, **options: Any) -> Change:
         X, y, batch_size = (options.pop(name, None) for name in ("X", "y", "batch_size"))
         if self.data_free:
             if batch_size is not None:
                 require_batch_size(batch_size, removal.n_rows)
-            with self._threads(removal):
-                return self._remove_brought(removal, X, y, batch_size)
+            with self._limit_threads(removal):
+                return self._remove_data_free(removal, X, y, batch_size)
         if X is not None or y is not None:
             raise ValueError("this model holds its rows; X and y are for data_free=True only")
         return super()._prepare(removal, batch_size=batch_size)
 
-    def _threads(self, removal: Removal) -> AbstractContextManager[None]:
+    def _limit_threads(self, removal: Removal) -> AbstractContextManager[None]:
         # To ask for one thread takes as long as to remove a row, and products of small matrices
         # use one anyway. What factors or inverts them, or looks at all rows, asks for itself.
         weights = self.weights_.open()
-        size = weights.size if self._loss(self.model_.classes).is_joint else len(weights)
+        size = weights.size if self._build_loss(self.model_.classes).is_joint else len(weights)
         few = removal.n_rows <= _FEW_ROWS and size < _FEW_COLUMNS
-        return nullcontext() if few else super()._threads(removal)
+        return nullcontext() if few else super()._limit_threads(removal)
 
-    def _remove(self, removal: Removal, counts: Counts, **options: Any) -> Change:
+    def _remove_rows(self, removal: Removal, counts: Counts, **options: Any) -> Change:
         try:
-            return self._step(removal.where, counts, options.get("batch_size"))
+            return self._remove_by_newton(removal.where, counts, options.get("batch_size"))
         except np.linalg.LinAlgError:  # the ridge is below the rounding of the Hessian
             return self._retrain(removal.where)
 
-    def _step(self, positions: Positions, counts: Counts, size: int | None) -> Change:
+    def _remove_by_newton(self, positions: Positions, counts: Counts, size: int | None) -> Change:
         """Remove rows by Newton steps."""
-        if not (isinstance(self.cache_.content, Curvature) or is_dense(self._problem_now())):
+        if not (isinstance(self.cache_.content, Curvature) or is_dense(self._current_problem())):
             return self._remove_by_products(positions, counts, size or len(positions))
         if size is not None:
             return self._remove_in_batches(positions, counts, size)
@@ -320,50 +322,52 @@ class InfluenceBase(CertifiedParameters, LinearBase):
 
     def _remove_at_once(self, positions: Positions, counts: Counts) -> Change:
         """Remove all rows by one step with the cached Hessian."""
-        rows, curvature = self.rows_, self._curvature()
-        leaving = Leaving(rows_in_double(rows.X, positions), rows.y[positions])
-        setting = self._setting(len(positions))
-        proposal = propose(curvature, self._weights_before_noise(), leaving, setting)
+        rows, curvature = self.rows_, self._get_curvature()
+        rows_to_remove = RowsToRemove(rows_in_double(rows.X, positions), rows.y[positions])
+        context = self._removal_context(len(positions))
+        proposal = propose_removal(curvature, self._weights_before_noise(), rows_to_remove, context)
         W, flops, downdate = proposal.W, proposal.flops, proposal.downdate
-        account = self._account(setting).plus(proposal.added)
+        account = self._account_after(context).add_bound(proposal.added)
         if account.is_covered:
-            return self._change(positions, counts, W, account, flops, (downdate.apply,))
-        after = replace(self._problem_now().without(positions), radius=curvature.radius)
-        repaired = repair(
+            return self._build_change(positions, counts, W, account, flops, (downdate.apply,))
+        after = replace(self._current_problem().without_rows(positions), radius=curvature.radius)
+        repaired = repair_residual(
             after,
             W,
             account,
             lambda g: downdate.solve(g).change,
             partial(self._curvature_at, after),
             curvature.point,
-            self.tol * after.n_held,
+            self.tol * after.n_remaining,
         )
         W, account, flops = repaired.W, repaired.account, flops + repaired.flops
         if not account.is_covered:
             return self._retrain(positions, account)
         latest = repaired.curvature
         if latest is None and curvature.n_measured * _PASSES_PER_COLUMN > len(W):
-            latest = self._curvature_at(after, W).warm()
+            latest = self._curvature_at(after, W).precompute_inverses()
         if latest is not None:
-            return self._change(positions, counts, W, account, flops, cache=Cache(latest))
+            return self._build_change(positions, counts, W, account, flops, cache=Cache(latest))
         assert repaired.reach is not None
-        note = partial(curvature.note_reach, repaired.measured_at, repaired.reach)
-        return self._change(positions, counts, W, account, flops, (downdate.apply, note))
+        note = partial(curvature.record_reach, repaired.measured_at, repaired.reach)
+        return self._build_change(positions, counts, W, account, flops, (downdate.apply, note))
 
-    def _remove_brought(self, removal: Removal, X: Any, y: Any, batch_size: int | None) -> Change:
+    def _remove_data_free(self, removal: Removal, X: Any, y: Any, batch_size: int | None) -> Change:
         """Remove rows that the model does not hold and the caller brings."""
         if batch_size is not None:
             raise ValueError("batch_size needs Hessians of the rows left; data_free=True has none")
-        leaving, positions = self._recognise(removal, X, y), removal.where
-        counts = self._counts_after(leaving.y)
+        rows_to_remove, positions = self._match_rows(removal, X, y), removal.where
+        counts = self._counts_after(rows_to_remove.y)
         if counts is not None and 0 in counts:
             raise BudgetSpentError(
                 "the last row of a class would leave, which needs a retrain, and this model holds "
                 "no rows; nothing was changed. Fit again on the remaining rows"
             )
-        setting, stored = self._setting(len(positions)), self.cache_
-        proposal = propose(self._curvature(), self._weights_before_noise(), leaving, setting)
-        account = self._account(setting).plus(proposal.added)
+        context, stored = self._removal_context(len(positions)), self.cache_
+        proposal = propose_removal(
+            self._get_curvature(), self._weights_before_noise(), rows_to_remove, context
+        )
+        account = self._account_after(context).add_bound(proposal.added)
         if not account.is_covered:
             raise BudgetSpentError(
                 f"this removal could leave a gradient of {account.spent:.3g}, above the "
@@ -371,10 +375,10 @@ class InfluenceBase(CertifiedParameters, LinearBase):
                 "or repaired; nothing was changed. Fit again on the remaining rows"
             )
         assert isinstance(stored, StoredCurvature)
-        writes = (proposal.downdate.apply, partial(stored.tidy, setting.ridge_after))
-        return self._change(positions, counts, proposal.W, account, proposal.flops, writes)
+        writes = (proposal.downdate.apply, partial(stored.round_to_grid, context.ridge_after))
+        return self._build_change(positions, counts, proposal.W, account, proposal.flops, writes)
 
-    def _recognise(self, removal: Removal, X: Any, y: Any) -> Leaving:
+    def _match_rows(self, removal: Removal, X: Any, y: Any) -> RowsToRemove:
         """Return the rows that the caller brings, or raise unless they are those of the people."""
         if X is None or y is None:
             raise ValueError(
@@ -382,90 +386,92 @@ class InfluenceBase(CertifiedParameters, LinearBase):
                 "row(s) of these people as they were given to fit"
             )
         require_features(self, X)
-        rows, target = self._design().rows(X), self._known_target(y)
+        rows, target = self._build_design().build_rows(X), self._encode_target(y)
         check_consistent_length(rows, target)
-        held, key = self.rows_.extra["fingerprint"][removal.where], self.fingerprint_key_
+        known, key = self.rows_.extra["fingerprint"][removal.where], self.fingerprint_key_
         assert key is not None
-        if not np.array_equal(np.sort(fingerprint_rows(rows, target, key)), np.sort(held)):
+        if not np.array_equal(np.sort(fingerprint_rows(rows, target, key)), np.sort(known)):
             raise ValueError(
-                f"the {len(target)} row(s) given are not the {len(held)} row(s) that these people "
+                f"the {len(target)} row(s) given are not the {len(known)} row(s) that these people "
                 "had in fit (every number and label counts); nothing was changed"
             )
-        return Leaving(rows_in_double(rows, np.arange(len(target))), target)
+        return RowsToRemove(rows_in_double(rows, np.arange(len(target))), target)
 
-    def _setting(self, n_gone: int) -> Setting:
-        n, loss = len(self.rows_), self._loss(self.model_.classes)
-        before, after = (ridge_of(self.l2, self.reg, rows) for rows in (n, n - n_gone))
-        return Setting(loss, before, after, n - n_gone, self.bound)
+    def _removal_context(self, n_gone: int) -> RemovalContext:
+        n, loss = len(self.rows_), self._build_loss(self.model_.classes)
+        before, after = (compute_ridge(self.l2, self.reg, rows) for rows in (n, n - n_gone))
+        return RemovalContext(loss, before, after, n - n_gone, self.bound)
 
     def _remove_in_batches(self, positions: Positions, counts: Counts, size: int) -> Change:
         """Remove batch after batch, each with the Hessian of the rows left, taken where it stands.
 
         The removal mechanism of Mahadevan and Mathioudakis 2021 (survey, Algorithm 6).
         """
-        now, W, flops = self._problem_now(), self._weights_before_noise(), 0.0
-        account = self._account(self._setting(len(positions)))
+        now, W, flops = self._current_problem(), self._weights_before_noise(), 0.0
+        account = self._account_after(self._removal_context(len(positions)))
         for begin in range(0, len(positions), size):
             batch = positions[begin : begin + size]
-            before, now = now, now.without(batch)
-            leaving = Leaving(before.rows_at(batch), before.y[batch])
-            setting = Setting(before.loss, before.ridge, now.ridge, now.n_held, self.bound)
-            proposal = propose(self._curvature_at(before, W), W, leaving, setting)
-            W, account = proposal.W, account.plus(proposal.added)
+            before, now = now, now.without_rows(batch)
+            rows_to_remove = RowsToRemove(before.copy_rows(batch), before.y[batch])
+            context = RemovalContext(
+                before.loss, before.ridge, now.ridge, now.n_remaining, self.bound
+            )
+            proposal = propose_removal(self._curvature_at(before, W), W, rows_to_remove, context)
+            W, account = proposal.W, account.add_bound(proposal.added)
             flops += proposal.flops + now.X.size * now.shape[0]
         latest = self._curvature_at(now, W)
         if not account.is_covered:
-            renew, tolerance = partial(self._curvature_at, now), self.tol * now.n_held
-            repaired = repair(now, W, account, latest.solve, renew, tolerance=tolerance)
+            renew, tolerance = partial(self._curvature_at, now), self.tol * now.n_remaining
+            repaired = repair_residual(now, W, account, latest.solve, renew, tolerance=tolerance)
             W, account, flops = repaired.W, repaired.account, flops + repaired.flops
             if not account.is_covered:
                 return self._retrain(positions, account)
             latest = repaired.curvature or latest
-        return self._change(positions, counts, W, account, flops, cache=Cache(latest))
+        return self._build_change(positions, counts, W, account, flops, cache=Cache(latest))
 
     def _remove_by_products(self, positions: Positions, counts: Counts, size: int) -> Change:
         """Remove rows by conjugate gradients, where no Hessian is formed."""
-        problem, W, flops = self._problem_now(), self._weights_before_noise(), 0.0
-        account = self._account(self._setting(len(positions)))
-        products, now, after = self._products(problem), problem, problem
+        problem, W, flops = self._current_problem(), self._weights_before_noise(), 0.0
+        account = self._account_after(self._removal_context(len(positions)))
+        products, now, after = self._get_products(problem), problem, problem
         moved = np.zeros_like(products.scores)
         for begin in range(0, len(positions), size):
             batch = positions[begin : begin + size]
-            now, after = after, after.without(batch)
+            now, after = after, after.without_rows(batch)
             g = problem.data_gradient(W, batch) + (now.ridge - after.ridge) * W
-            step = products.solve(after, g, _precision(norm(g), account.limit))
+            step = products.solve(after, g, _cg_tolerance(l2_norm(g), account.limit))
             W, moved, flops = W + step.change, moved + step.scores, flops + step.flops
-            account = account.plus(step.left)
-        writes = (partial(products.forget, problem, positions, moved),)
+            account = account.add_bound(step.residual)
+        writes = (partial(products.remove_rows, problem, positions, moved),)
         # The bound of a step takes scores from before the request, so it holds for one batch.
         if account.is_covered and size >= len(positions):
-            return self._change(positions, counts, W, account, flops, writes)
-        repaired = repair(
+            return self._build_change(positions, counts, W, account, flops, writes)
+        repaired = repair_residual(
             after,
             W,
             account,
-            lambda g: products.solve(after, g, _precision(norm(g), account.limit)).change,
-            tolerance=self.tol * after.n_held,
+            lambda g: products.solve(after, g, _cg_tolerance(l2_norm(g), account.limit)).change,
+            tolerance=self.tol * after.n_remaining,
         )
         account, flops = repaired.account, flops + repaired.flops
         if not account.is_covered:
             return self._retrain(positions, account)
         if repaired.W is W:
-            return self._change(positions, counts, W, account, flops, writes)
-        return self._change(positions, counts, repaired.W, account, flops, cache=Cache())
+            return self._build_change(positions, counts, W, account, flops, writes)
+        return self._build_change(positions, counts, repaired.W, account, flops, cache=Cache())
 
-    def _products(self, problem: Problem) -> Products:
+    def _get_products(self, problem: FitProblem) -> HessianProducts:
         products = self.cache_.content
-        if not isinstance(products, Products) or not products.fits(problem):
-            products = Products.at(problem, self._weights_before_noise())
+        if not isinstance(products, HessianProducts) or not products.is_valid_for(problem):
+            products = HessianProducts.evaluate_at(problem, self._weights_before_noise())
             self.cache_.content = products
         return products
 
-    def _curvature(self) -> Curvature:
+    def _get_curvature(self) -> Curvature:
         """Return the cached Hessian, taken anew where there is none."""
         curvature = self.cache_.content
         if not isinstance(curvature, Curvature):
-            curvature = self._curvature_at(self._problem_now(), self._weights_before_noise())
+            curvature = self._curvature_at(self._current_problem(), self._weights_before_noise())
             self.cache_.content = curvature
         return curvature
 
@@ -473,11 +479,11 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         """Retrain with fresh noise; `account` is what was tried before."""
         change, before = super()._retrain(positions), self.account_
         fresh = change.attributes["account_"]
-        counted = (account or before).renewed(fresh.spent, fresh.limit)
+        counted = (account or before).record_retrain(fresh.spent, fresh.limit)
         change.attributes["account_"] = counted
-        return change.with_rebuilt(counted.rebuilt_since(before))
+        return change.with_rebuilt(counted.count_since(before))
 
-    def _change(
+    def _build_change(
         self,
         positions: Positions,
         counts: Counts,
@@ -489,22 +495,22 @@ class InfluenceBase(CertifiedParameters, LinearBase):
     ) -> Change:
         """Prepare a release of W with fresh noise; `cache` replaces the one there is."""
         source: NoiseSource = copy.copy(self.source_)
-        released = self._mechanism().release(W, source)
+        released = self._build_mechanism().release(W, source)
         attributes = {
             "source_": source,
             "release_salt_": source.salt(),
-            "weights_": Sealed(W.copy()),
-            "model_": self.model_.moved_to(released),
+            "weights_": SecretArray(W.copy()),
+            "model_": self.model_.with_weights(released),
             "account_": account,
             "counts_": counts,
             "cache_": cache or self.cache_,
         }
-        outcome = Outcome(self._work(flops), account.rebuilt_since(self.account_))
+        outcome = Outcome(self._relative_work(flops), account.count_since(self.account_))
         wipes = self.weights_.wipe, partial(self.rows_.wipe, positions)
         return Change(attributes, outcome, (*writes, *wipes))
 
 
-def _precision(size: float, limit: float) -> float:
+def _cg_tolerance(size: float, limit: float) -> float:
     """Return the relative residual of a linear system that leaves a small part of the limit."""
     most, least = _CG_TOLERANCE
     share = _CG_SHARE * limit / size if size > 0.0 else most

@@ -50,7 +50,7 @@ class Design:
                 f"(the intercept's 1 included); got {self.row_norm!r}"
             )
 
-    def rows(self, X: Any) -> Any:
+    def build_rows(self, X: Any) -> Any:
         """Return the rows of the problem in memory of their own: C order, or CSR.
 
         Raises
@@ -69,7 +69,7 @@ class Design:
             rows = np.ones((n, p + self.fit_intercept), matrix.dtype)
             rows[:, :p] = matrix
             rows += 0.0  # -0.0 becomes 0.0
-        scales = self._scales(row_norms(rows))
+        scales = self._compute_scales(row_norms(rows))
         if scales is None:
             return rows
         if sp.issparse(rows):
@@ -78,7 +78,7 @@ class Design:
             rows *= scales[:, None].astype(rows.dtype)
         return rows
 
-    def scores(self, X: Any, W: Floats) -> Floats:
+    def compute_scores(self, X: Any, W: Floats) -> Floats:
         """Return X W without building the rows, shape (n, K)."""
         matrix = as_matrix(X)
         weights = W[:-1] if self.fit_intercept else W
@@ -87,10 +87,10 @@ class Design:
             scores += W[-1]
         if self.rule in ("keep", "refuse"):
             return scores
-        scales = self._scales(np.hypot(row_norms(matrix), float(self.fit_intercept)))
+        scales = self._compute_scales(np.hypot(row_norms(matrix), float(self.fit_intercept)))
         return scores if scales is None else scores * scales[:, None]
 
-    def _scales(self, norms: Floats) -> Floats | None:
+    def _compute_scales(self, norms: Floats) -> Floats | None:
         """Return the factor of every row; None where all are 1."""
         if self.rule == "keep" or self.row_norm is None:
             return None
@@ -146,22 +146,22 @@ class Linear:
         W = self.weights
         return W[-1].copy() if self.design.fit_intercept else np.zeros(W.shape[1])
 
-    def moved_to(self, weights: Floats) -> "Linear":
+    def with_weights(self, weights: Floats) -> "Linear":
         """Return the model with other parameters."""
         return Linear(weights, self.design, self.classes, self.joint)
 
-    def scores(self, X: Any) -> Floats:
+    def compute_scores(self, X: Any) -> Floats:
         """Return X W, shape (n, K)."""
-        return self.design.scores(X, self.weights)
+        return self.design.compute_scores(X, self.weights)
 
-    def decisions(self, X: Any) -> Floats:
+    def decision_function(self, X: Any) -> Floats:
         """Return the scores; one number per row where there is one."""
-        scores = self.scores(X)
+        scores = self.compute_scores(X)
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
-    def shares(self, X: Any) -> Floats:
+    def predict_proba(self, X: Any) -> Floats:
         """Return class probabilities, shape (n, number of classes)."""
-        scores = self.scores(X)
+        scores = self.compute_scores(X)
         if self.joint:
             shares: Floats = softmax(scores, axis=1)
             return shares
@@ -174,10 +174,10 @@ class Linear:
         mixed: Floats = np.divide(shares, total, out=equal, where=total > 0)
         return mixed
 
-    def labels(self, X: Any) -> NDArray[Any]:
+    def predict_labels(self, X: Any) -> NDArray[Any]:
         """Return the likeliest label of every row."""
         assert self.classes is not None
-        scores = self.scores(X)
+        scores = self.compute_scores(X)
         codes = scores.argmax(axis=1) if scores.shape[1] > 1 else (scores[:, 0] > 0).astype(int)
         labels: NDArray[Any] = self.classes[codes]
         return labels
@@ -221,17 +221,17 @@ class PublishedModel:
     def predict(self, X: Any) -> NDArray[Any]:
         """Return labels, or numbers for regression."""
         linear = self.linear
-        return linear.decisions(X) if linear.classes is None else linear.labels(X)
+        return linear.decision_function(X) if linear.classes is None else linear.predict_labels(X)
 
     def predict_proba(self, X: Any) -> Floats:
         """Return class probabilities, in the order of `classes_`."""
         if self.linear.classes is None:
             raise AttributeError("a regression has no predict_proba")
-        return self.linear.shares(X)
+        return self.linear.predict_proba(X)
 
     def decision_function(self, X: Any) -> Floats:
         """Return the scores: one per row for two classes, else one per row and class."""
-        return self.linear.decisions(X)
+        return self.linear.decision_function(X)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values, ready for JSON; `from_dict` reads it."""

@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 
 from letheon.data import SlotRows
 from letheon.linear._account import Account, concordant_bound, lipschitz_bound
-from letheon.linear._curvature import Block, Curvature, Downdate, Step
-from letheon.linear._problem import Floats, Loss, Problem, n_stored, roots_of, slope_sum
-from letheon.linear._solve import DENSE_LIMIT, block_norms, minimise, norm
+from letheon.linear._curvature import Curvature, Downdate, HessianBlock, NewtonStep
+from letheon.linear._problem import FitProblem, Floats, Loss, hessian_roots, n_stored, sum_gradients
+from letheon.linear._solve import DENSE_LIMIT, block_norms, l2_norm, minimise
 from letheon.parallel import one_thread
 from letheon.removal import Cache, Opaque
 
@@ -50,13 +50,13 @@ class StoredCurvature(Cache[Curvature]):
         self.ridge = ridge
 
     @classmethod
-    def of(cls, curvature: Curvature, ridge: float) -> Self:
+    def from_curvature(cls, curvature: Curvature, ridge: float) -> Self:
         """Put a fresh Hessian on the grid and keep it."""
         stored = cls(curvature, ridge)
-        stored.tidy()
+        stored.round_to_grid()
         return stored
 
-    def tidy(self, ridge: float | None = None) -> None:
+    def round_to_grid(self, ridge: float | None = None) -> None:
         """Round the entries to the grid, and count what that may miss; `ridge` is the one now."""
         self.ridge = self.ridge if ridge is None else ridge
         curvature = self.content
@@ -87,7 +87,7 @@ class StoredCurvature(Cache[Curvature]):
         for hessian in state["blocks"]:
             if not isinstance(hessian, np.ndarray) or hessian.dtype != np.float64:
                 raise ValueError("a block of the Hessian is no array of float64")
-        blocks = [Block.of(hessian, ridge) for hessian in state["blocks"]]
+        blocks = [HessianBlock.from_hessian(hessian, ridge) for hessian in state["blocks"]]
         bounds = list(state["tops"]), float(state["radius"]), float(state["error"])
         return cls(Curvature(state["point"], blocks, *bounds), ridge)
 
@@ -103,7 +103,7 @@ class StoredCurvature(Cache[Curvature]):
         return self.__copy__()
 
 
-def without_rows(rows: SlotRows, curvature: Curvature | None, ridge: float) -> dict[str, Any]:
+def data_free_state(rows: SlotRows, curvature: Curvature | None, ridge: float) -> dict[str, Any]:
     """Return the attributes of a model that keeps a Hessian and fingerprints in place of rows."""
     if curvature is None:
         raise ValueError(
@@ -115,19 +115,19 @@ def without_rows(rows: SlotRows, curvature: Curvature | None, ridge: float) -> d
     return {
         "rows_": SlotRows(np.empty((len(rows), 0)), np.zeros_like(rows.y), rows.ids, marks),
         "fingerprint_key_": key,
-        "cache_": StoredCurvature.of(curvature, ridge),
+        "cache_": StoredCurvature.from_curvature(curvature, ridge),
     }
 
 
 def fingerprint_rows(rows: Any, y: NDArray[Any], key: str) -> Fingerprints:
     """Return 64 bits per row and target, by a keyed hash: nobody can test guesses without it."""
     dense = rows.toarray() if sp.issparse(rows) else rows
-    secret, found = bytes.fromhex(key), np.empty(len(y), np.uint64)
+    secret, fingerprints = bytes.fromhex(key), np.empty(len(y), np.uint64)
     for number, (row, target) in enumerate(zip(dense, y, strict=True)):
         message = np.ascontiguousarray(row, "<f8").tobytes() + np.float64(target).tobytes()
         digest = hashlib.blake2b(message, digest_size=8, key=secret).digest()
-        found[number] = int.from_bytes(digest, "little")
-    return found
+        fingerprints[number] = int.from_bytes(digest, "little")
+    return fingerprints
 
 
 BOUNDS = ("tightest", "data-dependent", "worst-case")
@@ -139,20 +139,20 @@ _MOST_REFINEMENTS = 4
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Leaving(Opaque):
+class RowsToRemove(Opaque):
     """Rows that leave, in float64 and in memory that may be spoilt, and their targets."""
 
     rows: Any
     y: NDArray[Any]
 
 
-class Setting(NamedTuple):
+class RemovalContext(NamedTuple):
     """Loss and regulariser, before and after, and rows that stay."""
 
     loss: Loss
     ridge_before: float
     ridge_after: float
-    n_left: int
+    n_remaining: int
     bound: str = "tightest"
 
 
@@ -166,56 +166,58 @@ class Proposal(Opaque):
     flops: float
 
 
-def propose(curvature: Curvature, W: Floats, leaving: Leaving, setting: Setting) -> Proposal:
+def propose_removal(
+    curvature: Curvature, W: Floats, rows_to_remove: RowsToRemove, context: RemovalContext
+) -> Proposal:
     """Return the parameters without some rows; touches no other row and changes nothing."""
-    loss = setting.loss
-    g = slope_sum(loss, leaving.rows, leaving.y, W)
-    shrinkage = setting.ridge_before - setting.ridge_after
+    loss = context.loss
+    g = sum_gradients(loss, rows_to_remove.rows, rows_to_remove.y, W)
+    shrinkage = context.ridge_before - context.ridge_after
     if shrinkage:
         g += shrinkage * W
-    roots = roots_of(loss, leaving.rows, leaving.y, curvature.point, spoil=True)
-    downdate = Downdate(curvature, roots, setting.ridge_after)
-    size, way = norm(g), (curvature.offsets(W), curvature.drifts(W))
+    roots = hessian_roots(loss, rows_to_remove.rows, rows_to_remove.y, curvature.point, spoil=True)
+    downdate = Downdate(curvature, roots, context.ridge_after)
+    size, way = l2_norm(g), (curvature.bound_offsets(W), curvature.bound_drifts(W))
     step = downdate.solve(g)
-    bent = step_bound(curvature, step, *way, downdate.error, setting)
+    bent = bound_step(curvature, step, *way, downdate.error, context)
     for _ in range(_MOST_REFINEMENTS):
-        if step.left <= _LINEAR_SHARE * bent + _ROUNDING * size:
+        if step.residual <= _LINEAR_SHARE * bent + _ROUNDING * size:
             break
         better = downdate.refine(step, g)
-        if better.left >= step.left:
+        if better.residual >= step.residual:
             break
         step = better
-        bent = step_bound(curvature, step, *way, downdate.error, setting)
+        bent = bound_step(curvature, step, *way, downdate.error, context)
     n_columns = sum(root.shape[1] for root in roots)
     flops = sum(len(root) ** 2 for root in roots) * (6.0 + 4.0 * n_columns / len(roots))
-    added = step.left + bent + curvature.rounding(W)
+    added = step.residual + bent + curvature.rounding_at(W)
     return Proposal(W + step.change, added, downdate, flops)
 
 
-def step_bound(
+def bound_step(
     curvature: Curvature,
-    step: Step,
+    step: NewtonStep,
     offsets: list[float],
     drifts: list[float],
     error: float,
-    setting: Setting,
+    context: RemovalContext,
 ) -> float:
     """Bound of the gradient that the bent part of the loss leaves after the step.
 
     `offsets` and `drifts` say how far the parameters are from where the Hessian was taken, see
     `concordant_bound`; `error` is the size of what the Hessian in use may miss.
     """
-    loss, radius = setting.loss, curvature.radius
+    loss, radius = context.loss, curvature.radius
     lengths = block_norms(step.change, len(curvature.blocks))
     length, bounds = sqrt(sum(part * part for part in lengths)), []
-    if setting.bound != "worst-case":
+    if context.bound != "worst-case":
         pairs = zip(step.energies, lengths, strict=True)
         energies = [energy + error * part * part for energy, part in pairs]
         numbers = offsets, lengths, curvature.tops, drifts, energies
         bounds.append(concordant_bound(loss, radius, *numbers))
-    if setting.bound != "data-dependent":
+    if context.bound != "data-dependent":
         offset = sqrt(sum(part * part for part in offsets))
-        bounds.append(lipschitz_bound(loss, radius, setting.n_left, offset, length))
+        bounds.append(lipschitz_bound(loss, radius, context.n_remaining, offset, length))
     return min(bounds) + error * length
 
 
@@ -232,7 +234,7 @@ _STALE = 0.5
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Repaired(Opaque):
+class Repair(Opaque):
     """Parameters, their account, the Hessian if it had to be taken anew, and operations.
 
     `reach`: the largest change of scores between the origin of the Hessian and `measured_at`.
@@ -247,15 +249,15 @@ class Repaired(Opaque):
 
 
 @one_thread()
-def repair(
-    problem: Problem,
+def repair_residual(
+    problem: FitProblem,
     W: Floats,
     account: Account,
     solve: Solve,
     renew: Callable[[Floats], Curvature] | None = None,
     origin: Floats | None = None,
     tolerance: float = 0.0,
-) -> Repaired:
+) -> Repair:
     """Measure the residual at W and, where it is not small, make further Newton steps.
 
     If these do not help, the problem is solved again.
@@ -278,18 +280,18 @@ def repair(
     measured_at, slack = W, problem.gradient_error(W)
     comfort = _COMFORT * account.limit
     if origin is None:
-        gradient, reach = problem.gradient(W), None
+        gradient, reach = problem.gradient_at(W), None
     else:
         gradient, reach = problem.gradient_and_reach(W, origin)
-    account, flops = account.measured(norm(gradient) + slack), problem.pass_flops
+    account, flops = (account.record_measurement(l2_norm(gradient) + slack), problem.pass_flops)
     curvature, best = None, (account.spent, W)
     for number in range(_MOST_POLISHES):
         enough = max(comfort if number == 0 else _POLISHED * comfort, 2 * slack)
         if account.spent <= enough or not isfinite(account.spent):
             break
         before, W = account.spent, W - solve(gradient)
-        gradient, slack = problem.gradient(W), problem.gradient_error(W)
-        account = account.polished(norm(gradient) + slack)
+        gradient, slack = problem.gradient_at(W), problem.gradient_error(W)
+        account = account.record_polish(l2_norm(gradient) + slack)
         flops += problem.pass_flops
         best = min(best, (account.spent, W), key=itemgetter(0))
         if renew is not None and account.spent > _STALE * before:
@@ -300,7 +302,7 @@ def repair(
         start = best[1] if isfinite(best[0]) else None
         solution = minimise(problem, tolerance=tolerance, max_iter=_MOST_SOLVING, start=start)
         W, slack = solution.W, problem.gradient_error(solution.W)
-        account = account.polished(solution.residual + slack)
+        account = account.record_polish(solution.residual + slack)
         flops += solution.flops
         curvature = None if renew is None else renew(W)
-    return Repaired(W, account, curvature, flops, measured_at, reach)
+    return Repair(W, account, curvature, flops, measured_at, reach)

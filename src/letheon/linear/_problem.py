@@ -53,25 +53,25 @@ class Loss(ABC):
     concordance: float
 
     @abstractmethod
-    def value(self, Z: Floats, y: NDArray[Any]) -> float:
+    def value_at(self, Z: Floats, y: NDArray[Any]) -> float:
         """Sum of the losses of the rows."""
 
     @abstractmethod
-    def slope(self, Z: Floats, y: NDArray[Any]) -> Floats:
+    def slopes_at(self, Z: Floats, y: NDArray[Any]) -> Floats:
         """Derivative of every row's loss in its scores, shape (n, K)."""
 
     @abstractmethod
-    def curvature(self, Z: Floats, y: NDArray[Any]) -> Floats:
+    def curvature_at(self, Z: Floats, y: NDArray[Any]) -> Floats:
         """Second derivatives, shape (n, K); of a joint loss the numbers they are made of."""
 
-    def bend(self, curvature: Floats, scores: Floats) -> Floats:
+    def apply_curvature(self, curvature: Floats, scores: Floats) -> Floats:
         """Second derivatives times a change of the scores, from what `curvature` returned."""
         change: Floats = curvature * scores
         if self.is_joint:
             change -= curvature * change.sum(axis=1, keepdims=True)
         return change
 
-    def root(self, curvature: Floats) -> Floats:
+    def factor_curvature(self, curvature: Floats) -> Floats:
         """Factors L, shape (n, K, r), with D^2 l = L L' per row; of a joint loss only."""
         raise NotImplementedError(f"{type(self).__name__} has no joint Hessian")
 
@@ -90,11 +90,11 @@ class Logistic(Loss):
         self.n_outputs = n_outputs
         self.slope_bound = sqrt(n_outputs)
 
-    def value(self, Z: Floats, y: NDArray[Any]) -> float:
+    def value_at(self, Z: Floats, y: NDArray[Any]) -> float:
         """Sum of the losses of the rows."""
         return float(np.logaddexp(0.0, Z).sum() - (Z * self._is_own(y)).sum())
 
-    def slope(self, Z: Floats, y: NDArray[Any]) -> Floats:
+    def slopes_at(self, Z: Floats, y: NDArray[Any]) -> Floats:
         """s(z) - [the class is that of the score]."""
         slope: Floats = expit(Z)
         if self.n_outputs == 1:
@@ -103,7 +103,7 @@ class Logistic(Loss):
             slope[np.arange(len(y)), y] -= 1.0
         return slope
 
-    def curvature(self, Z: Floats, y: NDArray[Any]) -> Floats:  # noqa: ARG002
+    def curvature_at(self, Z: Floats, y: NDArray[Any]) -> Floats:  # noqa: ARG002
         """s(z) s(-z)."""
         curvature: Floats = expit(Z) * expit(-Z)
         return curvature
@@ -128,22 +128,22 @@ class Softmax(Loss):
     def __init__(self, n_outputs: int) -> None:
         self.n_outputs = n_outputs
 
-    def value(self, Z: Floats, y: NDArray[Any]) -> float:
+    def value_at(self, Z: Floats, y: NDArray[Any]) -> float:
         """Sum of the losses of the rows."""
         return float(logsumexp(Z, axis=1).sum() - Z[np.arange(len(y)), y].sum())
 
-    def slope(self, Z: Floats, y: NDArray[Any]) -> Floats:
+    def slopes_at(self, Z: Floats, y: NDArray[Any]) -> Floats:
         """Shares, minus one for the row's class."""
         slope: Floats = softmax(Z, axis=1)
         slope[np.arange(len(y)), y] -= 1.0
         return slope
 
-    def curvature(self, Z: Floats, y: NDArray[Any]) -> Floats:  # noqa: ARG002
+    def curvature_at(self, Z: Floats, y: NDArray[Any]) -> Floats:  # noqa: ARG002
         """Shares q; the Hessian in the scores is diag(q) - q q'."""
         shares: Floats = softmax(Z, axis=1)
         return shares
 
-    def root(self, curvature: Floats) -> Floats:
+    def factor_curvature(self, curvature: Floats) -> Floats:
         """L = diag(sqrt q) - q sqrt(q)': L L' = diag(q) - q q' for shares that add up to 1."""
         root = np.sqrt(curvature)
         return root[:, :, None] * np.eye(self.n_outputs) - curvature[:, :, None] * root[:, None, :]
@@ -158,16 +158,16 @@ class Squared(Loss):
     third_bound = 0.0
     concordance = 0.0
 
-    def value(self, Z: Floats, y: NDArray[Any]) -> float:
+    def value_at(self, Z: Floats, y: NDArray[Any]) -> float:
         """Sum of the losses of the rows."""
         return float(((Z[:, 0] - y) ** 2).sum() / 2)
 
-    def slope(self, Z: Floats, y: NDArray[Any]) -> Floats:
+    def slopes_at(self, Z: Floats, y: NDArray[Any]) -> Floats:
         """Z - y."""
         slope: Floats = Z - y[:, None]
         return slope
 
-    def curvature(self, Z: Floats, y: NDArray[Any]) -> Floats:  # noqa: ARG002
+    def curvature_at(self, Z: Floats, y: NDArray[Any]) -> Floats:  # noqa: ARG002
         """1."""
         return np.ones_like(Z)
 
@@ -188,18 +188,18 @@ class PseudoHuber(Loss):
         self.third_bound = 3 * 0.5 / 1.25**2.5 / scale  # attained at u = 1/2
         self.concordance = 1.5 / scale  # 3u / (1 + u^2) / s, largest at u = 1
 
-    def value(self, Z: Floats, y: NDArray[Any]) -> float:
+    def value_at(self, Z: Floats, y: NDArray[Any]) -> float:
         """Sum of the losses of the rows."""
         u = (Z[:, 0] - y) / self.scale
         return float(self.scale**2 * (u**2 / (np.hypot(1.0, u) + 1.0)).sum())
 
-    def slope(self, Z: Floats, y: NDArray[Any]) -> Floats:
+    def slopes_at(self, Z: Floats, y: NDArray[Any]) -> Floats:
         """S u / sqrt(1 + u^2)."""
         residual = Z - y[:, None]
         slope: Floats = residual / np.hypot(1.0, residual / self.scale)
         return slope
 
-    def curvature(self, Z: Floats, y: NDArray[Any]) -> Floats:
+    def curvature_at(self, Z: Floats, y: NDArray[Any]) -> Floats:
         """(1 + u^2)^(-3/2)."""
         curvature: Floats = np.hypot(1.0, (Z - y[:, None]) / self.scale) ** -3.0
         return curvature
@@ -207,7 +207,7 @@ class PseudoHuber(Loss):
 
 Positions = NDArray[np.int64]
 Reg = Literal["per_sample", "total"]
-NOBODY: Positions = np.empty(0, np.int64)
+NO_ROWS: Positions = np.empty(0, np.int64)
 EPSILON = float(np.finfo(np.float64).eps)
 
 # A block of rows this large stays in the second cache, so that one reading of X serves the scores
@@ -222,7 +222,7 @@ _UNDERFLOW = 1e-140
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Problem(Opaque):
+class FitProblem(Opaque):
     """Rows, loss, regulariser and noise; `gone` are rows that are to be left out.
 
     X is dense (float32 or float64, C order) or CSR. Every sum is in float64. `radius` is a bound of
@@ -236,7 +236,7 @@ class Problem(Opaque):
     l2: float
     reg: Reg = "per_sample"
     tilt: Floats | None = None
-    gone: Positions = field(default_factory=lambda: NOBODY)
+    removed: Positions = field(default_factory=lambda: NO_ROWS)
     radius: float | None = None
 
     @property
@@ -245,14 +245,14 @@ class Problem(Opaque):
         return self.X.shape[1], self.loss.n_outputs
 
     @property
-    def n_held(self) -> int:
+    def n_remaining(self) -> int:
         """Number of rows that count."""
-        return self.n_rows - len(self.gone)
+        return self.n_rows - len(self.removed)
 
     @property
     def ridge(self) -> float:
         """Weight of the regulariser in the sum: the constant of strong convexity."""
-        return ridge_of(self.l2, self.reg, self.n_held)
+        return compute_ridge(self.l2, self.reg, self.n_remaining)
 
     @property
     def pass_flops(self) -> float:
@@ -263,18 +263,18 @@ class Problem(Opaque):
     def norms(self) -> Floats:
         """Norms of the rows, in float64; 0 for rows left out."""
         norms = row_norms(self.X)
-        norms[self.gone] = 0.0
+        norms[self.removed] = 0.0
         return norms
 
-    def without(self, positions: Positions) -> Self:
+    def without_rows(self, positions: Positions) -> Self:
         """Return the problem of the other rows, on the same memory."""
-        return replace(self, gone=np.concatenate([self.gone, positions]))
+        return replace(self, removed=np.concatenate([self.removed, positions]))
 
-    def rows_at(self, positions: Positions) -> Any:
+    def copy_rows(self, positions: Positions) -> Any:
         """Return rows in float64."""
         return rows_in_double(self.X, positions)
 
-    def value(self, W: Floats) -> float:
+    def value_at(self, W: Floats) -> float:
         """S(W), up to a constant that the wiped rows add."""
         return self.value_and_gradient(W)[0]
 
@@ -284,25 +284,25 @@ class Problem(Opaque):
         total = 0.5 * self.ridge * float((W * W).sum())
         if self.tilt is not None:
             total += float((self.tilt * W).sum())
-        for block in self._blocks():
-            Z = block.scores(W)
-            total += self.loss.value(Z, block.y)
-            gradient += block.sum(self.loss.slope(Z, block.y))
+        for block in self._iterate_blocks():
+            Z = block.scores_at(W)
+            total += self.loss.value_at(Z, block.y)
+            gradient += block.sum_rows(self.loss.slopes_at(Z, block.y))
         return total, gradient
 
-    def gradient(self, W: Floats) -> Floats:
+    def gradient_at(self, W: Floats) -> Floats:
         """Gradient of S at W, noise included, in one pass over the rows."""
         gradient = self._smooth_part(W)
-        for block in self._blocks():
-            gradient += block.sum(self.loss.slope(block.scores(W), block.y))
+        for block in self._iterate_blocks():
+            gradient += block.sum_rows(self.loss.slopes_at(block.scores_at(W), block.y))
         return gradient
 
     def gradient_and_scores(self, W: Floats) -> tuple[Floats, Floats]:
         """Gradient at W and the scores of all slots, zero for rows left out, in one pass."""
         gradient, scores = self._smooth_part(W), []
-        for block in self._blocks():
-            scores.append(block.scores(W))
-            gradient += block.sum(self.loss.slope(scores[-1], block.y))
+        for block in self._iterate_blocks():
+            scores.append(block.scores_at(W))
+            gradient += block.sum_rows(self.loss.slopes_at(scores[-1], block.y))
         return gradient, scores[0] if len(scores) == 1 else np.concatenate(scores)
 
     def gradient_and_reach(self, W: Floats, origin: Floats) -> tuple[Floats, list[float]]:
@@ -313,9 +313,9 @@ class Problem(Opaque):
         gradient, K = self._smooth_part(W), W.shape[1]
         both = np.hstack([W, W - origin])
         reach = np.zeros(1 if self.loss.is_joint else K)
-        for block in self._blocks():
-            Z = block.scores(both)
-            gradient += block.sum(self.loss.slope(np.ascontiguousarray(Z[:, :K]), block.y))
+        for block in self._iterate_blocks():
+            Z = block.scores_at(both)
+            gradient += block.sum_rows(self.loss.slopes_at(np.ascontiguousarray(Z[:, :K]), block.y))
             change = np.abs(Z[:, K:])
             if self.loss.is_joint:
                 change = np.sqrt((change * change).sum(axis=1, keepdims=True))
@@ -324,9 +324,9 @@ class Problem(Opaque):
 
     def data_gradient(self, W: Floats, positions: Positions) -> Floats:
         """Sum of the gradients of some rows' losses, without regulariser and noise."""
-        return slope_sum(self.loss, self.rows_at(positions), self.y[positions], W)
+        return sum_gradients(self.loss, self.copy_rows(positions), self.y[positions], W)
 
-    def rounding(self, W: Floats) -> float:
+    def rounding_at(self, W: Floats) -> float:
         """Size of the gradient that the last bits of W make, below which no solver gets.
 
         Entries of W are off by eps |w|. The gradient moves by at most eps |H| |w|, entry by entry,
@@ -334,7 +334,7 @@ class Problem(Opaque):
         j.
         """
         squares = np.zeros(self.X.shape[1])
-        for block in self._blocks(_HESSIAN_ROWS):
+        for block in self._iterate_blocks(_HESSIAN_ROWS):
             rows = block.rows
             both = rows.power(2) if sp.issparse(rows) else rows * rows
             squares += np.asarray(both.sum(axis=0)).ravel()
@@ -344,9 +344,11 @@ class Problem(Opaque):
     def gradient_error(self, W: Floats) -> float:
         """Upper bound of the norm of what rounding may hide of `gradient` at W."""
         if np.isfinite(self.loss.slope_bound):
-            return self.gradient_errors().at(W)
-        parts = [self.loss.slope(block.scores(W), block.y) for block in self._blocks()]
-        return self.gradient_errors(np.linalg.norm(np.concatenate(parts), axis=1)).at(W)
+            return self.gradient_errors().bound_at(W)
+        parts = [
+            self.loss.slopes_at(block.scores_at(W), block.y) for block in self._iterate_blocks()
+        ]
+        return self.gradient_errors(np.linalg.norm(np.concatenate(parts), axis=1)).bound_at(W)
 
     def gradient_errors(self, slopes: Floats | None = None) -> "GradientErrors":
         """Bound what rounding may hide of `gradient`; one pass over the rows, or none.
@@ -386,14 +388,16 @@ class Problem(Opaque):
         distance = (float(np.linalg.norm(gradient)) + error) / self.ridge * (1 + 1e-9)
         return distance if np.isfinite(distance) else np.inf
 
-    def curvature(self, W: Floats) -> Floats:
+    def curvature_at(self, W: Floats) -> Floats:
         """Curvature of every row's loss at W, shape (n_slots, K); zero for rows left out."""
-        parts = [self.loss.curvature(block.scores(W), block.y) for block in self._blocks()]
+        parts = [
+            self.loss.curvature_at(block.scores_at(W), block.y) for block in self._iterate_blocks()
+        ]
         curvature: Floats = np.concatenate(parts)
-        curvature[self.gone] = 0.0
+        curvature[self.removed] = 0.0
         return curvature
 
-    def hessian(self, W: Floats) -> list[Floats]:
+    def hessian_at(self, W: Floats) -> list[Floats]:
         """Blocks of the Hessian of the data part at W, without the regulariser.
 
         K blocks of d x d, or one of Kd x Kd for a joint loss (parameters in Fortran order: score
@@ -402,9 +406,9 @@ class Problem(Opaque):
         d, K = self.shape
         size, n_blocks = (K * d, 1) if self.loss.is_joint else (d, K)
         blocks = [np.zeros((size, size)) for _ in range(n_blocks)]
-        for block in self._blocks(_HESSIAN_ROWS):
-            curvature = self.loss.curvature(block.scores(W), block.y)
-            curvature[block.gone] = 0.0
+        for block in self._iterate_blocks(_HESSIAN_ROWS):
+            curvature = self.loss.curvature_at(block.scores_at(W), block.y)
+            curvature[block.removed] = 0.0
             self._add_curvature(blocks, block.rows, curvature)
         return blocks
 
@@ -435,8 +439,8 @@ class Problem(Opaque):
     def hessian_product(self, curvature: Floats, V: Floats) -> Floats:
         """Hessian times V, shape (d, K), from the rows and what `curvature` returned."""
         product = self.ridge * V
-        for block in self._blocks():
-            change = self.loss.bend(curvature[block.where], block.rows @ V)
+        for block in self._iterate_blocks():
+            change = self.loss.apply_curvature(curvature[block.where], block.rows @ V)
             product += block.rows.T @ change
         return product
 
@@ -444,7 +448,7 @@ class Problem(Opaque):
         """Diagonal of the Hessian, shape (d, K)."""
         own = curvature * (1.0 - curvature) if self.loss.is_joint else curvature
         diagonal = np.full(self.shape, self.ridge)
-        for block in self._blocks():
+        for block in self._iterate_blocks():
             rows = block.rows
             squares = rows.power(2) if sp.issparse(rows) else rows * rows
             diagonal += squares.T @ own[block.where]
@@ -461,9 +465,9 @@ class Problem(Opaque):
     def _block_rows(self) -> int:
         return max(16, _BLOCK_BYTES // (8 * self.shape[0]))
 
-    def _blocks(self, n_rows: int | None = None) -> "Iterator[_Block]":
+    def _iterate_blocks(self, n_rows: int | None = None) -> "Iterator[_RowBlock]":
         """Yield blocks of rows, in float64; sparse rows all at once."""
-        X, gone = self.X, np.sort(self.gone)
+        X, gone = self.X, np.sort(self.removed)
         step = X.shape[0] if sp.issparse(X) else n_rows or self._block_rows
         for begin in range(0, X.shape[0], step):
             where = slice(begin, min(begin + step, X.shape[0]))
@@ -471,19 +475,19 @@ class Problem(Opaque):
             if rows.dtype != np.float64:
                 rows = rows.astype(np.float64)
             first, last = gone.searchsorted([where.start, where.stop])
-            yield _Block(where, rows, self.y[where], gone[first:last] - begin)
+            yield _RowBlock(where, rows, self.y[where], gone[first:last] - begin)
 
     def _add_curvature(self, blocks: list[Floats], rows: Any, curvature: Floats) -> None:
         if not self.loss.is_joint:
             for k, weights in enumerate(curvature.T):
-                weighted = _scaled(rows, np.sqrt(weights))
-                blocks[k] += _dense(weighted.T @ weighted)
+                weighted = _scale_rows(rows, np.sqrt(weights))
+                blocks[k] += _to_dense(weighted.T @ weighted)
             return
         d = rows.shape[1]
         for k in range(self.loss.n_outputs):
             for j in range(k + 1):
                 weights = curvature[:, k] * ((k == j) - curvature[:, j])
-                part = _dense(rows.T @ _scaled(rows, weights))
+                part = _to_dense(rows.T @ _scale_rows(rows, weights))
                 blocks[0][k * d : (k + 1) * d, j * d : (j + 1) * d] += part
                 if j < k:
                     blocks[0][j * d : (j + 1) * d, k * d : (k + 1) * d] += part.T
@@ -496,12 +500,12 @@ class GradientErrors(Opaque):
     fixed: float
     per_size: float
 
-    def at(self, W: Floats) -> float:
+    def bound_at(self, W: Floats) -> float:
         """Return the bound at W."""
         return self.fixed + self.per_size * float(np.linalg.norm(W))
 
 
-class _Block(NamedTuple):
+class _RowBlock(NamedTuple):
     """Neighbouring rows; `gone` are those among them to be left out.
 
     They are left out, not added and subtracted: a very long row would take the digits of all
@@ -511,33 +515,33 @@ class _Block(NamedTuple):
     where: slice
     rows: Any
     y: NDArray[Any]
-    gone: Positions
+    removed: Positions
 
-    def scores(self, W: Floats) -> Floats:
+    def scores_at(self, W: Floats) -> Floats:
         """Rows times W; zero for rows left out."""
         Z: Floats = self.rows @ W
-        if len(self.gone):
-            Z[self.gone] = 0.0
+        if len(self.removed):
+            Z[self.removed] = 0.0
         return Z
 
-    def sum(self, slope: Floats) -> Floats:
+    def sum_rows(self, slope: Floats) -> Floats:
         """Sum of the rows, weighted by slopes."""
-        if len(self.gone):
-            slope[self.gone] = 0.0
+        if len(self.removed):
+            slope[self.removed] = 0.0
         total: Floats = self.rows.T @ slope
         return total
 
 
-def _scaled(rows: Any, factors: Floats) -> Any:
+def _scale_rows(rows: Any, factors: Floats) -> Any:
     """Return every row times its factor, sparse where rows are."""
     return sp.diags_array(factors) @ rows if sp.issparse(rows) else rows * factors[:, None]
 
 
-def _dense(matrix: Any) -> Floats:
+def _to_dense(matrix: Any) -> Floats:
     return matrix.toarray() if sp.issparse(matrix) else matrix  # type: ignore[no-any-return]
 
 
-def ridge_of(l2: float, reg: str, n_rows: int) -> float:
+def compute_ridge(l2: float, reg: str, n_rows: int) -> float:
     """Weight of the regulariser in the sum over so many rows."""
     return l2 * n_rows if reg == "per_sample" else l2
 
@@ -553,13 +557,13 @@ def rows_in_double(X: Any, positions: Positions) -> Any:
     return rows if rows.dtype == np.float64 else rows.astype(np.float64)
 
 
-def slope_sum(loss: Loss, rows: Any, y: NDArray[Any], W: Floats) -> Floats:
+def sum_gradients(loss: Loss, rows: Any, y: NDArray[Any], W: Floats) -> Floats:
     """Sum of the gradients of some rows' losses at W, shape (d, K)."""
-    gradient: Floats = rows.T @ loss.slope(rows @ W, y)
+    gradient: Floats = rows.T @ loss.slopes_at(rows @ W, y)
     return gradient
 
 
-def roots_of(
+def hessian_roots(
     loss: Loss, rows: Any, y: NDArray[Any], W: Floats, *, spoil: bool = False
 ) -> list[Floats]:
     """Factors V, one per block, of what some rows add to the Hessian at W: V V'.
@@ -567,13 +571,13 @@ def roots_of(
     With `spoil` the memory of the rows may be used for them.
     """
     rows = rows.toarray() if sp.issparse(rows) else rows
-    curvature = loss.curvature(rows @ W, y)
+    curvature = loss.curvature_at(rows @ W, y)
     if spoil and loss.n_outputs == 1:
         rows *= np.sqrt(curvature)
         return [rows.T]
     if not loss.is_joint:
         return [(rows * np.sqrt(c)[:, None]).T for c in curvature.T]
-    stacked = np.einsum("nd,nkr->kdnr", rows, loss.root(curvature))
+    stacked = np.einsum("nd,nkr->kdnr", rows, loss.factor_curvature(curvature))
     return [stacked.reshape(rows.shape[1] * loss.n_outputs, -1)]
 
 

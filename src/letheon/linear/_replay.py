@@ -43,7 +43,15 @@ from numpy.typing import NDArray
 from scipy.linalg import blas, lapack
 
 from letheon.data import Ids
-from letheon.linear._problem import NOBODY, Floats, Loss, Positions, Problem, roots_of, slope_sum
+from letheon.linear._problem import (
+    NO_ROWS,
+    FitProblem,
+    Floats,
+    Loss,
+    Positions,
+    hessian_roots,
+    sum_gradients,
+)
 from letheon.removal import Exactness, Opaque, RecordedPath, allocate_file, descend, secant_matrix
 from letheon.seeds import Purpose, keyed_hash, mix64
 
@@ -62,7 +70,7 @@ def row_keys(ids: Ids, seed: int) -> Keys:
     return mix64(owners, numbers)
 
 
-class Batches:
+class BatchSchedule:
     """The batches of one descent.
 
     Parameters
@@ -86,26 +94,26 @@ class Batches:
         self._order: Positions = np.empty(0, np.int64)
         self._ends: Positions = np.empty(0, np.int64)
 
-    def at(self, step: int) -> Positions:
+    def rows_of_step(self, step: int) -> Positions:
         """Return the positions of the rows of a step, ascending."""
         epoch, batch = divmod(step, self._n_batches)
         if epoch != self._epoch:
-            batches = self._batches(epoch, self._keys[self._held])
+            batches = self._assign_batches(epoch, self._keys[self._held])
             self._order = self._held[np.argsort(batches, kind="stable")]
             counts = np.bincount(batches, minlength=self._n_batches)
             self._epoch, self._ends = epoch, np.append(0, np.cumsum(counts))
         return self._order[self._ends[batch] : self._ends[batch + 1]]
 
-    def meetings(self, chosen: Positions, n_steps: int) -> Iterator[tuple[int, Positions]]:
+    def iterate_steps_of(self, chosen: Positions, n_steps: int) -> Iterator[tuple[int, Positions]]:
         """Yield the steps, ascending, that some rows take part in, and which of them do."""
         keys = self._keys[chosen]
         for first in range(0, n_steps, self._n_batches):
-            batches = self._batches(first // self._n_batches, keys)
+            batches = self._assign_batches(first // self._n_batches, keys)
             for batch in np.unique(batches).tolist():
                 if first + batch < n_steps:
                     yield first + batch, np.flatnonzero(batches == batch)
 
-    def _batches(self, epoch: int, keys: Keys) -> Positions:
+    def _assign_batches(self, epoch: int, keys: Keys) -> Positions:
         key = keyed_hash(self._seed, Purpose.BATCH_EPOCH, epoch)
         return (mix64(key, keys) % np.uint64(self._n_batches)).astype(np.int64)
 
@@ -139,7 +147,7 @@ class Trajectory(RecordedPath[Floats]):
 LEAST_SCALE = 1e-3
 
 
-class Secants:
+class SecantPairs:
     """The last pairs (s, y) of one block of the Hessian.
 
     Parameters
@@ -163,7 +171,7 @@ class Secants:
     def __len__(self) -> int:
         return min(self._n_pushed, len(self._ages))
 
-    def push(self, s: Floats, y: Floats) -> bool:
+    def add_pair(self, s: Floats, y: Floats) -> bool:
         """Keep a pair, and drop the oldest if there are too many; refused unless s.y > 0."""
         along = float(s @ y)
         if not along > 0.0:
@@ -179,7 +187,7 @@ class Secants:
         self._factor = None
         return True
 
-    def product(self, v: Floats) -> Floats | None:
+    def hessian_product(self, v: Floats) -> Floats | None:
         """Return B v; None where there is no pair, or none that can be computed with."""
         n, scale = len(self), self._scale
         if n == 0:
@@ -195,20 +203,20 @@ class Secants:
         return product if np.isfinite(product).all() else None
 
 
-class BlockSecants:
+class BlockSecantPairs:
     """Pairs of parameters whose Hessian has several blocks, one after the other."""
 
     def __init__(self, history: int, n_blocks: int, size: int) -> None:
-        self._blocks = [Secants(history, size) for _ in range(n_blocks)]
+        self._blocks = [SecantPairs(history, size) for _ in range(n_blocks)]
         self._shape = n_blocks, size
 
-    def push(self, s: Floats, y: Floats) -> None:
+    def add_pair(self, s: Floats, y: Floats) -> None:
         """Keep a pair, block by block."""
         pairs = zip(self._blocks, s.reshape(self._shape), y.reshape(self._shape), strict=True)
         for block, s_block, y_block in pairs:
-            block.push(s_block, y_block)
+            block.add_pair(s_block, y_block)
 
-    def product(self, v: Floats, most: float) -> Floats | None:
+    def hessian_product(self, v: Floats, most: float) -> Floats | None:
         """Return B v, or None where it cannot be trusted.
 
         That is where a block that moved has no pairs, or where B v is longer than `most` times v,
@@ -219,7 +227,7 @@ class BlockSecants:
             length = float(np.linalg.norm(change))
             if length == 0.0:
                 continue
-            bent = block.product(change)
+            bent = block.hessian_product(change)
             if bent is None or not float(np.linalg.norm(bent)) <= most * length:
                 return None
             out[:] = bent
@@ -227,7 +235,7 @@ class BlockSecants:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Replay(Opaque):
+class ReplayedPath(Opaque):
     """A path, where it ends, and how many of its gradients were computed from all rows."""
 
     trajectory: Trajectory
@@ -236,18 +244,18 @@ class Replay(Opaque):
 
 
 @dataclass(frozen=True, eq=False)
-class Descent:
+class RecordedDescent:
     """How a descent goes on these rows: its problem, step size and batches (None: all rows)."""
 
-    problem: Problem
+    problem: FitProblem
     rate: float
-    batches: Batches | None
+    batches: BatchSchedule | None
     max_memory: int
 
     @property
     def lam(self) -> float:
         """Weight of the regulariser in the mean objective."""
-        return self.problem.ridge / self.problem.n_held
+        return self.problem.ridge / self.problem.n_remaining
 
     @property
     def n_parameters(self) -> int:
@@ -255,33 +263,33 @@ class Descent:
         d, K = self.problem.shape
         return d * K
 
-    def matrix(self, w: Floats) -> Floats:
+    def as_matrix(self, w: Floats) -> Floats:
         """Return parameters in the shape (d, K) of the problem; a view."""
         d, K = self.problem.shape
         return w.reshape(K, d).T
 
-    def room(self, n_steps: int) -> Trajectory:
+    def allocate_path(self, n_steps: int) -> Trajectory:
         """Return room for a path."""
         return Trajectory.allocate(n_steps, self.n_parameters, self.max_memory)
 
-    def gradient(self, step: int, w: Floats) -> tuple[Floats, int]:
+    def mean_gradient(self, step: int, w: Floats) -> tuple[Floats, int]:
         """Mean gradient at w over the rows of a step, and how many they are."""
-        problem, W = self.problem, self.matrix(w)
+        problem, W = self.problem, self.as_matrix(w)
         if self.batches is None:
-            return problem.gradient(W).T.ravel() / problem.n_held, problem.n_held
-        rows = self.batches.at(step)
+            return problem.gradient_at(W).T.ravel() / problem.n_remaining, problem.n_remaining
+        rows = self.batches.rows_of_step(step)
         if not len(rows):
             return np.zeros_like(w), 0
         return problem.data_gradient(W, rows).T.ravel() / len(rows) + self.lam * w, len(rows)
 
-    def recorded(self, n_steps: int) -> Replay:
+    def record_path(self, n_steps: int) -> ReplayedPath:
         """Descend from 0 and keep every step."""
-        path, start = self.room(n_steps), np.zeros(self.n_parameters)
+        path, start = self.allocate_path(n_steps), np.zeros(self.n_parameters)
         rates = [self.rate] * n_steps
-        return Replay(path, descend(path, start, rates, self.gradient), n_steps)
+        return ReplayedPath(path, descend(path, start, rates, self.mean_gradient), n_steps)
 
 
-class Removed:
+class RowRemoval:
     """Rows that leave, and the steps that they took part in.
 
     Parameters
@@ -294,22 +302,22 @@ class Removed:
         Rows of every step.
     """
 
-    def __init__(self, descent: Descent, positions: Positions, sizes: Sizes) -> None:
+    def __init__(self, descent: RecordedDescent, positions: Positions, sizes: Sizes) -> None:
         problem = descent.problem
         self.loss: Loss = problem.loss
-        self.rows = problem.rows_at(positions)
+        self.rows = problem.copy_rows(positions)
         self.y: NDArray[Any] = problem.y[positions]
-        self._everybody: Positions | None = None
-        self._meetings: dict[int, Positions] = {}
-        self.after = problem.without(positions)
-        self.lam = self.after.ridge / self.after.n_held
+        self._all_rows: Positions | None = None
+        self._rows_by_step: dict[int, Positions] = {}
+        self.after = problem.without_rows(positions)
+        self.lam = self.after.ridge / self.after.n_remaining
         counts = np.zeros_like(sizes)
         if descent.batches is None:
-            self._everybody = np.arange(len(positions))
+            self._all_rows = np.arange(len(positions))
             counts += len(positions)
         else:
-            self._meetings = dict(descent.batches.meetings(positions, len(sizes)))
-            for step, members in self._meetings.items():
+            self._rows_by_step = dict(descent.batches.iterate_steps_of(positions, len(sizes)))
+            for step, members in self._rows_by_step.items():
                 counts[step] = len(members)
         self.sizes: Sizes = sizes - counts
         # A mean over b rows becomes one over b - r by this factor.
@@ -317,20 +325,20 @@ class Removed:
         self._stretch: Floats = np.where(self.sizes > 0, stretch, 0.0)
         self._shrinkage: Floats = np.where(self.sizes > 0, self.lam - stretch * descent.lam, 0.0)
 
-    def members(self, step: int) -> Positions:
+    def rows_in_step(self, step: int) -> Positions:
         """Return which of the removed rows were in a step."""
-        return self._meetings.get(step, NOBODY) if self._everybody is None else self._everybody
+        return self._rows_by_step.get(step, NO_ROWS) if self._all_rows is None else self._all_rows
 
     def own_gradient(self, W: Floats, step: int) -> Floats | None:
         """Sum of the gradients of the removed rows of a step, without regulariser."""
-        members = self.members(step)
+        members = self.rows_in_step(step)
         if not len(members):
             return None
         if len(members) == len(self.y):
-            return slope_sum(self.loss, self.rows, self.y, W).T.ravel()
-        return slope_sum(self.loss, self.rows[members], self.y[members], W).T.ravel()
+            return sum_gradients(self.loss, self.rows, self.y, W).T.ravel()
+        return sum_gradients(self.loss, self.rows[members], self.y[members], W).T.ravel()
 
-    def adjusted(self, g: Floats, w: Floats, own: Floats | None, step: int) -> Floats:
+    def adjust_gradient(self, g: Floats, w: Floats, own: Floats | None, step: int) -> Floats:
         """Turn the mean gradient at w over all rows of a step into that over those that stay."""
         adjusted: Floats = self._stretch[step] * g
         if self._shrinkage[step]:
@@ -339,14 +347,14 @@ class Removed:
             adjusted -= own / self.sizes[step]
         return adjusted
 
-    def adjusted_path(self, path: Trajectory, begin: int, end: int) -> Floats:
+    def adjust_path(self, path: Trajectory, begin: int, end: int) -> Floats:
         """`adjusted` of the recorded gradients of several steps at the recorded points."""
         points, span = path.points[begin:end], slice(begin, end)
         adjusted = self._stretch[span, None] * path.gradients[span]
         if self._shrinkage[span].any():
             adjusted += self._shrinkage[span, None] * points
         (d, K), n_points, m = self.after.shape, len(points), len(self.y)
-        if self._everybody is None:
+        if self._all_rows is None:
             for t in range(begin, end):
                 own = self.own_gradient(points[t - begin].reshape(K, d).T, t)
                 if own is not None and self.sizes[t]:
@@ -354,25 +362,25 @@ class Removed:
             return adjusted
         # Sums of the removed rows' gradients at all points: two products of matrices.
         scores = (self.rows @ points.reshape(n_points * K, d).T).reshape(m, n_points, K)
-        slopes = self.loss.slope(scores.reshape(m * n_points, K), np.repeat(self.y, n_points))
+        slopes = self.loss.slopes_at(scores.reshape(m * n_points, K), np.repeat(self.y, n_points))
         sums: Floats = self.rows.T @ slopes.reshape(m, n_points * K)
-        adjusted -= sums.T.reshape(n_points, K * d) / self.after.n_held
+        adjusted -= sums.T.reshape(n_points, K * d) / self.after.n_remaining
         return adjusted
 
 
-def replayed_by_secants(
-    descent: Descent, path: Trajectory, removed: Removed, exactness: Exactness
-) -> Replay:
+def replay_by_secants(
+    descent: RecordedDescent, path: Trajectory, removed: RowRemoval, exactness: Exactness
+) -> ReplayedPath:
     """Replay a descent without some rows; between exact steps L-BFGS stands in for the Hessian.
 
     Steps that it cannot be trusted with are exact ones too.
     """
     problem = descent.problem
     n_blocks = 1 if problem.loss.is_joint else problem.shape[1]
-    secants = BlockSecants(exactness.history, n_blocks, descent.n_parameters // n_blocks)
+    secants = BlockSecantPairs(exactness.history, n_blocks, descent.n_parameters // n_blocks)
     # No descent with this rate goes down where the Hessian is larger.
     steepest = 2.0 / descent.rate
-    replayed, n_exact = descent.room(len(path)), 0
+    replayed, n_exact = descent.allocate_path(len(path)), 0
 
     def gradient(t: int, w: Floats) -> tuple[Floats, int]:
         nonlocal n_exact
@@ -380,16 +388,16 @@ def replayed_by_secants(
         if not size:
             return np.zeros_like(w), 0
         v = w - path.points[t]
-        bent = None if exactness.is_exact(t) else secants.product(v, steepest)
+        bent = None if exactness.is_exact(t) else secants.hessian_product(v, steepest)
         if bent is None:
-            g, n_exact = descent.gradient(t, w)[0], n_exact + 1
-            secants.push(v, g - path.gradients[t])
+            g, n_exact = descent.mean_gradient(t, w)[0], n_exact + 1
+            secants.add_pair(v, g - path.gradients[t])
         else:
             g = path.gradients[t] + bent
-        return removed.adjusted(g, w, removed.own_gradient(descent.matrix(w), t), t), size
+        return removed.adjust_gradient(g, w, removed.own_gradient(descent.as_matrix(w), t), t), size
 
     end = descend(replayed, path.points[0].copy(), [descent.rate] * len(path), gradient)
-    return Replay(replayed, end, n_exact)
+    return ReplayedPath(replayed, end, n_exact)
 
 
 # Numbers of the blocks of a path and of scores along it that are worked on at once.
@@ -417,17 +425,19 @@ class Checkpoints(Opaque):
     nearest: NDArray[np.int64]
 
     @classmethod
-    def along(cls, problem: Problem, path: Trajectory, n_checkpoints: int) -> "Checkpoints":
+    def evaluate_along(
+        cls, problem: FitProblem, path: Trajectory, n_checkpoints: int
+    ) -> "Checkpoints":
         """Take Hessians at some points of a path."""
-        nodes, nearest = _nodes(path.points, n_checkpoints)
+        nodes, nearest = _choose_nodes(path.points, n_checkpoints)
         d, K = problem.shape
         points = path.points[nodes].copy()
-        hessians = [problem.hessian(point.reshape(K, d).T) for point in points]
+        hessians = [problem.hessian_at(point.reshape(K, d).T) for point in points]
         # Removals follow in the lower triangle; the other half would keep the rows that left.
         blocks = [[np.asfortranarray(np.tril(block)) for block in each] for each in hessians]
         return cls(points, blocks, nearest)
 
-    def without(self, removed: Removed) -> "Checkpoints":
+    def without_rows(self, removed: RowRemoval) -> "Checkpoints":
         """Return the Hessians of the rows that stay, in memory of their own."""
         (d, K), loss = removed.after.shape, removed.loss
         step = max(1, _FACTOR_COLUMNS // (loss.n_outputs if loss.is_joint else 1))
@@ -435,7 +445,7 @@ class Checkpoints(Opaque):
         for blocks, point in zip(copies, self.points, strict=True):
             for begin in range(0, len(removed.y), step):
                 rows, y = removed.rows[begin : begin + step], removed.y[begin : begin + step]
-                roots = roots_of(loss, rows, y, point.reshape(K, d).T)
+                roots = hessian_roots(loss, rows, y, point.reshape(K, d).T)
                 for block, V in zip(blocks, roots, strict=True):
                     if V.shape[1] == 1:
                         blas.dsyr(-1.0, V[:, 0], a=block, lower=1, overwrite_a=1)
@@ -445,7 +455,7 @@ class Checkpoints(Opaque):
         return Checkpoints(self.points, copies, self.nearest)
 
 
-def _nodes(points: Floats, n_nodes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _choose_nodes(points: Floats, n_nodes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Choose steps of a path as nodes; return them and which is nearest to every step.
 
     By length of the path they lie closer to each other towards its end: later steps forget earlier
@@ -460,22 +470,22 @@ def _nodes(points: Floats, n_nodes: int) -> tuple[NDArray[np.int64], NDArray[np.
     return nodes, np.abs(lengths[:, None] - lengths[nodes]).argmin(axis=1)
 
 
-def replayed_by_hessians(
-    descent: Descent, path: Trajectory, removed: Removed, checkpoints: Checkpoints
-) -> Replay:
+def replay_by_hessians(
+    descent: RecordedDescent, path: Trajectory, removed: RowRemoval, checkpoints: Checkpoints
+) -> ReplayedPath:
     """Replay a descent without some rows; `checkpoints` are those of the rows that stay."""
-    replayed, v = descent.room(len(path)), np.zeros(descent.n_parameters)
+    replayed, v = descent.allocate_path(len(path)), np.zeros(descent.n_parameters)
     replayed.sizes[:] = removed.sizes
     per_step = max(descent.n_parameters, len(removed.y) * removed.loss.n_outputs)
     chunk = max(1, _CHUNK // per_step)
     for begin in range(0, len(path), chunk):
         end = min(begin + chunk, len(path))
-        g = removed.adjusted_path(path, begin, end)
+        g = removed.adjust_path(path, begin, end)
         pull = g - path.gradients[begin:end]
         for t in range(begin, end):
             replayed.points[t] = v
             if removed.sizes[t]:
-                bent = _product(checkpoints.blocks[checkpoints.nearest[t]], v, removed)
+                bent = _hessian_product(checkpoints.blocks[checkpoints.nearest[t]], v, removed)
                 replayed.gradients[t] = bent
                 v = v - descent.rate * (pull[t - begin] + bent)
             else:
@@ -483,12 +493,12 @@ def replayed_by_hessians(
         replayed.points[begin:end] += path.points[begin:end]
         replayed.gradients[begin:end] += g
     end_before = path.points[-1] - descent.rate * path.gradients[-1]
-    return Replay(replayed, end_before + v, 0)
+    return ReplayedPath(replayed, end_before + v, 0)
 
 
-def _product(blocks: list[Floats], v: Floats, removed: Removed) -> Floats:
+def _hessian_product(blocks: list[Floats], v: Floats, removed: RowRemoval) -> Floats:
     """Hessian of the mean objective times v."""
-    scale, lam = 1.0 / removed.after.n_held, removed.lam
+    scale, lam = 1.0 / removed.after.n_remaining, removed.lam
     pairs = zip(blocks, v.reshape(len(blocks), -1), strict=True)
     return np.concatenate(
         [blas.dsymv(scale, block, part, beta=lam, y=part, lower=1) for block, part in pairs]

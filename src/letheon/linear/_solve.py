@@ -8,7 +8,7 @@ import numpy as np
 import scipy.linalg
 from scipy.optimize import fmin_l_bfgs_b
 
-from letheon.linear._problem import Floats, Problem, n_stored
+from letheon.linear._problem import FitProblem, Floats, n_stored
 from letheon.removal import Opaque
 
 # Above this size of a block no matrix of that size is formed.
@@ -38,13 +38,13 @@ class Solution(Opaque):
         return float(np.linalg.norm(self.gradient))
 
 
-def block_size(problem: Problem) -> int:
+def block_size(problem: FitProblem) -> int:
     """Size of the largest Hessian block."""
     d, K = problem.shape
     return d * K if problem.loss.is_joint else d
 
 
-def is_dense(problem: Problem) -> bool:
+def is_dense(problem: FitProblem) -> bool:
     """Whether Hessian blocks are formed: not above a limit, and not where X is much smaller."""
     size = block_size(problem)
     return size <= _SMALL_BLOCK or (
@@ -53,21 +53,21 @@ def is_dense(problem: Problem) -> bool:
 
 
 def minimise(
-    problem: Problem, *, tolerance: float, max_iter: int, start: Floats | None = None
+    problem: FitProblem, *, tolerance: float, max_iter: int, start: Floats | None = None
 ) -> Solution:
     """Return the minimiser of S, with |grad S| <= tolerance unless `max_iter` comes first."""
     W = np.zeros(problem.shape) if start is None else start
     if block_size(problem) <= _NEWTON_LIMIT:
-        return newton(problem, W, tolerance, max_iter)
-    rough = quasi_newton(problem, W, tolerance, max_iter)
+        return minimise_by_newton(problem, W, tolerance, max_iter)
+    rough = minimise_by_lbfgs(problem, W, tolerance, max_iter)
     if rough.residual <= tolerance:
         return rough
     # L-BFGS stalls where values no longer tell points apart; gradients still do.
-    fine = newton(problem, rough.W, tolerance, min(max_iter, 20))
+    fine = minimise_by_newton(problem, rough.W, tolerance, min(max_iter, 20))
     return replace(fine, flops=fine.flops + rough.flops, n_iter=fine.n_iter + rough.n_iter)
 
 
-def quasi_newton(problem: Problem, W: Floats, tolerance: float, max_iter: int) -> Solution:
+def minimise_by_lbfgs(problem: FitProblem, W: Floats, tolerance: float, max_iter: int) -> Solution:
     """L-BFGS from W."""
     shape, calls = problem.shape, 0
 
@@ -88,12 +88,12 @@ def quasi_newton(problem: Problem, W: Floats, tolerance: float, max_iter: int) -
         maxls=50,
     )
     W, flops = flat.reshape(shape), (calls + 1) * problem.pass_flops
-    return Solution(W, problem.gradient(W), flops, max(1, int(info["nit"])))
+    return Solution(W, problem.gradient_at(W), flops, max(1, int(info["nit"])))
 
 
-def newton(problem: Problem, W: Floats, tolerance: float, max_iter: int) -> Solution:
+def minimise_by_newton(problem: FitProblem, W: Floats, tolerance: float, max_iter: int) -> Solution:
     """Damped Newton from W, by Cholesky factors or, with many columns, conjugate gradients."""
-    gradient, flops = problem.gradient(W), problem.pass_flops
+    gradient, flops = problem.gradient_at(W), problem.pass_flops
     n_iter, n_idle = 0, 0
     while n_iter < max_iter and n_idle < _MOST_IDLE:
         size = np.linalg.norm(gradient)
@@ -110,22 +110,24 @@ def newton(problem: Problem, W: Floats, tolerance: float, max_iter: int) -> Solu
     return Solution(W, gradient, flops, max(1, n_iter))
 
 
-def finished(problem: Problem, solution: Solution, solve: Callable[[Floats], Floats]) -> Solution:
+def polish_once(
+    problem: FitProblem, solution: Solution, solve: Callable[[Floats], Floats]
+) -> Solution:
     """Make one more step with an inverse Hessian that is there anyway, if it helps."""
     W = solution.W - solve(solution.gradient)
-    gradient = problem.gradient(W)
+    gradient = problem.gradient_at(W)
     flops = solution.flops + problem.pass_flops
     if np.linalg.norm(gradient) >= solution.residual:
         return replace(solution, flops=flops)
     return Solution(W, gradient, flops, solution.n_iter + 1)
 
 
-def newton_step(problem: Problem, W: Floats, gradient: Floats) -> tuple[Floats, float]:
+def newton_step(problem: FitProblem, W: Floats, gradient: Floats) -> tuple[Floats, float]:
     """Return -H^(-1) gradient at W, and the operations it took."""
     if not is_dense(problem):
-        return conjugate_gradients(problem, problem.curvature(W), -gradient, 1e-3)
-    blocks = problem.hessian(W)
-    columns = split(gradient, len(blocks))
+        return conjugate_gradients(problem, problem.curvature_at(W), -gradient, 1e-3)
+    blocks = problem.hessian_at(W)
+    columns = to_blocks(gradient, len(blocks))
     for block in blocks:
         block[np.diag_indices_from(block)] += problem.ridge
     solved = [
@@ -134,11 +136,11 @@ def newton_step(problem: Problem, W: Floats, gradient: Floats) -> tuple[Floats, 
     ]
     size = block_size(problem)
     flops = len(blocks) * (n_stored(problem.X) * size + size**3 / 3.0)
-    return join(solved, problem.shape), flops
+    return from_blocks(solved, problem.shape), flops
 
 
 def conjugate_gradients(
-    problem: Problem, curvature: Floats, target: Floats, tolerance: float, *, max_iter: int = 500
+    problem: FitProblem, curvature: Floats, target: Floats, tolerance: float, *, max_iter: int = 500
 ) -> tuple[Floats, float]:
     """Solve Hessian times x = target to a relative residual; return x and the operations it took.
 
@@ -161,7 +163,7 @@ def conjugate_gradients(
     return x, (n_products + 1.5) * problem.pass_flops
 
 
-def split(W: Floats, n_blocks: int) -> list[Floats]:
+def to_blocks(W: Floats, n_blocks: int) -> list[Floats]:
     """Return parameters as one vector per Hessian block."""
     if W.shape[1] == 1:
         return [W[:, 0]]
@@ -170,13 +172,13 @@ def split(W: Floats, n_blocks: int) -> list[Floats]:
     return [W.ravel(order="F")]
 
 
-def join(columns: list[Floats], shape: tuple[int, int]) -> Floats:
+def from_blocks(columns: list[Floats], shape: tuple[int, int]) -> Floats:
     """Return vectors per Hessian block as parameters."""
     flat = columns[0] if len(columns) == 1 else np.concatenate(columns)
     return flat.reshape(shape, order="F")
 
 
-def norm(change: Floats) -> float:
+def l2_norm(change: Floats) -> float:
     """Frobenius norm of parameters; quicker than NumPy's on small ones."""
     return sqrt(float(np.vdot(change, change)))
 
@@ -184,13 +186,13 @@ def norm(change: Floats) -> float:
 def block_norms(change: Floats, n_blocks: int) -> list[float]:
     """Norm of a change of parameters per block of the Hessian."""
     if n_blocks == 1:
-        return [norm(change)]
+        return [l2_norm(change)]
     squares: list[float] = np.einsum("dk,dk->k", change, change).tolist()
     return [sqrt(square) for square in squares]
 
 
 def _line_search(
-    problem: Problem, W: Floats, gradient: Floats, step: Floats
+    problem: FitProblem, W: Floats, gradient: Floats, step: Floats
 ) -> tuple[Floats, Floats, int]:
     """Halve the step until the gradient along it says that it did not go too far.
 
@@ -199,10 +201,10 @@ def _line_search(
     size, length = np.linalg.norm(gradient), 1.0
     for passes in range(1, _MOST_HALVINGS + 1):
         trial = W + length * step
-        there = problem.gradient(trial)
-        shrinks = np.linalg.norm(there) <= (1 - _LEAST_DECREASE * length) * size
+        trial_gradient = problem.gradient_at(trial)
+        shrinks = np.linalg.norm(trial_gradient) <= (1 - _LEAST_DECREASE * length) * size
         # Convex along the step: where it still goes down, it has gone down all the way.
-        if shrinks or float((there * step).sum()) <= 0.0:
-            return trial, there, passes
+        if shrinks or float((trial_gradient * step).sum()) <= 0.0:
+            return trial, trial_gradient, passes
         length /= 2
     return W, gradient, _MOST_HALVINGS + 1

@@ -12,27 +12,27 @@ from letheon.measures._intervals import (
     Floats,
     Resampling,
     clopper_pearson,
-    doubt_about,
+    describe_doubt,
     ratio_of_means,
 )
 from letheon.measures._measure import (
     Measure,
-    Options,
+    MeasureOptions,
     as_numbers,
-    finite,
+    check_predictions,
     make_measure,
-    norm,
-    predictions,
+    require_finite,
     require_labels,
     require_one_kind,
     require_same_length,
+    scaled_norm,
 )
 
 # float32 softmax outputs of many classes are off by about 1e-6
 _SUM_TOLERANCE = 1e-4
 
 
-def _probabilities(name: str, proba: ArrayLike) -> Floats:
+def _check_probabilities(name: str, proba: ArrayLike) -> Floats:
     """Return rows of class probabilities that add up to 1."""
     p = as_numbers(name, proba, "of shape (rows, classes)", ndim=2, least=0.0)
     sums = p.sum(axis=1, keepdims=True)
@@ -67,17 +67,17 @@ def align_classes(
     >>> classes.tolist(), a.tolist(), b.tolist()
     (['x', 'y', 'z'], [[0.2, 0.0, 0.8]], [[0.0, 0.5, 0.5]])
     """
-    first, second = _labels("classes_a", classes_a), _labels("classes_b", classes_b)
+    first, second = _check_labels("classes_a", classes_a), _check_labels("classes_b", classes_b)
     require_one_kind("classes", first, second)
     union = np.union1d(first, second)
-    a = _spread("proba_a", proba_a, first, union)
-    b = _spread("proba_b", proba_b, second, union)
+    a = _align_columns("proba_a", proba_a, first, union)
+    b = _align_columns("proba_b", proba_b, second, union)
     if len(a) != len(b):
         raise ValueError(f"proba_a has {len(a)} rows and proba_b has {len(b)}")
     return a, b, union
 
 
-def _labels(name: str, classes: ArrayLike) -> NDArray[Any]:
+def _check_labels(name: str, classes: ArrayLike) -> NDArray[Any]:
     """Return the class labels, each once; object arrays of one kind become that kind."""
     values = np.asarray(classes).tolist()
     # NumPy would turn [1, "1"] into two equal strings
@@ -89,9 +89,11 @@ def _labels(name: str, classes: ArrayLike) -> NDArray[Any]:
     return labels
 
 
-def _spread(name: str, proba: ArrayLike, classes: NDArray[Any], union: NDArray[Any]) -> Floats:
+def _align_columns(
+    name: str, proba: ArrayLike, classes: NDArray[Any], union: NDArray[Any]
+) -> Floats:
     """Return the columns of `proba` at their places among the union of the classes."""
-    p = _probabilities(name, proba)
+    p = _check_probabilities(name, proba)
     if p.shape[1] != len(classes):
         raise ValueError(f"{name} has {p.shape[1]} columns for {len(classes)} classes")
     wide = np.zeros((p.shape[0], len(union)))
@@ -102,7 +104,7 @@ def _spread(name: str, proba: ArrayLike, classes: NDArray[Any], union: NDArray[A
 Parameters = ArrayLike | Sequence[ArrayLike]
 
 
-def _blocks(name: str, theta: Parameters) -> list[Floats]:
+def _check_parameters(name: str, theta: Parameters) -> list[Floats]:
     """Return the parameters as a list of finite arrays."""
     parts = theta if isinstance(theta, list | tuple) else [theta]
     arrays = [np.asarray(part) for part in parts]
@@ -135,8 +137,8 @@ def parameter_consistency(theta_unlearned: Parameters, theta_naive: Parameters) 
     >>> parameter_consistency([[3.0, 0.0], [1.0]], [[0.0, 4.0], [1.0]]).value
     5.0
     """
-    unlearned = _blocks("theta_unlearned", theta_unlearned)
-    naive = _blocks("theta_naive", theta_naive)
+    unlearned = _check_parameters("theta_unlearned", theta_unlearned)
+    naive = _check_parameters("theta_naive", theta_naive)
     if len(unlearned) != len(naive):
         raise ValueError(
             f"the unlearned model has {len(unlearned)} parameter arrays and the naive one "
@@ -148,7 +150,7 @@ def parameter_consistency(theta_unlearned: Parameters, theta_naive: Parameters) 
     if sum(block.size for block in unlearned) == 0:
         raise ValueError("there are no parameters")
     gaps = np.concatenate([(a - b).ravel() for a, b in zip(unlearned, naive, strict=True)])
-    distance = norm(gaps)
+    distance = scaled_norm(gaps)
     return make_measure("parameter consistency", distance, (distance, distance), gaps.size)
 
 
@@ -181,17 +183,19 @@ def output_consistency(
     >>> print(output_consistency([0, 1, 1, 0], [0, 1, 1, 1]))
     output consistency: 75% [19.41, 99.37] at 0.95 (measured, n=4, higher is better)
     """
-    unlearned = predictions("pred_unlearned", pred_unlearned)
-    naive = predictions("pred_naive", pred_naive)
+    unlearned = check_predictions("pred_unlearned", pred_unlearned)
+    naive = check_predictions("pred_naive", pred_naive)
     require_same_length(pred_unlearned=unlearned, pred_naive=naive)
     if unlearned.ndim != 1 or naive.ndim != 1:
         raise ValueError(f"one label per row is needed, not {unlearned.shape} and {naive.shape}")
     hint = "for regression compare a metric with `effectiveness`"
     require_labels(hint, pred_unlearned=unlearned, pred_naive=naive)
-    return _agreement("output consistency", unlearned == naive, confidence)
+    return _agreement_measure("output consistency", unlearned == naive, confidence)
 
 
-def _agreement(name: str, agrees: NDArray[np.bool_], confidence: float, note: str = "") -> Measure:
+def _agreement_measure(
+    name: str, agrees: NDArray[np.bool_], confidence: float, note: str = ""
+) -> Measure:
     """Return a share of rows in per cent, with Clopper and Pearson's interval."""
     n, count = agrees.size, int(np.sum(agrees))
     low, high = clopper_pearson(count, n, confidence)
@@ -247,8 +251,8 @@ def kl_consistency(
     if classes_unlearned is not None and classes_naive is not None:
         p, q, _ = align_classes(proba_unlearned, classes_unlearned, proba_naive, classes_naive)
     else:
-        p = _probabilities("proba_unlearned", proba_unlearned)
-        q = _probabilities("proba_naive", proba_naive)
+        p = _check_probabilities("proba_unlearned", proba_unlearned)
+        q = _check_probabilities("proba_naive", proba_naive)
     if p.shape != q.shape:
         raise ValueError(
             f"the probabilities have shapes {p.shape} and {q.shape}, which must be the same; "
@@ -260,19 +264,19 @@ def kl_consistency(
         q = np.maximum(q, floor)
         q /= q.sum(axis=1, keepdims=True)
     note = f"probabilities floored at {floor:g}" if floor > 0 else ""
-    return _mean_divergence(divergence(p, q), note, resampling)
+    return _mean_divergence(kl_divergence(p, q), note, resampling)
 
 
 def _mean_divergence(rows: Floats, note: str, resampling: Resampling) -> Measure:
     """Return the mean over rows; no interval where it is infinite or the same for each row."""
     interval = ratio_of_means(rows, **resampling)
-    doubt = "" if interval is None else doubt_about(rows, FEWEST_ROWS, "rows")
-    options: Options = {"confidence": resampling.get("confidence", 0.95), "note": note}
+    doubt = "" if interval is None else describe_doubt(rows, FEWEST_ROWS, "rows")
+    options: MeasureOptions = {"confidence": resampling.get("confidence", 0.95), "note": note}
     value = float(rows.mean())
     return make_measure("KL consistency", value, interval, rows.size, doubt=doubt, **options)
 
 
-def divergence(p: Floats, q: Floats) -> Floats:
+def kl_divergence(p: Floats, q: Floats) -> Floats:
     """Return KL(p || q) of each row."""
     with np.errstate(divide="ignore"):
         log_q = np.log(q)
@@ -330,8 +334,8 @@ def prediction_gap(
     value, factor = math.sqrt(float(squares.mean())), scale / unit
     interval = None if ends is None else (factor * math.sqrt(ends[0]), factor * math.sqrt(ends[1]))
     note = "in standard deviations of the retrained model's predictions" if relative else ""
-    doubt = doubt_about(squares, FEWEST_ROWS, "rows")
-    options: Options = {"confidence": resampling.get("confidence", 0.95), "note": note}
+    doubt = describe_doubt(squares, FEWEST_ROWS, "rows")
+    options: MeasureOptions = {"confidence": resampling.get("confidence", 0.95), "note": note}
     return make_measure(
         "prediction gap", factor * value, interval, gaps.size, doubt=doubt, **options
     )
@@ -364,11 +368,11 @@ def agreement_within(
     >>> agreement_within([1.0, 2.0, 3.0, 4.0], [1.5, 2.0, 3.0, 2.0], 0.5).value
     75.0
     """
-    if not finite("tolerance", tolerance) >= 0:
+    if not require_finite("tolerance", tolerance) >= 0:
         raise ValueError(f"tolerance must be at least 0, not {tolerance!r}")
     unlearned, naive = _number_pair(pred_unlearned, pred_naive)
     agrees = abs(unlearned - naive) <= tolerance
-    return _agreement("agreement within", agrees, confidence, f"tolerance {tolerance:.4g}")
+    return _agreement_measure("agreement within", agrees, confidence, f"tolerance {tolerance:.4g}")
 
 
 def kl_gaussian(
@@ -411,10 +415,10 @@ def kl_gaussian(
             raise ValueError(f"{name} must be one number or {n} of them, not shape {np.shape(sd)}")
         every = np.broadcast_to(np.asarray(sd, np.float64), (n,))
         deviations.append(as_numbers(name, every, "", least=0.0))
-    return _mean_divergence(gaussian_divergence(*means, *deviations), "", resampling)
+    return _mean_divergence(gaussian_kl_divergence(*means, *deviations), "", resampling)
 
 
-def gaussian_divergence(m_p: Floats, m_q: Floats, s_p: Floats, s_q: Floats) -> Floats:
+def gaussian_kl_divergence(m_p: Floats, m_q: Floats, s_p: Floats, s_q: Floats) -> Floats:
     """Return KL(N(m_p, s_p²) || N(m_q, s_q²)) of each row."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = s_p / s_q

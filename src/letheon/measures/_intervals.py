@@ -38,7 +38,7 @@ FEWEST_ROWS = 100
 _MOST_SKEWED = 0.6
 
 
-def _check(confidence: float, n_resamples: int = 1) -> None:
+def _check_settings(confidence: float, n_resamples: int = 1) -> None:
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must be between 0 and 1, not {confidence!r}")
     if n_resamples < 1:
@@ -63,7 +63,7 @@ def bootstrap(
     is None when it would pretend to knowledge: fewer than two rows, no variation at all between
     resamples (models that agree on every row), or a metric undefined on many resamples.
     """
-    _check(confidence, n_resamples)
+    _check_settings(confidence, n_resamples)
     if n < 2:
         return None
     rng = np.random.default_rng(seed)
@@ -96,7 +96,7 @@ def ratio_of_means(
     Of a single sample it is the interval of its mean. None with a single value, an infinite one, no
     spread, or so many zeros that resamples hold nothing else.
     """
-    _check(confidence, n_resamples)
+    _check_settings(confidence, n_resamples)
     scales = [float(sample.max(initial=0.0)) for sample in samples]
     if min(sample.size for sample in samples) < 2 or not all(0 < s < math.inf for s in scales):
         return None
@@ -119,7 +119,7 @@ def ratio_of_means(
     if error <= _ROUNDING or np.mean(has_mean) < _USABLE:
         return None
     degrees = [sample.size - 1 for sample in samples]
-    t, tail = _student(variances, degrees, confidence), (1 - confidence) / 2
+    t, tail = _student_quantile(variances, degrees, confidence), (1 - confidence) / 2
     # of two or three values many resamples have no spread; Student's quantile stands in for them
     varies = has_mean & (spreads > 0)
     ratios = np.append(draws[varies] / np.sqrt(spreads[varies]), [-t, t])
@@ -137,7 +137,7 @@ def _log_mean(rows: Floats) -> tuple[Floats, Floats]:
         return np.log(means), rows.var(axis=1, ddof=1) / means**2 / rows.shape[1]
 
 
-def doubt_about(values: Floats, fewest: int, what: str) -> str:
+def describe_doubt(values: Floats, fewest: int, what: str) -> str:
     """Return why the interval of their mean may be too narrow; empty from `fewest` values on.
 
     Simulated in the tests of coverage. A sample that is more skewed than `_MOST_SKEWED` is ruled by
@@ -154,7 +154,7 @@ def doubt_about(values: Floats, fewest: int, what: str) -> str:
     return ""
 
 
-def fold(interval: Interval | None) -> Interval | None:
+def fold_at_zero(interval: Interval | None) -> Interval | None:
     """Return the interval of the absolute value, given that of the signed one.
 
     If the signed interval covers with some probability, the folded one covers with at
@@ -172,14 +172,14 @@ def clopper_pearson(successes: float, n: float, confidence: float) -> Interval:
     Neither number need be whole: where observations depend on each other, both are divided by
     the same factor (Korn and Graubard 1998; see `effective_number`).
     """
-    _check(confidence)
+    _check_settings(confidence)
     tail, failures = (1 - confidence) / 2, n - successes
     low = 0.0 if successes <= 0 else float(betaincinv(successes, failures + 1, tail))
     high = 1.0 if failures <= 0 else float(betaincinv(successes + 1, failures, 1 - tail))
     return low, high
 
 
-def effective_number(share: float, variance: float, n_groups: int, confidence: float) -> float:
+def effective_sample_size(share: float, variance: float, n_groups: int, confidence: float) -> float:
     """Return how many independent observations tell as much about a share as grouped ones do.
 
     ``share (1 - share) / variance``, at least 1, where `variance` is that of the share, estimated
@@ -191,7 +191,7 @@ def effective_number(share: float, variance: float, n_groups: int, confidence: f
     return float(max(share * (1 - share) / variance * shrink, 1.0))
 
 
-def student(
+def student_interval(
     values: Floats, confidence: float, shared_error: float = 0.0, n_shared: int = 0
 ) -> Interval | None:
     """Return Student's interval of a mean; None for one value, no spread, or an infinite value.
@@ -200,7 +200,7 @@ def student(
     observations: that of one set of test rows, by which all runs were judged. Its variance is
     added, and Welch's degrees of freedom are taken.
     """
-    _check(confidence)
+    _check_settings(confidence)
     n = values.size
     if not np.isfinite(values).all():
         return None
@@ -209,12 +209,14 @@ def student(
     if own + shared == 0:
         return None
     # a part without spread counts for nothing, whatever its degrees of freedom
-    t = _student((own, shared), (max(n - 1, 1), max(n_shared - 1, 1)), confidence)
+    t = _student_quantile((own, shared), (max(n - 1, 1), max(n_shared - 1, 1)), confidence)
     mean, half = float(values.mean()), t * math.sqrt(own + shared)
     return mean - half, mean + half
 
 
-def _student(variances: Sequence[float], degrees: Sequence[int], confidence: float) -> float:
+def _student_quantile(
+    variances: Sequence[float], degrees: Sequence[int], confidence: float
+) -> float:
     """Return Student's two-sided quantile with Welch-Satterthwaite degrees of freedom."""
     # shares instead of variances: a variance of 1e-170 would underflow when squared
     total = sum(variances)

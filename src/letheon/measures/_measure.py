@@ -8,10 +8,10 @@ from typing import Any, Literal, TypedDict, Unpack, get_args, get_origin, get_ty
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from letheon.measures._intervals import Floats, Interval, student
+from letheon.measures._intervals import Floats, Interval, student_interval
 
 
-def finite(name: str, value: float) -> float:
+def require_finite(name: str, value: float) -> float:
     """Return `value` as a finite float."""
     number = float(value)
     if not math.isfinite(number):
@@ -38,7 +38,7 @@ def as_numbers(
     return numbers
 
 
-def predictions(name: str, y: ArrayLike) -> NDArray[Any]:
+def check_predictions(name: str, y: ArrayLike) -> NDArray[Any]:
     """Return labels, values or scores, one entry or one line for each row, without NaN."""
     values = np.asarray(y)
     if values.ndim not in (1, 2):
@@ -75,7 +75,7 @@ def require_labels(hint: str, **arrays: NDArray[Any]) -> None:
     require_one_kind("labels", *arrays.values())
 
 
-def norm(values: Floats) -> float:
+def scaled_norm(values: Floats) -> float:
     """Return the Euclidean norm; scaled first, so that squares neither overflow nor vanish."""
     scale = float(abs(values).max())
     return scale * float(np.linalg.norm(values / scale)) if scale > 0 else 0.0
@@ -105,7 +105,7 @@ KNOWN_MEASURES: dict[str, tuple[Better, str, tuple[float, float]]] = {
 }
 
 
-class Options(TypedDict, total=False):
+class MeasureOptions(TypedDict, total=False):
     """Fields of a `Measure` that its makers pass on; direction and unit of known ones are known."""
 
     better: Better | None
@@ -292,7 +292,7 @@ def by_proof(
     way = KNOWN_MEASURES.get(name, (better,))[0]
     if way is None or better not in (None, way):
         raise ValueError(f"{name!r}: say better='lower' or 'higher', as the measure demands")
-    options: Options = {"better": way, "unit": unit, "basis": "by proof", "note": note}
+    options: MeasureOptions = {"better": way, "unit": unit, "basis": "by proof", "note": note}
     return make_measure(name, value, (value, value), 0, **options)
 
 
@@ -303,7 +303,7 @@ def over_seeds(
     within: Interval | None = None,
     shared_error: float = 0.0,
     n_shared: int = 0,
-    **options: Unpack[Options],
+    **options: Unpack[MeasureOptions],
 ) -> Measure:
     """Return the mean over independent runs with Student's interval.
 
@@ -340,7 +340,7 @@ def over_seeds(
     >>> print(over_seeds("effectiveness", [0.01, 0.02, 0.03]))
     effectiveness: 0.02 [0, 0.04484] at 0.95 (measured, n=3, lower is better)
     """
-    numbers = _runs(values)
+    numbers = _check_runs(values)
     # an infinite run makes the mean infinite
     with np.errstate(invalid="ignore"):
         mean = float(numbers.mean())
@@ -354,13 +354,13 @@ def over_seeds(
     # rounding can push the mean of equal values past them
     mean = min(max(mean, float(numbers.min())), float(numbers.max()))
     mean = min(max(mean, least), most)
-    interval = student(numbers, options.get("confidence", 0.95), shared_error, n_shared)
+    interval = student_interval(numbers, options.get("confidence", 0.95), shared_error, n_shared)
     if interval is not None:
         interval = max(min(interval[0], mean), least), min(max(interval[1], mean), most)
     return make_measure(name, mean, interval, numbers.size, **options)
 
 
-def geometric_mean(name: str, values: ArrayLike, **options: Unpack[Options]) -> Measure:
+def geometric_mean(name: str, values: ArrayLike, **options: Unpack[MeasureOptions]) -> Measure:
     """Return the geometric mean of positive values, as the survey's tables do with speed-ups.
 
     ``(prod_i v_i)^(1/n)``; the interval is Student's for the mean of the logarithms, taken back by
@@ -388,13 +388,13 @@ def geometric_mean(name: str, values: ArrayLike, **options: Unpack[Options]) -> 
     >>> round(measure.value, 6), measure.note
     (8.0, 'min 2, max 32')
     """
-    numbers = _runs(values)
+    numbers = _check_runs(values)
     if not (np.isfinite(numbers).all() and (numbers > 0).all()):
         raise ValueError(f"{name} must be positive and finite, not {numbers.tolist()[:5]}")
     logs = np.log(numbers)
     least, most = float(numbers.min()), float(numbers.max())
     value = min(max(math.exp(float(logs.mean())), least), most)
-    interval = student(logs, options.get("confidence", 0.95))
+    interval = student_interval(logs, options.get("confidence", 0.95))
     if interval is not None:
         low, high = np.exp(np.clip(interval, -745, 709))
         interval = float(low), float(high)
@@ -403,7 +403,7 @@ def geometric_mean(name: str, values: ArrayLike, **options: Unpack[Options]) -> 
     return make_measure(name, value, interval, numbers.size, **options)
 
 
-def _runs(values: ArrayLike) -> Floats:
+def _check_runs(values: ArrayLike) -> Floats:
     """Return one number for each run, none of them NaN."""
     numbers = np.asarray(values, dtype=np.float64)
     if numbers.ndim != 1 or numbers.size == 0:

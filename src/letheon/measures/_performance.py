@@ -14,19 +14,19 @@ from letheon.measures._intervals import (
     Ints,
     Resampling,
     bootstrap,
-    doubt_about,
-    fold,
+    describe_doubt,
+    fold_at_zero,
     ratio_of_means,
 )
 from letheon.measures._measure import (
     Measure,
-    Options,
+    MeasureOptions,
     as_numbers,
-    finite,
+    check_predictions,
     make_measure,
-    norm,
-    predictions,
+    require_finite,
     require_same_length,
+    scaled_norm,
 )
 
 # With fewer the coverage of skewed times is below 93.5 %; retrains differ far less than removals.
@@ -80,15 +80,15 @@ def efficiency(
     )
     interval = ratio_of_means(naive, unlearn, confidence=confidence)
     ratio = float(naive.mean()) / float(unlearn.mean())
-    doubt = doubt_about(unlearn, _FEWEST_REMOVALS, "timings of removals")
-    doubt = doubt or doubt_about(naive, _FEWEST_RETRAINS, "timings of retrains")
-    doubt = doubt or _doubt_of_spread_or_order(naive, unlearn)
+    doubt = describe_doubt(unlearn, _FEWEST_REMOVALS, "timings of removals")
+    doubt = doubt or describe_doubt(naive, _FEWEST_RETRAINS, "timings of retrains")
+    doubt = doubt or _describe_timing_doubt(naive, unlearn)
     return make_measure(
         "efficiency", ratio, interval, unlearn.size, confidence=confidence, doubt=doubt
     )
 
 
-def _doubt_of_spread_or_order(naive: Floats, unlearn: Floats) -> str:
+def _describe_timing_doubt(naive: Floats, unlearn: Floats) -> str:
     """Return a doubt where a few retrains differ, or where removals that are neighbours are alike.
 
     Few do not show how skewed their times are. Alike: more than in 49 of 50 independent samples.
@@ -119,30 +119,30 @@ def _compare_metrics(
     signed: Callable[[float, float], float],
     y: dict[str, ArrayLike],
     resampling: Resampling,
-    **options: Unpack[Options],
+    **options: Unpack[MeasureOptions],
 ) -> Measure:
     """Return ``|signed(M_U, M_*)|`` with its interval by paired bootstrap.
 
     `y` holds the truth, the unlearned model's and the naively retrained model's predictions.
     """
-    arrays = {name: predictions(name, values) for name, values in y.items()}
+    arrays = {name: check_predictions(name, values) for name, values in y.items()}
     require_same_length(**arrays)
     truth, unlearned, naive = arrays.values()
     n = len(truth)
 
-    def difference(rows: Ints) -> float:
+    def score_difference(rows: Ints) -> float:
         y = truth[rows]
-        scores = (finite("the metric", metric(y, p[rows])) for p in (unlearned, naive))
+        scores = (require_finite("the metric", metric(y, p[rows])) for p in (unlearned, naive))
         return signed(*scores)
 
-    value = difference(np.arange(n))
-    interval = bootstrap(difference, n, value, **resampling)
-    doubt = "" if interval is None else _doubt(unlearned, naive)
+    value = score_difference(np.arange(n))
+    interval = bootstrap(score_difference, n, value, **resampling)
+    doubt = "" if interval is None else _describe_row_doubt(unlearned, naive)
     options["confidence"] = resampling.get("confidence", 0.95)
-    return make_measure(name, abs(value), fold(interval), n, doubt=doubt, **options)
+    return make_measure(name, abs(value), fold_at_zero(interval), n, doubt=doubt, **options)
 
 
-def _doubt(unlearned: NDArray[Any], naive: NDArray[Any]) -> str:
+def _describe_row_doubt(unlearned: NDArray[Any], naive: NDArray[Any]) -> str:
     """Say when there is too little to resample; simulated in the tests of coverage."""
     n = len(unlearned)
     if n < _FEWEST_LABELS:
@@ -152,7 +152,7 @@ def _doubt(unlearned: NDArray[Any], naive: NDArray[Any]) -> str:
     if 0 < differing < _FEWEST_DIFFERING:
         return f"the models differ on {differing} rows only: the interval may be too narrow"
     if unlearned.dtype.kind == "f" and (unlearned % 1).any():
-        return doubt_about((ours - theirs).ravel() ** 2, FEWEST_ROWS, "rows")
+        return describe_doubt((ours - theirs).ravel() ** 2, FEWEST_ROWS, "rows")
     return ""
 
 
@@ -215,15 +215,15 @@ def effectiveness_from_values(
     n : int, default=0
         Test rows behind them, if known.
     """
-    unlearned = finite("metric_unlearned", metric_unlearned)
-    gap = abs(unlearned - finite("metric_naive", metric_naive))
+    unlearned = require_finite("metric_unlearned", metric_unlearned)
+    gap = abs(unlearned - require_finite("metric_naive", metric_naive))
     return make_measure("effectiveness", gap, None, n)
 
 
 _CAVEAT = "a small value does not prove forgetting"
 
 
-def _signed_sape(a: float, b: float) -> float:
+def _sape_with_sign(a: float, b: float) -> float:
     """Return ``100 (a - b) / (|a| + |b|)``; 0 for two zeros."""
     scale = max(abs(a), abs(b))
     if scale == 0:
@@ -252,7 +252,7 @@ def sape(a: float, b: float) -> float:
     >>> round(sape(0.9, 0.8), 2)
     5.88
     """
-    return abs(_signed_sape(finite("a", a), finite("b", b)))
+    return abs(_sape_with_sign(require_finite("a", a), require_finite("b", b)))
 
 
 def certifiability(
@@ -313,8 +313,8 @@ def certifiability_from_predictions(
         than 30 rows, or 10 with different predictions, it is rough; the note says so.
     """
     y = {"y_true": y_true, "y_unlearned": y_unlearned, "y_naive": y_naive}
-    options: Options = {"basis": "proxy", "note": _CAVEAT}
-    return _compare_metrics("certifiability", metric, _signed_sape, y, resampling, **options)
+    options: MeasureOptions = {"basis": "proxy", "note": _CAVEAT}
+    return _compare_metrics("certifiability", metric, _sape_with_sign, y, resampling, **options)
 
 
 def gradient_residual(gradient: ArrayLike, n_rows: int) -> Measure:
@@ -348,7 +348,7 @@ def gradient_residual(gradient: ArrayLike, n_rows: int) -> Measure:
     values = np.asarray(gradient, dtype=np.float64).ravel()
     if values.size == 0 or not np.isfinite(values).all():
         raise ValueError("the gradient must hold finite numbers, at least one")
-    size = norm(values) / n_rows
+    size = scaled_norm(values) / n_rows
     return make_measure("gradient residual", size, (size, size), int(n_rows))
 
 

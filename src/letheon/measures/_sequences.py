@@ -11,16 +11,16 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 from scipy.special import bdtr, betaincinv
 
-from letheon.measures._consistency import divergence, gaussian_divergence
-from letheon.measures._intervals import Floats, Interval, Ints, doubt_about, ratio_of_means
+from letheon.measures._consistency import gaussian_kl_divergence, kl_divergence
+from letheon.measures._intervals import Floats, Interval, Ints, describe_doubt, ratio_of_means
 from letheon.measures._measure import (
     Measure,
-    Options,
+    MeasureOptions,
     as_numbers,
-    finite,
+    check_predictions,
     from_plain,
     make_measure,
-    predictions,
+    require_finite,
     require_labels,
 )
 
@@ -86,23 +86,23 @@ def kl_of_laws(
     if neighbours < 1:
         raise ValueError(f"neighbours must be at least 1, not {neighbours!r}")
     laws: dict[str, Callable[[Draws, Draws], Floats]] = {
-        "labels": partial(_categorical, smoothing=smoothing),
-        "gaussian": _gaussian,
-        "free": partial(_free, k=neighbours),
+        "labels": partial(_categorical_kl, smoothing=smoothing),
+        "gaussian": _gaussian_kl,
+        "free": partial(_neighbour_kl, k=neighbours),
     }
     of_rows = laws[law]
-    p, q = _coded(draws_unlearned, draws_naive, law)
+    p, q = _encode_draws(draws_unlearned, draws_naive, law)
     fewest = max(_FEWEST[law], neighbours + 1 if law == "free" else 0)
     if min(len(p), len(q)) < fewest:
         raise ValueError(f"law={law!r} needs at least {fewest} models of each kind")
     value = float(of_rows(p, q).mean())
-    note = _floor(of_rows, p, q, fewest, seed)
+    note = _describe_floor(of_rows, p, q, fewest, seed)
     return make_measure("KL of laws", value, None, len(p), note=f"{law}; {note}")
 
 
-def _coded(unlearned: ArrayLike, naive: ArrayLike, law: Law) -> tuple[Draws, Draws]:
+def _encode_draws(unlearned: ArrayLike, naive: ArrayLike, law: Law) -> tuple[Draws, Draws]:
     """Return numbers, or labels as one-hot tables of shape (models, rows, labels)."""
-    p, q = predictions("draws_unlearned", unlearned), predictions("draws_naive", naive)
+    p, q = check_predictions("draws_unlearned", unlearned), check_predictions("draws_naive", naive)
     if p.ndim != 2 or q.ndim != 2 or p.shape[1] != q.shape[1] or p.shape[1] == 0:
         raise ValueError(
             f"draws must have shape (models, rows) with the same rows, not {p.shape} and {q.shape}"
@@ -116,23 +116,23 @@ def _coded(unlearned: ArrayLike, naive: ArrayLike, law: Law) -> tuple[Draws, Dra
     return hot[: len(p)], hot[len(p) :]
 
 
-def _categorical(p: Draws, q: Draws, smoothing: float) -> Floats:
+def _categorical_kl(p: Draws, q: Draws, smoothing: float) -> Floats:
     """Return the divergence of smoothed shares, from one-hot tables."""
     n_labels = p.shape[2]
     shares = ((hot.sum(axis=0) + smoothing) / (len(hot) + smoothing * n_labels) for hot in (p, q))
-    return divergence(*shares)
+    return kl_divergence(*shares)
 
 
-def _gaussian(p: Draws, q: Draws) -> Floats:
+def _gaussian_kl(p: Draws, q: Draws) -> Floats:
     """Return the divergence of the fitted Gaussian laws."""
     means = (p.mean(axis=0), q.mean(axis=0))
     # equal draws have no spread, whatever rounding of their mean says
     spreads = (np.where(np.ptp(d, axis=0) == 0, 0.0, d.std(axis=0, ddof=1)) for d in (p, q))
     same = (np.ptp(p, axis=0) == 0) & (np.ptp(q, axis=0) == 0) & (p[0] == q[0])
-    return np.where(same, 0.0, gaussian_divergence(*means, *spreads))
+    return np.where(same, 0.0, gaussian_kl_divergence(*means, *spreads))
 
 
-def _free(p: Draws, q: Draws, k: int) -> Floats:
+def _neighbour_kl(p: Draws, q: Draws, k: int) -> Floats:
     """Return the nearest-neighbour estimate of each row."""
     n, m = len(p), len(q)
     rows = np.zeros(p.shape[1])
@@ -151,7 +151,7 @@ def _free(p: Draws, q: Draws, k: int) -> Floats:
     return rows
 
 
-def _floor(
+def _describe_floor(
     of_rows: Callable[[Draws, Draws], Floats], p: Draws, q: Draws, fewest: int, seed: int
 ) -> str:
     """Say the value and its floor, both on equally many models: half of the retrained ones."""
@@ -232,12 +232,12 @@ def alpha_beta_accuracy(
         raise ValueError("give alpha to learn beta, or beta to learn alpha, and not both")
     if alpha is not None:
         name, setting = "accuracy beta", f"alpha = {alpha:.4g}"
-        value, high = _share_above(excess, finite("alpha", alpha), 1 - confidence)
+        value, high = _share_above(excess, require_finite("alpha", alpha), 1 - confidence)
     elif beta is None or not 0 < beta < 1:
         raise ValueError(f"beta must be between 0 and 1, not {beta!r}")
     else:
         name, setting = "accuracy alpha", f"beta = {beta:.4g}"
-        value, high = _quantile(excess, beta, 1 - confidence)
+        value, high = _excess_quantile(excess, beta, 1 - confidence)
     against_what = "retrained models" if against == "retrained" else "the least loss"
     note = f"{setting}, against {against_what}, largest of {n_requests} removals"
     return make_measure(name, value, (None, high), n_seeds, confidence=confidence, note=note)
@@ -252,7 +252,7 @@ def _share_above(excess: Floats, alpha: float, tail: float) -> tuple[float, floa
     return worst / n, high
 
 
-def _quantile(excess: Floats, beta: float, tail: float) -> tuple[float, float]:
+def _excess_quantile(excess: Floats, beta: float, tail: float) -> tuple[float, float]:
     """Return the least alpha exceeded by at most a share beta of seeds, and its upper limit."""
     n = len(excess)
     ordered = np.sort(excess, axis=0)
@@ -375,16 +375,16 @@ def strength(work: ArrayLike, *, confidence: float = 0.95) -> Strength:
     n_removals = table.shape[1]
     if n_removals < _FEWEST_REMOVALS:
         raise ValueError(f"work must be {shape}, not {table.shape}")
-    early, late = _windows(n_removals)
-    limit = _limit(n_removals)
+    early, late = _removal_windows(n_removals)
+    limit = _log_exponent(n_removals)
     first, last = table[:, early - 1].ravel(), table[:, late - 1].ravel()
     value, interval = 0.0, None
     if last.any() or first.any():
-        value = _exponent(_ratio(first, last), early, late)
-        interval = _ends(first, last, early, late, confidence)
+        value = _fit_exponent(_mean_ratio(first, last), early, late)
+        interval = _exponent_interval(first, last, early, late, confidence)
     note = f"a logarithm shows at most {limit:.3g} on {n_removals} removals"
-    doubt = doubt_about(first, _FEWEST_EARLY, "early removals")
-    options: Options = {"confidence": confidence, "note": note}
+    doubt = describe_doubt(first, _FEWEST_EARLY, "early removals")
+    options: MeasureOptions = {"confidence": confidence, "note": note}
     exponent = make_measure("work exponent", value, interval, table.size, doubt=doubt, **options)
     rule = (
         f"mean work of removals {late[0]}-{late[-1]} over that of {early[0]}-{early[-1]}; strong "
@@ -396,25 +396,25 @@ def strength(work: ArrayLike, *, confidence: float = 0.95) -> Strength:
     return Strength(kind=kind, exponent=exponent, limit=limit, rule=rule)
 
 
-def _windows(m: int) -> tuple[Ints, Ints]:
+def _removal_windows(m: int) -> tuple[Ints, Ints]:
     """Return the numbers of the early and of the late removals."""
     root = math.isqrt(m - 1) + 1
     return np.arange(root, min(2 * root, m // 2 + 1)), np.arange(m // 2 + 1, m + 1)
 
 
 @cache
-def _limit(m: int) -> float:
+def _log_exponent(m: int) -> float:
     """Return the exponent that log i itself shows: the largest of any a + b log i."""
-    early, late = _windows(m)
-    return _exponent(_ratio(np.log(early), np.log(late)), early, late)
+    early, late = _removal_windows(m)
+    return _fit_exponent(_mean_ratio(np.log(early), np.log(late)), early, late)
 
 
-def _ratio(first: Floats, last: Floats) -> float:
+def _mean_ratio(first: Floats, last: Floats) -> float:
     bottom = float(first.mean())
     return float(last.mean()) / bottom if bottom > 0 else math.inf
 
 
-def _exponent(ratio: float, early: Ints, late: Ints) -> float:
+def _fit_exponent(ratio: float, early: Ints, late: Ints) -> float:
     """Return k such that i^k has this ratio of late to early means."""
     if ratio <= 0:
         return -math.inf
@@ -422,18 +422,18 @@ def _exponent(ratio: float, early: Ints, late: Ints) -> float:
         return math.inf
     x, y = (np.log(i / early[0]) for i in (early, late))
 
-    def miss(k: float) -> float:
+    def ratio_error(k: float) -> float:
         grown = float(np.log(np.exp(k * y).mean()) - np.log(np.exp(k * x).mean()))
         return grown - math.log(ratio)
 
-    if miss(_STEEPEST) < 0:
+    if ratio_error(_STEEPEST) < 0:
         return math.inf
-    if miss(-_STEEPEST) > 0:
+    if ratio_error(-_STEEPEST) > 0:
         return -math.inf
-    return float(brentq(miss, -_STEEPEST, _STEEPEST, xtol=1e-12))
+    return float(brentq(ratio_error, -_STEEPEST, _STEEPEST, xtol=1e-12))
 
 
-def _ends(
+def _exponent_interval(
     first: Floats, last: Floats, early: Ints, late: Ints, confidence: float
 ) -> Interval | None:
     """Return the exponents at the ends of the ratio's interval; None without any spread."""
@@ -442,5 +442,5 @@ def _ends(
     ends = ratio_of_means(last, first, confidence=confidence)
     if ends is None:
         return None if np.ptp(first) == np.ptp(last) == 0 else (-math.inf, math.inf)
-    low, high = (_exponent(end, early, late) for end in ends)
+    low, high = (_fit_exponent(end, early, late) for end in ends)
     return low, high

@@ -245,7 +245,7 @@ def time_rest(model: Any, row: Any) -> float:
 
     It may do so when it is asked to, or at its first answer: what that takes beyond a second one.
     """
-    finish, times = getattr(model, "_finish", None), [time.perf_counter()]
+    finish, times = getattr(model, "_finish_pending", None), [time.perf_counter()]
     if finish is not None:
         finish()
     for _ in range(2):
@@ -314,7 +314,7 @@ def same_people(model: Any, rows: Rows, *, were_named: bool) -> None:
 def ids_of(model: Any) -> Ids | None:
     """Return the ids of a model's rows, or of its people; None if it does not tell."""
     if isinstance(model, ForgetMixin):
-        return model._held_ids()
+        return model._get_ids()
     return as_ids(model.ids_) if hasattr(model, "ids_") else None
 
 

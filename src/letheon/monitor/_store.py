@@ -29,7 +29,7 @@ from letheon.monitor._calibrate import Calibration
 from letheon.monitor._limits import Limit, Stretch
 from letheon.monitor._panel import Panel, judge_for
 from letheon.monitor._reading import History, Reading, Tolerances
-from letheon.state import Checkpoint, DirectoryStore, write_atomically
+from letheon.state import CheckpointName, DirectoryStore, write_atomically
 
 FORMAT = 1
 MANIFEST = "monitor.json"
@@ -123,7 +123,7 @@ class Folder:
         with self._alone():
             content = self._content()
             names = content["parts"]
-            parts = {part: self._store.get(Checkpoint(name)) for part, name in names.items()}
+            parts = {part: self._store.get(CheckpointName(name)) for part, name in names.items()}
             self._store.keep_only(frozenset(names.values()))
             for leftover in self.path.glob(f".{MANIFEST}.*.partial"):
                 with contextlib.suppress(OSError):
@@ -144,7 +144,7 @@ class Folder:
         try:
             # Names of parts become parts of paths.
             for name in content["parts"].values():
-                Checkpoint(name)
+                CheckpointName(name)
             is_whole = type(content["generation"]) is int and isinstance(content["record"], dict)
         except (ValueError, KeyError, TypeError, AttributeError):
             is_whole = False

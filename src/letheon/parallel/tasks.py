@@ -57,7 +57,7 @@ class Parcel:
         # Between processes of one run, like every joblib backend; never from a file.
         return pickle.loads(self._head, buffers=buffers)  # noqa: S301
 
-    def look(self) -> Any:
+    def open_without_copy(self) -> Any:
         """Return the value without a copy; its arrays may be read-only and are not to be kept."""
         return pickle.loads(self._head, buffers=self._buffers)  # noqa: S301
 
@@ -112,10 +112,10 @@ class _Stored:
         return ray.get(self.reference)
 
 
-_Sent = Parcel | _Stored
+_Payload = Parcel | _Stored
 
 
-def _received(sent: _Sent) -> Parcel:
+def _resolve_parcel(sent: _Payload) -> Parcel:
     parcel: Parcel = sent.get() if isinstance(sent, _Stored) else sent
     return parcel
 
@@ -123,31 +123,31 @@ def _received(sent: _Sent) -> Parcel:
 class _RemoteTask(_Task):
     """The function, called on another machine with what is shared and the content of a parcel."""
 
-    def __call__(self, shared: _Sent, sent: _Sent) -> Parcel:
-        common, own = _received(shared).look(), _received(sent).open()
+    def __call__(self, shared: _Payload, sent: _Payload) -> Parcel:
+        common, own = _resolve_parcel(shared).open_without_copy(), _resolve_parcel(sent).open()
         # Parallel loops inside the task stay on this machine: rows travel once.
         with joblib.parallel_config(backend="threading", n_jobs=1):
             return Parcel.pack(self.run(*common, *own))
 
 
-class _Lost(Exception):  # noqa: N818 - a result that never came, not an error of the task
+class _TaskLost(Exception):  # noqa: N818 - a result that never came, not an error of the task
     """A task did not run, because the node that it was on is being lost."""
 
 
 class _RayTask(_RemoteTask):
-    """The same, returning `_Lost` where the store of its node cannot be read.
+    """The same, returning `_TaskLost` where the store of its node cannot be read.
 
     When a node dies, its processes may live on for a moment. What they meet then (a broken pipe)
     looks like an error of the task to Ray and to joblib, which repeat no such task.
     """
 
-    def __call__(self, shared: _Sent, sent: _Sent) -> Parcel:
+    def __call__(self, shared: _Payload, sent: _Payload) -> Parcel:
         try:
-            parcels = _received(shared), _received(sent)
+            parcels = _resolve_parcel(shared), _resolve_parcel(sent)
         except Exception as error:
             if not _is_loss(error):
                 raise
-            return Parcel.pack(_Lost(f"{type(error).__name__}: {error}"))
+            return Parcel.pack(_TaskLost(f"{type(error).__name__}: {error}"))
         return super().__call__(*parcels)
 
 
@@ -189,7 +189,7 @@ def _comes_from(backend: object, package: str) -> bool:
 
 
 def _run_remote(
-    task: _RemoteTask, shared: _Sent, sent: Iterable[_Sent], n_jobs: int, **options: Any
+    task: _RemoteTask, shared: _Payload, sent: Iterable[_Payload], n_jobs: int, **options: Any
 ) -> Iterator[Any]:
     """Yield what the task returns for each item, in order."""
     # pre_dispatch: the cluster holds the payloads of running tasks, not all of them.
@@ -200,7 +200,7 @@ def _run_remote(
         yield parcel.open()
 
 
-class _Run(NamedTuple):
+class _TaskRun(NamedTuple):
     """A function and the arguments of each of its tasks, and how to run them somewhere."""
 
     function: Callable[..., Any]
@@ -209,43 +209,45 @@ class _Run(NamedTuple):
     n_jobs: int
     ray_arguments: dict[str, Any] | None = None
 
-    def here(self) -> list[Any]:
+    def run_inline(self) -> list[Any]:
         task = _Task(self.function)
         return [task(*self.shared, *payload) for payload in self.payloads]
 
-    def locally(self) -> list[Any]:
+    def run_locally(self) -> list[Any]:
         task = joblib.delayed(_Task(self.function))
         # max_nbytes=None: rows of people are not written to files that workers map.
         parallel = joblib.Parallel(n_jobs=self.n_jobs, batch_size=1, max_nbytes=None)
         return list(parallel(task(*self.shared, *payload) for payload in self.payloads))
 
-    def on_ray(self) -> list[Any]:
+    def run_on_ray(self) -> list[Any]:
         """Run the tasks, and those that were lost with a node again, a few times."""
-        results: list[Any] = [_Lost("not run")] * len(self.payloads)
+        results: list[Any] = [_TaskLost("not run")] * len(self.payloads)
         n_jobs = self.n_jobs
         for attempt in range(_TRIES):
             if attempt:
                 time.sleep(_PAUSE * 2 ** (attempt - 1))
-                n_jobs = min(n_jobs, _cpus_left())
-            missing = [number for number, one in enumerate(results) if isinstance(one, _Lost)]
+                n_jobs = min(n_jobs, _wait_for_cpus())
+            missing = [
+                number for number, result in enumerate(results) if isinstance(result, _TaskLost)
+            ]
             wanted = [self.payloads[number] for number in missing]
             answers = self._replace(payloads=wanted, n_jobs=n_jobs)._try_ray()
             for number, answer in zip(missing, answers, strict=True):
                 results[number] = answer
-            if not any(isinstance(answer, _Lost) for answer in answers):
+            if not any(isinstance(answer, _TaskLost) for answer in answers):
                 return results
-        loss = next(one for one in results if isinstance(one, _Lost))
+        loss = next(result for result in results if isinstance(result, _TaskLost))
         raise ConnectionError(
             f"{_TRIES} times in a row tasks were lost with their node, the last time by {loss}; "
             "see whether the nodes of the Ray cluster stay up, and run it again"
         )
 
     def _try_ray(self) -> list[Any]:
-        """Run the tasks once; those that were lost are `_Lost`, all if the run was lost."""
+        """Run the tasks once; those that were lost are `_TaskLost`, all if the run was lost."""
         import ray
 
         if self.n_jobs < 2:  # joblib runs one worker's share here
-            return self.here()
+            return self.run_inline()
         try:
             return self._run_ray_once()
         except (ray.exceptions.RayError, ValueError) as error:
@@ -253,7 +255,7 @@ class _Run(NamedTuple):
             is_smaller = isinstance(error, ValueError) and _count_cpus() < self.n_jobs
             if not (is_smaller or _is_loss(error)):
                 raise
-            return [_Lost(f"{type(error).__name__}: {error}")] * len(self.payloads)
+            return [_TaskLost(f"{type(error).__name__}: {error}")] * len(self.payloads)
 
     def _run_ray_once(self) -> list[Any]:
         import ray
@@ -277,7 +279,7 @@ class _Run(NamedTuple):
             for item in stored:
                 item.reference = None
 
-    def on_dask(self) -> list[Any]:
+    def run_on_dask(self) -> list[Any]:
         import dask
 
         errors: list[Exception] = []
@@ -300,7 +302,7 @@ class _Run(NamedTuple):
         return results
 
 
-def _cpus_left() -> int:
+def _wait_for_cpus() -> int:
     """CPUs of the cluster, once there are two of them or patience has ended."""
     deadline = time.monotonic() + _PATIENCE
     while _count_cpus() < 2 and time.monotonic() < deadline:
@@ -364,9 +366,9 @@ def run_tasks(
     # At least two: joblib runs one worker's share here, and a cluster was asked for.
     n_workers = min(workers, max(2, len(payloads)))
     ray_arguments = getattr(backend, "ray_remote_args", None)
-    run = _Run(function, payloads, shared, n_workers, ray_arguments)
+    run = _TaskRun(function, payloads, shared, n_workers, ray_arguments)
     if workers == 1 or len(payloads) < (1 if on_ray or on_dask else 2):
-        return run.here()
+        return run.run_inline()
     if on_ray:
-        return run.on_ray()
-    return run.on_dask() if on_dask else run.locally()
+        return run.run_on_ray()
+    return run.run_on_dask() if on_dask else run.run_locally()

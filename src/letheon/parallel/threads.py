@@ -41,7 +41,7 @@ _thread = _Thread()
 _process = _Process()
 
 
-def _loaded_libraries() -> list[LibController]:
+def _find_libraries() -> list[LibController]:
     """Return the loaded BLAS and OpenMP libraries.
 
     Looking for them takes about a millisecond. They come with imports, so the answer is good
@@ -54,7 +54,7 @@ def _loaded_libraries() -> list[LibController]:
     return _process.libraries
 
 
-def _set(library: LibController, n: int) -> None:
+def _set_limit(library: LibController, n: int) -> None:
     """Set the limit, whichever thread set it last.
 
     threadpoolctl lets one thread at a time control the pool of an OpenBLAS without OpenMP and
@@ -68,7 +68,7 @@ def _set(library: LibController, n: int) -> None:
         release(force=True)
 
 
-def _limit(library: LibController) -> int:
+def _get_limit(library: LibController) -> int:
     """Return the limit that the current thread sees; 1 where it is unknown."""
     return library.num_threads or 1
 
@@ -82,40 +82,40 @@ def _is_shared(library: LibController) -> bool:
     path = library.filepath
     if path not in _process.is_shared:
         seen: list[int] = []
-        probe = threading.Thread(target=lambda: seen.append(_limit(library)), daemon=True)
+        probe = threading.Thread(target=lambda: seen.append(_get_limit(library)), daemon=True)
         probe.start()
         probe.join()
         _process.is_shared[path] = seen == [1]
     return _process.is_shared[path]
 
 
-def _enter() -> None:
+def _enter_block() -> None:
     with _process.lock:
-        for library in _loaded_libraries():
-            n = _limit(library)
+        for library in _find_libraries():
+            n = _get_limit(library)
             if n != 1:
-                _set(library, 1)
+                _set_limit(library, 1)
                 before = _process.before if _is_shared(library) else _thread.before
                 before.setdefault(library.filepath, (library, n))
         _process.threads_inside += _thread.depth == 0
         _thread.depth += 1
 
 
-def _restore(before: dict[str, tuple[LibController, int]]) -> None:
+def _restore_limits(before: dict[str, tuple[LibController, int]]) -> None:
     for library, n in before.values():
-        _set(library, n)
+        _set_limit(library, n)
     before.clear()
 
 
-def _leave() -> None:
+def _leave_block() -> None:
     with _process.lock:
         _thread.depth -= 1
         if _thread.depth:
             return
         _process.threads_inside -= 1
-        _restore(_thread.before)
+        _restore_limits(_thread.before)
         if not _process.threads_inside:
-            _restore(_process.before)
+            _restore_limits(_process.before)
 
 
 @contextmanager
@@ -137,11 +137,11 @@ def one_thread() -> Iterator[None]:
     >>> with one_thread():
     ...     pass
     """
-    _enter()
+    _enter_block()
     try:
         yield
     finally:
-        _leave()
+        _leave_block()
 
 
 def _after_fork() -> None:

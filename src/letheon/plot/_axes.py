@@ -34,7 +34,7 @@ def new_axes(n_rows: int, n_columns: int, width: float, height: float) -> "list[
     return list(plt.subplots(n_rows, n_columns, sharex=n_rows > 1, **look)[1].flat)
 
 
-def style(number: int) -> dict[str, Any]:
+def line_style(number: int) -> dict[str, Any]:
     """Return colour and marker of the line with this number."""
     return {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
 
@@ -105,7 +105,7 @@ def plain_ticks(ax: "Axes", values: Sequence[float]) -> None:
     ax.xaxis.minorticks_off()
 
 
-def arms(measures: Sequence[Measure]) -> list[list[float]]:
+def interval_arms(measures: Sequence[Measure]) -> list[list[float]]:
     """Return how far each interval reaches down and up; 0 where that is unknown or endless."""
     lengths: list[list[float]] = [[], []]
     for measure in measures:
@@ -213,15 +213,15 @@ def place_labels(
     labels: list[Annotation] = []
     is_free = True
     for text, point in zip(texts, points, strict=True):
-        label = _write(ax, text, point)
-        area, covers = _settle(ax, label, taken, lines)
+        label = _write_label(ax, text, point)
+        area, covers = _place_label(ax, label, taken, lines)
         taken = np.vstack([taken, area])
         is_free &= not covers
         labels.append(label)
     return labels, is_free
 
 
-def _write(ax: "Axes", text: str, point: Point) -> "Annotation":
+def _write_label(ax: "Axes", text: str, point: Point) -> "Annotation":
     line: dict[str, Any] = {"arrowstyle": "-", "color": "0.5", "linewidth": 0.7, "shrinkB": 4}
     place: dict[str, Any] = {"xytext": (0, 0), "textcoords": "offset points", "zorder": 4}
     label = ax.annotate(text, point, fontsize="small", arrowprops=line, **place)
@@ -230,16 +230,16 @@ def _write(ax: "Axes", text: str, point: Point) -> "Annotation":
     return label
 
 
-def _settle(ax: "Axes", label: "Annotation", taken: Boxes, lines: Boxes) -> tuple[Boxes, bool]:
+def _place_label(ax: "Axes", label: "Annotation", taken: Boxes, lines: Boxes) -> tuple[Boxes, bool]:
     """Move a label to its best place; return the area and whether it covers something."""
     sides = np.tile(np.array(_SIDES, float), (len(_DISTANCES), 1))
     distances = np.repeat(_DISTANCES, len(_SIDES))
     offsets = sides / np.linalg.norm(sides, axis=1, keepdims=True) * distances[:, None]
-    areas = _areas(ax, label, sides, offsets)
+    areas = _label_areas(ax, label, sides, offsets)
     frame = np.array([ax.get_window_extent().extents])
     sizes = (areas[:, 2] - areas[:, 0]) * (areas[:, 3] - areas[:, 1])
-    covered = _shared(areas, taken).sum(axis=1) + sizes - _shared(areas, frame)[:, 0]
-    crossed = _touch(areas, lines).sum(axis=1) + _WEIGHT * distances
+    covered = _overlap_areas(areas, taken).sum(axis=1) + sizes - _overlap_areas(areas, frame)[:, 0]
+    crossed = _boxes_touch(areas, lines).sum(axis=1) + _WEIGHT * distances
     # a pixel or so is rounding; among free places the short way with few lines under the text
     best = np.lexsort((crossed, np.where(covered > 1, covered, 0)))[0]
     across, up = sides[best].astype(int)
@@ -251,7 +251,7 @@ def _settle(ax: "Axes", label: "Annotation", taken: Boxes, lines: Boxes) -> tupl
     return areas[best], bool(covered[best] > 1)
 
 
-def _areas(ax: "Axes", label: "Annotation", sides: Boxes, offsets: Boxes) -> Boxes:
+def _label_areas(ax: "Axes", label: "Annotation", sides: Boxes, offsets: Boxes) -> Boxes:
     """Return what the text would cover at each place."""
     from matplotlib.text import Text
 
@@ -262,7 +262,7 @@ def _areas(ax: "Axes", label: "Annotation", sides: Boxes, offsets: Boxes) -> Box
     return np.hstack([low, low + size])
 
 
-def _shared(a: Boxes, b: Boxes) -> Boxes:
+def _overlap_areas(a: Boxes, b: Boxes) -> Boxes:
     """Return the area that each box of `a` has in common with each of `b`."""
     low = np.maximum(a[:, None, :2], b[None, :, :2])
     high = np.minimum(a[:, None, 2:], b[None, :, 2:])
@@ -270,7 +270,7 @@ def _shared(a: Boxes, b: Boxes) -> Boxes:
     return np.asarray(sides[..., 0] * sides[..., 1])
 
 
-def _touch(a: Boxes, b: Boxes) -> NDArray[np.bool_]:
+def _boxes_touch(a: Boxes, b: Boxes) -> NDArray[np.bool_]:
     """Return which boxes of `a` touch which of `b`, which may be lines without an area."""
     apart = (a[:, None, :2] > b[None, :, 2:]) | (b[None, :, :2] > a[:, None, 2:])
     return np.asarray(~apart.any(axis=2))

@@ -14,14 +14,14 @@ from letheon.plot._axes import (
     MARKERS,
     PanelsDisplay,
     SingleDisplay,
-    arms,
     axis_label,
     draw_endless,
+    interval_arms,
     is_ratio,
+    line_style,
     log_ticks,
     make_distinct,
     place_labels,
-    style,
     wrap_name,
 )
 
@@ -125,23 +125,23 @@ class EvaluationDisplay(PanelsDisplay):
         self._take_axes(ax, (1, n_panels), size, "these measures")
         self.bars_ = {}
         for number, (panel, name) in enumerate(zip(self.ax_, self.measures, strict=True)):
-            self._panel(panel, name, with_names=number == 0)
-        self._legend()
+            self._draw_panel(panel, name, with_names=number == 0)
+        self._draw_legend()
         return self
 
-    def _baselines(self) -> list[str]:
+    def _list_baselines(self) -> list[str]:
         return list(dict.fromkeys(name for row in self.rows.values() for name in row))
 
-    def _panel(self, ax: "Axes", name: str, *, with_names: bool) -> None:
+    def _draw_panel(self, ax: "Axes", name: str, *, with_names: bool) -> None:
         drawn: list[Measure] = []
-        for number, baseline in enumerate(self._baselines()):
+        for number, baseline in enumerate(self._list_baselines()):
             points = {
                 place: row[baseline][name]
                 for place, row in enumerate(self.rows.values())
                 if name in row.get(baseline, {})
             }
             if points:
-                self.bars_[name, baseline] = self._points(ax, points, number)
+                self.bars_[name, baseline] = self._draw_points(ax, points, number)
                 drawn += points.values()
         if name in _IDEAL:
             ax.axvline(_IDEAL[name], color="0.5", linestyle="--", linewidth=1, zorder=0)
@@ -156,31 +156,31 @@ class EvaluationDisplay(PanelsDisplay):
         for edge in range(1, len(self.rows)):
             ax.axhline(edge - 0.5, color="0.85", linewidth=0.8, zorder=0)
 
-    def _points(
+    def _draw_points(
         self, ax: "Axes", points: Mapping[int, Measure], number: int
     ) -> "ErrorbarContainer":
-        count, look = len(self._baselines()), style(number)
+        count, look = len(self._list_baselines()), line_style(number)
         shift, colour = _SPREAD * (number - (count - 1) / 2) / count, look["color"]
         finite: dict[float, Measure] = {}
         for row, measure in points.items():
             place = row + shift
             if not math.isfinite(measure.value):
-                _infinite(ax, place, measure.value, colour)
+                _mark_infinity(ax, place, measure.value, colour)
                 continue
             finite[place] = measure
             fill = "white" if measure.basis == "by proof" else colour
             ax.plot(measure.value, place, **look, markerfacecolor=fill, zorder=3)
             draw_endless(ax, "x", place, measure, colour)
-        values, reach = [m.value for m in finite.values()], arms(list(finite.values()))
+        values, reach = [m.value for m in finite.values()], interval_arms(list(finite.values()))
         lines: dict[str, Any] = {"color": colour, "linestyle": "none", "capsize": 3}
         return ax.errorbar(values, list(finite), xerr=reach, **lines)
 
-    def _legend(self) -> None:
+    def _draw_legend(self) -> None:
         from matplotlib.lines import Line2D
 
         handles = [
-            Line2D([], [], label=f"against {name}", **style(number))
-            for number, name in enumerate(self._baselines())
+            Line2D([], [], label=f"against {name}", **line_style(number))
+            for number, name in enumerate(self._list_baselines())
         ]
         measures = [m for row in self.rows.values() for b in row.values() for m in b.values()]
         if any(m.basis == "by proof" and m.name in self.measures for m in measures):
@@ -192,7 +192,7 @@ class EvaluationDisplay(PanelsDisplay):
         )
 
 
-def _infinite(ax: "Axes", place: float, value: float, colour: str) -> None:
+def _mark_infinity(ax: "Axes", place: float, value: float, colour: str) -> None:
     """Write the sign of infinity at the edge of the axes."""
     side, where, sign = (0.98, "right", "∞") if value > 0 else (0.02, "left", "−∞")
     across = ax.get_yaxis_transform()
@@ -338,27 +338,27 @@ class ParetoDisplay(SingleDisplay):
         """
         self._is_own_figure = ax is None
         self._take_axes(ax, _WIDTH, _HEIGHT)
-        self.bars_ = {name: self._point(name, i) for i, name in enumerate(self.points)}
+        self.bars_ = {name: self._draw_point(name, i) for i, name in enumerate(self.points)}
         self.line_ = self._front_line()
         if self.chosen in self.points:
-            x, y = self._place(self.chosen)
+            x, y = self._get_position(self.chosen)
             self.ax_.plot([x], [y], "o", **_RING, label="chosen")
         if self.doubtful & self.points.keys():
             self.ax_.plot([], [], "o", **_DOUBT, label="not surely within tolerance")
-        self._axes()
-        self._shade()
+        self._label_axes()
+        self._shade_outside()
         self._name_points()
         return self
 
-    def _measures(self, which: str) -> list[Measure]:
+    def _get_measures(self, which: str) -> list[Measure]:
         return [row[which] for row in self.points.values()]
 
-    def _place(self, name: str) -> tuple[float, float]:
+    def _get_position(self, name: str) -> tuple[float, float]:
         return self.points[name][self.x].value, self.points[name][self.y].value
 
-    def _point(self, name: str, number: int) -> "ErrorbarContainer":
+    def _draw_point(self, name: str, number: int) -> "ErrorbarContainer":
         row = self.points[name]
-        x, y = self._place(name)
+        x, y = self._get_position(name)
         colour = COLOURS[number % len(COLOURS)]
         draw_endless(self.ax_, "x", y, row[self.x], colour)
         draw_endless(self.ax_, "y", x, row[self.y], colour)
@@ -366,11 +366,11 @@ class ParetoDisplay(SingleDisplay):
         # the second round of colours has other markers
         look["marker"] = MARKERS[(number + number // len(COLOURS)) % len(MARKERS)]
         look["markerfacecolor"] = _HOLLOW if name in self.doubtful else colour
-        across, up = arms([row[self.x]]), arms([row[self.y]])
+        across, up = interval_arms([row[self.x]]), interval_arms([row[self.y]])
         return self.ax_.errorbar([x], [y], xerr=across, yerr=up, linestyle="none", **look)
 
     def _front_line(self) -> "Line2D":
-        places = [self._place(name) for name in self.front_]
+        places = [self._get_position(name) for name in self.front_]
         # the corner of a step is where both neighbours still are at least as good
         is_high_better = self.points[self.front_[0]][self.x].better == "higher"
         steps = "steps-pre" if is_high_better else "steps-post"
@@ -379,21 +379,21 @@ class ParetoDisplay(SingleDisplay):
         (line,) = self.ax_.plot(xs, ys, **look, label="Pareto front")
         return line
 
-    def _axes(self) -> None:
+    def _label_axes(self) -> None:
         ax = self.ax_
         ax.margins(0.12)
         for which, name in (("x", self.x), ("y", self.y)):
-            if is_ratio(name, (m.value for m in self._measures(name))):
+            if is_ratio(name, (m.value for m in self._get_measures(name))):
                 ax.set(**{f"{which}scale": "log"})
                 log_ticks(ax, which)
         ax.set(
             title=f"{self.y.capitalize()} against {self.x}",
-            xlabel=axis_label(self.x, self._measures(self.x)),
-            ylabel=axis_label(self.y, self._measures(self.y)),
+            xlabel=axis_label(self.x, self._get_measures(self.x)),
+            ylabel=axis_label(self.y, self._get_measures(self.y)),
         )
         ax.grid(alpha=0.3)
 
-    def _shade(self) -> None:
+    def _shade_outside(self) -> None:
         """Shade what is worse than a tolerance, up to the edge of the axes."""
         ax = self.ax_
         label: str | None = "outside tolerance"
@@ -404,13 +404,13 @@ class ParetoDisplay(SingleDisplay):
             if name not in self.tolerances:
                 continue
             edge = self.tolerances[name]
-            low, high = self._limits(name, edge)
-            worst = low if self._measures(name)[0].better == "higher" else high
+            low, high = self._axis_limits(name, edge)
+            worst = low if self._get_measures(name)[0].better == "higher" else high
             span(min(edge, worst), max(edge, worst), color="0.5", alpha=0.18, lw=0, label=label)
             limits(low, high)
             label = None
 
-    def _limits(self, name: str, edge: float) -> tuple[float, float]:
+    def _axis_limits(self, name: str, edge: float) -> tuple[float, float]:
         """Return limits that leave some of the region outside tolerance in sight."""
         is_x = name == self.x
         low, high = self.ax_.get_xlim() if is_x else self.ax_.get_ylim()
@@ -423,31 +423,31 @@ class ParetoDisplay(SingleDisplay):
 
     def _name_points(self) -> None:
         """Write the names; numbers and a key where the names have no room."""
-        self._legend(())
-        places = [self._place(name) for name in self.points]
+        self._draw_legend(())
+        places = [self._get_position(name) for name in self.points]
         names = [wrap_name(name) for name in self.points]
-        labels, is_free = place_labels(self.ax_, names, places, self._lines())
+        labels, is_free = place_labels(self.ax_, names, places, self._line_boxes())
         if not is_free:
             for label in labels:
                 label.remove()
             numbers = [str(number) for number in range(1, len(places) + 1)]
-            self._legend(tuple(zip(numbers, self.points, strict=True)))
-            labels, _ = place_labels(self.ax_, numbers, places, self._lines())
+            self._draw_legend(tuple(zip(numbers, self.points, strict=True)))
+            labels, _ = place_labels(self.ax_, numbers, places, self._line_boxes())
         self.labels_ = dict(zip(self.points, labels, strict=True))
 
-    def _lines(self) -> NDArray[np.float64]:
+    def _line_boxes(self) -> NDArray[np.float64]:
         """Return the boxes of the intervals and of the front, in pixels."""
         self.figure_.draw_without_rendering()
         drawn = [arm for bars in self.bars_.values() for arm in bars.lines[2]]
         segments = [segment for arm in drawn for segment in arm.get_segments()]
         is_post = self.line_.get_drawstyle() == "steps-post"
-        for start, end in pairwise(self._place(name) for name in self.front_):
+        for start, end in pairwise(self._get_position(name) for name in self.front_):
             corner = (end[0], start[1]) if is_post else (start[0], end[1])
             segments += [np.array([start, corner]), np.array([corner, end])]
         ends = [self.ax_.transData.transform(segment) for segment in segments]
         return np.array([[*line.min(axis=0), *line.max(axis=0)] for line in ends])
 
-    def _legend(self, key: Sequence[tuple[str, str]]) -> None:
+    def _draw_legend(self, key: Sequence[tuple[str, str]]) -> None:
         handles, texts = self.ax_.get_legend_handles_labels()
         for number, name in key:
             # the marker alone: its intervals would be mistaken for signs

@@ -12,13 +12,13 @@ from letheon.measures import KNOWN_MEASURES, Better, Measure
 from letheon.plot._axes import (
     COLOURS,
     PanelsDisplay,
-    arms,
     axis_label,
+    interval_arms,
     is_ratio,
+    line_style,
     log_ticks,
     make_distinct,
     require_known,
-    style,
     wrap_name,
 )
 
@@ -84,7 +84,7 @@ class AttackDisplay(PanelsDisplay):
         measures: Named | None = None,
         floors: Named | None = None,
     ) -> None:
-        self.curves = {name: _curve(name, *curve) for name, curve in curves.items()}
+        self.curves = {name: _check_curve(name, *curve) for name, curve in curves.items()}
         self.measures = {name: dict(row) for name, row in (measures or {}).items()}
         self.floors = {name: dict(row) for name, row in (floors or {}).items()}
         if not self.curves and not any(self.measures.values()):
@@ -104,7 +104,9 @@ class AttackDisplay(PanelsDisplay):
         """
         names = make_distinct(f"{result.attack} on {result.about}" for result in results)
         named = dict(zip(names, results, strict=True))
-        curves = {name: curve for name, r in named.items() if (curve := _roc(r)) is not None}
+        curves = {
+            name: curve for name, r in named.items() if (curve := _roc_of_result(r)) is not None
+        }
         measures = {name: result.measures for name, result in named.items()}
         floors = {name: result.floor for name, result in named.items()}
         return cls(curves, measures=measures, floors=floors).plot(ax)
@@ -123,7 +125,7 @@ class AttackDisplay(PanelsDisplay):
         AttackDisplay
             Itself, with `ax_`, `lines_`, `bars_`, `floor_bars_`, `table_` and `figure_`.
         """
-        groups = self._groups()
+        groups = self._group_attacks()
         n_panels = 2 * bool(self.curves) + len(groups)
         self._take_axes(ax, (1, n_panels), (4.9 * n_panels, 4.6), "these attacks")
         self.lines_, self.bars_, self.floor_bars_, self.table_ = {}, {}, {}, None
@@ -134,7 +136,7 @@ class AttackDisplay(PanelsDisplay):
             self._draw_bars(panel, main, names)
         return self
 
-    def _groups(self) -> list[tuple[str, list[str]]]:
+    def _group_attacks(self) -> list[tuple[str, list[str]]]:
         """Return the attacks without a curve by their main measure."""
         groups: dict[str, list[str]] = {}
         for name, row in self.measures.items():
@@ -144,11 +146,11 @@ class AttackDisplay(PanelsDisplay):
 
     def _draw_curves(self, ax: "Axes") -> None:
         ax.set(xscale="log", yscale="log")
-        low = min(0.01, *(_least(curve) / 2 for curve in self.curves.values()))
+        low = min(0.01, *(_least_rate(curve) / 2 for curve in self.curves.values()))
         ax.plot([low, 1], [low, 1], color=_GREY, linestyle="--", linewidth=1, label="chance")
         for number, (name, (fpr, tpr)) in enumerate(self.curves.items()):
             # a step, not a slope: what an attacker reaches without tossing coins
-            look = {"color": style(number)["color"], "drawstyle": "steps-post"}
+            look = {"color": line_style(number)["color"], "drawstyle": "steps-post"}
             (self.lines_[name],) = ax.plot(fpr, tpr, **look, label=name)
             self._draw_rates(ax, name, number)
         ax.set(xlim=(low, 1), ylim=(low, 1.05), title="ROC")
@@ -159,18 +161,18 @@ class AttackDisplay(PanelsDisplay):
     def _draw_rates(self, ax: "Axes", name: str, number: int) -> None:
         """Draw the interval of each TPR at a fixed FPR, and of its floor in grey beside it."""
         for what, measure in self.measures.get(name, {}).items():
-            found = _AT_FPR.fullmatch(what)
-            if found is None:
+            match = _AT_FPR.fullmatch(what)
+            if match is None:
                 continue
             # side by side, so that intervals at one rate do not hide each other
-            place = float(found[1]) / 100 * 1.2 ** (number - (len(self.curves) - 1) / 2)
+            place = float(match[1]) / 100 * 1.2 ** (number - (len(self.curves) - 1) / 2)
             look: dict[str, Any] = {"markersize": 4, "capsize": 2, "linestyle": "none"}
-            look |= style(number)
-            ax.errorbar([place], [measure.value], yerr=arms([measure]), **look)
+            look |= line_style(number)
+            ax.errorbar([place], [measure.value], yerr=interval_arms([measure]), **look)
             floor = self.floors.get(name, {}).get(what)
             if floor is not None:
                 look["color"] = _GREY
-                ax.errorbar([place / 1.09], [floor.value], yerr=arms([floor]), **look)
+                ax.errorbar([place / 1.09], [floor.value], yerr=interval_arms([floor]), **look)
 
     def _draw_table(self, ax: "Axes") -> None:
         """Write two rows for each curve: what was measured, and the floor in grey."""
@@ -187,7 +189,7 @@ class AttackDisplay(PanelsDisplay):
         lines = [line for pair in zip(rows, floors, strict=True) for line in pair]
         height = min(1.0, 0.09 * (len(lines) + 1))
         self.table_ = ax.table(
-            cellText=[[_figures(row.get(what)) for what in columns] for _, _, row in lines],
+            cellText=[[_format_measure(row.get(what)) for what in columns] for _, _, row in lines],
             colLabels=[wrap_name(what, 16) for what in columns],
             rowLabels=[label for label, _, _ in lines],
             rowLoc="right",
@@ -211,7 +213,7 @@ class AttackDisplay(PanelsDisplay):
         for drawn, row, shift, colour, label in both:
             places, values = [place + shift for place in row], [m.value for m in row.values()]
             look: dict[str, Any] = {"height": 0.36, "capsize": 3, "color": colour, "label": label}
-            drawn[main] = ax.barh(places, values, xerr=arms(list(row.values())), **look)
+            drawn[main] = ax.barh(places, values, xerr=interval_arms(list(row.values())), **look)
         ax.set_yticks(range(len(names)), [wrap_name(name, 18) for name in names])
         ax.set_ylim(len(names) - 0.4, -0.6)
         ax.set(title=main, xlabel=axis_label(main, measures))
@@ -219,7 +221,7 @@ class AttackDisplay(PanelsDisplay):
         ax.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1.06), fontsize="small")
 
 
-def _figures(measure: Measure | None) -> str:
+def _format_measure(measure: Measure | None) -> str:
     if measure is None:
         return ""
     if measure.low is None or measure.high is None or measure.low == measure.high:
@@ -227,7 +229,7 @@ def _figures(measure: Measure | None) -> str:
     return f"{measure.value:.3g} [{measure.low:.3g}, {measure.high:.3g}]"
 
 
-def _curve(name: str, fpr: ArrayLike, tpr: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
+def _check_curve(name: str, fpr: ArrayLike, tpr: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the rates as arrays, or say why they are no ROC curve."""
     rates = np.asarray(fpr, float), np.asarray(tpr, float)
     if rates[0].ndim != 1 or rates[0].shape != rates[1].shape or rates[0].size < 2:
@@ -240,13 +242,13 @@ def _curve(name: str, fpr: ArrayLike, tpr: ArrayLike) -> tuple[NDArray[Any], NDA
     return rates
 
 
-def _least(curve: tuple[NDArray[Any], NDArray[Any]]) -> float:
+def _least_rate(curve: tuple[NDArray[Any], NDArray[Any]]) -> float:
     """Return the least rate that a logarithmic axis can show."""
     rates = np.concatenate(curve)
     return float(rates[rates > 0].min())
 
 
-def _roc(result: Any) -> tuple[NDArray[Any], NDArray[Any]] | None:
+def _roc_of_result(result: Any) -> tuple[NDArray[Any], NDArray[Any]] | None:
     """Return the curve of a result that has scores of both worlds."""
     from sklearn.metrics import roc_curve
 
@@ -319,10 +321,10 @@ class MonitorDisplay(PanelsDisplay):
         self.tolerances = dict(tolerances or {})
         self.retrains = [int(request) for request in retrains]
         self.better: dict[str, Better] = dict(better or {})
-        self._check()
+        self._check_arguments()
         self.breaches_ = {name: self.requests[self._is_bad(name)] for name in self.proxies}
 
-    def _check(self) -> None:
+    def _check_arguments(self) -> None:
         if not self.requests.size or not self.proxies:
             raise ValueError("there is no reading to draw")
         if self.requests.ndim != 1 or (np.diff(self.requests) <= 0).any():
@@ -365,13 +367,13 @@ class MonitorDisplay(PanelsDisplay):
         n_panels = len(self.proxies)
         self._take_axes(ax, (n_panels, 1), (8.5, 0.8 + 1.9 * n_panels), "these proxies")
         panels = zip(self.ax_, self.proxies, strict=True)
-        self.lines_ = {name: self._panel(panel, name) for panel, name in panels}
+        self.lines_ = {name: self._draw_panel(panel, name) for panel, name in panels}
         self.ax_[-1].set_xlabel("requests served")
         self.ax_[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
-        self._legend()
+        self._draw_legend()
         return self
 
-    def _panel(self, ax: "Axes", name: str) -> "Line2D":
+    def _draw_panel(self, ax: "Axes", name: str) -> "Line2D":
         values = self.proxies[name]
         finite = values[np.isfinite(values)]
         if finite.size and is_ratio(name, finite.tolist()):
@@ -385,7 +387,7 @@ class MonitorDisplay(PanelsDisplay):
             dashes: dict[str, Any] = {"color": _TRUTH, "linestyle": "--", "linewidth": 1.2}
             ax.plot(self.requests, self.truths[name], **dashes, label="true value")
         _mark_infinite(ax, self.requests, values)
-        self._limit(ax, name)
+        self._draw_limit(ax, name)
         if ax.get_yscale() == "log":
             log_ticks(ax, "y")
         unit = KNOWN_MEASURES.get(name, ("", ""))[1]
@@ -394,7 +396,7 @@ class MonitorDisplay(PanelsDisplay):
         ax.grid(alpha=0.3)
         return line
 
-    def _limit(self, ax: "Axes", name: str) -> None:
+    def _draw_limit(self, ax: "Axes", name: str) -> None:
         """Draw the tolerance, shade what is outside it, ring the values there."""
         if name not in self.tolerances:
             return
@@ -410,7 +412,7 @@ class MonitorDisplay(PanelsDisplay):
             values = self.proxies[name][bad]
             ax.plot(self.requests[bad], values, "o", **ring, label="outside tolerance")
 
-    def _legend(self) -> None:
+    def _draw_legend(self) -> None:
         """Write one legend for all panels, each sign once."""
         signs = {
             text: handle

@@ -13,10 +13,10 @@ from letheon.plot._axes import (
     COLOURS,
     PanelsDisplay,
     SingleDisplay,
-    arms,
+    interval_arms,
+    line_style,
     plain_ticks,
     require_known,
-    style,
 )
 from letheon.sharded import Plan, plan
 
@@ -91,7 +91,7 @@ class AccuracyShardsDisplay(SingleDisplay):
             Itself, with `ax_`, `bars_` and `figure_`.
         """
         ax = self._take_axes(ax, 6.4, 4.4)
-        self.bars_ = [self._line(ax, name, i) for i, name in enumerate(self.scores)]
+        self.bars_ = [self._draw_line(ax, name, i) for i, name in enumerate(self.scores)]
         plain_ticks(ax, sorted({shards for line in self.scores.values() for shards in line}))
         title = f"{self.metric.capitalize()} against the number of shards"
         ax.set(title=title, xlabel="shards", ylabel=self._y_label())
@@ -100,15 +100,15 @@ class AccuracyShardsDisplay(SingleDisplay):
             ax.legend(frameon=False)
         return self
 
-    def _line(self, ax: "Axes", name: str, number: int) -> "ErrorbarContainer":
-        line, look = self.scores[name], style(number)
+    def _draw_line(self, ax: "Axes", name: str, number: int) -> "ErrorbarContainer":
+        line, look = self.scores[name], line_style(number)
         shift = 1 + _SHIFT * (number - (len(self.scores) - 1) / 2)
         if name in self.naive:
             label, colour = f"{name}, naive", look["color"]
             ax.axhline(self.naive[name], color=colour, linestyle="--", linewidth=1, label=label)
         measures = list(line.values())
         x, y = [shards * shift for shards in line], [measure.value for measure in measures]
-        return ax.errorbar(x, y, yerr=arms(measures), **look, capsize=3, label=name)
+        return ax.errorbar(x, y, yerr=interval_arms(measures), **look, capsize=3, label=name)
 
     def _y_label(self) -> str:
         measures = [measure for line in self.scores.values() for measure in line.values()]
@@ -242,13 +242,15 @@ class PlanDisplay(PanelsDisplay):
             Itself, with `ax_`, `lines_`, `bars_` and `figure_`.
         """
         self._take_axes(ax, (1, 2), (11.5, 4.2), "speed-up and storage")
-        groups = self._groups()
-        self.lines_ = [self._line(number, *group) for number, group in enumerate(groups.items())]
+        groups = self._group_plans()
+        self.lines_ = [
+            self._draw_line(number, *group) for number, group in enumerate(groups.items())
+        ]
         self._label_speed_up(self.ax_[0])
         self._draw_storage(self.ax_[1], groups)
         return self
 
-    def _groups(self) -> dict[str, list[Plan]]:
+    def _group_plans(self) -> dict[str, list[Plan]]:
         """Return the plans of each line, in order of the batch size."""
         groups: dict[str, list[Plan]] = {}
         for p in self.plans:
@@ -257,8 +259,8 @@ class PlanDisplay(PanelsDisplay):
             group.sort(key=lambda p: p.n_requests)
         return groups
 
-    def _line(self, number: int, name: str, group: list[Plan]) -> "Line2D":
-        look = {**style(number), "linestyle": "-" if number < len(COLOURS) else ":"}
+    def _draw_line(self, number: int, name: str, group: list[Plan]) -> "Line2D":
+        look = {**line_style(number), "linestyle": "-" if number < len(COLOURS) else ":"}
         x, y = [p.n_requests for p in group], [p.speed_up for p in group]
         (line,) = self.ax_[0].plot(x, y, **look, label=name)
         return line
@@ -283,10 +285,10 @@ class PlanDisplay(PanelsDisplay):
         ax.legend(title="shards × slices", frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
 
     def _draw_storage(self, ax: "Axes", groups: dict[str, list[Plan]]) -> None:
-        amounts, unit = _amounts([group[0] for group in groups.values()])
+        amounts, unit = _storage_amounts([group[0] for group in groups.values()])
         colours = [COLOURS[number % len(COLOURS)] for number in range(len(groups))]
         self.bars_ = ax.bar(list(groups), amounts, width=0.7, color=colours)
-        ax.bar_label(self.bars_, fmt=_short, padding=2)
+        ax.bar_label(self.bars_, fmt=_format_amount, padding=2)
         ax.margins(y=0.12)
         ax.set_xlim(-0.75, len(groups) - 0.25)
         ax.set(title="Storage", xlabel="shards × slices", ylabel=f"saved states [{unit}]")
@@ -294,12 +296,12 @@ class PlanDisplay(PanelsDisplay):
             ax.tick_params(axis="x", rotation=90)
 
 
-def _short(amount: float) -> str:
+def _format_amount(amount: float) -> str:
     """Return a number for the top of a bar: whole if large, else three digits."""
     return f"{amount:,.0f}" if amount >= 100 else f"{amount:.3g}"
 
 
-def _amounts(plans: list[Plan]) -> tuple[list[float], str]:
+def _storage_amounts(plans: list[Plan]) -> tuple[list[float], str]:
     """Return the storage of each plan and its unit: bytes if known, else numbers of states."""
     sizes = [p.storage_bytes for p in plans if p.storage_bytes is not None]
     if not sizes:
@@ -401,7 +403,7 @@ class ForestTreeDisplay(SingleDisplay):
         ForestTreeDisplay
             Itself, with `ax_`, `boxes_` and `figure_`.
         """
-        places = self._places()
+        places = self._node_positions()
         width = max(x for x, _ in places.values()) + 1
         height = max(y for _, y in places.values()) + 1
         ax = self._take_axes(ax, max(4.0, width * _BOX_WIDTH), height * _BOX_HEIGHT + 0.6)
@@ -418,7 +420,7 @@ class ForestTreeDisplay(SingleDisplay):
         """Whether the children of a node are drawn."""
         return self.tree.kind[node] != 0 and (self.max_depth is None or depth < self.max_depth)
 
-    def _places(self) -> dict[int, tuple[float, int]]:
+    def _node_positions(self) -> dict[int, tuple[float, int]]:
         """Return where nodes stand: ends side by side, parents over the middle of children."""
         depths = self.tree.depths().tolist()
         places: dict[int, tuple[float, int]] = {}
@@ -455,11 +457,11 @@ class ForestTreeDisplay(SingleDisplay):
     def _draw_box(self, ax: "Axes", node: int, place: tuple[float, int]) -> "Annotation":
         frame = _FRAMES[int(self.tree.kind[node])]
         box: dict[str, Any] = {"boxstyle": "round", "edgecolor": "0.3", **frame}
-        box["facecolor"] = self._colour(node)
+        box["facecolor"] = self._node_colour(node)
         text: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8, "zorder": 3}
-        return ax.annotate(self._text(node, place[1]), place, bbox=box, **text)
+        return ax.annotate(self._node_text(node, place[1]), place, bbox=box, **text)
 
-    def _text(self, node: int, depth: int) -> str:
+    def _node_text(self, node: int, depth: int) -> str:
         lines = [self.tree.rows_of(node), self.tree.summary(node)]
         if self._is_open(node, depth):
             name = self.tree.name_of(int(self.tree.feature[node]))
@@ -471,19 +473,19 @@ class ForestTreeDisplay(SingleDisplay):
             lines.append("…")
         return "\n".join(lines)
 
-    def _colour(self, node: int) -> tuple[float, ...]:
+    def _node_colour(self, node: int) -> tuple[float, ...]:
         """Return the colour of what the node says, mixed with white."""
         from matplotlib.colors import to_rgb
 
         if self.tree.n[node] == 0:
             return (1.0, 1.0, 1.0)
         if self.tree.classes is None:
-            return _mixed(to_rgb(COLOURS[0]), _relative(self.tree.value, node))
+            return _mix_with_white(to_rgb(COLOURS[0]), _relative_value(self.tree.value, node))
         best = int(self.tree.value[node].argmax())
         n_classes = max(2, len(self.tree.classes))
         share = self.tree.value[node, best] / self.tree.n[node]
         strength = (share - 1 / n_classes) / (1 - 1 / n_classes)
-        return _mixed(to_rgb(COLOURS[best % len(COLOURS)]), strength)
+        return _mix_with_white(to_rgb(COLOURS[best % len(COLOURS)]), strength)
 
 
 _WORD: dict[str, Any] = {
@@ -496,13 +498,13 @@ _WORD: dict[str, Any] = {
 }
 
 
-def _relative(values: NDArray[np.float64], node: int) -> float:
+def _relative_value(values: NDArray[np.float64], node: int) -> float:
     """Return where a node's mean lies between the least and the greatest of the tree."""
     least, greatest = float(values.min()), float(values.max())
     return 0.5 if least == greatest else float((values[node] - least) / (greatest - least))
 
 
-def _mixed(colour: tuple[float, ...], strength: float) -> tuple[float, ...]:
+def _mix_with_white(colour: tuple[float, ...], strength: float) -> tuple[float, ...]:
     """Return a colour mixed with white; never so dark that black text on it is hard to read."""
     share = _PALEST + (0.55 - _PALEST) * min(max(float(strength), 0.0), 1.0)
     return tuple(1 - share * (1 - part) for part in colour)

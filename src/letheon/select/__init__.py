@@ -7,16 +7,23 @@ selection"). `choose` returns a `Comparison` with the reason for the choice in w
 from letheon.select._candidates import Candidate, Need, default_candidates, short_name
 from letheon.select._choose import choose
 from letheon.select._comparison import Comparison
-from letheon.select._tried import Check, Cost, Tolerances, Tried, Tuning, tune_efficiency
+from letheon.select._results import (
+    CandidateResult,
+    Check,
+    Cost,
+    Tolerances,
+    Tuning,
+    tune_efficiency,
+)
 
 __all__ = [
     "Candidate",
+    "CandidateResult",
     "Check",
     "Comparison",
     "Cost",
     "Need",
     "Tolerances",
-    "Tried",
     "Tuning",
     "choose",
     "default_candidates",

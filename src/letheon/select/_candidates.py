@@ -233,7 +233,7 @@ def short_name(estimator: Any) -> str:
     return type(estimator).__name__ + (f" of {name_model(inner)}" if inner is not None else "")
 
 
-def named(candidates: Iterable[Any]) -> Named:
+def name_candidates(candidates: Iterable[Any]) -> Named:
     """Return candidates by name, sorted, so that their order cannot matter.
 
     Raises
@@ -266,14 +266,16 @@ def default_candidates(need: Need, task: Task, ordinary: Any) -> tuple[Named, di
             "CertifiedHeadClassifier": "it needs a backbone of yours; give it as a candidate",
             "every other method": "you asked for a net",
         }
-        return named(_made(kind, need) for kind in _registered(task, nets=True)), left_out
+        return name_candidates(
+            _make_estimator(kind, need) for kind in _list_method_classes(task, nets=True)
+        ), left_out
     sisa = SISARegressor if task == "regression" else SISAClassifier
-    estimators = [_made(kind, need) for kind in _registered(task, nets=False)]
+    estimators = [_make_estimator(kind, need) for kind in _list_method_classes(task, nets=False)]
     left_out = {"letheon.deep": 'nets are tried with Need(family="net") only'}
-    return named([*estimators, sisa(clone(ordinary))]), left_out
+    return name_candidates([*estimators, sisa(clone(ordinary))]), left_out
 
 
-def _registered(task: Task, *, nets: bool) -> Iterator[Any]:
+def _list_method_classes(task: Task, *, nets: bool) -> Iterator[Any]:
     """Yield the class of every registered method that is tried; SISA is made by the caller.
 
     A method that has no class for this task is still named, and left out for what it declares.
@@ -285,7 +287,7 @@ def _registered(task: Task, *, nets: bool) -> Iterator[Any]:
             yield classes[-1 if task == "regression" else 0]
 
 
-def _made(kind: Any, need: Need) -> Any:
+def _make_estimator(kind: Any, need: Need) -> Any:
     """Return an estimator of letheon, with the certificate that is asked for."""
     estimator = kind()
     if estimator.facts.certificate == "certified":

@@ -19,10 +19,10 @@ from letheon.data import People
 from letheon.datasets import Requests
 from letheon.evaluation import (
     ORDINARY,
-    Best,
+    BestModel,
     CrossValidation,
+    LearningProblem,
     Metric,
-    Problem,
     choose_best,
     evaluate,
     list_ordinary,
@@ -34,12 +34,19 @@ from letheon.guarantee import Task, TrainingSize
 from letheon.measures import bootstrap
 from letheon.parallel import one_thread
 from letheon.scoring import balanced_accuracy, is_unbalanced, largest_class
-from letheon.select._candidates import Candidate, Need, default_candidates, named
+from letheon.select._candidates import Candidate, Need, default_candidates, name_candidates
 from letheon.select._comparison import Comparison
-from letheon.select._tried import Cost, Tolerances, Tried, Tuning, name_setting, tune_efficiency
+from letheon.select._results import (
+    CandidateResult,
+    Cost,
+    Tolerances,
+    Tuning,
+    name_setting,
+    tune_efficiency,
+)
 
 Settings = dict[str, Any]
-_Given = TypeVar("_Given")
+_Argument = TypeVar("_Argument")
 # What a candidate may answer when these rows or settings do not suit it; it is reported.
 _REFUSALS = (LetheonError, ValueError, ArithmeticError)
 # Floats without fractions may be labels, if they are few.
@@ -47,25 +54,25 @@ _MOST_CLASSES = 20
 
 
 @dataclass
-class _Arena:
+class _CandidateSearch:
     """What is the same for every candidate, and what was tried so far.
 
     `blank` is the comparison before anybody is tried, `options` are those of `evaluate`.
     """
 
     blank: Comparison
-    problem: Problem
+    problem: LearningProblem
     size: TrainingSize
     folds: CrossValidation
-    rival: Best
-    constant: "_Constant"
+    rival: BestModel
+    constant: "_ConstantBaseline"
     people_per_call: int
     options: dict[str, Any]
     excluded: dict[str, str]
-    tried: list[Tried] = field(default_factory=list)
+    tried: list[CandidateResult] = field(default_factory=list)
     tunings: dict[str, tuple[Tuning, ...]] = field(default_factory=dict)
 
-    def explore(self, name: str, candidate: Candidate) -> None:
+    def try_candidate(self, name: str, candidate: Candidate) -> None:
         """Try every setting of a candidate, or note why it is left out."""
         why = self.blank.need.why_not(candidate.estimator, candidate.facts)
         if why:
@@ -75,18 +82,18 @@ class _Arena:
         if not candidate.facts.exact:
             parameters = {**ranges.efficiency, **ranges.certifiability}
             for values in product(*parameters.values()):
-                self._evaluate(name, candidate, dict(zip(parameters, values, strict=True)))
+                self._evaluate_setting(name, candidate, dict(zip(parameters, values, strict=True)))
             return
         try:
-            self.tunings[name] = tuple(self._tune(candidate, ranges.efficiency))
+            self.tunings[name] = tuple(self._tune_parameters(candidate, ranges.efficiency))
         except _REFUSALS as error:
             self.excluded[name] = f"it could not be tuned: {error}"
             return
         for settings in _back_off(self.tunings[name]):
-            if self._evaluate(name, candidate, settings) == "within":
+            if self._evaluate_setting(name, candidate, settings) == "within":
                 return
 
-    def _tune(self, candidate: Candidate, efficiency: Any) -> Iterator[Tuning]:
+    def _tune_parameters(self, candidate: Candidate, efficiency: Any) -> Iterator[Tuning]:
         """Yield the tuning of one parameter after the other, those before at what was chosen."""
         tolerance = self.blank.tolerances.effectiveness
         goal = -np.inf if tolerance is None else self.rival.score - tolerance
@@ -95,22 +102,22 @@ class _Arena:
         settled: Settings = {}
         for parameter, values in efficiency.items():
 
-            def score(value: Any, parameter: str = parameter) -> float:
+            def cv_score(value: Any, parameter: str = parameter) -> float:
                 estimator = candidate.with_settings({**settled, parameter: value})
                 return self.folds.score(estimator, with_ids=True)
 
-            tuning = tune_efficiency(score, parameter, values, float(goal))
+            tuning = tune_efficiency(cv_score, parameter, values, float(goal))
             settled[parameter] = tuning.chosen
             yield tuning
 
-    def _evaluate(self, name: str, candidate: Candidate, settings: Settings) -> str:
+    def _evaluate_setting(self, name: str, candidate: Candidate, settings: Settings) -> str:
         """Evaluate a setting; return its verdict, empty if it could not be run."""
         estimator, problem, blank = candidate.with_settings(settings), self.problem, self.blank
         try:
             evaluation = evaluate(
                 estimator,
-                _as_given(problem.train),
-                test=_as_given(problem.test),
+                _as_tuple(problem.train),
+                test=_as_tuple(problem.test),
                 ordinary=clone(self.rival.model),
                 canaries=False,
                 title=name,
@@ -123,7 +130,7 @@ class _Arena:
         flaws = [blank.need.why_not_claim(evaluation.guarantee), why_not_beaten]
         if evaluation.equal_digests is False:
             flaws.append("its bytes are not those of a fresh fit")
-        tried = Tried(
+        tried = CandidateResult(
             candidate=name,
             settings=settings,
             estimator=estimator,
@@ -258,16 +265,16 @@ def choose(
     for name, (value, fewest) in least.items():
         if value < fewest:
             raise ValueError(f"{name}={value!r} must be a whole number, {fewest} or more")
-    need = _kept_or_usual("need", need, Need)
-    listed = None if candidates is None else named(candidates)
-    asked = _requests(requests)
-    tolerances = _kept_or_usual("tolerances", tolerances, Tolerances)
-    task = need.task or _task(data)
+    need = _get_or_default("need", need, Need)
+    listed = None if candidates is None else name_candidates(candidates)
+    asked = _check_requests(requests)
+    tolerances = _get_or_default("tolerances", tolerances, Tolerances)
+    task = need.task or _infer_task(data)
     need = replace(need, task=task)
     stand_in = DummyRegressor() if task == "regression" else DummyClassifier()
-    problem = Problem.of(stand_in, data, test, metric, random_state)
+    problem = LearningProblem.from_arguments(stand_in, data, test, metric, random_state)
     if subsample is not None:
-        problem = _sampled(problem, subsample, random_state)
+        problem = _sample_people(problem, subsample, random_state)
     metric, scored_by = _usual_metric(problem, metric)
     if metric is balanced_accuracy:
         problem = replace(problem, metric=metric, metric_name="balanced accuracy")
@@ -302,13 +309,13 @@ def choose(
             is_subsample=subsample is not None,
         )
         options = {"metric": metric, "progress": progress, "random_state": random_state}
-        arena = _Arena(
+        arena = _CandidateSearch(
             blank=blank,
             problem=problem,
             size=TrainingSize(n_people, min(sizes)),
             folds=folds,
             rival=rival,
-            constant=_Constant(problem),
+            constant=_ConstantBaseline(problem),
             people_per_call=max(sizes),
             options={"requests": asked, "seeds": seeds, **options},
             excluded=excluded,
@@ -318,7 +325,7 @@ def choose(
             warnings.simplefilter("ignore", ConvergenceWarning)
             warnings.simplefilter("ignore", LetheonWarning)
             for name, candidate in listed.items():
-                arena.explore(name, candidate)
+                arena.try_candidate(name, candidate)
         comparison = replace(
             blank,
             tried=tuple(arena.tried),
@@ -328,7 +335,7 @@ def choose(
         return _with_tested_best(comparison, problem, random_state) if canaries else comparison
 
 
-def _with_tested_best(comparison: Comparison, problem: Problem, seed: int) -> Comparison:
+def _with_tested_best(comparison: Comparison, problem: LearningProblem, seed: int) -> Comparison:
     """Return the comparison after the canary test of its best one, and of the next if needed."""
     while (best := comparison.best) and not (
         best.evaluation.attacks or best.evaluation.failed_attacks
@@ -342,12 +349,12 @@ def _with_tested_best(comparison: Comparison, problem: Problem, seed: int) -> Co
     return comparison
 
 
-def _as_given(rows: People) -> tuple[Any, ...]:
+def _as_tuple(rows: People) -> tuple[Any, ...]:
     """Return rows as `evaluate` takes them; numbers that stand for missing ids are nobody's."""
     return (rows.X, rows.y, rows.ids) if rows.owned else (rows.X, rows.y)
 
 
-def _kept_or_usual(name: str, given: Any, kind: type[_Given]) -> _Given:
+def _get_or_default(name: str, given: Any, kind: type[_Argument]) -> _Argument:
     """Return what is given, or what is usual; others have classes of the same name."""
     if given is None:
         return kind()
@@ -357,7 +364,7 @@ def _kept_or_usual(name: str, given: Any, kind: type[_Given]) -> _Given:
     return given
 
 
-def _task(data: Any) -> Task:
+def _infer_task(data: Any) -> Task:
     """Return what the labels look like, where the data does not say."""
     if hasattr(data, "task"):
         task: Task = data.task
@@ -368,7 +375,7 @@ def _task(data: Any) -> Task:
     return "regression" if is_number else "classification"
 
 
-def _requests(given: Any) -> Requests | None:
+def _check_requests(given: Any) -> Requests | None:
     """Return the distribution that is given; a number is one, too."""
     if given is None or isinstance(given, Requests):
         return given
@@ -380,7 +387,7 @@ def _requests(given: Any) -> Requests | None:
     )
 
 
-def _usual_metric(problem: Problem, given: Metric | None) -> tuple[Metric | None, str]:
+def _usual_metric(problem: LearningProblem, given: Metric | None) -> tuple[Metric | None, str]:
     """Return the metric for `evaluate`, and in words which one it is and why."""
     name, y = problem.metric_name, problem.train.y
     if given is not None:
@@ -396,7 +403,7 @@ def _usual_metric(problem: Problem, given: Metric | None) -> tuple[Metric | None
     return None, f"{name}, because no class makes up two thirds of the training rows ({largest})"
 
 
-def _sampled(problem: Problem, subsample: float, seed: int) -> Problem:
+def _sample_people(problem: LearningProblem, subsample: float, seed: int) -> LearningProblem:
     """Return the problem with some of the training people only."""
     people = np.unique(problem.train.ids)
     n = round(subsample * len(people)) if subsample < 1 else int(subsample)
@@ -411,26 +418,26 @@ _RESAMPLES = 200
 _MOST_ANSWERS = 20
 
 
-class _Constant:
+class _ConstantBaseline:
     """The best constant answer by the metric on the training rows: what any model must beat."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: LearningProblem) -> None:
         self._problem, y = problem, problem.train.y
         if problem.is_regression:
             answers: list[Any] = [float(np.mean(y)), float(np.median(y))]
         else:
             classes, counts = np.unique(y, return_counts=True)
             answers = list(classes[np.argsort(-counts, kind="stable")][:_MOST_ANSWERS])
-        scores = [self._score(y, answer) for answer in answers]
+        scores = [self._score_answer(y, answer) for answer in answers]
         self.score = max(scores)
         self.answer = answers[scores.index(self.score)]
 
-    def _score(self, y: NDArray[Any], answer: Any) -> float:
+    def _score_answer(self, y: NDArray[Any], answer: Any) -> float:
         """Return the metric of one answer for all rows; -inf where it has none."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                return self._problem.scored(y, np.full(len(y), answer))
+                return self._problem.score_predictions(y, np.full(len(y), answer))
             except ValueError:
                 return -np.inf
 
@@ -443,15 +450,15 @@ class _Constant:
         ours = np.asarray(clone(estimator).fit(train.X, train.y, ids=train.ids).predict(test.X))
         answers = np.full(len(test), self.answer)
 
-        def gain(rows: NDArray[np.int64]) -> float:
+        def score_gain(rows: NDArray[np.int64]) -> float:
             y = test.y[rows]
             return float(metric(y, ours[rows])) - float(metric(y, answers[rows]))
 
-        rival = self._score(test.y, self.answer)
+        rival = self._score_answer(test.y, self.answer)
         if rival == -np.inf:
             return ""
-        value = self._problem.scored(test.y, ours) - rival
-        ends = bootstrap(gain, len(test), value, n_resamples=_RESAMPLES)
+        value = self._problem.score_predictions(test.y, ours) - rival
+        ends = bootstrap(score_gain, len(test), value, n_resamples=_RESAMPLES)
         least = value if ends is None else ends[0]
         if least > 0:
             return ""

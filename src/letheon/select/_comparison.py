@@ -15,7 +15,15 @@ from letheon.exceptions import NoCandidateError
 from letheon.measures import Measure
 from letheon.plot import ParetoDisplay, pareto_front
 from letheon.select._candidates import Need
-from letheon.select._tried import LOST, Cost, Tolerances, Tried, Tuning, bad_end, good_end
+from letheon.select._results import (
+    LOST,
+    CandidateResult,
+    Cost,
+    Tolerances,
+    Tuning,
+    bad_end,
+    good_end,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,7 +54,7 @@ class Comparison:
         Whether these are some of the rows only.
     """
 
-    tried: tuple[Tried, ...]
+    tried: tuple[CandidateResult, ...]
     excluded: dict[str, str]
     tunings: dict[str, tuple[Tuning, ...]]
     need: Need
@@ -62,7 +70,7 @@ class Comparison:
     is_subsample: bool
 
     @cached_property
-    def best(self) -> Tried | None:
+    def best(self) -> CandidateResult | None:
         """The fastest of those within all tolerances; None if nobody is."""
         within = [each for each in self.tried if each.verdict == "within"]
         # Names decide between equals, so that the order of candidates does not.
@@ -71,7 +79,7 @@ class Comparison:
     @property
     def reason(self) -> str:
         """Why this one, in words and numbers; or why nobody."""
-        return _reason(self)
+        return _explain_choice(self)
 
     @property
     def evaluations(self) -> dict[str, Evaluation]:
@@ -83,7 +91,7 @@ class Comparison:
         """Whether plain retraining serves the expected requests in less time than the best."""
         return self.best is not None and self.best.cost.retraining_is_cheaper
 
-    def pareto(self) -> tuple[Tried, ...]:
+    def pareto(self) -> tuple[CandidateResult, ...]:
         """Return who is beaten by nobody in speed-up, score lost and certifiability together.
 
         Values count, not intervals; so do settings that are not within the tolerances.
@@ -189,10 +197,10 @@ class Comparison:
         return self.reason
 
 
-def _reason(comparison: Comparison) -> str:
+def _explain_choice(comparison: Comparison) -> str:
     """Return why the best one is, or why nobody is; then the others, one sentence each."""
     best = comparison.best
-    lines = _praised(comparison, best) if best else _nobody(comparison)
+    lines = _explain_best(comparison, best) if best else _explain_no_choice(comparison)
     lines.append(f"Scored by {comparison.scored_by}.")
     for each in comparison.tried:
         lines += [f"{each.name}: {warning}" for warning in each.evaluation.warnings]
@@ -205,11 +213,14 @@ def _reason(comparison: Comparison) -> str:
     return "\n".join(lines)
 
 
-def _praised(comparison: Comparison, best: Tried) -> list[str]:
+def _explain_best(comparison: Comparison, best: CandidateResult) -> list[str]:
     """Say why it was chosen, what is wrong with it, and how the others were."""
-    others = _closest(comparison.tried, besides=best.candidate)
-    pace, kind = _pace(best, comparison.ordinary), best.evaluation.guarantee.kind
-    lines = [f"{best.name}: {pace}{_quality(comparison, best)}, {kind}.", best.evaluation.tested]
+    others = _closest_results(comparison.tried, besides=best.candidate)
+    pace, kind = _describe_speed(best, comparison.ordinary), best.evaluation.guarantee.kind
+    lines = [
+        f"{best.name}: {pace}{_describe_score(comparison, best)}, {kind}.",
+        best.evaluation.tested,
+    ]
     if best.speed <= 1:
         # The best of those within the tolerances is no gain.
         within = [each for each in comparison.tried if each.verdict == "within"]
@@ -218,10 +229,10 @@ def _praised(comparison: Comparison, best: Tried) -> list[str]:
             f"Nobody within the tolerances is {sure}faster than plain retraining of "
             f"{comparison.ordinary}."
         )
-    lines.append(_total(comparison, best))
+    lines.append(_describe_cost(comparison, best))
     if best.estimator.facts.strength == "weak":
         lines.append(f"{best.name} is weak: removals can take longer along a sequence.")
-    lines += [_other(each, best) for each in others]
+    lines += [_describe_result(each, best) for each in others]
     rivals = [
         each.name
         for each in others
@@ -233,12 +244,12 @@ def _praised(comparison: Comparison, best: Tried) -> list[str]:
             f"{' and '.join([best.name, *rivals])} overlap, and another run may choose another "
             "one. More seeds or requests would tell."
         )
-    return [*lines, *_many_looks(comparison)]
+    return [*lines, *_warn_of_many_tests(comparison)]
 
 
-def _pace(each: Tried, ordinary: str) -> str:
+def _describe_speed(each: CandidateResult, ordinary: str) -> str:
     """Say how a request compares with a retrain: on average, and at least."""
-    value, sure = _times(each.efficiency.value), f"(at least {_times(each.speed)})"
+    value, sure = _format_factor(each.efficiency.value), f"(at least {_format_factor(each.speed)})"
     if each.speed >= 1:
         return f"{value} faster than retraining {ordinary} {sure}"
     if each.efficiency.value >= 1:
@@ -246,7 +257,7 @@ def _pace(each: Tried, ordinary: str) -> str:
     return f"slower than retraining {ordinary}, at {value} of its speed {sure}"
 
 
-def _many_looks(comparison: Comparison) -> Iterator[str]:
+def _warn_of_many_tests(comparison: Comparison) -> Iterator[str]:
     """Say how likely somebody is to pass by luck, where many were judged by the same rows."""
     # the probability that the bad end of an interval is too good
     risks = [
@@ -263,28 +274,32 @@ def _many_looks(comparison: Comparison) -> Iterator[str]:
         )
 
 
-def _quality(comparison: Comparison, best: Tried) -> str:
+def _describe_score(comparison: Comparison, best: CandidateResult) -> str:
     """Say how the metric compares with the ordinary model's."""
     measures, limit = best.evaluation.measures[ORDINARY], comparison.tolerances.effectiveness
     if LOST not in measures:
         return ""
     lost = measures[LOST]
-    text = f", {best.evaluation.metric} {_side(lost.value)} it"
+    text = f", {best.evaluation.metric} {_describe_difference(lost.value)} it"
     if limit is not None:
-        text += f" (at worst {_side(bad_end(lost))}, tolerance {limit:g})"
+        text += f" (at worst {_describe_difference(bad_end(lost))}, tolerance {limit:g})"
     return text
 
 
-def _side(lost: float) -> str:
+def _describe_difference(lost: float) -> str:
     return f"{abs(lost):.3g} {'below' if lost >= 0 else 'above'}"
 
 
-def _total(comparison: Comparison, best: Tried) -> str:
+def _describe_cost(comparison: Comparison, best: CandidateResult) -> str:
     """Say what all requests cost, and when plain retraining is cheaper."""
     cost, k = best.cost, f"{comparison.expected_requests:,} request(s)"
     if comparison.expected_requests > comparison.n_people and not comparison.is_subsample:
         k += f", more than the {comparison.n_people:,} people of this training set"
-    ours, plain, pays = _seconds(cost.method), _seconds(cost.plain), _pays(cost)
+    ours, plain, pays = (
+        _format_seconds(cost.method),
+        _format_seconds(cost.plain),
+        _describe_break_even(cost),
+    )
     if cost.retraining_is_cheaper:
         return (
             f"For {k}, plain retraining of {comparison.ordinary} is cheaper, first training "
@@ -293,7 +308,7 @@ def _total(comparison: Comparison, best: Tried) -> str:
     return f"For {k}, first training included: {ours} against {plain} of plain retraining; {pays}."
 
 
-def _pays(cost: Cost) -> str:
+def _describe_break_even(cost: Cost) -> str:
     if cost.pays_from > cost.pays_to or cost.pays_to < 1:
         return "the method never pays"
     if math.isfinite(cost.pays_to):
@@ -303,9 +318,9 @@ def _pays(cost: Cost) -> str:
     return f"the method pays from {cost.pays_from:,} calls of forget on"
 
 
-def _other(each: Tried, best: Tried | None = None) -> str:
+def _describe_result(each: CandidateResult, best: CandidateResult | None = None) -> str:
     if best is not None and each.verdict == "within":
-        value, sure = _times(each.efficiency.value), _times(each.speed)
+        value, sure = _format_factor(each.efficiency.value), _format_factor(each.speed)
         if each.efficiency.value > best.efficiency.value:
             return f"{each.name} is less sure to be fast: {value} on average, surely {sure} only."
         return f"{each.name} was slower: {value} (at least {sure})."
@@ -313,36 +328,41 @@ def _other(each: Tried, best: Tried | None = None) -> str:
     return f"{each.name} {word}: {each.failures}."
 
 
-def _nobody(comparison: Comparison) -> list[str]:
+def _explain_no_choice(comparison: Comparison) -> list[str]:
     if not comparison.tried:
         return ["Nobody could be tried."]
-    closest = _closest(comparison.tried)
-    lines = ["Nobody is within all tolerances; nothing was chosen.", *map(_other, closest)]
+    closest = _closest_results(comparison.tried)
+    lines = [
+        "Nobody is within all tolerances; nothing was chosen.",
+        *map(_describe_result, closest),
+    ]
     if any(each.verdict == "undecided" for each in closest):
         lines.append("More seeds, test rows or requests would decide what is undecided.")
     return lines
 
 
-def _closest(tried: tuple[Tried, ...], besides: str | None = None) -> list[Tried]:
+def _closest_results(
+    tried: tuple[CandidateResult, ...], besides: str | None = None
+) -> list[CandidateResult]:
     """Return for each candidate the setting that came closest to being chosen."""
 
-    def distance(each: Tried) -> tuple[int, float, float, str]:
+    def tolerance_distance(each: CandidateResult) -> tuple[int, float, float, str]:
         """How far from its tolerances, relatively, and then how slow it is."""
         order = ("within", "undecided", "beyond").index(each.verdict)
         excesses = [max(check.excess, 0) / (check.limit or 1) for check in each.checks]
         return order, max(excesses, default=0.0), -each.speed, each.name
 
-    closest: dict[str, Tried] = {}
-    for each in sorted(tried, key=distance):
+    closest: dict[str, CandidateResult] = {}
+    for each in sorted(tried, key=tolerance_distance):
         closest.setdefault(each.candidate, each)
     return [each for name, each in sorted(closest.items()) if name != besides]
 
 
-def _times(factor: float) -> str:
+def _format_factor(factor: float) -> str:
     return f"{factor:,.3g}x" if factor < 1000 else f"{factor:,.0f}x"
 
 
-def _seconds(seconds: float) -> str:
+def _format_seconds(seconds: float) -> str:
     if seconds < 1:
         return f"{1000 * seconds:.3g} ms"
     return f"{seconds:,.3g} s" if seconds < 1000 else f"{seconds:,.0f} s"
@@ -366,7 +386,7 @@ def _as_table(comparison: Comparison) -> "RenderableType":
         (
             "*" if each is comparison.best else "",
             f"{each.name}, {each.evaluation.guarantee.kind}",
-            *(_figures(each.points.get(name)) for name in _COLUMNS),
+            *(_format_figures(each.points.get(name)) for name in _COLUMNS),
             f"{each.cost.method:.3g} s",
             each.verdict,
         )
@@ -380,7 +400,7 @@ def _as_table(comparison: Comparison) -> "RenderableType":
     return Group(shown, Text(comparison.reason))
 
 
-def _figures(measure: Measure | None) -> str:
+def _format_figures(measure: Measure | None) -> str:
     if measure is None:
         return "-"
     unit = measure.unit if measure.unit in ("x", "%") else ""

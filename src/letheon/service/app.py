@@ -28,7 +28,7 @@ from letheon.service.pages._shared import make_templates
 from letheon.service.routes import ROUTERS as API
 from letheon.service.schemas import ProblemOut
 from letheon.service.settings import ServiceSettings
-from letheon.verifier import Refused
+from letheon.verifier import VerificationError
 
 _ATTRIBUTES = "\n\nAttributes\n----------\n"
 _ATTRIBUTE = re.compile(r"^(\w[\w, ]*) : .*\n((?:    .*\n?)+)", re.MULTILINE)
@@ -99,7 +99,13 @@ def create_app(
         app.include_router(router)
     app.mount("/static", _Assets(directory=_STATIC), name="static")
     app.openapi = partial(_document, app, routes)  # type: ignore[method-assign]
-    for kind in (HTTPException, RequestValidationError, LetheonError, Refused, SQLAlchemyError):
+    for kind in (
+        HTTPException,
+        RequestValidationError,
+        LetheonError,
+        VerificationError,
+        SQLAlchemyError,
+    ):
         app.add_exception_handler(kind, _answer)
     app.add_middleware(
         middleware.Guards,

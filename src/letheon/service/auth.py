@@ -354,7 +354,7 @@ def find_visitor(request: Request) -> Principal | None:
     """Return the caller of a browser session; None if session or token are no longer valid."""
     desk, cookie = context(request), request.cookies.get(COOKIE)
     session = None if cookie is None else desk.sessions.find(cookie)
-    token = None if session is None else desk.tokens.of_id(session.token_id)
+    token = None if session is None else desk.tokens.find_valid(session.token_id)
     return None if token is None else Principal(**vars(token), desk=desk, session=session)
 
 
@@ -365,7 +365,7 @@ def address_of(request: Request) -> str:
 
 def require_csrf(request: Request, session: Session, sent: str | None) -> None:
     """Raise the problem 403 for a change that was not sent by a page of this session."""
-    if not is_same_origin(request) or not session.accepts(sent):
+    if not is_same_origin(request) or not session.accepts_csrf(sent):
         words = "Reload the page and submit its form again; programs use a bearer token."
         raise Problem(403, "csrf", "the form is not from this session", words)
 
@@ -393,7 +393,7 @@ def _identify(
     desk: Context, request: Request, credentials: HTTPAuthorizationCredentials | None
 ) -> Principal:
     if "authorization" in request.headers:
-        token = desk.tokens.find("" if credentials is None else credentials.credentials)
+        token = desk.tokens.find_by_text("" if credentials is None else credentials.credentials)
         if token is None:
             # Only invalid tokens count: other users behind the same address are not slowed down.
             desk.limiter.count("failed", address_of(request))

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 
 from letheon import exceptions as errors
 from letheon.ledger.db.engines import CANNOT_WRITE, UNWRITABLE
-from letheon.verifier import Refused
+from letheon.verifier import VerificationError
 
 PREFIX = "urn:letheon:problem:"
 MEDIA_TYPE = "application/problem+json"
@@ -110,7 +110,7 @@ _KNOWN: tuple[tuple[Any, ...], ...] = (
     (errors.LedgerError, 409, "refused", "refused by the ledger"),
     (errors.StateError, 422, "model-file", "the model file cannot be used"),
     (errors.ForgetError, 422, "cannot-forget", "the model cannot forget these ids"),
-    (Refused, 409, "not-verified", "the verification failed"),
+    (VerificationError, 409, "not-verified", "the verification failed"),
 )
 
 

@@ -19,10 +19,17 @@ from typing import Any, Literal, cast
 from letheon import exceptions
 from letheon.audit import AuditReport, Bundle, LevelResult, audit, check_requests, key_text
 from letheon.ledger import Ledger, Step
-from letheon.ledger.db.jobs import LEASE_SECONDS, LONG, SHORT, JobRecord, Jobs, Kind
+from letheon.ledger.db.jobs import (
+    CHANGING_KINDS,
+    LEASE_SECONDS,
+    READING_KINDS,
+    JobRecord,
+    Jobs,
+    Kind,
+)
 from letheon.ledger.leases import owner_name
 from letheon.ledger.models import versions
-from letheon.ledger.worker.compute import code_of
+from letheon.ledger.worker.compute import failure_code
 from letheon.sandbox import (
     EndedError,
     Limits,
@@ -36,7 +43,7 @@ from letheon.service.temp_folders import temp_folder
 from letheon.service.what_if import RETRAIN, WhatIfOrder, measure, row_not_run
 from letheon.verifier import overall
 
-__all__ = ["LONG", "SHORT", "SHOWN", "Drill", "JobRunner", "audit_verdict"]
+__all__ = ["CHANGING_KINDS", "READING_KINDS", "SHOWN", "Drill", "JobRunner", "audit_verdict"]
 
 _PATIENCE_SECONDS = 120.0
 _METHOD_SECONDS = 60.0
@@ -102,7 +109,7 @@ class JobRunner:
         self._method_seconds = method_seconds
         self.jobs = Jobs(ledger)
 
-    def do_all(self, kinds: Iterable[Kind] = (*SHORT, *LONG)) -> int:
+    def do_all(self, kinds: Iterable[Kind] = (*CHANGING_KINDS, *READING_KINDS)) -> int:
         """Run jobs until none is waiting or `stop` is set; return their number."""
         wanted, n_done = tuple(kinds), 0
         while not self._stop.is_set() and self.do_next(wanted) is not None:
@@ -137,8 +144,10 @@ class JobRunner:
             self.jobs.fail(job, str(error), "the process of the job ended without a result")
         except exceptions.UnknownModelError:
             self.jobs.fail(job, "unknown-model", "there is no such model")
-        except Exception as error:  # noqa: BLE001  (a job must end; its text may contain personal data)
-            self.jobs.fail(job, code_of(error), "the job failed; `code` is the type of the error")
+        except Exception as error:  # noqa: BLE001  (its text may contain personal data)
+            self.jobs.fail(
+                job, failure_code(error), "the job failed; `code` is the type of the error"
+            )
 
     @contextlib.contextmanager
     def _renewing(self, job: JobRecord) -> Iterator[None]:
@@ -179,7 +188,7 @@ class JobRunner:
             except exceptions.LedgerError as error:
                 raise _JobError("nothing-to-retrain", str(error)) from error
 
-        self.jobs.progress(job, "retraining the model")
+        self.jobs.add_progress(job, "retraining the model")
         return self._do_steps(job, begin)
 
     def _do_steps(self, job: JobRecord, begin: Callable[[], Iterator[Step]]) -> dict[str, Any]:
@@ -201,7 +210,7 @@ class JobRunner:
                     if _is_attempt(step, job) or step.sequence in sequences:
                         own.append(step)
                         number = "" if step.sequence is None else f", certificate {step.sequence}"
-                        self.jobs.progress(job, f"{step.what}{number}: {step.detail}")
+                        self.jobs.add_progress(job, f"{step.what}{number}: {step.detail}")
                     if self._stop.is_set():
                         # The state is on the disk; the next worker continues from it.
                         raise StoppedError
@@ -233,7 +242,7 @@ class JobRunner:
             if "begin" in message:
                 trying.clear()
                 trying.update(message)
-                self.jobs.progress(job, f"measuring {message['begin']}")
+                self.jobs.add_progress(job, f"measuring {message['begin']}")
             if "row" in message:
                 rows.append(message["row"])
 
@@ -268,11 +277,11 @@ class JobRunner:
     def _audit(self, job: JobRecord) -> dict[str, Any]:
         start, drill, changed = time.monotonic(), job.asked["drill"], None
         with temp_folder(self._ledger, "audit") as folder:
-            self.jobs.progress(job, "exporting an auditor bundle")
+            self.jobs.add_progress(job, "exporting an auditor bundle")
             bundle = self._export(job, folder / "bundle")
             if bundle is not None and drill != "none":
                 changed = tamper(bundle, drill)
-                self.jobs.progress(job, f"drill: changed {changed}, in the copy only")
+                self.jobs.add_progress(job, f"drill: changed {changed}, in the copy only")
             report = self._report_damage(job) if bundle is None else self._audit_bundle(job, bundle)
         levels = [_to_plain(result) for result in report]
         seen = [one for one in report.subjects if is_visible(job.tenant, str(one["model"]))]
@@ -350,7 +359,7 @@ class JobRunner:
         level = _to_plain(result)
         about = f" of {result.model}" if result.model else ""
         words = f"{result.level} ({result.name}){about}: {result.verdict}"
-        self.jobs.progress(job, words, {name: level[name] for name in SHOWN})
+        self.jobs.add_progress(job, words, {name: level[name] for name in SHOWN})
 
 
 def _is_attempt(step: Step, job: JobRecord) -> bool:

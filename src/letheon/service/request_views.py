@@ -14,7 +14,7 @@ from letheon.exceptions import LetheonError, UnknownRequestError
 from letheon.ledger import REQUEST_STATES, LogEntry, Request
 from letheon.ledger.requests import states
 from letheon.ledger.requests.deadlines import REGIMES, Regime
-from letheon.ledger.schemas import NAME, moment
+from letheon.ledger.schemas import NAME, to_datetime
 from letheon.service.auth import Principal
 from letheon.service.errors import PREFIX, Problem, problem_of
 from letheon.service.schemas import CodeOut, Hidden, ItemProblem, Out
@@ -47,12 +47,12 @@ _HANDLE = ("requests:handle",)
 
 ACTIONS: dict[str, Action] = {
     "verify": Action("Mark identity as verified", _HANDLE),
-    "await-identity": Action("Ask for proof of identity", _HANDLE),
+    "await-identity": Action("Request proof of identity", _HANDLE),
     "approve": Action("Approve", ("requests:approve",)),
     "hold": Action("Put on hold", _HANDLE, ("ground", "until")),
-    "release": Action("End the hold", _HANDLE),
-    "extend": Action("Extend the deadline", _HANDLE),
-    "retry": Action("Retry", _HANDLE),
+    "release": Action("Release from hold", _HANDLE),
+    "extend": Action("Extend deadline", _HANDLE),
+    "retry": Action("Try again", _HANDLE),
     "tell": Action("Record notified recipients", _HANDLE, ("recipients",)),
     "answer": Action("Mark as answered", _HANDLE, ("recipients",), True),
     "reject": Action("Reject", ("requests:handle", "requests:approve"), ("ground",)),
@@ -175,7 +175,7 @@ def find_visible(who: Principal, request_id: str) -> Request:
 
 def show_requests(who: Principal, requests: Sequence[Request]) -> list[RequestOut]:
     """Return requests as a token sees them, in the same order."""
-    now, calendar = moment(who.ledger.clock()), who.ledger.settings.calendar
+    now, calendar = to_datetime(who.ledger.clock()), who.ledger.settings.calendar
     left = {one.id: one.days_left(now, calendar) for one in requests}
     if not who.sees_all_requests:
         return [_show_to_filer(one, left[one.id]) for one in requests]
@@ -183,7 +183,7 @@ def show_requests(who: Principal, requests: Sequence[Request]) -> list[RequestOu
     versions = who.ledger.requests.version_numbers(requests) if has_left else {}
     family: frozenset[str | None] = frozenset()
     if who.may("requests:approve") and any(one.state == "verified" for one in requests):
-        family = who.desk.tokens.family(who.id)
+        family = who.desk.tokens.find_family(who.id)
     shown = []
     for one in requests:
         is_overdue = one.is_open and left[one.id] < 0
@@ -229,6 +229,7 @@ def _actions_for(
         "approve": not is_own and who.id not in (request.filed_by, request.verified_by),
         "await-identity": request.regime == "gdpr",
         "extend": not request.is_extended and not is_overdue,
+        "retry": request.state != "stuck" or request.reason not in _RETRY_CANNOT_HELP,
         "reject": request.state != "stuck" or request.batch is None,
         "cancel": request.state != "stuck" or request.batch is None,
         "answer": request.state == "purged" or request.certificate is not None,
@@ -288,14 +289,14 @@ def bulk_out(who: Principal, results: Sequence[Request | Exception]) -> BulkOut:
 
 
 GROUND_WORDS = {
-    "gdpr.art17.1.a": "the data are no longer needed",
+    "gdpr.art17.1.a": "the data is no longer needed",
     "gdpr.art17.1.b": "consent was withdrawn",
     "gdpr.art17.1.c": "the person objects",
-    "gdpr.art17.1.d": "the data were processed unlawfully",
+    "gdpr.art17.1.d": "the data was processed unlawfully",
     "gdpr.art17.1.e": "a law requires the erasure",
-    "gdpr.art17.1.f": "the data are those of a child",
-    "gdpr.art11.2": "the person cannot be identified in the data",
-    "gdpr.art12.5": "manifestly unfounded or excessive",
+    "gdpr.art17.1.f": "the data is about a child",
+    "gdpr.art11.2": "the person cannot be identified",
+    "gdpr.art12.5": "the request is manifestly unfounded or excessive",
     "gdpr.art12.6": "the identity was not confirmed",
     "gdpr.art17.3.a": "freedom of expression",
     "gdpr.art17.3.b": "a legal obligation to keep the data",
@@ -303,13 +304,13 @@ GROUND_WORDS = {
     "gdpr.art17.3.d": "archives, research or statistics",
     "gdpr.art17.3.e": "legal claims",
     "gdpr.art18.1": "restriction instead of erasure",
-    "ccpa.1798.105": "the right to delete",
+    "ccpa.1798.105": "right to delete",
     "ccpa.1798.105.d": "an exception to the right to delete",
     "ccpa.1798.145": "an exemption",
     "ccpa.7060": "the identity was not verified",
-    "litigation-hold": "a legal dispute",
-    "internal": "a decision of the organisation",
-    states.NO_DATA_HELD: "the model contains no rows of these people",
+    "litigation-hold": "litigation hold",
+    "internal": "internal decision",
+    states.NO_DATA_HELD: "the model holds no rows of these people",
 }
 """Every ground of requests, rejections and holds, with its meaning."""
 
@@ -339,56 +340,65 @@ GROUNDS = Grounds(
 )
 """Every code with its meaning."""
 
+_RETRY_CANNOT_HELP = ("no-model-on-the-rest", "nobody-held")
+# What failed, and what to do.
 _STUCK_WORDS = {
-    "no-model-on-the-rest": "no model can be trained on the remaining rows, so retrying "
-    "does not help; see the troubleshooting section of the ledger documentation",
-    "budget-spent": "the budget of the method is spent; retrain the model",
-    "nobody-held": "the model no longer contains any of these ids",
-    "residue-found": "data of an erased person is still in a store; `letheon doctor` names the "
-    "file, delete it and retry",
+    "no-model-on-the-rest": "No model can be trained on the rows that would remain: they are the "
+    "last rows of the model, or of one class. Retrying does not help. Stop serving the model and "
+    'follow the section "The last people of a model" in the ledger manual.',
+    "budget-spent": "The privacy budget of the method is spent. Retrain the model, then retry.",
+    "nobody-held": "The model no longer has rows of these people. Retrying does not help.",
+    "time-limit": "The computation exceeded its time limit. Raise the limit, then retry.",
+    "memory-limit": "The computation exceeded its memory limit. Raise the limit, then retry.",
+    "forged-answer": "The sandboxed process returned an invalid result. Check where the model file "
+    "comes from before you retry.",
+    "residue-found": "A store still has data of an erased person. Run `letheon doctor` to find the "
+    "file, delete it, then retry.",
 }
 
 # By event kind, optionally followed by the state before or by the reason; see `sentence`.
 _WORDS = {
-    "received": "Received{people}; due on {due} ({ground}).",
-    "identity-asked": "Proof of identity was requested; the deadline is paused.",
-    "verified": "The identity was verified; the rows are blocked from new training.",
-    "verified duplicate": "The earlier request was withdrawn; this one needs approval.",
+    "received": "Request received{people}; due on {due} ({ground}).",
+    "identity-asked": "Proof of identity requested; the deadline is paused.",
+    "verified": "Identity verified; the rows are excluded from new training.",
+    "verified duplicate": "The earlier request was withdrawn; this one needs approval for its "
+    "size.",
     "approved": "Approved by a second person.",
     "queued": "Queued again.",
     "queued verified": "Queued for the next batch.",
-    "queued on_hold": "The hold ended; queued again.",
-    "queued duplicate": "The earlier request was withdrawn; queued instead of it.",
+    "queued on_hold": "Released from hold; queued again.",
+    "queued duplicate": "The earlier request was withdrawn; this one is queued in its place.",
     "queued applying": "The batch was abandoned; queued again.",
     "duplicate": "Duplicate of {other}, which erases the same people.",
-    "waits-for": "Waits for {other}, which erases some of the same people.",
-    "sealed": "Assigned to a batch{size}.",
+    "waits-for": "Waits for {other}, which erases the same people.",
+    "sealed": "Added to a batch{size}.",
     "applying": "The batch started.",
-    "published": "A model without these rows was published.",
-    "applied": "Erased from the published model.",
+    "published": "Model version without these rows published.",
+    "applied": "Rows removed from the served model.",
     "certificate": "{certificate}.",
-    "certified": "The certificate was issued.",
-    "purging": "Remaining copies are being deleted.",
-    "purge": "The deletion of remaining copies was attested.",
-    "purged": "The ledger no longer contains data of these people.",
-    f"purged {states.NOT_FULLY_SEARCHED}": "The ledger no longer contains data of these "
-    "people. Some files of the stores were not searched.",
-    "closed": "The requester was answered{told}; closed.",
+    "certified": "Certificate issued.",
+    "purging": "Purge of the remaining copies started.",
+    "purge": "Purge attestation signed.",
+    "purged": "All copies in the ledger are destroyed.",
+    f"purged {states.NOT_FULLY_SEARCHED}": "All copies in the ledger are "
+    "destroyed. Some files of the stores could not be searched.",
+    "closed": "The person was answered{notified}.",
     "rejected": "Rejected: {ground}.",
     "cancelled": "The request was withdrawn.",
     "on_hold": "Put on hold until {until}: {ground}.",
-    "retry_wait": "The batch failed; it will be retried.",
-    "stuck": "Failed too often: check the cause, then retry. The deadline does not change.",
+    "retry_wait": "The batch failed; it is retried after a pause.",
+    "stuck": "Processing stopped; an operator has to act. The deadline stays the same.",
     "abandoned": "The batch was abandoned.",
-    "extended": "Extended; now due on {due}. The requester was notified.",
+    "extended": "Deadline extended to {due}; the person was notified.",
     "recipients-told": "Notified {recipients} of the data.",
-    "receipt-code": "A new receipt code was created.",
+    "receipt-code": "New receipt code created.",
 }
 
 
 def stuck_words(reason: str) -> str:
-    """Return why a request needs attention and what to do; other codes are types of errors."""
-    return _STUCK_WORDS.get(reason, "the computation failed; see the worker log, then retry")
+    """Return what failed and what to do; codes without a text are names of errors."""
+    other = "The computation failed. See the worker log, remove the cause, then retry."
+    return _STUCK_WORDS.get(reason, other)
 
 
 def sentence(entry: LogEntry) -> str:
@@ -407,13 +417,13 @@ def sentence(entry: LogEntry) -> str:
     return words.format(
         due=details.get("due"),
         ground=GROUND_WORDS.get(ground, ground),
-        until=moment(int(details.get("until", 0))).date(),
+        until=to_datetime(int(details.get("until", 0))).date(),
         people="" if people is None else f", for {count_words(int(people), 'person', 'people')}",
         other=f"request {details['of']}" if "of" in details else "another request",
         size="" if size is None else f" of {count_words(int(size), 'request')}",
-        certificate="A certificate" if number is None else f"Certificate {number} was signed",
+        certificate="Certificate signed" if number is None else f"Certificate {number} signed",
         recipients=recipients,
-        told=f", and {recipients} notified" if details.get("recipients") else "",
+        notified=f"; {recipients} notified" if details.get("recipients") else "",
     )
 
 

@@ -327,7 +327,7 @@ def open_or_create(folder: Path, *, database: str | None = None, name: str | Non
 def admin_token(ledger: Ledger, *, days: int) -> str | None:
     """Return a new admin token on the first start; None later."""
     tokens = Tokens(ledger)
-    if tokens.was_ever():
+    if tokens.has_any():
         return None
-    text, _ = tokens.mint("first-admin", "admin", days=days)
+    text, _ = tokens.create("first-admin", "admin", days=days)
     return text

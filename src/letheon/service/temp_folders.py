@@ -16,8 +16,8 @@ from pathlib import Path
 
 from letheon.ledger import Ledger
 from letheon.ledger.core import destroy_file
-from letheon.ledger.purge.stores import ROOM_LOCK as _LOCK
-from letheon.ledger.purge.stores import ROOMS as _FOLDER
+from letheon.ledger.purge.stores import SERVICE_FOLDERS as _FOLDER
+from letheon.ledger.purge.stores import SERVICE_LOCK as _LOCK
 
 
 def _hold(lock: Path) -> int:

@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 import letheon
 from letheon.ledger import Ledger
 from letheon.ledger.db.webhooks import Message, Webhooks, read_service_key
-from letheon.ledger.worker.compute import code_of
+from letheon.ledger.worker.compute import failure_code
 from letheon.service import addresses as hosts
 from letheon.service.middleware import log_line
 from letheon.service.settings import ServiceSettings
@@ -221,8 +221,8 @@ def deliver_due(
     """
     hooks, clock = Webhooks(ledger), ledger.clock
     allowed = hosts.parse_hosts(settings.webhook_hosts)
-    hooks.feed(overdue=overdue)
-    claimed = hooks.claim(_CLAIM_SECONDS, most=_ROUND, most_each=_PER_WEBHOOK)
+    hooks.write_new_messages(overdue=overdue)
+    claimed = hooks.claim_due(_CLAIM_SECONDS, most=_ROUND, most_each=_PER_WEBHOOK)
     if not claimed:
         return 0
     key = read_service_key(ledger.folder)
@@ -249,11 +249,11 @@ def _note(hooks: Webhooks, message: Message, answer: Answer) -> None:
         outcome = "given-up"
     elif not answer.delivered:
         outcome, pause = "later", random.randint(_SHORTEST, longest_pause(tries))
-    hooks.note_try(message, answer.status, outcome=outcome, pause=pause)
+    hooks.record_attempt(message, answer.status, outcome=outcome, pause=pause)
 
 
 def _log_error(error: Exception) -> None:
-    log_line("courier-error", error=code_of(error))
+    log_line("courier-error", error=failure_code(error))
 
 
 class Courier:

@@ -25,7 +25,7 @@ from letheon.guarantee import Task
 from letheon.ledger.certificates.claims import published_account
 from letheon.ledger.certificates.explanations import guarantee_words
 from letheon.ledger.models.examine import fresh_fit
-from letheon.ledger.worker.compute import ComputationFailed, Job, compute
+from letheon.ledger.worker.compute import Computation, ComputationFailed, compute
 
 RETRAIN = "retrain"
 SAMPLE_ROWS = 4000
@@ -64,8 +64,8 @@ class _Scene:
     leaving: NDArray[Any]
     scale: float
 
-    def job(self, model: bytes, kind: Any, trusted: tuple[str, ...]) -> Job:
-        return Job(
+    def job(self, model: bytes, kind: Any, trusted: tuple[str, ...]) -> Computation:
+        return Computation(
             kind=kind,
             model=model,
             rows=state.encode(self.rows),

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from letheon.ledger import Ledger, Step
-from letheon.ledger.worker.compute import code_of
+from letheon.ledger.worker.compute import failure_code
 from letheon.sandbox import StoppedError
-from letheon.service.jobs import LONG, SHORT, JobRunner
+from letheon.service.jobs import CHANGING_KINDS, READING_KINDS, JobRunner
 from letheon.service.middleware import configure, log_line
 from letheon.service.settings import ServiceSettings
 from letheon.service.temp_folders import sweep_temp_folders
@@ -89,11 +89,11 @@ class DeskWorker:
     def _look_long(self) -> None:
         """Run the jobs that only read, one after the other, in their own thread."""
         while not self.stop.is_set():
-            self._safely(lambda: self._runner.do_all(LONG))
+            self._safely(lambda: self._runner.do_all(READING_KINDS))
             self.stop.wait(self._poll)
 
     def _round(self) -> None:
-        done, now = self._runner.do_all(SHORT), time.monotonic()
+        done, now = self._runner.do_all(CHANGING_KINDS), time.monotonic()
         # A new event since the last poll: a request, a verification, a step.
         newest = self._runner.jobs.read_newest_event()
         is_new, self._seen = newest != self._seen, newest
@@ -126,7 +126,7 @@ class DeskWorker:
         try:
             work()
         except Exception as error:  # noqa: BLE001  (its text may contain personal data)
-            log_line("worker-error", error=code_of(error))
+            log_line("worker-error", error=failure_code(error))
             self.stop.wait(_AFTER_AN_ERROR)
 
 

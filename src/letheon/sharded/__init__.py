@@ -1,6 +1,6 @@
 """SISA: sharded, isolated, sliced, aggregated training, and the plan of what it will cost."""
 
-from letheon.homes import sweep_checkpoints
+from letheon.checkpoint_home import sweep_checkpoints
 from letheon.sharded._plan import Plan, compare_plans, epochs_per_stage, plan, shard_counts
 from letheon.sharded._shards import Assignment, warn_if_crowded
 from letheon.sharded._sisa import SISAClassifier, SISARegressor

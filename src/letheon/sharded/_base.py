@@ -13,18 +13,18 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from letheon import state
-from letheon.base import ForgetMixin, Outcome, Removal, exclusive, require_known
+from letheon.base import ForgetMixin, Outcome, Removal, lock_model, require_known
+from letheon.checkpoint_home import HomeMixin
 from letheon.data import Ids, Rows, hold_table, row_ids, table_length
 from letheon.exceptions import CheckpointWarning, warn_caller
 from letheon.guarantee import Guarantee, MethodFacts
-from letheon.homes import HomeMixin
-from letheon.inner import (
+from letheon.inner_estimator import (
     inherit_tags,
-    parts_of,
+    iter_estimators,
     refuse_nested_files,
     refuse_unencodable,
     remember_features,
-    retraining,
+    translate_fit_errors,
     versions_of,
 )
 from letheon.parallel import run_tasks
@@ -32,18 +32,18 @@ from letheon.seeds import seed_from
 from letheon.sharded._plan import StageData, epochs_per_stage, shard_counts
 from letheon.sharded._shards import (
     Assignment,
-    Change,
     Ensemble,
     Integers,
-    Job,
-    Recipe,
     Replacement,
     Shard,
+    ShardChange,
+    ShardRecipe,
+    ShardTraining,
     StateShelf,
     change_rows,
     check_risk_edges,
+    resume_training,
     risk_tiers,
-    start_job,
     train_shard,
     warn_if_crowded,
 )
@@ -80,7 +80,7 @@ def stage_epochs(
         epochs = max(_USUAL_EPOCHS, least) if stage_data == "cumulative" else 1
     schedule = epochs_per_stage(int(epochs), n_slices, stage_data)  # type: ignore[arg-type]
     is_repeated = max(schedule) > 1 or (stage_data == "cumulative" and len(schedule) > 1)
-    for part in parts_of(estimator):
+    for part in iter_estimators(estimator):
         if is_repeated and type(part.estimator).__module__ == "sklearn.naive_bayes":
             raise ValueError(
                 f"{type(part.estimator).__name__} counts rows, so it must see each row once: use "
@@ -169,22 +169,25 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         -------
         self
         """
-        with exclusive(self):
+        with lock_model(self):
             seed = seed_from(self.random_state)
             edges = self._check_settings()
             assignment = Assignment(seed, self.n_shards, self.n_slices, len(edges) + 1)
-            rows = self._hold(X, y, ids)
+            rows = self._prepare_rows(X, y, ids)
             warn_if_crowded("n_shards", self.n_shards, rows.ids)
-            blocks = _split(rows, risk_tiers(risk, rows.ids, edges), assignment)
+            blocks = _split_by_shard(rows, risk_tiers(risk, rows.ids, edges), assignment)
             del rows  # Nothing of X but the blocks stays in memory.
-            changes = [Change(None, Job(number, block)) for number, block in enumerate(blocks)]
+            changes = [
+                ShardChange(None, ShardTraining(number, block))
+                for number, block in enumerate(blocks)
+            ]
             config = get_config()
             refuse_unencodable(self.estimator, max(blocks, key=len), seed, config)
             replacement = self._train((), changes, assignment, self._new_home(), config)
             remember_features(self, X)
             vars(self).pop("tuning_", None)
             messages = self._destroy_files()
-            messages += self._install(replacement.ensemble, replacement.home, config, None)
+            messages += self._install_ensemble(replacement.ensemble, replacement.home, config, None)
         for message in messages:
             warn_caller(message, CheckpointWarning)
         return self
@@ -209,58 +212,60 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         check_is_fitted(self)
         return sum(len(shard.rows) for shard in self.ensemble_.shards)
 
-    def _held_ids(self) -> Ids:
+    def _get_ids(self) -> Ids:
         first, *others = (shard.rows.ids for shard in self.ensemble_.shards)
         return first.joined(*others)
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         return Guarantee(
             kind="exact",
             reference="Bourtoule et al. 2021, section V; oblivious by Gupta et al. 2021",
             assumptions=("seed-independent-of-requests", "same-libraries-and-cpu-kernel"),
-            residual_state=self._residue(),
+            residual_state=self._list_residue(),
         )
 
-    def _locate(self, wanted: Ids) -> Removal:
-        where, tiers = self.ensemble_.find(wanted)
+    def _locate_rows(self, wanted: Ids) -> Removal:
+        where, tiers = self.ensemble_.find_rows(wanted)
         require_known(wanted.take(np.flatnonzero(tiers < 0)), self.ensemble_.shards[0].rows.ids)
         return Removal(len(wanted), sum(len(rows) for rows in where.values()), where)
 
     def _prepare(self, removal: Removal) -> Replacement:
-        recipe, changes = self._recipe(self.seed_, self.config_), []
+        recipe, changes = self._build_recipe(self.seed_, self.config_), []
         for number, positions in removal.where.items():
             shard = self.ensemble_.shards[number]
             touched = shard.rows.extra["slice"][positions]
             changes.append(change_rows(shard, shard.rows.without(positions), touched, recipe))
-        with retraining():
-            return self._replace(changes)
+        with translate_fit_errors():
+            return self._retrain_shards(changes)
 
     def _prepare_learn(self, X: Any, y: Any, ids: Any, risk: Any) -> Replacement:
-        rows = self._hold(X, y, ids)
-        blocks = _split(rows, self._tiers(rows.ids, risk), self.ensemble_.assignment)
-        changes, recipe = [], self._recipe(self.seed_, self.config_)
+        rows = self._prepare_rows(X, y, ids)
+        blocks = _split_by_shard(
+            rows, self._assign_tiers(rows.ids, risk), self.ensemble_.assignment
+        )
+        changes, recipe = [], self._build_recipe(self.seed_, self.config_)
         for shard, block in zip(self.ensemble_.shards, blocks, strict=True):
             if len(block):
                 joined = shard.rows.joined(block)
                 joined = joined.take(np.argsort(joined.extra["slice"], kind="stable"))
                 changes.append(change_rows(shard, joined, block.extra["slice"], recipe))
-        return self._replace(changes)
+        return self._retrain_shards(changes)
 
     def _commit(self, plan: Replacement) -> Outcome:
-        messages = self._install(plan.ensemble, plan.home, self.config_, self.ensemble_)
+        messages = self._install_ensemble(plan.ensemble, plan.home, self.config_, self.ensemble_)
         warnings = (*plan.outcome.warnings, *map(CheckpointWarning, messages))
         return plan.outcome._replace(warnings=warnings)
 
     @abstractmethod
-    def _hold_labels(self, y: Any) -> NDArray[Any]:
+    def _prepare_labels(self, y: Any) -> NDArray[Any]:
         """Return y in canonical form, or raise for labels of the wrong kind."""
 
-    def _hold(self, X: Any, y: Any, ids: Any) -> Rows:
+    def _prepare_rows(self, X: Any, y: Any, ids: Any) -> Rows:
         require_target(self, y)
-        held, target = hold_table(X), self._hold_labels(y)
-        check_consistent_length(held, target)
-        state.ensure_supported((held, target))
-        return Rows(held, target, row_ids(ids, table_length(held)))
+        table, target = hold_table(X), self._prepare_labels(y)
+        check_consistent_length(table, target)
+        state.ensure_supported((table, target))
+        return Rows(table, target, row_ids(ids, table_length(table)))
 
     def _check_settings(self) -> NDArray[np.float64]:
         validate_parameters(self)
@@ -281,22 +286,22 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         super()._require_same_parameters()
         self._require_home_in_place()
 
-    def _tiers(self, ids: Ids, risk: Any) -> Integers:
+    def _assign_tiers(self, ids: Ids, risk: Any) -> Integers:
         """Return the tiers of new rows: the held one for known people, else from `risk`."""
         edges = check_risk_edges(self.risk_edges)
-        _, held = self.ensemble_.find(ids)
-        if len(edges) and risk is None and (held >= 0).all():
-            return held
+        _, known = self.ensemble_.find_rows(ids)
+        if len(edges) and risk is None and (known >= 0).all():
+            return known
         tiers = risk_tiers(risk, ids, edges)
-        if ((held >= 0) & (held != tiers)).any():
+        if ((known >= 0) & (known != tiers)).any():
             raise ValueError(
                 "risk puts a person who is already held into another tier, which would move their "
                 "rows; forget and learn them again, or give the risk they had"
             )
         return tiers
 
-    def _recipe(self, seed: int, config: dict[str, Any]) -> Recipe:
-        return Recipe(
+    def _build_recipe(self, seed: int, config: dict[str, Any]) -> ShardRecipe:
+        return ShardRecipe(
             template=self.estimator,
             seed=seed,
             n_slices=self.n_slices,
@@ -309,7 +314,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     def _train(
         self,
         shards: tuple[Shard, ...],
-        changes: list[Change],
+        changes: list[ShardChange],
         assignment: Assignment,
         home: str | None,
         config: dict[str, Any],
@@ -318,13 +323,13 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
 
         Changes nothing that is in use; on failure no new state stays behind.
         """
-        recipe, shelf, fresh = self._recipe(assignment.seed, config), StateShelf(home), {}
-        jobs = [start_job(change, shelf) for change in changes]
+        recipe, shelf, fresh = self._build_recipe(assignment.seed, config), StateShelf(home), {}
+        jobs = [resume_training(change, shelf) for change in changes]
         with shelf.all_or_nothing():
             results = run_tasks(train_shard, [(recipe, job) for job in jobs], n_jobs=self.n_jobs)
             for change, job, result in zip(changes, jobs, results, strict=True):
                 before = () if change.old is None else change.old.states[: job.first]
-                states = (*before, *(shelf.keep(blob) for blob in result.states))
+                states = (*before, *(shelf.keep_state(blob) for blob in result.states))
                 fresh[job.number] = Shard(job.number, job.rows, states, result.model)
         numbers = range(assignment.n_shards)
         shards = tuple(fresh[n] if n in fresh else shards[n] for n in numbers)
@@ -332,31 +337,33 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         if recipe.is_classifier:
             classes = np.unique(np.concatenate([s.classes for s in shards if len(s.rows)]))
         # Work is row visits as a share of a fresh fit's.
-        visits = sum(recipe.visits(job.rows, job.first) for job in jobs)
-        naive = sum(recipe.visits(shard.rows) for shard in shards)
+        visits = sum(recipe.count_visits(job.rows, job.first) for job in jobs)
+        naive = sum(recipe.count_visits(shard.rows) for shard in shards)
         rebuilt = {"shards": len(jobs), "stages": sum(recipe.n_slices - job.first for job in jobs)}
         ensemble = Ensemble(assignment, shards, classes)
         warnings = tuple(map(CheckpointWarning, shelf.warnings))
         return Replacement(ensemble, home, Outcome(visits / max(naive, 1), rebuilt, warnings))
 
-    def _replace(self, changes: list[Change]) -> Replacement:
+    def _retrain_shards(self, changes: list[ShardChange]) -> Replacement:
         """Train the changed shards; all of them if the libraries are not those of the fit.
 
         States of another version are never continued: the result would equal no fresh fit.
         """
         shards = self.ensemble_.shards
-        if self.environment_ != self._environment():
+        if self.environment_ != self._describe_environment():
             rows = {change.job.number: change.job.rows for change in changes}
             changes = [
-                Change(shard, Job(shard.number, rows.get(shard.number, shard.rows)))
+                ShardChange(shard, ShardTraining(shard.number, rows.get(shard.number, shard.rows)))
                 for shard in shards
             ]
-        return self._train(shards, changes, self.ensemble_.assignment, self._home(), self.config_)
+        return self._train(
+            shards, changes, self.ensemble_.assignment, self._current_home(), self.config_
+        )
 
-    def _environment(self) -> dict[str, str]:
-        return super()._environment() | versions_of(self.estimator)
+    def _describe_environment(self) -> dict[str, str]:
+        return super()._describe_environment() | versions_of(self.estimator)
 
-    def _install(
+    def _install_ensemble(
         self,
         ensemble: Ensemble,
         home: str | None,
@@ -370,11 +377,11 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             ensemble_=ensemble,
             seed_=ensemble.assignment.seed,
             config_=config,
-            **self._place(home),
+            **self._describe_home(home),
             **self._remember_settings(),
         )
         purge = StateShelf(home).purge(before, ensemble.files)
-        return self._account(purge, afresh=previous is None)
+        return self._record_destruction(purge, afresh=previous is None)
 
     def __sklearn_tags__(self) -> Tags:
         """Tags of the inner estimator, single output for classifiers."""
@@ -384,7 +391,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         return tags
 
 
-def _split(rows: Rows, tiers: Integers, assignment: Assignment) -> list[Rows]:
+def _split_by_shard(rows: Rows, tiers: Integers, assignment: Assignment) -> list[Rows]:
     """Return the rows of every shard, ordered by slice, held order kept inside a slice."""
     shards, slices = assignment.shards(rows.ids, tiers), assignment.slices(rows.ids, tiers)
     placed = Rows(rows.X, rows.y, rows.ids, {"tier": tiers, "slice": slices})

@@ -33,7 +33,7 @@ _FEWEST_PEOPLE = 50
 _STAGE_DATA = ("cumulative", "new")
 
 
-def _whole(name: str, value: SupportsIndex, least: int = 1) -> int:
+def _check_whole(name: str, value: SupportsIndex, least: int = 1) -> int:
     """Return `value` as an int of at least `least`, or say what is wrong with it."""
     if isinstance(value, bool):
         raise TypeError(f"{name} must be a whole number, not {value!r}")
@@ -98,7 +98,7 @@ def epochs_per_stage(
     >>> epochs_per_stage(1, 4, "new")
     (1, 1, 1, 1)
     """
-    e, r = _whole("epochs", epochs), _whole("n_slices", n_slices)
+    e, r = _check_whole("epochs", epochs), _check_whole("n_slices", n_slices)
     _check_stage_data(stage_data)
     if stage_data == "new":
         return (e,) * r
@@ -110,7 +110,7 @@ def epochs_per_stage(
     return tuple((k + 1) * 2 * e // (r + 1) - k * 2 * e // (r + 1) for k in range(r))
 
 
-def _hit(share: float, people: int) -> float:
+def _hit_probability(share: float, people: int) -> float:
     """Return ``1 - (1 - share)**people``, accurate for tiny shares too."""
     return 1.0 if share >= 1.0 else -math.expm1(people * math.log1p(-share))
 
@@ -150,9 +150,11 @@ class Plan:
     def __post_init__(self) -> None:
         """Check what was asked."""
         for name in ("n_rows", "n_requests", "n_shards", "n_slices", "epochs"):
-            object.__setattr__(self, name, _whole(name, getattr(self, name)))
+            object.__setattr__(self, name, _check_whole(name, getattr(self, name)))
         if self.state_bytes is not None:
-            object.__setattr__(self, "state_bytes", _whole("state_bytes", self.state_bytes, 0))
+            object.__setattr__(
+                self, "state_bytes", _check_whole("state_bytes", self.state_bytes, 0)
+            )
         if not (math.isfinite(self.rows_per_person) and self.rows_per_person >= 1):
             raise ValueError(f"rows_per_person must be at least 1, not {self.rows_per_person!r}")
         if self.n_requests * self.rows_per_person >= self.n_rows:
@@ -173,7 +175,7 @@ class Plan:
 
         Exact in expectation for people placed by hash who leave independently of their place.
         """
-        return self._trained_rows * self._share(self.schedule)
+        return self._rows_over_rounds * self._epochs_per_row(self.schedule)
 
     @property
     def visits_per_request(self) -> float:
@@ -183,12 +185,12 @@ class Plan:
     @property
     def naive_visits(self) -> float:
         """Row visits of naive retraining: ``e (N - K m)``, or its sum over single requests."""
-        return self._trained_rows * self.epochs
+        return self._rows_over_rounds * self.epochs
 
     @property
     def speed_up(self) -> float:
         """Naive visits over expected visits; it does not depend on the number of rows."""
-        return self.epochs / self._share(self.schedule)
+        return self.epochs / self._epochs_per_row(self.schedule)
 
     @property
     def ideal_speed_up(self) -> float:
@@ -197,7 +199,7 @@ class Plan:
         One person: ``3 R S / (2 R + 1)`` (``"new"``: ``2 R S / (R + 1)``).
         A batch: ``1 / (2 / (R (R + 1)) * sum_j j [1 - (1 - j / (R S))**K])``.
         """
-        return self.epochs / self._share(self._ideal_schedule)
+        return self.epochs / self._epochs_per_row(self._ideal_schedule)
 
     @property
     def best_case(self) -> float:
@@ -218,9 +220,9 @@ class Plan:
         a little below `visits`: under hashing a person is more often in a large shard.
         """
         k_people, m, r = self.n_requests, self.rows_per_person, self.n_slices
-        held = self._trained_rows + k_people * m
+        rows = self._rows_over_rounds + k_people * m
         seen = sum(e * self._slices_seen(k) / r for k, e in enumerate(self.schedule))
-        return held * self._share(self.schedule) - k_people * m * seen
+        return rows * self._epochs_per_row(self.schedule) - k_people * m * seen
 
     @property
     def fit_visits(self) -> float:
@@ -231,13 +233,13 @@ class Plan:
     @property
     def shards_touched(self) -> float:
         """Expected number of shards that are trained again (one per request if one by one)."""
-        return self._rounds * self.n_shards * _hit(1 / self.n_shards, self._at_once)
+        return self._n_rounds * self.n_shards * _hit_probability(1 / self.n_shards, self._at_once)
 
     @property
     def stages_touched(self) -> float:
         """Expected number of stages that are trained again, over all shards."""
         hits = (self._stage_hit(k) for k in range(self.n_slices))
-        return self._rounds * self.n_shards * math.fsum(hits)
+        return self._n_rounds * self.n_shards * math.fsum(hits)
 
     @property
     def states(self) -> int:
@@ -258,12 +260,12 @@ class Plan:
     def shard_rows_sd(self) -> float:
         """Standard deviation of the rows of one shard: people fall into it binomially."""
         share = 1 / self.n_shards
-        return self.rows_per_person * math.sqrt(self._people * share * (1 - share))
+        return self.rows_per_person * math.sqrt(self._n_people * share * (1 - share))
 
     @property
     def empty_shards(self) -> float:
         """Expected number of shards that nobody falls into."""
-        return self.n_shards * (1 - _hit(1 / self.n_shards, round(self._people)))
+        return self.n_shards * (1 - _hit_probability(1 / self.n_shards, round(self._n_people)))
 
     def to_dict(self) -> dict[str, Any]:
         """Return fields and derived numbers as one flat dict, e.g. a row of a data frame."""
@@ -274,19 +276,19 @@ class Plan:
     def __str__(self) -> str:
         """Say the plan in one line."""
         how = "in one batch" if self.batch else "one by one"
-        size = "" if self.storage_bytes is None else f" ({_size(self.storage_bytes)})"
+        size = "" if self.storage_bytes is None else f" ({_format_bytes(self.storage_bytes)})"
         return (
             f"{self.n_shards} shards x {self.n_slices} slices, {self.n_requests} of "
-            f"{self._people:,.0f} people {how}: {self.visits:,.0f} row visits, "
+            f"{self._n_people:,.0f} people {how}: {self.visits:,.0f} row visits, "
             f"{self.speed_up:.2f}x over naive retraining, {self.states} states{size}"
         )
 
     @property
-    def _people(self) -> float:
+    def _n_people(self) -> float:
         return self.n_rows / self.rows_per_person
 
     @property
-    def _rounds(self) -> int:
+    def _n_rounds(self) -> int:
         """How often something is retrained."""
         return 1 if self.batch else self.n_requests
 
@@ -296,7 +298,7 @@ class Plan:
         return self.n_requests if self.batch else 1
 
     @property
-    def _trained_rows(self) -> float:
+    def _rows_over_rounds(self) -> float:
         """Rows left after each round, summed over the rounds."""
         n, k, m = self.n_rows, self.n_requests, self.rows_per_person
         return n - k * m if self.batch else k * n - m * k * (k + 1) / 2
@@ -312,9 +314,9 @@ class Plan:
 
     def _stage_hit(self, stage: int) -> float:
         """Probability that one shard's stage is run again in one round."""
-        return _hit((stage + 1) / (self.n_slices * self.n_shards), self._at_once)
+        return _hit_probability((stage + 1) / (self.n_slices * self.n_shards), self._at_once)
 
-    def _share(self, schedule: Iterable[float]) -> float:
+    def _epochs_per_row(self, schedule: Iterable[float]) -> float:
         """Return the expected epochs that a remaining row is visited in one round."""
         return math.fsum(
             e * self._slices_seen(k) / self.n_slices * self._stage_hit(k)
@@ -322,7 +324,7 @@ class Plan:
         )
 
 
-def _size(n_bytes: float) -> str:
+def _format_bytes(n_bytes: float) -> str:
     """Return bytes in a unit that a person reads at once."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if n_bytes < 1024:
@@ -390,7 +392,7 @@ def plan(
     """
     _check_stage_data(stage_data)
     if epochs is None:  # the fewest that all stages share without rounding
-        r = _whole("n_slices", n_slices)
+        r = _check_whole("n_slices", n_slices)
         even = (r + 1) // 2 if r % 2 else r + 1
         epochs = 1 if stage_data == "new" else even
     return Plan(

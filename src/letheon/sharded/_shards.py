@@ -26,17 +26,17 @@ from numpy.typing import NDArray
 
 from letheon import state
 from letheon.base import Outcome
+from letheon.checkpoint_home import CheckpointDirectory
 from letheon.data import Ids, Rows
 from letheon.exceptions import ShardingWarning, StateError, UntrustedClassError, warn_caller
-from letheon.homes import Shelf
-from letheon.inner import (
+from letheon.inner_estimator import (
     SeedSlots,
-    controlled,
+    clone_with_seed,
+    fix_environment,
     inner_training,
     require_acceptable,
     require_encodable,
     seed_globally,
-    seeded_clone,
 )
 from letheon.seeds import Purpose, library_seed
 from letheon.sharded._plan import StageData
@@ -45,7 +45,7 @@ Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Recipe:
+class ShardRecipe:
     """How shards are trained; the same for all of them.
 
     `epochs` holds the passes of each stage, or is None when the whole shard is given to `fit`.
@@ -59,18 +59,18 @@ class Recipe:
     is_classifier: bool
     config: dict[str, Any]
 
-    def span(self, ends: tuple[int, ...], stage: int) -> tuple[int, int]:
+    def stage_rows(self, ends: tuple[int, ...], stage: int) -> tuple[int, int]:
         """Return the rows that a stage sees, as begin and end."""
         if self.stage_data == "cumulative" or stage == 0:
             return 0, ends[stage]
         return ends[stage - 1], ends[stage]
 
-    def visits(self, rows: Rows, first: int = 0) -> int:
+    def count_visits(self, rows: Rows, first: int = 0) -> int:
         """Return how many rows training from stage `first` on visits, epochs counted."""
         ends = slice_ends(rows, self.n_slices)
         if self.epochs is None:
             return ends[-1]
-        spans = (self.span(ends, stage) for stage in range(first, self.n_slices))
+        spans = (self.stage_rows(ends, stage) for stage in range(first, self.n_slices))
         return sum(
             passes * (end - begin)
             for passes, (begin, end) in zip(self.epochs[first:], spans, strict=True)
@@ -85,7 +85,7 @@ class Blob(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Job:
+class ShardTraining:
     """One shard to train, from stage `first` on, starting at the state `start`."""
 
     number: int
@@ -95,7 +95,7 @@ class Job:
     trusted: frozenset[type] = frozenset()
 
 
-class Trained(NamedTuple):
+class ShardFit(NamedTuple):
     """What a worker sends back: the model and the states after stages first..R-2."""
 
     model: Any
@@ -120,26 +120,26 @@ def shard_classes(rows: Rows) -> NDArray[Any]:
     return np.unique(np.asarray(rows.y))
 
 
-def train_shard(recipe: Recipe, job: Job) -> Trained:
+def train_shard(recipe: ShardRecipe, job: ShardTraining) -> ShardFit:
     """Train one shard; errors of the inner estimator say which shard it was."""
     rows = f"{len(job.rows)} row(s)"
     with (
         inner_training(f"shard {job.number}, which holds {rows}; fewer shards give each more"),
-        controlled(recipe.config, _stage_seed(recipe, job, 0)),
+        fix_environment(recipe.config, _stage_seed(recipe, job, 0)),
     ):
-        return _train(recipe, job)
+        return _train_stages(recipe, job)
 
 
-def _train(recipe: Recipe, job: Job) -> Trained:
+def _train_stages(recipe: ShardRecipe, job: ShardTraining) -> ShardFit:
     nothing = (None,) * (recipe.n_slices - 1 - job.first)
     if len(job.rows) == 0:
-        return Trained(None, nothing)
+        return ShardFit(None, nothing)
     if recipe.is_classifier and len(classes := shard_classes(job.rows)) == 1:
         require_acceptable(recipe.template, job.rows.X)
-        return Trained(ConstantModel(classes[0].item()), nothing)
+        return ShardFit(ConstantModel(classes[0].item()), nothing)
     states: list[Blob | None] = list(nothing)
     if recipe.epochs is None:
-        model = seeded_clone(recipe.template, recipe.seed, Purpose.STAGE, job.number, 0, 0)
+        model = clone_with_seed(recipe.template, recipe.seed, Purpose.STAGE, job.number, 0, 0)
         model.fit(*job.rows.part(0, len(job.rows)))
     else:
         trusted, ends, states = job.trusted, slice_ends(job.rows, recipe.n_slices), []
@@ -147,20 +147,22 @@ def _train(recipe: Recipe, job: Job) -> Trained:
         for stage in range(job.first, recipe.n_slices):
             model = _train_stage(recipe, job, ends, stage, model)
             if stage < recipe.n_slices - 1:
-                blob, model, trusted = _save(model, trusted)
+                blob, model, trusted = _save_state(model, trusted)
                 states.append(blob)
     require_encodable(model, recipe.template, job.rows)
-    return Trained(model, tuple(states))
+    return ShardFit(model, tuple(states))
 
 
-def _train_stage(recipe: Recipe, job: Job, ends: tuple[int, ...], stage: int, model: Any) -> Any:
+def _train_stage(
+    recipe: ShardRecipe, job: ShardTraining, ends: tuple[int, ...], stage: int, model: Any
+) -> Any:
     assert recipe.epochs is not None
-    begin, end = recipe.span(ends, stage)
+    begin, end = recipe.stage_rows(ends, stage)
     if begin == end:
         return model
     first_call: dict[str, Any] = {}
     if model is None:
-        model = seeded_clone(recipe.template, recipe.seed, Purpose.STAGE, job.number, stage, 0)
+        model = clone_with_seed(recipe.template, recipe.seed, Purpose.STAGE, job.number, stage, 0)
         if recipe.is_classifier:
             first_call["classes"] = shard_classes(job.rows)
     X, y = job.rows.part(begin, end)
@@ -173,7 +175,7 @@ def _train_stage(recipe: Recipe, job: Job, ends: tuple[int, ...], stage: int, mo
     return model
 
 
-def _stage_seed(recipe: Recipe, job: Job, stage: int) -> int:
+def _stage_seed(recipe: ShardRecipe, job: ShardTraining, stage: int) -> int:
     return library_seed(recipe.seed, Purpose.STAGE, job.number, stage)
 
 
@@ -182,7 +184,7 @@ def _decode_own(data: bytes, trusted: frozenset[Any]) -> Any:
     return state.decode(data, trusted=trusted, max_memory=state.UNLIMITED)
 
 
-def _save(model: Any, trusted: frozenset[Any]) -> tuple[Blob | None, Any, frozenset[Any]]:
+def _save_state(model: Any, trusted: frozenset[Any]) -> tuple[Blob | None, Any, frozenset[Any]]:
     """Return a state, the model read back from it, and what had to be trusted for that."""
     if model is None:
         return None, None, trusted
@@ -212,13 +214,13 @@ class Assignment:
         """Return the shard of every id."""
         width = -(-self.n_shards // 2 ** np.minimum(tiers, 62))
         hashes = ids.hashes(self.seed, Purpose.SHARD)
-        return self.n_shards - width + _modulo(hashes, width)
+        return self.n_shards - width + _reduce_hashes(hashes, width)
 
     def slices(self, ids: Ids, tiers: Integers) -> Integers:
         """Return the slice of every id."""
         first = tiers * self.n_slices // self.n_tiers
         width = np.maximum((tiers + 1) * self.n_slices // self.n_tiers - first, 1)
-        return first + _modulo(ids.hashes(self.seed, Purpose.SLICE), width)
+        return first + _reduce_hashes(ids.hashes(self.seed, Purpose.SLICE), width)
 
 
 def check_risk_edges(edges: Sequence[float] | None) -> NDArray[np.float64]:
@@ -258,8 +260,8 @@ def _risk_values(risk: Any, ids: Ids) -> NDArray[np.float64]:
         people = ids.to_list()
         absent = {person for person in people if person not in risk}
         if absent:
-            one = next(iter(absent))
-            raise ValueError(f"risk has no value for {len(absent)} id(s), e.g. {one!r}")
+            example = next(iter(absent))
+            raise ValueError(f"risk has no value for {len(absent)} id(s), e.g. {example!r}")
         return np.array([risk[person] for person in people], float)
     values = np.asarray(risk, float)
     if values.shape != (len(ids),):
@@ -267,7 +269,7 @@ def _risk_values(risk: Any, ids: Ids) -> NDArray[np.float64]:
     return values
 
 
-def _modulo(hashes: NDArray[np.uint64], width: Integers) -> Integers:
+def _reduce_hashes(hashes: NDArray[np.uint64], width: Integers) -> Integers:
     return (hashes % width.astype(np.uint64)).astype(np.int64)
 
 
@@ -284,14 +286,14 @@ class SavedState:
         return {"digest": self.digest}
 
 
-class StateShelf(Shelf):
+class StateShelf(CheckpointDirectory):
     """Keeps, reads and destroys the states of one model."""
 
     def __init__(self, home: str | None) -> None:
         super().__init__(home)
         self._unusable = 0
 
-    def keep(self, blob: Blob | None) -> SavedState | None:
+    def keep_state(self, blob: Blob | None) -> SavedState | None:
         """Keep a new state; None stands for a stage before any row was seen."""
         if blob is None:
             return None
@@ -299,14 +301,14 @@ class StateShelf(Shelf):
             return SavedState(blob.digest, hashlib.sha256(blob.data).hexdigest(), blob.data)
         return SavedState(blob.digest, self.store.put(blob.data).sha256, None)
 
-    def read(self, saved: SavedState) -> bytes | None:
+    def read_state(self, saved: SavedState) -> bytes | None:
         """Return the bytes of a state, or None when they are lost or altered."""
         if saved.data is not None:
             return saved.data
         try:
             if self.store is None:
                 raise StateError("the model has no checkpoint_dir any more")
-            return self.store.get(state.Checkpoint(saved.sha256))
+            return self.store.get(state.CheckpointName(saved.sha256))
         except StateError:
             self._unusable += 1
             return None
@@ -316,8 +318,8 @@ class StateShelf(Shelf):
         """What to tell the caller about states that could not be used."""
         if not self._unusable:
             return ()
-        what = f"{self._unusable} saved state(s) in {self.home} are missing or altered"
-        return (f"{what}; what they held was trained again",)
+        problem = f"{self._unusable} saved state(s) in {self.home} are missing or altered"
+        return (f"{problem}; what they held was trained again",)
 
 
 @dataclass(frozen=True)
@@ -358,7 +360,7 @@ class Ensemble:
             if saved is not None and saved.data is None
         )
 
-    def find(self, wanted: Ids) -> tuple[dict[int, Integers], Integers]:
+    def find_rows(self, wanted: Ids) -> tuple[dict[int, Integers], Integers]:
         """Return the rows of these people, by shard, and the tier of each (-1: not held)."""
         tiers = np.full(len(wanted), -1, np.int64)
         where: dict[int, Integers] = {}
@@ -370,16 +372,16 @@ class Ensemble:
                 # Two tiers may share a candidate shard, so the row itself says which it is.
                 tiers[askers[matches.found]] = rows.extra["tier"][matches.any_row[matches.found]]
                 if len(matches.positions):
-                    held = where.get(number, np.empty(0, np.int64))
-                    where[number] = np.union1d(held, matches.positions)
+                    earlier = where.get(number, np.empty(0, np.int64))
+                    where[number] = np.union1d(earlier, matches.positions)
         return where, tiers
 
 
-class Change(NamedTuple):
+class ShardChange(NamedTuple):
     """A shard before a change, and the job that trains it with its new rows."""
 
     old: Shard | None
-    job: Job
+    job: ShardTraining
 
 
 class Replacement(NamedTuple):
@@ -390,7 +392,9 @@ class Replacement(NamedTuple):
     outcome: Outcome
 
 
-def change_rows(old: Shard, rows: Rows, touched: NDArray[np.int64], recipe: Recipe) -> Change:
+def change_rows(
+    old: Shard, rows: Rows, touched: NDArray[np.int64], recipe: ShardRecipe
+) -> ShardChange:
     """Return the change of a shard whose rows in the `touched` slices differ.
 
     The first call of `partial_fit` names the shard's classes, so if that set changes the shard
@@ -399,10 +403,10 @@ def change_rows(old: Shard, rows: Rows, touched: NDArray[np.int64], recipe: Reci
     first = int(touched.min()) if recipe.epochs is not None else 0
     if recipe.is_classifier and not np.array_equal(old.classes, shard_classes(rows)):
         first = 0
-    return Change(old, Job(old.number, rows, first))
+    return ShardChange(old, ShardTraining(old.number, rows, first))
 
 
-def start_job(change: Change, shelf: StateShelf) -> Job:
+def resume_training(change: ShardChange, shelf: StateShelf) -> ShardTraining:
     """Return the job of a change, starting at the last state that can still be read."""
     old, job = change
     if old is None:
@@ -411,7 +415,7 @@ def start_job(change: Change, shelf: StateShelf) -> Job:
         saved = old.states[first - 1]
         if saved is None:
             return replace(job, first=first)
-        data = shelf.read(saved)
+        data = shelf.read_state(saved)
         if data is not None:
             return replace(job, first=first, start=data, trusted=state.trust_of(old.model))
     return replace(job, first=0)

@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from letheon.base import KeywordScoreMixin
 from letheon.data import hold_target, present_table, require_one_kind
-from letheon.inner import require_features
+from letheon.inner_estimator import require_features
 from letheon.sharded._base import SISABase
 from letheon.sharded._shards import ConstantModel
 from letheon.validation import OneOf, Rules
@@ -33,15 +33,15 @@ def mean_probabilities(models: Sequence[Any], classes: NDArray[Any], X: Any) -> 
 
     A shard model without `predict_proba` gives all its weight to the label it predicts.
     """
-    return _mean(models, classes, X, _probabilities)
+    return _mean_over_shards(models, classes, X, _add_probabilities)
 
 
 def vote_shares(models: Sequence[Any], classes: NDArray[Any], X: Any) -> Floats:
     """Share of shards that vote for each class (a tie is won by the lowest class)."""
-    return _mean(models, classes, X, _votes)
+    return _mean_over_shards(models, classes, X, _add_votes)
 
 
-def _mean(models: Sequence[Any], classes: NDArray[Any], X: Any, answer: Any) -> Floats:
+def _mean_over_shards(models: Sequence[Any], classes: NDArray[Any], X: Any, answer: Any) -> Floats:
     total = np.zeros((X.shape[0], len(classes)))
     for model in models:
         if isinstance(model, ConstantModel):
@@ -51,14 +51,14 @@ def _mean(models: Sequence[Any], classes: NDArray[Any], X: Any, answer: Any) -> 
     return total / len(models)
 
 
-def _probabilities(model: Any, classes: NDArray[Any], X: Any, total: Floats) -> None:
+def _add_probabilities(model: Any, classes: NDArray[Any], X: Any, total: Floats) -> None:
     if hasattr(model, "predict_proba"):
         total[:, np.searchsorted(classes, model.classes_)] += model.predict_proba(X)
     else:
-        _votes(model, classes, X, total)
+        _add_votes(model, classes, X, total)
 
 
-def _votes(model: Any, classes: NDArray[Any], X: Any, total: Floats) -> None:
+def _add_votes(model: Any, classes: NDArray[Any], X: Any, total: Floats) -> None:
     votes = np.searchsorted(classes, model.predict(X))
     total[np.arange(len(votes)), votes] += 1.0
 
@@ -156,15 +156,15 @@ class SISAClassifier(KeywordScoreMixin, ClassifierMixin, SISABase):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the label with the highest aggregated probability, the lowest on a tie."""
-        classes, shares = self._aggregate(X)
+        classes, shares = self._aggregate_shards(X)
         labels: NDArray[Any] = classes[shares.argmax(axis=1)]
         return labels
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Return mean probabilities, or shares of votes, in the order of `classes_`."""
-        return self._aggregate(X)[1]
+        return self._aggregate_shards(X)[1]
 
-    def _aggregate(self, X: Any) -> tuple[NDArray[Any], NDArray[np.float64]]:
+    def _aggregate_shards(self, X: Any) -> tuple[NDArray[Any], NDArray[np.float64]]:
         check_is_fitted(self)
         require_features(self, X)
         ensemble = self.ensemble_  # read once: a commit may replace it meanwhile
@@ -172,7 +172,7 @@ class SISAClassifier(KeywordScoreMixin, ClassifierMixin, SISABase):
         combine = vote_shares if self.aggregation == "vote" else mean_probabilities
         return ensemble.classes, combine(ensemble.models, ensemble.classes, present_table(X))
 
-    def _hold_labels(self, y: Any) -> NDArray[Any]:
+    def _prepare_labels(self, y: Any) -> NDArray[Any]:
         require_one_kind(y)
         labels = column_or_1d(y, warn=True)
         assert_all_finite(labels, estimator_name=type(self).__name__, input_name="y")
@@ -226,7 +226,7 @@ class SISARegressor(KeywordScoreMixin, RegressorMixin, SISABase):
         combine = np.median if self.aggregation == "median" else np.mean
         return np.asarray(combine(answers, axis=0))
 
-    def _hold_labels(self, y: Any) -> NDArray[Any]:
+    def _prepare_labels(self, y: Any) -> NDArray[Any]:
         target = hold_target(y, as_float=True)
         several_outputs = target.ndim == 2 and target.shape[1] > 1
         return target if several_outputs else column_or_1d(target, warn=True)

@@ -1,9 +1,9 @@
 """Canonical bytes of a fitted model: codec, digest, checkpoints.
 
-A value goes ``to_tree`` (plain nodes, no classes) and from there to a `digest`, to bytes in memory
-(`encode`), or to a file (`write_file`). The way back has three phases: read and verify the bytes,
-audit every name and setting in them before anything is imported, and only then construct.
-Nothing in a file is ever executed.
+``to_tree`` turns a value into plain nodes without classes. From them come a `digest`, bytes in
+memory (`encode`) and files (`write_file`). Reading has three phases: read and verify the bytes,
+audit every name and setting before anything is imported, and only then construct. Nothing in a file
+is executed.
 
 Examples
 --------
@@ -42,7 +42,7 @@ from letheon.state._nodes import (
     Scalar,
     names_of,
 )
-from letheon.state._stores import Checkpoint, DirectoryStore
+from letheon.state._stores import CheckpointName, DirectoryStore
 from letheon.state._tags import NEUTRAL_PARAMETERS, codec_of, import_path, register_codec, tag_of
 
 __all__ = [
@@ -50,7 +50,7 @@ __all__ = [
     "NEUTRAL_PARAMETERS",
     "UNLIMITED",
     "Array",
-    "Checkpoint",
+    "CheckpointName",
     "Coded",
     "Contents",
     "DirectoryStore",

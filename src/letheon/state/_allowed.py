@@ -1,10 +1,10 @@
-"""What a file may name without the caller's word, and what can never be inside a model.
+"""Classes and functions that a file may name without trust, and classes that no model may contain.
 
-The tables are literal on purpose: a class is on the list because somebody put it there. They were
-written from `sklearn.utils.all_estimators` of scikit-learn 1.9 and the helper types that fitted
-estimators hold; a name that an older scikit-learn lacks cannot be imported there, and that is all.
-Functions on the list compute and do nothing else: none reads, writes or calls what it is given.
-Classes that may be values are called by who holds them, so their constructors do no more than that.
+The tables are literal on purpose: every entry was added by hand. They come from
+`sklearn.utils.all_estimators` of scikit-learn 1.9 and the helper types in fitted estimators. A name
+that an older scikit-learn lacks simply cannot be imported there. Functions on the list only
+compute: none reads or writes files, or calls its arguments. Classes that may be values are called
+by the object that contains them, so their constructors only compute, too.
 """
 
 from collections.abc import Iterator
@@ -231,7 +231,7 @@ torch.nn.functional: binary_cross_entropy binary_cross_entropy_with_logits cross
 def read_table(text: str) -> Iterator[tuple[str, list[str]]]:
     """Yield what stands before the colon of an entry, and the words after it.
 
-    An entry goes on in indented lines; a line that begins with ``#`` is a comment.
+    An entry continues in indented lines; a line that begins with ``#`` is a comment.
     """
     for entry in text.replace("\n    ", " ").strip().split("\n"):
         head, _, words = entry.rpartition(":")
@@ -239,11 +239,11 @@ def read_table(text: str) -> Iterator[tuple[str, list[str]]]:
             yield head, words.split()
 
 
-def _qualified(text: str) -> frozenset[str]:
+def _qualify_names(text: str) -> frozenset[str]:
     return frozenset(f"{module}.{name}" for module, names in read_table(text) for name in names)
 
 
-TYPES = _qualified(_TYPES)
-CLASSES = _qualified(_CLASSES)
-CLASS_VALUES = _qualified(_CLASS_VALUES)
-FUNCTIONS = _qualified(_FUNCTIONS)
+TYPES = _qualify_names(_TYPES)
+CLASSES = _qualify_names(_CLASSES)
+CLASS_VALUES = _qualify_names(_CLASS_VALUES)
+FUNCTIONS = _qualify_names(_FUNCTIONS)

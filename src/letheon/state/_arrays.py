@@ -1,8 +1,8 @@
 """NumPy arrays, scalars and dtypes as nodes, and back.
 
-An array keeps its values, dtype and shape, and in files whether it lay in Fortran order (a matrix
-product rounds differently then). It does not keep its byte order (always little-endian), strides,
-flags or base; what is read back is fresh, writable memory.
+A node has the values, dtype and shape of an array, and in files whether it is in Fortran order (a
+matrix product rounds differently then). It does not have byte order (always little-endian),
+strides, flags or base. Reading gives new, writable memory.
 """
 
 import math
@@ -80,7 +80,7 @@ def _strings_node(array: NDArray[Any]) -> nodes.Strings:
     try:
         texts: list[str] = array.ravel().tolist()
     except (ValueError, SystemError) as error:
-        raise UnsupportedStateError(f"an array of str holds no valid str: {error}") from None
+        raise UnsupportedStateError(f"an array of str contains an invalid str: {error}") from None
     joined = "".join(texts)
     if joined.isascii():
         lengths, data = [len(text) for text in texts], joined.encode()
@@ -153,12 +153,14 @@ def array_from(node: Any, from_node: Convert, budget: MemoryBudget) -> NDArray[A
 def _plain_from(node: Array, _: Convert, budget: MemoryBudget) -> NDArray[Any]:
     dtype = _plain_dtype(node.dtype)
     size = check_shape(node.shape, dtype.itemsize)
-    _require(len(node.data) == size, "size of an array")
+    _require_array(len(node.data) == size, "size of an array")
     budget.take(size, "an array")
     array = np.frombuffer(node.data, dtype).reshape(node.shape).copy("F" if node.fortran else "C")
-    _require(not node.fortran or array.flags.fnc, "order of an array")
+    _require_array(not node.fortran or array.flags.fnc, "order of an array")
     if dtype.kind == "b":
-        _require(size == 0 or array.view(np.uint8).max() <= 1, "a bool that is neither 0 nor 1")
+        _require_array(
+            size == 0 or array.view(np.uint8).max() <= 1, "a bool that is neither 0 nor 1"
+        )
     return array
 
 
@@ -174,9 +176,9 @@ def _strings_from(node: nodes.Strings, from_node: Convert, budget: MemoryBudget)
     lengths = _plain_from(node.lengths, from_node, budget)
     size = check_shape(node.shape, 4 * node.width)
     count = math.prod(node.shape)
-    _require(node.lengths.dtype == "<u4" and lengths.shape == (count,), "lengths of strings")
-    _require(int(lengths.sum(dtype=np.uint64)) == len(node.text), "lengths of strings")
-    _require(4 * node.width <= _MAX_ITEMSIZE, "width of strings")
+    _require_array(node.lengths.dtype == "<u4" and lengths.shape == (count,), "lengths of strings")
+    _require_array(int(lengths.sum(dtype=np.uint64)) == len(node.text), "lengths of strings")
+    _require_array(4 * node.width <= _MAX_ITEMSIZE, "width of strings")
     # The texts of a chunk exist twice for a moment.
     passing = 88 * min(count, _CHUNK) + min(size, 4 * len(node.text))
     budget.take(size + passing, "an array of strings")
@@ -186,7 +188,7 @@ def _strings_from(node: nodes.Strings, from_node: Convert, budget: MemoryBudget)
         texts = []
         for length in lengths[begin : begin + _CHUNK].tolist():
             text = str(node.text[at : at + length], "utf-8", "surrogatepass")
-            _require(len(text) <= node.width and text[-1:] != "\0", "a string")
+            _require_array(len(text) <= node.width and text[-1:] != "\0", "a string")
             texts.append(text)
             at += length
         array[begin : begin + _CHUNK] = texts
@@ -196,7 +198,7 @@ def _strings_from(node: nodes.Strings, from_node: Convert, budget: MemoryBudget)
 
 def _objects_from(node: nodes.Objects, from_node: Convert, budget: MemoryBudget) -> NDArray[Any]:
     size = check_shape(node.shape, 8)
-    _require(size == 8 * len(node.items), "number of objects")
+    _require_array(size == 8 * len(node.items), "number of objects")
     budget.take(size, "an array of objects")
     flat = np.empty(len(node.items), dtype=object)
     for i, item in enumerate(node.items):
@@ -206,15 +208,15 @@ def _objects_from(node: nodes.Objects, from_node: Convert, budget: MemoryBudget)
 
 def _fields_from(node: nodes.Fields, from_node: Convert, budget: MemoryBudget) -> NDArray[Any]:
     dtype = dtype_from(node.dtype)
-    _require(dtype.names is not None and len(dtype.names) == len(node.columns), "fields")
+    _require_array(dtype.names is not None and len(dtype.names) == len(node.columns), "fields")
     budget.take(check_shape(node.shape, dtype.itemsize), "a structured array")
     columns = [array_from(column, from_node, budget) for column in node.columns]
     fits = all(column.shape[: len(node.shape)] == node.shape for column in columns)
-    _require(fits, "shape of a field")
+    _require_array(fits, "shape of a field")
     array = np.zeros(node.shape, dtype)
     for name, column in zip(dtype.names or (), columns, strict=True):
         target = array[name]
-        _require(column.dtype == target.dtype and column.shape == target.shape, "a field")
+        _require_array(column.dtype == target.dtype and column.shape == target.shape, "a field")
         target[...] = column
     return array
 
@@ -238,12 +240,14 @@ def dtype_from(descr: Any) -> "np.dtype[Any]":
     if isinstance(descr, str):
         if descr == "|O" or _TEXT.fullmatch(descr):
             dtype = np.dtype(descr)
-            _require(dtype.str == descr and dtype.itemsize <= _MAX_ITEMSIZE, f"dtype {descr!r}")
+            _require_array(
+                dtype.str == descr and dtype.itemsize <= _MAX_ITEMSIZE, f"dtype {descr!r}"
+            )
             return dtype
         return _plain_dtype(descr)
-    itemsize, aligned, fields = _tuple(descr, 3)
-    _require(_is_size(itemsize) and type(aligned) is bool, "size of a structured item")
-    parts = [_field_from(field) for field in _tuple(fields)]
+    itemsize, aligned, fields = _tuple_items(descr, 3)
+    _require_array(_is_size(itemsize) and type(aligned) is bool, "size of a structured item")
+    parts = [_field_from(field) for field in _tuple_items(fields)]
     _check_layout(parts, itemsize)
     layout = {
         "names": [part.name for part in parts],
@@ -254,8 +258,8 @@ def dtype_from(descr: Any) -> "np.dtype[Any]":
     try:
         dtype = np.dtype(layout, align=aligned)  # type: ignore[call-overload]
     except (ValueError, TypeError, OverflowError) as error:
-        raise CorruptFileError(f"a dtype makes no sense: {error}") from None
-    _require(dtype_descr(dtype) == descr, "a dtype that is not canonical")
+        raise CorruptFileError(f"a dtype is not valid: {error}") from None
+    _require_array(dtype_descr(dtype) == descr, "a dtype that is not canonical")
     return dtype  # type: ignore[no-any-return]
 
 
@@ -271,13 +275,13 @@ class _Field(NamedTuple):
 
 
 def _field_from(node: Any) -> _Field:
-    name, inner, offset, shape = _tuple(node, 4)
-    base, dimensions = dtype_from(inner), _tuple(shape)
-    _require(type(name) is str and name != "", "name of a field")
-    _require(base.kind != "O", "an object field")
-    _require(_is_size(offset), "offset of a field")
-    _require(all(_is_size(n) for n in dimensions), "shape of a field")
-    _require(check_shape(dimensions, base.itemsize) <= _MAX_ITEMSIZE, "size of a field")
+    name, inner, offset, shape = _tuple_items(node, 4)
+    base, dimensions = dtype_from(inner), _tuple_items(shape)
+    _require_array(type(name) is str and name != "", "name of a field")
+    _require_array(base.kind != "O", "an object field")
+    _require_array(_is_size(offset), "offset of a field")
+    _require_array(all(_is_size(n) for n in dimensions), "shape of a field")
+    _require_array(check_shape(dimensions, base.itemsize) <= _MAX_ITEMSIZE, "size of a field")
     return _Field(name, base, offset, dimensions)
 
 
@@ -286,21 +290,21 @@ def _is_size(value: Any) -> bool:
 
 
 def _check_layout(parts: list[_Field], itemsize: int) -> None:
-    """Check that fields lie inside the item, one after the other, and that it is not mostly air."""
-    _require(0 < len(parts) <= _MAX_FIELDS, "number of fields")
-    _require(len({part.name for part in parts}) == len(parts), "a name of two fields")
+    """Check that fields are inside the item without overlap, and that padding is limited."""
+    _require_array(0 < len(parts) <= _MAX_FIELDS, "number of fields")
+    _require_array(len({part.name for part in parts}) == len(parts), "a name of two fields")
     used = sum(part.size for part in parts)
-    _require(0 < used <= itemsize <= 16 * used + 64, "size of a structured item")
+    _require_array(0 < used <= itemsize <= 16 * used + 64, "size of a structured item")
     end = 0
     for part in sorted(parts, key=lambda part: (part.offset, part.size)):
-        _require(part.offset >= end, "fields that overlap")
+        _require_array(part.offset >= end, "fields that overlap")
         end = part.offset + part.size
-    _require(end <= itemsize, "a field outside its item")
+    _require_array(end <= itemsize, "a field outside its item")
 
 
-def _tuple(node: Any, length: int | None = None) -> tuple[Any, ...]:
+def _tuple_items(node: Any, length: int | None = None) -> tuple[Any, ...]:
     right = type(node) is nodes.Items and node.kind == "tuple"
-    _require(right and length in {None, len(node.items)}, "a dtype")
+    _require_array(right and length in {None, len(node.items)}, "a dtype")
     items: tuple[Any, ...] = node.items
     return items
 
@@ -312,10 +316,10 @@ def scalar_from(node: nodes.Scalar, from_node: Convert, budget: MemoryBudget) ->
         return np.str_(value)
     if isinstance(value, bytes):
         return np.bytes_(value)
-    _require(type(value) in {Array, nodes.Fields} and value.shape == (), "a scalar")  # type: ignore[union-attr]
+    _require_array(type(value) in {Array, nodes.Fields} and value.shape == (), "a scalar")  # type: ignore[union-attr]
     return array_from(value, from_node, budget)[()]
 
 
-def _require(condition: bool, what: str) -> None:
+def _require_array(condition: bool, what: str) -> None:
     if not condition:
         raise CorruptFileError(f"not a valid array: {what}")

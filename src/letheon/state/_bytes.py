@@ -74,13 +74,13 @@ def to_bytes(node: Node) -> bytes:
 
 
 def to_parts(node: Node) -> Parts:
-    """Return the canonical bytes of a tree in parts; those of arrays are not copied."""
+    """Return the canonical bytes of a tree in parts; bytes of arrays are not copied."""
     parts: Parts = []
     _write(node, parts)
     return parts
 
 
-def chunks(node: Node) -> Iterator[Buffer]:
+def iter_chunks(node: Node) -> Iterator[Buffer]:
     """Yield the canonical bytes of a tree in pieces; big arrays are not copied."""
     parts = to_parts(node)
     begin = 0
@@ -134,7 +134,7 @@ def _write_array(node: nodes.Array, parts: Parts) -> None:
 def _write_items(values: tuple[Any, ...], parts: Parts, tag: bytes = b"") -> None:
     parts.append(tag + _N.pack(len(values)))
     for value in values:
-        # Without a detour for plain values, of which there may be many.
+        # Directly, since there may be many plain values.
         _WRITERS.get(type(value), _write)(value, parts)
 
 
@@ -153,7 +153,7 @@ def _write_pairs(items: tuple[tuple[Any, Any], ...], parts: Parts) -> None:
 
 
 Writer = Callable[[Any, Parts], None]
-# Plain values, and the nodes of which there may be many; all others by their layout.
+# Plain values and the most frequent nodes; all other nodes are written by their layout.
 _WRITERS: dict[type, Writer] = {
     type(None): lambda _, parts: parts.append(b"N"),
     bool: lambda value, parts: parts.append(b"T" if value else b"F"),
@@ -187,39 +187,39 @@ def from_bytes(data: Buffer, budget: MemoryBudget) -> Node:
     MemoryLimitError
         If the tree and its value would take more than the budget.
     """
-    reader = _Reader(data, budget)
+    reader = _BytesReader(data, budget)
     try:
-        node: Node = reader.node()
+        node: Node = reader.read_node()
     except StateError:
         raise
     except RecursionError:
         raise CorruptFileError("not canonical bytes: nested too deeply") from None
     except (struct.error, ValueError, OverflowError, IndexError) as error:
         raise CorruptFileError(f"not canonical bytes: {error}") from None
-    if reader.at != len(reader.data):
-        raise CorruptFileError("not canonical bytes: something follows the tree")
+    if reader.position != len(reader.data):
+        raise CorruptFileError("not canonical bytes: there are bytes after the tree")
     return node
 
 
 class TreeReader:
-    """Parts of nodes that bytes and manifests share, and what they take in memory.
+    """Base of the readers of bytes and manifests; counts the memory of what is read.
 
-    The methods without an underscore read the parts that `nodes.LAYOUTS` names.
+    `read_<part>` reads a part that `nodes.LAYOUTS` names.
     """
 
     def __init__(self, budget: MemoryBudget) -> None:
         self.budget = budget
         self.depth = 0
 
-    def node(self) -> Any:
+    def read_node(self) -> Any:
         """Read a node."""
         raise NotImplementedError
 
-    def text(self) -> str:
+    def read_text(self) -> str:
         """Read a text."""
         raise NotImplementedError
 
-    def _data(self) -> memoryview:
+    def _read_data(self) -> memoryview:
         raise NotImplementedError
 
     def _read_parts(self, layout: nodes.Layout) -> Any:
@@ -228,61 +228,61 @@ class TreeReader:
             raise CorruptFileError("not canonical: the tree is nested too deeply")
         values = []
         for part in layout.parts:  # a comprehension would be one more frame for each node
-            values += [getattr(self, part)()]
+            values += [getattr(self, f"read_{part}")()]
         node = layout.make(*values)
         self.depth -= 1
         return node
 
     def _read_kind(self, kind: type) -> Any:
-        node = self.node()
+        node = self.read_node()
         if type(node) is not kind:
-            raise CorruptFileError(f"not canonical: a node is no {kind.__name__}")
+            raise CorruptFileError(f"not canonical: a node is not of type {kind.__name__}")
         return node
 
-    def dtype(self) -> str:
+    def read_dtype(self) -> str:
         """Read the name of a dtype."""
-        return intern(self.text())
+        return intern(self.read_text())
 
-    def class_name(self) -> str:
+    def read_class_name(self) -> str:
         """Read the name of an object's class."""
         self.budget.take(nodes.INSTANCE, "an object")
-        return self.text()
+        return self.read_text()
 
-    def buffer(self) -> Buffer:
-        """Read the bytes of an array; few are copied, since a view of them takes more."""
-        data = self._data()
+    def read_buffer(self) -> Buffer:
+        """Read the bytes of an array; a few bytes are copied, since a view takes more memory."""
+        data = self._read_data()
         is_small = len(data) < _COPY_BELOW
         self.budget.take(nodes.ARRAY + (len(data) if is_small else _VIEW), "an array")
         return bytes(data) if is_small else data
 
-    def own_bytes(self) -> bytes:
+    def read_own_bytes(self) -> bytes:
         """Read bytes as a copy."""
-        data = self._data()
+        data = self._read_data()
         self.budget.take(nodes.ATOM + len(data), "bytes")
         return bytes(data)
 
-    def lengths(self) -> nodes.Array:
+    def read_lengths(self) -> nodes.Array:
         """Read an array."""
         return self._read_kind(nodes.Array)  # type: ignore[no-any-return]
 
-    def state(self) -> nodes.Record:
-        """Read the attributes of an object, which are a dict of their own."""
+    def read_state(self) -> nodes.Record:
+        """Read the attributes of an object."""
         record: nodes.Record = self._read_kind(nodes.Record)
         self.budget.take(nodes.RECORD_ITEM * len(record.items) // 2, "an object")
         return record
 
 
-class _Reader(TreeReader):
-    """Reads nodes from bytes; knows where it is."""
+class _BytesReader(TreeReader):
+    """Reads nodes from bytes."""
 
     def __init__(self, data: Buffer, budget: MemoryBudget) -> None:
         super().__init__(budget)
         self.data = memoryview(data)
-        self.at = 0
+        self.position = 0
 
-    def node(self) -> Any:
-        tag = self.data[self.at]
-        self.at += 1
+    def read_node(self) -> Any:
+        tag = self.data[self.position]
+        self.position += 1
         layout = nodes.LAYOUT_OF_TAG.get(tag)
         if layout is not None:
             self.budget.take(layout.cost, "its values")
@@ -291,78 +291,78 @@ class _Reader(TreeReader):
             raise CorruptFileError(f"not canonical bytes: unknown tag {tag}")
         return _ATOM_READERS[tag](self)
 
-    def _take(self, size: int) -> memoryview:
-        end = self.at + size
+    def _read_bytes(self, size: int) -> memoryview:
+        end = self.position + size
         if end > len(self.data):
-            raise CorruptFileError("not canonical bytes: they end too early")
-        part = self.data[self.at : end]
-        self.at = end
+            raise CorruptFileError("not canonical bytes: truncated")
+        part = self.data[self.position : end]
+        self.position = end
         return part
 
-    def _data(self) -> memoryview:
-        return self._take(self.number())
+    def _read_data(self) -> memoryview:
+        return self._read_bytes(self.read_number())
 
-    def _count(self, cost: int) -> int:
-        """Read a number of things to come: each takes at least a byte here and `cost` in memory."""
-        value = self.number()
-        if value > len(self.data) - self.at:
+    def _read_count(self, cost: int) -> int:
+        """Read a number of items, each of at least one byte here and `cost` bytes in memory."""
+        value = self.read_number()
+        if value > len(self.data) - self.position:
             raise CorruptFileError("not canonical bytes: more items than bytes")
         self.budget.take(value * cost, "its values")
         return value
 
-    def _keys(self, cost: int) -> Iterator[Any]:
-        """Yield nodes; the canonical bytes of each must be greater than the previous ones."""
+    def _iter_keys(self, cost: int) -> Iterator[Any]:
+        """Yield nodes; raise unless their canonical bytes increase."""
         previous = None
-        for _ in range(self._count(cost)):
-            begin = self.at
-            node = self.node()
-            data = self.data[begin : self.at]
+        for _ in range(self._read_count(cost)):
+            begin = self.position
+            node = self.read_node()
+            data = self.data[begin : self.position]
             if previous is not None and not _is_less(previous, data):
                 raise CorruptFileError(_OUT_OF_ORDER)
             previous = data
             yield node
 
-    def number(self) -> int:
-        value: int = _N.unpack_from(self.data, self.at)[0]
-        self.at += 8
+    def read_number(self) -> int:
+        value: int = _N.unpack_from(self.data, self.position)[0]
+        self.position += 8
         return value
 
-    def text(self) -> str:
-        # One wide character makes all others as wide.
-        data = self._data()
+    def read_text(self) -> str:
+        # One wide character makes all characters of a str as wide.
+        data = self._read_data()
         most = nodes.TEXT + 4 * len(data)
         self.budget.take(most, "a text")
         text = str(data, "utf-8", "surrogatepass")
         self.budget.give_back(most - (getsizeof(text) + 15) // 16 * 16)
         return text
 
-    def shape(self) -> tuple[int, ...]:
-        n = self.number()
+    def read_shape(self) -> tuple[int, ...]:
+        n = self.read_number()
         if n > nodes.MAX_DIMENSIONS:
             raise CorruptFileError(f"not canonical bytes: {n} dimensions")
         self.budget.take(nodes.ATOM * n, "a shape")
-        return struct.unpack(f"<{n}Q", self._take(8 * n))
+        return struct.unpack(f"<{n}Q", self._read_bytes(8 * n))
 
-    def items(self) -> tuple[Any, ...]:
+    def read_items(self) -> tuple[Any, ...]:
         self.budget.take(nodes.CONTAINER, "its values")
-        return tuple([self.node() for _ in range(self._count(nodes.ITEM))])
+        return tuple([self.read_node() for _ in range(self._read_count(nodes.ITEM))])
 
-    def keys(self) -> tuple[Any, ...]:
+    def read_keys(self) -> tuple[Any, ...]:
         self.budget.take(nodes.CONTAINER, "its values")
-        return tuple(self._keys(nodes.SET_ITEM))
+        return tuple(self._iter_keys(nodes.SET_ITEM))
 
-    def record(self) -> tuple[tuple[str, Any], ...]:
-        count = self._count(nodes.RECORD_ITEM)
-        items = tuple([(self.text(), self.node()) for _ in range(count)])
+    def read_record(self) -> tuple[tuple[str, Any], ...]:
+        count = self._read_count(nodes.RECORD_ITEM)
+        items = tuple([(self.read_text(), self.read_node()) for _ in range(count)])
         require_increasing([key for key, _ in items])
         return items
 
-    def pairs(self) -> tuple[tuple[Any, Any], ...]:
-        return tuple([(key, self.node()) for key in self._keys(nodes.PAIRS_ITEM)])
+    def read_pairs(self) -> tuple[tuple[Any, Any], ...]:
+        return tuple([(key, self.read_node()) for key in self._iter_keys(nodes.PAIRS_ITEM)])
 
 
 def _is_less(a: memoryview, b: memoryview) -> bool:
-    """Compare bytes piece by piece: a copy of a long key would be a copy of the file."""
+    """Compare bytes in pieces: a copy of a long key could be as large as the file."""
     for at in range(0, max(len(a), len(b)), _PIECE):
         left, right = bytes(a[at : at + _PIECE]), bytes(b[at : at + _PIECE])
         if left != right:
@@ -376,8 +376,8 @@ def require_increasing(keys: list[Any]) -> None:
         raise CorruptFileError(_OUT_OF_ORDER)
 
 
-def _read_int(reader: _Reader) -> int:
-    data = reader._data()
+def _read_int(reader: _BytesReader) -> int:
+    data = reader._read_data()
     # Digits of 30 bits, in steps of 16 bytes.
     reader.budget.take((39 + 4 * (8 * len(data) // 30 + 1)) // 16 * 16, "an int")
     value = int.from_bytes(data, "little", signed=True)
@@ -386,28 +386,29 @@ def _read_int(reader: _Reader) -> int:
     return value
 
 
-def _read_floats(reader: _Reader, count: int) -> tuple[float, ...]:
+def _read_floats(reader: _BytesReader, count: int) -> tuple[float, ...]:
     reader.budget.take(nodes.ATOM, "a number")
-    return struct.unpack(f"<{count}d", reader._take(8 * count))
+    return struct.unpack(f"<{count}d", reader._read_bytes(8 * count))
 
 
-_ATOM_READERS: dict[int, Callable[[_Reader], Any]] = {
+_ATOM_READERS: dict[int, Callable[[_BytesReader], Any]] = {
     ord("N"): lambda _: None,
     ord("T"): lambda _: True,
     ord("F"): lambda _: False,
     ord("i"): _read_int,
     ord("d"): lambda reader: _read_floats(reader, 1)[0],
     ord("c"): lambda reader: complex(*_read_floats(reader, 2)),
-    ord("s"): _Reader.text,
-    ord("b"): _Reader.own_bytes,
+    ord("s"): _BytesReader.read_text,
+    ord("b"): _BytesReader.read_own_bytes,
 }
 
 
 def write_atomically(path: Path, pieces: Iterable[Buffer]) -> None:
-    """Write a file so that a crash leaves the old one or the new one, never a part.
+    """Write a file so that a crash leaves the old or the new file, never a part.
 
-    The bytes go to a file beside it that only its owner can read, reach the disk, and take the
-    name; then the directory reaches the disk. On failure the half file is removed.
+    The bytes are written to a temporary file in the same directory that only its owner can read,
+    and synced. Then the file is renamed and the directory synced. On failure the temporary file is
+    removed.
     """
     temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.partial")
     try:
@@ -433,7 +434,7 @@ def _write_file(path: Path, pieces: Iterable[Buffer]) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Make names that were added to or removed from a directory durable."""
+    """Sync a directory to disk, so that added and removed names are durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

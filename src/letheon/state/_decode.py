@@ -1,9 +1,9 @@
 """From the tree of nodes back to Python objects, in two phases: audit, then construct.
 
-The audit looks at names only and imports nothing. Construction calls no constructor that a file
-names: an object is ``object.__new__(cls)`` with its attributes put in place, except where a codec
-of this package, of the caller, or a letheon class's own ``_from_state`` builds it from plain values
-that it validates.
+The audit reads names only and imports nothing. Construction calls no constructor that a file names:
+an object is ``object.__new__(cls)`` with its attributes set. The exceptions are codecs of this
+package or the caller, and ``_from_state`` of letheon classes: they build objects from plain values,
+which they validate.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from letheon.state._arrays import array_from, dtype_from, scalar_from
 from letheon.state._bytes import from_bytes
 from letheon.state._encode import MAGIC, encode_tree
 from letheon.state._nodes import Coded, Instance, MemoryBudget, Name, Node, names_in
-from letheon.state._settings_rules import find_refusals, require_no_shadows
+from letheon.state._settings_rules import find_violations, require_no_shadows
 from letheon.state._sklearn import CHECKS, Check
 
 Trusted = Iterable[Any]
@@ -32,7 +32,7 @@ _COPIES = {"letheon.deep.": 1, "letheon.convex._data_free.": 2}
 _CONTAINERS: dict[str, Callable[[Any], Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
 
 
-def trusted_names(trusted: Trusted) -> dict[str, Any]:
+def names_of_trusted(trusted: Trusted) -> dict[str, Any]:
     """Return qualified name -> class, function or None for what a caller trusts.
 
     Parameters
@@ -43,7 +43,7 @@ def trusted_names(trusted: Trusted) -> dict[str, Any]:
     Raises
     ------
     TypeError
-        If something else is in it, such as a whole module.
+        If it contains anything else, such as a whole module.
     """
     if isinstance(trusted, str | type):
         trusted = (trusted,)
@@ -52,19 +52,19 @@ def trusted_names(trusted: Trusted) -> dict[str, Any]:
     )
 
 
-def _name_of(thing: Any) -> str:
+def _name_of(item: Any) -> str:
     """Return the name that `Encoder` gives a class or function, local classes included."""
-    if isinstance(thing, ModuleType):
-        name = thing.__name__
+    if isinstance(item, ModuleType):
+        name = item.__name__
         raise TypeError(
-            f"trusted holds the whole module {name}; name the classes and functions of it that the "
+            f"trusted contains the whole module {name}; list the classes and functions that the "
             f"file may use, such as {name}.Net"
         )
-    if not (hasattr(thing, "__module__") and hasattr(thing, "__qualname__")):
+    if not (hasattr(item, "__module__") and hasattr(item, "__qualname__")):
         raise TypeError(
-            f"trusted holds {thing!r}; expected classes, functions or their qualified names"
+            f"trusted contains {item!r}; expected classes, functions or their qualified names"
         )
-    return tags.importable_name(thing) or tags.tag_of(thing)
+    return tags.importable_name(item) or tags.tag_of(item)
 
 
 def audit(tree: Node, trusted: Mapping[str, Any]) -> None:
@@ -73,36 +73,36 @@ def audit(tree: Node, trusted: Mapping[str, Any]) -> None:
     Raises
     ------
     UntrustedClassError
-        Names all that is neither allowed nor trusted.
+        Something is neither allowed nor trusted; the text lists all of it.
     """
     wrong = {name: kind for kind, name in names_in(tree) if not _is_allowed(kind, name, trusted)}
     if wrong:
         raise UntrustedClassError(
-            f"the file names {_listed(wrong)}, which letheon does not know; if you know where the "
-            f"file comes from, {_ways_to_trust(wrong)}{_about_main(wrong)}"
+            f"the file names {_list_names(wrong)}, which letheon does not know; if you know where "
+            f"the file comes from, {_advise_on_trust(wrong)}{_advise_on_main(wrong)}"
         )
-    refusals = find_refusals(tree, trusted)
-    if refusals:
-        shown = "; ".join(map(str, refusals[:3]))
-        more = f"; and {len(refusals) - 3} more" if len(refusals) > 3 else ""
-        classes = {refusal.class_name: Instance for refusal in refusals}
+    violations = find_violations(tree, trusted)
+    if violations:
+        shown = "; ".join(map(str, violations[:3]))
+        more = f"; and {len(violations) - 3} more" if len(violations) > 3 else ""
+        classes = {violation.class_name: Instance for violation in violations}
         raise UntrustedClassError(
             f"the file has settings that letheon does not take from files: {shown}{more}. If you "
-            f"know where the file comes from, {_ways_to_trust(classes)}"
+            f"know where the file comes from, {_advise_on_trust(classes)}"
         )
 
 
 def require_trust(tree: Node, trusted: Trusted = ()) -> None:
-    """Raise `UntrustedClassError` if a decoder would refuse a name or a setting in a tree."""
-    audit(tree, trusted_names(trusted))
+    """Raise `UntrustedClassError` if a decoder would reject a name or a setting in a tree."""
+    audit(tree, names_of_trusted(trusted))
 
 
 def trust_of(value: Any) -> frozenset[Any]:
     """Return the classes and functions that `decode` must trust to read a value back.
 
-    These are the ones that are not on the allow-list, and listed classes with a setting that is not
-    taken from files. A model that came from a file without trust needs none, so states that came
-    with it are held to the same rules.
+    These are the classes and functions that are not on the allow-list, and listed classes with a
+    setting that files may not contain. A model that was loaded without trust needs none, so the
+    same rules apply to states that came with it.
 
     Examples
     --------
@@ -113,31 +113,31 @@ def trust_of(value: Any) -> frozenset[Any]:
     >>> [cls.__name__ for cls in trust_of([CountVectorizer(input="filename")])]
     ['CountVectorizer']
     """
-    tree, things = encode_tree(value, "file")
+    tree, items = encode_tree(value, "file")
     needed = {name for kind, name in names_in(tree) if not _is_allowed(kind, name, {})}
-    needed |= {refusal.class_name for refusal in find_refusals(tree, {})}
-    return frozenset(thing for thing in things if _name_of(thing) in needed)
+    needed |= {violation.class_name for violation in find_violations(tree, {})}
+    return frozenset(item for item in items if _name_of(item) in needed)
 
 
-def _listed(names: Iterable[str]) -> str:
+def _list_names(names: Iterable[str]) -> str:
     return ", ".join(sorted(map(repr, names)))
 
 
-def _ways_to_trust(wrong: Mapping[str, type]) -> str:
+def _advise_on_trust(wrong: Mapping[str, type]) -> str:
     coded = [name for name, kind in wrong.items() if kind is Coded]
     named = [name for name in wrong if name not in coded]
-    ways = [f"pass trusted=[{_listed(named)}]"] if named else []
-    ways += [f"teach it {_listed(coded)} with letheon.state.register_codec"] if coded else []
-    return " and ".join(ways)
+    advice = [f"pass trusted=[{_list_names(named)}]"] if named else []
+    advice += [f"register {_list_names(coded)} with letheon.state.register_codec"] if coded else []
+    return " and ".join(advice)
 
 
-def _about_main(names: Iterable[str]) -> str:
-    """Say what to do about names that only one script or notebook knows."""
+def _advise_on_main(names: Iterable[str]) -> str:
+    """Return advice for names that a script or notebook defines, else an empty text."""
     if not any(name.startswith("__main__.") for name in names):
         return ""
     return (
-        ". __main__ is the script or notebook that fitted the model: define it again in the one "
-        "that loads, or move it into a .py file before fit"
+        ". __main__ is the script or notebook that fitted the model: define the name again in the "
+        "script that loads the file, or move it into a .py file before fit"
     )
 
 
@@ -152,31 +152,31 @@ def _is_allowed(kind: type, name: str, trusted: Mapping[str, Any]) -> bool:
 
 
 def _is_class_value(name: str) -> bool:
-    """Say whether a class may be a value, and so be called, without being trusted."""
+    """Return whether a class may be a value, and so be called, without being trusted."""
     return name in TYPES or name in CLASS_VALUES
 
 
 def has_listed_classes(value: Any) -> bool:
-    """Say whether all classes in a value are on the allow-list or have a codec; no functions.
+    """Return whether all classes in a value are on the allow-list or have a codec.
 
-    Estimators of such classes hold nothing but values with canonical bytes once they are fitted
-    on such values.
+    False if the value contains functions. Estimators of such classes, fitted on such values,
+    contain only values with canonical bytes.
     """
     return all(
-        isinstance(thing, type)
-        and (tags.is_listed_class(tags.tag_of(thing)) or tags.codec_of(thing) is not None)
-        for thing in encode_tree(value, "file")[1]
+        isinstance(item, type)
+        and (tags.is_listed_class(tags.tag_of(item)) or tags.codec_of(item) is not None)
+        for item in encode_tree(value, "file")[1]
     )
 
 
 def construct(tree: Node, trusted: Mapping[str, Any], budget: MemoryBudget) -> Any:
-    """Build the value of an audited tree in memory that the budget has."""
+    """Build the value of an audited tree within the memory budget."""
     try:
-        return _Builder(trusted, budget).value(tree)
+        return _Builder(trusted, budget).build(tree)
     except (StateError, ImportError):
         raise
-    except Exception as error:  # whatever libraries say about values that make no sense
-        raise CorruptFileError(f"the state makes no sense: {error!r}") from error
+    except Exception as error:  # errors of libraries about invalid values
+        raise CorruptFileError(f"the state is not valid: {error!r}") from error
 
 
 class _Builder:
@@ -186,102 +186,106 @@ class _Builder:
         self.trusted = trusted
         self.budget = budget
         self.resolved: dict[str, Any] = {}
-        # What a `Ref` may point to, and what another use of it counts.
-        self.kept: list[tuple[Any, int]] | None = None
+        # Targets of `Ref` nodes, and the cost of each further use.
+        self.numbered: list[tuple[Any, int]] | None = None
         self.n_built = 0
 
-    def value(self, node: Any) -> Any:
+    def build(self, node: Any) -> Any:
         self.n_built += 1
         build = _BUILDERS.get(type(node))
         return node if build is None else build(self, node)
 
-    def _spent(self) -> int:
+    def _cost_so_far(self) -> int:
         return self.budget.used + nodes.INSTANCE * self.n_built
 
-    def _keep(self, value: Any, before: int) -> Any:
-        if self.kept is not None:
-            self.kept.append((value, self._spent() - before))
+    def _number_value(self, value: Any, before: int) -> Any:
+        if self.numbered is not None:
+            self.numbered.append((value, self._cost_so_far() - before))
         return value
 
-    def _items(self, node: nodes.Items) -> Any:
+    def _build_items(self, node: nodes.Items) -> Any:
         if node.kind in {"set", "frozenset"}:
-            values = self._unnumbered(node.items)
+            values = self._build_unnumbered(node.items)
             nodes.require_distinct_hashes(values)
         else:
-            values = [self.value(item) for item in node.items]
+            values = [self.build(item) for item in node.items]
         return values if node.kind == "list" else _CONTAINERS[node.kind](values)
 
-    def _unnumbered(self, parts: Iterable[Any]) -> list[Any]:
-        kept, self.kept = self.kept, None
-        values = [self.value(part) for part in parts]
-        self.kept = kept
+    def _build_unnumbered(self, parts: Iterable[Any]) -> list[Any]:
+        numbered, self.numbered = self.numbered, None
+        values = [self.build(part) for part in parts]
+        self.numbered = numbered
         return values
 
-    def _record(self, node: nodes.Record) -> dict[str, Any]:
-        return {key: self.value(item) for key, item in node.items}
+    def _build_record(self, node: nodes.Record) -> dict[str, Any]:
+        return {key: self.build(item) for key, item in node.items}
 
-    def _pairs(self, node: nodes.Pairs) -> dict[Any, Any]:
-        keys = self._unnumbered(key for key, _ in node.items)
+    def _build_pairs(self, node: nodes.Pairs) -> dict[Any, Any]:
+        keys = self._build_unnumbered(key for key, _ in node.items)
         nodes.require_distinct_hashes(keys)
-        values = [self.value(item) for _, item in node.items]
+        values = [self.build(item) for _, item in node.items]
         return dict(zip(keys, values, strict=True))
 
-    def _array(self, node: Any) -> Any:
-        before = self._spent()
-        return self._keep(array_from(node, self.value, self.budget), before)
+    def _build_array(self, node: Any) -> Any:
+        before = self._cost_so_far()
+        return self._number_value(array_from(node, self.build, self.budget), before)
 
-    def _triple(self, node: nodes.Triple) -> Any:
-        parts = [self.value(part) for part in node[1:]]
+    def _build_triple(self, node: nodes.Triple) -> Any:
+        parts = [self.build(part) for part in node[1:]]
         if node.kind == "slice":
             return slice(*parts)
         numbers = range(*parts)
-        # Libraries make arrays of it.
+        # Libraries turn ranges into arrays.
         self.budget.take(nodes.ATOM * len(numbers), "a range")
         return numbers
 
-    def _name(self, node: Name) -> Any:
+    def _build_name(self, node: Name) -> Any:
         self._require_allowed(Name, node.name)
-        thing = self._resolve(node.name)
-        is_as_listed = isinstance(thing, type) == _is_class_value(node.name)
+        item = self._resolve_name(node.name)
+        is_as_listed = isinstance(item, type) == _is_class_value(node.name)
         if not is_as_listed and node.name not in self.trusted:
-            raise UntrustedClassError(f"{node.name!r} is not what the allow-list says")
-        return thing
+            raise UntrustedClassError(
+                f"{node.name!r} is not of the kind that the allow-list states"
+            )
+        return item
 
-    def _ref(self, node: nodes.Ref) -> Any:
-        if self.kept is None or node.number >= len(self.kept):
-            raise CorruptFileError("a reference points nowhere")
+    def _build_ref(self, node: nodes.Ref) -> Any:
+        if self.numbered is None or node.number >= len(self.numbered):
+            raise CorruptFileError("a reference has no target")
         # Every use counts: a digest or a copy follows all of them, however they branch.
-        value, cost = self.kept[node.number]
+        value, cost = self.numbered[node.number]
         self.budget.take(cost, "a reference")
         return value
 
-    def _object(self, node: Instance | Coded) -> Any:
-        is_outermost = self.kept is None and not tags.is_ours(node.name)
+    def _build_object(self, node: Instance | Coded) -> Any:
+        is_outermost = self.numbered is None and not tags.is_ours(node.name)
         if is_outermost:
-            self.kept = []
-        before = self._spent()
-        value = self._instance(node) if isinstance(node, Instance) else self._coded(node)
-        self._keep(value, before)
+            self.numbered = []
+        before = self._cost_so_far()
+        value = (
+            self._build_instance(node) if isinstance(node, Instance) else self._build_coded(node)
+        )
+        self._number_value(value, before)
         if is_outermost:
-            self.kept = None
+            self.numbered = None
         return value
 
-    def _coded(self, node: Coded) -> Any:
+    def _build_coded(self, node: Coded) -> Any:
         named = tags.codec_named(node.name)
         if named is None:
-            raise UntrustedClassError(f"nobody registered a codec for {node.name!r}")
+            raise UntrustedClassError(f"no codec is registered for {node.name!r}")
         codec, registered = named
-        cls = registered or self._resolve(node.name)
-        plain = self.value(node.payload)
+        cls = registered or self._resolve_name(node.name)
+        plain = self.build(node.payload)
         if codec.cost is not None:
             self.budget.take(codec.cost(cls, plain), node.name)
         return codec.decode(cls, plain)
 
-    def _instance(self, node: Instance) -> Any:
-        cls = self._class(node.name)
+    def _build_instance(self, node: Instance) -> Any:
+        cls = self._require_class(node.name)
         if node.name not in self.trusted:
             require_no_shadows(cls, node)
-        state = self._record(node.state)
+        state = self._build_record(node.state)
         if hasattr(cls, "_from_state"):
             self._take_for_state(cls, node.name, state)
             return cls._from_state(state)
@@ -298,7 +302,7 @@ class _Builder:
         return value
 
     def _take_for_state(self, cls: Any, name: str, state: dict[str, Any]) -> None:
-        """Count what `_from_state` takes beside the arrays that are there already."""
+        """Count the memory that `_from_state` takes in addition to the arrays of the state."""
         if hasattr(cls, "_native_cost"):
             n_bytes, n_steps = cls._native_cost(state)
             self.budget.take_native(n_bytes, n_steps, name)
@@ -306,9 +310,9 @@ class _Builder:
         if copies:
             self.budget.take(copies * nodes.array_bytes(state), name)
 
-    def _class(self, name: str) -> Any:
+    def _require_class(self, name: str) -> Any:
         self._require_allowed(Instance, name)
-        cls = self._resolve(name)
+        cls = self._resolve_name(name)
         if not isinstance(cls, type) or tags.tag_of(cls) != name:
             raise UntrustedClassError(f"{name!r} is not a class of that name")
         builds_itself = hasattr(cls, "_from_state")
@@ -318,15 +322,15 @@ class _Builder:
         elif tags.dataclass_fields(cls) is None and not (
             builds_itself or hasattr(cls, "get_params")
         ):
-            raise UntrustedClassError(f"{name!r} is not a class that models are made of")
+            raise UntrustedClassError(f"{name!r} is not a class that a model may contain")
         return cls
 
     def _require_allowed(self, kind: type, name: str) -> None:
-        """Refuse again what the audit refuses, so that nothing it overlooks is imported."""
+        """Repeat the check of the audit, so that an error in the audit imports nothing."""
         if not _is_allowed(kind, name, self.trusted):
             raise UntrustedClassError(f"{name!r} is not on the allow-list")
 
-    def _resolve(self, name: str) -> Any:
+    def _resolve_name(self, name: str) -> Any:
         if name not in self.resolved:
             known = self.trusted.get(name)
             self.resolved[name] = import_name(name) if known is None else known
@@ -335,44 +339,46 @@ class _Builder:
 
 @lru_cache(maxsize=4096)
 def _checks_of(cls: type) -> tuple[tuple[str, Check], ...]:
-    """Return how to see that an estimator would not read outside its arrays."""
+    """Return the checks that an estimator does not read outside its arrays."""
     names = [tags.tag_of(base) for base in cls.__mro__]
     return tuple(CHECKS[name] for name in names if name in CHECKS)
 
 
 def import_name(name: str) -> Any:
-    """Return what an audited qualified name stands for."""
+    """Import and return the class or function of an audited qualified name."""
     module, _, rest = tags.import_path(name).rpartition(".")
     while module:
         try:
-            thing: Any = import_module(module)
+            item: Any = import_module(module)
         except ImportError:
             module, _, head = module.rpartition(".")
             rest = f"{head}.{rest}"
             continue
         for part in rest.split("."):
-            thing = getattr(thing, part, None)
-        if thing is not None:
-            return thing
+            item = getattr(item, part, None)
+        if item is not None:
+            return item
         break
     raise UntrustedClassError(
         f"{name!r} cannot be imported here"
-        + (_about_main([name]) or "; is the package that defines it installed?")
+        + (_advise_on_main([name]) or "; is the package that defines it installed?")
     )
 
 
 _BUILDERS: dict[type, Callable[[_Builder, Any], Any]] = {
-    nodes.Items: _Builder._items,
-    nodes.Record: _Builder._record,
-    nodes.Pairs: _Builder._pairs,
-    **dict.fromkeys((nodes.Array, nodes.Strings, nodes.Objects, nodes.Fields), _Builder._array),
-    nodes.Scalar: lambda builder, node: scalar_from(node, builder.value, builder.budget),
-    nodes.Triple: _Builder._triple,
+    nodes.Items: _Builder._build_items,
+    nodes.Record: _Builder._build_record,
+    nodes.Pairs: _Builder._build_pairs,
+    **dict.fromkeys(
+        (nodes.Array, nodes.Strings, nodes.Objects, nodes.Fields), _Builder._build_array
+    ),
+    nodes.Scalar: lambda builder, node: scalar_from(node, builder.build, builder.budget),
+    nodes.Triple: _Builder._build_triple,
     nodes.Dtype: lambda _, node: dtype_from(node.descr),
-    Name: _Builder._name,
-    Instance: _Builder._object,
-    Coded: _Builder._object,
-    nodes.Ref: _Builder._ref,
+    Name: _Builder._build_name,
+    Instance: _Builder._build_object,
+    Coded: _Builder._build_object,
+    nodes.Ref: _Builder._build_ref,
 }
 
 
@@ -393,13 +399,13 @@ def decode(data: nodes.Buffer, *, trusted: Trusted = (), max_memory: int | None 
     Raises
     ------
     CorruptFileError
-        If a byte was changed or is missing.
+        If a byte is changed or missing.
     MemoryLimitError
-        If decoding would take more memory than that; it was not allocated.
+        If decoding would take more memory than that; nothing was allocated.
     NewerFormatError
         If a later letheon wrote the bytes.
     UntrustedClassError
-        If the bytes name a class that nobody allowed; nothing was imported then.
+        If the bytes name a class that is not allowed; nothing was imported.
 
     Examples
     --------
@@ -407,10 +413,10 @@ def decode(data: nodes.Buffer, *, trusted: Trusted = (), max_memory: int | None 
     >>> decode(encode({"weights": [0.5, -0.0]}))
     {'weights': [0.5, -0.0]}
     """
-    names = trusted_names(trusted)
+    names = names_of_trusted(trusted)
     view = memoryview(data)
     budget = MemoryBudget(view.nbytes, max_memory)
-    tree = from_bytes(_verified_body(view), budget)
+    tree = from_bytes(_verify_body(view), budget)
     audit(tree, names)
     return construct(tree, names, budget)
 
@@ -425,16 +431,16 @@ def decode_plain(data: nodes.Buffer) -> Any:
     """
     view = memoryview(data)
     budget = MemoryBudget(view.nbytes, None)
-    tree = from_bytes(_verified_body(view), budget)
+    tree = from_bytes(_verify_body(view), budget)
     if nodes.names_of(tree):
-        raise CorruptFileError("expected plain values, and the bytes name classes or functions")
+        raise CorruptFileError("expected plain values, but the bytes name classes or functions")
     return construct(tree, {}, budget)
 
 
-def _verified_body(data: memoryview) -> memoryview:
+def _verify_body(data: memoryview) -> memoryview:
     head = re.match(rb"letheon-state-v(\d{1,9})\0", data[:32])
     if head is None:
-        raise CorruptFileError("these bytes are no letheon state")
+        raise CorruptFileError("these bytes are not a letheon state")
     if head[0] != MAGIC:
         raise NewerFormatError(
             f"the state has the format v{int(head[1])}, this letheon reads v1; "

@@ -19,8 +19,8 @@ from threadpoolctl import threadpool_info
 from letheon.exceptions import UnsupportedStateError
 from letheon.state import _nodes as nodes
 from letheon.state._arrays import array_node, dtype_descr, scalar_node
-from letheon.state._bytes import chunks, to_bytes
-from letheon.state._tags import Plan, codec_of, importable_name, plan_of, tag_of
+from letheon.state._bytes import iter_chunks, to_bytes
+from letheon.state._tags import EncodingPlan, codec_of, importable_name, plan_of, tag_of
 
 FORMAT = "letheon-v1"
 MAGIC = b"letheon-state-v1\0"
@@ -37,9 +37,9 @@ _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, np.ufunc, type(np
 class Encoder:
     """Turns one value into one tree.
 
-    In the file view an array or object that occurs twice within one foreign estimator stays one
-    (`Ref`): scikit-learn updates some arrays in place under two names. The digest view, and
-    everything outside such an estimator, looks at values only.
+    In the file view an array or object that occurs twice within an estimator of another library is
+    written once (`Ref`): scikit-learn updates some arrays in place under two names. The digest view
+    ignores identity, and so does everything outside such an estimator.
     """
 
     def __init__(self, view: View) -> None:
@@ -47,101 +47,105 @@ class Encoder:
         self.depth = 0
         self.path: list[str] = []
         self.open: set[int] = set()
-        self.seen: dict[int, int] | None = None
-        # Keeps everything numbered in `seen` alive, so that no identity is used twice.
+        self.numbers: dict[int, int] | None = None
+        # Keeps everything in `numbers` alive, so that no id() is reused.
         self.alive: list[Any] = []
         self.names: dict[Any, None] = {}
 
-    def node(self, value: Any) -> Any:
+    def encode(self, value: Any) -> Any:
         """Return the node of any supported value."""
         cls = type(value)
         if cls in _ATOMS:
             return value
-        if self.seen is not None:
-            number = self.seen.get(id(value))
+        if self.numbers is not None:
+            number = self.numbers.get(id(value))
             if number is not None:
                 return nodes.Ref(number)
         self.depth += 1
         if self.depth > nodes.MAX_DEPTH:
-            raise self._refusal(f"more than {nodes.MAX_DEPTH} values inside each other")
+            raise self._make_error(f"values are nested deeper than {nodes.MAX_DEPTH} levels")
         method = _METHODS.get(cls)
-        node = self._other(value) if method is None else method(self, value)
+        node = self._encode_other(value) if method is None else method(self, value)
         self.depth -= 1
         return node
 
-    def _refusal(self, reason: str) -> UnsupportedStateError:
+    def _make_error(self, reason: str) -> UnsupportedStateError:
         where = f" (at {'.'.join(self.path)})" if self.path else ""
         return UnsupportedStateError(f"{reason}{where}")
 
-    def _keep(self, value: Any, node: Any) -> Any:
-        if self.seen is not None:
-            self.seen[id(value)] = len(self.alive)
+    def _number_value(self, value: Any, node: Any) -> Any:
+        if self.numbers is not None:
+            self.numbers[id(value)] = len(self.alive)
             self.alive.append(value)
         return node
 
-    def _enter(self, value: Any) -> None:
+    def _enter_value(self, value: Any) -> None:
         if id(value) in self.open:
-            raise self._refusal(f"a {type(value).__name__} contains itself")
+            raise self._make_error(f"a {type(value).__name__} contains itself")
         self.open.add(id(value))
 
-    def _list(self, value: Any) -> nodes.Items:
-        self._enter(value)
-        items = tuple([self.node(item) for item in value])
+    def _encode_list(self, value: Any) -> nodes.Items:
+        self._enter_value(value)
+        items = tuple([self.encode(item) for item in value])
         self.open.discard(id(value))
         return nodes.Items(type(value).__name__, items)
 
-    def _set(self, value: Any) -> nodes.Items:
-        items = self._sorted(value)
+    def _encode_set(self, value: Any) -> nodes.Items:
+        items = self._sort_by_bytes(value)
         return nodes.Items(type(value).__name__, tuple([node for _, node, _ in items]))
 
-    def _sorted(self, values: Any) -> list[tuple[bytes, Any, Any]]:
+    def _sort_by_bytes(self, values: Any) -> list[tuple[bytes, Any, Any]]:
         """Return (canonical bytes, node, value) of hashable values, sorted by the bytes."""
-        # Without numbers: the order in which a set is walked is not a property of the set.
-        scope, self.seen = (self.seen, self.alive), None
-        pairs = [(self.node(value), value) for value in values]
-        self.seen, self.alive = scope
+        # Without numbers: the iteration order of a set is not a property of the set.
+        scope, self.numbers = (self.numbers, self.alive), None
+        pairs = [(self.encode(value), value) for value in values]
+        self.numbers, self.alive = scope
         items = sorted([(to_bytes(node), node, value) for node, value in pairs], key=itemgetter(0))
         if any(a[0] == b[0] for a, b in pairwise(items)):
-            raise self._refusal("two keys with the same canonical bytes (two NaN?)")
+            raise self._make_error("two keys with the same canonical bytes (two NaN?)")
         return items
 
-    def _dict(self, value: dict[Any, Any]) -> nodes.Record | nodes.Pairs:
-        self._enter(value)
-        node = self._record(value) if all(type(k) is str for k in value) else self._pairs(value)
+    def _encode_dict(self, value: dict[Any, Any]) -> nodes.Record | nodes.Pairs:
+        self._enter_value(value)
+        node = (
+            self._encode_record(value)
+            if all(type(k) is str for k in value)
+            else self._encode_pairs(value)
+        )
         self.open.discard(id(value))
         return node
 
-    def _record(self, value: dict[str, Any]) -> nodes.Record:
+    def _encode_record(self, value: dict[str, Any]) -> nodes.Record:
         items = []
         for key in sorted(value):
             self.path.append(key)
-            items.append((key, self.node(value[key])))
+            items.append((key, self.encode(value[key])))
             self.path.pop()
         return nodes.Record(tuple(items))
 
-    def _pairs(self, value: dict[Any, Any]) -> nodes.Pairs:
-        keys = self._sorted(value)
-        return nodes.Pairs(tuple([(node, self.node(value[key])) for _, node, key in keys]))
+    def _encode_pairs(self, value: dict[Any, Any]) -> nodes.Pairs:
+        keys = self._sort_by_bytes(value)
+        return nodes.Pairs(tuple([(node, self.encode(value[key])) for _, node, key in keys]))
 
-    def _array(self, value: Any) -> Any:
+    def _encode_array(self, value: Any) -> Any:
         if value.dtype.kind == "O":
-            self._enter(value)
-            node = array_node(value, self.node)
+            self._enter_value(value)
+            node = array_node(value, self.encode)
             self.open.discard(id(value))
         else:
             try:
-                node = array_node(value, self.node)
+                node = array_node(value, self.encode)
             except UnsupportedStateError as error:
-                raise self._refusal(str(error)) from None
+                raise self._make_error(str(error)) from None
         if self.digest and type(node) is nodes.Array and node.fortran:
             node = node._replace(fortran=False)
-        return self._keep(value, node)
+        return self._number_value(value, node)
 
-    def _slice(self, value: Any) -> nodes.Triple:
-        parts = [self.node(part) for part in (value.start, value.stop, value.step)]
+    def _encode_slice(self, value: Any) -> nodes.Triple:
+        parts = [self.encode(part) for part in (value.start, value.stop, value.step)]
         return nodes.Triple(type(value).__name__, *parts)
 
-    def _name(self, value: Any) -> nodes.Name:
+    def _encode_name(self, value: Any) -> nodes.Name:
         is_class = isinstance(value, type)
         if is_class and (value in _BUILT_IN_TYPES or issubclass(value, np.generic)):
             return nodes.Name(tag_of(value))
@@ -149,48 +153,48 @@ class Encoder:
         if name is None:
             kind = "class" if is_class else "function"
             name = getattr(value, "__qualname__", value.__name__)
-            called = "a lambda" if value.__name__ == "<lambda>" else f"the {kind} {name!r}"
-            raise self._refusal(
-                f"{called} has no name by which it can be found again; "
+            label = "a lambda" if value.__name__ == "<lambda>" else f"the {kind} {name!r}"
+            raise self._make_error(
+                f"{label} cannot be imported by name; "
                 f"use a {kind} defined at the top level of a .py file"
             )
         if not isinstance(value, np.ufunc):
             self.names[value] = None
         return nodes.Name(name)
 
-    def _other(self, value: Any) -> Any:
-        """Encode what no table lists by exact type."""
+    def _encode_other(self, value: Any) -> Any:
+        """Encode a value whose exact type is in no table."""
         if isinstance(value, np.dtype):
             return nodes.Dtype(dtype_descr(value))
         if isinstance(value, np.generic):
             return scalar_node(value)
         if isinstance(value, np.memmap):
-            return self._array(np.asarray(value))
-        return self._name(value) if isinstance(value, _NAMED) else self._object(value)
+            return self._encode_array(np.asarray(value))
+        return self._encode_name(value) if isinstance(value, _NAMED) else self._encode_object(value)
 
-    def _object(self, value: Any) -> Any:
+    def _encode_object(self, value: Any) -> Any:
         cls: type = type(value)
         try:
             plan = plan_of(cls, codec_of(cls))
         except UnsupportedStateError as error:
-            raise self._refusal(str(error)) from None
-        self._enter(value)
+            raise self._make_error(str(error)) from None
+        self._enter_value(value)
         self.names[cls] = None
-        outermost = self.seen is None and not self.digest and not plan.is_ours
+        outermost = self.numbers is None and not self.digest and not plan.is_ours
         if outermost:
-            self.seen, self.alive = {}, []
-        node = self._keep(value, self._content(value, plan))
+            self.numbers, self.alive = {}, []
+        node = self._number_value(value, self._encode_content(value, plan))
         if outermost:
-            self.seen = None
+            self.numbers = None
         self.open.discard(id(value))
         return node
 
-    def _content(self, value: Any, plan: Plan) -> nodes.Node:
+    def _encode_content(self, value: Any, plan: EncodingPlan) -> nodes.Node:
         if plan.codec is not None:
-            return nodes.Coded(plan.name, self.node(plan.codec.encode(value)))
-        state = self._state(value, plan)
+            return nodes.Coded(plan.name, self.encode(plan.codec.encode(value)))
+        state = self._get_state(value, plan)
         if plan.is_estimator and state.get("memory") is not None:
-            raise self._refusal(
+            raise self._make_error(
                 f"{plan.name} has memory={state['memory']!r}, a cache on disk that would keep "
                 "forgotten rows; set memory=None"
             )
@@ -200,10 +204,10 @@ class Encoder:
                 skipped = skipped | {"random_state"}
             state = {key: item for key, item in state.items() if key not in skipped}
         if not all(type(key) is str for key in state):
-            raise self._refusal(f"{plan.name} has attributes whose names are no str")
-        return nodes.Instance(plan.name, self._record(state))
+            raise self._make_error(f"{plan.name} has attributes whose names are not str")
+        return nodes.Instance(plan.name, self._encode_record(state))
 
-    def _state(self, value: Any, plan: Plan) -> dict[str, Any]:
+    def _get_state(self, value: Any, plan: EncodingPlan) -> dict[str, Any]:
         if self.digest and plan.has_digest_state:
             return value._digest_state()  # type: ignore[no-any-return]
         if plan.has_own_state:
@@ -214,14 +218,14 @@ class Encoder:
 
 
 _METHODS: dict[type, Any] = {
-    list: Encoder._list,
-    tuple: Encoder._list,
-    set: Encoder._set,
-    frozenset: Encoder._set,
-    dict: Encoder._dict,
-    np.ndarray: Encoder._array,
-    slice: Encoder._slice,
-    range: Encoder._slice,
+    list: Encoder._encode_list,
+    tuple: Encoder._encode_list,
+    set: Encoder._encode_set,
+    frozenset: Encoder._encode_set,
+    dict: Encoder._encode_dict,
+    np.ndarray: Encoder._encode_array,
+    slice: Encoder._encode_slice,
+    range: Encoder._encode_slice,
 }
 
 
@@ -256,10 +260,10 @@ def to_tree(value: Any, *, view: View = "file") -> nodes.Node:
 
 
 def encode_tree(value: Any, view: View) -> tuple[nodes.Node, frozenset[Any]]:
-    """Return the tree of a value and the classes and functions met on the way."""
+    """Return the tree of a value, and the classes and functions in it."""
     encoder = Encoder(view)
     try:
-        tree: nodes.Node = encoder.node(value)
+        tree: nodes.Node = encoder.encode(value)
     except RecursionError:
         raise UnsupportedStateError("a value is nested too deeply") from None
     return tree, frozenset(encoder.names)
@@ -287,35 +291,35 @@ def ensure_supported(estimator: Any) -> None:
     Parameters
     ----------
     estimator : object
-        What a wrapper is going to train.
+        The estimator that a wrapper is going to train.
 
     Raises
     ------
     UnsupportedStateError
-        With the reason and what to do instead.
+        Something has no canonical bytes; the text says what to do instead.
     """
     encode_tree(estimator, "file")
 
 
 @cache
-def _versions() -> dict[str, str]:
+def _collect_versions() -> dict[str, str]:
     return {
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
         **{name: version(name) for name in ("numpy", "scipy", "scikit-learn")},
         "letheon": FORMAT,
-        "blas": _blas(),
+        "blas": _describe_blas(),
     }
 
 
-def _blas() -> str:
-    """Name the BLAS builds of NumPy and SciPy and the kernel each chose for this processor.
+def _describe_blas() -> str:
+    """Return the BLAS builds of NumPy and SciPy and the kernel of each for this processor.
 
-    Three kernels of one OpenBLAS give three digests of one ridge regression.
+    The kernel matters: three kernels of one OpenBLAS give three digests of a ridge regression.
     """
     import scipy.linalg  # noqa: F401  (loads SciPy's own BLAS)
 
     builds = [library for library in threadpool_info() if library["user_api"] == "blas"]
-    # Another package may bring a BLAS of its own into the process; it does not train our models.
+    # Other packages may load a BLAS of their own; models are not trained with it.
     own = [lib for lib in builds if "numpy" in lib["filepath"] or "scipy" in lib["filepath"]]
     names = {
         f"{lib['internal_api']} {lib['version']} {lib.get('architecture', '')}".strip()
@@ -325,7 +329,7 @@ def _blas() -> str:
 
 
 def environment() -> dict[str, str]:
-    """Return what affects results besides data, settings and seed.
+    """Return the versions and builds that affect results, besides data, settings and seed.
 
     Returns
     -------
@@ -339,7 +343,7 @@ def environment() -> dict[str, str]:
     >>> environment()["letheon"]
     'letheon-v1'
     """
-    return dict(_versions())
+    return dict(_collect_versions())
 
 
 def digest(value: Any) -> str:
@@ -347,7 +351,7 @@ def digest(value: Any) -> str:
 
     The digest is ``SHA-256(b"letheon-v1\0" + canonical bytes of the digest tree)``. Settings that
     do not affect the result are left out (`n_jobs`, `verbose`, `rebuild`, `checkpoint_dir`, and
-    `random_state` of a model whose `seed_` stands for it).
+    `random_state` of a model that has `seed_`).
 
     Parameters
     ----------
@@ -365,7 +369,7 @@ def digest(value: Any) -> str:
     (True, False)
     """
     hasher = hashlib.sha256(b"letheon-v1\0")
-    for chunk in chunks(to_tree(value, view="digest")):
+    for chunk in iter_chunks(to_tree(value, view="digest")):
         hasher.update(chunk)
     return hasher.hexdigest()
 

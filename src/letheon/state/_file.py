@@ -2,11 +2,11 @@
 
 The header's ``__metadata__`` has the single key ``letheon``. Its value is a JSON text with, in this
 order, ``format``, ``sha256``, ``kind``, ``versions`` and ``tree``. The SHA-256 is taken over the
-whole file with 64 zeros in its own place, so no byte can change unseen: not of the header, not of
-the padding, not of the tensors. The same value gives the same bytes.
+whole file with 64 zeros in its own place, so it detects every changed byte, in header, padding and
+tensors. The same value gives the same bytes.
 
-In the tree null, true, false, strings and integers below 2**53 stand for themselves; everything
-else is an object with one key that says what it is. Bytes and arrays lie in tensors: those of
+In the tree null, true, false, strings and integers below 2**53 are plain JSON; everything else is
+an object with one key for its type. Bytes and arrays are stored in tensors: those of
 4,096 bytes and more in one of their own (``"t0"``, ``"t1"``, ...), smaller ones one after the other
 in the tensor ``small`` (``[begin, size]``). A float is its 8 bytes, little-endian, in hexadecimal.
 """
@@ -44,7 +44,7 @@ from letheon.state._bytes import (
     to_parts,
     write_atomically,
 )
-from letheon.state._decode import Trusted, audit, construct, trusted_names
+from letheon.state._decode import Trusted, audit, construct, names_of_trusted
 from letheon.state._encode import FORMAT, environment, to_tree
 from letheon.state._nodes import Buffer, MemoryBudget, Node, check_shape
 
@@ -74,16 +74,16 @@ _ATOMS = frozenset({type(None), bool, int, float, str})
 
 @dataclass(frozen=True)
 class Contents:
-    """A verified file that nothing was built from yet.
+    """A verified file; its value is not built yet.
 
     Parameters
     ----------
     name : str
-        What to call the file in a message.
+        Name of the file in messages.
     format : str
         Format of the file.
     kind : str
-        What the writer said it is.
+        Kind of content, as the writer stated it.
     versions : dict
         Versions it was written with.
     tree : Node
@@ -91,7 +91,7 @@ class Contents:
     size : int
         Bytes on disk.
     budget : MemoryBudget
-        What reading it has taken so far, and the limit.
+        Memory that reading has taken so far, and the limit.
     """
 
     name: str
@@ -104,9 +104,9 @@ class Contents:
 
     def build(self, trusted: Trusted) -> Any:
         """Audit the file and build its value."""
-        names = trusted_names(trusted)
+        names = names_of_trusted(trusted)
         audit(self.tree, names)
-        with _naming(self.name):
+        with _name_in_errors(self.name):
             return construct(self.tree, names, copy(self.budget))
 
 
@@ -120,16 +120,16 @@ def write_file(path: str | os.PathLike[str], value: Any, *, kind: str = "value")
     value : object
         Anything that has canonical bytes.
     kind : str, default="value"
-        What it is, for the reader.
+        Kind of content, for the reader.
 
     Raises
     ------
     UnsupportedStateError
         If something in the value has no canonical bytes.
     OSError
-        If the file cannot be written; an old one is still there then.
+        If the file cannot be written; an existing file stays as it is.
     """
-    raw = _serialised(to_tree(value), kind)
+    raw = _serialise_tree(to_tree(value), kind)
     place = _START.match(raw, 8)
     assert place is not None
     digest = hashlib.sha256(raw).hexdigest().encode()
@@ -143,8 +143,8 @@ def write_file(path: str | os.PathLike[str], value: Any, *, kind: str = "value")
         raise OSError(error.errno, reason, os.fspath(path)) from None
 
 
-def _serialised(tree: Node, kind: str) -> bytes:
-    """Return the file with zeros in the place of its hash."""
+def _serialise_tree(tree: Node, kind: str) -> bytes:
+    """Return the bytes of the file, with zeros in place of its hash."""
     from safetensors.numpy import save
 
     tensors = Tensors()
@@ -153,9 +153,9 @@ def _serialised(tree: Node, kind: str) -> bytes:
     manifest = json.dumps(content, separators=(",", ":"), allow_nan=False)
     if len(manifest) > _MAX_HEADER:
         raise UnsupportedStateError(
-            "the value has too many small parts for one file; keep them in arrays"
+            "the value has too many small parts for one file; store them in arrays"
         )
-    return save(tensors.arrays(), metadata={"letheon": manifest})
+    return save(tensors.to_arrays(), metadata={"letheon": manifest})
 
 
 def read_file(
@@ -168,7 +168,8 @@ def read_file(
     path : str or path-like
         The file.
     trusted : iterable of class, function or str
-        What may be used besides letheon's own classes and scikit-learn's.
+        Classes and functions, or their qualified names, that may be used besides letheon's own and
+        scikit-learn's.
     max_memory : int, optional
         Bytes that reading may take. By default 64 MiB and 4 times the size of the file, and
         64 MiB and 16 times the size for the compiled forest.
@@ -178,18 +179,18 @@ def read_file(
     CorruptFileError
         If the file is truncated, altered, or no letheon file.
     MemoryLimitError
-        If reading would take more memory than that; it was not allocated.
+        If reading would take more memory than that; nothing was allocated.
     NewerFormatError
         If a later letheon wrote it.
     UntrustedClassError
-        If it names a class that nobody allowed; nothing was imported then.
+        If it names a class that is not allowed; nothing was imported.
     """
     return read_contents(path, max_memory=max_memory).build(trusted)
 
 
 @contextmanager
-def _naming(name: str) -> Iterator[None]:
-    """Say which file would take too much memory."""
+def _name_in_errors(name: str) -> Iterator[None]:
+    """Add the name of the file to errors about memory."""
     try:
         yield
     except MemoryLimitError as error:
@@ -204,7 +205,7 @@ def read_contents(
     `max_memory` is as for `read_file`.
     """
     name = os.fspath(path) if isinstance(path, str | os.PathLike) else "the file"
-    with _naming(name):
+    with _name_in_errors(name):
         file = Path(path) if isinstance(path, str | os.PathLike) else BytesIO(path.read())
         size = file.stat().st_size if isinstance(file, Path) else len(file.getvalue())
         budget = MemoryBudget(size, max_memory)
@@ -212,10 +213,10 @@ def read_contents(
         raw = file.read_bytes() if isinstance(file, Path) else file.getvalue()
         place = _START.match(raw, 8)
         if place is None:
-            raise CorruptFileError(f"{name}: {_what_else(raw)}")
+            raise CorruptFileError(f"{name}: {_describe_other(raw)}")
         try:
-            _verify(raw, place)
-            return _parse(raw, budget, name)
+            _verify_hash(raw, place)
+            return _parse_contents(raw, budget, name)
         except MemoryLimitError:
             raise
         except CorruptFileError as error:
@@ -225,7 +226,7 @@ def read_contents(
             raise NewerFormatError(f"{name}: {error}") from None
 
 
-def _verify(raw: bytes, place: re.Match[bytes]) -> None:
+def _verify_hash(raw: bytes, place: re.Match[bytes]) -> None:
     """Check format and hash."""
     if int(place[1]) != _THIS:
         raise NewerFormatError(
@@ -239,75 +240,78 @@ def _verify(raw: bytes, place: re.Match[bytes]) -> None:
         raise CorruptFileError("the file is truncated or altered: its SHA-256 differs")
 
 
-def _what_else(raw: bytes) -> str:
-    """Say what a file is that does not begin as `write_file` begins, and what to do about it."""
+def _describe_other(raw: bytes) -> str:
+    """Return what a file is that `write_file` did not write, and what to do about it."""
     if not raw:
         return "the file is empty; restore it from a copy"
     if raw.startswith(_CHECKPOINT):
         return "this is a checkpoint of a model; load the model file, which letheon.save wrote"
     if raw[:1] == b"\x80" or raw[:2] == b"PK":
-        return "this is no letheon file but a pickle or zip file, which letheon never opens"
+        return "this is not a letheon file but a pickle or zip file, which letheon never opens"
     start = raw[8 : 8 + len(_BEGIN)]
     if start and _BEGIN.startswith(start):
         return "the file is truncated or its header was altered; restore the file from a copy"
     if start.startswith(b"{"):
-        return "this is no letheon file but a safetensors file without letheon's manifest"
-    return "this is no letheon file"
+        return "this is not a letheon file but a safetensors file without a letheon manifest"
+    return "this is not a letheon file"
 
 
-def _parse(raw: bytes, budget: MemoryBudget, name: str) -> Contents:
+def _parse_contents(raw: bytes, budget: MemoryBudget, name: str) -> Contents:
     try:
         begin = 8 + int.from_bytes(raw[:8], "little")
-        _require(begin <= len(raw) and begin - 8 <= _MAX_HEADER, "its length")
+        _require_valid(begin <= len(raw) and begin - 8 <= _MAX_HEADER, "its length")
         text = raw[8:begin]
-        passing = json_memory(text)
-        budget.take(passing, "the header")
-        load = partial(json.loads, object_pairs_hook=_without_duplicates)
+        temporary = json_memory(text)
+        budget.take(temporary, "the header")
+        load = partial(json.loads, object_pairs_hook=_reject_duplicates)
         header = load(text)
         manifest = load(header.pop("__metadata__")["letheon"])
+        tensors = _locate_tensors(header, memoryview(raw)[begin:])
         contents = Contents(
             name=name,
             format=manifest["format"],
             kind=manifest["kind"],
             versions={str(k): str(v) for k, v in manifest["versions"].items()},
-            tree=_Reader(_tensors(header, memoryview(raw)[begin:]), budget).read(manifest["tree"]),
+            tree=_ManifestReader(tensors, budget).read_value(manifest["tree"]),
             size=len(raw),
             budget=budget,
         )
-        budget.give_back(passing)
+        budget.give_back(temporary)
         return contents
     except StateError:
         raise
     except RecursionError:
         raise CorruptFileError("the manifest is nested too deeply") from None
     except (ValueError, LookupError, TypeError, AttributeError, struct.error) as error:
-        raise CorruptFileError(f"the manifest makes no sense: {error!r}") from error
+        raise CorruptFileError(f"the manifest is not valid: {error!r}") from error
 
 
-def _tensors(header: dict[str, Any], data: memoryview) -> dict[str, memoryview]:
-    """Return the bytes of every tensor: they follow each other without gap or overlap."""
+def _locate_tensors(header: dict[str, Any], data: memoryview) -> dict[str, memoryview]:
+    """Return the bytes of every tensor; reject gaps and overlaps."""
     tensors, end = {}, 0
     places = sorted((tuple(entry["data_offsets"]), name) for name, entry in header.items())
     for (begin, after), name in places:
         entry = header[name]
-        _require(entry.keys() == {"dtype", "shape", "data_offsets"}, name)
-        _require(type(begin) is type(after) is int and end == begin <= after, name)
-        _require(check_shape(entry["shape"], _ITEMSIZES[entry["dtype"]]) == after - begin, name)
+        _require_valid(entry.keys() == {"dtype", "shape", "data_offsets"}, name)
+        _require_valid(type(begin) is type(after) is int and end == begin <= after, name)
+        _require_valid(
+            check_shape(entry["shape"], _ITEMSIZES[entry["dtype"]]) == after - begin, name
+        )
         tensors[name] = data[begin:after]
         end = after
-    _require(end == len(data), "the size of the tensors")
+    _require_valid(end == len(data), "the size of the tensors")
     return tensors
 
 
-def _require(condition: bool, what: str) -> None:
+def _require_valid(condition: bool, what: str) -> None:
     if not condition:
         raise CorruptFileError(f"the manifest is wrong about {what}")
 
 
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) != len(pairs):
-        raise CorruptFileError("the manifest has a key twice")
+        raise CorruptFileError("the manifest has a duplicate key")
     return values
 
 
@@ -319,7 +323,7 @@ class Tensors:
         self.big: dict[str, NDArray[Any]] = {}
 
     def add(self, data: Buffer, dtype: str = "|u1", shape: tuple[int, ...] = (-1,)) -> Any:
-        """Store bytes and return where they are."""
+        """Store bytes and return their location."""
         if len(data) < _SMALL_BELOW:
             begin = len(self.small)
             self.small += data
@@ -329,19 +333,19 @@ class Tensors:
         self.big[name] = array.reshape(shape) if dtype in _NATIVE else array
         return name
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return all tensors by name."""
         return {SMALL: np.frombuffer(self.small, np.uint8), **self.big}
 
 
 def to_json(node: Any, tensors: Tensors) -> Any:
-    """Return a tree as values that JSON can hold; bytes go to `tensors`."""
+    """Return a tree as JSON values; add its bytes to `tensors`."""
     if node is None or type(node) in {bool, str}:
         return node
     write = _ATOM_WRITERS.get(type(node))
     if write is not None:
         return write(node, tensors)
-    if _is_long_run(node):
+    if _is_packed(node):
         return {"packed": tensors.add(to_bytes(node))}
     layout = nodes.layout_of(node)
     if type(node) is nodes.Array:
@@ -351,10 +355,10 @@ def to_json(node: Any, tensors: Tensors) -> Any:
     return {layout.key: values[0] if len(values) == 1 else values}
 
 
-def _is_long_run(node: Any) -> bool:
-    """Say whether a node is written as canonical bytes: headers of files have a limit.
+def _is_packed(node: Any) -> bool:
+    """Return whether a node is written as canonical bytes, since headers have a size limit.
 
-    A vocabulary, for one, takes half the memory to read.
+    Reading takes less memory too, half for a vocabulary.
     """
     if type(node) not in {nodes.Items, nodes.Objects, nodes.Record}:
         return False
@@ -362,7 +366,7 @@ def _is_long_run(node: Any) -> bool:
     return is_long and all(type(value) in _ATOMS for value in nodes.children(node))
 
 
-def _all_json(values: tuple[Any, ...], tensors: Tensors) -> list[Any]:
+def _list_to_json(values: tuple[Any, ...], tensors: Tensors) -> list[Any]:
     return [to_json(value, tensors) for value in values]
 
 
@@ -376,16 +380,16 @@ _ATOM_WRITERS: dict[type, Writer] = {
 _PART_WRITERS: dict[str, Writer] = {
     **dict.fromkeys(("number", "text", "class_name"), lambda value, _: value),
     **dict.fromkeys(("node", "lengths", "state"), to_json),
-    **dict.fromkeys(("items", "keys"), _all_json),
+    **dict.fromkeys(("items", "keys"), _list_to_json),
     "shape": lambda shape, _: list(shape),
     "own_bytes": lambda data, tensors: tensors.add(data),
     "record": lambda items, tensors: {key: to_json(value, tensors) for key, value in items},
-    "pairs": lambda items, tensors: [_all_json(pair, tensors) for pair in items],
+    "pairs": lambda items, tensors: [_list_to_json(pair, tensors) for pair in items],
 }
 
 
 def json_memory(text: bytes) -> int:
-    """Return a bound of what parsing a JSON text takes: the text again, and all values in it."""
+    """Return an upper bound of the memory for parsing a JSON text: a copy, and all its values."""
     wide = 4 if b"\\u" in text else 1
     names = text.count(b":")
     values = names + text.count(b",") + text.count(b"[")
@@ -394,7 +398,7 @@ def json_memory(text: bytes) -> int:
     return (2 + wide) * len(text) + containers + 128 * names + 40 * values + 56 * strings
 
 
-class _Reader(TreeReader):
+class _ManifestReader(TreeReader):
     """Reads nodes from parsed JSON: each part is the next value of `pending`."""
 
     def __init__(self, tensors: Mapping[str, memoryview], budget: MemoryBudget) -> None:
@@ -402,19 +406,19 @@ class _Reader(TreeReader):
         self.tensors = tensors
         self.pending: list[Any] = []
 
-    def read(self, value: Any) -> Any:
+    def read_value(self, value: Any) -> Any:
         """Return the node of a value."""
         self.pending.append(value)
-        return self.node()
+        return self.read_node()
 
-    def node(self) -> Any:
+    def read_node(self) -> Any:
         value = self.pending.pop()
         if value is None or type(value) in {bool, str}:
             return value
         if type(value) is int:
-            _require(abs(value) < _EXACT_INT, "an int")
+            _require_valid(abs(value) < _EXACT_INT, "an int")
             return value
-        _require(type(value) is dict and len(value) == 1, "a value")
+        _require_valid(type(value) is dict and len(value) == 1, "a value")
         key, content = next(iter(value.items()))
         self.budget.take(nodes.CONTAINER, "its values")
         layout = nodes.LAYOUT_OF_KEY.get(key)
@@ -422,68 +426,70 @@ class _Reader(TreeReader):
             self.pending.append(content)
             return _ATOM_READERS[key](self)
         values = [content] if len(layout.parts) == 1 else content
-        _require(type(values) is list and len(values) == len(layout.parts), f"the {key}")
+        _require_valid(type(values) is list and len(values) == len(layout.parts), f"the {key}")
         self.pending.extend(reversed(values))
         return self._read_parts(layout)
 
-    def _data(self) -> memoryview:
+    def _read_data(self) -> memoryview:
         where = self.pending.pop()
         if type(where) is str:
             return self.tensors[where]
         begin, size = where
         small = self.tensors[SMALL]
-        _require(_is_count(begin) and _is_count(size) and begin + size <= len(small), "a place")
+        _require_valid(
+            _is_count(begin) and _is_count(size) and begin + size <= len(small), "a place"
+        )
         return small[begin : begin + size]
 
-    def _pop(self, kind: type, what: str) -> Any:
+    def _pop_value(self, kind: type, what: str) -> Any:
         value = self.pending.pop()
-        _require(type(value) is kind, what)
+        _require_valid(type(value) is kind, what)
         return value
 
-    def number(self) -> int:
-        value = self._pop(int, "a number")
-        _require(value >= 0, "a number")
+    def read_number(self) -> int:
+        value = self._pop_value(int, "a number")
+        _require_valid(value >= 0, "a number")
         return value  # type: ignore[no-any-return]
 
-    def text(self) -> str:
-        return self._pop(str, "a name")  # type: ignore[no-any-return]
+    def read_text(self) -> str:
+        return self._pop_value(str, "a name")  # type: ignore[no-any-return]
 
-    def shape(self) -> tuple[int, ...]:
-        shape = self._pop(list, "a shape")
-        _require(len(shape) <= nodes.MAX_DIMENSIONS and all(map(_is_count, shape)), "a shape")
+    def read_shape(self) -> tuple[int, ...]:
+        shape = self._pop_value(list, "a shape")
+        _require_valid(len(shape) <= nodes.MAX_DIMENSIONS and all(map(_is_count, shape)), "a shape")
         return tuple(shape)
 
-    def items(self, cost: int = nodes.ITEM) -> tuple[Any, ...]:
-        values = self._pop(list, "a list")
+    def read_items(self, cost: int = nodes.ITEM) -> tuple[Any, ...]:
+        values = self._pop_value(list, "a list")
         self.budget.take(nodes.CONTAINER + cost * len(values), "its values")
-        return tuple([self.read(value) for value in values])
+        return tuple([self.read_value(value) for value in values])
 
-    def keys(self) -> tuple[Any, ...]:
-        items = self.items(nodes.SET_ITEM)
-        require_increasing([self._key(item) for item in items])
+    def read_keys(self) -> tuple[Any, ...]:
+        items = self.read_items(nodes.SET_ITEM)
+        require_increasing([self._key_bytes(item) for item in items])
         return items
 
-    def _key(self, node: Any) -> bytes:
-        """Return the canonical bytes of a key; sets inside sets are written again and again."""
+    def _key_bytes(self, node: Any) -> bytes:
+        """Return the canonical bytes of a key, and count their memory."""
         parts = to_parts(node)
         self.budget.take(nodes.ATOM + sum(map(len, parts)), "keys")
         return b"".join(parts)
 
-    def record(self) -> tuple[tuple[str, Any], ...]:
-        values = self._pop(dict, "a dict")
+    def read_record(self) -> tuple[tuple[str, Any], ...]:
+        values = self._pop_value(dict, "a dict")
         self.budget.take(nodes.RECORD_ITEM * len(values), "a dict")
         require_increasing(list(values))
-        return tuple([(key, self.read(value)) for key, value in values.items()])
+        return tuple([(key, self.read_value(value)) for key, value in values.items()])
 
-    def pairs(self) -> tuple[tuple[Any, Any], ...]:
-        values = self._pop(list, "a dict")
+    def read_pairs(self) -> tuple[tuple[Any, Any], ...]:
+        values = self._pop_value(list, "a dict")
         self.budget.take(nodes.PAIRS_ITEM * len(values), "a dict")
         pairs = []
         for value in values:
             self.pending.append(value)
-            pairs.append(self.items())
-        _require(all(len(pair) == 2 for pair in pairs), "a pair")
-        require_increasing([self._key(key) for key, _ in pairs])
+            pairs.append(self.read_items())
+        _require_valid(all(len(pair) == 2 for pair in pairs), "a pair")
+        require_increasing([self._key_bytes(key) for key, _ in pairs])
         return tuple([(key, value) for key, value in pairs])
 
 
@@ -491,17 +497,17 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 0
 
 
-def _read_int(reader: _Reader) -> int:
-    text = reader.text()
+def _read_int(reader: _ManifestReader) -> int:
+    text = reader.read_text()
     number = int(text, 16)
-    _require(abs(number) >= _EXACT_INT and hex(number) == text, "an int")
+    _require_valid(abs(number) >= _EXACT_INT and hex(number) == text, "an int")
     return number
 
 
-_ATOM_READERS: dict[str, Callable[[_Reader], Any]] = {
+_ATOM_READERS: dict[str, Callable[[_ManifestReader], Any]] = {
     "int": _read_int,
-    "float": lambda reader: struct.unpack("<d", bytes.fromhex(reader.text()))[0],
-    "complex": lambda reader: complex(*struct.unpack("<dd", bytes.fromhex(reader.text()))),
-    "bytes": _Reader.own_bytes,
-    "packed": lambda reader: from_bytes(reader._data(), reader.budget),
+    "float": lambda reader: struct.unpack("<d", bytes.fromhex(reader.read_text()))[0],
+    "complex": lambda reader: complex(*struct.unpack("<dd", bytes.fromhex(reader.read_text()))),
+    "bytes": _ManifestReader.read_own_bytes,
+    "packed": lambda reader: from_bytes(reader._read_data(), reader.budget),
 }

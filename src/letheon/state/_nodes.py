@@ -4,9 +4,9 @@ None, bool, int, float, complex, str and bytes are nodes themselves; everything 
 named tuples below. A tree holds data only: names of classes and functions are strings in it, and
 nothing is imported or called until a decoder has audited them.
 
-A few bytes can ask for gigabytes: a wide array of strings, a sparse matrix with a billion empty
-rows, the same tensor used a thousand times. So every size is computed in Python integers and taken
-from one `MemoryBudget` first; NumPy, pandas and compiled code see it only afterwards.
+A few bytes can describe gigabytes: a wide array of strings, a sparse matrix with a billion empty
+rows, the same tensor used a thousand times. So every size is computed in Python integers and
+counted by one `MemoryBudget` before NumPy, pandas or compiled code allocate it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -39,7 +39,7 @@ _STEPS_PER_BYTE = 16
 
 # Bytes that CPython takes at most for an object in the tree and in the value together: a number;
 # the rest of a text; an item of a list or tuple, of a set, of a dict with str keys, of another
-# dict; and what holds them (`tests/state/test_limits.py` compares them with measured peaks).
+# dict; and the container itself (`tests/state/test_limits.py` compares them with measured peaks).
 ATOM = 40
 TEXT = 96
 ITEM = 44
@@ -50,12 +50,12 @@ CONTAINER = 280
 ARRAY = 400
 INSTANCE = 700
 
-# Deep enough for a dozen estimators inside each other, shallow enough for Python's own stack.
+# Deep enough for a dozen nested estimators, shallow enough for the stack of Python.
 MAX_DEPTH = 80
 
 
 class Items(NamedTuple):
-    """A list, tuple, set or frozenset; a set lies in the order of its items' canonical bytes."""
+    """A list, tuple, set or frozenset; items of a set are sorted by their canonical bytes."""
 
     kind: str
     items: tuple["Node", ...]
@@ -68,7 +68,7 @@ class Record(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """A dict with other keys, in the order of the keys' canonical bytes."""
+    """A dict with other keys, sorted by the canonical bytes of the keys."""
 
     items: tuple[tuple["Node", "Node"], ...]
 
@@ -76,8 +76,8 @@ class Pairs(NamedTuple):
 class Array(NamedTuple):
     """An array of one plain dtype: little-endian, C order.
 
-    `fortran` says that it lay, and shall lie, in memory column by column: libraries of linear
-    algebra round differently then. The digest does not see it.
+    `fortran` means that it is in memory column by column: libraries of linear algebra round
+    differently then. Digests ignore it.
     """
 
     dtype: str
@@ -103,7 +103,7 @@ class Objects(NamedTuple):
 
 
 class Fields(NamedTuple):
-    """A structured array, field by field: padding never enters."""
+    """A structured array, field by field, without padding."""
 
     dtype: "Node"
     shape: tuple[int, ...]
@@ -152,7 +152,7 @@ class Coded(NamedTuple):
 
 
 class Ref(NamedTuple):
-    """The same array or object as the one with this number in the same estimator."""
+    """A reference to the array or object with this number in the same estimator."""
 
     number: int
 
@@ -179,8 +179,8 @@ Node: TypeAlias = (
 class Layout(NamedTuple):
     """How one kind of node is written: tag in bytes, key in a manifest, and its parts in order.
 
-    `cost` is what canonical bytes of it take in memory beside the parts. The parts begin at the
-    field `first` of the node: the kind of a container is known by tag and key.
+    `cost` is the memory that a node takes in addition to its parts. The parts begin at the field
+    `first` of the node, since tag and key already state the kind of a container.
     """
 
     tag: bytes
@@ -191,7 +191,7 @@ class Layout(NamedTuple):
     first: int = 0
 
     def values(self, node: Any) -> Any:
-        """Return the values of the parts; what comes before them the layout knows."""
+        """Return the values of the parts, without the fields that the layout states."""
         return node[self.first :] if self.first else node
 
 
@@ -224,7 +224,7 @@ _LAYOUT_OF_TYPE = {layout.make: layout for layout in LAYOUTS}
 
 
 def layout_of(node: Any) -> Layout:
-    """Return how a node that is no atom is written."""
+    """Return the layout of a node that is not an atom."""
     kind = type(node)
     if kind is Items or kind is Triple:
         return LAYOUT_OF_KEY[node.kind]
@@ -250,7 +250,7 @@ def children(node: Any) -> Iterable[Any]:
 
 
 def names_in(tree: Node) -> Iterator[tuple[type, str]]:
-    """Yield (kind of node, qualified name) of everything the tree names, without recursion."""
+    """Yield (kind of node, qualified name) for every name in the tree, without recursion."""
     stack: list[Any] = [tree]
     while stack:
         node = stack.pop()
@@ -265,7 +265,7 @@ def names_of(tree: Node) -> tuple[str, ...]:
 
 
 class MemoryBudget:
-    """Counts the memory that one file takes, and refuses before it is too much.
+    """Counts the memory that one file takes, and raises before it exceeds the limit.
 
     Parameters
     ----------
@@ -290,21 +290,21 @@ class MemoryBudget:
         Raises
         ------
         MemoryLimitError
-            If that would be more than the limit; nothing was allocated then.
+            If that would exceed the limit; nothing was allocated.
         """
-        self._require(self.used + n_bytes, self.limit, what)
+        self._require_within(self.used + n_bytes, self.limit, what)
         self.used += n_bytes
 
     def take_native(self, n_bytes: int, n_steps: int, what: str) -> None:
         """Count bytes and steps of compiled code of this package; a few steps for each byte."""
         self.native_used += max(n_bytes, n_steps // _STEPS_PER_BYTE)
-        self._require(self.used + self.native_used, self.native_limit, what)
+        self._require_within(self.used + self.native_used, self.native_limit, what)
 
     def give_back(self, n_bytes: int) -> None:
-        """Say that memory is free again."""
+        """Count bytes that are free again."""
         self.used -= n_bytes
 
-    def _require(self, needed: int, limit: int, what: str) -> None:
+    def _require_within(self, needed: int, limit: int, what: str) -> None:
         if needed > limit:
             raise MemoryLimitError(
                 f"reading {what} would take at least {needed:,} bytes of memory, and the limit is "
@@ -328,7 +328,7 @@ def check_shape(shape: Iterable[Any], itemsize: int) -> int:
     total = itemsize
     for n in dimensions:
         if type(n) is not int or n < 0:
-            raise CorruptFileError("not a valid array: a dimension is no natural number")
+            raise CorruptFileError("not a valid array: a dimension is not a natural number")
         # Strides of an empty array are computed too, so no factor may be beyond what they hold.
         span *= max(n, 1)
         total *= n
@@ -352,7 +352,7 @@ def array_bytes(values: Any) -> int:
 
 
 def require_distinct_hashes(values: list[Any] | NDArray[Any]) -> None:
-    """Refuse keys that were chosen to have one hash: a dict of them is slow to build.
+    """Reject keys that were chosen to have the same hash: a dict of them is slow to build.
 
     Raises
     ------
@@ -367,6 +367,6 @@ def require_distinct_hashes(values: list[Any] | NDArray[Any]) -> None:
 
 
 def require_valid(condition: Any, what: str) -> None:
-    """Raise `CorruptFileError` unless what a file holds is valid."""
+    """Raise `CorruptFileError` unless the condition holds."""
     if not condition:
         raise CorruptFileError(f"not a valid {what}")

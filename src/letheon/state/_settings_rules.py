@@ -16,26 +16,26 @@ from letheon.state._tags import codec_named, dataclass_fields, is_ours, tag_of
 _MOST_JOBS = 128
 _MOST_THREADS = 1024
 _MOST_SIZE = 10**9
-_MOST_REFUSALS = 20
+_MOST_VIOLATIONS = 20
 _LONGEST_TEXT = 200
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
 _PLAIN_WORD = re.compile(r"[\w .+*-]{0,24}")
 _PARTIAL, _PATH = "functools.partial", "pathlib.Path"
 
 
-class Rule(NamedTuple):
-    """What one attribute may be."""
+class SettingRule(NamedTuple):
+    """The values that one attribute may have."""
 
     kinds: frozenset[str]
     words: frozenset[str] = frozenset()
     pattern: str = ""
 
     def allows(self, *kinds: str) -> bool:
-        """Say whether one of these kinds is allowed."""
+        """Return whether one of these kinds is allowed."""
         return not self.kinds.isdisjoint(kinds)
 
     def allows_text(self, text: str) -> bool:
-        """Say whether a text is allowed."""
+        """Return whether a text is allowed."""
         if "TEXT" in self.kinds or text in self.words:
             return True
         pattern = PATTERNS.get(self.pattern)
@@ -43,7 +43,7 @@ class Rule(NamedTuple):
         return is_candidate and re.fullmatch(pattern or "", text) is not None
 
     def allows_number(self, number: complex) -> bool:
-        """Say whether a number or bool is allowed."""
+        """Return whether a number or bool is allowed."""
         if self.allows("NONE", "OFF"):
             return number is False and self.allows("OFF")
         if self.allows("JOBS"):
@@ -54,7 +54,7 @@ class Rule(NamedTuple):
         return not self.allows("SIZE") or is_infinite or abs(number) <= _MOST_SIZE
 
     def describe(self) -> str:
-        """Return what is allowed, in words."""
+        """Return a text that says what is allowed."""
         if self.allows("OFF"):
             return "None, False"
         if self.allows("NONE", "NOTHING"):
@@ -87,27 +87,29 @@ _DESCRIPTIONS = {
     "<regex>": "a regular expression that repeats its last character only",
     "<scaled>": "'mean', 'median' or such as '1.5*mean'",
 }
-# What a trusted class, or a value outside any object, may hold: the names in it were audited.
-_ANYTHING = Rule(frozenset({"ARRAYS", "CLASSES", "FUNCTIONS", "OBJECTS", "PATHS", "TEXT", "TYPES"}))
-# What an object has learned.
-_FITTED = Rule(frozenset({"ARRAYS", "OBJECTS", "TEXT", "TYPES"}))
-_UNKNOWN = Rule(frozenset({"NOTHING"}))
-_NUMBERS = Rule(frozenset({"ARRAYS"}))
-_KEYWORDS = Rule(frozenset({"ARRAYS", "KEYWORDS"}))
+# Values of a trusted class, or outside any object. The names in them are audited separately.
+_ANYTHING = SettingRule(
+    frozenset({"ARRAYS", "CLASSES", "FUNCTIONS", "OBJECTS", "PATHS", "TEXT", "TYPES"})
+)
+# Fitted attributes.
+_FITTED = SettingRule(frozenset({"ARRAYS", "OBJECTS", "TEXT", "TYPES"}))
+_UNKNOWN = SettingRule(frozenset({"NOTHING"}))
+_NUMBERS = SettingRule(frozenset({"ARRAYS"}))
+_KEYWORDS = SettingRule(frozenset({"ARRAYS", "KEYWORDS"}))
 
 
 @lru_cache(maxsize=1024)
-def _parsed(text: str) -> Rule:
+def _parse_rule(text: str) -> SettingRule:
     tokens = frozenset(text.split())
     patterns = tokens & PATTERNS.keys()
     words = frozenset(word.replace("~", " ") for word in tokens - KINDS - patterns)
     kinds = tokens & KINDS
     if "LABELS" in kinds or "KEYWORDS" in kinds:
         kinds |= {"ARRAYS"}
-    return Rule(kinds, words, next(iter(patterns), ""))
+    return SettingRule(kinds, words, next(iter(patterns), ""))
 
 
-def rule_of(class_name: str, attribute: str) -> Rule | None:
+def rule_of(class_name: str, attribute: str) -> SettingRule | None:
     """Return the rule of an attribute, or None if a listed class has no such attribute.
 
     Parameters
@@ -115,20 +117,20 @@ def rule_of(class_name: str, attribute: str) -> Rule | None:
     class_name : str
         Qualified name of a class that is on the allow-list.
     attribute : str
-        nodes.Name of the attribute.
+        Name of the attribute.
     """
     if is_ours(class_name):
         text = OUR_RULES.get(attribute)
-        return _FITTED if text is None else _parsed(text)
+        return _FITTED if text is None else _parse_rule(text)
     short = class_name.rpartition(".")[2]
     text = RULES.get(f"{short}.{attribute}", RULES.get(attribute))
     if text is not None:
-        return _parsed(text)
+        return _parse_rule(text)
     is_fitted = attribute.endswith("_") or attribute.startswith("_")
     return _FITTED if is_fitted and not attribute.startswith("__") else None
 
 
-class Refusal(NamedTuple):
+class RuleViolation(NamedTuple):
     """A setting that breaks its rule."""
 
     class_name: str
@@ -141,172 +143,174 @@ class Refusal(NamedTuple):
         return f"{short}.{self.attribute} is {self.value} (allowed: {self.allowed})"
 
 
-def find_refusals(tree: nodes.Node, trusted: Mapping[str, Any]) -> list[Refusal]:
-    """Return the settings in a tree that break their rule, those of trusted classes excepted."""
+def find_violations(tree: nodes.Node, trusted: Mapping[str, Any]) -> list[RuleViolation]:
+    """Return the settings in a tree that break their rule; trusted classes are not checked."""
     checker = _Checker(trusted)
-    checker.visit(tree, _ANYTHING)
-    return list(dict.fromkeys(checker.refusals))
+    checker.check_node(tree, _ANYTHING)
+    return list(dict.fromkeys(checker.violations))
 
 
 class _Checker:
-    """Visits nodes in the order in which `_Builder` builds them, so that references resolve."""
+    """Checks nodes in the order in which `_Builder` builds them, so that references resolve."""
 
     def __init__(self, trusted: Mapping[str, Any]) -> None:
         self.trusted = trusted
-        self.refusals: list[Refusal] = []
+        self.violations: list[RuleViolation] = []
         self.place = ("", "")
-        self.kept: list[Any] | None = None
+        self.numbered: list[Any] | None = None
 
-    def visit(self, node: Any, rule: Rule) -> None:
+    def check_node(self, node: Any, rule: SettingRule) -> None:
         """Check a node and everything below it."""
         kind = type(node)
         if kind is str or kind is bytes:
             text = node if kind is str else repr(node)
-            self._require(rule.allows_text(text), node, rule)
-        elif kind in _VISITS:
+            self._require_rule(rule.allows_text(text), node, rule)
+        elif kind in _CHECKS:
             if kind in _CONTAINERS:
-                self._require(rule.allows("ARRAYS"), node, rule)
-            _VISITS[kind](self, node, rule)
+                self._require_rule(rule.allows("ARRAYS"), node, rule)
+            _CHECKS[kind](self, node, rule)
         elif node is not None:
-            self._require(rule.allows_number(node), node, rule)
+            self._require_rule(rule.allows_number(node), node, rule)
 
-    def _require(self, condition: bool, node: Any, rule: Rule) -> None:
-        # Outside an object there is no setting; what is malformed there the builder refuses.
-        if not condition and self.place[0] and len(self.refusals) < _MOST_REFUSALS:
-            self.refusals.append(Refusal(*self.place, _describe(node), rule.describe()))
+    def _require_rule(self, condition: bool, node: Any, rule: SettingRule) -> None:
+        # Outside an object there are no settings; the builder rejects malformed values there.
+        if not condition and self.place[0] and len(self.violations) < _MOST_VIOLATIONS:
+            self.violations.append(
+                RuleViolation(*self.place, _describe_value(node), rule.describe())
+            )
 
-    def _keep(self, node: Any) -> None:
-        if self.kept is not None:
-            self.kept.append(node)
+    def _number_node(self, node: Any) -> None:
+        if self.numbered is not None:
+            self.numbered.append(node)
 
-    def _items(self, node: nodes.Items | nodes.Objects, rule: Rule) -> None:
-        kept = self.kept
+    def _check_items(self, node: nodes.Items | nodes.Objects, rule: SettingRule) -> None:
+        numbered = self.numbered
         if type(node) is nodes.Items and node.kind in {"set", "frozenset"}:
-            self.kept = None
-        inside = _inside(rule)
+            self.numbered = None
+        inside = _inner_rule(rule)
         is_free = inside.allows("TEXT") and not inside.allows("SIZE")
         for item in node.items:
             if not (is_free and type(item) in _ATOMS):
-                self.visit(item, inside)
-        self.kept = kept
+                self.check_node(item, inside)
+        self.numbered = numbered
         if type(node) is nodes.Objects:
-            self._keep(node)
+            self._number_node(node)
 
-    def _record(self, node: nodes.Record, rule: Rule) -> None:
-        inside = _inside(rule)
+    def _check_record(self, node: nodes.Record, rule: SettingRule) -> None:
+        inside = _inner_rule(rule)
         for key, item in node.items:
             text = RULES.get(key, OUR_RULES.get(key)) if rule.allows("KEYWORDS") else None
-            self.visit(item, inside if text is None else _parsed(text))
+            self.check_node(item, inside if text is None else _parse_rule(text))
 
-    def _pairs(self, node: nodes.Pairs, rule: Rule) -> None:
-        kept, self.kept = self.kept, None
+    def _check_pairs(self, node: nodes.Pairs, rule: SettingRule) -> None:
+        numbered, self.numbered = self.numbered, None
         for key, _ in node.items:
-            self.visit(key, rule._replace(kinds=rule.kinds | _FITTED.kinds))
-        self.kept = kept
+            self.check_node(key, rule._replace(kinds=rule.kinds | _FITTED.kinds))
+        self.numbered = numbered
         for _, item in node.items:
-            self.visit(item, _inside(rule))
+            self.check_node(item, _inner_rule(rule))
 
-    def _array(self, node: Any, rule: Rule) -> None:
+    def _check_array(self, node: Any, rule: SettingRule) -> None:
         columns = node.columns if type(node) is nodes.Fields else ()
         is_plain = all(type(column) in _ARRAYS for column in columns)
-        self._require(is_plain and _allows_array(node, rule), node, rule)
-        self._keep(node)
+        self._require_rule(is_plain and _allows_array(node, rule), node, rule)
+        self._number_node(node)
 
-    def _scalar(self, node: nodes.Scalar, rule: Rule) -> None:
+    def _check_scalar(self, node: nodes.Scalar, rule: SettingRule) -> None:
         value: Any = node.value
         kind = type(value)
         if kind is nodes.Array and value.dtype[1:2] in ("i", "u") and not value.shape:
             number = int.from_bytes(value.data, "little", signed=value.dtype[1:2] == "i")
-            self.visit(number, rule)
+            self.check_node(number, rule)
         elif kind in {int, str, bytes}:
-            self.visit(value, rule)
+            self.check_node(value, rule)
         else:
             is_plain = kind is nodes.Array or (kind is nodes.Fields and rule.allows("ARRAYS"))
             is_free = not rule.allows("JOBS", "NONE", "OFF", "THREADS")
-            self._require(is_plain and is_free, node, rule)
+            self._require_rule(is_plain and is_free, node, rule)
 
-    def _triple(self, node: nodes.Triple, rule: Rule) -> None:
+    def _check_triple(self, node: nodes.Triple, rule: SettingRule) -> None:
         for part in node[1:]:
-            self.visit(part, _inside(rule))
+            self.check_node(part, _inner_rule(rule))
 
-    def _dtype(self, node: nodes.Dtype, rule: Rule) -> None:
-        self._require(rule.allows("TYPES"), node, rule)
+    def _check_dtype(self, node: nodes.Dtype, rule: SettingRule) -> None:
+        self._require_rule(rule.allows("TYPES"), node, rule)
 
-    def _name(self, node: nodes.Name, rule: Rule) -> None:
-        self._require(self._allows_name(node.name, rule), node, rule)
+    def _check_name(self, node: nodes.Name, rule: SettingRule) -> None:
+        self._require_rule(self._allows_name(node.name, rule), node, rule)
 
-    def _allows_name(self, name: str, rule: Rule) -> bool:
-        # What no table lists is trusted by the caller, or refused by the audit of names.
+    def _allows_name(self, name: str, rule: SettingRule) -> bool:
+        # The caller trusts a name that no table lists, or the audit of names rejects it.
         kinds = {kind for kind, names in _NAMES.items() if name in names}
         return not kinds or rule.allows(*kinds) or name in self.trusted
 
-    def _object(self, node: nodes.Instance | nodes.Coded, rule: Rule) -> None:
-        is_outermost = self.kept is None and not is_ours(node.name)
+    def _check_object(self, node: nodes.Instance | nodes.Coded, rule: SettingRule) -> None:
+        is_outermost = self.numbered is None and not is_ours(node.name)
         if is_outermost:
-            self.kept = []
+            self.numbered = []
         if node.name == _PARTIAL and isinstance(node, nodes.Coded):
-            self._partial(node, rule)
+            self._check_partial(node, rule)
         else:
-            self._require(self._allows_object(node, rule), node, rule)
-            self._visit_parts(node)
-        self._keep(node)
+            self._require_rule(self._allows_object(node, rule), node, rule)
+            self._check_parts(node)
+        self._number_node(node)
         if is_outermost:
-            self.kept = None
+            self.numbered = None
 
-    def _allows_object(self, node: nodes.Instance | nodes.Coded, rule: Rule) -> bool:
+    def _allows_object(self, node: nodes.Instance | nodes.Coded, rule: SettingRule) -> bool:
         if isinstance(node, nodes.Instance):
             return rule.allows("OBJECTS") or node.name in self.trusted
         return rule.allows("PATHS") if node.name == _PATH else rule.allows("ARRAYS", "OBJECTS")
 
-    def _visit_parts(self, node: nodes.Instance | nodes.Coded) -> None:
+    def _check_parts(self, node: nodes.Instance | nodes.Coded) -> None:
         if isinstance(node, nodes.Coded):
             codec = codec_named(node.name)
             is_registered = codec is not None and codec[1] is not None
-            self.visit(node.payload, _ANYTHING if is_registered else _FITTED)
+            self.check_node(node.payload, _ANYTHING if is_registered else _FITTED)
             return
         place = self.place
         for key, item in node.state.items:
             self.place = node.name, key
             rule = _ANYTHING if node.name in self.trusted else rule_of(node.name, key)
             if rule is None:
-                self._require(False, item, _UNKNOWN)
-            self.visit(item, rule or _ANYTHING)
+                self._require_rule(False, item, _UNKNOWN)
+            self.check_node(item, rule or _ANYTHING)
         self.place = place
 
-    def _partial(self, node: nodes.Coded, rule: Rule) -> None:
+    def _check_partial(self, node: nodes.Coded, rule: SettingRule) -> None:
         """Check that a partial is of a function allowed here, with plain arguments."""
         payload: Any = node.payload
         parts = payload.items if type(payload) is nodes.Record else ()
         func = dict(parts).get("func")
         name = func.name if type(func) is nodes.Name and func.name not in TYPES else ""
-        self._require(bool(name) and self._allows_name(name, rule), node, rule)
+        self._require_rule(bool(name) and self._allows_name(name, rule), node, rule)
         is_free = rule is _ANYTHING or name in self.trusted
         for key, item in parts:
             inside = _KEYWORDS if key == "keywords" else _NUMBERS
-            self.visit(item, _ANYTHING if is_free or key == "func" else inside)
+            self.check_node(item, _ANYTHING if is_free or key == "func" else inside)
 
-    def _ref(self, node: nodes.Ref, rule: Rule) -> None:
-        if self.kept is None or node.number >= len(self.kept):
-            return  # points nowhere: the builder refuses it
-        target = self.kept[node.number]
+    def _check_ref(self, node: nodes.Ref, rule: SettingRule) -> None:
+        if self.numbered is None or node.number >= len(self.numbered):
+            return  # no target: the builder rejects it
+        target = self.numbered[node.number]
         if type(target) is nodes.Coded and target.name == _PARTIAL:
             is_allowed = rule.allows("CLASSES", "FUNCTIONS")
         elif isinstance(target, nodes.Instance | nodes.Coded):
             is_allowed = self._allows_object(target, rule)
         else:
             is_allowed = _allows_array(target, rule)
-        self._require(is_allowed, target, rule)
+        self._require_rule(is_allowed, target, rule)
 
 
-def _inside(rule: Rule) -> Rule:
-    """Return the rule of what is inside a container."""
+def _inner_rule(rule: SettingRule) -> SettingRule:
+    """Return the rule for the items of a container."""
     if "LABELS" in rule.kinds:
         return rule._replace(kinds=rule.kinds | {"TEXT"})
     return rule._replace(kinds=rule.kinds - {"KEYWORDS"}) if "KEYWORDS" in rule.kinds else rule
 
 
-def _allows_array(node: Any, rule: Rule) -> bool:
-    return _inside(rule).allows("TEXT" if _holds_text(node) else "ARRAYS")
+def _allows_array(node: Any, rule: SettingRule) -> bool:
+    return _inner_rule(rule).allows("TEXT" if _holds_text(node) else "ARRAYS")
 
 
 def _holds_text(node: Any) -> bool:
@@ -316,8 +320,8 @@ def _holds_text(node: Any) -> bool:
     return is_bytes or type(node) in {nodes.Strings, nodes.Objects}
 
 
-def _describe(node: Any) -> str:
-    """Return what a value is; short plain words are quoted, nothing else is."""
+def _describe_value(node: Any) -> str:
+    """Return a text that describes a value; only short plain words are quoted."""
     if isinstance(node, str):
         is_short = _PLAIN_WORD.fullmatch(node) is not None
         return repr(node) if is_short else f"a text of {len(node)} characters"
@@ -332,28 +336,28 @@ _NAMES = {"TYPES": TYPES, "FUNCTIONS": FUNCTIONS, "CLASSES": CLASS_VALUES}
 _NAMED = {nodes.Name: "function or class", nodes.Instance: "object", nodes.Coded: "value"}
 _ARRAYS = frozenset({nodes.Array, nodes.Strings, nodes.Fields})
 _CONTAINERS = frozenset({nodes.Items, nodes.Objects, nodes.Record, nodes.Pairs, nodes.Triple})
-_VISITS: dict[type, Callable[[_Checker, Any, Rule], None]] = {
-    nodes.Items: _Checker._items,
-    nodes.Objects: _Checker._items,
-    nodes.Record: _Checker._record,
-    nodes.Pairs: _Checker._pairs,
-    **dict.fromkeys(_ARRAYS, _Checker._array),
-    nodes.Scalar: _Checker._scalar,
-    nodes.Triple: _Checker._triple,
-    nodes.Dtype: _Checker._dtype,
-    nodes.Name: _Checker._name,
-    nodes.Instance: _Checker._object,
-    nodes.Coded: _Checker._object,
-    nodes.Ref: _Checker._ref,
+_CHECKS: dict[type, Callable[[_Checker, Any, SettingRule], None]] = {
+    nodes.Items: _Checker._check_items,
+    nodes.Objects: _Checker._check_items,
+    nodes.Record: _Checker._check_record,
+    nodes.Pairs: _Checker._check_pairs,
+    **dict.fromkeys(_ARRAYS, _Checker._check_array),
+    nodes.Scalar: _Checker._check_scalar,
+    nodes.Triple: _Checker._check_triple,
+    nodes.Dtype: _Checker._check_dtype,
+    nodes.Name: _Checker._check_name,
+    nodes.Instance: _Checker._check_object,
+    nodes.Coded: _Checker._check_object,
+    nodes.Ref: _Checker._check_ref,
 }
 
 
 def require_no_shadows(cls: type, node: nodes.Instance) -> None:
-    """Refuse attributes that would stand in the way of a method or constant of the class."""
+    """Reject attributes that would replace a method or constant of the class."""
     builds_itself = hasattr(cls, "_from_state") and not hasattr(cls, "get_params")
     if builds_itself or dataclass_fields(cls) is not None:
         return
-    # An estimator that is a dataclass has the defaults of its parameters under their names.
+    # A dataclass has the defaults of its parameters as class attributes.
     parameters = {field.name for field in fields(cls)} if is_dataclass(cls) else frozenset()
     for name, _ in node.state.items:
         defaults = [vars(base)[name] for base in cls.__mro__ if name in vars(base)]

@@ -1,8 +1,8 @@
-"""Which values the settings of listed classes may have in a file: one rule per attribute name.
+"""Rules for the settings of listed classes in a file: one rule per attribute name.
 
 A class on the allow-list can still do harm with the wrong setting: `CountVectorizer` opens files
-with ``input="filename"``. Rules go by the name of an attribute, whatever the class: scikit-learn
-uses a name for one thing, and what is harmless everywhere needs no second look.
+with ``input="filename"``. A rule applies to an attribute name in all classes, since scikit-learn
+gives a name one meaning.
 
 The tables were written from `_parameter_constraints` of scikit-learn 1.9 and are literal on
 purpose. A rule is a list of words: in lower case the texts that are allowed, in capitals the kinds

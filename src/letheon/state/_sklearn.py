@@ -1,10 +1,9 @@
-"""Helper types and fitted estimators of scikit-learn whose compiled code checks nothing.
+"""Checks and codecs for scikit-learn classes whose compiled code does not validate its input.
 
-A decoder checks everything that compiled code would trust blindly: indices of children and
-features, dtypes and shapes. Search trees are not stored at all: they are rebuilt from their points.
-`predict` of a forest, a boosting model or a support vector machine hands arrays to compiled code
-that follows indices without looking. A file made by somebody else must not turn that into reading
-or writing outside an array, so the shapes are checked once, when the estimator is built.
+`predict` of a forest, a boosting model or a support vector machine passes arrays to compiled code
+that uses indices without checks. A hostile file must not make it read or write outside an array. So
+a decoder checks indices of children and features, dtypes and shapes once, when it builds the
+estimator. Search trees are not stored: they are rebuilt from their points.
 """
 
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from letheon.state._tags import Codec, tag_of
 
 
 def _copy_cost(_: type, plain: Any) -> int:
-    """Return what decoders take that copy their arrays, and once more on the way."""
+    """Return the memory of a decoder that copies its arrays twice."""
     return 1024 + 2 * array_bytes(plain)
 
 
@@ -53,7 +52,7 @@ def _tree_from(cls: Any, plain: Any) -> Any:
 
 
 def check_tree_nodes(nodes: NDArray[Any], n_features: int) -> None:
-    """Check that walking down a tree ends at a leaf and looks only at features that exist."""
+    """Check that every path down a tree ends at a leaf and uses only features that exist."""
     require_valid(nodes.ndim == 1 and len(nodes) > 0, "tree: nodes")
     left, right, feature = nodes["left_child"], nodes["right_child"], nodes["feature"]
     leaf = left == -1
@@ -125,7 +124,7 @@ _METRIC_OPTIONS = {"Minkowski": ("p", "w"), "SEuclidean": ("V",), "Mahalanobis":
 
 
 def _search_tree_from(cls: Any, plain: Any) -> Any:
-    """Build the tree again: it is a function of its points, metric and leaf size."""
+    """Rebuild the tree: it is a function of its points, metric and leaf size."""
     metric, points, vector = plain["metric"], plain["data"], plain["vector"]
     require_valid(metric in _METRICS.split(), "search tree: metric")
     known = {"p": plain["p"], "V": vector, "VI": plain["matrix"]}
@@ -140,7 +139,7 @@ def _search_tree_from(cls: Any, plain: Any) -> Any:
 
 
 def _search_tree_cost(_: type, plain: Any) -> int:
-    """Check the size, and return what the tree takes: points, their order, bounds of nodes."""
+    """Check the size, and return the memory of the tree: points, their order, bounds of nodes."""
     points, size = plain["data"], plain["leaf_size"]
     require_valid(type(size) is int and 0 < size < 2**31, "search tree: leaf size")
     require_valid(points.ndim == 2, "search tree: points")
@@ -164,7 +163,7 @@ def _interpolator_plain(value: Any) -> dict[str, Any]:
 
 
 def _require_numbers(*arrays: Any) -> None:
-    """Check that these are arrays already: one made of a list of texts may be of any size."""
+    """Check that these are arrays of numbers: an array made from texts may have any size."""
     for array in arrays:
         require_valid(
             isinstance(array, np.ndarray) and array.dtype.kind in "biufc", "array of numbers"
@@ -246,7 +245,7 @@ def _check_tree(value: Any, state: dict[str, Any]) -> None:
 
 
 def _features_of(estimator: Any, owner: Any) -> int:
-    """Return the number of features of a decision tree; anything else is refused."""
+    """Return the number of features of a decision tree; raise for any other estimator."""
     tree: Any = getattr(estimator, "tree_", None)
     _require_of(owner, _is_tree(tree), "estimators_")
     count: int = tree.n_features
@@ -315,8 +314,8 @@ def _check_support_vectors(value: Any, state: dict[str, Any]) -> None:
     pairs = n_classes * (n_classes - 1) // 2
     _require_of(value, state["_intercept_"].shape == (pairs,), "_intercept_")
     sizes = {len(state["_probA"]), len(state["_probB"])}
-    wanted = {pairs} if state.get("_effective_probability", value.probability) else {0}
-    _require_of(value, sizes <= wanted | {pairs}, "_probA")
+    allowed = {pairs} if state.get("_effective_probability", value.probability) else {0}
+    _require_of(value, sizes <= allowed | {pairs}, "_probA")
     _check_vectors(value, n_vectors)
 
 
@@ -371,7 +370,7 @@ def _check_hasher(value: Any, state: dict[str, Any]) -> None:
 
 Check = Callable[[Any, dict[str, Any]], None]
 _HISTOGRAM = "sklearn.ensemble._hist_gradient_boosting.gradient_boosting.BaseHistGradientBoosting"
-# Class -> the attribute that says that there is something to check, if any, and the check.
+# Class -> the check, and the attribute whose presence makes the check necessary, if any.
 CHECKS: dict[str, tuple[str, Check]] = {
     "sklearn.tree._classes.BaseDecisionTree": ("tree_", _check_tree),
     "sklearn.ensemble._forest.BaseForest": ("estimators_", _check_forest),

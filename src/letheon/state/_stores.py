@@ -1,7 +1,6 @@
-"""Where checkpoints are kept: in a directory, by the SHA-256 of their bytes.
+"""Store of checkpoints: files in a directory, named by the SHA-256 of their bytes.
 
-A store never decides that an old checkpoint may be used: the caller asks for exactly the bytes
-that it put there, and gets those or an error.
+The caller names the checkpoint that it wrote before and gets exactly those bytes, or an error.
 """
 
 import contextlib
@@ -23,7 +22,7 @@ _ZEROS = bytes(1 << 16)
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class CheckpointName:
     """Name of a checkpoint: the SHA-256 of its bytes, in hexadecimal.
 
     Parameters
@@ -35,28 +34,28 @@ class Checkpoint:
     sha256: str
 
     def __post_init__(self) -> None:
-        """Refuse anything else: the name becomes part of a path."""
+        """Raise for any other value: the name becomes part of a path."""
         if type(self.sha256) is not str or _SHA256.fullmatch(self.sha256) is None:
-            raise ValueError(f"a checkpoint is named by 64 hexadecimal digits: {self.sha256!r}")
+            raise ValueError(f"sha256={self.sha256!r}; expected 64 lower-case hexadecimal digits")
 
 
-def _named(blob: Buffer) -> Checkpoint:
-    return Checkpoint(hashlib.sha256(blob).hexdigest())
+def _name_of(blob: Buffer) -> CheckpointName:
+    return CheckpointName(hashlib.sha256(blob).hexdigest())
 
 
-def _verified(blob: bytes, checkpoint: Checkpoint, where: str) -> bytes:
-    if _named(blob) != checkpoint:
+def _verify_blob(blob: bytes, checkpoint: CheckpointName, where: str) -> bytes:
+    if _name_of(blob) != checkpoint:
         raise CorruptFileError(f"checkpoint {checkpoint.sha256} in {where} was altered")
     return blob
 
 
 class DirectoryStore:
-    """Keeps checkpoints as files ``<sha256>.letheon-state`` that only their owner can read.
+    """Stores checkpoints as files ``<sha256>.letheon-state`` that only their owner can read.
 
     Parameters
     ----------
     path : str or path-like
-        The directory; made when it is first needed.
+        The directory; created when it is first needed.
 
     Notes
     -----
@@ -79,29 +78,29 @@ class DirectoryStore:
         Raises
         ------
         CheckpointError
-            If the directory cannot be made or written, or the disk is full.
+            If the directory cannot be created or written, or the disk is full.
         """
         probe = self.path / f"probe{_SUFFIX}"
-        with self._failing("write a test file to"):
+        with self._translate_errors("write a test file to"):
             self.path.mkdir(parents=True, exist_ok=True)
             write_atomically(probe, [_ZEROS[:4096]])
             probe.unlink()
 
-    def put(self, blob: Buffer) -> Checkpoint:
+    def put(self, blob: Buffer) -> CheckpointName:
         """Write these bytes, whole or not at all, and return their name.
 
         Raises
         ------
         CheckpointError
-            If they cannot be written; nothing is left behind then.
+            If they cannot be written; no partial file remains.
         """
-        checkpoint = _named(blob)
-        with self._failing("write a checkpoint to"):
+        checkpoint = _name_of(blob)
+        with self._translate_errors("write a checkpoint to"):
             self.path.mkdir(parents=True, exist_ok=True)
-            write_atomically(self._file(checkpoint), [blob])
+            write_atomically(self._path_of(checkpoint), [blob])
         return checkpoint
 
-    def get(self, checkpoint: Checkpoint) -> bytes:
+    def get(self, checkpoint: CheckpointName) -> bytes:
         """Return the bytes of that name.
 
         Raises
@@ -109,69 +108,68 @@ class DirectoryStore:
         CorruptFileError
             If the file is missing, unreadable or altered.
         """
-        file = self._file(checkpoint)
+        file = self._path_of(checkpoint)
         try:
             blob = file.read_bytes()
         except OSError as error:
             raise CorruptFileError(f"checkpoint {file} cannot be read: {error}") from None
-        return _verified(blob, checkpoint, str(self.path))
+        return _verify_blob(blob, checkpoint, str(self.path))
 
     def names(self) -> frozenset[str]:
-        """Return the SHA-256 names of all checkpoints that are here."""
+        """Return the SHA-256 names of all checkpoints in the directory."""
         return frozenset(file.name.removesuffix(_SUFFIX) for file in self.path.glob(f"*{_SUFFIX}"))
 
     def keep_only(self, names: frozenset[str]) -> tuple[str, ...]:
-        """Destroy every checkpoint here that is not named, half-written ones included.
+        """Destroy every checkpoint in the directory that is not named, also partial files.
 
-        For a directory that belongs to one model. Other people's files are left alone; the
-        directory goes too once it is empty.
+        For a directory that belongs to one model. Other files stay; an empty directory is removed.
 
         Returns
         -------
         tuple of str
-            Files that could not be destroyed; empty when all went well.
+            Files that could not be destroyed; empty on success.
         """
-        resisting = []
+        undestroyed = []
         try:
             files = sorted(self.path.iterdir()) if self.path.is_dir() else []
         except OSError:
             return (str(self.path),)
         for file in files:
-            found = _OURS.fullmatch(file.name)
-            if found and (found["partial"] or found["sha256"] not in names):
+            match = _OURS.fullmatch(file.name)
+            if match and (match["partial"] or match["sha256"] not in names):
                 try:
-                    _destroy(file)
+                    _destroy_file(file)
                 except OSError:
-                    resisting.append(str(file))
+                    undestroyed.append(str(file))
         with contextlib.suppress(OSError):
             sync_directory(self.path)
             if not names:
                 self.path.rmdir()
-        return tuple(resisting)
+        return tuple(undestroyed)
 
-    def _file(self, checkpoint: Checkpoint) -> Path:
+    def _path_of(self, checkpoint: CheckpointName) -> Path:
         return self.path / f"{checkpoint.sha256}{_SUFFIX}"
 
     @contextlib.contextmanager
-    def _failing(self, what: str) -> Iterator[None]:
+    def _translate_errors(self, what: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             raise CheckpointError(
                 f"cannot {what} {self.path}: {error.strerror or error}; "
-                "choose a directory that can be written and has room"
+                "choose a writable directory with enough free space"
             ) from error
 
 
-def _destroy(file: Path) -> None:
+def _destroy_file(file: Path) -> None:
     """Overwrite a file with zeros and unlink it; a link is only unlinked."""
     with contextlib.suppress(FileNotFoundError):
         with contextlib.suppress(PermissionError, IsADirectoryError):
-            _overwrite(file)
+            _overwrite_file(file)
         file.unlink()
 
 
-def _overwrite(file: Path) -> None:
+def _overwrite_file(file: Path) -> None:
     if file.is_symlink():
         return
     descriptor = os.open(file, os.O_WRONLY | os.O_NOFOLLOW)

@@ -1,10 +1,9 @@
-"""Type tags, the names by which files and digests know classes, and how instances become nodes.
+"""Type tags, the names of classes in files and digests, and how instances become nodes.
 
-A tag is frozen: it never changes, whatever happens to the class. Most tags are the module paths
-that the classes had when tags were introduced. A class that is moved or renamed keeps its tag; the
-table then says where the class is now. An estimator of `letheon.methods` without a line in the
-table has the public path that it is registered with; any other class its import path, which must
-be public.
+A tag never changes. Most tags are the module paths that the classes had when tags were introduced.
+A class that is moved or renamed keeps its tag; the table then has the current path of the class. An
+estimator of `letheon.methods` without a line in the table has the public path that it is registered
+with; any other class its import path, which must be public.
 """
 
 import dataclasses
@@ -22,8 +21,8 @@ from letheon.methods import class_paths
 from letheon.state._allowed import CLASSES, REFUSED
 
 # Packages whose classes may be part of a model; command line, service and ledger are not.
-_PACKAGES = "base compose guarantee inner naive receipt sharded state"
-# Controls of attacks have digests, but no file may hold one: they do not forget.
+_PACKAGES = "base compose guarantee inner_estimator naive receipt sharded state"
+# Controls of attacks have digests, but no file may contain one: they do not forget.
 _CONTROLS = "letheon.measures."
 _PUBLIC = tuple(f"letheon.{name}." for name in _PACKAGES.split())
 
@@ -41,11 +40,14 @@ _TABLE: dict[str, tuple[str, str]] = {
     "letheon.forest._classifier": ("letheon.forest._estimators", "DaREForestClassifier"),
     "letheon.forest._model": ("letheon.forest._model", "ForestModel"),
     "letheon.forest._regressor": ("letheon.forest._estimators", "DaREForestRegressor"),
-    "letheon.forest._settings": ("letheon.forest._inputs", "Settings"),
+    "letheon.forest._settings": ("letheon.forest._inputs", "Settings=ForestSettings"),
     "letheon.convex._account": ("letheon.linear._account", "Account"),
     "letheon.convex._cache": ("letheon.removal", "Cache"),
     "letheon.convex._data_free": ("letheon.linear._newton", "StoredCurvature"),
-    "letheon.convex._deltagrad": ("letheon.linear._deltagrad", "DeltaGradClassifier Pace"),
+    "letheon.convex._deltagrad": (
+        "letheon.linear._deltagrad",
+        "DeltaGradClassifier Pace=DescentSettings",
+    ),
     "letheon.convex._descent": ("letheon.linear._descent", "DescentToDeleteClassifier"),
     "letheon.convex._descent_theory": (
         "letheon.linear._descent_theory",
@@ -61,7 +63,7 @@ _TABLE: dict[str, tuple[str, str]] = {
         "InfluenceClassifier InfluenceRegressor",
     ),
     "letheon.convex._linear": ("letheon.linear._model", "Linear"),
-    "letheon.convex._noise": ("letheon.noise", "NoiseSource Sealed"),
+    "letheon.convex._noise": ("letheon.noise", "NoiseSource Sealed=SecretArray"),
     "letheon.convex._published": ("letheon.linear._model", "PublishedModel"),
     "letheon.convex._trajectory": ("letheon.linear._replay", "Trajectory"),
     "letheon.measures.attacks._controls": (
@@ -91,13 +93,13 @@ _REGISTERED = frozenset(f"{module}.{name}" for name, module in class_paths().ite
 
 
 def is_ours(tag: str) -> bool:
-    """Say whether a tag belongs to a class of this package."""
+    """Return whether a tag belongs to a class of this package."""
     return tag.startswith("letheon.")
 
 
-def tag_of(thing: Any) -> str:
+def tag_of(value: Any) -> str:
     """Return the tag of a class or function: its frozen name, else ``module.qualname``."""
-    module, name = thing.__module__, thing.__qualname__
+    module, name = value.__module__, value.__qualname__
     path = f"{module}.{name}"
     if path in _TAGS or not is_ours(path):
         return _TAGS.get(path, path)
@@ -106,12 +108,12 @@ def tag_of(thing: Any) -> str:
 
 
 def import_path(tag: str) -> str:
-    """Return where the class or function of a tag is imported from today."""
+    """Return the current import path of the class or function of a tag."""
     return _PATHS.get(tag, tag)
 
 
 def is_model_class(tag: str) -> bool:
-    """Say whether a class of this package may be part of a model, by its tag."""
+    """Return whether a class of this package may be part of a model, by its tag."""
     if tag.startswith(_CONTROLS):
         return False
     is_known = tag in _PATHS or tag in _REGISTERED
@@ -119,27 +121,27 @@ def is_model_class(tag: str) -> bool:
 
 
 def is_public_path(path: str) -> bool:
-    """Say whether no part of an import path is private."""
+    """Return whether no part of an import path is private."""
     return all(part.isidentifier() and part[0] != "_" for part in path.split("."))
 
 
 def require_stable_tag(tag: str) -> None:
-    """Refuse a class of this package whose tag is a private path, which may change."""
+    """Raise for a class of this package whose tag is a private path, which may change."""
     if is_ours(tag) and tag not in _PATHS and not is_public_path(tag):
         raise UnsupportedStateError(
-            f"{tag} has no type tag, so no file may hold it; add it to letheon.state._tags"
+            f"{tag} has no type tag, so no file may contain it; add it to letheon.state._tags"
         )
 
 
 def is_listed_class(name: str) -> bool:
-    """Say whether a class may be constructed without being trusted by the caller."""
+    """Return whether a class may be constructed without trust from the caller."""
     return name in CLASSES or is_model_class(name)
 
 
 class Codec(NamedTuple):
-    """Object to plain value, (class, plain value) to object, and the name if it is another.
+    """How objects of a class become plain values and back, and the name in files if it differs.
 
-    `cost` returns a bound of the bytes that `decode` takes, from the same arguments.
+    `cost` takes the arguments of `decode` and returns an upper bound of the bytes it allocates.
     """
 
     encode: Callable[[Any], Any]
@@ -152,7 +154,7 @@ _registered: dict[type, Codec] = {}
 
 
 def register_codec(cls: type, encode: Callable[[Any], Any], decode: Callable[[Any], Any]) -> None:
-    """Teach letheon a class of yours or of a third party.
+    """Register how to store a class of yours or of a third party.
 
     Parameters
     ----------
@@ -162,11 +164,11 @@ def register_codec(cls: type, encode: Callable[[Any], Any], decode: Callable[[An
         Takes an object and returns a plain value: anything that has canonical bytes. Two objects
         that behave alike should give the same value, and two that do not must not.
     decode : callable
-        Takes that value and returns an object. It sees what a file says, so it must validate.
+        Takes that value and returns an object. The value comes from a file, so validate it.
 
     Notes
     -----
-    Registering a class is trusting it: files that name it are decoded in this process.
+    Registering a class means trusting it: files that name it are decoded in this process.
 
     Examples
     --------
@@ -180,8 +182,8 @@ def register_codec(cls: type, encode: Callable[[Any], Any], decode: Callable[[An
 
 
 @cache
-def _built_in() -> Mapping[str, Codec]:
-    # Late, because the tables use this module.
+def _load_codecs() -> Mapping[str, Codec]:
+    # Imported late, because these modules import this one.
     modules = [import_module(f"letheon.state.{name}") for name in ("_types", "_sklearn")]
     return {name: codec for module in modules for name, codec in module.CODECS.items()}
 
@@ -189,7 +191,7 @@ def _built_in() -> Mapping[str, Codec]:
 def codec_of(cls: type) -> Codec | None:
     """Return the codec of a class, if there is one."""
     codec = _registered.get(cls)
-    return _built_in().get(tag_of(cls)) if codec is None else codec
+    return _load_codecs().get(tag_of(cls)) if codec is None else codec
 
 
 def codec_named(name: str) -> tuple[Codec, type | None] | None:
@@ -197,14 +199,14 @@ def codec_named(name: str) -> tuple[Codec, type | None] | None:
     for cls, codec in _registered.items():
         if tag_of(cls) == name:
             return codec, cls
-    built_in = _built_in().get(name)
+    built_in = _load_codecs().get(name)
     return None if built_in is None else (built_in, None)
 
 
-# Settings that say how the work is done, never what comes out.
+# Settings that never change the result.
 NEUTRAL_PARAMETERS = frozenset({"n_jobs", "verbose", "rebuild", "checkpoint_dir"})
 _NEUTRAL = NEUTRAL_PARAMETERS | {"memory", "_n_threads"}
-# Attributes that depend on the machine, or that using a fitted object fills.
+# Attributes that depend on the machine, or that a fitted object fills when it is used.
 _NEUTRAL_ATTRIBUTES: dict[str, frozenset[str]] = {
     "sklearn.ensemble._hist_gradient_boosting.binning._BinMapper": frozenset({"n_threads"}),
     "sklearn.preprocessing._label.MultiLabelBinarizer": frozenset({"_cached_dict"}),
@@ -213,10 +215,10 @@ _HEAP_TYPE = 1 << 9
 
 
 class _Ordinary:
-    """Has room for a `__dict__` and weak references, as every class written in Python."""
+    """Has a `__dict__` and weak references, like every class written in Python."""
 
 
-class Plan(NamedTuple):
+class EncodingPlan(NamedTuple):
     """How instances of one class are encoded."""
 
     name: str
@@ -230,8 +232,8 @@ class Plan(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def plan_of(cls: type, codec: Codec | None) -> Plan:
-    """Return how instances of a class are encoded, or refuse the class."""
+def plan_of(cls: type, codec: Codec | None) -> EncodingPlan:
+    """Return how instances of a class are encoded; raise if the class is not supported."""
     name = tag_of(cls)
     require_stable_tag(name)
     for base in cls.__mro__:
@@ -244,7 +246,7 @@ def plan_of(cls: type, codec: Codec | None) -> Plan:
         require_plain_attributes(cls)
     is_estimator = hasattr(cls, "get_params")
     neutral = _NEUTRAL_ATTRIBUTES.get(name, frozenset())
-    return Plan(
+    return EncodingPlan(
         name if codec is None or codec.name is None else codec.name,
         codec,
         fields,
@@ -265,18 +267,18 @@ def dataclass_fields(cls: type) -> tuple[str, ...] | None:
 
 
 def require_plain_attributes(cls: type) -> None:
-    """Refuse classes whose instances hold more than a `__dict__`."""
+    """Raise for classes whose instances have state outside their `__dict__`."""
     small = cls.__basicsize__ <= _Ordinary.__basicsize__ and cls.__itemsize__ == 0
     made_in_python = all(base.__flags__ & _HEAP_TYPE for base in cls.__mro__[:-1])
     if not (small and made_in_python and cls.__dictoffset__):
         raise UnsupportedStateError(
-            f"{tag_of(cls)} keeps state outside its attributes; "
-            "teach it with letheon.state.register_codec, or use a class that keeps plain values"
+            f"{tag_of(cls)} has state outside its attributes; register a codec with "
+            "letheon.state.register_codec, or use a class with plain attributes"
         )
 
 
 def importable_name(value: Any) -> str | None:
-    """Return the name under which a class or function is found in its module, or None."""
+    """Return the name by which a class or function can be imported, or None."""
     if isinstance(value, np.ufunc):
         places = ("numpy", "scipy.special")
         names = [f"{p}.{value.__name__}" for p in places if _look_up(p, value.__name__) is value]
@@ -291,7 +293,7 @@ def importable_name(value: Any) -> str | None:
 
 
 def _look_up(module: str, name: str) -> Any:
-    thing: Any = sys.modules.get(module)
+    value: Any = sys.modules.get(module)
     for part in name.split("."):
-        thing = getattr(thing, part, None)
-    return thing
+        value = getattr(value, part, None)
+    return value

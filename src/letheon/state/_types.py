@@ -3,11 +3,11 @@
 The index of a pandas frame is not stored. A column is a dict with its dtype and
 
 - numbers, bools, dates and durations: the values, and where one is missing a mask;
-- texts: the values, None where one is missing (how the library stores them is its own affair);
-- categories: codes and categories (pandas), or texts (polars, whose codes depend on what else the
-  process has seen).
+- texts: the values, None where one is missing (independent of how the library stores them);
+- categories: codes and categories (pandas), or texts (polars, whose codes depend on other data in
+  the process).
 
-Only dtypes in the tables below can be read back, so a file cannot name anything else.
+Only dtypes in the tables below can be read back.
 """
 
 import functools
@@ -23,10 +23,10 @@ from letheon.state._nodes import MAX_DIMENSIONS, array_bytes, require_distinct_h
 from letheon.state._tags import Codec
 
 _BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
-# Where a generator stands in its own buffer: an index into memory that nobody checks later.
+# Limits of the position of a generator in its buffer: NumPy uses it as an index without a check.
 _POSITIONS = {("state", "pos"): 624, ("buffer_pos",): 4}
 _RANDOM_STATE_KEYS = {"bit_generator", "state", "has_uint32", "uinteger", "buffer", "buffer_pos"}
-# Any seed: the state is set afterwards.
+# The seed does not matter: the state is set afterwards.
 _SEED = np.random.SeedSequence(0)
 _COMPRESSED = ("csr", "csc", "bsr")
 _MASKED = re.compile("U?Int(8|16|32|64)|Float(32|64)|boolean")
@@ -52,7 +52,7 @@ def _generator_state(value: Any) -> dict[str, Any]:
 
 
 def _bit_generator(state: dict[str, Any]) -> Any:
-    """Return a generator of the right kind, still to be set to a state that is safe to set."""
+    """Check a state and return a generator of its kind; the caller sets the state."""
     require_valid(state.get("bit_generator") in _BIT_GENERATORS, "random generator")
     for path, limit in _POSITIONS.items():
         position: Any = state
@@ -65,7 +65,7 @@ def _bit_generator(state: dict[str, Any]) -> Any:
 
 
 def _check_parts(state: Any) -> None:
-    """Check that NumPy finds numbers and small arrays in a state, nothing that it would convert."""
+    """Check that a state contains only numbers, texts and small arrays of integers."""
     for value in state.values():
         if isinstance(value, dict):
             _check_parts(value)
@@ -102,7 +102,7 @@ def _sparse_plain(value: Any) -> dict[str, Any]:
 
 
 def _sparse_cost(cls: type, plain: Any) -> int:
-    """Check the shape, and return what a sparse container takes beside its arrays."""
+    """Check the shape, and return the memory of a sparse container besides its arrays."""
     shape = plain["shape"]
     require_valid(type(shape) is tuple and 0 < len(shape) <= MAX_DIMENSIONS, "sparse shape")
     require_valid(all(type(n) is int and 0 <= n < 2**63 for n in shape), "sparse shape")
@@ -116,7 +116,7 @@ def _sparse_cost(cls: type, plain: Any) -> int:
 
 
 def _sparse_from(cls: Any, plain: Any) -> Any:
-    """Build a sparse container and let scipy check that no index leaves it."""
+    """Build a sparse container and let scipy check that all indices are inside."""
     import scipy.sparse
 
     shape, data = plain["shape"], plain["data"]
@@ -127,10 +127,10 @@ def _sparse_from(cls: Any, plain: Any) -> Any:
             require_valid(part.dtype in (np.int32, np.int64), "sparse index")
         value = cls((data, indices, indptr), shape=shape)
         value.check_format(full_check=True)
-        # What scipy skips if the last pointer says that nothing is stored.
+        # scipy skips these checks if the last pointer is 0.
         require_valid(indptr[0] == 0 and np.all(indptr[1:] >= indptr[:-1]), "sparse pointer")
         require_valid(indptr[-1] <= len(indices), "sparse pointer")
-        # scipy has narrowed the indices; compiled code of scikit-learn may insist on their width.
+        # scipy narrows the indices, but compiled code of scikit-learn may require their width.
         value.indices, value.indptr = indices, indptr
         return value
     if kind == "dia":
@@ -160,7 +160,7 @@ def _path_from(_: type, plain: Any) -> Path:
     return Path(plain)
 
 
-def _refusal(dtype: Any) -> UnsupportedStateError:
+def _unsupported_dtype(dtype: Any) -> UnsupportedStateError:
     return UnsupportedStateError(
         f"a column of dtype {dtype} has no canonical bytes; convert it to numbers, texts, "
         "categories or dates"
@@ -193,7 +193,7 @@ def _pandas_column(series: Any) -> Plain:
     if _ZONED.fullmatch(name):
         universal = series.dt.tz_convert("UTC").dt.tz_localize(None)
         return {"dtype": name, "values": universal.to_numpy()}
-    raise _refusal(dtype)
+    raise _unsupported_dtype(dtype)
 
 
 def _pandas_series(plain: Plain) -> Any:
@@ -215,7 +215,7 @@ def _pandas_series(plain: Plain) -> Any:
     if "mask" in plain:
         require_valid(_MASKED.fullmatch(dtype), "frame: a dtype")
         series = pd.Series(values).astype(dtype)
-        series[_mask(plain)] = pd.NA
+        series[_mask_of(plain)] = pd.NA
         return series
     if _ZONED.fullmatch(dtype):
         zone = dtype.partition(", ")[2].rstrip("]")
@@ -228,7 +228,7 @@ def _all_texts(values: NDArray[Any]) -> bool:
     return values.dtype == object and all(v is None or type(v) is str for v in values)
 
 
-def _mask(plain: Plain) -> NDArray[np.bool_]:
+def _mask_of(plain: Plain) -> NDArray[np.bool_]:
     mask: NDArray[np.bool_] = plain["mask"]
     require_valid(mask.dtype == np.bool_ and mask.shape == plain["values"].shape, "frame: a mask")
     return mask
@@ -258,7 +258,7 @@ def _temporal_name(dtype: Any) -> str:
     if kind in {"Date", "Time"}:
         return kind
     if kind not in {"Datetime", "Duration"}:
-        raise _refusal(dtype)
+        raise _unsupported_dtype(dtype)
     zone = getattr(dtype, "time_zone", None)
     return f"{kind}({dtype.time_unit}{f', {zone}' if zone else ''})"
 
@@ -283,7 +283,7 @@ def _polars_series(plain: Plain) -> Any:
         categorical = dtype == "Categorical"
         return texts.cast(pl.Categorical if categorical else pl.Enum(plain["categories"]))
     series = pl.Series(values).cast(_polars_dtype(dtype))
-    mask = _mask(plain)
+    mask = _mask_of(plain)
     return series.set(pl.Series(mask), None) if mask.any() else series
 
 
@@ -345,7 +345,7 @@ def _frame_cost(_: type, plain: Plain) -> int:
 
 
 def _column_cost(plain: Plain) -> int:
-    """Return what a column takes beside its values: a copy of them, texts also as bytes."""
+    """Return the memory of a column besides its values: a copy of them, texts also as bytes."""
     total: int = _COLUMN_BYTES
     while True:
         values = plain["values"]
@@ -361,7 +361,7 @@ def _column_cost(plain: Plain) -> int:
 
 
 def _frame_codec(name: str) -> Codec:
-    """Return the codec of a frame or series; files know it by its public name."""
+    """Return the codec of a frame or series; files have its public name."""
     public = f"{name.partition('.')[0]}.{name.rpartition('.')[2]}"
     if public.endswith("Series"):
         cost = lambda _, plain: _column_cost(plain["column"])  # noqa: E731

@@ -15,8 +15,8 @@ from scipy.stats import binom
 from letheon.measures._intervals import clopper_pearson
 from letheon.measures.attacks import _backdoor as backdoor_module
 from letheon.measures.attacks._backdoor import (
-    Counts,
     Errors,
+    QueryCounts,
     deletion_confidence,
     errors,
     majority_errors,
@@ -171,13 +171,13 @@ def test_deletion_confidence_covers(p: float, q: float, n: int) -> None:
 
 
 def test_coverage_notices_the_wrong_end_of_the_chance(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = backdoor_module._interval
+    right = backdoor_module._rate_interval
 
-    def mixed(counts: Counts, confidence: float) -> tuple[float, float]:
+    def mixed(counts: QueryCounts, confidence: float) -> tuple[float, float]:
         low, high = right(counts, confidence)
         return (high, low) if counts.rate < 0.4 else (low, high)
 
-    monkeypatch.setattr(backdoor_module, "_interval", mixed)
+    monkeypatch.setattr(backdoor_module, "_rate_interval", mixed)
     assert rho_coverage(0.5, 0.3, 30) < 0.9
 
 

@@ -22,7 +22,7 @@ from letheon.measures.attacks._before_after import (
     FEATURES,
     degradation_count,
     posterior_features,
-    posteriors,
+    predict_posteriors,
 )
 
 LOGISTIC = LogisticRegression(C=100, tol=1e-3)
@@ -85,16 +85,16 @@ def test_degradation_count_by_hand() -> None:
 def test_posteriors_of_every_kind_of_model() -> None:
     X, y = table(60)
     classes = np.arange(4)
-    proba = posteriors(LOGISTIC.fit(X, y), X, classes)
+    proba = predict_posteriors(LOGISTIC.fit(X, y), X, classes)
     assert proba.shape == (60, 4)
     assert not proba[:, 3].any()
     for labels in (y, y > 0):
-        linked = posteriors(LinearSVC().fit(X, labels), X, np.unique(labels))
+        linked = predict_posteriors(LinearSVC().fit(X, labels), X, np.unique(labels))
         assert linked.sum(axis=1) == pytest.approx(np.ones(60))
         assert np.array_equal(
             np.unique(labels)[linked.argmax(axis=1)], LinearSVC().fit(X, labels).predict(X)
         )
-    assert posteriors(Ridge().fit(X, y), X, None).shape == (60, 1)
+    assert predict_posteriors(Ridge().fit(X, y), X, None).shape == (60, 1)
 
 
 def test_labels_alone_are_not_enough() -> None:
@@ -103,7 +103,7 @@ def test_labels_alone_are_not_enough() -> None:
             return X
 
     with pytest.raises(TypeError, match="neither predict_proba nor decision_function"):
-        posteriors(Silent(), [[0]], np.arange(2))
+        predict_posteriors(Silent(), [[0]], np.arange(2))
 
 
 @cache
@@ -201,12 +201,12 @@ def test_refuses_settings_that_give_no_experiment(wrong: dict[str, Any]) -> None
 
 def plant_bug(monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Any], Any]) -> AttackResult:
     """Spoil what is seen in the worlds that are attacked, not in those the attack learns from."""
-    seen = BeforeAfter._cases
+    seen = BeforeAfter._run_world
 
     def cases(attack: Any, *args: Any) -> Any:
         return spoil(seen(attack, *args)) if args[-1] >= 8 else seen(attack, *args)
 
-    monkeypatch.setattr(BeforeAfter, "_cases", cases)
+    monkeypatch.setattr(BeforeAfter, "_run_world", cases)
     X, y = table()
     (result,) = BeforeAfter().run(FOREST, X, y, forget=np.arange(32))
     return result

@@ -9,10 +9,15 @@ from hypothesis import strategies as st
 
 from letheon.measures.attacks import KLOM, RMIA, AttackResult, BackdoorTest, _margins, auc
 from letheon.measures.attacks._backdoor import success_rate
-from letheon.measures.attacks._margins import Laws, _excess, _Part, _Scores
+from letheon.measures.attacks._margins import (
+    MarginSamples,
+    _quality_excess,
+    _QualityScores,
+    _RowGroup,
+)
 from letheon.measures.attacks._result import area_by_unit, beyond_floor_by_unit
 from letheon.measures.attacks._result import is_beyond as are_apart
-from letheon.measures.attacks._shadows import Probe, halves
+from letheon.measures.attacks._shadows import Probe, split_halves
 from letheon.measures.attacks._verify import _World
 
 RUNS = 100
@@ -52,14 +57,14 @@ def test_few_units_that_agree_are_luck_and_many_are_not() -> None:
 def rmia_on_noise(seed: int, shift: float = 0.0) -> AttackResult:
     """Eight unlearned and eight retrained models of one law, four references, ten people."""
     rng, n_people, everybody = np.random.default_rng(seed), 10, np.ones(10, bool)
-    members = halves(everybody, 8, seed)
+    members = split_halves(everybody, 8, seed)
     owners = np.arange(n_people)
     logits = rng.normal(size=(20, n_people + 40)) + 2 * rng.normal(size=n_people + 40)
     logits[:8, :n_people] += shift * members
     probe: Any = Probe(None, owners)  # type: ignore[arg-type]
     known = np.zeros((4, n_people), bool)
     p = 1 / (1 + np.exp(-logits))
-    return RMIA(n_targets=8)._result("forgotten", owners, 0.3, probe, p, members, known)
+    return RMIA(n_targets=8)._make_result("forgotten", owners, 0.3, probe, p, members, known)
 
 
 def klom_on_noise(seed: int, shift: float = 0.0) -> Any:
@@ -67,16 +72,18 @@ def klom_on_noise(seed: int, shift: float = 0.0) -> Any:
     person = 3 * rng.normal(size=2)
     first, second, third = person + rng.normal(size=(3, 40, 2))
     probe: Any = None
-    laws = Laws(first + shift, second, third, [], probe, {})
-    return _Part("", np.arange(2), np.arange(2)).excess(laws, KLOM().bins)
+    laws = MarginSamples(first + shift, second, third, [], probe, {})
+    return _RowGroup("", np.arange(2), np.arange(2)).measure_excess(laws, KLOM().bins)
 
 
 def quality_on_noise(seed: int, n_people: int = 5, shift: float = 0.0) -> Any:
     rng = np.random.default_rng(seed)
     unlearned, oracle, second = 3 * rng.normal(size=n_people) + rng.normal(size=(3, 32, n_people))
     owners = np.arange(n_people)
-    after, floor = (_Scores.of(law, oracle, owners) for law in (unlearned + shift, second))
-    return _excess(after, floor)
+    after, floor = (
+        _QualityScores.from_margins(law, oracle, owners) for law in (unlearned + shift, second)
+    )
+    return _quality_excess(after, floor)
 
 
 def backdoor_on_noise(seed: int, gain: float = 0.0) -> tuple[bool, bool]:
@@ -90,7 +97,7 @@ def backdoor_on_noise(seed: int, gain: float = 0.0) -> tuple[bool, bool]:
 
     after, _, again = model(pattern + gain), model(pattern), model(pattern)
     rates = [success_rate("backdoor success", each.success, queries) for each in (after, again)]
-    return is_beyond(BackdoorTest()._excess(after, again)), are_apart(*rates)
+    return is_beyond(BackdoorTest()._measure_excess(after, again)), are_apart(*rates)
 
 
 def test_rmia_is_seldom_wrong_and_sees_a_shift() -> None:

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from scipy.stats import entropy
 
 from letheon.measures.attacks import KLOM, klom
-from letheon.measures.attacks._margins import _Part
+from letheon.measures.attacks._margins import _RowGroup
 
 
 @given(st.integers(0, 10**6), st.integers(2, 30))
@@ -51,11 +51,11 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
 
 def test_rows_that_move_together_are_no_evidence_twice() -> None:
     rng = np.random.default_rng(0)
-    part = _Part("", np.arange(20), np.arange(20))
+    part = _RowGroup("", np.arange(20), np.arange(20))
     found = 0
     for _ in range(100):
         one, two, three = rng.normal(size=(3, 40, 1)) + 0.1 * rng.normal(size=(3, 40, 20))
-        measure, floor = (part.measures(each, one, 20)["KLOM"] for each in (two, three))
+        measure, floor = (part.make_measures(each, one, 20)["KLOM"] for each in (two, three))
         assert measure.low is not None
         assert floor.high is not None
         found += measure.low > floor.high

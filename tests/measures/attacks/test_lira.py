@@ -12,7 +12,7 @@ from sklearn.svm import LinearSVC
 
 from letheon.data import Rows, row_ids
 from letheon.measures.attacks import auc, cross_lira, lira, margins
-from letheon.measures.attacks._shadows import halves, mean_by_person, observe
+from letheon.measures.attacks._shadows import mean_by_person, observe_model, split_halves
 
 
 @given(st.lists(st.floats(0.01, 1), min_size=2, max_size=5), st.integers(0, 4))
@@ -44,15 +44,17 @@ def test_decision_values_are_read_through_a_logistic_link() -> None:
     model = LogisticRegression().fit(rows.X, rows.y)
     machine = LinearSVC().fit(rows.X, rows.y)
     machine.coef_, machine.intercept_ = model.coef_, model.intercept_
-    np.testing.assert_allclose(observe(machine, rows).signal, observe(model, rows).signal)
-    assert observe(model, rows).correct.mean() == model.score(rows.X, rows.y)
+    np.testing.assert_allclose(
+        observe_model(machine, rows).signal, observe_model(model, rows).signal
+    )
+    assert observe_model(model, rows).correct.mean() == model.score(rows.X, rows.y)
 
 
 def test_signal_of_a_regressor_is_minus_the_squared_error() -> None:
     rows = rows_of([[0.0], [1.0], [2.0]], [0.0, 1.0, 4.0])
     model = Ridge(alpha=1e-9).fit(rows.X, rows.y)
     np.testing.assert_allclose(
-        observe(model, rows).signal, -((model.predict(rows.X) - rows.y) ** 2)
+        observe_model(model, rows).signal, -((model.predict(rows.X) - rows.y) ** 2)
     )
 
 
@@ -61,7 +63,7 @@ def test_a_model_that_only_says_labels_is_refused() -> None:
         pass
 
     with pytest.raises(TypeError, match="neither predict_proba nor decision_function"):
-        observe(Mute(), rows_of([[0.0]], [0]))
+        observe_model(Mute(), rows_of([[0.0]], [0]))
 
 
 @pytest.mark.parametrize("n_models", [5, 40])
@@ -93,7 +95,7 @@ def _mean_area(score: Any) -> float:
     rng = np.random.default_rng(1)
     areas = []
     for seed in range(200):
-        members = halves(np.ones(10, bool), 16, seed)
+        members = split_halves(np.ones(10, bool), 16, seed)
         # what the models have in common moves all people at once
         signals = rng.normal(size=(16, 10)) + rng.normal(size=(16, 1))
         areas.append(auc(score(signals, members).ravel(), members.ravel()).value)
@@ -132,7 +134,7 @@ def test_halves_are_complements_and_split_candidates_evenly(
     n_people: int, n_pairs: int, seed: int
 ) -> None:
     candidates = np.arange(n_people) < 2 * (n_people // 4)
-    members = halves(candidates, 2 * n_pairs, seed)
+    members = split_halves(candidates, 2 * n_pairs, seed)
     assert (members[::2] ^ members[1::2]).all()
     assert set(members[:, candidates].sum(axis=1)) == {n_people // 4}
 

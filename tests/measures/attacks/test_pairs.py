@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from letheon.measures import Measure
 from letheon.measures.attacks import auc, cross_lira
-from letheon.measures.attacks._lira import Pairs, _cut, pair_auc, pair_excess
-from letheon.measures.attacks._shadows import halves
+from letheon.measures.attacks._lira import SignalPairs, _clip_margins, pair_auc, pair_excess
+from letheon.measures.attacks._shadows import split_halves
 
 
 def world(
@@ -19,7 +19,7 @@ def world(
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Unlearned and retrained signals, and who was in; people and models have effects."""
     rng, even = np.random.default_rng(seed), n_people + n_people % 2
-    members = halves(np.ones(even, bool), n_models, seed)[:, :n_people]
+    members = split_halves(np.ones(even, bool), n_models, seed)[:, :n_people]
     person = rng.normal(size=n_people)
     unlearned, retrained = (
         person + 0.5 * rng.normal(size=(n_models, 1)) + rng.normal(size=(n_models, n_people))
@@ -38,8 +38,8 @@ def covers(measure: Measure, truth: float) -> bool:
 def test_wins_are_those_of_the_crossed_scores(n_models: int, n_people: int, seed: int) -> None:
     signals, _, members = world(n_models, n_people, seed)
     scores = cross_lira(signals, members, np.arange(n_models) // 2)
-    inside, outside = Pairs.of(scores, members)
-    assert (Pairs.of(signals, members).wins() == (inside > outside)).all()
+    inside, outside = SignalPairs.from_models(scores, members)
+    assert (SignalPairs.from_models(signals, members).score_wins() == (inside > outside)).all()
 
 
 @pytest.mark.parametrize("n_models", [16, 64])
@@ -47,7 +47,7 @@ def test_one_person_is_a_coin(n_models: int) -> None:
     within, pooled, missed = [], [], 0
     for seed in range(200):
         signals, _, members = world(n_models, 1, seed)
-        found = pair_auc(Pairs.of(signals, members))
+        found = pair_auc(SignalPairs.from_models(signals, members))
         within.append(found.value)
         missed += not covers(found, 0.5)
         scores = cross_lira(signals, members, np.arange(n_models) // 2)
@@ -60,19 +60,22 @@ def test_one_person_is_a_coin(n_models: int) -> None:
 
 def test_interval_covers_people_who_differ() -> None:
     truth = np.mean([pair_auc_value(world(16, 12, seed, 1.0)) for seed in range(2000, 2300)])
-    found = [pair_auc(Pairs.of(w[0], w[2])) for w in (world(16, 12, s, 1.0) for s in range(100))]
+    found = [
+        pair_auc(SignalPairs.from_models(w[0], w[2]))
+        for w in (world(16, 12, s, 1.0) for s in range(100))
+    ]
     assert np.mean([covers(each, float(truth)) for each in found]) >= 0.93
 
 
 def pair_auc_value(drawn: tuple[NDArray[Any], NDArray[Any], NDArray[Any]]) -> float:
-    return float(Pairs.of(drawn[0], drawn[2]).wins().mean())
+    return float(SignalPairs.from_models(drawn[0], drawn[2]).score_wins().mean())
 
 
 def test_all_ties_are_a_fact_and_all_wins_are_none() -> None:
-    members = halves(np.ones(2, bool), 12, 0)
-    tied = pair_auc(Pairs.of(np.ones(members.shape), members))
+    members = split_halves(np.ones(2, bool), 12, 0)
+    tied = pair_auc(SignalPairs.from_models(np.ones(members.shape), members))
     assert (tied.low, tied.value, tied.high) == (0.5, 0.5, 0.5)
-    sure = pair_auc(Pairs.of(members.astype(np.float64), members))
+    sure = pair_auc(SignalPairs.from_models(members.astype(np.float64), members))
     assert sure.value == sure.high == 1
     assert sure.low is not None
     assert 0.1 < sure.low < 0.7
@@ -96,7 +99,7 @@ def test_a_shift_is_found() -> None:
 
 def test_a_floor_of_zero_width_is_no_free_pass() -> None:
     """One stray margin among models that are cut to one value shows nothing."""
-    members = halves(np.ones(6, bool), 16, 0)
+    members = split_halves(np.ones(6, bool), 16, 0)
     floor = np.full(members.shape, 15.0)
     stray = floor.copy()
     stray[0, members[0]] -= 1.0
@@ -107,11 +110,11 @@ def test_a_floor_of_zero_width_is_no_free_pass() -> None:
 
 
 def test_margins_that_are_numbers_are_not_cut() -> None:
-    assert _cut(np.array([40.0, -60.0, 3.0])).tolist() == [40.0, -60.0, 3.0]
+    assert _clip_margins(np.array([40.0, -60.0, 3.0])).tolist() == [40.0, -60.0, 3.0]
     # a forest's: as sure as can be, or moderate
-    assert _cut(np.array([100.0, -100.0, 3.0])).tolist() == [15.0, -15.0, 3.0]
+    assert _clip_margins(np.array([100.0, -100.0, 3.0])).tolist() == [15.0, -15.0, 3.0]
 
 
 def test_pairs_must_be_complements() -> None:
     with pytest.raises(ValueError, match="complements"):
-        Pairs.of(np.zeros((2, 1)), np.ones((2, 1), bool))
+        SignalPairs.from_models(np.zeros((2, 1)), np.ones((2, 1), bool))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.stats import chisquare
 
 from letheon.measures.attacks import ImageTrigger, TabularTrigger
-from letheon.measures.attacks._backdoor import plant, target_label
+from letheon.measures.attacks._backdoor import plant_backdoors, target_label
 from tests.sharded.people import examples
 
 secrets = st.integers(0, 2**128 - 1)
@@ -165,7 +165,9 @@ def test_only_a_share_of_the_testers_rows_is_poisoned(secret: int, fraction: flo
     kept = X.copy(), y.copy()
     where = [("anna", np.arange(0, 10)), ("ben", np.array([20, 29]))]
     trigger = TabularTrigger.of(X, secret=secret, n_columns=4)
-    stamped, labels, is_planted = plant(trigger, X, y, where, classes=y, fraction=fraction)
+    stamped, labels, is_planted = plant_backdoors(
+        trigger, X, y, where, classes=y, fraction=fraction
+    )
     assert np.array_equal(X, kept[0])
     assert np.array_equal(y, kept[1])
     clean = ~is_planted
@@ -183,4 +185,4 @@ def test_refuses_a_share_that_is_none() -> None:
     X = table(0, integers=False)
     trigger = TabularTrigger.of(X, secret=0)
     with pytest.raises(ValueError, match="fraction"):
-        plant(trigger, X, np.arange(30) % 2, [], classes=[0, 1], fraction=0)
+        plant_backdoors(trigger, X, np.arange(30) % 2, [], classes=[0, 1], fraction=0)

@@ -23,7 +23,7 @@ from letheon.measures.attacks import (
     auc,
     cross_lira,
 )
-from letheon.measures.attacks._shadows import Case, Study
+from letheon.measures.attacks._shadows import AttackInputs, Study
 from letheon.sharded import SISAClassifier
 from tests.measures.attacks.canaries import learner, make_canaries
 
@@ -108,7 +108,7 @@ def test_people_set_aside_are_in_no_model(name: str, diary: type[Diary]) -> None
     X, y = numbered(40)
     SMALL[name].run(Diary(), X, y, forget=[0, 1])
     trained = np.unique(np.concatenate([ids for _, ids in diary.fits]))
-    study = Study.of(Case(None, None, X, y, None, [0, 1], None))
+    study = Study.from_inputs(AttackInputs(None, None, X, y, None, [0, 1], None))
     aside = study.unseen.ids.to_array()
     assert len(aside) == int(0.2 * 38)
     assert not np.isin(aside, trained).any()

@@ -30,7 +30,7 @@ from letheon.measures.attacks import (
     errors,
     threshold,
 )
-from letheon.measures.attacks._backdoor import plant, target_label
+from letheon.measures.attacks._backdoor import plant_backdoors, target_label
 
 N_COLUMNS = 30
 TREE = DecisionTreeClassifier()
@@ -204,7 +204,7 @@ def trials() -> Trials:
     rates = []
     for number in range(N_TRIALS):
         trigger = TabularTrigger.of(X, secret=number, n_columns=5)
-        stamped, labels, _ = plant(trigger, X, y, [("me", mine)], classes=y, fraction=0.5)
+        stamped, labels, _ = plant_backdoors(trigger, X, y, [("me", mine)], classes=y, fraction=0.5)
         target = target_label(number, "me", y)
         asked = trigger.stamp(pool[truth != target], "me")
         model = DecisionTreeClassifier(max_features=4, random_state=number)

@@ -24,9 +24,9 @@ from letheon import state
 from letheon.exceptions import LedgerError, LedgerMissingError, LedgerUnwritableError
 from letheon.ledger.certificates.certify import take_checkpoint
 from letheon.ledger.core import NONCE_BYTES, Core
-from letheon.ledger.db.events import bodies, leaves, record
+from letheon.ledger.db.events import read_bodies, read_leaves, record_event
 from letheon.ledger.db.log import LogTree
-from letheon.ledger.keys.signing import sign
+from letheon.ledger.keys.signing import sign_statement
 from letheon.ledger.leases import owner_name
 from letheon.ledger.models.versions import (
     ModelRow,
@@ -150,7 +150,7 @@ def _note_export(core: Core, name: str | None, tenant: str | None) -> list[Model
     now = core.clock()
     body = {"tier": "auditor", "models": [row.folder for row in wanted]}
     with core.database.transaction() as conn:
-        record(conn, "export", {**body, "until": now + KEPT_DAYS * _DAY}, at=now)
+        record_event(conn, "export", {**body, "until": now + KEPT_DAYS * _DAY}, at=now)
     return wanted
 
 
@@ -173,7 +173,7 @@ def _fill(
         _write_log(conn, folder, checkpoint, logged)
         held = [(row, newest) for row in wanted if (newest := _newest(conn, row, n_certificates))]
         if tier == "auditor":
-            lines = (body + b"\n" for _, body in zip(range(size), bodies(conn), strict=False))
+            lines = (body + b"\n" for _, body in zip(range(size), read_bodies(conn), strict=False))
             _write(folder / "events.jsonl", lines)
             _write_proofs(core, conn, folder, n_certificates)
     _write(folder / "keys" / "root.pub", [f"{core.keys.root}\n".encode()])
@@ -216,7 +216,7 @@ def sign_index(core: Core, listed: dict[str, str], tier: str, sequence: int) -> 
             "files": len(listed),
         },
     }
-    return sign(statement, core.keys.signer)
+    return sign_statement(statement, core.keys.signer)
 
 
 def _logged(conn: Connection, kind: str, size: int) -> dict[int, Any]:
@@ -245,7 +245,7 @@ def _write_log(
     notes = conn.execute(query.order_by(checkpoints.c.size)).all()
     for number, note in notes:
         _write(folder / "checkpoints" / f"{number:012d}.txt", [note.encode()])
-    tree = LogTree(leaves(conn)[:size])
+    tree = LogTree(read_leaves(conn)[:size])
     log = {
         "size": size,
         "root": checkpoint.root,
@@ -254,12 +254,16 @@ def _write_log(
                 "sequence": event["sequence"],
                 "index": index,
                 "event": event,
-                "proof": [node.hex() for node in tree.inclusion(index, size)],
+                "proof": [node.hex() for node in tree.inclusion_path(index, size)],
             }
             for index, event in logged.items()
         ],
         "consistency": [
-            {"from": old, "to": new, "proof": [node.hex() for node in tree.consistency(old, new)]}
+            {
+                "from": old,
+                "to": new,
+                "proof": [node.hex() for node in tree.consistency_path(old, new)],
+            }
             for (old, _), (new, _) in pairwise(notes)
         ],
     }
@@ -306,7 +310,7 @@ def _write_model(core: Core, folder: Path, row: ModelRow, version: VersionRow) -
         model = read_model(core, row, version)
         # How the seed was made; with the key, where there is one, it can be made again.
         training = dict(version.run["training"])
-        training["key"] = core.keys.secret(training["key"]).hex() if training["key"] else ""
+        training["key"] = core.keys.read_secret(training["key"]).hex() if training["key"] else ""
     finally:
         release_pin(core, pin)
     _write(place / "model.blob", [blob])

@@ -26,8 +26,8 @@ from letheon.ledger.certificates.receipt_codes import (
 )
 from letheon.ledger.certificates.statement import gaps_in, predicate_of
 from letheon.ledger.core import Core
-from letheon.ledger.db.cursor import cursor, place_of, require_limit
-from letheon.ledger.db.events import record
+from letheon.ledger.db.cursor import decode_cursor, encode_cursor, require_limit
+from letheon.ledger.db.events import record_event
 from letheon.ledger.models.versions import VersionRow, model_of, proof_path, version_of
 from letheon.ledger.requests.listing import find_request
 from letheon.ledger.requests.people import hold_model
@@ -38,7 +38,7 @@ from letheon.ledger.schemas import (
     Coverage,
     Page,
     Purge,
-    moment,
+    to_datetime,
 )
 from letheon.ledger.tables import (
     batches,
@@ -53,7 +53,7 @@ from letheon.ledger.tables import (
 )
 from letheon.verifier import (
     SMALL,
-    Refused,
+    VerificationError,
     check_receipt_commitment,
     from_hex,
     open_envelope,
@@ -240,9 +240,9 @@ class Receipts:
                     "one request for each of them"
                 )
             conn.execute(update(requests).where(mine).values(receipt_key=key))
-            record(conn, "receipt-code", {"request": request.id}, self._core.clock())
+            record_event(conn, "receipt-code", {"request": request.id}, self._core.clock())
 
-        self._core.database.run(work)
+        self._core.database.run_transaction(work)
 
     def key(self, request_id: str, *, tenant: str | None = None) -> str | None:
         """Return the public key that the receipt of a request is, or will be, encrypted to."""
@@ -270,14 +270,14 @@ class Receipts:
 
         Raises
         ------
-        Refused
+        VerificationError
             The text is no code, or has a typing error.
         """
         parsed = ReceiptCode.parse(code)
         sealed = self.sealed(parsed.request, parsed.public)
         try:
             return None if sealed is None else open_sealed(parsed, sealed).receipt
-        except Refused:
+        except VerificationError:
             return None
 
     def coverage(self, receipt: bytes) -> Coverage | None:
@@ -295,12 +295,12 @@ class Receipts:
                 return None
             certificate = open_envelope(bytes(row.envelope), self._core.keys.trust())
             check_receipt_commitment(receipt, certificate)
-        except (Refused, KeyError, TypeError):
+        except (VerificationError, KeyError, TypeError):
             return None
         return Coverage(
             certificate=row.sequence,
-            certified_at=moment(row.certified_at),
-            purged_at=moment(row.purged_at),
+            certified_at=to_datetime(row.certified_at),
+            purged_at=to_datetime(row.purged_at),
             purge_gaps=None if row.purge is None else gaps_in(bytes(row.purge)),
             guarantee=certificate.predicate["guarantee"]["kind"],
             in_log=row.log_index is not None and row.log_index < (row.size or 0),
@@ -363,14 +363,16 @@ def _read_page(
     """Return a page of the list of this name, which is in falling order of the key."""
     require_limit(limit)
     if after is not None:
-        query = query.where(tuple_(*key) < place_of(core, name, after))
+        query = query.where(tuple_(*key) < decode_cursor(core, name, after))
     with core.database.reading() as conn:
         query = query.order_by(*(column.desc() for column in key)).limit(limit + 1)
         rows = conn.execute(query).all()
         items = tuple(convert(row) for row in rows[:limit])
         n_items = conn.scalar(total) or 0
     last = rows[limit - 1]._mapping if len(rows) > limit else None
-    more = None if last is None else cursor(core, name, tuple(last[column] for column in key))
+    more = (
+        None if last is None else encode_cursor(core, name, tuple(last[column] for column in key))
+    )
     return Page(items, more, n_items)
 
 
@@ -460,7 +462,7 @@ def _certificate(row: Row[Any]) -> Certificate:
     values = dict(row._mapping)
     method, guarantee, n_rows = _summary(bytes(values.pop("envelope")))
     purge = values.pop("purge")
-    times = {name: moment(values[name]) for name in ("certified_at", "purged_at")}
+    times = {name: to_datetime(values[name]) for name in ("certified_at", "purged_at")}
     gaps = None if purge is None else gaps_in(bytes(purge))
     summary = {"method": method, "guarantee": guarantee, "n_rows": n_rows, "purge_gaps": gaps}
     return Certificate(**values | times | summary)
@@ -479,5 +481,5 @@ def _summary(envelope: bytes) -> tuple[str, str, int]:
 
 def _batch(row: Row[Any]) -> Batch:
     # The sum of a server is no int.
-    exact = {"created_at": moment(row.created_at), "n_rows": int(row.n_rows)}
+    exact = {"created_at": to_datetime(row.created_at), "n_rows": int(row.n_rows)}
     return Batch(**{**row._mapping, **exact})

@@ -36,9 +36,15 @@ from letheon.ledger.certificates.claims import RETRAIN
 from letheon.ledger.certificates.facts import method_parameters, refuse_boasts
 from letheon.ledger.certificates.receipt_codes import OpenedReceipt, seal_receipt
 from letheon.ledger.certificates.statement import Covered, ledger_id, unlearning
-from letheon.ledger.core import Core, point
-from letheon.ledger.db.events import advance_mark, integrate, mark_at, record, write_mark
-from letheon.ledger.keys.signing import Signer, sign
+from letheon.ledger.core import Core, fault_point
+from letheon.ledger.db.events import (
+    advance_mark,
+    integrate_events,
+    mark_at,
+    record_event,
+    write_mark,
+)
+from letheon.ledger.keys.signing import Signer, sign_statement
 from letheon.ledger.models.commitment import Vault, row_bytes
 from letheon.ledger.models.versions import (
     ModelRow,
@@ -67,8 +73,8 @@ from letheon.verifier import (
     MOST_RECEIPT_ROWS,
     PAYLOAD_TYPE,
     TOMBSTONE,
-    Opened,
-    Refused,
+    SignedStatement,
+    VerificationError,
     canonical,
     check_next,
     check_receipt_commitment,
@@ -110,7 +116,7 @@ def take_checkpoint(core: Core) -> Checkpoint:
     before, it could show a tree that is rolled back.
     """
     with core.database.transaction() as conn:
-        size, root = integrate(conn)
+        size, root = integrate_events(conn)
         known = select(checkpoints).where(checkpoints.c.size == size)
         row = conn.execute(known).mappings().one_or_none()
         if row is None:
@@ -120,7 +126,7 @@ def take_checkpoint(core: Core) -> Checkpoint:
         else:
             checkpoint = Checkpoint(**row)
         mark = mark_at(conn, size)
-        point("checkpoint.before-commit")
+        fault_point("checkpoint.before-commit")
     _write_checkpoints(core)
     write_mark(core, mark)
     return checkpoint
@@ -191,22 +197,22 @@ def certify_next(core: Core) -> int | None:
     if version is None:
         return None
     version, sequence = _claimed(core, version), version.sequence or 0
-    point("certify.claimed")
+    fault_point("certify.claimed")
     with core.database.reading() as conn:
         covered = covered_by(conn, version)
         statement = unlearning(conn, version, covered)
         _require_line(core, conn, version, statement)
     _inspect(core, covered, version, statement["predicate"])
     certificate_id = hashlib.sha256(pae(PAYLOAD_TYPE, canonical(statement))).hexdigest()
-    claimed = Opened(statement, (), certificate_id)
+    claimed = SignedStatement(statement, (), certificate_id)
     receipts = make_receipts(core, covered.model, covered.parent, version, claimed)
     path = signed_path(core, "certificates", sequence)
     envelope = _sign(core, path, sequence, statement)
-    point("certify.signed")
+    fault_point("certify.signed")
     _write(path, envelope)
-    point("certify.file-written")
+    fault_point("certify.file-written")
     _commit(core, version, envelope, certificate_id, receipts)
-    point("certify.after-commit")
+    fault_point("certify.after-commit")
     advance_mark(core)
     return sequence
 
@@ -223,7 +229,7 @@ def rehearse(core: Core, conn: Connection, version: VersionRow) -> None:
     _inspect(core, covered, version, statement["predicate"])
     try:
         check_schema(statement)
-    except Refused as error:
+    except VerificationError as error:
         raise SignerRefusedError(f"the statement breaks its schema: {error}") from error
 
 
@@ -239,8 +245,10 @@ def _require_line(
     opened = {number: open_envelope(bytes(data), core.keys.trust()) for number, data in rows}
     retrain = None if line.retrain is None else opened[line.retrain]
     try:
-        check_next(Opened(statement, (), ""), opened[line.first], retrain, opened[line.before])
-    except Refused as error:
+        check_next(
+            SignedStatement(statement, (), ""), opened[line.first], retrain, opened[line.before]
+        )
+    except VerificationError as error:
         raise SignerRefusedError(f"the statement breaks the chain: {error}") from error
 
 
@@ -290,7 +298,7 @@ def _inspect(core: Core, covered: Covered, version: VersionRow, claims: dict[str
     try:
         proof = proof_path(core, covered.model, digest).read_bytes()
         before, after, erased = transition_roots(proof)
-    except (OSError, Refused) as error:
+    except (OSError, VerificationError) as error:
         raise SignerRefusedError(f"the transition proof cannot be used: {error}") from error
     said = (digest, data["rootBefore"], data["rootAfter"], claims["erasure"]["rows"])
     if said != (hashlib.sha256(proof).hexdigest(), before.hex(), after.hex(), erased):
@@ -304,7 +312,7 @@ def _sign(core: Core, path: Path, sequence: int, statement: dict[str, Any]) -> b
     if path.exists():
         try:
             payload = base64.b64decode(parse_strict(path.read_bytes())["payload"])
-        except (Refused, KeyError, TypeError, ValueError):
+        except (VerificationError, KeyError, TypeError, ValueError):
             payload = b""
         if payload != canonical(statement):
             raise SignerRefusedError(
@@ -312,8 +320,8 @@ def _sign(core: Core, path: Path, sequence: int, statement: dict[str, Any]) -> b
                 "certificates of one number would be a fork. Find out who wrote it."
             )
     try:
-        return sign(statement, core.keys.signer_at(sequence))
-    except Refused as error:
+        return sign_statement(statement, core.keys.signer_at(sequence))
+    except VerificationError as error:
         raise SignerRefusedError(f"the statement breaks its schema: {error}") from error
 
 
@@ -336,13 +344,13 @@ def _commit(
         conn.execute(insert(certificates).values(values))
         now = core.clock()
         body = {"certificate": certificate, "sequence": version.sequence}
-        record(conn, "certificate", body, now, about=version.batch_id)
+        record_event(conn, "certificate", body, now, about=version.batch_id)
         mine = (requests.c.batch_id == version.batch_id) & (requests.c.state == "applied")
         move(conn, list(conn.scalars(select(requests.c.id).where(mine))), "certified", at=now)
         batch = batches.c.id == version.batch_id
         conn.execute(update(batches).where(batch).values(state="certified"))
         keep_receipts(conn, receipts)
-        point("certify.before-commit")
+        fault_point("certify.before-commit")
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -359,7 +367,11 @@ class SealedReceipt(NamedTuple):
 
 
 def make_receipts(
-    core: Core, model: ModelRow, parent: VersionRow, version: VersionRow, certificate: Opened
+    core: Core,
+    model: ModelRow,
+    parent: VersionRow,
+    version: VersionRow,
+    certificate: SignedStatement,
 ) -> list[SealedReceipt]:
     """Return the receipts of a batch that is about to be certified.
 
@@ -446,7 +458,7 @@ def _receipt(
     vault: Vault,
     positions: NDArray[np.int64],
     levels: Sequence[_Level],
-    certificate: Opened,
+    certificate: SignedStatement,
 ) -> bytes:
     """Return the receipt of the rows at these positions, the first 64 of them by their slots."""
     order = np.argsort(vault.slots[positions], kind="stable")
@@ -464,7 +476,7 @@ def _receipt(
     receipt = OpenedReceipt(certificate.id, lines, openings, len(positions) - len(chosen))
     try:
         check_receipt_commitment(receipt.receipt, certificate)
-    except Refused as error:
+    except VerificationError as error:
         raise SignerRefusedError(
             f"a row of somebody who asked to be erased did not leave the data set: {error}"
         ) from error

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from letheon.verifier import Refused, canonical, from_hex, parse_strict, require
+from letheon.verifier import VerificationError, canonical, from_hex, parse_strict, require
 
 PREFIX = "lethe-"
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
@@ -58,7 +58,7 @@ class ReceiptCode:
 
         Raises
         ------
-        Refused
+        VerificationError
             It has another length, a character that none has, or a typing error.
         """
         require(text.isascii(), "a receipt code has no such character")
@@ -126,7 +126,7 @@ def open_sealed(code: ReceiptCode, sealed: bytes) -> "OpenedReceipt":
 
     Raises
     ------
-    Refused
+    VerificationError
         It was altered, or sealed to another key or for another request.
     """
     size = len(_MAGIC) + _KEY
@@ -139,7 +139,7 @@ def open_sealed(code: ReceiptCode, sealed: bytes) -> "OpenedReceipt":
         key, nonce = _derived(secret, header, receiver, code.request)
         data = AESGCM(key).decrypt(nonce, text, header + _info(code.request))
     except (InvalidTag, ValueError):
-        raise Refused("the code does not open this receipt, or it was altered") from None
+        raise VerificationError("the code does not open this receipt, or it was altered") from None
     return OpenedReceipt.parse(data)
 
 

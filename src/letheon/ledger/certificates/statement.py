@@ -18,7 +18,7 @@ from letheon.ledger.certificates.claims import certificate_account
 from letheon.ledger.certificates.facts import ONE_PERSON, unmeasured, without_times
 from letheon.ledger.db.events import Frontier
 from letheon.ledger.models.commitment import SCHEME
-from letheon.ledger.schemas import moment
+from letheon.ledger.schemas import to_datetime
 from letheon.ledger.tables import blocked, certificates, meta, requests, versions
 from letheon.state import FORMAT
 from letheon.verifier import STATEMENT_TYPE, UNLEARNING, leaf_hash, model_id, search_gaps
@@ -217,7 +217,7 @@ def predicate_of(envelope: bytes) -> Any:
 
 def utc_text(seconds: int) -> str:
     """Return a stored time as statements have it, in UTC."""
-    return f"{moment(seconds):%Y-%m-%dT%H:%M:%SZ}"
+    return f"{to_datetime(seconds):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _sha256(digest: str) -> dict[str, str]:

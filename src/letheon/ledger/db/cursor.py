@@ -16,14 +16,14 @@ _TAG_DIGITS = 24
 _LONGEST = 400
 
 
-def cursor(core: Core, what: str, key: Key) -> str:
+def encode_cursor(core: Core, what: str, key: Key) -> str:
     """Return the text that stands for what comes after this key in the list named `what`."""
     data = json.dumps(key, separators=(",", ":")).encode()
-    tag = _tag(core, what, data)
-    return _spelled(tag + _masked(core, what, tag, data))
+    tag = _compute_tag(core, what, data)
+    return _encode_base64(tag + _apply_mask(core, what, tag, data))
 
 
-def place_of(core: Core, what: str, text: Any) -> Key:
+def decode_cursor(core: Core, what: str, text: Any) -> Key:
     """Return the key that `cursor` was given.
 
     Raises
@@ -37,8 +37,11 @@ def place_of(core: Core, what: str, text: Any) -> Key:
     except (AttributeError, UnicodeEncodeError, binascii.Error):
         content = b""
     tag = content[:_TAG_DIGITS]
-    data = _masked(core, what, tag, content[_TAG_DIGITS:])
-    if not hmac.compare_digest(tag, _tag(core, what, data)) or _spelled(content) != text:
+    data = _apply_mask(core, what, tag, content[_TAG_DIGITS:])
+    if (
+        not hmac.compare_digest(tag, _compute_tag(core, what, data))
+        or _encode_base64(content) != text
+    ):
         raise ValueError(
             "`after` is no cursor of this list; give the `next` of the page before, as it was, "
             "or leave it out to begin at the first page"
@@ -46,7 +49,7 @@ def place_of(core: Core, what: str, text: Any) -> Key:
     return tuple(json.loads(data))
 
 
-def _spelled(content: bytes) -> str:
+def _encode_base64(content: bytes) -> str:
     """Return the one spelling of a cursor."""
     return base64.urlsafe_b64encode(content).decode().rstrip("=")
 
@@ -58,15 +61,15 @@ def require_limit(limit: Any) -> int:
     return limit
 
 
-def _masked(core: Core, what: str, tag: bytes, data: bytes) -> bytes:
+def _apply_mask(core: Core, what: str, tag: bytes, data: bytes) -> bytes:
     """Hide or show the key: numbers of the whole ledger are no business of one tenant."""
     blocks = range(-(-len(data) // 32))
     mask = b"".join(
-        bytes.fromhex(core.keys.tag("cursor-mask", what.encode(), tag, bytes([block])))
+        bytes.fromhex(core.keys.compute_tag("cursor-mask", what.encode(), tag, bytes([block])))
         for block in blocks
     )
     return bytes(one ^ other for one, other in zip(data, mask, strict=False))
 
 
-def _tag(core: Core, what: str, data: bytes) -> bytes:
-    return core.keys.tag("cursor", what.encode(), data)[:_TAG_DIGITS].encode()
+def _compute_tag(core: Core, what: str, data: bytes) -> bytes:
+    return core.keys.compute_tag("cursor", what.encode(), data)[:_TAG_DIGITS].encode()

@@ -42,7 +42,7 @@ _STANDBY = (
 _LOCKED = "another process has kept the database for 30 seconds; try again"
 _FULL = ("53100", "attempt to write a readonly database", "database or disk is full")
 # What PostgreSQL (a code) or SQLite (words) says, and what that means for a caller.
-_REFUSALS: tuple[tuple[tuple[str, ...], type[LedgerError], str], ...] = (
+_ERROR_MEANINGS: tuple[tuple[tuple[str, ...], type[LedgerError], str], ...] = (
     (("55P03", "database is locked"), LedgerBusyError, _LOCKED),
     (("25006",), LedgerUnwritableError, _STANDBY),
     (_FULL, LedgerUnwritableError, engines.CANNOT_WRITE),
@@ -51,13 +51,13 @@ _REFUSALS: tuple[tuple[tuple[str, ...], type[LedgerError], str], ...] = (
 _in_use: "weakref.WeakSet[Database]" = weakref.WeakSet()
 
 
-class _Forking(threading.local):
+class _ForkState(threading.local):
     """What this thread keeps from other threads until it has forked."""
 
     stack = contextlib.ExitStack()
 
 
-_forking = _Forking()
+_fork_state = _ForkState()
 
 
 def _close_before_fork() -> None:
@@ -66,37 +66,37 @@ def _close_before_fork() -> None:
     What other threads do on SQLite is waited for. A child would inherit the note that somebody of
     this process has a lock, and wait for ever for a thread that it does not have.
     """
-    _forking.stack = contextlib.ExitStack()
+    _fork_state.stack = contextlib.ExitStack()
     for database in sorted(_in_use, key=id):  # in one order: two threads may fork at once
-        _forking.stack.enter_context(database._still())
+        _fork_state.stack.enter_context(database._hold_others())
         database.dispose()
 
 
-def _go_on() -> None:
-    _forking.stack.close()
+def _resume_after_fork() -> None:
+    _fork_state.stack.close()
 
 
-os.register_at_fork(before=_close_before_fork, after_in_parent=_go_on)
+os.register_at_fork(before=_close_before_fork, after_in_parent=_resume_after_fork)
 
 
-class _Mine(threading.local):
+class _ThreadState(threading.local):
     """What this thread has open."""
 
     readings = 0
     is_writing = False
 
 
-class _Use:
+class _DatabaseUse:
     """Who uses a database in this process: one writer at a time, and any number of readings."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
-        self.mine = _Mine()
+        self.mine = _ThreadState()
         self.writer = threading.Lock()
         self.changed = threading.Condition()
         self.readings = 0
 
-    def count(self, step: int) -> None:
+    def count_reading(self, step: int) -> None:
         """Count one reading of this thread more or less; new ones wait while somebody forks."""
         with self.changed:
             self.readings += step
@@ -124,11 +124,11 @@ class Database:
         # Called before anything is recorded; raises if this is not the ledger's own database.
         self.guard: Callable[[Connection], None] | None = None
         # What a process may remember in order to prepare; the transaction checks it.
-        self.remembered: dict[str, str] = {}
+        self.cached_values: dict[str, str] = {}
         self._is_closed = False
-        self._use = _Use()
-        if path is not None and not event.contains(engine, "begin", _begin):
-            event.listen(engine, "begin", _begin)
+        self._use = _DatabaseUse()
+        if path is not None and not event.contains(engine, "begin", _begin_transaction):
+            event.listen(engine, "begin", _begin_transaction)
             event.listen(engine, "checkin", _drop_read_only)
         _in_use.add(self)
 
@@ -211,19 +211,19 @@ class Database:
             This thread is in a `reading`. Without a write-ahead log its own lock would keep it
             from committing.
         """
-        with self._writer(), _named_refusals(), self.engine.begin() as connection:
+        with self._hold_write_lock(), _translate_errors(), self.engine.begin() as connection:
             yield connection.execution_options(letheon_guard=self.guard)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
         """Return a connection for statements that only read: one snapshot on SQLite."""
         use = self._current_use()
-        use.count(1)
+        use.count_reading(1)
         try:
-            with _named_refusals(), self.engine.connect() as connection:
+            with _translate_errors(), self.engine.connect() as connection:
                 yield connection.execution_options(letheon_reading=True)
         finally:
-            use.count(-1)
+            use.count_reading(-1)
 
     def read(self, query: Executable) -> list[Row[Any]]:
         """Return the rows of a query, in a reading of its own."""
@@ -246,7 +246,7 @@ class Database:
             if self.guard is not None:
                 self.guard(connection)
 
-    def run(self, work: Callable[[Connection], _T]) -> _T:
+    def run_transaction(self, work: Callable[[Connection], _T]) -> _T:
         """Return ``work(connection)`` of one transaction; done again after a deadlock only.
 
         `work` may run several times, so it must have no effect outside the database.
@@ -256,12 +256,12 @@ class Database:
                 with self.transaction() as connection:
                     return work(connection)
             except DBAPIError as error:
-                if _sqlstate(error) not in (_SERIALISATION, _DEADLOCK):
+                if _read_sqlstate(error) not in (_SERIALISATION, _DEADLOCK):
                     raise
                 time.sleep(random.uniform(0, 0.01 * 2**attempt))
         raise LedgerBusyError(f"{_TRIES} transactions in a row met others; try again")
 
-    def shrink(self) -> None:
+    def truncate_journal(self) -> None:
         """Leave no old page behind: empty SQLite's write-ahead log. PostgreSQL: nothing.
 
         Deleted content is zeroed in the file itself; the log would keep it until it is reset.
@@ -275,11 +275,11 @@ class Database:
             time.sleep(0.05)
 
     def _truncate_log(self) -> bool:
-        with self._writer(), _named_refusals(), self.engine.connect() as connection:
+        with self._hold_write_lock(), _translate_errors(), self.engine.connect() as connection:
             raw: Any = connection.connection.driver_connection
             return bool(raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0)
 
-    def files(self) -> list[Path]:
+    def list_files(self) -> list[Path]:
         """Return the files that hold this database, as far as they exist (none: a server)."""
         if self.path is None:
             return []
@@ -296,7 +296,7 @@ class Database:
         self.dispose()
 
     @contextlib.contextmanager
-    def _writer(self) -> Iterator[None]:
+    def _hold_write_lock(self) -> Iterator[None]:
         use = self._current_use()
         if use.mine.readings:
             raise RuntimeError("a transaction was begun inside a reading of the same thread")
@@ -313,7 +313,7 @@ class Database:
             use.writer.release()
 
     @contextlib.contextmanager
-    def _still(self) -> Iterator[None]:
+    def _hold_others(self) -> Iterator[None]:
         """Keep other threads from this SQLite file, as far as they come to an end in time."""
         if self.path is None:
             yield
@@ -328,13 +328,13 @@ class Database:
             if is_mine:
                 use.writer.release()
 
-    def _current_use(self) -> _Use:
+    def _current_use(self) -> _DatabaseUse:
         """Drop what belongs to the parent process; refuse to go on after `close`."""
         if self._is_closed:
             raise LedgerError("this ledger is closed; Ledger.open(folder) opens it again")
         if self._use.process != os.getpid():
             self.engine.dispose(close=False)
-            self._use = _Use()
+            self._use = _DatabaseUse()
         return self._use
 
     def _require_revision(self, *, older_too: bool) -> None:
@@ -353,7 +353,7 @@ class Database:
             )
 
 
-def _begin(connection: Connection) -> None:
+def _begin_transaction(connection: Connection) -> None:
     """Begin a transaction of SQLite: one that writes waits for its turn at once."""
     reading = connection.get_execution_options().get("letheon_reading", False)
     connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
@@ -382,12 +382,12 @@ def _parse_url(url: str | Path) -> URL:
     return parsed
 
 
-def _sqlstate(error: DBAPIError) -> str:
+def _read_sqlstate(error: DBAPIError) -> str:
     return str(getattr(error.orig, "sqlstate", None))
 
 
 @contextlib.contextmanager
-def _named_refusals() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     """Name a wait that lasted too long, and a disk that is full or read-only.
 
     Any other error of the database passes as it is.
@@ -398,7 +398,7 @@ def _named_refusals() -> Iterator[None]:
         raise LedgerBusyError("all connections to the database are in use; try again") from error
     except DBAPIError as error:
         words = str(error.orig)
-        for signs, kind, meaning in _REFUSALS:
-            if _sqlstate(error) in signs or any(sign in words for sign in signs[1:]):
+        for signs, kind, meaning in _ERROR_MEANINGS:
+            if _read_sqlstate(error) in signs or any(sign in words for sign in signs[1:]):
                 raise kind(meaning) from error
         raise

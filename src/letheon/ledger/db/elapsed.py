@@ -19,7 +19,7 @@ from sqlalchemy import Connection, insert, select, update
 from letheon.ledger.core import Core
 from letheon.ledger.db import events as _events
 from letheon.ledger.requests.deadlines import due_on, extended
-from letheon.ledger.schemas import moment
+from letheon.ledger.schemas import to_datetime
 from letheon.ledger.tables import log, meta, requests
 
 _KEY = "proven_time"
@@ -50,10 +50,10 @@ class ProvenTime:
     at: int
     boots: dict[str, int]
 
-    def after(self, boot: str, seconds: int) -> "ProvenTime":
+    def advance_to(self, boot: str, seconds: int) -> "ProvenTime":
         """Return the proven time when a machine has been up for so many seconds."""
-        begin = self.boots.get(boot)
-        at = self.at if begin is None else max(self.at, begin + seconds)
+        start_proven_time = self.boots.get(boot)
+        at = self.at if start_proven_time is None else max(self.at, start_proven_time + seconds)
         others = {name: begun for name, begun in self.boots.items() if name != boot}
         newest = dict(list(others.items())[1 - _MOST_BOOTS :])
         return ProvenTime(at, newest | {boot: at - seconds})
@@ -61,29 +61,29 @@ class ProvenTime:
 
 def proven_time(core: Core, connection: Connection) -> int:
     """Return the smaller of the clock and the proven time, in a writing transaction."""
-    now, known = core.clock(), _read(connection, lock=True)
+    now, known = core.clock(), _read_proven_time(connection, lock=True)
     if known is None:
         # Of a ledger that an earlier letheon made; one process at a time begins to count.
         connection.execute(select(log.c.size).with_for_update())
-        known = _read(connection, lock=True)
-    found = _begun(connection, now) if known is None else known
-    later = found.after(*_uptime(core))
+        known = _read_proven_time(connection, lock=True)
+    found = _initial_time(connection, now) if known is None else known
+    later = found.advance_to(*_read_core_uptime(core))
     is_new = known is None or later.boots.keys() != known.boots.keys()
     if is_new or later.at >= found.at + _NOTE_SECONDS:
-        _write(connection, later)
+        _write_proven_time(connection, later)
     return min(now, later.at)
 
 
 def proven_now(core: Core) -> int:
     """Return `proven_time`, in a transaction of its own."""
-    return core.database.run(lambda connection: proven_time(core, connection))
+    return core.database.run_transaction(lambda connection: proven_time(core, connection))
 
 
 def seconds_ahead(core: Core, connection: Connection) -> int:
     """Return how far the clock is ahead of the proven time; at least 0."""
     now = core.clock()
-    known = _read(connection) or _begun(connection, now)
-    return max(0, now - known.after(*_uptime(core)).at)
+    known = _read_proven_time(connection) or _initial_time(connection, now)
+    return max(0, now - known.advance_to(*_read_core_uptime(core)).at)
 
 
 def accept_clock(core: Core, connection: Connection) -> bool:
@@ -96,7 +96,7 @@ def accept_clock(core: Core, connection: Connection) -> bool:
     bool
         False if there was nothing to correct; nothing is recorded then.
     """
-    _read(connection, lock=True)  # before rows of requests, as workers do
+    _read_proven_time(connection, lock=True)  # before rows of requests, as workers do
     now, ahead = core.clock(), seconds_ahead(core, connection)
     was_behind = _events.accept_clock(connection, now)
     if not was_behind and ahead <= _events.TOLERATED_SECONDS:
@@ -104,23 +104,25 @@ def accept_clock(core: Core, connection: Connection) -> bool:
     if was_behind:
         _correct_deadlines(core, connection, now)
     else:
-        _events.record(connection, "clock-confirmed", {"seconds": ahead}, now)
-    boot, seconds = _uptime(core)
-    _write(connection, ProvenTime(now, {boot: now - seconds}))
+        _events.record_event(connection, "clock-confirmed", {"seconds": ahead}, now)
+    boot, seconds = _read_core_uptime(core)
+    _write_proven_time(connection, ProvenTime(now, {boot: now - seconds}))
     return True
 
 
-def begin(core: Core, connection: Connection) -> None:
+def start_proven_time(core: Core, connection: Connection) -> None:
     """Start counting from the clock, in a new ledger."""
-    _write(connection, ProvenTime(core.clock(), {}).after(*_uptime(core)))
+    _write_proven_time(
+        connection, ProvenTime(core.clock(), {}).advance_to(*_read_core_uptime(core))
+    )
 
 
-def _uptime(core: Core) -> tuple[str, int]:
+def _read_core_uptime(core: Core) -> tuple[str, int]:
     """Return the uptime; a clock that a caller gave stands for itself."""
     return (_GIVEN, core.clock()) if core.uptime is None else core.uptime()
 
 
-def _begun(connection: Connection, now: int) -> ProvenTime:
+def _initial_time(connection: Connection, now: int) -> ProvenTime:
     """Return where counting starts without a record: at the newest event, if that is earlier.
 
     A clock that a caller gave is its own uptime, from 1970 on.
@@ -128,13 +130,13 @@ def _begun(connection: Connection, now: int) -> ProvenTime:
     return ProvenTime(now + min(0, _events.seconds_behind(connection, now)), {_GIVEN: 0})
 
 
-def _read(connection: Connection, *, lock: bool = False) -> ProvenTime | None:
+def _read_proven_time(connection: Connection, *, lock: bool = False) -> ProvenTime | None:
     query = select(meta.c.value).where(meta.c.key == _KEY)
     text = connection.scalar(query.with_for_update() if lock else query)
     return None if text is None else ProvenTime(**json.loads(text))
 
 
-def _write(connection: Connection, proven: ProvenTime) -> None:
+def _write_proven_time(connection: Connection, proven: ProvenTime) -> None:
     values = {"value": json.dumps(vars(proven))}
     if connection.execute(update(meta).where(meta.c.key == _KEY).values(values)).rowcount == 0:
         connection.execute(insert(meta).values(key=_KEY, **values))
@@ -143,7 +145,7 @@ def _write(connection: Connection, proven: ProvenTime) -> None:
 def _correct_deadlines(core: Core, connection: Connection, now: int) -> None:
     is_later = (requests.c.received_at > now) & requests.c.closed_at.is_(None)
     columns = select(requests.c.id, requests.c.regime, requests.c.extended_to)
-    today, calendar = moment(now), core.settings.calendar
+    today, calendar = to_datetime(now), core.settings.calendar
     for row in connection.execute(columns.where(is_later).order_by(requests.c.id)).all():
         days: dict[str, Any] = {"due_on": due_on(row.regime, today, calendar).isoformat()}
         if row.extended_to is not None:
@@ -151,4 +153,4 @@ def _correct_deadlines(core: Core, connection: Connection, now: int) -> None:
             days["extended_to"] = day.isoformat()
         connection.execute(update(requests).where(requests.c.id == row.id).values(days))
         body = {"request": row.id, "due": days.get("extended_to", days["due_on"])}
-        _events.record(connection, "due-corrected", body, now)
+        _events.record_event(connection, "due-corrected", body, now)

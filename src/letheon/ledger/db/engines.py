@@ -50,7 +50,7 @@ class _Compiler(SQLiteCompiler):
         return text
 
 
-def library() -> Any:
+def sqlite_module() -> Any:
     """Return the database module: `pysqlite3` where its WAL is safe, else Python's own."""
     try:
         found = importlib.import_module("pysqlite3.dbapi2")
@@ -66,7 +66,7 @@ def has_safe_wal(module: Any) -> bool:
 
 def sqlite_engine(url: URL, journal: str | None) -> tuple[Engine, str]:
     """Return an engine for the file and the journal mode that its connections use."""
-    module = library()
+    module = sqlite_module()
     mode = journal or ("wal" if has_safe_wal(module) else "delete")
     if mode not in _JOURNALS:
         raise LedgerError(f"journal={journal!r}; expected 'wal', 'delete' or nothing")
@@ -80,7 +80,7 @@ def sqlite_engine(url: URL, journal: str | None) -> tuple[Engine, str]:
     engine = create_engine(
         url,
         module=module,
-        creator=lambda: _connect(module, path, mode, read_only),
+        creator=lambda: _open_connection(module, path, mode, read_only),
         poolclass=QueuePool,
         pool_size=8,
         max_overflow=-1,
@@ -103,10 +103,10 @@ def is_writable(folder: Path) -> bool:
     return True
 
 
-def _connect(module: Any, path: Path, mode: str, read_only: "_ReadOnlyFiles") -> Any:
+def _open_connection(module: Any, path: Path, mode: str, read_only: "_ReadOnlyFiles") -> Any:
     """Return a connection; one that only reads where the disk permits no more."""
     try:
-        return _closed_unless(module.connect(str(path), **_OPTIONS), partial(_set_up, mode=mode))
+        return _set_up_or_close(module.connect(str(path), **_OPTIONS), partial(_set_up, mode=mode))
     except module.OperationalError:
         if is_writable(path.parent):
             raise
@@ -141,11 +141,11 @@ class _ReadOnlyFiles:
     def connect(self) -> Any:
         """Return a connection that only reads."""
         with contextlib.suppress(self._module.OperationalError):
-            return self._open(self._path, "mode=ro")
+            return self._open_read_only(self._path, "mode=ro")
         log = self._path.with_name(f"{self._path.name}-wal")
         if not log.exists() or log.stat().st_size == 0:
-            return self._open(self._path, "mode=ro&immutable=1")
-        return self._open(self._copied(log), "mode=rw")
+            return self._open_read_only(self._path, "mode=ro&immutable=1")
+        return self._open_read_only(self._copy_files(log), "mode=rw")
 
     def close(self) -> None:
         """Remove the copy."""
@@ -153,14 +153,14 @@ class _ReadOnlyFiles:
             shutil.rmtree(self._copy[1].parent, ignore_errors=True)
             self._copy = None
 
-    def _open(self, path: Path, how: str) -> Any:
+    def _open_read_only(self, path: Path, how: str) -> Any:
         address = f"{path.absolute().as_uri()}?{how}"
         options = {**_OPTIONS, "factory": self._class, "uri": True}
-        connection = _closed_unless(self._module.connect(address, **options), _set_up)
+        connection = _set_up_or_close(self._module.connect(address, **options), _set_up)
         connection.execute("PRAGMA query_only=ON")
         return connection
 
-    def _copied(self, log: Path) -> Path:
+    def _copy_files(self, log: Path) -> Path:
         stats = [path.stat() for path in (self._path, log)]
         version = tuple(value for one in stats for value in (one.st_size, one.st_mtime_ns))
         if self._copy is None or self._copy[0] != version:
@@ -223,7 +223,7 @@ def postgresql_engine(url: URL) -> Engine:
         pool_timeout=_WAIT_SECONDS,
         connect_args={"prepare_threshold": None, "application_name": "letheon"},
     )
-    event.listen(engine, "connect", lambda raw, _: _closed_unless(raw, _set_up_session))
+    event.listen(engine, "connect", lambda raw, _: _set_up_or_close(raw, _set_up_session))
     return engine
 
 
@@ -242,7 +242,7 @@ def _set_up_session(connection: Any) -> None:
     connection.commit()
 
 
-def _closed_unless(connection: Any, set_up: Callable[[Any], None]) -> Any:
+def _set_up_or_close(connection: Any, set_up: Callable[[Any], None]) -> Any:
     """Return a connection that was set up; one that cannot be is closed."""
     try:
         set_up(connection)

@@ -27,14 +27,14 @@ from typing import Any, NamedTuple, Self, TypeVar
 from sqlalchemy import ColumnElement, Connection, Row, Select, Table, bindparam, select, update
 
 from letheon.exceptions import ClockError, OldDatabaseError
-from letheon.ledger.core import Core, lock_file, point
+from letheon.ledger.core import Core, fault_point, lock_file
 from letheon.ledger.tables import checkpoints, events, log, meta
 from letheon.state import write_atomically
-from letheon.verifier import MAX_INT, Refused, canonical, leaf_hash, node_hash, read_note
+from letheon.verifier import MAX_INT, VerificationError, canonical, leaf_hash, node_hash, read_note
 
 _T = TypeVar("_T")
 _MOST_PARAMETERS = 5000
-_PLACES = {"sqlite": "?", "postgresql": "%s"}
+_PLACEHOLDERS = {"sqlite": "?", "postgresql": "%s"}
 _EMPTY = hashlib.sha256(b"").digest()
 _HASH_BYTES = 32
 TOLERATED_SECONDS = 300
@@ -48,7 +48,7 @@ def is_code(text: str) -> bool:
     return CODE.fullmatch(text) is not None
 
 
-class RowsIn:
+class BulkInsert:
     """An INSERT of any number of rows, whose text is built once for each number of rows.
 
     Requests come in by the thousand. Compiling a statement costs as much as running it, and one
@@ -87,9 +87,9 @@ class RowsIn:
     ) -> list[tuple[Any, ...]]:
         """Insert rows in their order; return what was asked for, in any order."""
         returned: list[tuple[Any, ...]] = []
-        for part in chunked(rows, self._most):
+        for part in split_into_chunks(rows, self._most):
             values = tuple([row[name] for row in part for name in self._names])
-            places = _places(connection.dialect.name, len(self._names), len(part))
+            places = _format_placeholders(connection.dialect.name, len(self._names), len(part))
             result = connection.exec_driver_sql(self._head + places + self._tail, values)
             if self._returns:
                 returned.extend(map(tuple, result))
@@ -97,12 +97,12 @@ class RowsIn:
 
 
 @cache
-def _places(dialect: str, n_names: int, n_rows: int) -> str:
-    row = f"({', '.join([_PLACES[dialect]] * n_names)})"
+def _format_placeholders(dialect: str, n_names: int, n_rows: int) -> str:
+    row = f"({', '.join([_PLACEHOLDERS[dialect]] * n_names)})"
     return ", ".join([row] * n_rows)
 
 
-def chunked(items: Iterable[_T], size: int = 400) -> Iterator[list[_T]]:
+def split_into_chunks(items: Iterable[_T], size: int = 400) -> Iterator[list[_T]]:
     """Yield items in lists of this size; SQLite before 3.32 takes 999 parameters in a statement."""
     rest = iter(items)
     while part := list(islice(rest, size)):
@@ -113,7 +113,7 @@ def select_in(
     connection: Connection, query: Select[Any], column: ColumnElement[Any], values: Iterable[Any]
 ) -> list[Row[Any]]:
     """Return the rows of a query whose column has one of any number of values."""
-    parts = (query.where(column.in_(part)) for part in chunked(values))
+    parts = (query.where(column.in_(part)) for part in split_into_chunks(values))
     return [row for part in parts for row in connection.execute(part)]
 
 
@@ -168,7 +168,7 @@ def fold_roots(parts: Sequence[bytes]) -> bytes:
 _by: ContextVar[str | None] = ContextVar("letheon_actor", default=None)
 
 
-def actor() -> str | None:
+def current_actor() -> str | None:
     """Return who acts in this thread or task; None where nobody was named."""
     return _by.get()
 
@@ -198,10 +198,10 @@ def acting(by: str) -> Iterator[None]:
 _LATEST = (
     select(events.c.era, events.c.at).order_by(events.c.era.desc(), events.c.at.desc()).limit(1)
 )
-_append = RowsIn(events, ("at", "era", "kind", "about", "body", "leaf"))
+_append = BulkInsert(events, ("at", "era", "kind", "about", "body", "leaf"))
 
 
-class Head(NamedTuple):
+class LogHead(NamedTuple):
     """The tree over the events that have a place."""
 
     size: int
@@ -217,7 +217,7 @@ class Event(NamedTuple):
     about: str | None = None
 
 
-def record(
+def record_event(
     connection: Connection, kind: str, body: dict[str, Any], at: int, *, about: str | None = None
 ) -> None:
     """Append one event to the transaction; an event of a request says who acted, if anybody.
@@ -240,10 +240,10 @@ def record(
     ClockError
         `at` is more than 300 seconds before the latest event.
     """
-    record_many(connection, kind, [body], at, about=about)
+    record_events(connection, kind, [body], at, about=about)
 
 
-def record_many(
+def record_events(
     connection: Connection,
     kind: str,
     items: Sequence[dict[str, Any]],
@@ -252,13 +252,13 @@ def record_many(
     about: str | None = None,
 ) -> None:
     """Append several events of one kind and time; see `record`."""
-    by = actor()
+    by = current_actor()
     if by is not None:
         items = [{**body, "by": by} if "request" in body else body for body in items]
-    record_all(connection, [Event(kind, body, at, about) for body in items])
+    append_events(connection, [Event(kind, body, at, about) for body in items])
 
 
-def record_all(connection: Connection, items: Sequence[Event]) -> None:
+def append_events(connection: Connection, items: Sequence[Event]) -> None:
     """Append any events in one statement, as they are; see `record`.
 
     They may be of several threads, whose actors differ. A clock that is far behind what was
@@ -268,14 +268,14 @@ def record_all(connection: Connection, items: Sequence[Event]) -> None:
         return
     require_own_log(connection)
     at = min(item.at for item in items)
-    era, latest = _latest(connection, at)
+    era, latest = _latest_time(connection, at)
     if at < latest - TOLERATED_SECONDS:
         raise ClockError(
             f"the clock is {latest - at} seconds behind the latest event of this ledger; set it "
             "right and try again. If it is right, and an event was written while it was ahead, "
             "`letheon doctor --accept-clock` goes on from it. Nothing was recorded"
         )
-    _append(connection, [_row(item, era) for item in items])
+    _append(connection, [_event_row(item, era) for item in items])
 
 
 def require_own_log(connection: Connection) -> None:
@@ -297,26 +297,26 @@ def accept_clock(connection: Connection, at: int) -> bool:
         False if the clock is not behind; nothing is recorded then.
     """
     require_own_log(connection)
-    era, latest = _latest(connection, at)
+    era, latest = _latest_time(connection, at)
     if at >= latest - TOLERATED_SECONDS:
         return False
     correction = Event("clock-corrected", {"seconds": latest - at}, at)
-    _append(connection, [_row(correction, era + 1)])
+    _append(connection, [_event_row(correction, era + 1)])
     return True
 
 
 def seconds_behind(connection: Connection, at: int) -> int:
     """Return by how much a clock is behind the latest event that counts; negative if it is not."""
-    return _latest(connection, at)[1] - at
+    return _latest_time(connection, at)[1] - at
 
 
-def _latest(connection: Connection, at: int) -> tuple[int, int]:
+def _latest_time(connection: Connection, at: int) -> tuple[int, int]:
     """Return the newest era and the latest time in it; `at` where there is no event."""
     found = connection.execute(_LATEST).first()
     return (0, at) if found is None else (found.era, found.at)
 
 
-def integrate(connection: Connection) -> Head:
+def integrate_events(connection: Connection) -> LogHead:
     """Give every event without a place the next one, and return the new head of the tree."""
     require_own_log(connection)
     row = connection.execute(select(log.c.size, log.c.frontier).with_for_update()).one()
@@ -331,32 +331,32 @@ def integrate(connection: Connection) -> Head:
         connection.execute(change.values(log_index=bindparam("place")), places)
         size = row.size + len(places)
         connection.execute(update(log).values(size=size, frontier=frontier.to_text()))
-    return Head(row.size + len(places), frontier.root())
+    return LogHead(row.size + len(places), frontier.root())
 
 
-def head(connection: Connection) -> Head:
+def read_log_head(connection: Connection) -> LogHead:
     """Return the head of the tree as it was integrated last."""
     row = connection.execute(select(log.c.size, log.c.frontier)).one()
-    return Head(row.size, Frontier.from_text(row.frontier).root())
+    return LogHead(row.size, Frontier.from_text(row.frontier).root())
 
 
-def leaves(connection: Connection) -> list[bytes]:
+def read_leaves(connection: Connection) -> list[bytes]:
     """Return the leaf hashes of all integrated events, in the order of the tree."""
     query = select(events.c.leaf).where(events.c.log_index.is_not(None))
     return [bytes.fromhex(leaf) for leaf in connection.scalars(query.order_by(events.c.log_index))]
 
 
-def bodies(connection: Connection) -> Iterator[bytes]:
+def read_bodies(connection: Connection) -> Iterator[bytes]:
     """Return the canonical bodies of all integrated events, in the order of the tree."""
     query = select(events.c.body).where(events.c.log_index.is_not(None))
     for body in connection.scalars(query.order_by(events.c.log_index)):
         yield body.encode()
 
 
-def _row(event: Event, era: int) -> dict[str, Any]:
+def _event_row(event: Event, era: int) -> dict[str, Any]:
     kind, body, at, about = event
     fields = {**body, "at": at, "kind": kind}
-    data = _flat(fields)
+    data = _encode_flat(fields)
     if data is None:
         _require_codes([kind, body])
         data = canonical(fields)
@@ -371,7 +371,7 @@ def _row(event: Event, era: int) -> dict[str, Any]:
     }
 
 
-def _flat(fields: dict[str, Any]) -> bytes | None:
+def _encode_flat(fields: dict[str, Any]) -> bytes | None:
     """Return what `canonical` does, in a third of the time; None unless all is codes and numbers.
 
     Codes have one order in every encoding, and nothing to escape.
@@ -419,14 +419,14 @@ _WAY_OUT = (
 )
 
 
-class Mark(NamedTuple):
+class LogMark(NamedTuple):
     """The newest entry of the log that the files rest on: how many there were, and its leaf."""
 
     size: int
     leaf: str
 
 
-def read_mark(folder: Path) -> Mark | None:
+def read_mark(folder: Path) -> LogMark | None:
     """Return what ``high-water.txt`` says; None where there is none yet.
 
     Raises
@@ -440,31 +440,31 @@ def read_mark(folder: Path) -> Mark | None:
         return None
     match = _LINE.fullmatch(text)
     if match is None:
-        raise _disagreement([f"{folder / HIGH_WATER} is damaged; restore it"])
-    return Mark(int(match[1]), match[2])
+        raise _old_database_error([f"{folder / HIGH_WATER} is damaged; restore it"])
+    return LogMark(int(match[1]), match[2])
 
 
 def require_mark(folder: Path, connection: Connection) -> None:
     """Raise `OldDatabaseError` unless the log holds the entry that the files rest on."""
     text = _compare_mark(read_mark(folder), connection)
     if text is not None:
-        raise _disagreement([text])
+        raise _old_database_error([text])
 
 
 def require_agreement(core: Core) -> None:
     """Raise `OldDatabaseError` if any file is newer than the database; see `differences`."""
-    found = differences(core)
+    found = find_differences(core)
     if found:
-        raise _disagreement(found)
+        raise _old_database_error(found)
 
 
-def differences(core: Core) -> list[str]:
+def find_differences(core: Core) -> list[str]:
     """Return in what the files are newer than the database; nothing if they agree.
 
     The files are looked at first: whatever they say then, the right database holds by now.
     """
     mark = read_mark(core.folder)
-    newest = {kind: max(numbers_in(core.place(kind)), default=0) for kind in _ENDS}
+    newest = {kind: max(list_numbers(core.subfolder(kind)), default=0) for kind in _ENDS}
     with core.database.reading() as conn:
         found = [
             _compare_mark(mark, conn),
@@ -474,7 +474,7 @@ def differences(core: Core) -> list[str]:
     return [text for text in found if text is not None]
 
 
-def numbers_in(folder: Path) -> list[int]:
+def list_numbers(folder: Path) -> list[int]:
     """Return the numbers of the signed files in a folder."""
     end = _ENDS.get(folder.name, ".json")
     paths = folder.iterdir() if folder.is_dir() else ()
@@ -485,11 +485,11 @@ def numbers_in(folder: Path) -> list[int]:
 def advance_mark(core: Core) -> None:
     """Give every event its place in the log, and write down how far the log is."""
     with core.database.transaction() as conn:
-        size, _ = integrate(conn)
+        size, _ = integrate_events(conn)
         mark = mark_at(conn, size)
-    point("mark.integrated")
+    fault_point("mark.integrated")
     write_mark(core, mark)
-    point("mark.written")
+    fault_point("mark.written")
 
 
 def settle_mark(core: Core) -> None:
@@ -497,13 +497,13 @@ def settle_mark(core: Core) -> None:
     mark = read_mark(core.folder)
     with core.database.reading() as conn:
         unplaced = select(events.c.id).where(events.c.log_index.is_(None)).limit(1)
-        is_behind = mark is None or head(conn).size > mark.size
+        is_behind = mark is None or read_log_head(conn).size > mark.size
         is_behind = is_behind or conn.scalar(unplaced) is not None
     if is_behind:
         advance_mark(core)
 
 
-def write_mark(core: Core, mark: Mark | None, *, adopted: bool = False) -> None:
+def write_mark(core: Core, mark: LogMark | None, *, adopted: bool = False) -> None:
     """Write the file unless it is further already; `adopted` writes in any case."""
     if mark is None:
         return
@@ -515,18 +515,18 @@ def write_mark(core: Core, mark: Mark | None, *, adopted: bool = False) -> None:
             write_atomically(core.folder / HIGH_WATER, [line])
 
 
-def mark_at(connection: Connection, size: int) -> Mark | None:
+def mark_at(connection: Connection, size: int) -> LogMark | None:
     """Return what the file says when the log has so many entries; None for an empty log."""
     leaf = connection.scalar(_LEAF, {"place": size - 1})
-    return None if leaf is None else Mark(size, leaf)
+    return None if leaf is None else LogMark(size, leaf)
 
 
-def _compare_mark(mark: Mark | None, connection: Connection) -> str | None:
+def _compare_mark(mark: LogMark | None, connection: Connection) -> str | None:
     if mark is None or mark == (found := mark_at(connection, mark.size)):
         return None
     if found is not None:
         return f"entry {mark.size} of the log is another one than {HIGH_WATER} names"
-    size = head(connection).size
+    size = read_log_head(connection).size
     return f"its log has {size} entries, and the files were written with {mark.size}"
 
 
@@ -541,20 +541,20 @@ def _compare_certificate(number: int, connection: Connection) -> str | None:
 def _compare_checkpoint(core: Core, size: int, connection: Connection) -> str | None:
     if not size:
         return None
-    path = core.place("checkpoints") / f"{size:012d}.txt"
+    path = core.subfolder("checkpoints") / f"{size:012d}.txt"
     root = connection.scalar(select(checkpoints.c.root).where(checkpoints.c.size == size))
     if root is None:
         return f"it does not hold the checkpoint of {size} entries, {path.name}"
     try:
         note = read_note(path.read_text("utf-8"))
-    except (OSError, ValueError, Refused):
+    except (OSError, ValueError, VerificationError):
         return None  # damage, not age; `letheon doctor` compares files and rows
     if note.root.hex() == root:
         return None
     return f"its checkpoint of {size} entries has another root than {path.name}"
 
 
-def _disagreement(found: list[str]) -> OldDatabaseError:
+def _old_database_error(found: list[str]) -> OldDatabaseError:
     return OldDatabaseError(
         f"the files of this ledger are newer than its database: {'; '.join(found)}. {_WAY_OUT}"
     )

@@ -22,16 +22,16 @@ from sqlalchemy import update as change
 from letheon.exceptions import LedgerBusyError, StaleWorkerError
 from letheon.ledger import leases
 from letheon.ledger.db.elapsed import proven_now
-from letheon.ledger.db.tokens import DeskTable, note_action
-from letheon.ledger.schemas import Page, moment, record_from
+from letheon.ledger.db.tokens import ServiceTable, record_action
+from letheon.ledger.schemas import Page, record_from, to_datetime
 from letheon.ledger.tables import events, jobs, log
 
 Kind = Literal["apply", "retrain", "what-if", "audit"]
 State = Literal["queued", "running", "done", "failed"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 # Those that change a model, and those that only read.
-SHORT: tuple[Kind, ...] = ("apply", "retrain")
-LONG: tuple[Kind, ...] = ("audit", "what-if")
+CHANGING_KINDS: tuple[Kind, ...] = ("apply", "retrain")
+READING_KINDS: tuple[Kind, ...] = ("audit", "what-if")
 
 JOB_ID = "^[0-9a-f]{32}$"
 CURSOR = "^[0-9]{1,12}-[0-9a-f]{32}$"
@@ -49,7 +49,7 @@ class JobsFullError(LedgerBusyError):
 
 
 @dataclass(frozen=True)
-class Line:
+class ProgressLine:
     """A line of progress: when, and in words."""
 
     at: datetime
@@ -65,7 +65,7 @@ class JobProblem:
 
 
 @dataclass(frozen=True)
-class Task:
+class JobBase:
     """Work that takes long, without what it is: the base of `Job` and of audits.
 
     Attributes
@@ -99,12 +99,12 @@ class Task:
     created_by: str | None
     started_at: datetime | None
     finished_at: datetime | None
-    progress: tuple[Line, ...]
+    progress: tuple[ProgressLine, ...]
     problem: JobProblem | None
 
 
 @dataclass(frozen=True)
-class Job(Task):
+class Job(JobBase):
     """Work that takes long; ask again until `is_over`.
 
     Attributes
@@ -143,7 +143,7 @@ class JobRecord(Job):
         return _count_starts(self.owner)
 
 
-class Jobs(DeskTable):
+class Jobs(ServiceTable):
     """The jobs of a service.
 
     Parameters
@@ -188,28 +188,28 @@ class Jobs(DeskTable):
             conn.execute(select(log.c.id).with_for_update()).one()  # one caller at a time
             row = conn.execute(select(jobs).where(*same).limit(1)).first()
             if row is not None:
-                return _to_record(row)
+                return _to_job_record(row)
             _require_room(conn, kind, tenant, by)
             now, job_id = self._clock(), secrets.token_hex(16)
             fresh = {"id": job_id, "created_at": now, "created_by": by, "progress": "[]"}
             conn.execute(insert(jobs).values(wanted | fresh))
-            note_action(conn, now, by, f"job.{kind}", job_id)
-            return _read_one(conn, job_id)
+            record_action(conn, now, by, f"job.{kind}", job_id)
+            return _read_job(conn, job_id)
 
     def find(self, job_id: str, *, tenant: str | None = None) -> JobRecord | None:
         """Return a job; None if there is none, or it is not of this tenant."""
-        return self._first(select(jobs).where(_of(tenant), jobs.c.id == job_id))
+        return self._read_first(select(jobs).where(_belongs_to(tenant), jobs.c.id == job_id))
 
-    def unfinished(self, kinds: Iterable[Kind], *, tenant: str, model: str) -> JobRecord | None:
+    def find_open(self, kinds: Iterable[Kind], *, tenant: str, model: str) -> JobRecord | None:
         """Return the oldest job of a model that is queued or running."""
-        mine = _of(tenant) & (jobs.c.model == model)
-        return self._first(_open_jobs(list(kinds)).where(mine))
+        mine = _belongs_to(tenant) & (jobs.c.model == model)
+        return self._read_first(_open_jobs(list(kinds)).where(mine))
 
-    def _first(self, query: Select[Any]) -> JobRecord | None:
+    def _read_first(self, query: Select[Any]) -> JobRecord | None:
         row = self._database.read_first(query)
-        return None if row is None else _to_record(row)
+        return None if row is None else _to_job_record(row)
 
-    def page(
+    def list_page(
         self,
         *,
         tenant: str | None = None,
@@ -226,21 +226,21 @@ class Jobs(DeskTable):
         ValueError
             `after` is no cursor.
         """
-        wanted = _of(tenant) & jobs.c.kind.in_(list(kinds))
+        wanted = _belongs_to(tenant) & jobs.c.kind.in_(list(kinds))
         if model is not None:
             wanted &= jobs.c.model == model
         if state is not None:
             wanted &= jobs.c.state == state
-        query = select(jobs).where(wanted, _older(after))
+        query = select(jobs).where(wanted, _is_older_than(after))
         query = query.order_by(jobs.c.created_at.desc(), jobs.c.id.desc()).limit(limit + 1)
-        total, rows = self._count(wanted), self._database.read(query)
+        total, rows = self._count_rows(wanted), self._database.read(query)
         last = rows[limit - 1] if len(rows) > limit else None
         following = None if last is None else f"{last.created_at}-{last.id}"
-        return Page(tuple(map(_to_record, rows[:limit])), following, total)
+        return Page(tuple(map(_to_job_record, rows[:limit])), following, total)
 
     def count_open(self) -> int:
         """Return how many jobs are queued or running."""
-        return self._count(_IS_OPEN)
+        return self._count_rows(_IS_OPEN)
 
     def read_newest_event(self) -> int | None:
         """Return the number of the newest event: where it changed, there may be work to do."""
@@ -266,44 +266,50 @@ class Jobs(DeskTable):
         query = _open_jobs(list(kinds))
         # A look costs no writing.
         with self._database.reading() as conn:
-            if self._next(conn, query, seconds) is None:
+            if self._find_next(conn, query, seconds) is None:
                 return None
         query = query.with_for_update(skip_locked=True)
         with self._database.transaction() as conn:
-            while (row := self._next(conn, query, seconds)) is not None:
-                taken = self._start(conn, row, owner, seconds)
+            while (row := self._find_next(conn, query, seconds)) is not None:
+                taken = self._start_job(conn, row, owner, seconds)
                 if taken is not None:
                     return taken
         return None
 
-    def _next(self, conn: Connection, query: Select[Any], seconds: int) -> Row[Any] | None:
+    def _find_next(self, conn: Connection, query: Select[Any], seconds: int) -> Row[Any] | None:
         """Return the job that may be begun and is next."""
         now = self._clock()
-        for row in _in_turn(conn, list(conn.execute(query))):
+        for row in _order_by_turn(conn, list(conn.execute(query))):
             is_held = row.state == "running" and leases.is_current(row.lease_until, now, seconds)
-            if not is_held or leases._is_dead(_holder(row.owner)):
+            if not is_held or leases.is_dead_owner(_read_holder(row.owner)):
                 return row
         return None
 
-    def _start(self, conn: Connection, row: Row[Any], owner: str, seconds: int) -> JobRecord | None:
+    def _start_job(
+        self, conn: Connection, row: Row[Any], owner: str, seconds: int
+    ) -> JobRecord | None:
         """Begin a job; None if it was begun too often and has failed by that."""
         now, starts = self._clock(), _count_starts(row.owner) + 1
         mine = change(jobs).where(jobs.c.id == row.id)
         if starts > MOST_STARTS:
             words = f"its worker ended {MOST_STARTS} times before it was done"
-            ended = _ended("failed", {"code": "worker-ended", "words": words}, now)
+            ended = _end_values("failed", {"code": "worker-ended", "words": words}, now)
             conn.execute(mine.values(ended))
             return None
         name = f"{starts} {secrets.token_hex(8)} {owner}"
         values = {"state": "running", "started_at": now, "owner": name}
         conn.execute(mine.values(**values, lease_until=now + seconds))
-        return _read_one(conn, row.id)
+        return _read_job(conn, row.id)
 
     def renew(self, job: JobRecord, seconds: int = LEASE_SECONDS) -> None:
         """Put the end of the lease off, or raise `StaleWorkerError`."""
-        self._database.run(partial(_change_own, job, lease_until=self._clock() + seconds))
+        self._database.run_transaction(
+            partial(_change_own, job, lease_until=self._clock() + seconds)
+        )
 
-    def progress(self, job: JobRecord, words: str, found: Mapping[str, Any] | None = None) -> None:
+    def add_progress(
+        self, job: JobRecord, words: str, found: Mapping[str, Any] | None = None
+    ) -> None:
         """Add a line of progress, or raise `StaleWorkerError`; of too many the last are left out.
 
         Words and values hold counts, codes and names of models, never anything of a person.
@@ -318,23 +324,25 @@ class Jobs(DeskTable):
 
     def finish(self, job: JobRecord, result: Mapping[str, Any]) -> None:
         """Record that a job is done and what came out, or raise `StaleWorkerError`."""
-        self._database.run(partial(_change_own, job, **_ended("done", result, self._clock())))
+        self._database.run_transaction(
+            partial(_change_own, job, **_end_values("done", result, self._clock()))
+        )
 
     def fail(self, job: JobRecord, code: str, words: str) -> None:
         """Record that a job could not be done, or raise `StaleWorkerError`."""
-        ended = _ended("failed", {"code": code, "words": words}, self._clock())
-        self._database.run(partial(_change_own, job, **ended))
+        ended = _end_values("failed", {"code": code, "words": words}, self._clock())
+        self._database.run_transaction(partial(_change_own, job, **ended))
 
     def release(self, job: JobRecord) -> None:
         """Give a job back undone: this start does not count. `StaleWorkerError` if it is lost."""
         undone: dict[str, Any] = {"state": "queued", "lease_until": 0}
         undone["owner"] = f"{job.starts - 1} - -"
-        self._database.run(partial(_change_own, job, **undone))
+        self._database.run_transaction(partial(_change_own, job, **undone))
 
     def forget_old(self) -> int:
         """Drop jobs that ended 90 days ago; return how many."""
         old = jobs.c.finished_at < proven_now(self._core) - _KEPT_SECONDS
-        if self._count(old) == 0:
+        if self._count_rows(old) == 0:
             return 0
         with self._database.transaction() as conn:
             return int(conn.execute(delete(jobs).where(old)).rowcount)
@@ -355,15 +363,15 @@ def _change_own(job: JobRecord, conn: Connection, **values: Any) -> None:
         raise StaleWorkerError("another worker took this job over, or it has ended")
 
 
-def _ended(state: State, result: Mapping[str, Any], now: int) -> dict[str, Any]:
+def _end_values(state: State, result: Mapping[str, Any], now: int) -> dict[str, Any]:
     return {"state": state, "result": json.dumps(result), "finished_at": now, "lease_until": 0}
 
 
-def _of(tenant: str | None) -> Any:
+def _belongs_to(tenant: str | None) -> Any:
     return true() if tenant is None else jobs.c.tenant == tenant
 
 
-def _older(after: str | None) -> Any:
+def _is_older_than(after: str | None) -> Any:
     if after is None:
         return true()
     at, _, job_id = after.partition("-")
@@ -372,7 +380,7 @@ def _older(after: str | None) -> Any:
     return tuple_(jobs.c.created_at, jobs.c.id) < (int(at), job_id)
 
 
-def _in_turn(conn: Connection, rows: list[Row[Any]]) -> list[Row[Any]]:
+def _order_by_turn(conn: Connection, rows: list[Row[Any]]) -> list[Row[Any]]:
     """Return jobs, the oldest first, in the order in which tenants take turns."""
     if len({row.tenant for row in rows}) < 2:
         return rows
@@ -384,7 +392,9 @@ def _in_turn(conn: Connection, rows: list[Row[Any]]) -> list[Row[Any]]:
 
 def _require_room(conn: Connection, kind: Kind, tenant: str | None, by: str | None) -> None:
     """Refuse a job if too many wait that are done in the same turn."""
-    those = jobs.c.kind.in_(SHORT if kind in SHORT else LONG) & (jobs.c.state == "queued")
+    those = jobs.c.kind.in_(CHANGING_KINDS if kind in CHANGING_KINDS else READING_KINDS) & (
+        jobs.c.state == "queued"
+    )
     waiting = conn.execute(select(jobs.c.tenant, jobs.c.created_by).where(those)).all()
     of_token = sum(row.created_by == by for row in waiting)
     of_tenant = sum(row.tenant == tenant for row in waiting)
@@ -396,28 +406,28 @@ def _require_room(conn: Connection, kind: Kind, tenant: str | None, by: str | No
         raise JobsFullError("too many jobs wait already; is a worker running?")
 
 
-def _read_one(conn: Connection, job_id: str) -> JobRecord:
-    return _to_record(conn.execute(select(jobs).where(jobs.c.id == job_id)).one())
+def _read_job(conn: Connection, job_id: str) -> JobRecord:
+    return _to_job_record(conn.execute(select(jobs).where(jobs.c.id == job_id)).one())
 
 
 def _count_starts(owner: str | None) -> int:
     return 0 if owner is None else int(owner.partition(" ")[0])
 
 
-def _holder(owner: str | None) -> str:
+def _read_holder(owner: str | None) -> str:
     """Return who made the claim; an owner whose process cannot be looked up is no process."""
     name = "" if owner is None else owner.rpartition(" ")[2]
     return name if name.count("/") == 5 else "/////"
 
 
-def _to_record(row: Row[Any]) -> JobRecord:
+def _to_job_record(row: Row[Any]) -> JobRecord:
     lines = json.loads(row.progress)
     outcome: Any = None if row.result is None else json.loads(row.result)
     return record_from(
         JobRecord,
         row._mapping,
         is_over=row.state in ("done", "failed"),
-        progress=tuple(Line(moment(one["at"]), one["words"]) for one in lines),
+        progress=tuple(ProgressLine(to_datetime(one["at"]), one["words"]) for one in lines),
         result=outcome if row.state == "done" else None,
         problem=JobProblem(**outcome) if row.state == "failed" else None,
         asked=json.loads(row.asked),

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, select
 
 from letheon.ledger.core import Core
 from letheon.ledger.db import events as _events
-from letheon.ledger.db.cursor import cursor, place_of, require_limit
+from letheon.ledger.db.cursor import decode_cursor, encode_cursor, require_limit
 from letheon.ledger.db.events import fold_roots
 from letheon.ledger.schemas import Checkpoint, LogConsistency, LogEntry, LogInclusion, Page
 from letheon.ledger.tables import checkpoints, events
@@ -38,11 +38,11 @@ class LogTree:
             pairs = zip(below[0::2], below[1::2], strict=False)
             self.levels.append([node_hash(left, right) for left, right in pairs])
 
-    def span(self, begin: int, end: int) -> bytes:
+    def subtree_root(self, begin: int, end: int) -> bytes:
         """Return the root over leaves begin..end; `begin` is a multiple of the largest part."""
         parts = []
         while begin < end:
-            level = _split(end - begin + 1).bit_length() - 1
+            level = _largest_power_below(end - begin + 1).bit_length() - 1
             parts.append(self.levels[level][begin >> level])
             begin += 1 << level
         return fold_roots(parts)
@@ -50,54 +50,54 @@ class LogTree:
     def root(self, size: int | None = None) -> bytes:
         """Return the root of the first `size` leaves; of all of them by default."""
         size = self.size if size is None else size
-        self._require(0 <= size <= self.size, f"no tree of {size} leaves")
-        return self.span(0, size)
+        self._require_range(0 <= size <= self.size, f"no tree of {size} leaves")
+        return self.subtree_root(0, size)
 
-    def inclusion(self, index: int, size: int) -> list[bytes]:
+    def inclusion_path(self, index: int, size: int) -> list[bytes]:
         """Return the audit path of leaf `index` in the tree of the first `size` leaves.
 
         ``PATH(m, D[n])`` of RFC 6962, section 2.1.1: siblings from the leaf to the root.
         """
         fits = 0 <= index < size <= self.size
-        self._require(fits, f"no leaf {index} in a tree of {size}")
+        self._require_range(fits, f"no leaf {index} in a tree of {size}")
         path, begin, end = [], 0, size
         while end - begin > 1:
-            middle = begin + _split(end - begin)
+            middle = begin + _largest_power_below(end - begin)
             if index < middle:
-                path.append(self.span(middle, end))
+                path.append(self.subtree_root(middle, end))
                 end = middle
             else:
-                path.append(self.span(begin, middle))
+                path.append(self.subtree_root(begin, middle))
                 begin = middle
         return path[::-1]
 
-    def consistency(self, size1: int, size2: int) -> list[bytes]:
+    def consistency_path(self, size1: int, size2: int) -> list[bytes]:
         """Return the proof that the first tree is the beginning of the second.
 
         ``PROOF(m, D[n])`` of RFC 6962, section 2.1.2; empty if the sizes are equal or the first
         is 0.
         """
         fits = 0 <= size1 <= size2 <= self.size
-        self._require(fits, f"no trees of {size1} and {size2} leaves")
+        self._require_range(fits, f"no trees of {size1} and {size2} leaves")
         if size1 in {0, size2}:
             return []
         path, begin, end, whole = [], 0, size2, True
         while size1 != end:
-            middle = begin + _split(end - begin)
+            middle = begin + _largest_power_below(end - begin)
             if size1 <= middle:
-                path.append(self.span(middle, end))
+                path.append(self.subtree_root(middle, end))
                 end = middle
             else:
-                path.append(self.span(begin, middle))
+                path.append(self.subtree_root(begin, middle))
                 begin, whole = middle, False
-        return [*([] if whole else [self.span(begin, end)]), *path[::-1]]
+        return [*([] if whole else [self.subtree_root(begin, end)]), *path[::-1]]
 
-    def _require(self, fits: bool, what: str) -> None:
+    def _require_range(self, fits: bool, what: str) -> None:
         if not fits:
             raise ValueError(f"{what}: the log has {self.size} leaves")
 
 
-class _Blocks(LogTree):
+class _BlockTree(LogTree):
     """A log by the roots of its full blocks; leaves are read where there is no other way."""
 
     def __init__(self, conn: Connection, size: int, blocks: list[bytes]) -> None:
@@ -105,28 +105,28 @@ class _Blocks(LogTree):
         self._conn = conn
         self._blocks = blocks
 
-    def span(self, begin: int, end: int) -> bytes:
+    def subtree_root(self, begin: int, end: int) -> bytes:
         """Return the root over leaves begin..end; `begin` is a multiple of the largest part."""
         number, rest = divmod(begin, BLOCK)
         if end - begin == BLOCK and rest == 0:
             return self._blocks[number]
         if end - begin <= BLOCK:
-            return root_of(_leaves(self._conn, begin, end))
-        middle = begin + _split(end - begin)
-        return node_hash(self.span(begin, middle), self.span(middle, end))
+            return compute_root(_read_leaf_range(self._conn, begin, end))
+        middle = begin + _largest_power_below(end - begin)
+        return node_hash(self.subtree_root(begin, middle), self.subtree_root(middle, end))
 
 
-def root_of(leaves: Sequence[bytes]) -> bytes:
+def compute_root(leaves: Sequence[bytes]) -> bytes:
     """Return the root of these leaf hashes."""
     return LogTree(leaves).root()
 
 
-def _split(size: int) -> int:
+def _largest_power_below(size: int) -> int:
     """Return the largest power of two below `size`, which is at least 2."""
     return 1 << ((size - 1).bit_length() - 1)
 
 
-def _leaves(conn: Connection, begin: int, end: int) -> list[bytes]:
+def _read_leaf_range(conn: Connection, begin: int, end: int) -> list[bytes]:
     here = (events.c.log_index >= begin) & (events.c.log_index < end)
     query = select(events.c.leaf).where(here).order_by(events.c.log_index)
     return [bytes.fromhex(leaf) for leaf in conn.scalars(query)]
@@ -151,15 +151,15 @@ class Log:
     def entries(self, *, after: str | None = None, limit: int = 50) -> Page[LogEntry]:
         """Return one page of the log, oldest first."""
         require_limit(limit)
-        first = 0 if after is None else int(place_of(self._core, _LIST, after)[0]) + 1
+        first = 0 if after is None else int(decode_cursor(self._core, _LIST, after)[0]) + 1
         with self._core.database.reading() as conn:
-            size = _events.head(conn).size
+            size = _events.read_log_head(conn).size
             here = (events.c.log_index >= first) & (events.c.log_index < size)
             query = select(events).where(here).order_by(events.c.log_index).limit(limit)
             items = tuple(map(LogEntry.from_row, conn.execute(query)))
         last = first + len(items) - 1
         is_last = not items or last == size - 1
-        return Page(items, None if is_last else cursor(self._core, _LIST, (last,)), size)
+        return Page(items, None if is_last else encode_cursor(self._core, _LIST, (last,)), size)
 
     def inclusion(self, index: int, size: int | None = None) -> LogInclusion:
         """Prove that the event in place `index` is in the log, as it is or was at a size.
@@ -170,18 +170,18 @@ class Log:
             The log has no such place, or never had that size.
         """
         with self._core.database.reading() as conn:
-            tree = self._tree(conn)
+            tree = self._load_tree(conn)
             size = tree.size if size is None else size
-            path = tuple(one.hex() for one in tree.inclusion(index, size))
-            leaf, root = tree.span(index, index + 1), tree.root(size)
+            path = tuple(one.hex() for one in tree.inclusion_path(index, size))
+            leaf, root = tree.subtree_root(index, index + 1), tree.root(size)
         return LogInclusion(index, size, leaf.hex(), root.hex(), path)
 
     def consistency(self, size1: int, size2: int | None = None) -> LogConsistency:
         """Prove that the log of one size is the beginning of that of another, or of all."""
         with self._core.database.reading() as conn:
-            tree = self._tree(conn)
+            tree = self._load_tree(conn)
             size2 = tree.size if size2 is None else size2
-            path = tuple(one.hex() for one in tree.consistency(size1, size2))
+            path = tuple(one.hex() for one in tree.consistency_path(size1, size2))
             roots = tree.root(size1).hex(), tree.root(size2).hex()
         return LogConsistency(size1, size2, *roots, path)
 
@@ -203,10 +203,10 @@ class Log:
         body = self._core.database.read_value(query)
         return None if body is None else str(body).encode()
 
-    def _tree(self, conn: Connection) -> LogTree:
-        size = _events.head(conn).size
+    def _load_tree(self, conn: Connection) -> LogTree:
+        size = _events.read_log_head(conn).size
         with self._lock:
             while len(self._blocks) < size // BLOCK:
                 start = len(self._blocks) * BLOCK
-                self._blocks.append(root_of(_leaves(conn, start, start + BLOCK)))
-            return _Blocks(conn, size, self._blocks)
+                self._blocks.append(compute_root(_read_leaf_range(conn, start, start + BLOCK)))
+            return _BlockTree(conn, size, self._blocks)

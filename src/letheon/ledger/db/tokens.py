@@ -134,7 +134,7 @@ class Token:
     is_valid: bool
 
 
-class DeskTable:
+class ServiceTable:
     """What the tables of a service share: how they are read, and which clock counts.
 
     Parameters
@@ -150,10 +150,10 @@ class DeskTable:
         self._database = ledger._core.database
         self._clock = clock or ledger._core.clock
 
-    def _count(self, *wanted: Any) -> int:
+    def _count_rows(self, *wanted: Any) -> int:
         return self._database.read_value(select(func.count()).where(*wanted)) or 0
 
-    def _newest(self, query: Select[Any], table: Table, after: str | None, limit: int) -> Any:
+    def _read_newest(self, query: Select[Any], table: Table, after: str | None, limit: int) -> Any:
         """Return rows, newest first; those after the row of an id."""
         if after is not None:
             mark = self._database.read_first(query.where(table.c.id == after))
@@ -165,7 +165,7 @@ class DeskTable:
         return self._database.read(query.order_by(*order).limit(limit))
 
 
-class Tokens(DeskTable):
+class Tokens(ServiceTable):
     """The tokens of a service.
 
     Parameters
@@ -176,7 +176,7 @@ class Tokens(DeskTable):
         Seconds since 1970; the ledger's by default.
     """
 
-    def mint(
+    def create(
         self,
         name: str,
         role: str,
@@ -205,7 +205,7 @@ class Tokens(DeskTable):
         end = now + days * _DAY
         values = {
             "id": token_id,
-            "hash": _hash(text),
+            "hash": _hash_text(text),
             "name": name,
             "role": role,
             "scopes": json.dumps(sorted(require_scopes(role, scopes))),
@@ -216,41 +216,41 @@ class Tokens(DeskTable):
         }
         with self._database.transaction() as conn:
             conn.execute(insert(tokens).values(values))
-            note_action(conn, now, by.id if by else token_id, "token.made", token_id)
-            return text, self._token(conn.execute(select(tokens).where(_is(token_id))).one())
+            record_action(conn, now, by.id if by else token_id, "token.made", token_id)
+            return text, self._to_token(conn.execute(select(tokens).where(_has_id(token_id))).one())
 
-    def find(self, text: str) -> Token | None:
+    def find_by_text(self, text: str) -> Token | None:
         """Return the token of a text if it is valid now."""
         if not text.startswith(PREFIX) or len(text) > 100:
             return None
-        return self._find(tokens.c.hash == _hash(text), valid=True)
+        return self._find_where(tokens.c.hash == _hash_text(text), valid=True)
 
-    def of_id(self, token_id: str) -> Token | None:
+    def find_valid(self, token_id: str) -> Token | None:
         """Return a token if it is valid now."""
-        return self._find(_is(token_id), valid=True)
+        return self._find_where(_has_id(token_id), valid=True)
 
-    def any_of_id(self, token_id: str, *, tenant: str | None = None) -> Token | None:
+    def find_by_id(self, token_id: str, *, tenant: str | None = None) -> Token | None:
         """Return a token, valid or not; of a tenant only if one is named."""
-        return self._find(_is(token_id) & (tenant is None or tokens.c.tenant == tenant))
+        return self._find_where(_has_id(token_id) & (tenant is None or tokens.c.tenant == tenant))
 
-    def _find(self, wanted: Any, *, valid: bool = False) -> Token | None:
+    def _find_where(self, wanted: Any, *, valid: bool = False) -> Token | None:
         row = self._database.read_first(select(tokens).where(wanted))
-        token = None if row is None else self._token(row)
+        token = None if row is None else self._to_token(row)
         return token if token is None or token.is_valid or not valid else None
 
-    def _token(self, row: Row[Any]) -> Token:
+    def _to_token(self, row: Row[Any]) -> Token:
         is_valid = row.revoked_at is None and self._clock() < row.expires_at
         scopes = tuple(json.loads(row.scopes))
         return record_from(Token, row._mapping, scopes=scopes, is_valid=is_valid)
 
-    def listed(
+    def list_newest(
         self, *, tenant: str | None = None, after: str | None = None, limit: int = 50
     ) -> list[Token]:
         """Return tokens, of a tenant only if one is named, newest first."""
         query = select(tokens)
         if tenant is not None:
             query = query.where(tokens.c.tenant == tenant)
-        return [self._token(row) for row in self._newest(query, tokens, after, limit)]
+        return [self._to_token(row) for row in self._read_newest(query, tokens, after, limit)]
 
     def revoke(self, token_id: str, *, descendants: bool = False, by: str | None = None) -> int:
         """Revoke a token; its sessions end with it. Return how many were revoked.
@@ -272,58 +272,58 @@ class Tokens(DeskTable):
             revoked = list(conn.scalars(select(tokens.c.id).where(alive)))
             conn.execute(update(tokens).where(tokens.c.id.in_(revoked)).values(revoked_at=now))
             for one in revoked:
-                note_action(conn, now, by, "token.revoked", one)
+                record_action(conn, now, by, "token.revoked", one)
         return len(revoked)
 
-    def family(self, token_id: str) -> frozenset[str]:
+    def find_family(self, token_id: str) -> frozenset[str]:
         """Return a token, those that made it, and those that it made, over any number of steps.
 
         A token that makes tokens can be used through these too: they count as one person.
         """
         columns = select(tokens.c.id, tokens.c.created_by)
-        start = columns.where(_is(token_id)).cte(recursive=True)
+        start = columns.where(_has_id(token_id)).cte(recursive=True)
         above = start.union(columns.where(tokens.c.id == start.c.created_by))
         with self._database.reading() as conn:
             makers = conn.scalars(select(above.c.id)).all()
             return frozenset({token_id, *makers, *_with_descendants(conn, token_id)})
 
-    def names(self, ids: Iterable[str]) -> dict[str, str]:
+    def find_names(self, ids: Iterable[str]) -> dict[str, str]:
         """Return what tokens are called, by their ids."""
         query = select(tokens.c.id, tokens.c.name).where(tokens.c.id.in_(list(ids)))
         return {row.id: row.name for row in self._database.read(query)}
 
-    def note(self, token_id: str, action: str, about: str | None = None) -> None:
+    def record_action(self, token_id: str, action: str, about: str | None = None) -> None:
         """Note which token did what, where nothing else is recorded with it."""
         with self._database.transaction() as conn:
-            note_action(conn, self._clock(), token_id, action, about)
+            record_action(conn, self._clock(), token_id, action, about)
 
     def has_admin(self) -> bool:
         """Whether a valid admin token exists."""
         alive = tokens.c.revoked_at.is_(None) & (tokens.c.expires_at > self._clock())
-        return self._count(alive, tokens.c.role == "admin") > 0
+        return self._count_rows(alive, tokens.c.role == "admin") > 0
 
-    def was_ever(self) -> bool:
+    def has_any(self) -> bool:
         """Whether any token was ever made."""
-        return self._count(tokens.c.id.is_not(None)) > 0
+        return self._count_rows(tokens.c.id.is_not(None)) > 0
 
 
-def note_action(conn: Any, at: int, token_id: str | None, action: str, about: str | None) -> None:
+def record_action(conn: Any, at: int, token_id: str | None, action: str, about: str | None) -> None:
     """Note which token did what, in the transaction that does it."""
     conn.execute(insert(actions).values(at=at, token_id=token_id or "", action=action, about=about))
 
 
-def _is(token_id: str) -> Any:
+def _has_id(token_id: str) -> Any:
     return tokens.c.id == token_id
 
 
 def _with_descendants(conn: Connection, token_id: str) -> list[str]:
     """Return a token and all that were made with it, directly or not."""
-    start = select(tokens.c.id).where(_is(token_id)).cte(recursive=True)
+    start = select(tokens.c.id).where(_has_id(token_id)).cte(recursive=True)
     family = start.union(select(tokens.c.id).where(tokens.c.created_by == start.c.id))
     return list(conn.scalars(select(family.c.id)))
 
 
-def _hash(text: str) -> str:
+def _hash_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -349,12 +349,12 @@ class Session:
     expires_at: int
     last_seen_at: int
 
-    def accepts(self, csrf: str | None) -> bool:
+    def accepts_csrf(self, csrf: str | None) -> bool:
         """Whether a form was made by this session's pages."""
         return csrf is not None and hmac.compare_digest(csrf.encode(), self.csrf.encode())
 
 
-class Sessions(DeskTable):
+class Sessions(ServiceTable):
     """The browser sessions of a service: a random cookie bound to a token, with a CSRF token.
 
     Parameters
@@ -375,7 +375,7 @@ class Sessions(DeskTable):
     def start(self, token_id: str) -> tuple[str, Session]:
         """Log a browser in; return the cookie, which is not kept, and the session."""
         cookie, csrf, now = secrets.token_urlsafe(32), secrets.token_urlsafe(32), self._clock()
-        session = Session(_hash(cookie), token_id, csrf, now + self._longest, now)
+        session = Session(_hash_text(cookie), token_id, csrf, now + self._longest, now)
         idle = now - self._idle
         is_over = or_(sessions.c.expires_at <= now, sessions.c.last_seen_at < idle)
         self._seen = {known: at for known, at in list(self._seen.items()) if at >= idle}
@@ -383,14 +383,14 @@ class Sessions(DeskTable):
             with self._database.transaction() as conn:
                 conn.execute(delete(sessions).where(is_over))
                 conn.execute(insert(sessions).values(**vars(session), created_at=now))
-                note_action(conn, now, token_id, "session.started", None)
+                record_action(conn, now, token_id, "session.started", None)
         except LedgerUnwritableError:
             self._unsaved[session.id] = session  # pages can be read till the server stops
         return cookie, session
 
     def find(self, cookie: str) -> Session | None:
         """Return the session of a cookie if it lasts."""
-        session_id = _hash(cookie)
+        session_id = _hash_text(cookie)
         row: Any = self._database.read_first(select(sessions).where(sessions.c.id == session_id))
         row = row or self._unsaved.get(session_id)
         if row is None:

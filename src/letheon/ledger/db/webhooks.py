@@ -23,11 +23,11 @@ from sqlalchemy import update as change
 from letheon.exceptions import KeyFileError
 from letheon.ledger.certificates.certificates import list_sequences
 from letheon.ledger.db.elapsed import proven_now
-from letheon.ledger.db.events import Event, RowsIn, head, integrate
-from letheon.ledger.db.tokens import DeskTable, note_action
+from letheon.ledger.db.events import BulkInsert, Event, integrate_events, read_log_head
+from letheon.ledger.db.tokens import ServiceTable, record_action
 from letheon.ledger.keys.keyring import KeyFiles
 from letheon.ledger.requests.listing import find_requests, is_late
-from letheon.ledger.schemas import moment, record_from
+from letheon.ledger.schemas import record_from, to_datetime
 from letheon.ledger.tables import (
     batches,
     certificates,
@@ -52,7 +52,7 @@ _KINDS = ("received", "certified", *_FOLLOWS, "certificate")
 _ALIVE = webhooks.c.disabled_at.is_(None)
 _UNPLACED = select(events.c.id).where(events.c.log_index.is_(None)).limit(1)
 _WAITING = deliveries.c.delivered_at.is_(None) & deliveries.c.given_up_at.is_(None)
-_insert = RowsIn(
+_insert_messages = BulkInsert(
     deliveries,
     ("id", "webhook_id", "kind", "about", "body", "created_at", "tries", "not_before"),
     unless_there=True,
@@ -70,7 +70,7 @@ def read_service_key(folder: Path) -> bytes:
     """
     files = KeyFiles(folder / "keys")
     if not files.has(_KEY):
-        with files.locked(), contextlib.suppress(KeyFileError):  # another process may be first
+        with files.hold_lock(), contextlib.suppress(KeyFileError):  # another process may be first
             files.write(_KEY, os.urandom(_KEY_BYTES))
     return files.read(_KEY)
 
@@ -156,7 +156,7 @@ class Message(NamedTuple):
     tries: int
 
 
-class Webhooks(DeskTable):
+class Webhooks(ServiceTable):
     """The webhooks of a service.
 
     Parameters
@@ -183,27 +183,27 @@ class Webhooks(DeskTable):
 
         def work(conn: Connection) -> Webhook:
             # Everything that is committed by now has a place below this one.
-            conn.execute(insert(webhooks).values(values | {"cursor": integrate(conn).size}))
-            note_action(conn, now, by, "webhook.made", str(values["id"]))
-            return _webhook(conn.execute(_hooks_query(webhooks.c.id == values["id"])).one())
+            conn.execute(insert(webhooks).values(values | {"cursor": integrate_events(conn).size}))
+            record_action(conn, now, by, "webhook.made", str(values["id"]))
+            return _to_webhook(conn.execute(_hooks_query(webhooks.c.id == values["id"])).one())
 
-        return self._database.run(work)
+        return self._database.run_transaction(work)
 
     def find(self, webhook_id: str) -> Webhook | None:
         """Return a webhook, if there is one of that id."""
         row = self._database.read_first(_hooks_query(webhooks.c.id == webhook_id))
-        return None if row is None else _webhook(row)
+        return None if row is None else _to_webhook(row)
 
-    def listed(
+    def list_webhooks(
         self, *, tenant: str | None = None, after: str | None = None, limit: int = 50
     ) -> list[Webhook]:
         """Return webhooks by id, of one tenant only if it is named; those after an id."""
         wanted = true() if tenant is None else webhooks.c.tenant == tenant
         if after is not None:
             wanted &= webhooks.c.id > after
-        return [_webhook(row) for row in self._database.read(_hooks_query(wanted).limit(limit))]
+        return [_to_webhook(row) for row in self._database.read(_hooks_query(wanted).limit(limit))]
 
-    def addresses(self, tenant: str) -> set[str]:
+    def list_addresses(self, tenant: str) -> set[str]:
         """Return the addresses that a tenant's events go to."""
         mine = webhooks.c.tenant.is_(None) | (webhooks.c.tenant == tenant)
         query = select(webhooks.c.url).where(mine, webhooks.c.disabled_at.is_(None))
@@ -218,15 +218,15 @@ class Webhooks(DeskTable):
             conn.execute(row)
             conn.execute(delete(deliveries).where(deliveries.c.webhook_id == webhook_id))
             conn.execute(delete(webhooks).where(webhooks.c.id == webhook_id))
-            note_action(conn, self._clock(), by, "webhook.removed", webhook_id)
+            record_action(conn, self._clock(), by, "webhook.removed", webhook_id)
 
-        self._database.run(work)
+        self._database.run_transaction(work)
 
     def count_waiting(self) -> int:
         """Return how many messages are still to be delivered."""
-        return self._count(_WAITING)
+        return self._count_rows(_WAITING)
 
-    def deliveries(
+    def list_deliveries(
         self, webhook_id: str, *, after: str | None = None, limit: int = 50
     ) -> list[Delivery]:
         """Return messages to a webhook, newest first; those after one.
@@ -237,9 +237,9 @@ class Webhooks(DeskTable):
             `after` names no message to it.
         """
         mine = select(deliveries).where(deliveries.c.webhook_id == webhook_id)
-        return [_delivery(row) for row in self._newest(mine, deliveries, after, limit)]
+        return [_to_delivery(row) for row in self._read_newest(mine, deliveries, after, limit)]
 
-    def claim(self, seconds: int, *, most: int, most_each: int) -> list[Message]:
+    def claim_due(self, seconds: int, *, most: int, most_each: int) -> list[Message]:
         """Take messages whose time has come; no other process sends them for so many seconds.
 
         One receiver that is slow or gone has a share of the round only.
@@ -268,9 +268,11 @@ class Webhooks(DeskTable):
 
         if not waiting:  # a look costs no writing
             return []
-        return self._database.run(lambda conn: [one for one in waiting if is_mine(conn, one)])
+        return self._database.run_transaction(
+            lambda conn: [one for one in waiting if is_mine(conn, one)]
+        )
 
-    def note_try(
+    def record_attempt(
         self,
         message: Message,
         status: int | None,
@@ -291,7 +293,7 @@ class Webhooks(DeskTable):
             mine = (deliveries.c.id == message.id) & (deliveries.c.tries == message.tries + 1)
             conn.execute(change(deliveries).where(mine).values(values))
 
-        self._database.run(work)
+        self._database.run_transaction(work)
 
     def forget_old(self) -> int:
         """Remove what was delivered or given up a month ago; return how many.
@@ -301,9 +303,9 @@ class Webhooks(DeskTable):
         ended = func.coalesce(deliveries.c.delivered_at, deliveries.c.given_up_at)
         old = ended < proven_now(self._core) - _KEPT_SECONDS
         unused = delete(deliveries).where(old & (deliveries.c.kind != "overdue"))
-        return self._database.run(lambda conn: conn.execute(unused).rowcount)
+        return self._database.run_transaction(lambda conn: conn.execute(unused).rowcount)
 
-    def feed(self, *, overdue: bool = True) -> int:
+    def write_new_messages(self, *, overdue: bool = True) -> int:
         """Write the messages that became due since the last time; return how many.
 
         A process that is killed in between leaves the cursor where it was, and the next one starts
@@ -318,20 +320,20 @@ class Webhooks(DeskTable):
             if not _has_work(conn, overdue=overdue):
                 return 0
         now = self._clock()
-        today = self._core.settings.calendar.day_of(moment(now))
+        today = self._core.settings.calendar.day_of(to_datetime(now))
 
         def work(conn: Connection) -> int:
             # In one order, so that two who feed at once wait for each other and do not cross.
             query = select(webhooks).where(_ALIVE).order_by(webhooks.c.id).with_for_update()
             hooks = conn.execute(query).all()
             is_placed = conn.scalar(_UNPLACED) is None
-            size = (head(conn) if is_placed else integrate(conn)).size
+            size = (read_log_head(conn) if is_placed else integrate_events(conn)).size
             n_new = sum(_feed_log(conn, hook, size, now) for hook in hooks)
             if overdue:
                 n_new += sum(_feed_overdue(conn, hook, today, now) for hook in hooks)
             return n_new
 
-        return self._database.run(work)
+        return self._database.run_transaction(work)
 
 
 def _hooks_query(wanted: Any) -> Select[Any]:
@@ -343,23 +345,23 @@ def _hooks_query(wanted: Any) -> Select[Any]:
     return select(*columns).where(wanted).order_by(webhooks.c.id)
 
 
-def _webhook(row: Row[Any]) -> Webhook:
+def _to_webhook(row: Row[Any]) -> Webhook:
     return record_from(Webhook, row._mapping, events=tuple(json.loads(row.events)))
 
 
-def _delivery(row: Row[Any]) -> Delivery:
+def _to_delivery(row: Row[Any]) -> Delivery:
     is_open = row.delivered_at is None and row.given_up_at is None
     return record_from(
         Delivery,
         row._mapping,
         state="waiting" if is_open else "given-up" if row.delivered_at is None else "delivered",
-        next_try_at=moment(row.not_before) if is_open else None,
+        next_try_at=to_datetime(row.not_before) if is_open else None,
     )
 
 
 def write_body(message_id: str, kind: str, at: int, data: dict[str, Any]) -> str:
     """Return the JSON that is sent: id, type, created_at and data; nothing of a person."""
-    when = moment(at).strftime("%Y-%m-%dT%H:%M:%SZ")
+    when = to_datetime(at).strftime("%Y-%m-%dT%H:%M:%SZ")
     fields = {"id": message_id, "type": kind, "created_at": when, "data": data}
     return json.dumps(fields, separators=(",", ":"))
 
@@ -369,7 +371,7 @@ def _has_work(conn: Connection, *, overdue: bool) -> bool:
     oldest = conn.scalar(select(func.min(webhooks.c.cursor)).where(_ALIVE))
     if oldest is None:
         return False
-    return overdue or oldest < head(conn).size or conn.scalar(_UNPLACED) is not None
+    return overdue or oldest < read_log_head(conn).size or conn.scalar(_UNPLACED) is not None
 
 
 def _feed_log(conn: Connection, hook: Row[Any], size: int, now: int) -> int:
@@ -380,10 +382,12 @@ def _feed_log(conn: Connection, hook: Row[Any], size: int, now: int) -> int:
     rows = conn.execute(query.order_by(place).limit(_MOST)).all()
     following = rows[-1].log_index + 1 if len(rows) == _MOST else size
     conn.execute(change(webhooks).where(webhooks.c.id == hook.id).values(cursor=following))
-    return _write(conn, hook, [*_about_requests(conn, rows), *_about_versions(conn, rows)], now)
+    return _write_messages(
+        conn, hook, [*_about_requests(conn, rows), *_about_versions(conn, rows)], now
+    )
 
 
-def _write(conn: Connection, hook: Row[Any], happened: Sequence[Event], now: int) -> int:
+def _write_messages(conn: Connection, hook: Row[Any], happened: Sequence[Event], now: int) -> int:
     """Write what the webhook asked for and may see; a message that exists stays as it is."""
     kinds = json.loads(hook.events)
     wanted = [event for event in happened if event.kind in kinds]
@@ -400,7 +404,7 @@ def _write(conn: Connection, hook: Row[Any], happened: Sequence[Event], now: int
         what = {"kind": kind, "about": about, "body": write_body(key, kind, at, data | number)}
         times = {"created_at": now, "tries": 0, "not_before": now}
         rows.append({"id": key, "webhook_id": hook.id} | what | times)
-    return len(_insert(conn, rows)) if rows else 0
+    return len(_insert_messages(conn, rows)) if rows else 0
 
 
 def _about_requests(conn: Connection, rows: Sequence[Row[Any]]) -> Iterator[Event]:
@@ -460,4 +464,6 @@ def _feed_overdue(conn: Connection, hook: Row[Any], today: date, now: int) -> in
         query = query.where(requests.c.tenant == hook.tenant)
     order = (requests.c.last_day, requests.c.received_at, requests.c.id)  # as an index has them
     ids = list(conn.scalars(query.order_by(*order).limit(_MOST)))
-    return _write(conn, hook, _request_events(conn, "overdue", dict.fromkeys(ids, now)), now)
+    return _write_messages(
+        conn, hook, _request_events(conn, "overdue", dict.fromkeys(ids, now)), now
+    )

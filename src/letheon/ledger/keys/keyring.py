@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from letheon.exceptions import CorruptFileError, KeyFileError
 from letheon.ledger.core import destroy_file, lock_file
-from letheon.ledger.keys.signing import Signer, new_seed, sign
+from letheon.ledger.keys.signing import Signer, new_seed, sign_statement
 from letheon.state import sync_directory, write_atomically
 from letheon.verifier import REVOCATION, ROTATION, STATEMENT_TYPE, Trust, from_hex, keyid_of
 
@@ -49,7 +49,7 @@ class Cipher(NamedTuple):
 
     secret: bytes
 
-    def seal(self, data: Buffer, context: bytes) -> bytes:
+    def encrypt(self, data: Buffer, context: bytes) -> bytes:
         """Return the data encrypted and authenticated.
 
         Parameters
@@ -67,13 +67,15 @@ class Cipher(NamedTuple):
         cipher, text = AESGCM(self.secret), memoryview(data).cast("B")
         header = _HEADER.pack(_MAGIC, os.urandom(16), CHUNK, len(text))
         pieces = [header]
-        for index, (begin, end) in enumerate(_spans(len(text), CHUNK)):
+        for index, (begin, end) in enumerate(_chunk_ranges(len(text), CHUNK)):
             nonce = os.urandom(_NONCE)
-            sealed = cipher.encrypt(nonce, text[begin:end], _bound(header, index, context))
+            sealed = cipher.encrypt(
+                nonce, text[begin:end], _associated_data(header, index, context)
+            )
             pieces += [nonce, sealed]
         return b"".join(pieces)
 
-    def unseal(self, sealed: Buffer, context: bytes) -> bytes:
+    def decrypt(self, sealed: Buffer, context: bytes) -> bytes:
         """Return the data that was sealed under this key and in this context.
 
         Raises
@@ -92,10 +94,10 @@ class Cipher(NamedTuple):
         if len(text) != _HEADER.size + length + n_chunks * (_NONCE + _TAG):
             raise CorruptFileError("a sealed text is truncated, or something was added to it")
         cipher, pieces, at = AESGCM(self.secret), [], _HEADER.size
-        for index, (begin, end) in enumerate(_spans(length, chunk)):
+        for index, (begin, end) in enumerate(_chunk_ranges(length, chunk)):
             body = at + _NONCE
             after = body + end - begin + _TAG
-            bound = _bound(header, index, context)
+            bound = _associated_data(header, index, context)
             try:
                 pieces.append(cipher.decrypt(text[at:body], text[body:after], bound))
             except InvalidTag:
@@ -106,39 +108,39 @@ class Cipher(NamedTuple):
         return b"".join(pieces)
 
 
-def _spans(length: int, chunk: int) -> Iterator[tuple[int, int]]:
+def _chunk_ranges(length: int, chunk: int) -> Iterator[tuple[int, int]]:
     """Begin and end of each chunk; an empty text has one, which is empty."""
     for begin in range(0, max(length, 1), chunk):
         yield begin, min(begin + chunk, length)
 
 
-def _bound(header: bytes, index: int, context: bytes) -> bytes:
+def _associated_data(header: bytes, index: int, context: bytes) -> bytes:
     return header + _INDEX.pack(index) + context
 
 
-def tag(key: bytes, *parts: bytes) -> str:
+def compute_tag(key: bytes, *parts: bytes) -> str:
     """Return the HMAC-SHA256 of parts, each after its length, so that none runs into the next."""
     message = b"".join([_INDEX.pack(len(part)) + part for part in parts])
     return hmac.digest(key, message, "sha256").hex()
 
 
-def derive(key: bytes, salt: bytes, info: bytes, length: int) -> bytes:
+def derive_key(key: bytes, salt: bytes, info: bytes, length: int) -> bytes:
     """Return HKDF-SHA256 of a key (RFC 5869)."""
     kdf: Any = HKDF(algorithm=SHA256(), length=length, salt=salt, info=info)
     derived: bytes = kdf.derive(key)
     return derived
 
 
-def training_seed(secret: bytes, beacon: bytes) -> int:
+def derive_training_seed(secret: bytes, beacon: bytes) -> int:
     """Return the seed of 128 bits that a training key and a later beacon give.
 
     ``seed = HKDF-SHA256(key, salt = beacon, info = "letheon/training-seed/v1")``. The key is
     committed before the beacon is known, so nobody chooses the seed.
     """
-    return int.from_bytes(derive(secret, beacon, b"letheon/training-seed/v1", 16), "big")
+    return int.from_bytes(derive_key(secret, beacon, b"letheon/training-seed/v1", 16), "big")
 
 
-def commitment(secret: bytes) -> str:
+def commit_to_key(secret: bytes) -> str:
     """Return ``SHA-256("letheon/key-commitment/v1" || key)``: it tells nothing of a random key."""
     return hashlib.sha256(b"letheon/key-commitment/v1" + secret).hexdigest()
 
@@ -173,15 +175,15 @@ class KeyFiles:
             with contextlib.suppress(FileNotFoundError):
                 _require_private(path, path.lstat(), "600")
 
-    def path(self, name: str) -> Path:
+    def path_of(self, name: str) -> Path:
         """Return where the secret of this name lies."""
         return self.folder / f"{name}.key"
 
     def has(self, name: str) -> bool:
         """Return whether there is a file of this name."""
-        return self.path(name).exists()
+        return self.path_of(name).exists()
 
-    def names(self, start: str = "") -> list[str]:
+    def list_names(self, start: str = "") -> list[str]:
         """Return all names that begin so, sorted."""
         return sorted(path.stem for path in self.folder.glob(f"{start}*.key"))
 
@@ -193,7 +195,7 @@ class KeyFiles:
         KeyFileError
             If it is missing, damaged, a link, or readable by others.
         """
-        path = self.path(name)
+        path = self.path_of(name)
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -205,7 +207,7 @@ class KeyFiles:
             line = file.read(_LONGEST).decode("ascii", "replace")
         found = _LINE.fullmatch(line)
         secret = bytes.fromhex(found[1]) if found else b""
-        if found is None or not hmac.compare_digest(_check(name, secret), found[2]):
+        if found is None or not hmac.compare_digest(_checksum(name, secret), found[2]):
             raise KeyFileError(
                 f"the key {path} is damaged, or its destruction was interrupted; restore it from "
                 "a copy, or destroy it again"
@@ -215,12 +217,12 @@ class KeyFiles:
     def write(self, name: str, secret: bytes) -> None:
         """Write a new secret; it is on the disk when this returns. For the holder of the lock."""
         if self.has(name):
-            raise KeyFileError(f"there is a key {self.path(name)} already; it is never replaced")
-        line = f"{secret.hex()} {_check(name, secret)}\n"
-        write_atomically(self.path(name), [line.encode()])
+            raise KeyFileError(f"there is a key {self.path_of(name)} already; it is never replaced")
+        line = f"{secret.hex()} {_checksum(name, secret)}\n"
+        write_atomically(self.path_of(name), [line.encode()])
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[int]:
+    def hold_lock(self) -> Iterator[int]:
         """Keep other writers out, and destroy what writers left that died; give how many files."""
         with lock_file(self.folder / ".lock"):
             left = list(self.folder.glob(".*.partial"))
@@ -237,7 +239,7 @@ def _require_private(path: Path, status: os.stat_result, mode: str) -> None:
         )
 
 
-def _check(name: str, secret: bytes) -> str:
+def _checksum(name: str, secret: bytes) -> str:
     text = b"letheon/key-check/v1\n" + name.encode() + b"\n" + secret
     return hashlib.sha256(text).hexdigest()[:16]
 
@@ -248,7 +250,7 @@ _LABEL = re.compile("[a-z0-9]{0,64}")
 _TAG_KEY = "tag"
 
 
-class _Chain(NamedTuple):
+class _KeyChain(NamedTuple):
     """What the public files say: the first key, the statements, and whom to trust."""
 
     root: str
@@ -279,12 +281,12 @@ class KeyRing:
         self._files, self._public = KeyFiles(home / "keys"), home / "public" / "keys"
         self._files.require_private()
         self._signers: dict[str, Signer] = {}
-        self._known: _Chain | None = None
+        self._known: _KeyChain | None = None
         self._guard = threading.Lock()
         if not self.is_complete(home):
             raise KeyFileError(f"the key ring in {home} was never completed; make the ledger again")
         self._tag_key = self._files.read(_TAG_KEY)
-        self._settle()
+        self._repair_current_file()
 
     @classmethod
     def create(cls, home: Path) -> Self:
@@ -295,10 +297,10 @@ class KeyRing:
         public.mkdir(mode=0o700, parents=True, exist_ok=True)
         sync_directory(public.parent)
         sync_directory(home)
-        with files.locked():
+        with files.hold_lock():
             if cls.is_complete(home):
                 raise KeyFileError(f"there is a key ring in {home} already")
-            keyid = _first_key(files, public)
+            keyid = _make_first_key(files, public)
             if not files.has(_TAG_KEY):
                 files.write(_TAG_KEY, os.urandom(KEY_BYTES))
             _write_line(files.folder / "current", keyid)
@@ -312,12 +314,12 @@ class KeyRing:
     @property
     def root(self) -> str:
         """The first public key in hexadecimal: what an auditor pins."""
-        return self._chain().root
+        return self._load_chain().root
 
     @property
     def signer(self) -> Signer:
         """The current signing key."""
-        return self.signer_for(self._chain().trust.current)
+        return self.signer_for(self._load_chain().trust.current)
 
     def signer_at(self, sequence: int) -> Signer:
         """Return the key for the certificate of this sequence, whatever was rotated since.
@@ -325,7 +327,7 @@ class KeyRing:
         If that key was revoked before the sequence, no key can sign the certificate any more, and
         the current one is returned: it can still speak of the certificate, as a purge does.
         """
-        trust = self._chain().trust
+        trust = self._load_chain().trust
         counts = [keyid for keyid, key in trust.keys.items() if key.first <= sequence <= key.last]
         return self.signer_for(counts[-1] if counts else trust.current)
 
@@ -337,15 +339,15 @@ class KeyRing:
 
     def statements(self) -> list[bytes]:
         """Return the envelopes of rotations and revocations, in order."""
-        return list(self._chain().statements)
+        return list(self._load_chain().statements)
 
     def trust(self) -> Trust:
         """Return whom a verifier trusts who has pinned `root`."""
-        return self._chain().trust
+        return self._load_chain().trust
 
-    def tag(self, purpose: str, *parts: bytes) -> str:
+    def compute_tag(self, purpose: str, *parts: bytes) -> str:
         """Return the HMAC of parts, in hexadecimal; other purposes give unrelated tags."""
-        return tag(self._tag_key, purpose.encode(), *parts)
+        return compute_tag(self._tag_key, purpose.encode(), *parts)
 
     def new_key(self, kind: str, label: str = "") -> str:
         """Make a key and return its id; the file is on the disk then.
@@ -360,63 +362,63 @@ class KeyRing:
         if kind not in KINDS or not _LABEL.fullmatch(label):
             raise ValueError(f"kind={kind!r} is not one of {KINDS}, or label={label!r} is no label")
         key_id = "-".join(filter(None, [kind, label, os.urandom(8).hex()]))
-        with self._files.locked():
+        with self._files.hold_lock():
             self._files.write(key_id, os.urandom(KEY_BYTES))
         return key_id
 
     def has(self, key_id: str) -> bool:
         """Return whether the key is still there."""
-        return self._files.has(_required_id(key_id))
+        return self._files.has(_require_key_id(key_id))
 
-    def ids(self, kind: str, label: str | None = None) -> list[str]:
+    def list_ids(self, kind: str, label: str | None = None) -> list[str]:
         """Return the ids of all keys of a kind, or of those with one label."""
-        found = [name for name in self._files.names(f"{kind}-") if _ID.fullmatch(name)]
+        found = [name for name in self._files.list_names(f"{kind}-") if _ID.fullmatch(name)]
         if label is None:
             return found
         start = f"{kind}-{label}-" if label else f"{kind}-"
         return [name for name in found if len(name) == len(start) + 16 and name.startswith(start)]
 
-    def secret(self, key_id: str) -> bytes:
+    def read_secret(self, key_id: str) -> bytes:
         """Return a key itself, for whoever may recompute what it gave."""
-        return self._files.read(_required_id(key_id))
+        return self._files.read(_require_key_id(key_id))
 
-    def cipher(self, key_id: str) -> Cipher:
+    def load_cipher(self, key_id: str) -> Cipher:
         """Return what seals and unseals under a key, which is read once; keep it for a moment."""
-        return Cipher(self.secret(key_id))
+        return Cipher(self.read_secret(key_id))
 
-    def seal(self, key_id: str, data: Buffer, context: bytes) -> bytes:
+    def encrypt(self, key_id: str, data: Buffer, context: bytes) -> bytes:
         """Return the data sealed under a key."""
-        return self.cipher(key_id).seal(data, context)
+        return self.load_cipher(key_id).encrypt(data, context)
 
-    def unseal(self, key_id: str, sealed: Buffer, context: bytes) -> bytes:
+    def decrypt(self, key_id: str, sealed: Buffer, context: bytes) -> bytes:
         """Return data that were sealed under a key."""
-        return self.cipher(key_id).unseal(sealed, context)
+        return self.load_cipher(key_id).decrypt(sealed, context)
 
-    def commitment(self, key_id: str) -> str:
+    def commit_to(self, key_id: str) -> str:
         """Return the public commitment to a key."""
-        return commitment(self.secret(key_id))
+        return commit_to_key(self.read_secret(key_id))
 
     def derive_seed(self, key_id: str, beacon: bytes) -> int:
         """Return the seed of 128 bits that a key and a beacon give."""
-        return training_seed(self.secret(key_id), beacon)
+        return derive_training_seed(self.read_secret(key_id), beacon)
 
     def destroy(self, key_id: str) -> None:
         """Overwrite and remove a key, durably; one that is gone is no error."""
-        path = self._files.path(_required_id(key_id))
-        with self._files.locked():
+        path = self._files.path_of(_require_key_id(key_id))
+        with self._files.hold_lock():
             destroy_file(path)
 
-    def partials(self) -> list[Path]:
+    def list_partial_files(self) -> list[Path]:
         """Return files that are being written, or that a writer left that died."""
         folders = (self._files.folder, self._public)
         return [path for folder in folders for path in sorted(folder.glob(".*.partial"))]
 
-    def sweep(self) -> int:
+    def remove_partial_files(self) -> int:
         """Destroy what writers of keys and statements left that died; return how many files."""
-        if not self.partials():
+        if not self.list_partial_files():
             return 0
-        with self._files.locked() as n_keys:
-            left = self.partials()
+        with self._files.hold_lock() as n_keys:
+            left = self.list_partial_files()
             for path in left:
                 destroy_file(path)
         return n_keys + len(left)
@@ -437,19 +439,21 @@ class KeyRing:
         statement's file is what makes the rotation happen: a crash leaves the old key or the new
         one. A key that no statement came to name is erased by the next rotation.
         """
-        with self._files.locked():
-            chain = self._chain()
+        with self._files.hold_lock():
+            chain = self._load_chain()
             old = self.signer_for(chain.trust.current)
-            for name in self._files.names("sign-"):  # that no statement came to name
+            for name in self._files.list_names("sign-"):  # that no statement came to name
                 if name.removeprefix("sign-") not in chain.trust.keys:
-                    destroy_file(self._files.path(name))
+                    destroy_file(self._files.path_of(name))
             new = _make_signer(self._files)
             predicate = {
                 "oldKey": old.keyid,
                 "newKey": {"keyid": new.keyid, "public": new.public.hex()},
                 "lastSequence": sequence,
             }
-            envelope = self._state(chain, ledger_id, ROTATION, new.keyid, predicate, old, new)
+            envelope = self._publish_statement(
+                chain, ledger_id, ROTATION, new.keyid, predicate, old, new
+            )
             _write_line(self._current_file, new.keyid)
         return envelope
 
@@ -461,21 +465,21 @@ class KeyRing:
         KeyFileError
             If it is the current key (rotate first) or none of this ring.
         """
-        with self._files.locked():
-            chain = self._chain()
+        with self._files.hold_lock():
+            chain = self._load_chain()
             if keyid not in chain.trust.keys:
                 raise KeyFileError(f"{keyid!r} is no signing key of this ledger")
             if keyid == chain.trust.current:
                 raise KeyFileError("the current key cannot revoke itself; rotate first")
             predicate = {"revokedKey": keyid, "lastSequence": after_sequence}
             signer = self.signer_for(chain.trust.current)
-            return self._state(chain, ledger_id, REVOCATION, keyid, predicate, signer)
+            return self._publish_statement(chain, ledger_id, REVOCATION, keyid, predicate, signer)
 
     @property
     def _current_file(self) -> Path:
         return self._files.folder / "current"
 
-    def _chain(self) -> _Chain:
+    def _load_chain(self) -> _KeyChain:
         """Return what the public files say now; another process may have rotated."""
         paths = sorted(self._public.glob("[0-9][0-9][0-9][0-9].json"))
         with self._guard:
@@ -488,13 +492,13 @@ class KeyRing:
                     raise KeyFileError(
                         f"the statements in {self._public} do not hold: {error}"
                     ) from error
-                self._known = _Chain(root, statements, trust)
+                self._known = _KeyChain(root, statements, trust)
             return self._known
 
-    def _settle(self) -> None:
+    def _repair_current_file(self) -> None:
         """Bring ``keys/current`` up to the statements, after a crash between the two."""
         said = self._current_file.read_text("ascii", "replace").removesuffix("\n")
-        chain = self._chain()
+        chain = self._load_chain()
         if said == chain.trust.current:
             return
         if re.fullmatch("[0-9a-f]{64}", said) and said not in chain.trust.keys:
@@ -502,12 +506,12 @@ class KeyRing:
                 f"{self._current_file} names a key that no statement in {self._public} introduces; "
                 "restore the newer statements"
             )
-        with self._files.locked():
-            _write_line(self._current_file, self._chain().trust.current)
+        with self._files.hold_lock():
+            _write_line(self._current_file, self._load_chain().trust.current)
 
-    def _state(
+    def _publish_statement(
         self,
-        chain: _Chain,
+        chain: _KeyChain,
         ledger_id: str,
         kind: str,
         subject: str,
@@ -524,19 +528,19 @@ class KeyRing:
             "predicateType": kind,
             "predicate": {"ledger": place, **predicate},
         }
-        envelope = sign(statement, *signers)
+        envelope = sign_statement(statement, *signers)
         Trust.from_pinned(chain.root, [*chain.statements, envelope])
         write_atomically(self._public / f"{number:04d}.json", [envelope])
         return envelope
 
 
-def _first_key(files: KeyFiles, public: Path) -> str:
+def _make_first_key(files: KeyFiles, public: Path) -> str:
     """Return the keyid of the first signing key; made and published unless that was done."""
     root = public / "root.pub"
     if root.exists():
         return _read_signer(files, keyid_of(_read_root(root))).keyid
-    for name in files.names("sign-"):
-        destroy_file(files.path(name))
+    for name in files.list_names("sign-"):
+        destroy_file(files.path_of(name))
     signer = _make_signer(files)
     _write_line(root, signer.public.hex())
     return signer.keyid
@@ -552,7 +556,7 @@ def _make_signer(files: KeyFiles) -> Signer:
 def _read_signer(files: KeyFiles, keyid: str) -> Signer:
     signer = Signer.from_seed(files.read(f"sign-{keyid}"))
     if signer.keyid != keyid:
-        raise KeyFileError(f"the key {files.path(f'sign-{keyid}')} is another one than its name")
+        raise KeyFileError(f"the key {files.path_of(f'sign-{keyid}')} is another one than its name")
     return signer
 
 
@@ -567,7 +571,7 @@ def _write_line(path: Path, line: str) -> None:
     write_atomically(path, [f"{line}\n".encode()])
 
 
-def _required_id(key_id: str) -> str:
+def _require_key_id(key_id: str) -> str:
     if not _ID.fullmatch(key_id):
         raise ValueError(f"{key_id!r} is no id of a key that can be destroyed")
     return key_id

@@ -45,7 +45,7 @@ def new_seed() -> bytes:
     return os.urandom(SEED_BYTES)
 
 
-def sign(statement: dict[str, Any], *signers: Signer) -> bytes:
+def sign_statement(statement: dict[str, Any], *signers: Signer) -> bytes:
     """Return the statement in a DSSE envelope, in the one form that the verifier accepts.
 
     Parameters
@@ -57,7 +57,7 @@ def sign(statement: dict[str, Any], *signers: Signer) -> bytes:
 
     Raises
     ------
-    letheon.verifier.Refused
+    letheon.verifier.VerificationError
         If the statement breaks its schema: nothing is signed that no verifier accepts.
     """
     check_schema(statement)
@@ -68,15 +68,15 @@ def sign(statement: dict[str, Any], *signers: Signer) -> bytes:
     signed = pae(PAYLOAD_TYPE, payload)
     return canonical(
         {
-            "payload": _base64(payload),
+            "payload": _encode_base64(payload),
             "payloadType": PAYLOAD_TYPE,
             "signatures": [
-                {"keyid": keyid, "sig": _base64(by_keyid[keyid].sign(signed))}
+                {"keyid": keyid, "sig": _encode_base64(by_keyid[keyid].sign(signed))}
                 for keyid in sorted(by_keyid)
             ],
         }
     )
 
 
-def _base64(data: bytes) -> str:
+def _encode_base64(data: bytes) -> str:
     return base64.b64encode(data).decode()

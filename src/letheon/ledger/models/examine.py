@@ -20,15 +20,16 @@ from sklearn.exceptions import NotFittedError
 
 import letheon.exceptions as errors
 from letheon import sandbox, state
-from letheon.compose import unfitted_twin
+from letheon.compose import clone_unfitted
 from letheon.data import Ids, Rows, hold_table, hold_target, row_ids, table_length
 from letheon.exceptions import CannotForgetError, LedgerError, LetheonError
 from letheon.guarantee import MethodFacts
-from letheon.inner import fresh_copy
+from letheon.inner_estimator import fresh_copy
 from letheon.ledger.certificates.facts import Judged, test_metric
 from letheon.ledger.models.table_files import (
-    Columns,
+    MissingColumnError,
     NoTableReaderError,
+    TableColumns,
     TableFileError,
     memory_limit,
     read_table_file,
@@ -71,7 +72,7 @@ def fresh_fit(like: Any, rows: Rows, *, seed: int | None = None) -> Fitted:
     seed : int, optional
         Another seed.
     """
-    fresh = unfitted_twin(like) if seed is None else fresh_copy(like, seed)
+    fresh = clone_unfitted(like) if seed is None else fresh_copy(like, seed)
     X, y = rows.part(0, len(rows))
     start = time.perf_counter()
     with one_thread():
@@ -194,7 +195,7 @@ def _plain(model: Any) -> Any:
 
 def _require_rows(model: Any, rows: Rows) -> None:
     """Raise unless the rows belong to the people whom the model holds."""
-    held: Ids = model._held_ids()
+    held: Ids = model._get_ids()
     if held.kind != rows.ids.kind or len(held) != len(rows):
         raise LedgerError(
             f"the model holds {len(held)} rows with {held.kind} ids, and {len(rows)} rows with "
@@ -270,7 +271,7 @@ def _decode_rows(data: bytes) -> Rows:
 
 def _error(name: str, text: str) -> Exception:
     """Return the error that the sandboxed process named, if it is one that it may raise."""
-    known = (TableFileError, NoTableReaderError, TypeError, ValueError)
+    known = (TableFileError, MissingColumnError, NoTableReaderError, TypeError, ValueError)
     named = {kind.__name__: kind for kind in known}.get(name) or getattr(errors, str(name), None)
     is_known = isinstance(named, type) and issubclass(named, (LetheonError, *known))
     return named(text) if is_known and named is not None else LedgerError(text)
@@ -292,7 +293,7 @@ def _examined_files(files: ModelFiles) -> dict[str, Any]:
 
     model = load(io.BytesIO(files.model), trusted=files.trusted, max_memory=files.max_memory)
     require_kind(model)
-    columns = Columns(
+    columns = TableColumns(
         target=files.target,
         ids=files.ids,
         has_text_ids=model.ids_.dtype.kind != "i",

@@ -37,11 +37,11 @@ from letheon.ledger.models.versions import (
     read_model,
 )
 from letheon.ledger.purge.scan import is_distinctive_id
-from letheon.ledger.purge.stores import list_stores, warn_of_gaps
+from letheon.ledger.purge.stores import list_stores, warn_about_gaps
 from letheon.ledger.requests.people import person_tags
-from letheon.ledger.schemas import Model, Storage, Version, Watch, moment
+from letheon.ledger.schemas import Model, Storage, Version, Watch, to_datetime
 from letheon.ledger.tables import batches, blocked, certificates, heads, models, versions
-from letheon.ledger.worker.compute import computing
+from letheon.ledger.worker.compute import choose_compute
 from letheon.verifier import parse_strict
 
 if TYPE_CHECKING:
@@ -239,10 +239,10 @@ class Models:
         stop: threading.Event | None = None,
     ) -> "tuple[Step, ...]":
         """Train a model afresh, with everything queued for it; a certified batch of its own."""
-        from letheon.ledger.worker.worker import retrain
+        from letheon.ledger.worker.worker import retrain_model
 
-        work = computing(apart=apart, stop=stop)
-        return tuple(retrain(self._core, owner_name(), work, self.row(model, tenant)))
+        work = choose_compute(apart=apart, stop=stop)
+        return tuple(retrain_model(self._core, owner_name(), work, self.row(model, tenant)))
 
     def load(self, model: str, *, tenant: str = "default") -> Any:
         """Return a copy of the model that is served."""
@@ -391,8 +391,8 @@ class Models:
         """Return the bytes of a model's files."""
         core, row = self._core, self.row(model, tenant)
         return Storage(
-            sum(_sizes(core.blobs(row.folder).folder)),
-            sum(_sizes(core.place("proofs") / row.folder)),
+            sum(_sizes(core.blob_store(row.folder).folder)),
+            sum(_sizes(core.subfolder("proofs") / row.folder)),
         )
 
     def has_integer_ids(self, model: str, *, tenant: str = "default") -> bool:
@@ -449,7 +449,7 @@ class Models:
         if registered := list_stores(self._core):
             ids = read_ids(self._core, row, head).to_list()
             if not all(map(is_distinctive_id, ids)):
-                warn_of_gaps(registered, has_short_ids=True)
+                warn_about_gaps(registered, has_short_ids=True)
         return model
 
 
@@ -467,13 +467,13 @@ def _get_model(conn: Connection, model_id: int) -> Model:
 
 def _model(row: Row[Any]) -> Model:
     values = {name: getattr(row, name) for name in _MODEL_COLUMNS[:-1]}
-    registered_at = moment(row.created_at)
+    registered_at = to_datetime(row.created_at)
     return Model(**values, n_rows=row.live, head=_version(row), registered_at=registered_at)
 
 
 def _version(row: Row[Any], **more: Any) -> Version:
     values = {name: getattr(row, name) for name in ("number", "sequence", "live")}
-    times = {name: moment(getattr(row, name)) for name in _TIMES}
+    times = {name: to_datetime(getattr(row, name)) for name in _TIMES}
     return Version(address=row.model_blob, **values, **times, **more)
 
 

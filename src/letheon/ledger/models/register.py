@@ -13,9 +13,9 @@ from letheon.exceptions import BlockedIdsError, LedgerError
 from letheon.ledger.certificates.certify import take_beacon
 from letheon.ledger.certificates.claims import weaker_releases
 from letheon.ledger.certificates.facts import CALLER_SEED, Judged
-from letheon.ledger.core import Core, point
-from letheon.ledger.db.events import record
-from letheon.ledger.keys.keyring import commitment
+from letheon.ledger.core import Core, fault_point
+from letheon.ledger.db.events import record_event
+from letheon.ledger.keys.keyring import commit_to_key
 from letheon.ledger.models.commitment import new_vault, ordered_codes, slots_for, tree_of
 from letheon.ledger.models.examine import (
     Examined,
@@ -30,7 +30,7 @@ from letheon.ledger.models.versions import ModelRow, new_key_of, write_blobs
 from letheon.ledger.requests.people import person_tags
 from letheon.ledger.schemas import require_name
 from letheon.ledger.tables import blocked, heads, models, versions
-from letheon.ledger.worker.recover import hold_registrations, new_folder
+from letheon.ledger.worker.recover import lock_registrations, new_folder
 from letheon.verifier import canonical
 
 # What a certificate quotes when the data went into the model as they are.
@@ -80,7 +80,7 @@ def register_fitted(
     training = {
         "rule": CALLER_SEED,
         "beacon": "none",
-        "keyCommitment": commitment(secrets.token_bytes(32) + examined.seed.encode()),
+        "keyCommitment": commit_to_key(secrets.token_bytes(32) + examined.seed.encode()),
         "key": "",
     }
     with new_folder(core) as folder:
@@ -94,9 +94,11 @@ def register_trained(
     require_kind(estimator)
     with new_folder(core) as folder:
         key = core.keys.new_key("training", label=folder)
-        committed = core.keys.commitment(key)
+        committed = core.keys.commit_to(key)
         with core.database.transaction() as conn:
-            record(conn, "training", {"model": folder, "training": committed}, at=core.clock())
+            record_event(
+                conn, "training", {"model": folder, "training": committed}, at=core.clock()
+            )
         beacon = take_beacon(core, committed)
         seed = core.keys.derive_seed(key, bytes.fromhex(beacon))
         fitted = fresh_fit(estimator, rows, seed=seed).model
@@ -156,7 +158,7 @@ def _register(
     vault = new_vault(len(rows), model.slots, ordered_codes(rows))
     root = tree_of(rows, vault, model.slots).root.hex()
     written = write_blobs(core, model, examined.content, rows, vault, judged)
-    point("register.blobs-written")
+    fault_point("register.blobs-written")
     seconds = examined.retrain_seconds
     running = {
         "last_retrain_sequence": 0,
@@ -185,7 +187,7 @@ def _register(
     tags = frozenset(person_tags(core, model.tenant, rows.ids.distinct()))
     try:
         with core.database.transaction() as conn:
-            hold_registrations(conn)
+            lock_registrations(conn)
             _refuse_blocked(conn, model.tenant, tags)
             values = vars(model) | {"trusted": ",".join(model.trusted)}
             del values["id"]
@@ -193,14 +195,14 @@ def _register(
             version_row = insert(versions).values(version | {"model_id": model_id})
             head = {"model_id": model_id, "version_id": new_key_of(conn.execute(version_row))}
             conn.execute(insert(heads).values(head | {"fence": 0, "owner": None, "lease_until": 0}))
-            record(conn, "registered", body, at=model.created_at)
-            point("register.before-commit")
+            record_event(conn, "registered", body, at=model.created_at)
+            fault_point("register.before-commit")
     except IntegrityError as error:
         raise LedgerError(
             f"a model {model.name!r} is registered for tenant {model.tenant!r} already; choose "
             "another name"
         ) from error
-    point("register.after-commit")
+    fault_point("register.after-commit")
     return model_id
 
 

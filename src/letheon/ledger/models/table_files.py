@@ -1,7 +1,7 @@
-"""Rows of a model from a file: arrays, or a table with named columns.
+"""Read the rows of a model from a file: arrays, or a table with named columns.
 
-What a reader of tables says about a file may quote values of rows, so only the kind of its error is
-passed on.
+Error messages of table readers may quote values of rows, so only the type of their error is
+reported.
 """
 
 import io
@@ -15,27 +15,32 @@ import numpy as np
 Source: TypeAlias = Path | io.BytesIO
 _MOST_UNPACKED = 256 << 20
 _MOST_PER_BYTE = 32
+_MOST_NAMES, _LONGEST_NAME = 30, 60
 
 
 class TableFileError(ValueError):
-    """A file of rows cannot be used; the text holds names of columns, and no value."""
+    """A file of rows cannot be used; the text may name columns, but no values."""
+
+
+class MissingColumnError(TableFileError):
+    """The target or id column is not in the table; the text names it and the columns there are."""
 
 
 class NoTableReaderError(TableFileError):
     """Neither pandas nor polars is installed."""
 
 
-class Columns(NamedTuple):
-    """What the columns of a table are, and what the model was fitted on.
+class TableColumns(NamedTuple):
+    """Roles of the columns of a table, and the kind of data that the model was fitted on.
 
     Attributes
     ----------
     target, ids : str or None
-        Names of columns; X is what is left of the table. Without `ids` people are numbered from 0.
+        Names of columns; the other columns are X. Without `ids` rows are numbered from 0.
     has_text_ids : bool
-        Whether the model holds texts as ids. They are read as they stand: 007 stays 007.
+        Whether the ids of the model are strings. They are read unchanged: 007 stays 007.
     is_table : bool
-        Whether the model was fitted on a table with names of columns, and not on an array.
+        Whether the model was fitted on a table with column names, and not on an array.
     """
 
     target: str | None
@@ -45,7 +50,7 @@ class Columns(NamedTuple):
 
 
 def read_table_file(
-    path: Path, columns: Columns, *, content: bytes | None = None
+    path: Path, columns: TableColumns, *, content: bytes | None = None
 ) -> tuple[Any, Any, Any]:
     """Return X, y and ids of a file.
 
@@ -54,70 +59,76 @@ def read_table_file(
     path : Path
         ``.npz`` with arrays X, y and perhaps ids; ``.csv`` or ``.parquet`` with named columns.
     columns : Columns
-        Which of them are target and ids.
+        Target and id column.
     content : bytes, optional
-        What is in the file; `path` is only its name then.
+        Content of the file; `path` is then only its name.
 
     Raises
     ------
     TableFileError
-        It is of another kind, cannot be read, or lacks an array or a column.
+        The file type is unknown, the file cannot be read, or an array or a column is missing.
     """
     source = path if content is None else io.BytesIO(content)
     if path.suffix == ".npz":
-        return _from_arrays(path, source)
+        return _load_arrays(path, source)
     if path.suffix not in (".csv", ".parquet"):
-        raise TableFileError(f"{path.name} is no .npz, .csv or .parquet file")
+        raise TableFileError(
+            f"{path.name} has an unknown file type; expected .npz, .csv or .parquet"
+        )
     if columns.target is None:
-        raise TableFileError(f"say which column of {path.name} is the target: --target COLUMN")
-    with _read_from(path):
-        table = _table(path, source, columns)
-    X, y, people = _from_table(table, path, columns)
-    return X if columns.is_table else X.to_numpy(), y, people
+        raise TableFileError(
+            f"the target column of {path.name} is missing; give it with --target COLUMN"
+        )
+    with _hide_reader_errors(path):
+        table = _load_table(path, source, columns)
+    X, y, ids = _split_table(table, path, columns)
+    return X if columns.is_table else X.to_numpy(), y, ids
 
 
 @contextmanager
-def _read_from(path: Path) -> Iterator[None]:
-    """Say that a file cannot be read; what its reader says may hold values of rows."""
+def _hide_reader_errors(path: Path) -> Iterator[None]:
+    """Raise `TableFileError` for errors of a reader, without their text, which may quote rows."""
     try:
         yield
     except (OSError, TableFileError):
         raise
     except Exception as error:
-        why = type(error).__name__
+        reason = type(error).__name__
         if "allow_pickle" in str(error):
-            why = "it holds Python objects; save numbers or texts"
-        text = f"{path.name} cannot be read as a {path.suffix} file: {why}"
+            reason = "it contains Python objects; save numbers or strings"
+        text = f"{path.name} cannot be read as a {path.suffix} file: {reason}"
         raise TableFileError(text) from error
 
 
 def memory_limit(n_bytes: int) -> int:
-    """Return the memory that bytes from elsewhere may take when they are unpacked."""
+    """Return the bytes of memory that an untrusted file of this size may unpack to."""
     return _MOST_UNPACKED + _MOST_PER_BYTE * n_bytes
 
 
-def _require_moderate(path: Path, source: Source, n_bytes: int, instead: str) -> None:
-    """Refuse a file that unpacks to far more than its size: a few bytes may stand for gigabytes."""
+def _require_moderate_size(path: Path, source: Source, n_bytes: int, advice: str) -> None:
+    """Raise if a file unpacks to far more than its size: a small file may expand to gigabytes."""
     size = source.getbuffer().nbytes if isinstance(source, io.BytesIO) else source.stat().st_size
     limit = memory_limit(size)
     if n_bytes > limit:
         raise TableFileError(
-            f"{path.name} unpacks to {n_bytes:,} bytes, more than the limit of {limit:,}; {instead}"
+            f"{path.name} unpacks to {n_bytes:,} bytes, more than the limit of {limit:,}; {advice}"
         )
 
 
-def _from_arrays(path: Path, source: Source) -> tuple[Any, Any, Any]:
-    with _read_from(path), np.load(source, allow_pickle=False) as file:
+def _load_arrays(path: Path, source: Source) -> tuple[Any, Any, Any]:
+    with _hide_reader_errors(path), np.load(source, allow_pickle=False) as file:
         unpacked = sum(entry.file_size for entry in file.zip.infolist())
-        instead = "save it with numpy.savez, which does not compress"
-        _require_moderate(path, source, unpacked, instead)
+        advice = "save it with numpy.savez, which does not compress"
+        _require_moderate_size(path, source, unpacked, advice)
         missing = [name for name in ("X", "y") if name not in file]
         if missing:
-            raise TableFileError(f"{path.name} has no array {missing[0]!r}; it has {sorted(file)}")
+            raise TableFileError(
+                f"{path.name} has no array {missing[0]!r}; its arrays are {sorted(file)}"
+            )
         return file["X"], file["y"], file.get("ids")
 
 
-def _table(path: Path, source: Source, columns: Columns) -> Any:
+def _load_table(path: Path, source: Source, columns: TableColumns) -> Any:
     texts = {columns.ids} if columns.ids is not None and columns.has_text_ids else set()
     if path.suffix == ".parquet":
         check_parquet(path, source)
@@ -133,7 +144,7 @@ def _table(path: Path, source: Source, columns: Columns) -> Any:
         import polars as pl
     except ModuleNotFoundError as error:
         raise NoTableReaderError(
-            f"to read {path.name} pandas or polars must be installed; or give an .npz file with "
+            f"{path.name} needs pandas or polars; install one of them, or use an .npz file with "
             "the arrays X, y and ids"
         ) from error
     if path.suffix == ".parquet":
@@ -142,25 +153,28 @@ def _table(path: Path, source: Source, columns: Columns) -> Any:
 
 
 def check_parquet(path: Path, source: Source) -> None:
-    """Check what the file says it unpacks to, where pyarrow is there to look."""
+    """Check the unpacked size that the file declares, if pyarrow is installed."""
     try:
         from pyarrow.parquet import read_metadata  # type: ignore[import-untyped]
     except ModuleNotFoundError:
         return
-    about = read_metadata(source)
-    groups = [about.row_group(i).total_byte_size for i in range(about.num_row_groups)]
-    unpacked = max(sum(groups), 8 * about.num_rows * about.num_columns)
-    instead = "give a .csv file, or an .npz file that is not compressed"
-    _require_moderate(path, source, unpacked, instead)
+    metadata = read_metadata(source)
+    groups = [metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups)]
+    unpacked = max(sum(groups), 8 * metadata.num_rows * metadata.num_columns)
+    advice = "use a .csv file, or an uncompressed .npz file"
+    _require_moderate_size(path, source, unpacked, advice)
 
 
-def _from_table(table: Any, path: Path, columns: Columns) -> tuple[Any, Any, Any]:
+def _split_table(table: Any, path: Path, columns: TableColumns) -> tuple[Any, Any, Any]:
     import narwhals as nw
 
     frame = nw.from_native(table, eager_only=True)
-    named = [name for name in (columns.target, columns.ids) if name is not None]
-    for name in named:
+    used = [name for name in (columns.target, columns.ids) if name is not None]
+    for name in used:
         if name not in frame.columns:
-            raise TableFileError(f"{path.name} has no column {name!r}; it has {frame.columns}")
-    people = None if columns.ids is None else frame[columns.ids].to_list()
-    return frame.drop(named).to_native(), frame[str(columns.target)].to_numpy(), people
+            names = ", ".join(str(column)[:_LONGEST_NAME] for column in frame.columns[:_MOST_NAMES])
+            more = len(frame.columns) - _MOST_NAMES
+            names += f" and {more} more" if more > 0 else ""
+            raise MissingColumnError(f"{path.name} has no column {name!r}; its columns are {names}")
+    ids = None if columns.ids is None else frame[columns.ids].to_list()
+    return frame.drop(used).to_native(), frame[str(columns.target)].to_numpy(), ids

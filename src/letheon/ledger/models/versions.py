@@ -32,7 +32,7 @@ from letheon.exceptions import (
     UnknownModelError,
 )
 from letheon.ledger.certificates.facts import Judged
-from letheon.ledger.core import Core, point
+from letheon.ledger.core import Core, fault_point
 from letheon.ledger.db.events import require_agreement
 from letheon.ledger.models.commitment import Vault
 from letheon.ledger.models.table_files import memory_limit
@@ -200,13 +200,13 @@ class BlobSealer:
     key: str
     context: bytes
 
-    def seal(self, data: bytes) -> bytes:
+    def encrypt(self, data: bytes) -> bytes:
         """Return the sealed bytes."""
-        return self.core.keys.seal(self.key, data, self.context)
+        return self.core.keys.encrypt(self.key, data, self.context)
 
-    def unseal(self, data: bytes) -> bytes:
+    def decrypt(self, data: bytes) -> bytes:
         """Return the plain bytes, or raise `CorruptFileError`."""
-        return self.core.keys.unseal(self.key, data, self.context)
+        return self.core.keys.decrypt(self.key, data, self.context)
 
 
 def sealer(core: Core, model: ModelRow, epoch_key: str, what: str) -> BlobSealer:
@@ -225,10 +225,10 @@ def write_blobs(
         Columns of the version's row: the addresses, and `epoch_key`, which all are sealed with.
     """
     key = core.keys.new_key("epoch", label=model.folder)
-    point("compute.key-written")
+    fault_point("compute.key-written")
 
     def put(what: str, content: bytes) -> str:
-        return core.blobs(model.folder).put(content, sealer(core, model, key, what))
+        return core.blob_store(model.folder).write(content, sealer(core, model, key, what))
 
     try:
         return {
@@ -252,19 +252,19 @@ def destroy_blobs(core: Core, model: ModelRow, written: Mapping[str, str | None]
     core.keys.destroy(str(written["epoch_key"]))
     for name in _BLOBS:
         if (address := written[name]) is not None:
-            core.blobs(model.folder).destroy(address)
+            core.blob_store(model.folder).destroy(address)
 
 
 def content_of(core: Core, model: ModelRow, version: VersionRow, what: str) -> bytes:
     """Return the content of a blob of a version; its hash is checked."""
     address = getattr(version, f"{what}_blob")
-    return core.blobs(model.folder).read(address, sealer(core, model, version.epoch_key, what))
+    return core.blob_store(model.folder).read(address, sealer(core, model, version.epoch_key, what))
 
 
 def raw_model(core: Core, model: ModelRow, version: VersionRow) -> bytes:
     """Return the bytes whose SHA-256 certificates quote: a nonce, and then the model."""
     opener = sealer(core, model, version.epoch_key, "model")
-    return core.blobs(model.folder).raw(version.model_blob, opener)
+    return core.blob_store(model.folder).read_with_nonce(version.model_blob, opener)
 
 
 def read_model(core: Core, model: ModelRow, version: VersionRow, *, trusted: Any = ()) -> Any:
@@ -323,12 +323,12 @@ def read_judged(core: Core, model: ModelRow, version: VersionRow) -> Judged | No
 def signed_path(core: Core, kind: str, number: int) -> Path:
     """Return where one of the "certificates", "purges" or "checkpoints" lies."""
     name = f"{number:012d}.txt" if kind == "checkpoints" else f"{number:06d}.json"
-    return core.place(kind) / name
+    return core.subfolder(kind) / name
 
 
 def proof_path(core: Core, model: ModelRow, digest: str) -> Path:
     """Return where the transition proof with this SHA-256 lies."""
-    return core.place("proofs") / model.folder / f"{digest}.json"
+    return core.subfolder("proofs") / model.folder / f"{digest}.json"
 
 
 def pin_version(core: Core, owner: str, version_id: int, seconds: int) -> str:
@@ -349,7 +349,7 @@ def pin_version(core: Core, owner: str, version_id: int, seconds: int) -> str:
             )
         conn.execute(insert(pins).values(values | {"until": _pinned_until(core, seconds)}))
 
-    core.database.run(work)
+    core.database.run_transaction(work)
     return pin_id
 
 
@@ -362,13 +362,15 @@ def renew_pin(core: Core, pin_id: str, seconds: int) -> None:
         The pin had run out and its version was purged since; load the head instead.
     """
     change = update(pins).where(pins.c.id == pin_id).values(until=_pinned_until(core, seconds))
-    if core.database.run(lambda conn: conn.execute(change).rowcount) == 0:
+    if core.database.run_transaction(lambda conn: conn.execute(change).rowcount) == 0:
         raise LedgerMissingError("this pin ran out; load the head of the model again")
 
 
 def release_pin(core: Core, pin_id: str) -> None:
     """Let a version go; a pin that ran out is no error."""
-    core.database.run(lambda conn: conn.execute(delete(pins).where(pins.c.id == pin_id)))
+    core.database.run_transaction(
+        lambda conn: conn.execute(delete(pins).where(pins.c.id == pin_id))
+    )
 
 
 def _pinned_until(core: Core, seconds: int) -> int:

@@ -25,10 +25,15 @@ from letheon.exceptions import (
     SignerRefusedError,
     StaleWorkerError,
 )
-from letheon.ledger.core import Core, destroy_file, point
-from letheon.ledger.db.events import TOLERATED_SECONDS, advance_mark, record, require_agreement
-from letheon.ledger.keys.signing import sign
-from letheon.ledger.leases import owner_name, release, take
+from letheon.ledger.core import Core, destroy_file, fault_point
+from letheon.ledger.db.events import (
+    TOLERATED_SECONDS,
+    advance_mark,
+    record_event,
+    require_agreement,
+)
+from letheon.ledger.keys.signing import sign_statement
+from letheon.ledger.leases import owner_name, release_lease, take_lease
 from letheon.ledger.models.versions import (
     DRAINED,
     ModelRow,
@@ -42,21 +47,21 @@ from letheon.ledger.models.versions import (
     signed_path,
     version_of,
 )
-from letheon.ledger.purge.scan import Markers, ScanResult, Unread, markers_of
+from letheon.ledger.purge.scan import FileIssue, Markers, ScanResult, collect_markers
 from letheon.ledger.purge.stores import (
-    ROOMS,
-    attestation,
+    SERVICE_FOLDERS,
+    build_attestation,
     expires_on,
     is_in_use,
     list_stores,
-    look_at_home,
-    look_through,
+    search_home,
+    search_store,
 )
-from letheon.ledger.purge.vocabulary import own_words
+from letheon.ledger.purge.vocabulary import find_own_words
 from letheon.ledger.requests.people import move, reseal, unsealed_ids
 from letheon.ledger.requests.states import NOT_FULLY_SEARCHED
 from letheon.ledger.tables import batches, purge_steps, purges, requests, versions
-from letheon.ledger.worker.policy import backoff
+from letheon.ledger.worker.policy import backoff_seconds
 from letheon.ledger.worker.recover import lock_purges, sweep_model, sweep_partials
 from letheon.state import write_atomically
 from letheon.verifier import canonical, certificate_id, parse_strict, search_gaps
@@ -65,14 +70,14 @@ _DONE, _FAILED = "done", "failed"
 _RESIDUE = "residue-found"
 _SEARCHES = 3
 # Seconds.
-_LOOK_AGAIN = 30
+_SERVICE_PAUSE_SECONDS = 30
 
 
-class Problem(NamedTuple):
+class PurgeProblem(NamedTuple):
     """Why a purge does not go on: a file in which something was found, or that was not read."""
 
     batch: str
-    where: Unread
+    where: FileIssue
 
     def __str__(self) -> str:
         store, file, reason = self.where
@@ -83,7 +88,7 @@ class Problem(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Purge:
+class PurgeRun:
     """One purge: the batch, the version that it made, and the one before, which is to go."""
 
     core: Core
@@ -100,16 +105,16 @@ class Purge:
     @property
     def markers_file(self) -> Path:
         """Sealed markers, for whoever takes over."""
-        return self.core.place("purges") / f".{self.batch}.markers"
+        return self.core.subfolder("purges") / f".{self.batch}.markers"
 
     @property
     def problems_file(self) -> Path:
         """What the last search found; names of files are no business of the database."""
-        return self.core.place("purges") / f".{self.batch}.problems"
+        return self.core.subfolder("purges") / f".{self.batch}.problems"
 
 
 Evidence = dict[str, Any]
-Work = Callable[[Purge], Evidence | None]
+Work = Callable[[PurgeRun], Evidence | None]
 
 
 def purge_next(core: Core, batch_id: str) -> bool:
@@ -131,21 +136,21 @@ def purge_next(core: Core, batch_id: str) -> bool:
         if not is_alone:
             return False
         require_agreement(core)
-        purge = _begin(core, batch_id)
+        purge = _load_purge(core, batch_id)
         if purge is None:
             return False
         with core.database.reading() as conn:
             mine = (purge_steps.c.batch_id == batch_id) & (purge_steps.c.state == _DONE)
             done = set(conn.scalars(select(purge_steps.c.step).where(mine)))
         for name, work in STEPS:
-            if name not in done and not _do(purge, name, work):
+            if name not in done and not _run_step(purge, name, work):
                 return False
-        _finish(purge)
+        _sign_and_close(purge)
         advance_mark(core)
     return True
 
 
-def _begin(core: Core, batch_id: str) -> Purge | None:
+def _load_purge(core: Core, batch_id: str) -> PurgeRun | None:
     """Return the purge if there is something to do for it now."""
     with core.database.reading() as conn:
         batch = conn.execute(select(batches).where(batches.c.id == batch_id)).one()
@@ -157,7 +162,7 @@ def _begin(core: Core, batch_id: str) -> Purge | None:
         older = (versions.c.model_id == batch.model_id) & (versions.c.number < before.number)
         if conn.scalar(select(exists().where(older & versions.c.purged_at.is_(None)))):
             return None
-        return Purge(core, batch_id, model_of(conn, batch.model_id), before, after)
+        return PurgeRun(core, batch_id, model_of(conn, batch.model_id), before, after)
 
 
 def _must_wait(core: Core, conn: Connection, batch_id: str) -> bool:
@@ -169,52 +174,56 @@ def _must_wait(core: Core, conn: Connection, batch_id: str) -> bool:
     evidence = conn.scalars(select(purge_steps.c.evidence).where(failed)).all()
     now, policy = core.clock(), core.settings.policy
     # No honest pause is longer: the clock was ahead when it was set.
-    longest = max(policy.backoff_longest.total_seconds(), _LOOK_AGAIN) + TOLERATED_SECONDS
+    longest = (
+        max(policy.backoff_longest.total_seconds(), _SERVICE_PAUSE_SECONDS) + TOLERATED_SECONDS
+    )
     return any(now < json.loads(text)["not_before"] <= now + longest for text in evidence)
 
 
-def _step_row(conn: Connection, batch_id: str, name: str) -> Any:
+def _read_step(conn: Connection, batch_id: str, name: str) -> Any:
     key = (purge_steps.c.batch_id == batch_id) & (purge_steps.c.step == name)
     return conn.execute(select(purge_steps).where(key)).one_or_none()
 
 
-def _do(purge: Purge, name: str, work: Work) -> bool:
+def _run_step(purge: PurgeRun, name: str, work: Work) -> bool:
     """Do one step and write down that it was done; False if it has to wait."""
     evidence = work(purge)
     if evidence is None:
         return False
     with purge.core.database.transaction() as conn:
-        if name in _ALONG and not _ALONG[name](conn, purge):
+        if name in _IN_TRANSACTION and not _IN_TRANSACTION[name](conn, purge):
             return False
-        _note(conn, purge, name, _DONE, evidence)
+        _record_step(conn, purge, name, _DONE, evidence)
     if name == "started":
         # Before anything is destroyed: a database that does not know of this purge is too old.
         advance_mark(purge.core)
     if name in _POINTS:
-        point(_POINTS[name])
+        fault_point(_POINTS[name])
     return True
 
 
-def _note(conn: Connection, purge: Purge, name: str, state: str, evidence: Evidence) -> None:
+def _record_step(
+    conn: Connection, purge: PurgeRun, name: str, state: str, evidence: Evidence
+) -> None:
     key = (purge_steps.c.batch_id == purge.batch) & (purge_steps.c.step == name)
     conn.execute(delete(purge_steps).where(key))
     values = {"batch_id": purge.batch, "step": name, "state": state, "at": purge.core.clock()}
     conn.execute(insert(purge_steps).values(values | {"evidence": canonical(evidence).decode()}))
 
 
-def _start(purge: Purge) -> Evidence:
+def _save_markers(purge: PurgeRun) -> Evidence:
     """Keep the markers of the erased, sealed, before the version that has them is destroyed."""
     core = purge.core
-    for key in core.keys.ids("purge", label=purge.label):
+    for key in core.keys.list_ids("purge", label=purge.label):
         core.keys.destroy(key)
     n_salts, is_whole = purge.before.live - purge.after.live, True
     try:
-        markers = _gather(purge)
+        markers = _collect_markers(purge)
     except (CorruptFileError, LedgerMissingError, KeyFileError):
         # Damage must not protect a version from its destruction.
-        markers, is_whole = _gather_ids(purge), False
+        markers, is_whole = _collect_ids(purge), False
     key = core.keys.new_key("purge", label=purge.label)
-    sealed = core.keys.seal(key, markers.to_bytes(), _context(purge))
+    sealed = core.keys.encrypt(key, markers.to_bytes(), _marker_context(purge))
     write_atomically(purge.markers_file, [sealed])
     return {
         "key": key,
@@ -225,73 +234,73 @@ def _start(purge: Purge) -> Evidence:
     }
 
 
-def _move_requests(conn: Connection, purge: Purge) -> bool:
+def _move_requests(conn: Connection, purge: PurgeRun) -> bool:
     certified = (requests.c.batch_id == purge.batch) & (requests.c.state == "certified")
     movers = list(conn.scalars(select(requests.c.id).where(certified)))
     move(conn, movers, "purging", at=purge.core.clock())
     return True
 
 
-def _context(purge: Purge) -> bytes:
+def _marker_context(purge: PurgeRun) -> bytes:
     return f"letheon/purge-markers/v1/{purge.batch}".encode()
 
 
-def _gather(purge: Purge) -> Markers:
+def _collect_markers(purge: PurgeRun) -> Markers:
     """Return the markers of the rows that this batch erased."""
     core, model = purge.core, purge.model
     rows, vault = read_rows(core, model, purge.before), read_vault(core, model, purge.before)
     left, kept = read_rows(core, model, purge.after), read_vault(core, model, purge.after)
     erased = np.flatnonzero(~np.isin(vault.slots, kept.slots))
-    return markers_of(rows.take(erased), vault.salts[erased], left)
+    return collect_markers(rows.take(erased), vault.salts[erased], left)
 
 
-def _gather_ids(purge: Purge) -> Markers:
+def _collect_ids(purge: PurgeRun) -> Markers:
     """Return the ids that the requests of this batch name, where the rows cannot be read."""
     try:
         with purge.core.database.reading() as conn:
             ids = unsealed_ids(purge.core, conn, purge.batch)
     except (CorruptFileError, KeyFileError):
         ids = None
-    return Markers.of(ids=[] if ids is None else ids.to_list())
+    return Markers.from_values(ids=[] if ids is None else ids.to_list())
 
 
-def _drain(purge: Purge) -> Evidence:
+def _wait_for_readers(purge: PurgeRun) -> Evidence:
     """Wait until no reader uses the version before; see `_is_drained`."""
     return {"version": purge.before.number}
 
 
-def _is_drained(conn: Connection, purge: Purge) -> bool:
+def _is_drained(conn: Connection, purge: PurgeRun) -> bool:
     """Whether nobody has pinned it, in the very transaction from which on nobody can."""
     return count_pins(purge.core, conn, purge.before.id) == 0
 
 
-def _destroy_blobs(purge: Purge) -> Evidence:
-    blobs = purge.core.blobs(purge.model.folder)
+def _destroy_blobs(purge: PurgeRun) -> Evidence:
+    blobs = purge.core.blob_store(purge.model.folder)
     for number, address in enumerate(purge.before.blobs):
         blobs.destroy(address)
         if number == 0:
-            point("purge.blobs-half")
+            fault_point("purge.blobs-half")
     return {"blobs": list(purge.before.blobs)}
 
 
-def _destroy_key(purge: Purge) -> Evidence:
+def _destroy_key(purge: PurgeRun) -> Evidence:
     purge.core.keys.destroy(purge.before.epoch_key)
     return {"key": purge.before.epoch_key}
 
 
-def _mark_purged(conn: Connection, purge: Purge) -> bool:
+def _mark_purged(conn: Connection, purge: PurgeRun) -> bool:
     gone = update(versions).where(versions.c.id == purge.before.id)
     conn.execute(gone.values(purged_at=purge.core.clock()))
     return True
 
 
-def _reseal(purge: Purge) -> Evidence:
+def _drop_request_bodies(purge: PurgeRun) -> Evidence:
     """Drop the bodies of this batch's requests and destroy the key that they were sealed under."""
     reseal(purge.core, purge.batch)
     return {"requests": "dropped"}
 
 
-def _destroy_training_key(purge: Purge) -> Evidence:
+def _destroy_training_key(purge: PurgeRun) -> Evidence:
     """Destroy the training key of the version before, unless a later version still rests on it."""
     alive = (versions.c.model_id == purge.model.id) & versions.c.purged_at.is_(None)
     with purge.core.database.reading() as conn:
@@ -306,24 +315,27 @@ def _destroy_training_key(purge: Purge) -> Evidence:
     return {"keys": [key]}
 
 
-def _look_through_stores(purge: Purge) -> Evidence | None:
+def _search_stores(purge: PurgeRun) -> Evidence | None:
     """Look through the stores that are registered now."""
     core = purge.core
     markers, now = _read_markers(purge), core.clock()
     results, evidence = [], {}
     for store in list_stores(core):
-        search = partial(look_through, store, now=now)
-        result, n_words = _without_own_words(core, markers, search)
+        search = partial(search_store, store, now=now)
+        result, n_words = _search_without_own_words(core, markers, search)
         results.append(result)
         expires = expires_on(store, now) if store.days is not None else ""
-        evidence[store.name] = _counts(result, n_words) | {"scope": store.scope, "by": expires}
+        evidence[store.name] = _count_evidence(result, n_words) | {
+            "scope": store.scope,
+            "by": expires,
+        }
     if any(result.has_problems for result in results):
-        _report(purge, "stores", results)
+        _record_problems(purge, "stores", results)
         return None
     return evidence
 
 
-def _counts(result: ScanResult, n_words: int) -> Evidence:
+def _count_evidence(result: ScanResult, n_words: int) -> Evidence:
     return {
         "files": result.files,
         "bytes": result.bytes,
@@ -332,7 +344,7 @@ def _counts(result: ScanResult, n_words: int) -> Evidence:
     }
 
 
-def _without_own_words(
+def _search_without_own_words(
     core: Core, markers: Markers, search: Callable[[Markers], ScanResult]
 ) -> tuple[ScanResult, int]:
     """Search; leave out ids that the ledger has for a word of its own; also say how many.
@@ -341,7 +353,7 @@ def _without_own_words(
     """
     result, n_left_out = search(markers), 0
     for _ in range(_SEARCHES):
-        words = own_words(core, (markers.texts[number] for number in result.id_numbers))
+        words = find_own_words(core, (markers.texts[number] for number in result.id_numbers))
         if not words:
             break
         markers, n_left_out = markers.without_texts(words), n_left_out + len(words)
@@ -349,38 +361,38 @@ def _without_own_words(
     return result, n_left_out
 
 
-def _read_markers(purge: Purge) -> Markers:
+def _read_markers(purge: PurgeRun) -> Markers:
     """Return the markers, beside the people who are left."""
     core = purge.core
-    keys = core.keys.ids("purge", label=purge.label)
+    keys = core.keys.list_ids("purge", label=purge.label)
     if len(keys) != 1 or not purge.markers_file.exists():
         raise KeyFileError(
             f"what the purge of batch {purge.batch[:12]} looks for cannot be read any more; "
             f"restore keys/purge-{purge.label}-….key and {purge.markers_file}"
         )
     sealed = purge.markers_file.read_bytes()
-    markers = Markers.from_bytes(core.keys.unseal(keys[0], sealed, _context(purge)))
+    markers = Markers.from_bytes(core.keys.decrypt(keys[0], sealed, _marker_context(purge)))
 
     def left() -> list[str]:
         with core.database.reading() as conn:
             head = head_of(conn, purge.model.id)
         return [str(value) for value in read_ids(core, purge.model, head).distinct().to_list()]
 
-    return markers.beside(left)
+    return markers.with_neighbours(left)
 
 
-def _shrink(purge: Purge) -> Evidence | None:
+def _truncate_journal(purge: PurgeRun) -> Evidence | None:
     try:
-        purge.core.database.shrink()
+        purge.core.database.truncate_journal()
     except LedgerBusyError:
         return None
     return {"journal": purge.core.database.journal_mode or "server"}
 
 
-def _sweep(purge: Purge) -> Evidence:
+def _sweep_temporary(purge: PurgeRun) -> Evidence:
     """Destroy half-written files, and whatever else no version names."""
     n_files = sweep_partials(purge.core, purges_too=True)
-    lease = take(purge.core, purge.model.id, owner_name())
+    lease = take_lease(purge.core, purge.model.id, owner_name())
     if lease is None:
         return {"files": n_files, "by": "lease-holder"}
     try:
@@ -388,28 +400,28 @@ def _sweep(purge: Purge) -> Evidence:
     except (StaleWorkerError, CorruptFileError):
         return {"files": n_files, "by": "lease-holder"}
     finally:
-        release(purge.core, lease)
+        release_lease(purge.core, lease)
 
 
-def _scan_home(purge: Purge) -> Evidence | None:
-    search = partial(look_at_home, purge.core, purge.model.folder)
-    result, n_words = _without_own_words(purge.core, _read_markers(purge), search)
+def _search_home(purge: PurgeRun) -> Evidence | None:
+    search = partial(search_home, purge.core, purge.model.folder)
+    result, n_words = _search_without_own_words(purge.core, _read_markers(purge), search)
     if result.has_problems:
-        _report(purge, "scan", [result])
+        _record_problems(purge, "scan", [result])
         return None
-    return _counts(result, n_words)
+    return _count_evidence(result, n_words)
 
 
-def _drop_markers(purge: Purge) -> Evidence:
+def _drop_markers(purge: PurgeRun) -> Evidence:
     """Destroy the markers: they are the last thing that knows who was erased."""
-    for key in purge.core.keys.ids("purge", label=purge.label):
+    for key in purge.core.keys.list_ids("purge", label=purge.label):
         purge.core.keys.destroy(key)
     destroy_file(purge.markers_file)
     destroy_file(purge.problems_file)
     return {"markers": "destroyed"}
 
 
-def _claim(purge: Purge) -> Evidence:
+def _fix_recipients(purge: PurgeRun) -> Evidence:
     """Fix what the attestation says and may change, so that it always has the same bytes."""
     count = select(func.sum(requests.c.recipients)).where(requests.c.batch_id == purge.batch)
     with purge.core.database.reading() as conn:
@@ -417,7 +429,7 @@ def _claim(purge: Purge) -> Evidence:
 
 
 # What is written in the same transaction as the row of a step; False: it has to wait.
-_ALONG: dict[str, Callable[[Connection, Purge], bool]] = {
+_IN_TRANSACTION: dict[str, Callable[[Connection, PurgeRun], bool]] = {
     "started": _move_requests,
     DRAINED: _is_drained,
     "key": _mark_purged,
@@ -436,43 +448,44 @@ _POINTS = {
 }
 
 STEPS: tuple[tuple[str, Work], ...] = (
-    ("started", _start),
-    (DRAINED, _drain),
+    ("started", _save_markers),
+    (DRAINED, _wait_for_readers),
     ("blobs", _destroy_blobs),
     ("key", _destroy_key),
-    ("intake", _reseal),
+    ("intake", _drop_request_bodies),
     ("training", _destroy_training_key),
-    ("stores", _look_through_stores),
-    ("temporary", _sweep),
-    ("database", _shrink),
-    ("scan", _scan_home),
+    ("stores", _search_stores),
+    ("temporary", _sweep_temporary),
+    ("database", _truncate_journal),
+    ("scan", _search_home),
     ("markers", _drop_markers),
-    ("claim", _claim),
+    ("claim", _fix_recipients),
 )
 
 
-def _report(purge: Purge, name: str, results: Iterable[ScanResult]) -> None:
+def _record_problems(purge: PurgeRun, name: str, results: Iterable[ScanResult]) -> None:
     """Write down what was found, and when to look again; give up after so many tries."""
     core, policy = purge.core, purge.core.settings.policy
-    findings = [problem for result in results for problem in _problems_of(purge, result)]
+    findings = [problem for result in results for problem in _list_problems_of(purge, result)]
     write_atomically(purge.problems_file, [json.dumps(findings).encode()])
     # A private folder of the desk goes away by itself.
     is_at_hand = all(
-        problem.where.store == ROOMS and is_in_use(core, problem.where.file.partition("/")[0])
+        problem.where.store == SERVICE_FOLDERS
+        and is_in_use(core, problem.where.file.partition("/")[0])
         for problem in findings
     )
     purging = (requests.c.batch_id == purge.batch) & (requests.c.state == "purging")
     with core.database.transaction() as conn:
-        row = _step_row(conn, purge.batch, name)
+        row = _read_step(conn, purge.batch, name)
         tries = json.loads(row.evidence)["tries"] if row is not None else 0
         if not is_at_hand:
             # After the last one a person looked and let it go on: it starts anew.
             tries = 1 if tries >= policy.max_tries else tries + 1
         now = core.clock()
-        pause = backoff(max(tries, 1), policy, random.SystemRandom().random())
-        not_before = now + (_LOOK_AGAIN if is_at_hand else pause)
+        pause = backoff_seconds(max(tries, 1), policy, random.SystemRandom().random())
+        not_before = now + (_SERVICE_PAUSE_SECONDS if is_at_hand else pause)
         evidence = {"tries": tries, "not_before": not_before, "problems": len(findings)}
-        _note(conn, purge, name, _FAILED, evidence)
+        _record_step(conn, purge, name, _FAILED, evidence)
         if not is_at_hand and tries == policy.max_tries:
             waiting = list(conn.scalars(select(requests.c.id).where(purging)))
             move(conn, waiting, "stuck", at=now, reason=_RESIDUE)
@@ -480,37 +493,39 @@ def _report(purge: Purge, name: str, results: Iterable[ScanResult]) -> None:
             conn.execute(update(requests).where(purging).values(reason=_RESIDUE))
 
 
-def _problems_of(purge: Purge, result: ScanResult) -> Iterator[Problem]:
+def _list_problems_of(purge: PurgeRun, result: ScanResult) -> Iterator[PurgeProblem]:
     for store, file, offset, kind in result.hits:
         reason = f"{kind} of an erased person at byte {offset}"
         if kind == "value":
             reason = f"id of an erased person as a value in row {offset + 1}"
-        yield Problem(purge.batch, Unread(store, file, reason))
+        yield PurgeProblem(purge.batch, FileIssue(store, file, reason))
     for unread in result.unread:
-        yield Problem(purge.batch, unread)
+        yield PurgeProblem(purge.batch, unread)
 
 
-def problems(core: Core) -> tuple[Problem, ...]:
+def list_problems(core: Core) -> tuple[PurgeProblem, ...]:
     """Return what holds purges up, by store and file."""
-    files = sorted(core.place("purges").glob(".*.problems"))
+    files = sorted(core.subfolder("purges").glob(".*.problems"))
     return tuple(problem for file in files for problem in _read_problems(file))
 
 
-def _read_problems(file: Path) -> list[Problem]:
+def _read_problems(file: Path) -> list[PurgeProblem]:
     """Read what a search found; nothing, if a purge that went on is destroying the file."""
     try:
-        return [Problem(batch, Unread(*where)) for batch, where in json.loads(file.read_bytes())]
+        return [
+            PurgeProblem(batch, FileIssue(*where)) for batch, where in json.loads(file.read_bytes())
+        ]
     except (FileNotFoundError, ValueError):
         return []
 
 
-def _finish(purge: Purge) -> None:
+def _sign_and_close(purge: PurgeRun) -> None:
     """Sign the attestation, and close the purge in one transaction."""
     core, sequence = purge.core, purge.after.sequence
     assert sequence is not None
     with core.database.reading() as conn:
-        statement = attestation(core, conn, purge.batch)
-    envelope = sign(statement, core.keys.signer_at(sequence))
+        statement = build_attestation(core, conn, purge.batch)
+    envelope = sign_statement(statement, core.keys.signer_at(sequence))
     purge_id = certificate_id(envelope)
     path = signed_path(core, "purges", sequence)
     if path.exists() and path.read_bytes() != envelope:
@@ -519,7 +534,7 @@ def _finish(purge: Purge) -> None:
             "number would be a fork. Find out which database wrote it."
         )
     write_atomically(path, [envelope])
-    point("purge.signed")
+    fault_point("purge.signed")
     with core.database.transaction() as conn:
         now = core.clock()
         closing = (batches.c.id == purge.batch) & (batches.c.state == "certified")
@@ -530,12 +545,12 @@ def _finish(purge: Purge) -> None:
         gaps = search_gaps(statement["predicate"])
         _move_to_purged(conn, purge, now, NOT_FULLY_SEARCHED if gaps else None)
         body = {"batch": purge.batch, "sequence": sequence, "purge": purge_id}
-        record(conn, "purge", body, at=now)
-        point("purge.before-commit")
-    point("purge.after-commit")
+        record_event(conn, "purge", body, at=now)
+        fault_point("purge.before-commit")
+    fault_point("purge.after-commit")
 
 
-def _move_to_purged(conn: Connection, purge: Purge, now: int, reason: str | None) -> None:
+def _move_to_purged(conn: Connection, purge: PurgeRun, now: int, reason: str | None) -> None:
     """Move all requests of the batch on; one that a person let go on goes on with all others.
 
     The reason says that not everything was searched, and stays with the requests.

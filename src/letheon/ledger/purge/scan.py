@@ -35,9 +35,9 @@ from letheon.ledger.purge.search import (
     Searcher,
     byte_forms,
     is_distinctive_row,
+    is_part_at,
     is_word,
     row_pieces,
-    stands_in,
     text_forms,
 )
 from letheon.ledger.purge.values import find_reader, is_text, read_values
@@ -76,7 +76,7 @@ _SHORTEST_NUMBER = 9
 _MOST_PEOPLE = 5_000
 
 
-class Found(NamedTuple):
+class MarkerMatch(NamedTuple):
     """Where a marker begins, its kind, and which id it is, by number; never the marker itself."""
 
     offset: int
@@ -117,7 +117,7 @@ class Markers:
     ids: tuple[int | str, ...] | None = ()
 
     @classmethod
-    def of(
+    def from_values(
         cls,
         *,
         ids: Iterable[int | str] = (),
@@ -136,7 +136,7 @@ class Markers:
     def __len__(self) -> int:
         return len(self.texts) + len(self.salts) + len(self.rows)
 
-    def beside(self, neighbours: Callable[[], Sequence[str]]) -> "Markers":
+    def with_neighbours(self, neighbours: Callable[[], Sequence[str]]) -> "Markers":
         """Return the same markers, with other people whose longer ids may stay."""
         return replace(self, neighbours=neighbours)
 
@@ -166,7 +166,7 @@ class Markers:
         )
 
     @classmethod
-    def probe(cls, *, has_short_ids: bool) -> Self:
+    def make_probe(cls, *, has_short_ids: bool) -> Self:
         """Return markers of nobody: what cannot be searched for them cannot be searched at all."""
         nobody = secrets.token_hex(16)
         return cls(texts=() if has_short_ids else (nobody,), ids=(nobody,))
@@ -187,23 +187,23 @@ class Markers:
         """How many bytes on each side of a piece of data decide about what lies in it."""
         return self._searcher.longest + 256
 
-    def find(self, data: bytes | bytearray | memoryview) -> list[Found]:
+    def find(self, data: bytes | bytearray | memoryview) -> list[MarkerMatch]:
         """Return every place at which a marker stands."""
         view = memoryview(data)
         return [
-            Found(start, pattern.kind, self._id_numbers.get(pattern.text))
+            MarkerMatch(start, pattern.kind, self._id_numbers.get(pattern.text))
             for start, number in self._searcher.find(view)
             for pattern in (self._patterns[number],)
-            if self._counts(view, start, pattern)
+            if self._is_match(view, start, pattern)
         ]
 
-    def _counts(self, data: memoryview, start: int, pattern: _Pattern) -> bool:
+    def _is_match(self, data: memoryview, start: int, pattern: _Pattern) -> bool:
         if pattern.text is None:
             return True
         if len(pattern.content) < _SHORT_TEXT and not is_word(data, start, len(pattern.content)):
             return False
         return not any(
-            stands_in(data, start, pattern.content, longer)
+            is_part_at(data, start, pattern.content, longer)
             for neighbour in self._longer_ids(pattern.text)
             for longer in text_forms(neighbour)
         )
@@ -233,7 +233,7 @@ class Markers:
         return Searcher(pattern.content for pattern in self._patterns)
 
 
-def markers_of(erased: Rows, salts: NDArray[np.uint8], left: Rows) -> Markers:
+def collect_markers(erased: Rows, salts: NDArray[np.uint8], left: Rows) -> Markers:
     """Return the markers of erased rows: what nobody who is left has as well.
 
     Of more than 5,000 rows every so-many-th is taken for the search for bytes, so that it stays
@@ -241,7 +241,7 @@ def markers_of(erased: Rows, salts: NDArray[np.uint8], left: Rows) -> Markers:
     """
     step = -(-len(erased) // _MOST_PEOPLE) or 1
     chosen = erased.take(np.arange(0, len(erased), step))
-    markers = Markers.of(
+    markers = Markers.from_values(
         ids=chosen.ids.to_list(),
         salts=[bytes(salt) for salt in salts[::step]],
         rows=row_pieces(chosen.X, left.X),
@@ -256,7 +256,7 @@ def is_distinctive_id(value: int | str) -> bool:
     return min(len(value.encode()), len(value.encode("utf-16-le"))) >= SHORTEST
 
 
-class Place(NamedTuple):
+class ScanTarget(NamedTuple):
     """A file or a folder to look through.
 
     Attributes
@@ -296,7 +296,7 @@ class Hit(NamedTuple):
     kind: str
 
 
-class Unread(NamedTuple):
+class FileIssue(NamedTuple):
     """A file that could not be read, or not be searched as a whole, and why."""
 
     store: str
@@ -327,9 +327,9 @@ class ScanResult:
     files: int
     bytes: int
     hits: tuple[Hit, ...]
-    unread: tuple[Unread, ...]
+    unread: tuple[FileIssue, ...]
     id_numbers: frozenset[int] = frozenset()
-    not_searched: tuple[Unread, ...] = ()
+    not_searched: tuple[FileIssue, ...] = ()
     n_not_searched: int = 0
 
     @property
@@ -338,12 +338,12 @@ class ScanResult:
         return bool(self.hits or self.unread)
 
     @property
-    def clean(self) -> bool:
+    def is_clean(self) -> bool:
         """Whether everything was searched and nothing was found."""
         return not self.has_problems and self.n_not_searched == 0
 
 
-def scan(places: Iterable[Place | tuple[str, Path]], markers: Markers) -> ScanResult:
+def scan_files(places: Iterable[ScanTarget | tuple[str, Path]], markers: Markers) -> ScanResult:
     """Look for the markers in every file of these places, and in the names of the files.
 
     Links are not followed: a link to a place inside leads to what is looked through anyway, one to
@@ -363,20 +363,20 @@ def scan(places: Iterable[Place | tuple[str, Path]], markers: Markers) -> ScanRe
     """
     search = _Search(markers)
     for place in places:
-        search.look_through(Place(*place))
-    return search.result()
+        search.search_target(ScanTarget(*place))
+    return search.build_result()
 
 
 class _Source(NamedTuple):
     """A file, or a part of an archive, by the name that is told and the one that shows its kind."""
 
-    place: Place
+    place: ScanTarget
     shown: str
     name: str = ""
     path: Path | None = None
 
     @property
-    def shown_as(self) -> tuple[str, str]:
+    def store_and_name(self) -> tuple[str, str]:
         return self.place.store, self.shown
 
 
@@ -385,11 +385,11 @@ class _Search:
         self.markers = markers
         self.n_files = self.n_bytes = self.n_not_searched = 0
         self.hits: list[Hit] = []
-        self.unread: list[Unread] = []
+        self.unread: list[FileIssue] = []
         self.id_numbers: set[int] = set()
-        self.not_searched: list[Unread] = []
+        self.not_searched: list[FileIssue] = []
 
-    def result(self) -> ScanResult:
+    def build_result(self) -> ScanResult:
         return ScanResult(
             self.n_files,
             self.n_bytes,
@@ -400,62 +400,62 @@ class _Search:
             self.n_not_searched,
         )
 
-    def look_through(self, place: Place) -> None:
+    def search_target(self, place: ScanTarget) -> None:
         root = place.path.resolve()
         if root.is_dir():
-            self._look_below(place, root)
+            self._search_folder(place, root)
         elif root.exists():
-            self._look_at(root.parent, self._source(place, root.parent, root))
+            self._search_file(root.parent, self._make_source(place, root.parent, root))
         elif place.required:
-            self._report(_Source(place, str(place.path)), "missing")
+            self._add_unread(_Source(place, str(place.path)), "missing")
 
-    def _look_below(self, place: Place, root: Path) -> None:
+    def _search_folder(self, place: ScanTarget, root: Path) -> None:
         def report(error: OSError) -> None:
             if not isinstance(error, FileNotFoundError):
-                self._report(self._source(place, root, Path(error.filename)), "unreadable")
+                self._add_unread(self._make_source(place, root, Path(error.filename)), "unreadable")
 
         for folder, folders, names in os.walk(root, onerror=report):
             here = Path(folder)
             for name in (*folders, *names):
-                source = self._source(place, root, here / name)
-                self._find(source, os.fsencode(name))
-                self._look_at_name(source)
+                source = self._make_source(place, root, here / name)
+                self._search_bytes(source, os.fsencode(name))
+                self._check_name(source)
             folders.sort()
             links = [name for name in folders if (here / name).is_symlink()]
             for name in (*sorted(names), *links):
-                self._look_at(root, self._source(place, root, here / name))
+                self._search_file(root, self._make_source(place, root, here / name))
 
-    def _look_at_name(self, source: _Source) -> None:
+    def _check_name(self, source: _Source) -> None:
         """Say that a name has a part that may be a short id or not."""
         if not source.place.own and self.markers.id_values.is_part_of(source.name):
-            self._leave_out(source, "ambiguous-name")
+            self._add_not_searched(source, "ambiguous-name")
 
-    def _look_at(self, root: Path, source: _Source) -> None:
+    def _search_file(self, root: Path, source: _Source) -> None:
         place, path = source.place, source.path
         assert path is not None
         try:
             if path.is_symlink():
                 target = path.resolve()
                 if target.exists() and not target.is_relative_to(root):
-                    self._report(source, "link-outside")
+                    self._add_unread(source, "link-outside")
             elif place.apart:
                 with _read_apart(path) as stream:
-                    self._read(source, stream)
+                    self._search_stream(source, stream)
                 self.n_files += 1
             elif stat.S_ISREG(path.stat().st_mode):
                 with path.open("rb") as file:
-                    self._read(source, file)
-                    if not (place.archives and self._unpack(source, file, 1)):
+                    self._search_stream(source, file)
+                    if not (place.archives and self._search_archive(source, file, 1)):
                         self._search_values(source, file)
                 self.n_files += 1
             else:
-                self._report(source, "special-file")
+                self._add_unread(source, "special-file")
         except FileNotFoundError:
             return
         except OSError:
-            self._report(source, "unreadable")
+            self._add_unread(source, "unreadable")
 
-    def _read(self, source: _Source, stream: IO[bytes], most: int | None = None) -> None:
+    def _search_stream(self, source: _Source, stream: IO[bytes], most: int | None = None) -> None:
         """Look through a stream in pieces; what lies across two pieces is in the next one whole."""
         margin = self.markers.margin
         buffer, base, done = b"", 0, False
@@ -468,21 +468,21 @@ class _Search:
                 raise ValueError(f"unpacks to more than {most} bytes")
             low = margin if base else 0
             high = len(buffer) if done else len(buffer) - margin
-            self._find(source, buffer, base, range(low, high))
+            self._search_bytes(source, buffer, base, range(low, high))
             cut = max(0, high - margin)
             buffer, base = buffer[cut:], base + cut
 
-    def _find(
+    def _search_bytes(
         self, source: _Source, data: bytes, base: int = 0, places: range | None = None
     ) -> None:
         for found in self.markers.find(data):
             if places is None or found.offset in places:
-                self._hit(source, found, base)
+                self._add_hit(source, found, base)
 
     def _search_values(self, source: _Source, file: IO[bytes]) -> None:
         """Look for ids as values of a data file; say so if it cannot be searched for them."""
         ids = self.markers.ids
-        if ids == () or any(hit[:2] == source.shown_as for hit in self.hits[-1:]):
+        if ids == () or any(hit[:2] == source.store_and_name for hit in self.hits[-1:]):
             return
         file.seek(0)
         head = file.read(_MAGIC_BYTES)
@@ -491,42 +491,42 @@ class _Search:
             return
         file.seek(0)
         if ids is None:
-            self._leave_out(source, "ids-not-kept")
+            self._add_not_searched(source, "ids-not-kept")
         elif reader is None:
             if self.markers.n_weak or not is_text(file):
-                self._leave_out(source, "file-kind")
+                self._add_not_searched(source, "file-kind")
         else:
             result = self.markers.id_values.search(read_values(reader, file, source.path))
             if result.row is not None:
-                self._hit(source, Found(result.row, "value"))
+                self._add_hit(source, MarkerMatch(result.row, "value"))
             elif result.reasons:
-                self._leave_out(source, min(result.reasons))
+                self._add_not_searched(source, min(result.reasons))
 
-    def _leave_out(self, source: _Source, reason: str) -> None:
-        if self.not_searched[-1:] and self.not_searched[-1][:2] == source.shown_as:
+    def _add_not_searched(self, source: _Source, reason: str) -> None:
+        if self.not_searched[-1:] and self.not_searched[-1][:2] == source.store_and_name:
             return  # its name and its content are one file
         self.n_not_searched += 1
         if len(self.not_searched) < _MOST_HITS:
-            self.not_searched.append(Unread(*source.shown_as, reason))
+            self.not_searched.append(FileIssue(*source.store_and_name, reason))
 
-    def _unpack(self, source: _Source, file: IO[bytes], depth: int) -> bool:
+    def _search_archive(self, source: _Source, file: IO[bytes], depth: int) -> bool:
         """Look into an archive; return whether it is one."""
         file.seek(0)
         head = file.read(8)
         file.seek(0)
         try:
             if head.startswith(_ZIP):
-                self._unzip(source, file, depth)
+                self._search_zip(source, file, depth)
                 return True
             for magic, opener in _PACKED.items():
                 if head.startswith(magic):
-                    return self._unpack_stream(source, opener(file), depth)
+                    return self._search_packed(source, opener(file), depth)
         except _BROKEN:
-            self._report(source, "damaged-archive")
+            self._add_unread(source, "damaged-archive")
             return True
         return False
 
-    def _unpack_stream(self, source: _Source, stream: Any, depth: int) -> bool:
+    def _search_packed(self, source: _Source, stream: Any, depth: int) -> bool:
         try:
             stream.read(1)
         except _BROKEN:
@@ -535,41 +535,41 @@ class _Search:
         stream.seek(0)
         name = PurePath(source.name)
         bare = name.stem if name.suffix in _PACKED_SUFFIXES else name.name
-        self._look_inside(_Source(source.place, f"{source.shown}!", bare), stream, depth)
+        self._search_member(_Source(source.place, f"{source.shown}!", bare), stream, depth)
         return True
 
-    def _unzip(self, source: _Source, file: IO[bytes], depth: int) -> None:
+    def _search_zip(self, source: _Source, file: IO[bytes], depth: int) -> None:
         with zipfile.ZipFile(file) as archive:
             for number, member in enumerate(archive.infolist()):
                 # Its own name may name a person, so it is not told.
                 inside = _Source(source.place, f"{source.shown}!{number}", member.filename)
-                self._find(inside, member.filename.encode())
-                self._look_at_name(inside)
+                self._search_bytes(inside, member.filename.encode())
+                self._check_name(inside)
                 with archive.open(member) as stream:
-                    self._look_inside(inside, stream, depth)
+                    self._search_member(inside, stream, depth)
 
-    def _look_inside(self, inside: _Source, stream: IO[bytes], depth: int) -> None:
-        self._read(inside, stream, _LARGEST_MEMBER)
+    def _search_member(self, inside: _Source, stream: IO[bytes], depth: int) -> None:
+        self._search_stream(inside, stream, _LARGEST_MEMBER)
         self.n_files += 1
-        if depth >= _DEEPEST or not self._unpack(inside, stream, depth + 1):
+        if depth >= _DEEPEST or not self._search_archive(inside, stream, depth + 1):
             self._search_values(inside, stream)
 
-    def _hit(self, source: _Source, found: Found, base: int = 0) -> None:
+    def _add_hit(self, source: _Source, found: MarkerMatch, base: int = 0) -> None:
         if found.id_number is not None:
             self.id_numbers.add(found.id_number)
         if len(self.hits) < _MOST_HITS:
-            self.hits.append(Hit(*source.shown_as, base + found.offset, found.kind))
+            self.hits.append(Hit(*source.store_and_name, base + found.offset, found.kind))
 
-    def _report(self, source: _Source, reason: str) -> None:
-        self.unread.append(Unread(*source.shown_as, reason))
+    def _add_unread(self, source: _Source, reason: str) -> None:
+        self.unread.append(FileIssue(*source.store_and_name, reason))
 
-    def _source(self, place: Place, root: Path, path: Path) -> _Source:
+    def _make_source(self, place: ScanTarget, root: Path, path: Path) -> _Source:
         """Return a file by its name below the root; a part that holds a marker is left out."""
         parts = path.relative_to(root).parts if path.is_relative_to(root) else path.parts
-        shown = "/".join("…" if self._names_a_person(part) else part for part in parts)
+        shown = "/".join("…" if self._holds_marker(part) else part for part in parts)
         return _Source(place, shown, path.name, path)
 
-    def _names_a_person(self, part: str) -> bool:
+    def _holds_marker(self, part: str) -> bool:
         # Numbers of few digits are in every other name, and files must be found by theirs.
         return bool(self.markers.find(os.fsencode(part))) or self.markers.id_values.is_part_of(
             part, shortest=_SHORTEST_HIDDEN

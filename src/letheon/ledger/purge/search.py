@@ -76,7 +76,7 @@ class UnsearchableError(Exception):
         self.reason = reason
 
 
-class _Shape(NamedTuple):
+class _WindowShape(NamedTuple):
     """Windows of `width` bytes that begin at multiples of `stride`."""
 
     width: int
@@ -88,7 +88,7 @@ class _Shape(NamedTuple):
 
 
 # In order of speed; a string goes to the first whose need it meets.
-_SHAPES = (_Shape(8, 8), _Shape(8, 2), _Shape(4, 2))
+_SHAPES = (_WindowShape(8, 8), _WindowShape(8, 2), _WindowShape(4, 2))
 
 
 class Searcher:
@@ -105,7 +105,7 @@ class Searcher:
         if any(len(string) < SHORTEST for string in self.strings):
             raise ValueError(f"a string to look for has at least {SHORTEST} bytes")
         self.longest = max(map(len, self.strings), default=0)
-        numbers: dict[_Shape, list[int]] = {}
+        numbers: dict[_WindowShape, list[int]] = {}
         for number, string in enumerate(self.strings):
             shape = next(shape for shape in _SHAPES if len(string) >= shape.needs)
             numbers.setdefault(shape, []).append(number)
@@ -117,7 +117,7 @@ class Searcher:
         found = {
             (start, number)
             for windows in self._windows
-            for start, number in windows.candidates(view)
+            for start, number in windows.find_candidates(view)
             if view[start : start + len(self.strings[number])] == self.strings[number]
         }
         return sorted(found)
@@ -126,7 +126,9 @@ class Searcher:
 class _Windows:
     """The windows of some strings, in a table that is asked for many windows at once."""
 
-    def __init__(self, shape: _Shape, strings: Sequence[bytes], numbers: Sequence[int]) -> None:
+    def __init__(
+        self, shape: _WindowShape, strings: Sequence[bytes], numbers: Sequence[int]
+    ) -> None:
         self.shape = shape
         entries = [
             (string[place : place + shape.width], number, place)
@@ -144,29 +146,29 @@ class _Windows:
         bits = min(max(_FEWEST_BITS, len(entries).bit_length() + 6), _MOST_BITS)
         self._shift = np.uint64(64 - bits)
         self._seen = np.zeros(1 << bits, np.bool_)
-        self._seen[self._hashes(self._keys)] = True
+        self._seen[self._hash_windows(self._keys)] = True
 
     @property
     def _dtype(self) -> np.dtype[np.uint64] | np.dtype[np.uint32]:
         return np.dtype("<u8") if self.shape.width == 8 else np.dtype("<u4")
 
-    def _hashes(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+    def _hash_windows(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
         return ((keys * _MIX) >> self._shift).view(np.int64)
 
-    def candidates(self, data: memoryview) -> list[tuple[int, int]]:
+    def find_candidates(self, data: memoryview) -> list[tuple[int, int]]:
         """Return begin and number of every string of which one window is where it should be."""
         found: list[tuple[int, int]] = []
         for begin in range(0, self.shape.width, self.shape.stride):
             count = (len(data) - begin) // self.shape.width
             if count > 0:
                 windows = np.frombuffer(data, self._dtype, count, begin)
-                found += self._looked_up(windows.astype(np.uint64, copy=False), begin, len(data))
+                found += self._look_up(windows.astype(np.uint64, copy=False), begin, len(data))
         return found
 
-    def _looked_up(
+    def _look_up(
         self, windows: NDArray[np.uint64], begin: int, length: int
     ) -> list[tuple[int, int]]:
-        likely = np.flatnonzero(self._seen[self._hashes(windows)])
+        likely = np.flatnonzero(self._seen[self._hash_windows(windows)])
         wanted = windows[likely]
         first = np.searchsorted(self._keys, wanted, "left")
         counts = np.searchsorted(self._keys, wanted, "right") - first
@@ -182,11 +184,11 @@ class _Windows:
 def text_forms(text: str) -> tuple[bytes, ...]:
     """Return the usual forms of a text: escaped, encoded, and in the forms of Unicode."""
     spelled = {text, *(unicodedata.normalize(form, text) for form in ("NFC", "NFD"))}
-    forms = [form for spelling in spelled for form in _written(spelling)]
+    forms = [form for spelling in spelled for form in _encode_forms(spelling)]
     return tuple(form for form in dict.fromkeys(forms) if len(form) >= SHORTEST)
 
 
-def _written(text: str) -> Iterator[bytes]:
+def _encode_forms(text: str) -> Iterator[bytes]:
     escaped, percent = json.dumps(text)[1:-1], quote(text, safe="")
     texts = (
         text,
@@ -230,11 +232,11 @@ def row_pieces(erased: Any, left: Any) -> list[bytes]:
         ]
         stays = np.ascontiguousarray(left).view(np.uint8).data.cast("B")
     telling = list(dict.fromkeys(piece for piece in pieces if is_distinctive_row(piece)))
-    shared = _found_in(stays, telling)
+    shared = _find_pieces(stays, telling)
     return [piece for piece in telling if piece not in shared]
 
 
-def _found_in(data: memoryview, pieces: Sequence[bytes]) -> set[bytes]:
+def _find_pieces(data: memoryview, pieces: Sequence[bytes]) -> set[bytes]:
     """Which of the pieces stand in the data: whatever stays is no sign of the erased."""
     searcher = Searcher(pieces)
     return {
@@ -262,7 +264,7 @@ def is_word(data: memoryview, start: int, length: int) -> bool:
     return True
 
 
-def stands_in(data: memoryview, start: int, part: bytes, whole: bytes) -> bool:
+def is_part_at(data: memoryview, start: int, part: bytes, whole: bytes) -> bool:
     """Return whether `part`, found at `start`, stands there as a part of `whole`."""
     place = whole.find(part)
     while place >= 0:
@@ -349,7 +351,7 @@ class IdValues:
                 if name == FREE_SPACE:
                     reasons.update(self._search_free_space(values))
                 else:
-                    reasons.update(self._add(columns[name], values))
+                    reasons.update(self._add_values(columns[name], values))
         except UnsearchableError as error:
             reasons.add(error.reason)
         rows = []
@@ -363,11 +365,11 @@ class IdValues:
 
     def is_part_of(self, name: str, *, shortest: int = 1) -> bool:
         """Whether the name of a file, or a word of it, is the id of an erased person."""
-        keys = (self._find(part) for part in (name, name.partition(".")[0]))
+        keys = (self._find_id(part) for part in (name, name.partition(".")[0]))
         whole = (str(key) for key in keys if key is not None and self._known[key])
         return any(len(part) >= shortest for part in (*whole, *self._find_words(name)))
 
-    def _add(self, column: _Column, values: Sequence[Any] | NDArray[Any]) -> Iterator[str]:
+    def _add_values(self, column: _Column, values: Sequence[Any] | NDArray[Any]) -> Iterator[str]:
         start = column.n_values
         column.n_values += len(values)
         if isinstance(values, np.ndarray):
@@ -378,7 +380,7 @@ class IdValues:
             counts = Counter(values)
         for original, count in counts.items():
             value = _as_value(original)
-            key = self._find(value)
+            key = self._find_id(value)
             if key is not None:
                 column.n_known += count
                 column.ids.add(key)
@@ -391,12 +393,12 @@ class IdValues:
             elif isinstance(value, str) and self._may_hold(value):
                 yield AMBIGUOUS
 
-    def _find(self, value: Any) -> Key | None:
+    def _find_id(self, value: Any) -> Key | None:
         """Return the id that a value is, if it is one."""
         if isinstance(value, str):
             if value in self._known:
                 return value
-            text = _clean(value)
+            text = _strip_value(value)
             if text in self._known:
                 return text
             value = _number_in(text)
@@ -409,7 +411,7 @@ class IdValues:
         if not self._is_ascii and _UNDECODED.search(value):
             return True
         if not _ONE_VALUE.fullmatch(value):
-            return any(self._find_words(_clean(value)))
+            return any(self._find_words(_strip_value(value)))
         return self._has_numbers_in_groups and any(self._find_words(value, fewest=2))
 
     def _find_words(self, text: str, *, fewest: int = 1) -> Iterator[str]:
@@ -436,14 +438,14 @@ class IdValues:
         # The first value may be the name of the column.
         if others < _FEWEST_IDS or column.n_known < _NEARLY_ALL * (column.n_values - 1):
             return False
-        chance = self._chance(key)
+        chance = self._chance_of(key)
         if chance < 1 and others * math.log(chance) <= _MOST_CHANCE:
             return True
         is_covered = len(column.ids) >= max(_FEWEST_COVERED, _NEARLY_ALL * self._n_ids)
         is_unique = _NEARLY_ALL * column.n_known <= len(column.ids)
         return is_covered and is_unique and not self._is_numbering(key)
 
-    def _chance(self, key: Key) -> float:
+    def _chance_of(self, key: Key) -> float:
         """Return how likely a value that looks like this id is an id by chance, at most."""
         number = _number_in(key) if isinstance(key, str) else key
         if number is None:
@@ -473,12 +475,12 @@ class IdValues:
 
 def _forms_of(value: int | str) -> list[Key]:
     """Return what an id is looked up by: its text, and its number if it is one."""
-    text = _clean(str(value)) or str(value)
+    text = _strip_value(str(value)) or str(value)
     number = _number_in(text)
     return [text] if number is None else [text, number]
 
 
-def _clean(text: str) -> str:
+def _strip_value(text: str) -> str:
     """Return a value without spaces and quotes around it, in one form of Unicode."""
     if not text.isascii():
         if not text.isprintable() and any("\udc80" <= mark <= "\udcff" for mark in text):
@@ -498,10 +500,10 @@ def _spell_out(text: str) -> str:
 def _split_words(text: str) -> list[str]:
     """Return the words of a text in one form: small letters, numbers without leading zeros."""
     text = text.lower() if text.isascii() else unicodedata.normalize("NFKC", text).casefold()
-    return [_plain(word) if word[0].isdecimal() else word for word in _WORD.findall(text)]
+    return [_strip_zeros(word) if word[0].isdecimal() else word for word in _WORD.findall(text)]
 
 
-def _plain(word: str) -> str:
+def _strip_zeros(word: str) -> str:
     if "." in word:
         word = word.rstrip("0").rstrip(".")
     return word.lstrip("0") or "0" if word.isdecimal() else word

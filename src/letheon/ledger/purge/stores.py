@@ -32,19 +32,19 @@ from letheon.exceptions import (
     warn_caller,
 )
 from letheon.ledger.core import Core
-from letheon.ledger.db.events import HIGH_WATER, record
+from letheon.ledger.db.events import HIGH_WATER, record_event
 from letheon.ledger.models.versions import head_of, list_models, read_ids
 from letheon.ledger.purge.scan import (
     SCANNER,
+    FileIssue,
     Hit,
     Markers,
-    Place,
     ScanResult,
-    Unread,
+    ScanTarget,
     is_distinctive_id,
-    scan,
+    scan_files,
 )
-from letheon.ledger.schemas import Store, moment, require_name
+from letheon.ledger.schemas import Store, require_name, to_datetime
 from letheon.ledger.settings import FILE
 from letheon.ledger.tables import certificates, metadata, purge_steps, versions
 from letheon.ledger.tables import stores as table
@@ -60,12 +60,12 @@ from letheon.verifier import (
 _SECONDS_OF_DAY = 86_400
 _SHOWN = 3
 # Private folders of the desk, each with a lock beside it while its maker lives.
-ROOMS = ".desk"
-ROOM_LOCK = ".lock"
+SERVICE_FOLDERS = ".desk"
+SERVICE_LOCK = ".lock"
 _LONGEST_USE = 86_400
 _ROWS = 500
 # What letheon itself writes into its home; another file there is searched like one of a store.
-_OWN = {FILE, HIGH_WATER, ROOMS, "keys", "public", "proofs", "certificates", "purges"}
+_OWN = {FILE, HIGH_WATER, SERVICE_FOLDERS, "keys", "public", "proofs", "certificates", "purges"}
 _OWN |= {"checkpoints", "superseded", "service.toml", "service.key"}
 # What a step did, as a store of the attestation.
 _SCOPES = {
@@ -139,12 +139,12 @@ class Stores:
         try:
             with core.database.transaction() as conn:
                 conn.execute(insert(table).values(values))
-                record(conn, "store-added", body, at=core.clock())
+                record_event(conn, "store-added", body, at=core.clock())
         except IntegrityError as error:
             text = f"there is a store {name!r} already; choose another name"
             raise LedgerError(text) from error
         if days is None:
-            warn_of_gaps([store], has_short_ids=_has_short_ids(core))
+            warn_about_gaps([store], has_short_ids=_has_short_ids(core))
 
     def remove(self, name: str) -> None:
         """Remove a folder from the registry: later purges do not search it.
@@ -157,18 +157,18 @@ class Stores:
         with self._core.database.transaction() as conn:
             if conn.execute(delete(table).where(table.c.name == name)).rowcount == 0:
                 raise LedgerError(f"there is no store {name!r}")
-            record(conn, "store-removed", {"store": name}, at=self._core.clock())
+            record_event(conn, "store-removed", {"store": name}, at=self._core.clock())
 
     def list(self) -> tuple[Store, ...]:
         """Return the registered folders, by name."""
         return list_stores(self._core)
 
 
-def warn_of_gaps(some: Iterable[Store], *, has_short_ids: bool) -> None:
+def warn_about_gaps(some: Iterable[Store], *, has_short_ids: bool) -> None:
     """Warn if files of these folders cannot be searched for erased people."""
-    markers = Markers.probe(has_short_ids=has_short_ids)
+    markers = Markers.make_probe(has_short_ids=has_short_ids)
     for store in some:
-        result = look_through(store, markers, 0) if store.days is None else None
+        result = search_store(store, markers, 0) if store.days is None else None
         if result is None or not result.n_not_searched:
             continue
         shown = ", ".join(f"{file} ({reason})" for _, file, reason in result.not_searched[:_SHOWN])
@@ -218,22 +218,22 @@ def _require_usable(core: Core, store: Store) -> None:
 
 def expires_on(store: Store, now: int) -> str:
     """Return the day on which a backup made now is gone: ``YYYY-MM-DD``."""
-    return (moment(now) + timedelta(days=store.days or 0)).date().isoformat()
+    return (to_datetime(now) + timedelta(days=store.days or 0)).date().isoformat()
 
 
-def look_through(store: Store, markers: Markers, now: int) -> ScanResult:
+def search_store(store: Store, markers: Markers, now: int) -> ScanResult:
     """Return what of erased people is in a store; in a backup, which files outlived their days.
 
     A backup is not searched: none of its files counts as such.
     """
     if store.days is None:
-        return scan([Place(store.name, store.folder, required=True)], markers)
+        return scan_files([ScanTarget(store.name, store.folder, required=True)], markers)
     if not store.folder.is_dir():
-        return ScanResult(0, 0, (), (Unread(store.name, str(store.folder), "missing"),))
-    unread: list[Unread] = []
+        return ScanResult(0, 0, (), (FileIssue(store.name, str(store.folder), "missing"),))
+    unread: list[FileIssue] = []
 
     def report(path: Path, reason: str) -> None:
-        unread.append(Unread(store.name, str(path.relative_to(store.folder)), reason))
+        unread.append(FileIssue(store.name, str(path.relative_to(store.folder)), reason))
 
     def refuse(error: OSError) -> None:
         if not isinstance(error, FileNotFoundError):
@@ -250,7 +250,7 @@ def look_through(store: Store, markers: Markers, now: int) -> ScanResult:
     return ScanResult(0, 0, (), tuple(unread))
 
 
-def look_at_home(core: Core, model_folder: str, markers: Markers) -> ScanResult:
+def search_home(core: Core, model_folder: str, markers: Markers) -> ScanResult:
     """Look for the markers in every file of the home, and in the rows of a database server.
 
     Blobs of other models are left out: a person who asked to be erased from one model may be in
@@ -265,13 +265,13 @@ def look_at_home(core: Core, model_folder: str, markers: Markers) -> ScanResult:
     markers : Markers
         What must be nowhere.
     """
-    result = scan(_places(core, model_folder), markers)
+    result = scan_files(_list_scan_targets(core, model_folder), markers)
     if core.database.path is not None:
         return result
     # A server's files are out of reach: every value of every table is looked into.
     hits, numbers, n_bytes = list(result.hits), set(result.id_numbers), result.bytes
     with core.database.reading() as conn:
-        for name, data in _table_contents(conn):
+        for name, data in _read_tables(conn):
             n_bytes += len(data)
             for found in markers.find(data):
                 hits.append(Hit("database", name, found.offset, found.kind))
@@ -280,28 +280,28 @@ def look_at_home(core: Core, model_folder: str, markers: Markers) -> ScanResult:
     return replace(result, bytes=n_bytes, hits=tuple(hits), id_numbers=frozenset(numbers))
 
 
-def _places(core: Core, model_folder: str) -> Iterator[Place]:
-    database = core.database.files()
+def _list_scan_targets(core: Core, model_folder: str) -> Iterator[ScanTarget]:
+    database = core.database.list_files()
     for path in database:
-        yield Place("database", path, archives=False, apart=True, own=True)
-    yield Place("blobs", core.blobs(model_folder).folder, archives=False, own=True)
+        yield ScanTarget("database", path, archives=False, apart=True, own=True)
+    yield ScanTarget("blobs", core.blob_store(model_folder).folder, archives=False, own=True)
     known = {path.resolve() for path in database}
     for path in sorted(core.folder.iterdir()):
         # A file of the database may have come into being a moment ago.
         is_log = any(path.name.startswith(f"{file.name}-") for file in known)
-        if path != core.place("blobs") and path.resolve() not in known and not is_log:
+        if path != core.subfolder("blobs") and path.resolve() not in known and not is_log:
             is_own = path.name in _OWN or path.match(".*.partial")
-            yield Place(path.name if path.is_dir() else "home", path, own=is_own)
+            yield ScanTarget(path.name if path.is_dir() else "home", path, own=is_own)
 
 
-def _table_contents(conn: Connection) -> Iterator[tuple[str, bytes]]:
+def _read_tables(conn: Connection) -> Iterator[tuple[str, bytes]]:
     """Yield name and values of all tables a page at a time: no table has to fit into memory."""
     for contents in metadata.sorted_tables:
-        for rows in _pages(conn, contents):
+        for rows in _read_pages(conn, contents):
             yield contents.name, b"\n".join(_as_bytes(value) for row in rows for value in row)
 
 
-def _pages(conn: Connection, table: Table) -> Iterator[Sequence[Row[Any]]]:
+def _read_pages(conn: Connection, table: Table) -> Iterator[Sequence[Row[Any]]]:
     """Yield the rows of a table a page at a time, so that no table has to fit into memory."""
     key = list(table.primary_key.columns)
     query = select(table).order_by(*key).limit(_ROWS)
@@ -319,7 +319,7 @@ def _as_bytes(value: object) -> bytes:
 def is_in_use(core: Core, room: str) -> bool:
     """Whether a process has a private folder of the desk at hand, since less than a day."""
     try:
-        descriptor = os.open(core.folder / ROOMS / f"{room}{ROOM_LOCK}", os.O_RDWR)
+        descriptor = os.open(core.folder / SERVICE_FOLDERS / f"{room}{SERVICE_LOCK}", os.O_RDWR)
     except OSError:
         return False
     try:
@@ -332,14 +332,14 @@ def is_in_use(core: Core, room: str) -> bool:
         os.close(descriptor)
 
 
-def attestation(core: Core, conn: Connection, batch_id: str) -> dict[str, Any]:
+def build_attestation(core: Core, conn: Connection, batch_id: str) -> dict[str, Any]:
     """Return the statement for a purge all of whose steps are done."""
     mine = purge_steps.c.batch_id == batch_id
     noted: dict[str, Any] = {}
     at: dict[str, str] = {}
     for row in conn.execute(select(purge_steps).where(mine)):
         noted[row.step] = parse_strict(row.evidence.encode())
-        at[row.step] = f"{moment(row.at):%Y-%m-%dT%H:%M:%SZ}"
+        at[row.step] = f"{to_datetime(row.at):%Y-%m-%dT%H:%M:%SZ}"
     query = select(certificates).join(versions, versions.c.id == certificates.c.version_id)
     certificate = conn.execute(query.where(versions.c.batch_id == batch_id)).one()
     opened = open_envelope(bytes(certificate.envelope), core.keys.trust())
@@ -359,12 +359,12 @@ def attestation(core: Core, conn: Connection, batch_id: str) -> dict[str, Any]:
     }
     own = [
         {"store": name, "scope": scope, "state": "purged", "at": at[name]}
-        | {"evidence": _digest(noted[name])}
+        | {"evidence": _digest_evidence(noted[name])}
         for name, scope in _SCOPES.items()
     ]
     others = [
-        {"store": f"store:{name}", "scope": store["scope"], "evidence": _digest(store)}
-        | _state_of(store, at["stores"])
+        {"store": f"store:{name}", "scope": store["scope"], "evidence": _digest_evidence(store)}
+        | _describe_state(store, at["stores"])
         for name, store in sorted(stores.items())
     ]
     return {
@@ -406,7 +406,7 @@ def _count_gaps(started: dict[str, Any], searches: Sequence[dict[str, Any]]) -> 
     }
 
 
-def _state_of(store: dict[str, Any], at: str) -> dict[str, Any]:
+def _describe_state(store: dict[str, Any], at: str) -> dict[str, Any]:
     if store["by"]:
         return {"state": "expires", "by": store["by"]}
     if store.get("not_searched"):
@@ -414,5 +414,5 @@ def _state_of(store: dict[str, Any], at: str) -> dict[str, Any]:
     return {"state": "purged", "at": at}
 
 
-def _digest(evidence: dict[str, Any]) -> dict[str, str]:
+def _digest_evidence(evidence: dict[str, Any]) -> dict[str, str]:
     return {"sha256": hashlib.sha256(canonical(evidence)).hexdigest()}

@@ -100,7 +100,7 @@ def _encoding_of(stream: IO[bytes]) -> tuple[str, bytes]:
     return ("utf-16" if is_utf16 else "utf-8-sig"), head
 
 
-def _lines(stream: IO[bytes]) -> Iterator[str]:
+def _read_lines(stream: IO[bytes]) -> Iterator[str]:
     """Yield the lines of a text; bytes that are no UTF-8 come as surrogates."""
     encoding, _ = _encoding_of(stream)
     text = io.TextIOWrapper(stream, encoding, "surrogateescape", newline="")
@@ -116,7 +116,7 @@ def _lines(stream: IO[bytes]) -> Iterator[str]:
 
 
 def _read_delimited(stream: IO[bytes], _: Path | None) -> Iterator[Chunk]:
-    lines = _lines(stream)
+    lines = _read_lines(stream)
     sample = list(itertools.islice(lines, _SAMPLE_LINES))
     start = "".join(sample).lstrip()[:1]
     if start in ("{", "["):
@@ -140,25 +140,25 @@ class _Pairs(list[tuple[str, Any]]):
     """An object of a JSON text, with fields that come twice."""
 
 
-def _parse(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     return json.loads(text, object_pairs_hook=_Pairs)
 
 
 def _read_json(stream: IO[bytes], _: Path | None) -> Iterator[Chunk]:
     """Read one document, or one document per line."""
-    lines = (line for line in _lines(stream) if line.strip())
+    lines = (line for line in _read_lines(stream) if line.strip())
     first = next(lines, None)
     if first is None:
         return
     try:
-        documents: Iterable[Any] = itertools.chain([_parse(first)], map(_parse, lines))
+        documents: Iterable[Any] = itertools.chain([_parse_json(first)], map(_parse_json, lines))
     except ValueError:
-        rest = "".join(_limit(lines, _LARGEST_JSON))
-        documents = [_parse(first + rest)]
+        rest = "".join(_limit_size(lines, _LARGEST_JSON))
+        documents = [_parse_json(first + rest)]
     columns: dict[str, list[Any]] = defaultdict(list)
     n_values = 0
     for document in documents:
-        for column, value in _leaves(document):
+        for column, value in _iter_values(document):
             columns[column].append(value)
             n_values += 1
         if n_values > _ROWS:
@@ -168,7 +168,7 @@ def _read_json(stream: IO[bytes], _: Path | None) -> Iterator[Chunk]:
     yield from columns.items()
 
 
-def _limit(lines: Iterable[str], most: int) -> Iterator[str]:
+def _limit_size(lines: Iterable[str], most: int) -> Iterator[str]:
     total = 0
     for line in lines:
         total += len(line)
@@ -177,7 +177,7 @@ def _limit(lines: Iterable[str], most: int) -> Iterator[str]:
         yield line
 
 
-def _leaves(document: Any) -> Iterator[tuple[str, Any]]:
+def _iter_values(document: Any) -> Iterator[tuple[str, Any]]:
     """Yield the values of a document, and the names of its fields, with where they stand."""
     todo: list[tuple[str, Any]] = [("", document)]
     while todo:
@@ -202,7 +202,7 @@ def _seekable_copy(stream: IO[bytes]) -> io.BytesIO:
 
 
 def _read_parquet(stream: IO[bytes], path: Path | None) -> Iterator[Chunk]:
-    pa, source = _arrow(), path or _seekable_copy(stream)
+    pa, source = _import_pyarrow(), path or _seekable_copy(stream)
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
     try:
@@ -219,7 +219,7 @@ def _read_parquet(stream: IO[bytes], path: Path | None) -> Iterator[Chunk]:
 
 
 def _read_arrow(stream: IO[bytes], path: Path | None) -> Iterator[Chunk]:
-    pa = _arrow()
+    pa = _import_pyarrow()
     try:
         # A file that is cut short while it is mapped into memory would end the process.
         source = pa.OSFile(str(path)) if path else pa.BufferReader(stream.read(_LARGEST_COPY))
@@ -231,7 +231,7 @@ def _read_arrow(stream: IO[bytes], path: Path | None) -> Iterator[Chunk]:
         raise UnsearchableError("damaged") from error
 
 
-def _arrow() -> Any:
+def _import_pyarrow() -> Any:
     try:
         import pyarrow as pa
     except ModuleNotFoundError as error:
@@ -258,7 +258,7 @@ def _arrow_values(pa: Any, name: str, column: Any) -> Iterator[Chunk]:
         yield name, column.drop_null().to_numpy(zero_copy_only=False)
     elif pa.types.is_nested(kind):
         inner: dict[str, list[Any]] = defaultdict(list)
-        for place, value in _leaves(column.to_pylist()):
+        for place, value in _iter_values(column.to_pylist()):
             inner[name + place].append(value)
         yield from inner.items()
     elif isinstance(kind, pa.BaseExtensionType) and kind.extension_name != "arrow.uuid":
@@ -320,14 +320,14 @@ def _free_space(stream: IO[bytes]) -> Iterator[bytes]:
     stream.seek(0)
     for number, page in enumerate(iter(lambda: stream.read(size), b"")):
         start = 100 if number == 0 else 0
-        unused = _unused_bytes(page, start) if page[start] in _BTREE_PAGES else b""
+        unused = _free_bytes(page, start) if page[start] in _BTREE_PAGES else b""
         if any(unused) and page[start] == _TABLE_LEAF:
             raise UnsearchableError("deleted-rows")
         if any(unused):
             yield unused
 
 
-def _unused_bytes(page: bytes, start: int) -> bytes:
+def _free_bytes(page: bytes, start: int) -> bytes:
     """Return what lies before the first cell of a page, and in its free blocks."""
 
     def number_at(place: int) -> int:
@@ -359,18 +359,18 @@ def _read_npy(stream: IO[bytes], _: Path | None) -> Iterator[Chunk]:
     width = int(np.prod(shape[1:], dtype=object)) if len(shape) > 1 else 1
     if is_fortran and len(shape) == 2 and width <= _MOST_COLUMNS:
         for number in range(width):
-            for values in _pieces(stream, dtype, n_rows, 1):
-                yield from _fields(str(number), values[:, 0])
+            for values in _read_pieces(stream, dtype, n_rows, 1):
+                yield from _iter_fields(str(number), values[:, 0])
     else:
         per_piece = width if 0 < width <= _MOST_COLUMNS and not is_fortran else 1
-        for values in _pieces(stream, dtype, n_rows * width // per_piece, per_piece):
+        for values in _read_pieces(stream, dtype, n_rows * width // per_piece, per_piece):
             for number in range(per_piece):
-                yield from _fields(str(number), values[:, number])
+                yield from _iter_fields(str(number), values[:, number])
     if stream.read(1):
         raise UnsearchableError("damaged")
 
 
-def _pieces(stream: IO[bytes], dtype: Any, n_rows: int, width: int) -> Iterator[NDArray[Any]]:
+def _read_pieces(stream: IO[bytes], dtype: Any, n_rows: int, width: int) -> Iterator[NDArray[Any]]:
     if dtype.itemsize == 0:
         return
     per_piece = max(1, _PIECE // (dtype.itemsize * width))
@@ -381,11 +381,11 @@ def _pieces(stream: IO[bytes], dtype: Any, n_rows: int, width: int) -> Iterator[
         n_rows -= per_piece
 
 
-def _fields(name: str, values: NDArray[Any]) -> Iterator[Chunk]:
+def _iter_fields(name: str, values: NDArray[Any]) -> Iterator[Chunk]:
     if values.dtype.names is not None:
         yield NAMES, list(values.dtype.names)
         for field in values.dtype.names:
-            yield from _fields(f"{name}.{field}", values[field])
+            yield from _iter_fields(f"{name}.{field}", values[field])
     elif values.dtype.kind == "V":
         raise UnsearchableError("binary-values")
     elif values.dtype.kind in "SU":

@@ -83,21 +83,21 @@ _PROSE = re.compile(r"[A-Za-z]+")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9:]{0,8}Z?)?")
 
 
-def own_words(core: Core, texts: Iterable[str]) -> frozenset[str]:
+def find_own_words(core: Core, texts: Iterable[str]) -> frozenset[str]:
     """Return which of these texts are words, names, numbers or times of the ledger itself.
 
     If very many are no fixed words, there is a copy of a whole table somewhere. Then only the fixed
     words are returned: what was found has to be removed first.
     """
-    fixed, wanted = _fixed_text(core), frozenset(texts)
+    fixed, wanted = _load_fixed_text(core), frozenset(texts)
     own = {word for word in wanted if _is_fixed(core, fixed, word)}
     if len(wanted - own) > _MOST_WORDS:
         return frozenset(own)
     with core.database.reading() as conn:
-        own |= {word for word in wanted - own if _stands_in_database(conn, word)}
-        for envelope in _envelopes(core, conn) if wanted - own else ():
-            own |= {word for word in wanted - own if _stands_in_envelope(envelope, word)}
-    for path in core.place("proofs").glob("*/*.json") if wanted - own else ():
+        own |= {word for word in wanted - own if _is_in_database(conn, word)}
+        for envelope in _iter_envelopes(core, conn) if wanted - own else ():
+            own |= {word for word in wanted - own if _is_in_envelope(envelope, word)}
+    for path in core.subfolder("proofs").glob("*/*.json") if wanted - own else ():
         # A proof has slots and hashes, and nothing else.
         proof = path.read_bytes()
         own |= {word for word in wanted - own if word.encode() in proof}
@@ -111,7 +111,7 @@ def _is_fixed(core: Core, fixed: str, word: str) -> bool:
     return word in fixed or _DATE.fullmatch(word) is not None or is_number
 
 
-def _fixed_text(core: Core) -> str:
+def _load_fixed_text(core: Core) -> str:
     tables = _tables.metadata.sorted_tables
     settings = [core.folder / name for name in (FILE, _DESK_FILE)]
     parts = [
@@ -131,7 +131,7 @@ def _fixed_text(core: Core) -> str:
     return "\n".join(parts)
 
 
-def _stands_in_database(conn: Connection, word: str) -> bool:
+def _is_in_database(conn: Connection, word: str) -> bool:
     if "\0" in word:  # PostgreSQL has no such text
         return False
 
@@ -139,7 +139,7 @@ def _stands_in_database(conn: Connection, word: str) -> bool:
         return conn.scalars(select(column).where(column.contains(word, autoescape=True)))
 
     return (
-        _stands_in_columns(conn, word)
+        _is_in_columns(conn, word)
         or any(
             _is_own(json.loads(found), word, coded, by_chance=by_chance)
             for column, coded, by_chance in _JSON
@@ -149,16 +149,16 @@ def _stands_in_database(conn: Connection, word: str) -> bool:
     )
 
 
-def _stands_in_columns(conn: Connection, word: str) -> bool:
+def _is_in_columns(conn: Connection, word: str) -> bool:
     """Whether it is part of a text, or a whole number, in a column that is not about people."""
     for table in _tables.metadata.sorted_tables:
-        same = [test for column in table.columns for test in _tests(column, word)]
+        same = [test for column in table.columns for test in _column_tests(column, word)]
         if same and conn.execute(select(table.c[0]).where(or_(*same)).limit(1)).first():
             return True
     return False
 
 
-def _tests(column: Column[Any], word: str) -> Iterator[ColumnElement[bool]]:
+def _column_tests(column: Column[Any], word: str) -> Iterator[ColumnElement[bool]]:
     if isinstance(column.type, BigInteger):
         if word.isascii() and word.isdecimal() and int(word) <= _MOST_INT64:
             yield column == int(word)
@@ -177,7 +177,7 @@ def _is_chance(said: str, word: str) -> bool:
     return " " in said.strip() and word in _PROSE.findall(said)
 
 
-def _stands_in_envelope(envelope: bytes, word: str) -> bool:
+def _is_in_envelope(envelope: bytes, word: str) -> bool:
     """Whether a signed statement says it, or its coding looks like it."""
     data = word.encode()
     if data in envelope:
@@ -186,7 +186,7 @@ def _stands_in_envelope(envelope: bytes, word: str) -> bool:
     return data in payload and _is_own(parse_strict(payload), word, None)
 
 
-def _envelopes(core: Core, conn: Connection) -> Iterator[bytes]:
+def _iter_envelopes(core: Core, conn: Connection) -> Iterator[bytes]:
     yield from core.keys.statements()
     for table in (_tables.certificates, _tables.purges):
         query = select(table.c.envelope).execution_options(yield_per=100)
@@ -202,22 +202,22 @@ def _is_own(
     """
     found = [
         is_told or (by_chance and _is_chance(said, word))
-        for said, is_told in _said(value, coded)
+        for said, is_told in _iter_texts(value, coded)
         if word in said
     ]
     return any(found) or not found
 
 
-def _said(
+def _iter_texts(
     value: Any, coded: frozenset[str] | None, *, is_told: bool = True
 ) -> Iterator[tuple[str, bool]]:
     """Yield every text, and whether it is an own word; with `coded` texts of these fields are."""
     if isinstance(value, dict):
         for field, found in value.items():
             yield field, True
-            yield from _said(found, coded, is_told=coded is None or field in coded)
+            yield from _iter_texts(found, coded, is_told=coded is None or field in coded)
     elif isinstance(value, list):
         for found in value:
-            yield from _said(found, coded, is_told=is_told)
+            yield from _iter_texts(found, coded, is_told=is_told)
     else:
         yield str(value), is_told or not isinstance(value, str)

@@ -26,9 +26,9 @@ from letheon.exceptions import (
     UnknownIdError,
 )
 from letheon.ledger.certificates.receipt_codes import checked_public_key
-from letheon.ledger.core import Core, point
+from letheon.ledger.core import Core, fault_point
 from letheon.ledger.db import events
-from letheon.ledger.db.events import Event, RowsIn, actor
+from letheon.ledger.db.events import BulkInsert, Event, current_actor
 from letheon.ledger.requests.deadlines import REGIMES, due_on, tz_version
 from letheon.ledger.requests.listing import find_requests
 from letheon.ledger.requests.people import (
@@ -45,7 +45,7 @@ from letheon.ledger.requests.people import (
     remembered_key,
 )
 from letheon.ledger.requests.states import REQUEST_GROUNDS
-from letheon.ledger.schemas import Request, moment, record_from
+from letheon.ledger.schemas import Request, record_from, to_datetime
 from letheon.ledger.tables import requests
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ _BY_KEY = select(requests.c.key_tag, requests.c.id, requests.c.body_tag).where(
 _WHAT = ("id", "tenant", "model_id", "state", "regime", "ground", "received_at", "due_on")
 _SECRETS = ("key_tag", "body_tag", "nonce", "sealed", "intake_key", "receipt_key")
 _COLUMNS = (*_WHAT, *_SECRETS, "n_ids", "n_rows", "filed_by", "verified_by")
-_insert_firsts = RowsIn(requests, _COLUMNS, unless_there=True, returning=("id",))
+_insert_firsts = BulkInsert(requests, _COLUMNS, unless_there=True, returning=("id",))
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -145,7 +145,7 @@ def prepare(
     names = id_bytes(named)
     tags = tuple(name_tags(core, tenant, names))
     is_held, n_rows = _held_rows(people, named)
-    received, by = core.clock(), actor()
+    received, by = core.clock(), current_actor()
     first_state = "received"
     if verified:
         waits = needs_approval or core.settings.policy.needs_approval(n_rows)
@@ -161,9 +161,9 @@ def prepare(
         "regime": regime,
         "ground": ground,
         "received_at": received,
-        "due_on": due_on(regime, moment(received), core.settings.calendar).isoformat(),
-        "key_tag": core.keys.tag("key", tenant.encode(), _checked_key(key)),
-        "body_tag": core.keys.tag("body", *(text.encode() for text in content), *compared),
+        "due_on": due_on(regime, to_datetime(received), core.settings.calendar).isoformat(),
+        "key_tag": core.keys.compute_tag("key", tenant.encode(), _checked_key(key)),
+        "body_tag": core.keys.compute_tag("body", *(text.encode() for text in content), *compared),
         "nonce": secrets.token_hex(32),
         "n_ids": len(named),
         "n_rows": n_rows,
@@ -227,11 +227,11 @@ def record_all(items: Sequence[Prepared]) -> list[Request | Exception]:
     def work(connection: Connection) -> list[Request | Exception]:
         events.require_own_log(connection)
         results = _record_in(core, connection, items)
-        point("submit.before-commit")
+        fault_point("submit.before-commit")
         return results
 
-    results = core.database.run(work)
-    point("submit.after-commit")
+    results = core.database.run_transaction(work)
+    fault_point("submit.after-commit")
     return results
 
 
@@ -248,7 +248,7 @@ def _record_in(
     stored = {item.key: (item.id, item.row["body_tag"]) for item in mine}
     stored |= _stored(connection, [item for key, item in firsts.items() if key not in stored])
     duplicates = _claim(connection, [item for item in mine if item.is_verified])
-    events.record_all(connection, [event for item in mine for event in _story(item, duplicates)])
+    events.append_events(connection, [event for item in mine for event in _story(item, duplicates)])
     known = {item.id: _request(item, duplicates) for item in mine}
     old = {request_id for request_id, _ in stored.values()} - known.keys()
     if old:

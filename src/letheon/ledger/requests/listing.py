@@ -29,10 +29,10 @@ from sqlalchemy import (
 
 from letheon.exceptions import UnknownRequestError
 from letheon.ledger.core import Core
-from letheon.ledger.db.cursor import cursor, place_of, require_limit
+from letheon.ledger.db.cursor import decode_cursor, encode_cursor, require_limit
 from letheon.ledger.db.events import select_in
 from letheon.ledger.requests.states import FINAL, STATES
-from letheon.ledger.schemas import LogEntry, Page, Request, RequestCounts, moment, record_from
+from letheon.ledger.schemas import LogEntry, Page, Request, RequestCounts, record_from, to_datetime
 from letheon.ledger.tables import certificates, events, models, requests, versions
 
 Order = Literal["due", "newest"]
@@ -122,7 +122,7 @@ class RequestLists:
 
     def by_key(self, keys: Collection[str], *, tenant: str) -> dict[str, Request]:
         """Return the requests of a tenant that were filed with these idempotency keys."""
-        tag = self._core.keys.tag
+        tag = self._core.keys.compute_tag
         by_tag = {tag("key", tenant.encode(), key.encode()): key for key in keys}
         query = select(requests.c.key_tag, requests.c.id).where(requests.c.tenant == tenant)
         with self._core.database.reading() as conn:
@@ -163,14 +163,14 @@ class RequestLists:
         """
         require_limit(limit)
         name, chosen = _list_name(order), RequestFilter(**wanted)
-        start = None if after is None else place_of(self._core, name, after)
+        start = None if after is None else decode_cursor(self._core, name, after)
         with self._core.database.reading() as conn:
             keys, items = self._following(conn, chosen, order, start, limit + 1)
             total = len(keys)
             if after is not None or total > limit:
                 query = _along(select(func.count()), chosen, "due")
                 total = conn.scalar(query.where(_condition(self._core, conn, chosen))) or 0
-        more = cursor(self._core, name, keys[limit - 1]) if len(keys) > limit else None
+        more = encode_cursor(self._core, name, keys[limit - 1]) if len(keys) > limit else None
         return Page(tuple(items[:limit]), more, total)
 
     def iterate(
@@ -398,7 +398,7 @@ def is_late(today: date) -> ColumnElement[bool]:
 
 
 def _today(core: Core) -> date:
-    return core.settings.calendar.day_of(moment(core.clock()))
+    return core.settings.calendar.day_of(to_datetime(core.clock()))
 
 
 @functools.cache  # building it takes as long as running it
@@ -426,6 +426,6 @@ def _request(row: Row[Any]) -> Request:
         due_on=date.fromisoformat(columns["last_day"]),
         batch=columns["batch_id"],
         is_extended=columns["extended_to"] is not None,
-        hold_until=moment(columns["hold_until"]),
+        hold_until=to_datetime(columns["hold_until"]),
         recipients=columns["recipients"] or 0,
     )

@@ -45,7 +45,13 @@ from letheon.exceptions import (
     UnknownRequestError,
 )
 from letheon.ledger.core import Core
-from letheon.ledger.db.events import RowsIn, chunked, record_many, require_own_log, select_in
+from letheon.ledger.db.events import (
+    BulkInsert,
+    record_events,
+    require_own_log,
+    select_in,
+    split_into_chunks,
+)
 from letheon.ledger.requests.states import ALLOWED, FINISHED, PUBLISHED
 from letheon.ledger.tables import blocked, events, intake_keys, meta, models, requests
 from letheon.ledger.worker.policy import Policy
@@ -65,7 +71,7 @@ _CURRENT_KEY = select(meta.c.value).where(meta.c.key == _CURRENT)
 _HELD = _CURRENT_KEY.with_for_update(read=True)
 _PERSON = tuple_(blocked.c.model_id, blocked.c.tag)
 
-_insert = RowsIn(
+_insert = BulkInsert(
     blocked,
     ("tenant", "model_id", "tag", "request_id", "owner"),
     unless_there=True,
@@ -117,11 +123,11 @@ def move(
             raise RequestStateError(
                 f"request {request} is {states[request]}; it cannot become {after}"
             )
-    for chunk in chunked(ids):
+    for chunk in split_into_chunks(ids):
         change = update(requests).where(requests.c.id.in_(chunk))
         connection.execute(change.values(state=after, **columns))
     bodies = [{"request": request, "from": states[request], **(fields or {})} for request in ids]
-    record_many(connection, after, bodies, at)
+    record_events(connection, after, bodies, at)
 
 
 def has_erased(table: FromClause) -> ColumnElement[bool]:
@@ -146,18 +152,18 @@ def person_tags(core: Core, tenant: str, ids: Ids) -> list[str]:
 def name_tags(core: Core, tenant: str, names: Sequence[bytes]) -> list[str]:
     """Return one tag for each of the canonical bytes of an id; see `person_tags`."""
     scope = tenant.encode()
-    return [core.keys.tag("person", scope, one) for one in names]
+    return [core.keys.compute_tag("person", scope, one) for one in names]
 
 
 def body_sealer(core: Core, key: str) -> Callable[[str, Ids], bytes]:
     """Return what seals ids, bound to their request, under a key that is read once."""
-    seal = core.keys.cipher(key).seal
+    seal = core.keys.load_cipher(key).encrypt
     return lambda request_id, ids: seal(_encode(ids.to_list()).encode(), _context(request_id))
 
 
 def read_body(core: Core, key: str, request_id: str, sealed: bytes) -> Ids:
     """Return the ids of a request."""
-    return as_ids(json.loads(core.keys.unseal(key, sealed, _context(request_id))))
+    return as_ids(json.loads(core.keys.decrypt(key, sealed, _context(request_id))))
 
 
 def _context(request_id: str) -> bytes:
@@ -187,7 +193,7 @@ def _ids_of(core: Core, connection: Connection, batch_id: str) -> Ids | None:
 
 def remembered_key(core: Core) -> str:
     """Return the intake key that was current a moment ago; made if there was none yet."""
-    remembered = core.database.remembered
+    remembered = core.database.cached_values
     if _CURRENT not in remembered:
         key = core.database.read_value(_CURRENT_KEY)
         remembered[_CURRENT] = key or _change_key(core, None)
@@ -199,7 +205,7 @@ def hold_current_key(core: Core, connection: Connection) -> str:
     key = connection.scalar(_HELD)
     if not key:
         raise LedgerBusyError("the ledger has no intake key yet; try again")
-    core.database.remembered[_CURRENT] = key
+    core.database.cached_values[_CURRENT] = key
     return str(key)
 
 
@@ -236,7 +242,7 @@ def _change_key(core: Core, batch_id: str | None) -> str:
         if batch_id is not None:
             _drop_bodies(connection, batch_id)
             _seal_again(core, connection, key)
-    core.database.remembered[_CURRENT] = key
+    core.database.cached_values[_CURRENT] = key
     return key
 
 
@@ -272,7 +278,7 @@ def _destroy_unrecorded(core: Core, connection: Connection) -> None:
     Not where the database has no key, or one that is gone: a later database may need the others.
     """
     recorded = set(connection.scalars(select(intake_keys.c.id)))
-    for key in core.keys.ids("intake"):
+    for key in core.keys.list_ids("intake"):
         if key not in recorded:
             core.keys.destroy(key)
 
@@ -296,16 +302,16 @@ def _seal_again(core: Core, connection: Connection, key: str) -> None:
     # Who withdraws a request meanwhile drops its body, and that stays so.
     still = (requests.c.id == bindparam("request")) & requests.c.sealed.is_not(None)
     change = update(requests).where(still).values(sealed=bindparam("body"), intake_key=key)
-    ciphers = {key: core.keys.cipher(key)}
+    ciphers = {key: core.keys.load_cipher(key)}
     rows = connection.execute(query.limit(_CHUNK)).all()
     while rows:
         for old in {row.intake_key for row in rows} - set(ciphers):
-            ciphers[old] = core.keys.cipher(old)
+            ciphers[old] = core.keys.load_cipher(old)
         bodies = []
         for row in rows:
             context = _context(row.id)
-            data = ciphers[row.intake_key].unseal(row.sealed, context)
-            bodies.append({"request": row.id, "body": ciphers[key].seal(data, context)})
+            data = ciphers[row.intake_key].decrypt(row.sealed, context)
+            bodies.append({"request": row.id, "body": ciphers[key].encrypt(data, context)})
         connection.execute(change, bodies)
         rows = connection.execute(query.where(requests.c.id > rows[-1].id).limit(_CHUNK)).all()
 
@@ -503,7 +509,7 @@ def _lead_on(connection: Connection, request_id: str, model_id: int, *, at: int)
             rows = [{"request": one} for one in moved]
             connection.execute(change.values(duplicate_of=leader), rows)
             bodies = [{"request": one, "of": leader} for one in moved]
-            record_many(connection, "waits-for", bodies, at)
+            record_events(connection, "waits-for", bodies, at)
 
 
 def settle_queue(core: Core, model_id: int) -> list[str]:
@@ -525,7 +531,7 @@ def settle_queue(core: Core, model_id: int) -> list[str]:
             _lead_on(connection, request_id, model_id, at=now)
         return idle_ids
 
-    return core.database.run(work)
+    return core.database.run_transaction(work)
 
 
 def wait_behind(connection: Connection, request_id: str, owner: str, now: int) -> None:

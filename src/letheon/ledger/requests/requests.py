@@ -18,7 +18,7 @@ from letheon.exceptions import (
 from letheon.ledger.certificates.certify import may_come, receipt_key_of
 from letheon.ledger.certificates.receipt_codes import ReceiptCode, new_private_key, public_of
 from letheon.ledger.core import Core
-from letheon.ledger.db.events import actor, record
+from letheon.ledger.db.events import current_actor, record_event
 from letheon.ledger.requests.deadlines import (
     due_on,
     end_of_hold,
@@ -51,7 +51,7 @@ from letheon.ledger.requests.states import (
     REJECT_GROUNDS,
     REQUEST_STATES,
 )
-from letheon.ledger.schemas import Request, moment
+from letheon.ledger.schemas import Request, to_datetime
 from letheon.ledger.tables import batches, requests
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ class Requests(RequestLists):
 
         def work(connection: Connection, row: Row[Any], now: int) -> None:
             clock = _clock_started(self._core, row, now)
-            move(connection, row.id, "verified", at=now, verified_by=actor(), **clock)
+            move(connection, row.id, "verified", at=now, verified_by=current_actor(), **clock)
             # Who exchanges the key waits for this row, and keeps the old key until then.
             columns = select(requests.c.intake_key, requests.c.sealed)
             body = connection.execute(columns.where(requests.c.id == row.id)).one()
@@ -206,7 +206,7 @@ class Requests(RequestLists):
                 _reject(connection, row.id, NO_DATA_HELD, now)
                 return
             if needs_approval:
-                record(connection, NEEDS_APPROVAL, {"request": row.id}, now)
+                record_event(connection, NEEDS_APPROVAL, {"request": row.id}, now)
             is_marked = bool(needing_approval(connection, [row.id]))
             is_large = is_marked or self._core.settings.policy.needs_approval(row.n_rows)
             claimant = Claimant(row.id, row.tenant, row.model_id, tags, is_large)
@@ -228,12 +228,12 @@ class Requests(RequestLists):
         """
 
         def work(connection: Connection, row: Row[Any], now: int) -> None:
-            if actor() is not None and actor() in (row.filed_by, row.verified_by):
+            if current_actor() is not None and current_actor() in (row.filed_by, row.verified_by):
                 raise RequestStateError(
                     f"request {row.id} was filed or verified by the one who would approve it; "
                     "somebody else has to"
                 )
-            record(connection, "approved", {"request": row.id}, now)
+            record_event(connection, "approved", {"request": row.id}, now)
             move(connection, row.id, "queued", at=now)
 
         return self._change("approve", request_id, tenant, work)
@@ -246,7 +246,7 @@ class Requests(RequestLists):
                 raise RequestStateError(f"nothing stops the clock of a {row.regime} request")
             if row.paused_at is None:
                 _set(connection, row.id, paused_at=now)
-                record(connection, "identity-asked", {"request": row.id}, now)
+                record_event(connection, "identity-asked", {"request": row.id}, now)
 
         return self._change("await-identity", request_id, tenant, work)
 
@@ -334,16 +334,16 @@ class Requests(RequestLists):
 
         def work(connection: Connection, row: Row[Any], now: int) -> None:
             if row.extended_to is not None:
-                raise RequestStateError(f"request {row.id} is {row.state}; {REFUSALS['extend']}")
+                raise _refusal(row, "extend")
             day = extended(
                 row.regime,
-                moment(min(row.received_at, now)),
+                to_datetime(min(row.received_at, now)),
                 self._core.settings.calendar,
-                noticed=moment(now),
+                noticed=to_datetime(now),
                 paused_seconds=paused_seconds(row.paused_seconds, row.paused_at, now),
             ).isoformat()
             _set(connection, row.id, extended_to=day)
-            record(connection, "extended", {"request": row.id, "due": day}, now)
+            record_event(connection, "extended", {"request": row.id, "due": day}, now)
 
         return self._change("extend", request_id, tenant, work)
 
@@ -359,7 +359,7 @@ class Requests(RequestLists):
         def work(connection: Connection, row: Row[Any], now: int) -> None:
             _set(connection, row.id, recipients=(row.recipients or 0) + recipients)
             body = {"request": row.id, "recipients": recipients}
-            record(connection, "recipients-told", body, now)
+            record_event(connection, "recipients-told", body, now)
 
         return self._change("tell", request_id, tenant, work)
 
@@ -429,11 +429,11 @@ class Requests(RequestLists):
             if row is None or tenant not in (None, row.tenant):
                 raise UnknownRequestError(_UNKNOWN)
             if action not in REQUEST_STATES[row.state].actions:
-                raise RequestStateError(f"request {row.id} is {row.state}; {REFUSALS[action]}")
+                raise _refusal(row, action)
             work(connection, row, self._core.clock())
             return find_request(connection, request_id)
 
-        return self._core.database.run(change)
+        return self._core.database.run_transaction(change)
 
 
 _UNKNOWN = "no request of that id; `letheon request list` shows all"
@@ -444,9 +444,14 @@ def _clock_started(core: Core, row: Row[Any], now: int) -> dict[str, Any]:
     if row.paused_at is None:
         return {}
     stood = paused_seconds(row.paused_seconds, row.paused_at, now)
-    received, calendar = moment(min(row.received_at, now)), core.settings.calendar
+    received, calendar = to_datetime(min(row.received_at, now)), core.settings.calendar
     day = due_on(row.regime, received, calendar, paused_seconds=stood)
     return {"paused_at": None, "paused_seconds": stood, "due_on": day.isoformat()}
+
+
+def _refusal(row: Row[Any], action: str) -> RequestStateError:
+    state = REQUEST_STATES[row.state].label
+    return RequestStateError(f"request {row.id} has the state {state}; {REFUSALS[action]}")
 
 
 def _reject(connection: Connection, request_id: str, ground: str, now: int) -> None:

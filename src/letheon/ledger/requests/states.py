@@ -1,13 +1,13 @@
-"""The state machine of requests: what each state means, what can be done, what may follow.
+"""The state machine of requests: label, meaning, actions and successors of each state.
 
-The same pairs of states lie in the database, where a trigger refuses every other change, by
-whatever program. ``NEW`` stands before the first state of a request.
+The database stores the same pairs of states; a trigger rejects every other change. ``NEW`` is the
+predecessor of a request's first state.
 """
 
 from typing import NamedTuple
 
 NO_DATA_HELD = "no-data-held"
-"""Why the ledger rejects a verified request: the model holds no rows of these people."""
+"""Reason of a rejection by the ledger: the model holds no rows of these people."""
 
 REQUEST_GROUNDS = {
     "gdpr": (
@@ -15,16 +15,16 @@ REQUEST_GROUNDS = {
         "gdpr.art17.1.b",  # consent withdrawn
         "gdpr.art17.1.c",  # objection
         "gdpr.art17.1.d",  # processed unlawfully
-        "gdpr.art17.1.e",  # a law demands it
+        "gdpr.art17.1.e",  # legal obligation to erase
         "gdpr.art17.1.f",  # a child's data
         "internal",
     ),
     "ccpa": ("ccpa.1798.105", "internal"),
 }
-"""Why people are to be erased, for each regime."""
+"""Grounds of an erasure request, by regime."""
 
 REJECT_GROUNDS = (
-    "gdpr.art11.2",  # the controller cannot tell who it is
+    "gdpr.art11.2",  # the controller cannot identify the person
     "gdpr.art12.5",  # manifestly unfounded or excessive
     "gdpr.art12.6",  # identity not confirmed
     "gdpr.art17.3.a",  # freedom of expression
@@ -37,7 +37,7 @@ REJECT_GROUNDS = (
     "ccpa.7060",  # identity not verified
     "internal",
 )
-"""Why a request may be refused."""
+"""Grounds of a rejection."""
 
 HOLD_GROUNDS = (
     "gdpr.art17.3.b",
@@ -49,10 +49,10 @@ HOLD_GROUNDS = (
     "ccpa.1798.145",
     "litigation-hold",
 )
-"""Why a request may have to wait."""
+"""Grounds of a hold."""
 
 NOT_FULLY_SEARCHED = "not-fully-searched"
-"""Why a request is purged and yet not clean: files of the stores could not be searched."""
+"""Reason of a purged request whose stores have files that could not be searched."""
 
 
 NEW = ""
@@ -64,13 +64,13 @@ class RequestState(NamedTuple):
     Attributes
     ----------
     label : str
-        As pages and tables show it.
+        Label in pages, tables, exports and letters; the code stays in log, database and API.
     tone : {"good", "info", "neutral", "warn", "bad"}
-        How it is coloured.
+        Colour of the label.
     sentence : str
-        What it means.
+        Meaning of the state.
     actions : tuple of str
-        What can be done about a request in this state.
+        Actions that are possible in this state.
     successors : tuple of str
         States that may follow.
     """
@@ -90,67 +90,67 @@ REQUEST_STATES = {
     "received": RequestState(
         "Received",
         "warn",
-        "It waits until the identity is verified.",
+        "Waits until the identity is verified.",
         actions=("verify", "await-identity", "extend", *_ENDS),
         successors=("verified", *_ENDED),
     ),
     "verified": RequestState(
-        "To approve",
+        "Verified",
         "warn",
-        "The identity is verified; a second person has to approve.",
+        "The identity is verified; the request waits for approval by a second person.",
         actions=("approve", *_NOTES, *_ENDS),
         successors=("queued", "duplicate", *_ENDED),
     ),
     "queued": RequestState(
         "Queued",
         "info",
-        "It waits for the next batch.",
+        "Waits for the next batch.",
         actions=("hold", *_NOTES, *_ENDS),
         successors=("applying", "duplicate", *_ENDED, "on_hold"),
     ),
     "applying": RequestState(
         "Applying",
         "info",
-        "A batch is erasing it now.",
+        "A batch is removing the rows from the model now.",
         actions=_NOTES,
         successors=("applied", "queued", "retry_wait", "stuck"),
     ),
     "retry_wait": RequestState(
         "Will retry",
         "warn",
-        "The batch failed and is tried again after a pause.",
+        "The batch failed; it is retried after a pause.",
         actions=("hold", "retry", *_NOTES, *_ENDS),
         successors=("queued", "stuck", *_ENDED, "on_hold"),
     ),
     "applied": RequestState(
         "Applied",
         "info",
-        "The people have left the model; no certificate yet.",
+        "The rows are removed from the model; the certificate is not issued yet.",
         actions=_NOTES,
         successors=("certified",),
     ),
     "certified": RequestState(
-        "Certified",
+        "Certificate issued",
         "info",
-        "A certificate covers it; the purge follows.",
+        "A certificate covers the request; the purge follows.",
         actions=_NOTES,
         successors=("purging",),
     ),
     "purging": RequestState(
         "Purging",
         "info",
-        "What is left of the people is being destroyed.",
+        "The remaining copies of the data are being destroyed.",
         actions=_NOTES,
         successors=("purged", "stuck"),
     ),
     "purged": RequestState(
         "Purged",
         "good",
-        "What the ledger kept is destroyed; the person is still to be answered.",
+        "The ledger has destroyed all copies of the data; the person still has to be answered.",
         actions=("tell", "answer"),
         successors=("closed",),
     ),
-    # A person who waits behind another request comes first when that one is withdrawn.
+    # When the first request is withdrawn, its duplicate takes its place.
     "duplicate": RequestState(
         "Duplicate",
         "neutral",
@@ -161,42 +161,48 @@ REQUEST_STATES = {
     "on_hold": RequestState(
         "On hold",
         "neutral",
-        "A legal ground puts it off; its clock goes on.",
+        "Postponed on a legal ground; the deadline stays the same.",
         actions=("release", *_NOTES, *_ENDS),
         successors=("queued", *_ENDED),
     ),
-    # It ends only if nothing was published.
+    # It can be ended only if no model version was published for it.
     "stuck": RequestState(
-        "Stuck",
+        "Needs attention",
         "bad",
-        "It failed too often: an operator has to look at it.",
+        "Processing stopped after a failure; an operator has to act.",
         actions=("retry", *_NOTES, *_ENDS),
         successors=("queued", "purging", *_ENDED),
     ),
     "rejected": RequestState(
-        "Rejected", "neutral", "It was refused on a legal ground.", actions=(), successors=()
+        "Rejected",
+        "neutral",
+        "The request was refused on a legal ground.",
+        actions=(),
+        successors=(),
     ),
-    "cancelled": RequestState("Cancelled", "neutral", "It was withdrawn.", (), ()),
-    "closed": RequestState("Closed", "good", "The person was answered.", (), ()),
+    "cancelled": RequestState("Cancelled", "neutral", "The request was withdrawn.", (), ()),
+    "closed": RequestState(
+        "Answered", "good", "The person was answered; the request is complete.", (), ()
+    ),
 }
-"""The state machine of requests, in the order of their life."""
+"""The states of a request, in the usual order."""
 
 REFUSALS = {
-    "verify": "its identity was verified",
-    "await-identity": "nobody asks who it is now",
-    "approve": "it waits for no approval",
-    "hold": "it cannot become on_hold",
+    "verify": "the identity is verified already",
+    "await-identity": "a proof of identity can be requested only before verification",
+    "approve": "it does not wait for an approval",
+    "hold": "only a queued request can be put on hold",
     "release": "it is not on hold",
-    "retry": "there is nothing to retry",
-    "extend": "it can be extended once, while it is open",
-    "tell": "nobody is told of it now",
-    "answer": "it cannot become closed",
-    "reject": "it cannot become rejected",
-    "cancel": "it cannot become cancelled",
+    "retry": "only a failed request can be retried",
+    "extend": "the deadline can be extended once, while the request is open",
+    "tell": "recipients can be recorded only after verification and before the answer",
+    "answer": "it can be answered only after the purge",
+    "reject": "it can be rejected only before it is applied",
+    "cancel": "it can be withdrawn only before it is applied",
 }
-"""Why an action is refused in a state whose `actions` do not name it."""
+"""Reason given when a state does not list an action in its `actions`."""
 
-# A request that comes verified passes the states in between, but for an approval that it needs.
+# A request that is filed as verified skips states, but not an approval that it needs.
 _FIRST = ("received", "verified", "queued")
 
 ALLOWED = frozenset(

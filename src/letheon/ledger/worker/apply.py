@@ -23,8 +23,8 @@ from letheon.exceptions import (
     StaleWorkerError,
 )
 from letheon.ledger.certificates.certify import rehearse, take_beacon
-from letheon.ledger.core import Core, point
-from letheon.ledger.db.events import record
+from letheon.ledger.core import Core, fault_point
+from letheon.ledger.db.events import record_event
 from letheon.ledger.leases import Lease, keep_renewed, require_fence
 from letheon.ledger.models.commitment import SlotTree, require_root, transition_between, tree_of
 from letheon.ledger.models.versions import (
@@ -43,11 +43,11 @@ from letheon.ledger.models.versions import (
 )
 from letheon.ledger.requests.people import move, unsealed_ids
 from letheon.ledger.tables import batches, blocked, heads, meta, requests, versions
-from letheon.ledger.worker.compute import FORGED, ComputationFailed, Job, Product
+from letheon.ledger.worker.compute import FORGED, Computation, ComputationFailed, ComputationResult
 from letheon.state import write_atomically
 from letheon.verifier import canonical, parse_strict
 
-Compute = Callable[[Job], Product]
+Compute = Callable[[Computation], ComputationResult]
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,12 @@ def _find_batch(conn: Connection, wanted: ColumnElement[bool]) -> BatchRow | Non
     return None if row is None else BatchRow(**row)
 
 
-def open_batch(conn: Connection, model_id: int) -> BatchRow | None:
+def find_open_batch(conn: Connection, model_id: int) -> BatchRow | None:
     """Return the batch of a model whose intent is recorded and that is not published."""
     return _find_batch(conn, (batches.c.model_id == model_id) & (batches.c.state == "open"))
 
 
-def seal(
+def seal_batch(
     core: Core,
     lease: Lease,
     model: ModelRow,
@@ -92,19 +92,19 @@ def seal(
         conn.execute(insert(batches).values(**vars(batch), state="open", fence=lease.fence))
         body: dict[str, Any] = {"batch": batch.id, "method": kind, "reason": reason}
         if key is not None:
-            body["training"] = core.keys.commitment(key)
-        record(conn, "sealed", body | {"requests": len(request_ids)}, at=now)
+            body["training"] = core.keys.commit_to(key)
+        record_event(conn, "sealed", body | {"requests": len(request_ids)}, at=now)
         move(conn, request_ids, "applying", at=now, batch_id=batch.id)
-        if not set(conn.scalars(beside_a_hold(model.id))).isdisjoint(request_ids):
+        if not set(conn.scalars(select_blocked_by_hold(model.id))).isdisjoint(request_ids):
             raise RequestStateError(
                 "somebody's erasure was put on hold; the batch is planned again"
             )
-        point("intent.before-commit")
-    point("intent.after-commit")
+        fault_point("intent.before-commit")
+    fault_point("intent.after-commit")
     return batch
 
 
-def beside_a_hold(model_id: int) -> Select[Any]:
+def select_blocked_by_hold(model_id: int) -> Select[Any]:
     """Return requests that name somebody whose erasure is on hold by another request.
 
     A hold is about the person: whoever else names them waits too.
@@ -119,7 +119,7 @@ def beside_a_hold(model_id: int) -> Select[Any]:
     )
 
 
-def apply(
+def apply_batch(
     core: Core, lease: Lease, model: ModelRow, batch: BatchRow, compute: Compute
 ) -> VersionRow:
     """Compute a sealed batch and publish it.
@@ -132,10 +132,10 @@ def apply(
         Another worker took over; nothing was published.
     """
     with keep_renewed(core, lease):
-        return _apply(core, lease, model, _with_beacon(core, batch), compute)
+        return _compute_and_publish(core, lease, model, _add_beacon(core, batch), compute)
 
 
-def _apply(
+def _compute_and_publish(
     core: Core, lease: Lease, model: ModelRow, batch: BatchRow, compute: Compute
 ) -> VersionRow:
     with core.database.reading() as conn:
@@ -144,11 +144,13 @@ def _apply(
     content, vault = content_of(core, model, parent, "rows"), read_vault(core, model, parent)
     tree = tree_of(state.decode(content, max_memory=state.UNLIMITED), vault, model.slots)
     require_root(tree, parent.root)
-    job = _job(core, model, parent, batch, content, [] if ids is None else ids.to_array())
+    job = _make_computation(
+        core, model, parent, batch, content, [] if ids is None else ids.to_array()
+    )
     product = compute(job)
     left = vault.take(product.kept)
     erased = np.setdiff1d(vault.slots, left.slots)
-    proof, root = _prove(core, model, parent, batch, tree, erased)
+    proof, root = _prove_transition(core, model, parent, batch, tree, erased)
     with core.database.transaction() as conn:
         # Whoever took over may have purged people whom these rows still hold: write nothing.
         require_fence(conn, lease)
@@ -157,7 +159,7 @@ def _apply(
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_atomically(path, [proof])
     written = write_blobs(core, model, product.model, product.rows, left, product.judged)
-    point("compute.written")
+    fault_point("compute.written")
     running = parent.run | {"proof": digest, "seconds": f"{product.seconds:.6g}"}
     if batch.kind == "erase":
         running["rows_since_retrain"] += len(erased)
@@ -170,7 +172,7 @@ def _apply(
         }
     values = written | {"root": root, "live": len(product.rows)}
     try:
-        return _publish(core, lease, model, batch, parent, values, product.facts, running)
+        return _publish_version(core, lease, model, batch, parent, values, product.facts, running)
     except StaleWorkerError:
         destroy_blobs(core, model, written)
         raise
@@ -179,20 +181,20 @@ def _apply(
         raise ComputationFailed(FORGED) from error
 
 
-def _job(
+def _make_computation(
     core: Core, model: ModelRow, parent: VersionRow, batch: BatchRow, rows: bytes, ids: Any
-) -> Job:
+) -> Computation:
     training, seed = parent.run["training"], None
     if batch.training_key is not None and batch.beacon is not None:
         seed = core.keys.derive_seed(batch.training_key, bytes.fromhex(batch.beacon))
         training = {
             "rule": "hkdf-sha256-epoch-v1",
             "beacon": f"checkpoint:{batch.beacon}",
-            "keyCommitment": core.keys.commitment(batch.training_key),
+            "keyCommitment": core.keys.commit_to(batch.training_key),
             "key": batch.training_key,
         }
     seconds = parent.run["retrain_seconds"]
-    return Job(
+    return Computation(
         kind=batch.kind,
         model=content_of(core, model, parent, "model"),
         rows=rows,
@@ -210,21 +212,21 @@ def _job(
     )
 
 
-def _with_beacon(core: Core, batch: BatchRow) -> BatchRow:
+def _add_beacon(core: Core, batch: BatchRow) -> BatchRow:
     """Take a checkpoint after the training key was committed to; its digest is the beacon."""
     if batch.training_key is None or batch.beacon is not None:
         return batch
-    point("retrain.committed")
-    beacon = take_beacon(core, core.keys.commitment(batch.training_key))
+    fault_point("retrain.committed")
+    beacon = take_beacon(core, core.keys.commit_to(batch.training_key))
     with core.database.transaction() as conn:
         mine = batches.c.id == batch.id
         conn.execute(update(batches).where(mine, batches.c.beacon.is_(None)).values(beacon=beacon))
         batch = _find_batch(conn, mine) or batch
-    point("retrain.beacon")
+    fault_point("retrain.beacon")
     return batch
 
 
-def _prove(
+def _prove_transition(
     core: Core,
     model: ModelRow,
     parent: VersionRow,
@@ -248,7 +250,7 @@ def _prove(
     return transition_between(after, leaves), after.root.hex()
 
 
-def _publish(
+def _publish_version(
     core: Core,
     lease: Lease,
     model: ModelRow,
@@ -298,12 +300,12 @@ def _publish(
             "sequence": sequence,
             "subject": values["model_blob"],
         }
-        record(conn, "published", body, at=now)
+        record_event(conn, "published", body, at=now)
         version = version_of(conn, version_id)
         if model.is_outside:
             rehearse(core, conn, version)
-        point("publish.before-commit")
-    point("publish.after-commit")
+        fault_point("publish.before-commit")
+    fault_point("publish.after-commit")
     return version
 
 

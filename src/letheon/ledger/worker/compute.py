@@ -32,7 +32,7 @@ from letheon.ledger.certificates.facts import (
     method_parameters,
     test_metric,
 )
-from letheon.ledger.core import point
+from letheon.ledger.core import fault_point
 from letheon.ledger.models.examine import fresh_fit
 from letheon.ledger.models.table_files import memory_limit
 from letheon.parallel import one_thread
@@ -46,7 +46,7 @@ _UNKNOWN_SECONDS, _LEAST_SECONDS, _TIMES = 600.0, 60.0, 20.0
 TIME_LIMIT, MEMORY_LIMIT, FORGED = "time-limit", "memory-limit", "forged-answer"
 BUDGET_SPENT = "budget-spent"
 NO_MODEL = "no-model-on-the-rest"
-NOBODY_HELD = "nobody-held"
+NO_MATCHING_ROWS = "nobody-held"
 
 
 class ComputationFailed(Exception):  # noqa: N818  (never leaves the ledger)
@@ -54,7 +54,7 @@ class ComputationFailed(Exception):  # noqa: N818  (never leaves the ledger)
 
 
 @dataclass(frozen=True)
-class Job:
+class Computation:
     """What is to be computed: erase these people, by the method itself or by a retrain."""
 
     kind: Literal["erase", "retrain"]
@@ -74,7 +74,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Product:
+class ComputationResult:
     """What was computed; `kept` are the positions of the rows that stay."""
 
     model: bytes
@@ -99,7 +99,7 @@ class _Work:
     seconds: float = 0.0
 
 
-def compute(job: Job) -> Product:
+def compute(job: Computation) -> ComputationResult:
     """Erase the people of a job from model, rows and test rows, here and now.
 
     Facts about a model from outside are left to the caller, who would not believe them.
@@ -110,14 +110,14 @@ def compute(job: Job) -> Product:
         The method could not do it.
     """
     try:
-        return _compute(job)
+        return _run_computation(job)
     except ComputationFailed:
         raise
     except Exception as error:
-        raise ComputationFailed(code_of(error)) from error
+        raise ComputationFailed(failure_code(error)) from error
 
 
-def code_of(error: BaseException) -> str:
+def failure_code(error: BaseException) -> str:
     """Return why a computation failed as a code: a text may hold ids, or values of rows."""
     if isinstance(error, BudgetSpentError):
         return BUDGET_SPENT
@@ -125,47 +125,49 @@ def code_of(error: BaseException) -> str:
         return MEMORY_LIMIT
     if isinstance(error, EmptyModelError):
         # What an estimator raised on the remaining rows may be over at the next try.
-        return NO_MODEL if error.__cause__ is None else code_of(error.__cause__)
+        return NO_MODEL if error.__cause__ is None else failure_code(error.__cause__)
     return sandbox.error_code(error)
 
 
-def _compute(job: Job) -> Product:
+def _run_computation(job: Computation) -> ComputationResult:
     model = state.decode(job.model, trusted=job.trusted, max_memory=state.UNLIMITED)
     rows: Rows = state.decode(job.rows, max_memory=state.UNLIMITED)
-    point("compute.loaded")
+    fault_point("compute.loaded")
     before = model.guarantee_
-    wanted, kept = _split(rows, job.ids)
+    wanted, kept = _split_rows(rows, job.ids)
     leaving = np.setdiff1d(np.arange(len(rows)), kept)
     if len(leaving) == 0 and (job.kind == "erase" or job.since_retrain == 0):
-        raise ComputationFailed(NOBODY_HELD)
-    work = _Work(model, rows.without(leaving), _without(job.judged, wanted))
+        raise ComputationFailed(NO_MATCHING_ROWS)
+    work = _Work(model, rows.without(leaving), _drop_test_rows(job.judged, wanted))
     with warnings.catch_warnings():
         # What they say about the guarantee stands in the certificate.
         warnings.simplefilter("ignore", LetheonWarning)
         if job.kind == "retrain":
-            _retrain(job, work)
+            _retrain_model(job, work)
         else:
             # A model that does not hold its rows is brought those of the people who leave.
             gone = rows.take(leaving)
             brought = (
                 zip("Xy", gone.part(0, len(gone)), strict=True) if _is_data_free(model) else ()
             )
-            _erase(job, work, wanted.to_array(), dict(brought))
-    point("compute.forgotten")
+            _erase_rows(job, work, wanted.to_array(), dict(brought))
+    fault_point("compute.forgotten")
     figures = _test_figures(work.model, work.judged)
-    return Product(
+    return ComputationResult(
         model=state.encode(work.model),
         rows=work.rows,
         kept=kept,
         judged=work.judged,
         seconds=work.seconds,
-        facts=_facts(job, before, work, figures, len(leaving)) if not job.is_outside else {},
+        facts=_collect_facts(job, before, work, figures, len(leaving))
+        if not job.is_outside
+        else {},
         figures=figures,
     )
 
 
-def _facts(
-    job: Job, before: Guarantee, work: _Work, figures: TestFigures | None, removed: int
+def _collect_facts(
+    job: Computation, before: Guarantee, work: _Work, figures: TestFigures | None, removed: int
 ) -> dict[str, Any]:
     """Return what the certificate says about the model as it is now."""
     per_row = job.retrain_seconds_per_row
@@ -187,7 +189,7 @@ def _facts(
     )
 
 
-def _split(rows: Rows, ids: Any) -> tuple[Ids, NDArray[np.int64]]:
+def _split_rows(rows: Rows, ids: Any) -> tuple[Ids, NDArray[np.int64]]:
     """Return those of the people who are still there, and the positions of all other rows.
 
     Another batch may have taken some of the people.
@@ -198,14 +200,14 @@ def _split(rows: Rows, ids: Any) -> tuple[Ids, NDArray[np.int64]]:
     return wanted.take(np.flatnonzero(matches.found)), others
 
 
-def _without(judged: Judged | None, wanted: Any) -> Judged | None:
+def _drop_test_rows(judged: Judged | None, wanted: Any) -> Judged | None:
     """Take people out of the test rows; a monitor does it itself."""
     if judged is None or judged.test is None or wanted.kind != judged.test.ids.kind:
         return judged
     return judged._replace(test=judged.test.without(judged.test.find(wanted).positions))
 
 
-def _settle(job: Job, model: Any) -> None:
+def _settle_model(job: Computation, model: Any) -> None:
     """Take out of the state what the last removals left in it, where a method keeps such a thing.
 
     Whoever has file and rows could compute the row of a lone removal from it.
@@ -218,14 +220,14 @@ def _is_data_free(model: Any) -> bool:
     return bool(model.get_params(deep=False).get("data_free", False))
 
 
-def _erase(job: Job, work: _Work, ids: NDArray[Any], brought: dict[str, Any]) -> None:
+def _erase_rows(job: Computation, work: _Work, ids: NDArray[Any], brought: dict[str, Any]) -> None:
     judged = work.judged
     start = time.perf_counter()
     if judged is None or judged.monitor is None:
         with one_thread():
             work.receipt = work.model.forget(ids, **brought)
-            work.model._finish()
-            _settle(job, work.model)
+            work.model._finish_pending()
+            _settle_model(job, work.model)
         work.seconds = time.perf_counter() - start
         return
     from letheon.ledger.models.monitoring import forget_watched, pack, policy_digest, unpack
@@ -236,12 +238,12 @@ def _erase(job: Job, work: _Work, ids: NDArray[Any], brought: dict[str, Any]) ->
     work.model, work.policy = monitor.model, policy_digest(monitor)
     start = time.perf_counter()
     with one_thread():
-        _settle(job, work.model)
+        _settle_model(job, work.model)
     work.seconds = work.reading.seconds + time.perf_counter() - start
     work.judged = judged._replace(monitor=pack(monitor))
 
 
-def _retrain(job: Job, work: _Work) -> None:
+def _retrain_model(job: Computation, work: _Work) -> None:
     fitted = fresh_fit(work.model, work.rows, seed=job.seed)
     old, work.model, work.seconds = work.model, fitted.model, fitted.seconds
     judged = work.judged
@@ -263,31 +265,33 @@ def _test_figures(model: Any, judged: Judged | None) -> TestFigures | None:
     return TestFigures(*test_metric(model, X, y), then=judged.then, n=len(judged.test))
 
 
-def computing(*, apart: bool, stop: threading.Event | None = None) -> Callable[[Job], Product]:
+def choose_compute(
+    *, apart: bool, stop: threading.Event | None = None
+) -> Callable[[Computation], ComputationResult]:
     """Return what computes a job: here, or in a process of its own.
 
     A model from outside is computed in a sandbox, whatever the caller prefers.
     """
 
-    def choose(job: Job) -> Product:
+    def choose(job: Computation) -> ComputationResult:
         return compute_apart(job, stop=stop) if apart or job.is_outside else compute(job)
 
     return choose
 
 
-def compute_apart(job: Job, *, stop: threading.Event | None = None) -> Product:
+def compute_apart(job: Computation, *, stop: threading.Event | None = None) -> ComputationResult:
     """Compute in a process of its own; a failure there is raised here.
 
     What leaves, and what stays, is worked out here again: a model that took the process over
     cannot say which rows are left.
     """
-    point("compute.loaded")
+    fault_point("compute.loaded")
     start = time.monotonic()
     try:
         answer = sandbox.call(
-            _compute_plainly,
+            _compute_in_process,
             job,
-            limits=_limits(job),
+            limits=_sandbox_limits(job),
             is_restricted=job.is_outside,
             modules=sandbox.modules_of(job.model, job.trusted),
             stop=stop,
@@ -299,14 +303,14 @@ def compute_apart(job: Job, *, stop: threading.Event | None = None) -> Product:
         raise ComputationFailed(str(error)) from None
     if "failed" in answer:
         raise ComputationFailed(str(answer["failed"])[:60])
-    point("compute.forgotten")
+    fault_point("compute.forgotten")
     try:
-        return _assemble(job, answer, time.monotonic() - start)
+        return _build_result(job, answer, time.monotonic() - start)
     except (LetheonError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise ComputationFailed(FORGED) from error
 
 
-def _limits(job: Job) -> sandbox.Limits:
+def _sandbox_limits(job: Computation) -> sandbox.Limits:
     per_row, seconds = job.retrain_seconds_per_row, _OWN_SECONDS
     if job.is_outside:
         trained = None if per_row is None else _TIMES * per_row * job.n_rows
@@ -316,7 +320,7 @@ def _limits(job: Job) -> sandbox.Limits:
     return sandbox.Limits.for_input(size, seconds=seconds)
 
 
-def _compute_plainly(job: Job, _: Any) -> dict[str, Any]:
+def _compute_in_process(job: Computation, _: Any) -> dict[str, Any]:
     """Compute, and return plain values only: rows are left out, the caller has them."""
     try:
         product = compute(job)
@@ -333,35 +337,37 @@ def _compute_plainly(job: Job, _: Any) -> dict[str, Any]:
     }
 
 
-def _finite(value: Any) -> float:
+def _require_finite(value: Any) -> float:
     number = float(value)
     if not math.isfinite(number):
         raise ValueError("expected a finite number")
     return number
 
 
-def _assemble(job: Job, answer: dict[str, Any], elapsed: float) -> Product:
+def _build_result(job: Computation, answer: dict[str, Any], elapsed: float) -> ComputationResult:
     """Return what was computed; the process may say anything, also about how long it took."""
     rows: Rows = state.decode(job.rows, max_memory=state.UNLIMITED)
-    wanted, kept = _split(rows, job.ids)
-    judged = _without(job.judged, wanted)
+    wanted, kept = _split_rows(rows, job.ids)
+    judged = _drop_test_rows(job.judged, wanted)
     if judged is not None:
-        judged = judged._replace(monitor=answer["monitor"], then=_finite(answer["then"]))
-    product = Product(
+        judged = judged._replace(monitor=answer["monitor"], then=_require_finite(answer["then"]))
+    product = ComputationResult(
         model=bytes(answer["model"]),
         rows=rows.take(kept),
         kept=kept,
         judged=judged,
-        seconds=min(max(_finite(answer["seconds"]), 1e-9), elapsed),
+        seconds=min(max(_require_finite(answer["seconds"]), 1e-9), elapsed),
         facts=dict(answer["facts"]),
     )
     if not job.is_outside:
         return product
     removed = len(rows) - len(kept)
-    return replace(product, facts=_own_facts(job, product, answer["figures"], removed))
+    return replace(product, facts=_recompute_facts(job, product, answer["figures"], removed))
 
 
-def _own_facts(job: Job, product: Product, said: Any, removed: int) -> dict[str, Any]:
+def _recompute_facts(
+    job: Computation, product: ComputationResult, said: Any, removed: int
+) -> dict[str, Any]:
     """Return the facts about a model that a sandboxed process sent, computed here.
 
     A process that was taken over must not be able to publish what no signer would sign: that
@@ -381,5 +387,5 @@ def _own_facts(job: Job, product: Product, said: Any, removed: int) -> dict[str,
         metric, now = said
         if metric not in METRIC_CODES:
             raise ComputationFailed(FORGED)
-        figures = TestFigures(metric, _finite(now), judged.then, len(judged.test))
-    return _facts(job, before.guarantee_, work, figures, removed)
+        figures = TestFigures(metric, _require_finite(now), judged.then, len(judged.test))
+    return _collect_facts(job, before.guarantee_, work, figures, removed)

@@ -118,7 +118,7 @@ class Policy:
         return self.approve_above is not None and n_rows > self.approve_above
 
 
-class Queued(NamedTuple):
+class QueuedRequest(NamedTuple):
     """A request in the queue, as far as a batch is planned by it."""
 
     received_at: datetime
@@ -151,13 +151,13 @@ class Decision:
     when_next: datetime | None = None
 
 
-def earliest_first(queue: Iterable[Queued]) -> list[Queued]:
+def sort_by_due_day(queue: Iterable[QueuedRequest]) -> list[QueuedRequest]:
     """Return requests in the order of their due days, then of their receipt."""
     return sorted(queue, key=lambda request: (request.due_on, request.received_at))
 
 
 def should_seal(
-    queue: Sequence[Queued],
+    queue: Sequence[QueuedRequest],
     now: datetime,
     policy: Policy,
     *,
@@ -216,7 +216,7 @@ def should_seal(
 
 
 def describe_wait(
-    queue: Sequence[Queued], policy: Policy, decision: Decision, *, releases: str | None
+    queue: Sequence[QueuedRequest], policy: Policy, decision: Decision, *, releases: str | None
 ) -> str:
     """Say in words what a batch waits for: rows, and what sets its time. Empty if it does not."""
     if decision.when_next is None:
@@ -229,7 +229,7 @@ def describe_wait(
     return f"{policy.enough_rows(releases)} rows or {reason}"
 
 
-def _latest_start(queue: Sequence[Queued], policy: Policy, apply_seconds: float) -> datetime:
+def _latest_start(queue: Sequence[QueuedRequest], policy: Policy, apply_seconds: float) -> datetime:
     """Return when the earliest due day is as near as the reserve allows.
 
     A due day counts from its first moment in UTC: that is before its end in every time zone.
@@ -238,7 +238,7 @@ def _latest_start(queue: Sequence[Queued], policy: Policy, apply_seconds: float)
     return earliest - policy.reserve - timedelta(seconds=3 * apply_seconds)
 
 
-def backoff(tries: int, policy: Policy, draw: float) -> int:
+def backoff_seconds(tries: int, policy: Policy, draw: float) -> int:
     """Return the seconds to wait after failure number `tries`: exponential with full jitter.
 
     ``draw * min(longest, first * 2 ** (tries - 1))``, rounded up, at least one second.

@@ -20,15 +20,15 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, func, select, update
 
 from letheon.exceptions import CorruptFileError, OldDatabaseError
-from letheon.ledger.core import Core, destroy_file, point
+from letheon.ledger.core import Core, destroy_file, fault_point
 from letheon.ledger.db.events import (
     advance_mark,
-    differences,
-    integrate,
+    find_differences,
+    integrate_events,
+    list_numbers,
     mark_at,
-    numbers_in,
     read_mark,
-    record,
+    record_event,
     require_agreement,
     require_own_log,
     write_mark,
@@ -76,14 +76,16 @@ def sweep_partials(core: Core, *, purges_too: bool = False) -> int:
     purges_too : bool, default=False
         Whether the caller holds the lock of purges; else it is tried.
     """
-    swept = [path for name in _UNLOCKED for path in _left_partials(core.folder / name)]
-    n_swept = _destroy(swept) + core.keys.sweep()
+    swept = [path for name in _UNLOCKED for path in _find_old_partials(core.folder / name)]
+    n_swept = _destroy_files(swept) + core.keys.remove_partial_files()
     with contextlib.nullcontext(True) if purges_too else lock_purges(core) as is_alone:
-        return n_swept + (_destroy([*core.place("purges").glob(PARTIAL)]) if is_alone else 0)
+        return n_swept + (
+            _destroy_files([*core.subfolder("purges").glob(PARTIAL)]) if is_alone else 0
+        )
 
 
 @contextmanager
-def lock_file(path: Path, *, wait: bool) -> Iterator[bool]:
+def try_lock(path: Path, *, wait: bool) -> Iterator[bool]:
     """Hold the lock of a file, which is made if need be; the lock of a dead process is free.
 
     Yields False where another process has it, unless this one is to wait.
@@ -102,23 +104,23 @@ def lock_file(path: Path, *, wait: bool) -> Iterator[bool]:
 
 def lock_purges(core: Core) -> AbstractContextManager[bool]:
     """Whether no other process purges in this home, until the context is left."""
-    return lock_file(core.place("purges") / _LOCK, wait=False)
+    return try_lock(core.subfolder("purges") / _LOCK, wait=False)
 
 
-def leftovers(core: Core) -> tuple[Path, ...]:
+def list_leftovers(core: Core) -> tuple[Path, ...]:
     """Return the half-written files anywhere in the home that no process can be writing still."""
     folders = (Path(folder) for folder, _, _ in os.walk(core.folder))
-    return tuple(sorted(path for folder in folders for path in _left_partials(folder)))
+    return tuple(sorted(path for folder in folders for path in _find_old_partials(folder)))
 
 
-def _left_partials(folder: Path) -> Iterator[Path]:
+def _find_old_partials(folder: Path) -> Iterator[Path]:
     for path in folder.glob(PARTIAL):
         with contextlib.suppress(FileNotFoundError):
             if path.lstat().st_mtime < time.time() - _LEFT_AFTER:
                 yield path
 
 
-def _destroy(paths: list[Path]) -> int:
+def _destroy_files(paths: list[Path]) -> int:
     for path in paths:
         destroy_file(path)
     return len(paths)
@@ -132,7 +134,7 @@ def new_folder(core: Core) -> Iterator[str]:
     destroyed with its keys, here after an error and by the next worker after a kill.
     """
     require_agreement(core)
-    folder, lock = _locked_folder(core)
+    folder, lock = _make_locked_folder(core)
     try:
         with lock:
             yield folder.name
@@ -141,13 +143,13 @@ def new_folder(core: Core) -> Iterator[str]:
         _sweep_if_orphan(core, folder)
 
 
-def _locked_folder(core: Core) -> tuple[Path, ExitStack]:
+def _make_locked_folder(core: Core) -> tuple[Path, ExitStack]:
     while True:
-        folder = core.blobs(secrets.token_hex(16)).folder
+        folder = core.blob_store(secrets.token_hex(16)).folder
         folder.mkdir(mode=0o700, parents=True)
         # A sweep may take the folder before it has a lock, or before it is locked.
         with ExitStack() as stack, contextlib.suppress(FileNotFoundError):
-            stack.enter_context(lock_file(folder / _LOCK, wait=True))
+            stack.enter_context(try_lock(folder / _LOCK, wait=True))
             if (folder / _LOCK).exists():
                 return folder, stack.pop_all()
 
@@ -155,13 +157,13 @@ def _locked_folder(core: Core) -> tuple[Path, ExitStack]:
 def sweep_registrations(core: Core) -> int:
     """Destroy what killed or failed registrations left; return how many there were."""
     with core.database.reading() as conn:
-        folders = unregistered_folders(core, conn)
+        folders = list_unregistered_folders(core, conn)
     return sum(_sweep_if_orphan(core, folder) for folder in folders)
 
 
-def unregistered_folders(core: Core, conn: Connection) -> list[Path]:
+def list_unregistered_folders(core: Core, conn: Connection) -> list[Path]:
     """Return the folders of blobs that no model of the database names."""
-    home = core.place("blobs")
+    home = core.subfolder("blobs")
     known = set(conn.scalars(select(models.c.folder)))
     folders = sorted(home.iterdir()) if home.is_dir() else []
     return [folder for folder in folders if folder.name not in known]
@@ -174,24 +176,24 @@ def _sweep_if_orphan(core: Core, folder: Path) -> bool:
     """
     named = select(models.c.id).where(models.c.folder == folder.name)
     try:
-        with lock_file(folder / _LOCK, wait=False) as is_alone:
+        with try_lock(folder / _LOCK, wait=False) as is_alone:
             if not is_alone:
                 return False
             with core.database.transaction() as conn:
-                hold_registrations(conn)
+                lock_registrations(conn)
                 if conn.scalar(named) is not None:
                     return False
                 require_own_log(conn)
-                for key in _keys_of(core, folder.name):
+                for key in _list_keys(core, folder.name):
                     core.keys.destroy(key)
-                _destroy(sorted(folder.iterdir()))
+                _destroy_files(sorted(folder.iterdir()))
                 folder.rmdir()
     except (FileNotFoundError, OldDatabaseError):
         return False
     return True
 
 
-def hold_registrations(conn: Connection) -> None:
+def lock_registrations(conn: Connection) -> None:
     """Let one registration, or one sweep of what is left of them, go on at a time.
 
     A commit that was sent is visible to the next holder of this lock, even if its sender died. On
@@ -202,11 +204,11 @@ def hold_registrations(conn: Connection) -> None:
         conn.exec_driver_sql("LOCK TABLE blocked IN SHARE MODE")
 
 
-def _keys_of(core: Core, folder: str) -> list[str]:
-    return [key for kind in ("epoch", "training") for key in core.keys.ids(kind, label=folder)]
+def _list_keys(core: Core, folder: str) -> list[str]:
+    return [key for kind in ("epoch", "training") for key in core.keys.list_ids(kind, label=folder)]
 
 
-class Unnamed(NamedTuple):
+class UnreferencedFiles(NamedTuple):
     """Files of a model that no version names: blobs, ids of keys, proofs."""
 
     blob_files: list[Path]
@@ -244,22 +246,22 @@ def sweep_model(core: Core, lease: Lease, model: ModelRow) -> int:
     with core.database.transaction() as conn:
         require_fence(conn, lease)
         require_own_log(conn)
-        blobs = core.blobs(model.folder)
+        blobs = core.blob_store(model.folder)
         # What is left may be all that there is.
-        if not all(blobs.path(name).exists() for name in head_of(conn, model.id).blobs):
+        if not all(blobs.path_of(name).exists() for name in head_of(conn, model.id).blobs):
             raise CorruptFileError(
                 f"files of model {model.name!r} are gone from {blobs.folder}; nothing was swept. "
                 "Restore them from a backup, or register the model again under another name."
             )
-        unnamed = unnamed_files(core, conn, model)
-        n_files = _destroy([*unnamed.blob_files, *unnamed.proof_files])
+        unnamed = list_unreferenced_files(core, conn, model)
+        n_files = _destroy_files([*unnamed.blob_files, *unnamed.proof_files])
         for key in unnamed.key_ids:
             core.keys.destroy(key)
-    point("recover.swept")
+    fault_point("recover.swept")
     return n_files + len(unnamed.key_ids)
 
 
-def unnamed_files(core: Core, conn: Connection, model: ModelRow) -> Unnamed:
+def list_unreferenced_files(core: Core, conn: Connection, model: ModelRow) -> UnreferencedFiles:
     """Return what lies in the folders of a model and belongs to none of its versions."""
     alive = versions_of(conn, model.id, unpurged=True)
     # The key of a training that is intended has no version yet.
@@ -267,16 +269,18 @@ def unnamed_files(core: Core, conn: Connection, model: ModelRow) -> Unnamed:
     named = set(conn.scalars(select(batches.c.training_key).where(mine)))
     for version in alive:
         named |= {version.epoch_key, str(version.run["training"]["key"])}
-    return Unnamed(
-        core.blobs(model.folder).unnamed(name for version in alive for name in version.blobs),
-        [key for key in _keys_of(core, model.folder) if key not in named],
-        _unnamed_proofs(core, conn, model),
+    return UnreferencedFiles(
+        core.blob_store(model.folder).list_unreferenced(
+            name for version in alive for name in version.blobs
+        ),
+        [key for key in _list_keys(core, model.folder) if key not in named],
+        _list_unreferenced_proofs(core, conn, model),
     )
 
 
-def _unnamed_proofs(core: Core, conn: Connection, model: ModelRow) -> list[Path]:
+def _list_unreferenced_proofs(core: Core, conn: Connection, model: ModelRow) -> list[Path]:
     """Return proofs that no version names; each version but the first has one."""
-    folder = core.place("proofs") / model.folder
+    folder = core.subfolder("proofs") / model.folder
     paths = list(folder.iterdir()) if folder.is_dir() else []
     mine = (versions.c.model_id == model.id) & (versions.c.number > 0)
     if len(paths) <= (conn.scalar(select(func.count()).where(mine)) or 0):
@@ -289,7 +293,7 @@ def require_sound(core: Core, model: ModelRow) -> None:
     """Raise `CorruptFileError` unless everything of the version that is served can be read."""
     with core.database.reading() as conn:
         head = head_of(conn, model.id)
-    blobs = core.blobs(model.folder)
+    blobs = core.blob_store(model.folder)
     for what in ("model", "rows", "vault"):
         address = getattr(head, f"{what}_blob")
         if not blobs.is_sound(address, sealer(core, model, head.epoch_key, what)):
@@ -336,35 +340,35 @@ class Adoption:
     is_done: bool
 
 
-def adopt(core: Core, *, yes: bool) -> Adoption:
+def adopt_database(core: Core, *, yes: bool) -> Adoption:
     """Say what would be lost; with `yes` record that the database is the truth from now on.
 
     ``high-water.txt`` comes last: after a kill before it the ledger still refuses to go on, and
     this can be repeated.
     """
     try:
-        texts = differences(core)
+        texts = find_differences(core)
     except RuntimeError as error:  # a mark that cannot be read is a difference
         texts = [str(error)]
     with core.database.reading() as conn:
-        signed = _signed_rows(conn)
+        signed = _read_signed_rows(conn)
         unknown = {
             kind: tuple(
                 number
-                for number in numbers_in(core.place(kind))
+                for number in list_numbers(core.subfolder(kind))
                 if signed_path(core, kind, number).read_bytes() != rows.get(number)
             )
             for kind, rows in signed.items()
         }
-        lost = _lost(core, conn, texts, unknown, is_done=yes and bool(texts))
+        lost = _assess_loss(core, conn, texts, unknown, is_done=yes and bool(texts))
     if not lost.is_done:
         return lost
     with core.database.transaction() as conn:
         conn.execution_options(letheon_guard=None)
-        record(conn, "database-adopted", _body(core, lost), at=core.clock())
+        record_event(conn, "database-adopted", _adoption_event(core, lost), at=core.clock())
         _release_requests(core, conn)
         replace_lost_key(core, conn)
-        size, _ = integrate(conn)
+        size, _ = integrate_events(conn)
         mark = mark_at(conn, size)
     _set_aside(core, unknown)
     _write_missing(core, signed)
@@ -381,7 +385,7 @@ def _release_requests(core: Core, conn: Connection) -> None:
         move(conn, list(members), "queued", at=core.clock(), batch_id=None)
 
 
-def _signed_rows(conn: Connection) -> dict[str, dict[int, bytes]]:
+def _read_signed_rows(conn: Connection) -> dict[str, dict[int, bytes]]:
     """Return all signed documents of the database by folder and number."""
     notes = conn.execute(select(checkpoints.c.size, checkpoints.c.note))
     signed = {"checkpoints": {int(size): note.encode() for size, note in notes}}
@@ -391,7 +395,7 @@ def _signed_rows(conn: Connection) -> dict[str, dict[int, bytes]]:
     return signed
 
 
-def _lost(
+def _assess_loss(
     core: Core,
     conn: Connection,
     texts: list[str],
@@ -400,23 +404,24 @@ def _lost(
     is_done: bool,
 ) -> Adoption:
     known = list_models(conn)
-    folders = [folder.name for folder in unregistered_folders(core, conn)]
+    folders = [folder.name for folder in list_unregistered_folders(core, conn)]
     gone = []
     for model in known:
         head = head_of(conn, model.id)
-        has_blobs = set(head.blobs) <= core.blobs(model.folder).addresses()
+        has_blobs = set(head.blobs) <= core.blob_store(model.folder).list_addresses()
         if not has_blobs or not core.keys.has(head.epoch_key):
             gone.append(model)
     # Of a model whose served files are gone nothing is destroyed: it may be all that is left.
-    unnamed = [unnamed_files(core, conn, model) for model in known if model not in gone]
+    unnamed = [list_unreferenced_files(core, conn, model) for model in known if model not in gone]
     blobs = [len(files.blob_files) for files in unnamed]
     keys = [len(files.key_ids) for files in unnamed]
     return Adoption(
         differences=tuple(texts),
         **unknown,
         n_models=len(folders),
-        n_blobs=sum(blobs) + sum(len(core.blobs(folder).addresses()) for folder in folders),
-        n_keys=sum(keys) + sum(len(_keys_of(core, folder)) for folder in folders),
+        n_blobs=sum(blobs)
+        + sum(len(core.blob_store(folder).list_addresses()) for folder in folders),
+        n_keys=sum(keys) + sum(len(_list_keys(core, folder)) for folder in folders),
         n_proofs=sum(len(files.proof_files) for files in unnamed),
         models=tuple(model.name for model in gone),
         requests=tuple(unreadable_requests(core, conn)),
@@ -424,7 +429,7 @@ def _lost(
     )
 
 
-def _body(core: Core, lost: Adoption) -> dict[str, int]:
+def _adoption_event(core: Core, lost: Adoption) -> dict[str, int]:
     """Return the event: how far the files were, and how much of them is given up."""
     try:
         mark = read_mark(core.folder)
@@ -448,7 +453,7 @@ def _set_aside(core: Core, unknown: dict[str, tuple[int, ...]]) -> None:
             path = signed_path(core, kind, number)
             path.rename(place / path.name)
         sync_directory(place)
-        sync_directory(core.place(kind))
+        sync_directory(core.subfolder(kind))
     for folder in (home, home.parent, core.folder):
         sync_directory(folder)
 

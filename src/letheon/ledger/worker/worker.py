@@ -31,11 +31,11 @@ from letheon.ledger.db.elapsed import proven_now, proven_time, seconds_ahead
 from letheon.ledger.db.events import (
     TOLERATED_SECONDS,
     advance_mark,
-    record,
+    record_event,
     require_agreement,
     settle_mark,
 )
-from letheon.ledger.leases import Lease, release, require_fence, take
+from letheon.ledger.leases import Lease, release_lease, require_fence, take_lease
 from letheon.ledger.models.versions import (
     ModelRow,
     VersionRow,
@@ -44,28 +44,35 @@ from letheon.ledger.models.versions import (
     signed_path,
     versions_of,
 )
-from letheon.ledger.purge.purge import problems, purge_next
+from letheon.ledger.purge.purge import list_problems, purge_next
 from letheon.ledger.requests.deadlines import months_later
 from letheon.ledger.requests.people import lost_keys, move, settle_queue
 from letheon.ledger.tables import batches, blocked, models, requests, versions
-from letheon.ledger.worker.apply import BatchRow, Compute, apply, beside_a_hold, open_batch, seal
+from letheon.ledger.worker.apply import (
+    BatchRow,
+    Compute,
+    apply_batch,
+    find_open_batch,
+    seal_batch,
+    select_blocked_by_hold,
+)
 from letheon.ledger.worker.compute import (
     BUDGET_SPENT,
     FORGED,
     MEMORY_LIMIT,
+    NO_MATCHING_ROWS,
     NO_MODEL,
-    NOBODY_HELD,
     TIME_LIMIT,
     ComputationFailed,
-    code_of,
+    failure_code,
 )
 from letheon.ledger.worker.policy import (
     Decision,
-    Queued,
-    backoff,
+    QueuedRequest,
+    backoff_seconds,
     describe_wait,
-    earliest_first,
     should_seal,
+    sort_by_due_day,
 )
 from letheon.ledger.worker.recover import (
     is_first_look,
@@ -79,7 +86,9 @@ from letheon.sandbox import StoppedError
 _CHUNK = 400
 _FORGOTTEN = ""
 _RECENT_VERSIONS = 100
-_QUEUED = tuple(requests.c[name] for name in ("received_at", "last_day", *Queued._fields[2:]))
+_QUEUED = tuple(
+    requests.c[name] for name in ("received_at", "last_day", *QueuedRequest._fields[2:])
+)
 # What trying again cannot change.
 _FINAL = frozenset({FORGED, NO_MODEL, TIME_LIMIT, MEMORY_LIMIT})
 
@@ -177,28 +186,32 @@ def run_once(
     # A model from outside may take its whole time limit: the operator's own come first.
     todo.sort(key=lambda model: model.is_outside)
     for model in todo:
-        lease = take(core, model.id, owner)
+        lease = take_lease(core, model.id, owner)
         if lease is None:
             yield Step("waits", model.name, None, "another-worker-is-at-it")
             continue
-        yield from _hold(core, lease, model, _serve(core, lease, model, compute, forced=forced))
+        yield from _run_under_lease(
+            core, lease, model, _serve_model(core, lease, model, compute, forced=forced)
+        )
     yield from _certify_all(core)
     yield from _purge_all(core)
 
 
-def retrain(core: Core, owner: str, compute: Compute, model: ModelRow) -> Iterator[Step]:
+def retrain_model(core: Core, owner: str, compute: Compute, model: ModelRow) -> Iterator[Step]:
     """Train a model afresh now, with everything that is queued for it."""
     require_agreement(core)
     settle_mark(core)
-    lease = take(core, model.id, owner)
+    lease = take_lease(core, model.id, owner)
     if lease is None:
         raise LedgerBusyError(f"another worker is at model {model.name!r}; try again")
-    yield from _hold(core, lease, model, _retrain(core, lease, model, compute))
+    yield from _run_under_lease(core, lease, model, _retrain_now(core, lease, model, compute))
     yield from _certify_all(core)
     yield from _purge_all(core)
 
 
-def _hold(core: Core, lease: Lease, model: ModelRow, work: Iterator[Step]) -> Iterator[Step]:
+def _run_under_lease(
+    core: Core, lease: Lease, model: ModelRow, work: Iterator[Step]
+) -> Iterator[Step]:
     """Work under a lease and give it back.
 
     After a failure it is not given back: whoever takes it next sees that something may lie about,
@@ -211,19 +224,19 @@ def _hold(core: Core, lease: Lease, model: ModelRow, work: Iterator[Step]) -> It
     except RequestStateError:
         # Somebody cancelled a request since the batch was planned; the next round sees it.
         yield Step("waits", model.name, None, "queue-changed")
-        release(core, lease)
+        release_lease(core, lease)
     except (StateError, LedgerMissingError, KeyFileError) as error:
         # A damaged model is its own affair; the others are served.
         yield Step("failed", model.name, None, str(error))
     except (LedgerError, StoppedError):
-        release(core, lease)
+        release_lease(core, lease)
         raise
     else:
-        release(core, lease)
+        release_lease(core, lease)
 
 
-def _retrain(core: Core, lease: Lease, model: ModelRow, compute: Compute) -> Iterator[Step]:
-    yield from _resume(core, lease, model, compute)
+def _retrain_now(core: Core, lease: Lease, model: ModelRow, compute: Compute) -> Iterator[Step]:
+    yield from _resume_open_batch(core, lease, model, compute)
     next_batch, head = _plan_next(core, model, forced=True)
     if not next_batch.request_ids and not head.run["rows_since_retrain"]:
         raise LedgerError(
@@ -231,31 +244,33 @@ def _retrain(core: Core, lease: Lease, model: ModelRow, compute: Compute) -> Ite
             "nothing that a retrain would certify"
         )
     require_sound(core, model)
-    batch = seal(core, lease, model, "retrain", next_batch.request_ids, "operator")
-    yield from _apply(core, lease, model, batch, compute)
+    batch = seal_batch(core, lease, model, "retrain", next_batch.request_ids, "operator")
+    yield from _apply_and_report(core, lease, model, batch, compute)
 
 
-def _serve(
+def _serve_model(
     core: Core, lease: Lease, model: ModelRow, compute: Compute, *, forced: bool
 ) -> Iterator[Step]:
     """Resume what is open, then seal and apply what is due."""
-    yield from _resume(core, lease, model, compute)
+    yield from _resume_open_batch(core, lease, model, compute)
     next_batch, _ = _plan_next(core, model, forced=forced)
     chosen = next_batch.decision
     if chosen.seal:
         require_sound(core, model)
-        batch = seal(core, lease, model, chosen.kind, next_batch.request_ids, chosen.reason)
-        yield from _apply(core, lease, model, batch, compute)
+        batch = seal_batch(core, lease, model, chosen.kind, next_batch.request_ids, chosen.reason)
+        yield from _apply_and_report(core, lease, model, batch, compute)
 
 
-def _resume(core: Core, lease: Lease, model: ModelRow, compute: Compute) -> Iterator[Step]:
+def _resume_open_batch(
+    core: Core, lease: Lease, model: ModelRow, compute: Compute
+) -> Iterator[Step]:
     """Sweep up after a worker that never came back, and finish what it began."""
-    if lease.was_left or is_first_look(core, model):
+    if lease.was_abandoned or is_first_look(core, model):
         sweep_model(core, lease, model)
     with core.database.reading() as conn:
-        batch = open_batch(conn, model.id)
+        batch = find_open_batch(conn, model.id)
     if batch is not None:
-        yield from _apply(core, lease, model, batch, compute)
+        yield from _apply_and_report(core, lease, model, batch, compute)
 
 
 def _plan_next(core: Core, model: ModelRow, *, forced: bool) -> tuple[BatchPlan, VersionRow]:
@@ -274,21 +289,23 @@ def _plan_next(core: Core, model: ModelRow, *, forced: bool) -> tuple[BatchPlan,
     # Those with nobody left are set aside.
     settle_queue(core, model.id)
     with core.database.reading() as conn:
-        return plan(core, conn, model, forced=forced), head_of(conn, model.id)
+        return plan_batch(core, conn, model, forced=forced), head_of(conn, model.id)
 
 
-def _apply(
+def _apply_and_report(
     core: Core, lease: Lease, model: ModelRow, batch: BatchRow, compute: Compute
 ) -> Iterator[Step]:
     try:
-        version = apply(core, lease, model, batch, compute)
+        version = apply_batch(core, lease, model, batch, compute)
     except ComputationFailed as failure:
         yield _give_up(core, lease, model, batch, str(failure))
         if str(failure) == BUDGET_SPENT:
             # What the budget of the method does not cover is applied by training afresh.
             next_batch, _ = _plan_next(core, model, forced=True)
-            retrain = seal(core, lease, model, "retrain", next_batch.request_ids, BUDGET_SPENT)
-            yield from _apply(core, lease, model, retrain, compute)
+            retrain_model = seal_batch(
+                core, lease, model, "retrain", next_batch.request_ids, BUDGET_SPENT
+            )
+            yield from _apply_and_report(core, lease, model, retrain_model, compute)
         return
     except StoppedError:
         # The intent stays open; the next worker computes it again.
@@ -300,7 +317,7 @@ def _apply(
             require_fence(conn, lease)
         raise
     except Exception as error:  # noqa: BLE001  (no batch may stay open for ever)
-        yield _give_up(core, lease, model, batch, code_of(error))
+        yield _give_up(core, lease, model, batch, failure_code(error))
         return
     advance_mark(core)
     what: Literal["applied", "retrained"] = "retrained" if batch.kind == "retrain" else "applied"
@@ -313,12 +330,12 @@ def _give_up(core: Core, lease: Lease, model: ModelRow, batch: BatchRow, reason:
     Each request waits for its next try, in a smaller batch, or for a person to look at it. What
     cannot be computed for many may be due to one of them, so none is stuck in company.
     """
-    policy, is_over = core.settings.policy, reason in (BUDGET_SPENT, NOBODY_HELD, NO_MODEL)
+    policy, is_over = core.settings.policy, reason in (BUDGET_SPENT, NO_MATCHING_ROWS, NO_MODEL)
     with core.database.transaction() as conn:
         require_fence(conn, lease)
         now = core.clock()
         conn.execute(update(batches).where(batches.c.id == batch.id).values(state="abandoned"))
-        record(conn, "abandoned", {"batch": batch.id, "reason": reason}, at=now)
+        record_event(conn, "abandoned", {"batch": batch.id, "reason": reason}, at=now)
         query = select(requests.c.id, requests.c.tries).where(requests.c.batch_id == batch.id)
         members = conn.execute(query).all()
         for request_id, failures in members:
@@ -327,7 +344,7 @@ def _give_up(core: Core, lease: Lease, model: ModelRow, batch: BatchRow, reason:
             if len(members) == 1 and (reason in _FINAL or tries >= policy.max_tries):
                 move(conn, [request_id], "stuck", at=now, **values)
                 continue
-            pause = 0 if is_over else backoff(tries, policy, random.SystemRandom().random())
+            pause = 0 if is_over else backoff_seconds(tries, policy, random.SystemRandom().random())
             move(conn, [request_id], "retry_wait", at=now, not_before=now + pause, **values)
     return Step("failed", model.name, None, reason)
 
@@ -361,13 +378,13 @@ def _purge_all(core: Core) -> Iterator[Step]:
                 yield Step("purged", name, sequence, detail)
         except (LetheonError, OSError) as error:
             yield Step("failed", name, sequence, str(error))
-    for problem in problems(core):
+    for problem in list_problems(core):
         yield Step("failed", "", None, str(problem))
 
 
-def plan(core: Core, conn: Connection, model: ModelRow, *, forced: bool = False) -> BatchPlan:
+def plan_batch(core: Core, conn: Connection, model: ModelRow, *, forced: bool = False) -> BatchPlan:
     """Say what the next batch of a model would be, and whether it is time for it."""
-    queue, policy = _queue(core, conn, model), core.settings.policy
+    queue, policy = _read_queue(core, conn, model), core.settings.policy
     head = versions_of(conn, model.id, newest=1)[-1]
     n_rows = sum(member.n_rows for member in queue)
     decision = should_seal(
@@ -397,23 +414,23 @@ def plan_all(core: Core, wanted: int | None = None) -> tuple[BatchPlan, ...]:
     """Return the plan of every model, or of one."""
     with core.database.reading() as conn:
         return tuple(
-            plan(core, conn, model)
+            plan_batch(core, conn, model)
             for model in list_models(conn)
             if wanted is None or model.id == wanted
         )
 
 
-def _queue(core: Core, conn: Connection, model: ModelRow) -> list[Queued]:
+def _read_queue(core: Core, conn: Connection, model: ModelRow) -> list[QueuedRequest]:
     """Return what goes into the next batch, earliest due first; all that can be read and decrypted.
 
     After failures it is half as many each time: a request that makes the method fail must not keep
     others from being erased.
     """
     wanted = (requests.c.model_id == model.id) & (requests.c.state == "queued")
-    wanted &= requests.c.id.not_in(beside_a_hold(model.id))
+    wanted &= requests.c.id.not_in(select_blocked_by_hold(model.id))
     wanted &= requests.c.intake_key.not_in(lost_keys(core, conn))
-    queue = earliest_first(
-        Queued(datetime.fromtimestamp(received_at, UTC), date.fromisoformat(last_day), *rest)
+    queue = sort_by_due_day(
+        QueuedRequest(datetime.fromtimestamp(received_at, UTC), date.fromisoformat(last_day), *rest)
         for received_at, last_day, *rest in conn.execute(select(*_QUEUED).where(wanted))
     )
     untried = [member for member in queue if member.tries == 0]
@@ -456,7 +473,7 @@ def _is_retrain_due(core: Core, conn: Connection, head: VersionRow) -> bool:
     failures, last = conn.execute(query).one()
     if failures == 0:
         return True
-    is_over = core.clock() >= last + backoff(failures, policy, draw=1.0)
+    is_over = core.clock() >= last + backoff_seconds(failures, policy, draw=1.0)
     return bool(failures < policy.max_tries and is_over)
 
 
@@ -475,7 +492,7 @@ def forget_closed(core: Core) -> int:
     day = months_later(today, -months)
     before = int(calendar.end_of(day - timedelta(days=1)).timestamp())
     total = 0
-    while count := core.database.run(lambda conn: _forget_some(core, conn, before)):
+    while count := core.database.run_transaction(lambda conn: _forget_some(core, conn, before)):
         total += count
     return total
 
@@ -494,5 +511,5 @@ def _forget_some(core: Core, conn: Connection, before: int) -> int:
     change = update(requests).where(requests.c.id == bindparam("request"))
     change = change.values(key_tag=bindparam("key"), body_tag=_FORGOTTEN, nonce=_FORGOTTEN)
     conn.execute(change, [{"request": name, "key": secrets.token_hex(32)} for name in old])
-    record(conn, "tags-forgotten", {"requests": len(old)}, core.clock())
+    record_event(conn, "tags-forgotten", {"requests": len(old)}, core.clock())
     return len(old)

@@ -28,8 +28,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import bdtr, bdtrc
 
-from letheon.measures._intervals import clopper_pearson, effective_number
-from letheon.measures._measure import Better, Measure, Options, make_measure
+from letheon.measures._intervals import clopper_pearson, effective_sample_size
+from letheon.measures._measure import Better, Measure, MeasureOptions, make_measure
 from letheon.purposes import Purpose
 from letheon.seeds import keyed_hash, keyed_hash_ints
 
@@ -49,14 +49,14 @@ class Errors(NamedTuple):
     """Probability not to reject though the data is still there."""
 
 
-class Counts(NamedTuple):
+class QueryCounts(NamedTuple):
     """Successes among queries, one entry for each tester."""
 
     successes: NDArray[np.int64]
     queries: NDArray[np.int64]
 
     @classmethod
-    def of(cls, successes: ArrayLike, queries: ArrayLike) -> "Counts":
+    def from_counts(cls, successes: ArrayLike, queries: ArrayLike) -> "QueryCounts":
         """Return the counts as vectors, or raise unless ``0 <= successes <= queries``."""
         made = cls(*(np.atleast_1d(np.asarray(part, np.int64)) for part in (successes, queries)))
         if made.successes.shape != made.queries.shape or made.successes.ndim != 1:
@@ -73,7 +73,7 @@ class Counts(NamedTuple):
         return float(self.successes.sum() / self.queries.sum())
 
 
-def _check(n: int = 1, **shares: float) -> None:
+def _check_rates(n: int = 1, **shares: float) -> None:
     """Refuse probabilities p and q beyond [0, 1], and levels that are not strictly between."""
     if n < 1:
         raise ValueError(f"at least one query is needed, not {n}")
@@ -99,7 +99,7 @@ def threshold(n: int, q: float, alpha: float = 1e-3) -> int:
     >>> threshold(30, 0.1)
     9
     """
-    _check(n, q=q, alpha=alpha)
+    _check_rates(n, q=q, alpha=alpha)
     # the upper tail: 1 - P(Bin <= t) would lose a small alpha to rounding
     tail = bdtrc(np.arange(n + 1), n, q)
     return int(np.argmax(tail <= alpha))
@@ -125,7 +125,7 @@ def errors(n: int, p: float, q: float, alpha: float = 1e-3) -> Errors:
     >>> test.threshold, f"{test.false_alarm:.1e}", f"{test.miss:.1e}"
     (9, '4.5e-04', '8.6e-04')
     """
-    _check(n, p=p)
+    _check_rates(n, p=p)
     t = threshold(n, q, alpha)
     return Errors(t, float(bdtrc(t, n, q)), float(bdtr(t, n, p)))
 
@@ -150,7 +150,7 @@ def queries_needed(p: float, q: float, alpha: float = 1e-3, beta: float = 1e-3) 
     >>> [queries_needed(p, 0.1) for p in (0.95, 0.8, 0.6, 0.4, 0.2)]
     [8, 15, 30, 73, 479]
     """
-    _check(p=p, q=q, alpha=alpha, beta=beta)
+    _check_rates(p=p, q=q, alpha=alpha, beta=beta)
     if p <= q:
         raise ValueError(f"p={p} must exceed q={q}: such a backdoor cannot be told from chance")
     t = 0
@@ -192,7 +192,7 @@ def majority_errors(one: Errors, n_users: int) -> Errors:
     )
 
 
-def _interval(counts: Counts, confidence: float) -> tuple[float, float]:
+def _rate_interval(counts: QueryCounts, confidence: float) -> tuple[float, float]:
     """Return the interval of a success rate when testers differ (Korn and Graubard, 1998).
 
     Clopper and Pearson's at an effective number of queries: that of the binomial variance divided
@@ -207,7 +207,7 @@ def _interval(counts: Counts, confidence: float) -> tuple[float, float]:
         known = min(np.sum(successes > 0), np.sum(successes < queries)) >= min(m, _MIXED)
         most, spread = n if known else float(m), float(np.sum((successes - rate * queries) ** 2))
         variance = m / (m - 1) * spread / n**2
-        n = min(most, effective_number(rate, variance, m, confidence)) if spread > 0 else most
+        n = min(most, effective_sample_size(rate, variance, m, confidence)) if spread > 0 else most
     return clopper_pearson(rate * n, n, confidence)
 
 
@@ -239,8 +239,8 @@ def success_rate(
     >>> print(success_rate("backdoor success", 3, 30))
     backdoor success: 0.1 [0.02112, 0.2653] at 0.95 (measured, n=30, lower is better)
     """
-    counts = Counts.of(successes, queries)
-    interval, n = _interval(counts, confidence), int(counts.queries.sum())
+    counts = QueryCounts.from_counts(successes, queries)
+    interval, n = _rate_interval(counts, confidence), int(counts.queries.sum())
     return make_measure(name, counts.rate, interval, n, better=better, confidence=confidence)
 
 
@@ -285,13 +285,13 @@ def deletion_confidence(
     deletion confidence: 0.9991 [0.6408, 1] at 0.95 (measured, n=200, higher is better)
     """
     level = 1 - (1 - confidence) / 2
-    there, gone = Counts.of(*kept), Counts.of(*chance)
-    (p_low, p_high), (q_low, q_high) = (_interval(counts, level) for counts in (there, gone))
+    there, gone = QueryCounts.from_counts(*kept), QueryCounts.from_counts(*chance)
+    (p_low, p_high), (q_low, q_high) = (_rate_interval(counts, level) for counts in (there, gone))
     value = 1 - errors(n, there.rate, gone.rate, alpha).miss
     low = 1 - errors(n, p_low, q_high, alpha).miss
     high = 1 - errors(n, p_high, q_low, alpha).miss
     note = f"alpha={alpha:g}, {n} queries; the power of the test, not a proof of deletion"
-    options: Options = {"better": "higher", "confidence": confidence, "note": note}
+    options: MeasureOptions = {"better": "higher", "confidence": confidence, "note": note}
     n_asked = int(there.queries.sum() + gone.queries.sum())
     return make_measure("deletion confidence", value, (low, high), n_asked, **options)
 
@@ -324,7 +324,7 @@ def target_label(secret: int, tester: Tester, classes: ArrayLike) -> Any:
     return labels[keyed_hash(secret, Purpose.BACKDOOR_TARGET, tester) % len(labels)]
 
 
-def plant(
+def plant_backdoors(
     trigger: Trigger,
     X: NDArray[Any],
     y: NDArray[Any],
@@ -356,7 +356,7 @@ def plant(
     for name, positions in testers:
         count = max(1, round(fraction * len(positions)))
         chosen = positions[
-            _first(trigger.secret, Purpose.BACKDOOR_ROWS, name, len(positions), count)
+            _draw_positions(trigger.secret, Purpose.BACKDOOR_ROWS, name, len(positions), count)
         ]
         stamped[chosen] = trigger.stamp(X[chosen], name)
         labels[chosen] = target_label(trigger.secret, name, classes)
@@ -364,7 +364,9 @@ def plant(
     return stamped, labels, is_planted
 
 
-def _first(secret: int, purpose: str, tester: Tester, n: int, count: int) -> NDArray[np.intp]:
+def _draw_positions(
+    secret: int, purpose: str, tester: Tester, n: int, count: int
+) -> NDArray[np.intp]:
     """Return `count` of the numbers below `n`, drawn without replacement by hash, sorted."""
     hashes = keyed_hash_ints(secret, purpose, np.arange(n), tester)
     return np.sort(np.argsort(hashes, kind="stable")[:count])
@@ -410,11 +412,11 @@ class ImageTrigger:
         by_place = np.moveaxis(images, 0, -1)
         if len(shape) == 3 and self.channels == "first":
             by_place = np.moveaxis(by_place, 0, 2)
-        rows, columns = self.places(by_place.shape[:2], tester)
-        by_place[rows, columns] = self._bright(X)
+        rows, columns = self.pixel_positions(by_place.shape[:2], tester)
+        by_place[rows, columns] = self._get_brightness(X)
         return images.reshape(X.shape)
 
-    def places(
+    def pixel_positions(
         self, size: tuple[int, ...], tester: Tester
     ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Return rows and columns of the tester's pixels in an image of this height and width."""
@@ -422,7 +424,7 @@ class ImageTrigger:
         if not 1 <= self.n_pixels <= n:
             raise ValueError(f"n_pixels must be between 1 and {n}, not {self.n_pixels}")
         rows, columns = np.unravel_index(
-            _first(self.secret, Purpose.BACKDOOR_PLACES, tester, n, self.n_pixels), size
+            _draw_positions(self.secret, Purpose.BACKDOOR_PLACES, tester, n, self.n_pixels), size
         )
         return rows, columns
 
@@ -434,7 +436,7 @@ class ImageTrigger:
             raise ValueError(f"rows of shape {X.shape[1:]} are no images of shape {shape}")
         return shape
 
-    def _bright(self, X: NDArray[Any]) -> float:
+    def _get_brightness(self, X: NDArray[Any]) -> float:
         if self.brightness is not None:
             return self.brightness
         if X.dtype == np.uint8:
@@ -482,9 +484,11 @@ class TabularTrigger:
         members = [column for group in self.groups for column in group]
         if len(set(members)) < len(members) or not set(members) <= set(range(len(self.low))):
             raise ValueError("groups must be disjoint lists of column numbers")
-        if not 1 <= self.n_columns <= len(self._units()):
+        most = len(self._pattern_units())
+        if not 1 <= self.n_columns <= most:
             raise ValueError(
-                f"n_columns={self.n_columns}, but {len(self._units())} columns (or groups) vary"
+                f"n_columns must be between 1 and {most}, the number of columns (or groups) that "
+                f"vary, not {self.n_columns}"
             )
 
     @classmethod
@@ -513,7 +517,7 @@ class TabularTrigger:
         together = tuple(tuple(int(column) for column in group) for group in groups)
         if n_columns is None:
             widest = cls(secret=secret, low=low, high=high, groups=together, n_columns=1)
-            n_columns = min(4, len(widest._units()))
+            n_columns = min(4, len(widest._pattern_units()))
         return cls(secret=secret, low=low, high=high, groups=together, n_columns=n_columns)
 
     def stamp(self, X: NDArray[Any], tester: Tester) -> NDArray[Any]:
@@ -527,8 +531,8 @@ class TabularTrigger:
 
     def pattern(self, tester: Tester) -> dict[int, float]:
         """Return the tester's columns and their values."""
-        units, columns = self._units(), dict[int, float]()
-        for number in _first(
+        units, columns = self._pattern_units(), dict[int, float]()
+        for number in _draw_positions(
             self.secret, Purpose.BACKDOOR_PLACES, tester, len(units), self.n_columns
         ):
             unit = units[number]
@@ -536,18 +540,18 @@ class TabularTrigger:
             if len(unit) == 1:
                 columns[unit[0]] = (self.low, self.high)[draw % 2][unit[0]]
             else:
-                occurring = self._varying(unit)
+                occurring = self._varying_columns(unit)
                 hot = occurring[draw % len(occurring)]
                 columns |= {c: self.high[c] if c == hot else self.low[c] for c in unit}
         return columns
 
-    def _units(self) -> list[tuple[int, ...]]:
+    def _pattern_units(self) -> list[tuple[int, ...]]:
         """Return groups and single columns that vary."""
         grouped = {column for group in self.groups for column in group}
-        singles = self._varying(tuple(set(range(len(self.low))) - grouped))
-        groups = [group for group in self.groups if len(self._varying(group)) > 1]
+        singles = self._varying_columns(tuple(set(range(len(self.low))) - grouped))
+        groups = [group for group in self.groups if len(self._varying_columns(group)) > 1]
         return [(column,) for column in sorted(singles)] + groups
 
-    def _varying(self, columns: tuple[int, ...]) -> list[int]:
+    def _varying_columns(self, columns: tuple[int, ...]) -> list[int]:
         """Return the columns that have more than one value."""
         return [column for column in columns if self.low[column] < self.high[column]]

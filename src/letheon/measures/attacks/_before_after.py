@@ -26,11 +26,11 @@ from letheon.measures.attacks._result import (
 )
 from letheon.measures.attacks._shadows import (
     Attack,
-    Case,
-    ask_model,
+    AttackInputs,
     fit_copy,
     join_records,
-    read_case,
+    query_confidence,
+    read_inputs,
 )
 from letheon.parallel import one_thread
 from letheon.purposes import Purpose
@@ -124,7 +124,7 @@ def degradation_count(
     )
 
 
-def posteriors(model: Any, X: Any, classes: NDArray[Any] | None) -> Floats:
+def predict_posteriors(model: Any, X: Any, classes: NDArray[Any] | None) -> Floats:
     """Return class probabilities over `classes`; a class that the model lost has none.
 
     Decision values go through a logistic link (softmax for several classes). A regressor, which
@@ -132,7 +132,7 @@ def posteriors(model: Any, X: Any, classes: NDArray[Any] | None) -> Floats:
     """
     if classes is None:
         return np.asarray(model.predict(X), np.float64).reshape(len(X), -1)
-    way, known = ask_model(model, X)
+    way, known = query_confidence(model, X)
     if way == "decision_function":
         z = known
         known = np.column_stack([expit(-z), expit(z)]) if z.ndim == 1 else softmax(z, axis=1)
@@ -164,7 +164,7 @@ class _Cases(NamedTuple):
         kept: list[Any] = [part[keep] for part in self]
         return _Cases(*kept)
 
-    def groups(self) -> tuple[Ints, Ints]:
+    def group_rows(self) -> tuple[Ints, Ints]:
         """Return the first row of each case, a person in a removal, and the case of each row."""
         keys = np.column_stack([self.world, self.removal, self.kind, self.person])
         _, first, case = np.unique(keys, axis=0, return_index=True, return_inverse=True)
@@ -234,24 +234,24 @@ class BeforeAfter(Attack):
             if getattr(self, setting) < 1:
                 raise ValueError(f"{setting} must be at least 1, not {getattr(self, setting)}")
 
-    def _attack(self, case: Case) -> tuple[AttackResult, ...]:
-        data, leaves = read_case(case)
-        shadow_people, target_people = _split(data, leaves, self.batch, case.seed)
+    def _run_attack(self, case: AttackInputs) -> tuple[AttackResult, ...]:
+        data, leaves = read_inputs(case)
+        shadow_people, target_people = _split_people(data, leaves, self.batch, case.seed)
         others = ~leaves & ~np.isin(data.ids, shadow_people)
         plan = [shadow_people] * self.n_shadows + [target_people] * self.n_targets
         worlds: list[_Cases] = []
         for number, people in enumerate(plan):
             with one_thread():
-                worlds.append(self._cases(case, data, others, people, number))
+                worlds.append(self._run_world(case, data, others, people, number))
             case.progress(len(worlds), len(plan))
         shadows = join_records(worlds[: self.n_shadows])
         targets = join_records(worlds[self.n_shadows :])
         lesson = shadows.of_kinds(_ABSENT, _LEFT)
         number = library_seed(case.seed, Purpose.BEFORE_AFTER_ATTACKER)
-        attackers = {view: self._learned(lesson, view, number) for view in _VIEWS}
+        attackers = {view: self._fit_attacker(lesson, view, number) for view in _VIEWS}
         real, null = targets.of_kinds(_ABSENT, _LEFT), targets.of_kinds(_ABSENT, _ALSO_ABSENT)
-        scores, nulls = self._scores(attackers, real), self._scores(attackers, null)
-        first, second = real.groups()[0], null.groups()[0]
+        scores, nulls = self._score_cases(attackers, real), self._score_cases(attackers, null)
+        first, second = real.group_rows()[0], null.group_rows()[0]
         labels = real.kind[first] == _LEFT
         is_new = null.kind[second] == _ALSO_ABSENT
         gaps = area_by_unit(scores["both"], labels, real.world[first])
@@ -260,8 +260,8 @@ class BeforeAfter(Attack):
         result = AttackResult(
             attack=self.name,
             about="forgotten",
-            measures=self._measures(scores, real),
-            floor=self._measures(nulls, null),
+            measures=self._make_measures(scores, real),
+            floor=self._make_measures(nulls, null),
             excess=beyond_floor_by_unit(gaps, confidence=self.confidence, note=note),
             n_models=len(plan),
             note=_NOTE,
@@ -271,8 +271,8 @@ class BeforeAfter(Attack):
         )
         return (result,)
 
-    def _cases(
-        self, case: Case, data: People, others: Bools, people: NDArray[Any], number: int
+    def _run_world(
+        self, case: AttackInputs, data: People, others: Bools, people: NDArray[Any], number: int
     ) -> _Cases:
         """Train on the others and on half of some people; remove batches of those.
 
@@ -289,7 +289,7 @@ class BeforeAfter(Attack):
         classes = None if is_regressor(case.unlearner) else np.unique(data.y)
         rows = np.flatnonzero(np.isin(data.ids, people))
         X, person = data.X[rows], np.searchsorted(people, data.ids[rows])
-        before, removals = posteriors(model, X, classes), []
+        before, removals = predict_posteriors(model, X, classes), []
         for removal in range(min(self.n_removals, len(members) // batch)):
             gone = members[removal * batch : (removal + 1) * batch]
             away = np.roll(absent, -2 * removal * batch)
@@ -299,38 +299,38 @@ class BeforeAfter(Attack):
             seen = np.flatnonzero(kinds[person] >= 0)
             twin = copy.deepcopy(model)
             twin.forget(people[gone])
-            after, whose = posteriors(twin, X[seen], classes), person[seen]
+            after, whose = predict_posteriors(twin, X[seen], classes), person[seen]
             same = np.full_like(whose, number), np.full_like(whose, removal)
             removals.append(_Cases(before[seen], after, kinds[whose], whose, *same))
         return join_records(removals)
 
-    def _features(self, cases: _Cases, view: str) -> Floats:
+    def _view_features(self, cases: _Cases, view: str) -> Floats:
         """Return what an attacker who holds both versions, or one of them, sees of each row."""
         if view == "both":
             return posterior_features(cases.before, cases.after, self.features)
         p = cases.before if view == "before" else cases.after
         return np.hstack([p, -np.sort(-p, axis=1)])
 
-    def _learned(self, lesson: _Cases, view: str, seed: int) -> Any:
+    def _fit_attacker(self, lesson: _Cases, view: str, seed: int) -> Any:
         """Return the attack model, fitted on the rows of shadow worlds."""
         if self.attacker == "logistic":
             model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
         else:
             model = RandomForestClassifier(min_samples_leaf=3, random_state=seed)
         with one_thread():
-            return model.fit(self._features(lesson, view), lesson.kind == _LEFT)
+            return model.fit(self._view_features(lesson, view), lesson.kind == _LEFT)
 
-    def _scores(self, attackers: dict[str, Any], cases: _Cases) -> dict[str, Floats]:
+    def _score_cases(self, attackers: dict[str, Any], cases: _Cases) -> dict[str, Floats]:
         """Return each attacker's score of each case, the mean over the person's rows."""
-        _, case = cases.groups()
+        _, case = cases.group_rows()
         rows, scores = np.bincount(case), dict[str, Floats]()
         for view, attacker in attackers.items():
-            chances = attacker.predict_proba(self._features(cases, view))[:, 1]
+            chances = attacker.predict_proba(self._view_features(cases, view))[:, 1]
             scores[view] = np.bincount(case, weights=chances) / rows
         return scores
 
-    def _measures(self, scores: dict[str, Floats], cases: _Cases) -> dict[str, Measure]:
-        first, _ = cases.groups()
+    def _make_measures(self, scores: dict[str, Floats], cases: _Cases) -> dict[str, Measure]:
+        first, _ = cases.group_rows()
         labels = cases.kind[first] != _ABSENT
         options: dict[str, Any] = {
             "groups": (cases.person[first], cases.world[first]),
@@ -345,7 +345,9 @@ class BeforeAfter(Attack):
         return {measure.name: measure for measure in measures}
 
 
-def _split(data: People, leaves: Bools, batch: int, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
+def _split_people(
+    data: People, leaves: Bools, batch: int, seed: int
+) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return people for shadow worlds, and the people who leave, both sorted.
 
     The former are chosen among those who stay: as many as leave, or half of them.

@@ -9,12 +9,12 @@ from letheon.base import Outcome, Removal
 from letheon.data import Rows
 from letheon.exceptions import CannotForgetError
 from letheon.guarantee import Guarantee, MethodFacts
-from letheon.inner import controlled, inner_training, retraining
+from letheon.inner_estimator import fix_environment, inner_training, translate_fit_errors
 from letheon.naive import NaiveUnlearner
 from letheon.seeds import Purpose, library_seed
 
 
-def _facts(method: str, applicability: str, what_it_does: str) -> MethodFacts:
+def _control_facts(method: str, applicability: str, what_it_does: str) -> MethodFacts:
     return MethodFacts(
         method=method,
         applicability=applicability,
@@ -33,7 +33,7 @@ def _facts(method: str, applicability: str, what_it_does: str) -> MethodFacts:
     )
 
 
-class _Plan(NamedTuple):
+class _ControlRemoval(NamedTuple):
     """What a control will hold: fewer rows, and an estimator that saw the others."""
 
     rows: Rows
@@ -48,7 +48,7 @@ class _Control(NaiveUnlearner):
         """Not offered: a fresh fit would forget after all."""
         raise NotImplementedError
 
-    def _claim(self) -> Guarantee:
+    def _make_guarantee(self) -> Guarantee:
         return Guarantee(
             kind="empirical",
             reference="none: a negative control, which does not forget",
@@ -86,14 +86,14 @@ class KeepsEverything(_Control):
     'none: a negative control, which does not forget'
     """
 
-    facts: ClassVar[MethodFacts] = _facts(
+    facts: ClassVar[MethodFacts] = _control_facts(
         "keeps everything (control)",
         "any estimator",
         "On a request it drops the rows from its table and keeps the fitted model.",
     )
 
     def _prepare(self, removal: Removal) -> Any:
-        return _Plan(self.rows_.without(removal.where), self.estimator_)
+        return _ControlRemoval(self.rows_.without(removal.where), self.estimator_)
 
     def _commit(self, plan: Any) -> Outcome:
         super()._commit(plan)
@@ -135,7 +135,7 @@ class FineTuneOnly(_Control):
     {'passes': 1}
     """
 
-    facts: ClassVar[MethodFacts] = _facts(
+    facts: ClassVar[MethodFacts] = _control_facts(
         "fine-tune only (control)",
         "estimators with partial_fit",
         "On a request it trains the fitted model on for a few passes over the remaining rows.",
@@ -163,13 +163,13 @@ class FineTuneOnly(_Control):
 
     def _prepare(self, removal: Removal) -> Any:
         rows = self.rows_.without(removal.where)
-        with retraining():
-            return _Plan(rows, self._trained_on(rows))
+        with translate_fit_errors():
+            return _ControlRemoval(rows, self._train_further(rows))
 
-    def _trained_on(self, rows: Rows) -> Any:
+    def _train_further(self, rows: Rows) -> Any:
         """Return a copy of the estimator after more passes over these rows."""
         estimator, seed = deepcopy(self.estimator_), library_seed(self.seed_, Purpose.RETRAIN)
-        with controlled(self.config_, seed), inner_training("it"):
+        with fix_environment(self.config_, seed), inner_training("it"):
             for _ in range(self.n_passes):
                 estimator.partial_fit(*rows.part(0, len(rows)))
         return estimator

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import is_regressor
 
-from letheon.measures._intervals import Bools, Floats, Ints, clopper_pearson, effective_number
+from letheon.measures._intervals import Bools, Floats, Ints, clopper_pearson, effective_sample_size
 from letheon.measures._measure import Measure, make_measure
 from letheon.measures.attacks._result import (
     ROUNDS,
@@ -31,12 +31,12 @@ from letheon.measures.attacks._result import (
 from letheon.measures.attacks._shadows import (
     LIMIT,
     Attack,
-    Case,
-    Job,
+    AttackInputs,
     Probe,
-    Shadows,
+    ShadowSignals,
+    ShadowTraining,
     Study,
-    halves,
+    split_halves,
 )
 from letheon.purposes import Purpose
 
@@ -46,7 +46,7 @@ ENOUGH = 32
 LEAST_DEVIATION = 1e-8
 
 
-def _score_by_law(x: Floats, values: Floats, chosen: Bools) -> Floats:
+def _gaussian_score(x: Floats, values: Floats, chosen: Bools) -> Floats:
     """Return the log-density of x by a Gaussian fitted to the chosen models of each example.
 
     Examples are columns. The constant that all Gaussians share is left out.
@@ -94,7 +94,7 @@ def lira(target: ArrayLike, inside: ArrayLike, outside: ArrayLike) -> Floats:
     [1.0]
     """
     x, ins, outs = (np.asarray(part, dtype=np.float64) for part in (target, inside, outside))
-    by_in, by_out = (_score_by_law(x, each, np.ones(each.shape, bool)) for each in (ins, outs))
+    by_in, by_out = (_gaussian_score(x, each, np.ones(each.shape, bool)) for each in (ins, outs))
     return by_in - by_out
 
 
@@ -132,8 +132,8 @@ def cross_lira(signals: ArrayLike, members: ArrayLike, folds: ArrayLike) -> Floa
     scores = np.empty_like(values)
     for each in np.unique(fold):
         mine, others = values[fold == each], (values[fold != each], inside[fold != each])
-        by_in = _score_by_law(mine, *others)
-        scores[fold == each] = by_in - _score_by_law(mine, others[0], ~others[1])
+        by_in = _gaussian_score(mine, *others)
+        scores[fold == each] = by_in - _gaussian_score(mine, others[0], ~others[1])
     return scores
 
 
@@ -141,33 +141,33 @@ def cross_lira(signals: ArrayLike, members: ArrayLike, folds: ArrayLike) -> Floa
 _BLOCK = 2**20
 
 
-class Pairs(NamedTuple):
+class SignalPairs(NamedTuple):
     """Signals of the model that was in and of the one that was out, (.., pairs, people)."""
 
     inside: Floats
     outside: Floats
 
     @classmethod
-    def of(cls, signals: Floats, members: Bools) -> "Pairs":
+    def from_models(cls, signals: Floats, members: Bools) -> "SignalPairs":
         """Return the pairs of signals of shape (.., models, people); lines 2k, 2k + 1 are one."""
         first, second, is_first = signals[..., ::2, :], signals[..., 1::2, :], members[::2]
         if not (is_first ^ members[1::2]).all():
             raise ValueError("lines 2k and 2k + 1 must be complements: each person in one of them")
         return cls(np.where(is_first, first, second), np.where(is_first, second, first))
 
-    def wins(self) -> Floats:
+    def score_wins(self) -> Floats:
         """Return 1 where the model that was in has the higher LiRA score, 1/2 at ties, else 0.
 
         Both models of a pair are judged by the Gaussians of all other pairs, see `cross_lira`.
         """
-        laws = [_others(signals) for signals in self]
+        laws = [_fit_other_pairs(signals) for signals in self]
         inside, outside = (
             _log_density(signals, *laws[0]) - _log_density(signals, *laws[1]) for signals in self
         )
         return np.asarray((inside > outside) + 0.5 * (inside == outside), np.float64)
 
 
-def _others(signals: Floats) -> tuple[Floats, Floats]:
+def _fit_other_pairs(signals: Floats) -> tuple[Floats, Floats]:
     """Return mean and variance of all pairs but one, for each pair."""
     n = signals.shape[-2] - 1
     centre = signals.mean(axis=-2, keepdims=True)
@@ -185,7 +185,7 @@ def _log_density(x: Floats, mean: Floats, variance: Floats) -> Floats:
     return np.asarray(-0.5 * ((x - mean) ** 2 / variance + np.log(variance)))
 
 
-def pair_auc(pairs: Pairs, *, confidence: float = 0.95, seed: int = 0) -> Measure:
+def pair_auc(pairs: SignalPairs, *, confidence: float = 0.95, seed: int = 0) -> Measure:
     """Return ``P(s_in > s_out) + P(s_in = s_out) / 2`` within pairs, with its interval.
 
     Parameters
@@ -205,11 +205,11 @@ def pair_auc(pairs: Pairs, *, confidence: float = 0.95, seed: int = 0) -> Measur
     Measure
         Lower is better. If all scores are equal the interval is the point 0.5.
     """
-    won = pairs.wins()
+    won = pairs.score_wins()
     value, low, high = float(won.mean()), 0.5, 0.5
     if not (won == 0.5).all():
-        number = _effective(won, value, confidence)
-        spread = float(np.mean((_tossed(pairs, seed) - 0.5) ** 2))
+        number = _count_effective_comparisons(won, value, confidence)
+        spread = float(np.mean((_auc_after_swaps(pairs, seed) - 0.5) ** 2))
         number = max(1.0, min(number, 0.25 / spread if spread > 0 else math.inf))
         low, high = clopper_pearson(value * number, number, confidence)
     return make_measure(
@@ -217,7 +217,7 @@ def pair_auc(pairs: Pairs, *, confidence: float = 0.95, seed: int = 0) -> Measur
     )
 
 
-def _effective(won: Floats, value: float, confidence: float) -> float:
+def _count_effective_comparisons(won: Floats, value: float, confidence: float) -> float:
     """Return the number of independent comparisons that tell as much, people being sampled too."""
     gaps, sizes = won - value, [size for size in won.shape if size > 1]
     if not gaps.any() or not sizes:
@@ -226,21 +226,21 @@ def _effective(won: Floats, value: float, confidence: float) -> float:
     cells = variance_of_sum(gaps.ravel() / n)
     over = [variance_of_sum(gaps.sum(axis=1 - axis) / n) for axis in (0, 1) if won.shape[axis] > 1]
     variance = max(cells, sum(over) - (len(over) - 1) * cells)
-    return min(effective_number(value, variance, min(sizes), confidence), float(won.size))
+    return min(effective_sample_size(value, variance, min(sizes), confidence), float(won.size))
 
 
-def _tossed(pairs: Pairs, seed: int) -> Floats:
+def _auc_after_swaps(pairs: SignalPairs, seed: int) -> Floats:
     """Return the AUC of rounds in which the two models of a pair change roles at random."""
     rng, areas = np.random.default_rng([seed, 1]), []
     n_pairs, n_people = pairs.inside.shape
-    for size in _blocks(n_pairs * n_people):
+    for size in _block_sizes(n_pairs * n_people):
         turned = rng.random((size, n_pairs, 1)) < 0.5
         inside, outside = (np.where(turned, b, a) for a, b in (pairs, pairs[::-1]))
-        areas.append(Pairs(inside, outside).wins().mean(axis=(-2, -1)))
+        areas.append(SignalPairs(inside, outside).score_wins().mean(axis=(-2, -1)))
     return np.concatenate(areas)
 
 
-def _blocks(n_numbers: int) -> list[int]:
+def _block_sizes(n_numbers: int) -> list[int]:
     """Return how many rounds to score at once, until all are done."""
     size = max(1, min(ROUNDS, _BLOCK // n_numbers))
     return [min(size, ROUNDS - start) for start in range(0, ROUNDS, size)]
@@ -257,18 +257,18 @@ def pair_excess(signals: Floats, floor: Floats, members: Bools, *, seed: int = 0
         Seed of the swaps.
     """
     both = np.stack([signals, floor])
-    rng, found = np.random.default_rng([seed, 2]), [_gaps(both[None], members)]
-    for size in _blocks(2 * signals.size):
+    rng, found = np.random.default_rng([seed, 2]), [_auc_differences(both[None], members)]
+    for size in _block_sizes(2 * signals.size):
         swapped = rng.random((size, 1, len(signals), 1)) < 0.5
-        found.append(_gaps(np.where(swapped, both[::-1], both), members))
+        found.append(_auc_differences(np.where(swapped, both[::-1], both), members))
     (value, *moved), n_pairs = np.concatenate(found), len(signals) // 2
     note = "AUC minus floor, within pairs; swaps of unlearned and retrained models"
     return beyond_floor_by_swaps(float(value), np.array(moved), n_pairs, note=note)
 
 
-def _gaps(both: Floats, members: Bools) -> Floats:
+def _auc_differences(both: Floats, members: Bools) -> Floats:
     """Return the difference of two AUCs, for signals of shape (rounds, 2, models, people)."""
-    areas = Pairs.of(both, members).wins().mean(axis=(-2, -1))
+    areas = SignalPairs.from_models(both, members).score_wins().mean(axis=(-2, -1))
     return np.asarray(areas[:, 0] - areas[:, 1])
 
 
@@ -342,35 +342,39 @@ class ULiRA(Attack):
             raise ValueError(f"n_shadows must be even and at least 8, not {self.n_shadows}")
         check_about(self.about)
 
-    def _attack(self, case: Case) -> tuple[AttackResult, ...]:
-        study = Study.of(case, needs_unseen=False, n_jobs=self.n_jobs)
-        people = study.people(self.n_retained)
-        probe = study.probe(np.concatenate([people[each] for each in self.about]), 0)
-        members = halves(study.candidates, self.n_shadows, case.seed)
-        jobs = pair_of_worlds(study, case, members)
-        shadows = study.train(probe, jobs, case.progress)
+    def _run_attack(self, case: AttackInputs) -> tuple[AttackResult, ...]:
+        study = Study.from_inputs(case, needs_unseen=False, n_jobs=self.n_jobs)
+        people = study.sample_people(self.n_retained)
+        probe = study.make_probe(np.concatenate([people[each] for each in self.about]), 0)
+        members = split_halves(study.candidates, self.n_shadows, case.seed)
+        jobs = plan_shadow_models(study, case, members)
+        shadows = study.train_models(probe, jobs, case.progress)
         if not is_regressor(case.unlearner):
-            shadows = shadows._replace(signal=_cut(shadows.signal), before=_cut(shadows.before))
-        return tuple(_result(about, people[about], probe, members, shadows) for about in self.about)
+            shadows = shadows._replace(
+                signal=_clip_margins(shadows.signal), before=_clip_margins(shadows.before)
+            )
+        return tuple(
+            _make_result(about, people[about], probe, members, shadows) for about in self.about
+        )
 
 
-def _cut(margins: Floats) -> Floats:
+def _clip_margins(margins: Floats) -> Floats:
     """Return margins cut at 15, or at the largest that is no limit itself."""
     sizes = np.abs(margins)
     most = max(_CLIP, float(sizes[sizes < LIMIT].max(initial=0.0)))
     return np.clip(margins, -most, most)
 
 
-def pair_of_worlds(study: Study, case: Case, members: Bools) -> list[Job]:
+def plan_shadow_models(study: Study, case: AttackInputs, members: Bools) -> list[ShadowTraining]:
     """Return the unlearned models, then as many retrained ones on the same retained people."""
     gone, shadow, floor = study.candidates, Purpose.ATTACK_SHADOW, Purpose.ATTACK_FLOOR
-    return [Job(case.unlearner, each, gone, shadow, k) for k, each in enumerate(members)] + [
-        Job(case.naive, each & ~gone, None, floor, k) for k, each in enumerate(members)
-    ]
+    return [
+        ShadowTraining(case.unlearner, each, gone, shadow, k) for k, each in enumerate(members)
+    ] + [ShadowTraining(case.naive, each & ~gone, None, floor, k) for k, each in enumerate(members)]
 
 
-def _result(
-    about: About, people: Ints, probe: Probe, members: Bools, shadows: Shadows
+def _make_result(
+    about: About, people: Ints, probe: Probe, members: Bools, shadows: ShadowSignals
 ) -> AttackResult:
     """Return the attack on these people beside its floor."""
     inside = members[:, people]
@@ -387,11 +391,11 @@ def _result(
         control=pair_excess(before, floor, inside) if about == "forgotten" else None,
         n_models=2 * len(inside),
         note=_NOTE[about],
-        **flat(scores, inside),
+        **flatten_scores(scores, inside),
     )
 
 
-def flat(scores: Floats, labels: Bools) -> dict[str, Any]:
+def flatten_scores(scores: Floats, labels: Bools) -> dict[str, Any]:
     """Return scores of shape (worlds, people) as one list, person by person."""
     n_worlds, n_people = scores.shape
     return {
@@ -401,7 +405,7 @@ def flat(scores: Floats, labels: Bools) -> dict[str, Any]:
     }
 
 
-def share_found(scores: Floats, labels: Bools) -> Measure:
+def tpr_at_one_percent(scores: Floats, labels: Bools) -> Measure:
     """Return the TPR at 1 % FPR of scores of shape (worlds, people)."""
     worlds, people = np.indices(scores.shape)
     return tpr_at_fpr(scores.ravel(), labels.ravel(), groups=(people.ravel(), worlds.ravel()))
@@ -409,9 +413,9 @@ def share_found(scores: Floats, labels: Bools) -> Measure:
 
 def _all_measures(signals: Floats, scores: Floats, labels: Bools) -> dict[str, Measure]:
     """Return the rates over all people, and the AUC of the worst one."""
-    pairs = Pairs.of(signals, labels)
-    areas = pairs.wins().mean(axis=0)
+    pairs = SignalPairs.from_models(signals, labels)
+    areas = pairs.score_wins().mean(axis=0)
     name, n, note = "AUC of the worst person", len(areas), _NOTE_OF_WORST
     worst = make_measure(name, float(areas.max()), None, n, better="lower", note=note)
-    measures = [pair_auc(pairs), share_found(scores, labels), worst]
+    measures = [pair_auc(pairs), tpr_at_one_percent(scores, labels), worst]
     return {measure.name: measure for measure in measures}

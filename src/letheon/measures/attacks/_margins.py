@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
 from letheon.measures._intervals import Bools, Floats, Ints
-from letheon.measures._measure import Better, Measure, Options, make_measure
+from letheon.measures._measure import Better, Measure, MeasureOptions, make_measure
 from letheon.measures.attacks._result import (
     BEYOND,
     ROUNDS,
@@ -17,7 +17,15 @@ from letheon.measures.attacks._result import (
     AttackResult,
     beyond_floor_by_swaps,
 )
-from letheon.measures.attacks._shadows import LIMIT, Attack, Case, Job, Probe, Study, mean_by_person
+from letheon.measures.attacks._shadows import (
+    LIMIT,
+    Attack,
+    AttackInputs,
+    Probe,
+    ShadowTraining,
+    Study,
+    mean_by_person,
+)
 from letheon.purposes import Purpose
 
 _GROUPS = 10
@@ -76,23 +84,23 @@ def klom(
         raise ValueError(f"need (n_models, n) margins twice, not {u.shape} and {o.shape}")
     low = np.minimum(u.min(axis=0), o.min(axis=0))
     width = np.maximum(u.max(axis=0), o.max(axis=0)) - low
-    p, q = (_histogram(values, low, width, bins) for values in (u, o))
+    p, q = (_margin_histogram(values, low, width, bins) for values in (u, o))
     with np.errstate(divide="ignore", invalid="ignore"):
         terms = np.where(p > 0, p * np.log(p / np.maximum(q, floor)), 0.0)
     return np.asarray(terms.sum(axis=0))
 
 
-def _histogram(values: Floats, low: Floats, width: Floats, bins: int) -> Floats:
+def _margin_histogram(values: Floats, low: Floats, width: Floats, bins: int) -> Floats:
     """Return the share of models in each bin, of shape (bins, n)."""
     scaled = (values - low) / np.where(width > 0, width, 1.0)
     places = np.minimum((scaled * bins).astype(np.int64), bins - 1)
     n_models, n = values.shape
-    flat = places * n + np.arange(n)
-    counts = np.bincount(flat.ravel(), minlength=bins * n).reshape(bins, n)
+    bins_of_rows = places * n + np.arange(n)
+    counts = np.bincount(bins_of_rows.ravel(), minlength=bins * n).reshape(bins, n)
     return np.asarray(counts / n_models)
 
 
-class Laws(NamedTuple):
+class MarginSamples(NamedTuple):
     """Signals and hits of unlearned models and of two independent sets of retrained ones.
 
     `probe` are the rows at which they were read, `people` who leaves and who stays of their owners.
@@ -107,7 +115,7 @@ class Laws(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _LawAttack(Attack):
+class _DistributionAttack(Attack):
     """What the attacks on laws over seeds share: the models that they train."""
 
     n_models: int = 100
@@ -122,21 +130,23 @@ class _LawAttack(Attack):
         if self.n_models < self.least_models:
             raise ValueError(f"n_models must be at least {self.least_models}, not {self.n_models}")
 
-    def _sample(self, case: Case) -> Laws:
+    def _sample_margins(self, case: AttackInputs) -> MarginSamples:
         """Train on everybody and forget, and retrain on the others, twice, over seeds."""
-        study = Study.of(case, n_jobs=self.n_jobs)
-        people = study.people(self.n_retained)
-        probe = study.probe(np.concatenate(list(people.values())), self.n_population)
-        everybody, others = np.ones_like(study.forgotten), ~study.forgotten
+        study = Study.from_inputs(case, n_jobs=self.n_jobs)
+        people = study.sample_people(self.n_retained)
+        probe = study.make_probe(np.concatenate(list(people.values())), self.n_population)
+        all_people, others = np.ones_like(study.forgotten), ~study.forgotten
         jobs = [
-            Job(case.unlearner, everybody, study.forgotten, Purpose.ATTACK_LAW, k)
+            ShadowTraining(case.unlearner, all_people, study.forgotten, Purpose.ATTACK_LAW, k)
             for k in range(self.n_models)
         ]
         for purpose in (Purpose.ATTACK_ORACLE, Purpose.ATTACK_SECOND_ORACLE):
-            jobs += [Job(case.naive, others, None, purpose, k) for k in range(self.n_models)]
-        trained = study.train(probe, jobs, case.progress)
+            jobs += [
+                ShadowTraining(case.naive, others, None, purpose, k) for k in range(self.n_models)
+            ]
+        trained = study.train_models(probe, jobs, case.progress)
         unlearned, oracle, second = np.split(trained.signal, 3)
-        return Laws(unlearned, oracle, second, np.split(trained.correct, 3), probe, people)
+        return MarginSamples(unlearned, oracle, second, np.split(trained.correct, 3), probe, people)
 
 
 def _mean_over_people(
@@ -145,7 +155,7 @@ def _mean_over_people(
     of_models: float,
     n_groups: int,
     within: tuple[float, float] = (0.0, math.inf),
-    **options: Unpack[Options],
+    **options: Unpack[MeasureOptions],
 ) -> Measure:
     """Return a mean with Student's interval; models, of which groups are known, are sampled too."""
     n, value = len(values), float(values.mean())
@@ -157,7 +167,7 @@ def _mean_over_people(
 
 
 @dataclass(frozen=True, kw_only=True)
-class KLOM(_LawAttack):
+class KLOM(_DistributionAttack):
     """Divergence of margins on forgotten, retained and unseen rows, each beside its floor.
 
     Parameters
@@ -190,26 +200,26 @@ class KLOM(_LawAttack):
 
     bins: int = 20
 
-    def _attack(self, case: Case) -> tuple[AttackResult, ...]:
+    def _run_attack(self, case: AttackInputs) -> tuple[AttackResult, ...]:
         """Return a result for forgotten people and one for retained ones and unseen rows."""
-        laws = self._sample(case)
+        laws = self._sample_margins(case)
         n_seen, n_rows = len(laws.probe.owners), len(laws.probe.rows)
         unseen = np.arange(n_seen, n_rows)
         forgotten, retained = (
-            _Part("", *laws.probe.rows_of(people)) for people in laws.people.values()
+            _RowGroup("", *laws.probe.rows_of(people)) for people in laws.people.values()
         )
-        others = _Part(" on unseen rows", unseen, unseen - n_seen)
+        others = _RowGroup(" on unseen rows", unseen, unseen - n_seen)
         return (
-            self._result("forgotten", laws, forgotten),
-            self._result("retained", laws, retained, others),
+            self._make_result("forgotten", laws, forgotten),
+            self._make_result("retained", laws, retained, others),
         )
 
-    def _result(self, about: About, laws: Laws, *parts: "_Part") -> AttackResult:
+    def _make_result(self, about: About, laws: MarginSamples, *parts: "_RowGroup") -> AttackResult:
         measures, floor = (
             {
                 name: measure
                 for part in parts
-                for name, measure in part.measures(models, laws.oracle, self.bins).items()
+                for name, measure in part.make_measures(models, laws.oracle, self.bins).items()
             }
             for models in (laws.unlearned, laws.second)
         )
@@ -218,20 +228,20 @@ class KLOM(_LawAttack):
             about=about,
             measures=measures,
             floor=floor,
-            excess=parts[0].excess(laws, self.bins),
+            excess=parts[0].measure_excess(laws, self.bins),
             n_models=3 * self.n_models,
             note=_KLOM_NOTE,
         )
 
 
-class _Part(NamedTuple):
+class _RowGroup(NamedTuple):
     """Rows of one kind, with the words that tell them apart."""
 
     words: str
     rows: Ints
     owners: Ints
 
-    def measures(self, models: Floats, oracle: Floats, bins: int) -> dict[str, Measure]:
+    def make_measures(self, models: Floats, oracle: Floats, bins: int) -> dict[str, Measure]:
         """Return the mean and the 95th percentile over people."""
         models, oracle = models[:, self.rows], oracle[:, self.rows]
         values = self._per_person(models, oracle, bins)
@@ -241,7 +251,7 @@ class _Part(NamedTuple):
             for g in range(_GROUPS)
         ]
         of_models = (_GROUPS - 1) * float(np.var(without))
-        options: Options = {"better": "lower", "unit": "nats"}
+        options: MeasureOptions = {"better": "lower", "unit": "nats"}
         # a floor under q lets the sum fall below 0 by a hair
         mean = _mean_over_people(name, values, of_models, _GROUPS, **options)
         n, interval = len(values), None
@@ -253,11 +263,11 @@ class _Part(NamedTuple):
         worst = make_measure(f"95 % of {name}", percentile, interval, n, **options)
         return {mean.name: mean, worst.name: worst}
 
-    def excess(self, laws: Laws, bins: int) -> Measure:
+    def measure_excess(self, laws: MarginSamples, bins: int) -> Measure:
         """Return the mean difference to the floor, over people."""
         unlearned, oracle, second = (law[:, self.rows] for law in laws[:3])
 
-        def gap(models: Floats, others: Floats) -> float:
+        def mean_gap(models: Floats, others: Floats) -> float:
             means = [self._per_person(law, oracle, bins).mean() for law in (models, others)]
             return float(means[0] - means[1])
 
@@ -265,8 +275,8 @@ class _Part(NamedTuple):
         for _ in range(ROUNDS):
             moves = rng.random((len(unlearned), 1)) < 0.5
             models, others = np.where(moves, second, unlearned), np.where(moves, unlearned, second)
-            swapped.append(gap(models, others))
-        value, n = gap(unlearned, second), len(np.unique(self.owners))
+            swapped.append(mean_gap(models, others))
+        value, n = mean_gap(unlearned, second), len(np.unique(self.owners))
         note = "KLOM minus floor; swaps of unlearned and retrained models"
         return beyond_floor_by_swaps(value, np.array(swapped), n, unit="nats", note=note)
 
@@ -328,10 +338,10 @@ def forgetting_epsilon(
     u, r = np.asarray(unlearned, np.float64), np.asarray(retrained, np.float64)
     if u.ndim != 2 or u.shape != r.shape:
         raise ValueError(f"need (n_models, n) margins twice, not {u.shape} and {r.shape}")
-    return np.array([_epsilon(u[:, k], r[:, k], double) for k in range(u.shape[1])])
+    return np.array([_example_epsilon(u[:, k], r[:, k], double) for k in range(u.shape[1])])
 
 
-def _epsilon(u: Floats, r: Floats, double: bool) -> float:
+def _example_epsilon(u: Floats, r: Floats, double: bool) -> float:
     """Return the epsilon of one example."""
     ranges = sorted([float(np.ptp(u)), float(np.ptp(r))])
     if ranges[1] == 0:
@@ -379,13 +389,13 @@ def _double_rates(u: Floats, r: Floats) -> tuple[Floats, Floats]:
     fits &= after[last] > narrow.min() + width - _BUFFER
     first, last = first[fits], last[fits]
 
-    def inside(values: Floats) -> Floats:
+    def share_inside(values: Floats) -> Floats:
         ordered = np.sort(values)
         upto = np.searchsorted(ordered, points, side="right")[last]
         below = np.searchsorted(ordered, points, side="left")[first]
         return np.asarray((upto - below) / len(values))
 
-    return inside(broad), 1 - inside(narrow)
+    return share_inside(broad), 1 - share_inside(narrow)
 
 
 def forgetting_points(epsilon: ArrayLike, n_models: int) -> Floats:
@@ -405,7 +415,7 @@ def forgetting_points(epsilon: ArrayLike, n_models: int) -> Floats:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ForgettingQuality(_LawAttack):
+class ForgettingQuality(_DistributionAttack):
     """The challenge's score: how alike unlearned and retrained models treat forgotten people.
 
     ``F = mean of points``, and the final score is ``F * RA_U / RA_R * TA_U / TA_R`` with the
@@ -439,28 +449,28 @@ class ForgettingQuality(_LawAttack):
     n_retained: int = 500
     n_population: int = 500
 
-    def _attack(self, case: Case) -> tuple[AttackResult, ...]:
+    def _run_attack(self, case: AttackInputs) -> tuple[AttackResult, ...]:
         """Return one result, about forgotten people; for regressors without a final score."""
-        laws = self._sample(case)
+        laws = self._sample_margins(case)
         rows, owners = laws.probe.rows_of(laws.people["forgotten"])
         after, floor = (
-            _Scores.of(models[:, rows], laws.oracle[:, rows], owners)
+            _QualityScores.from_margins(models[:, rows], laws.oracle[:, rows], owners)
             for models in (laws.unlearned, laws.second)
         )
         few = f" {_FEW}" if len(laws.people["forgotten"]) < _LEAST_PEOPLE else ""
         result = AttackResult(
             attack=self.name,
             about="forgotten",
-            measures=after.measures(_accuracy_ratio(laws, 0)),
-            floor=floor.measures(_accuracy_ratio(laws, 2)),
-            excess=_excess(after, floor),
+            measures=after.make_measures(_accuracy_ratio(laws, 0)),
+            floor=floor.make_measures(_accuracy_ratio(laws, 2)),
+            excess=_quality_excess(after, floor),
             n_models=3 * self.n_models,
             note=_QUALITY_NOTE + few,
         )
         return (result,)
 
 
-def _accuracy_ratio(laws: Laws, which: int) -> float | None:
+def _accuracy_ratio(laws: MarginSamples, which: int) -> float | None:
     """Return ``RA_U / RA_R * TA_U / TA_R``, or None where nothing is ever right (regression)."""
     probe, kept = laws.probe, laws.people["retained"]
     shares = [
@@ -473,7 +483,7 @@ def _accuracy_ratio(laws: Laws, which: int) -> float | None:
     return float(retain / retain_naive * test / test_naive)
 
 
-class _Scores(NamedTuple):
+class _QualityScores(NamedTuple):
     """Points and epsilon of each person, and their means by disjoint parts of the models."""
 
     points: Floats
@@ -482,7 +492,7 @@ class _Scores(NamedTuple):
     epsilon_of_parts: Floats
 
     @classmethod
-    def of(cls, models: Floats, oracle: Floats, owners: Ints) -> "_Scores":
+    def from_margins(cls, models: Floats, oracle: Floats, owners: Ints) -> "_QualityScores":
         """Return the scores of models against retrained ones."""
 
         def over_people(chosen: slice) -> tuple[Floats, Floats]:
@@ -494,7 +504,7 @@ class _Scores(NamedTuple):
         means = [np.array([v.mean() for v in each]) for each in zip(*parts, strict=True)]
         return cls(*over_people(slice(None)), *means)
 
-    def measures(self, accuracy_ratio: float | None) -> dict[str, Measure]:
+    def make_measures(self, accuracy_ratio: float | None) -> dict[str, Measure]:
         """Return F, the final score and the mean epsilon, over people."""
         columns: dict[str, tuple[Floats, Floats, float, Better]] = {
             "forgetting quality": (self.points, self.points_of_parts, 1.0, "higher")
@@ -512,11 +522,14 @@ class _Scores(NamedTuple):
         return measures
 
 
-def _excess(after: _Scores, floor: _Scores) -> Measure:
+def _quality_excess(after: _QualityScores, floor: _QualityScores) -> Measure:
     """Return by how much the score is below its floor."""
     gaps = floor.points - after.points
     of_models = float((floor.points_of_parts - after.points_of_parts).var(ddof=1)) / _PARTS
-    options: Options = {"better": "lower", "note": "floor minus score: higher scores are better"}
+    options: MeasureOptions = {
+        "better": "lower",
+        "note": "floor minus score: higher scores are better",
+    }
     limits = (-math.inf, math.inf)
     excess = _mean_over_people(BEYOND, gaps, of_models, _PARTS, limits, **options)
     return excess if len(gaps) >= _LEAST_PEOPLE else replace(excess, low=None, high=None)

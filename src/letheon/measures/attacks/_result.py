@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, logit, stdtrit
 
-from letheon.measures._intervals import Bools, Floats, Ints, clopper_pearson, student
-from letheon.measures._measure import Measure, Options, from_plain, make_measure
+from letheon.measures._intervals import Bools, Floats, Ints, clopper_pearson, student_interval
+from letheon.measures._measure import Measure, MeasureOptions, from_plain, make_measure
 
 
-def _scored(scores: ArrayLike, labels: ArrayLike) -> tuple[Floats, Bools]:
+def _check_scores(scores: ArrayLike, labels: ArrayLike) -> tuple[Floats, Bools]:
     """Return scores and labels of which both kinds occur."""
     values, positive = np.asarray(scores, dtype=np.float64), np.asarray(labels).astype(bool)
     if values.ndim != 1 or values.shape != positive.shape:
@@ -41,14 +41,14 @@ def roc_curve(scores: ArrayLike, labels: ArrayLike) -> tuple[Floats, Floats]:
     >>> fpr.tolist(), tpr.tolist()
     ([0.0, 0.0, 0.5, 1.0], [0.0, 0.5, 1.0, 1.0])
     """
-    values, positive = _scored(scores, labels)
+    values, positive = _check_scores(scores, labels)
     steps, where = np.unique(-values, return_inverse=True)
     hits = np.bincount(where, weights=positive, minlength=len(steps)).cumsum()
     alarms = np.bincount(where, weights=~positive, minlength=len(steps)).cumsum()
     return np.append(0.0, alarms / alarms[-1]), np.append(0.0, hits / hits[-1])
 
 
-def _placements(values: Floats, positive: Bools) -> Floats:
+def _placement_values(values: Floats, positive: Bools) -> Floats:
     """Return for each score the share of the other kind that it is on the right side of."""
     placed = np.empty(len(values))
     for kind in (True, False):
@@ -67,7 +67,7 @@ def variance_of_sum(parts: Floats, groups: Ints | None = None) -> float:
     return n / (n - 1) * float(np.sum(sums**2))
 
 
-def _numbered(groups: Sequence[ArrayLike]) -> list[Ints]:
+def _number_groups(groups: Sequence[ArrayLike]) -> list[Ints]:
     """Return each grouping as numbers 0..k-1; one with a single group says nothing."""
     numbered = [np.unique(np.asarray(each), return_inverse=True)[1] for each in groups]
     return [each.astype(np.int64) for each in numbered if each.max() > 0]
@@ -79,7 +79,7 @@ def _auc_variance(placed: Floats, positive: Bools, groups: list[Ints]) -> float:
     Two groupings, people and worlds, cross each other: ``V_people + V_worlds - V_cells``
     (Cameron, Gelbach and Miller, 2011), never less than that of independent scores.
     """
-    influence, independent = _influences(placed, positive), 0.0
+    influence, independent = _influence_values(placed, positive), 0.0
     for kind in (positive, ~positive):
         n = int(kind.sum())
         independent += n / max(n - 1, 1) * float(np.sum(influence[kind] ** 2))
@@ -87,7 +87,7 @@ def _auc_variance(placed: Floats, positive: Bools, groups: list[Ints]) -> float:
     return max(independent, crossed - max(len(groups) - 1, 0) * independent)
 
 
-def _influences(placed: Floats, positive: Bools) -> Floats:
+def _influence_values(placed: Floats, positive: Bools) -> Floats:
     """Return by how much each score moves the area; they sum to 0."""
     numbers = np.where(positive, positive.sum(), (~positive).sum())
     return np.asarray((placed - placed[positive].mean()) / numbers)
@@ -98,10 +98,10 @@ def area_by_unit(scores: ArrayLike, labels: ArrayLike, units: ArrayLike) -> Floa
 
     ``AUC + n_units * (sum of the influences of the unit's scores)``, units in ascending order.
     """
-    values, positive = _scored(scores, labels)
-    placed = _placements(values, positive)
+    values, positive = _check_scores(scores, labels)
+    placed = _placement_values(values, positive)
     numbers = np.unique(np.asarray(units), return_inverse=True)[1]
-    moved = np.bincount(numbers, weights=_influences(placed, positive))
+    moved = np.bincount(numbers, weights=_influence_values(placed, positive))
     return np.asarray(placed[positive].mean() + len(moved) * moved)
 
 
@@ -141,14 +141,14 @@ def auc(
     >>> print(auc([0.9, 0.8, 0.4, 0.7, 0.3, 0.1], [1, 1, 1, 0, 0, 0]))
     AUC: 0.8889 [0.2614, 0.9945] at 0.95 (measured, n=6, lower is better)
     """
-    values, positive = _scored(scores, labels)
-    placed = _placements(values, positive)
+    values, positive = _check_scores(scores, labels)
+    placed = _placement_values(values, positive)
     area = float(np.clip(placed[positive].mean(), 0, 1))
-    clusters = _numbered(groups)
+    clusters = _number_groups(groups)
     sizes = [int(each.max()) + 1 for each in clusters]
     if area in (0.0, 1.0):
         trials = min([int(positive.sum()), int((~positive).sum()), *sizes])
-        interval = _binomial(area, trials, confidence)
+        interval = _share_interval(area, trials, confidence)
     else:
         variance = _auc_variance(placed, positive, clusters)
         freedom = min(sizes) - 1 if sizes else math.inf
@@ -196,15 +196,15 @@ def tpr_at_fpr(
     """
     if not 0 < fpr < 1:
         raise ValueError(f"fpr must be between 0 and 1, not {fpr!r}")
-    values, positive = _scored(scores, labels)
+    values, positive = _check_scores(scores, labels)
     ins, outs = np.sort(values[positive]), np.sort(values[~positive])[::-1]
-    deff_in, deff_out = _design_effects(values, positive, _numbered(groups))
+    deff_in, deff_out = _design_effects(values, positive, _number_groups(groups))
     each = (1 + confidence) / 2
     # numbers of false alarms that a true rate of `fpr` may have given
     least, most = _plausible_alarms(fpr, len(outs), len(outs) / deff_out, each)
     value = _share_above(ins, outs, int(fpr * len(outs) + 1e-9) + 1)
-    low, _ = _binomial(_share_above(ins, outs, least), len(ins) / deff_in, each)
-    _, high = _binomial(_share_above(ins, outs, most + 1), len(ins) / deff_in, each)
+    low, _ = _share_interval(_share_above(ins, outs, least), len(ins) / deff_in, each)
+    _, high = _share_interval(_share_above(ins, outs, most + 1), len(ins) / deff_in, each)
     name = f"TPR at {100 * fpr:.4g} % FPR"
     return make_measure(
         name, value, (low, high), len(values), better="lower", confidence=confidence
@@ -225,14 +225,14 @@ def _plausible_alarms(fpr: float, n: int, n_effective: float, confidence: float)
     shares = np.arange(n + 1) / n
     # more alarms than these are out of the question
     most = int(n * fpr + 40 * math.sqrt(n * fpr) + 100)
-    ends = np.array([_binomial(share, n_effective, confidence) for share in shares[:most]])
+    ends = np.array([_share_interval(share, n_effective, confidence) for share in shares[:most]])
     holds = np.flatnonzero((ends[:, 0] <= fpr) & (fpr <= ends[:, 1]))
     return int(holds[0]), int(holds[-1])
 
 
 def _design_effects(values: Floats, positive: Bools, groups: list[Ints]) -> list[float]:
     """Return by how much groups raise the variance of a mean, for those in and those out."""
-    placed = _placements(values, positive)
+    placed = _placement_values(values, positive)
     effects = []
     for kind in (positive, ~positive):
         influence = placed[kind] - placed[kind].mean()
@@ -246,7 +246,7 @@ def _design_effects(values: Floats, positive: Bools, groups: list[Ints]) -> list
     return effects
 
 
-def _binomial(share: float, n: float, confidence: float) -> tuple[float, float]:
+def _share_interval(share: float, n: float, confidence: float) -> tuple[float, float]:
     """Return Clopper and Pearson's interval of a share."""
     low, high = clopper_pearson(share * n, n, confidence)
     return min(low, share), max(high, share)
@@ -281,12 +281,12 @@ def beyond_floor_by_unit(gaps: Floats, *, confidence: float = 0.95, note: str = 
     """
     n, value = len(gaps), float(gaps.mean())
     if np.ptp(gaps) > _ROUNDING:
-        interval = student(gaps, confidence)
+        interval = student_interval(gaps, confidence)
     else:
         value = 0.0 if abs(value) <= _ROUNDING else value
         is_sure = value == 0 or math.ldexp(1.0, -n) <= (1 - confidence) / 2
         interval = (value, value) if is_sure else None
-    options: Options = {"better": "lower", "confidence": confidence, "note": note}
+    options: MeasureOptions = {"better": "lower", "confidence": confidence, "note": note}
     return make_measure(BEYOND, value, interval, n, **options)
 
 
@@ -444,11 +444,11 @@ class AttackResult:
         """Say the result in one line, and why something that is beyond the floor is not found."""
         measure, floor, why = self.measures[self.main], self.floor[self.main], ""
         if self.verdict == "not shown":
-            by = "" if self.excess is None else f" by {_figures(self.excess)}"
+            by = "" if self.excess is None else f" by {_format_value(self.excess)}"
             why = f" (beyond the floor{by}; too few models to tell)"
         return (
-            f"{self.attack} on {self.about} people: {self.main} {_figures(measure)} "
-            f"(floor {_figures(floor)}): {self.verdict}{why}"
+            f"{self.attack} on {self.about} people: {self.main} {_format_value(measure)} "
+            f"(floor {_format_value(floor)}): {self.verdict}{why}"
         )
 
 
@@ -473,7 +473,7 @@ def is_beyond(measure: Measure, floor: Measure) -> bool:
     return measure.high is not None and floor.low is not None and measure.high < floor.low
 
 
-def _figures(measure: Measure) -> str:
+def _format_value(measure: Measure) -> str:
     """Return value and interval, short."""
     ends = ["?" if end is None else f"{end:.3g}" for end in (measure.low, measure.high)]
     interval = "" if ends == ["?", "?"] else f" [{', '.join(ends)}]"

@@ -11,7 +11,7 @@ from sklearn.base import is_regressor
 
 from letheon.measures._intervals import Bools, Floats, Ints
 from letheon.measures._measure import Measure
-from letheon.measures.attacks._lira import flat, pair_of_worlds, share_found
+from letheon.measures.attacks._lira import flatten_scores, plan_shadow_models, tpr_at_one_percent
 from letheon.measures.attacks._result import (
     About,
     AttackResult,
@@ -22,12 +22,12 @@ from letheon.measures.attacks._result import (
 )
 from letheon.measures.attacks._shadows import (
     Attack,
-    Case,
-    Job,
+    AttackInputs,
     Probe,
+    ShadowTraining,
     Study,
-    halves,
     mean_by_person,
+    split_halves,
 )
 from letheon.purposes import Purpose
 
@@ -45,7 +45,7 @@ _NOTE = {
 }
 
 
-def _ratios(target: Floats, references: Floats, a: float) -> Floats:
+def _likelihood_ratios(target: Floats, references: Floats, a: float) -> Floats:
     """Return ``P(x | theta) / P(x)``; references that are NaN were trained on x."""
     known = ~np.isnan(references)
     if not known.any(axis=0).all():
@@ -93,8 +93,8 @@ def rmia(
     >>> rmia([0.9, 0.2], [[0.5, 0.5]], [0.4, 0.6, 0.8], [[0.5, 0.5, 0.5]]).tolist()
     [1.0, 0.0]
     """
-    x = _ratios(np.asarray(target, np.float64), np.asarray(references, np.float64), a)
-    z = _ratios(
+    x = _likelihood_ratios(np.asarray(target, np.float64), np.asarray(references, np.float64), a)
+    z = _likelihood_ratios(
         np.asarray(target_population, np.float64), np.asarray(references_population, np.float64), a
     )
     beaten = np.searchsorted(np.sort(gamma * z), x, side="left")
@@ -129,11 +129,11 @@ def tune_offline(
     if labels.all() or not labels.any():
         return _UNTUNED
 
-    def area(a: float) -> float:
+    def attack_auc(a: float) -> float:
         scores = rmia(p[0, usable], others[:, usable], z[0], z[1:], a=a)
         return auc(scores, labels).value
 
-    return max(_GRID, key=area)
+    return max(_GRID, key=attack_auc)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,17 +199,17 @@ class RMIA(Attack):
             raise ValueError(f"gamma must be positive, not {self.gamma}")
         check_about(self.about)
 
-    def _attack(self, case: Case) -> tuple[AttackResult, ...]:
-        study = Study.of(case, n_jobs=self.n_jobs)
-        people = study.people(self.n_retained)
-        probe = study.probe(np.concatenate(list(people.values())), self.n_population)
-        members = halves(study.candidates, self.n_targets, case.seed)
-        known = halves(study.candidates, self.n_references, case.seed + 1)
+    def _run_attack(self, case: AttackInputs) -> tuple[AttackResult, ...]:
+        study = Study.from_inputs(case, n_jobs=self.n_jobs)
+        people = study.sample_people(self.n_retained)
+        probe = study.make_probe(np.concatenate(list(people.values())), self.n_population)
+        members = split_halves(study.candidates, self.n_targets, case.seed)
+        known = split_halves(study.candidates, self.n_references, case.seed + 1)
         known &= ~study.candidates
-        jobs = pair_of_worlds(study, case, members)
+        jobs = plan_shadow_models(study, case, members)
         purpose = Purpose.ATTACK_REFERENCE
-        jobs += [Job(case.naive, each, None, purpose, k) for k, each in enumerate(known)]
-        signal = study.train(probe, jobs, case.progress).signal
+        jobs += [ShadowTraining(case.naive, each, None, purpose, k) for k, each in enumerate(known)]
+        signal = study.train_models(probe, jobs, case.progress).signal
         if is_regressor(case.unlearner):
             square = float(-probe.of_unseen(signal[-self.n_references :]).mean())
             p = np.exp(signal / (2 * max(square, np.finfo(float).tiny)))
@@ -222,10 +222,11 @@ class RMIA(Attack):
             inside, unseen = known[:, owners], probe.of_unseen(references)
             a = tune_offline(references[:, rows], inside, unseen)
         return tuple(
-            self._result(about, people[about], a, probe, p, members, known) for about in self.about
+            self._make_result(about, people[about], a, probe, p, members, known)
+            for about in self.about
         )
 
-    def _result(
+    def _make_result(
         self,
         about: About,
         people: Ints,
@@ -260,7 +261,7 @@ class RMIA(Attack):
             excess=beyond_floor_by_unit(gaps, note="AUC minus floor, model by model"),
             n_models=len(p),
             note=f"a = {a:.1f}. {_NOTE[about]}",
-            **flat(after, inside),
+            **flatten_scores(after, inside),
         )
 
     def audit(
@@ -303,7 +304,7 @@ class RMIA(Attack):
         whose = np.unique(whose, return_inverse=True)[1].astype(np.int64)
         a = _UNTUNED if self.a is None else self.a
 
-        def attack(k: int) -> Floats:
+        def score_model(k: int) -> Floats:
             """Return a score for each forgotten person, then for each second unseen row."""
             others = [number for number in range(1, len(p)) if number != k]
             score = partial(
@@ -318,7 +319,7 @@ class RMIA(Attack):
             return np.concatenate([mean_by_person(own, whose), strangers])
 
         # The audited model stands first, the references follow.
-        scores, *rounds = map(attack, range(len(p)))
+        scores, *rounds = map(score_model, range(len(p)))
         labels = np.arange(len(scores)) < len(np.unique(whose))
         return AttackResult(
             attack=RMIA.name,
@@ -327,7 +328,7 @@ class RMIA(Attack):
             floor=_both_rates(np.array(rounds), np.tile(labels, (n_references, 1))),
             n_models=n_references,
             note="one model, forgotten against unseen people. " + _NOTE["forgotten"],
-            **flat(scores[None], labels[None]),
+            **flatten_scores(scores[None], labels[None]),
         )
 
 
@@ -335,7 +336,7 @@ def _both_rates(scores: Floats, labels: Bools) -> dict[str, Measure]:
     """Return AUC and TPR at 1 % FPR of scores of shape (worlds, people)."""
     worlds, people = np.indices(scores.shape)
     area = auc(scores.ravel(), labels.ravel(), groups=(people.ravel(), worlds.ravel()))
-    return {measure.name: measure for measure in (area, share_found(scores, labels))}
+    return {measure.name: measure for measure in (area, tpr_at_one_percent(scores, labels))}
 
 
 def _area_by_model(scores: Floats, labels: Bools) -> Floats:

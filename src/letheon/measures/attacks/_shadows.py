@@ -17,7 +17,7 @@ from scipy.special import logsumexp
 from sklearn.base import is_regressor
 
 from letheon.data import People, Rows, as_ids, hold_table, hold_target, row_ids, table_length
-from letheon.inner import fresh_copy
+from letheon.inner_estimator import fresh_copy
 from letheon.measures._intervals import Bools, Floats, Ints
 from letheon.measures.attacks._result import AttackResult
 from letheon.parallel import run_tasks
@@ -30,7 +30,7 @@ Progress = Callable[[int, int], None]
 _Record = TypeVar("_Record", bound=tuple[Any, ...])
 
 
-class Observed(NamedTuple):
+class Observation(NamedTuple):
     """Signal of each row, and whether the model's prediction of it is right."""
 
     signal: Floats
@@ -72,7 +72,7 @@ def margins(
     return np.clip(phi, -limit, limit)
 
 
-def ask_model(model: Any, X: Any) -> tuple[str, Floats]:
+def query_confidence(model: Any, X: Any) -> tuple[str, Floats]:
     """Return the name of the method that tells how sure the model is, and what it answers."""
     for way in ("predict_proba", "decision_function"):
         if hasattr(model, way):
@@ -83,7 +83,7 @@ def ask_model(model: Any, X: Any) -> tuple[str, Floats]:
     )
 
 
-def observe(model: Any, rows: Rows) -> Observed:
+def observe_model(model: Any, rows: Rows) -> Observation:
     """Return what a fitted model says about these rows.
 
     Classifiers: `margins` of ``predict_proba``, or of ``decision_function`` by a logistic
@@ -95,15 +95,15 @@ def observe(model: Any, rows: Rows) -> Observed:
     if is_regressor(model):
         errors = np.asarray(model.predict(X), dtype=np.float64) - y
         squares = (errors**2).reshape(len(errors), -1).sum(axis=1)
-        return Observed(-squares, np.zeros(len(squares), bool))
-    way, z = ask_model(model, X)
+        return Observation(-squares, np.zeros(len(squares), bool))
+    way, z = query_confidence(model, X)
     if way == "predict_proba":
         with np.errstate(divide="ignore"):
             z = np.log(z)
     elif z.ndim == 1:
         z = np.column_stack([np.zeros(len(z)), z])
     classes = np.asarray(model.classes_)
-    return Observed(margins(z, y, classes), classes[z.argmax(axis=1)] == y)
+    return Observation(margins(z, y, classes), classes[z.argmax(axis=1)] == y)
 
 
 def join_records(records: Iterable[_Record]) -> _Record:
@@ -119,7 +119,7 @@ _BATCH = 8
 _UNSEEN_SHARE = 0.2
 
 
-class Shadows(NamedTuple):
+class ShadowSignals(NamedTuple):
     """Signals of all shadow models at the probed rows, one line for each model.
 
     `before`: those of the models that forget, before they do.
@@ -130,7 +130,7 @@ class Shadows(NamedTuple):
     before: Floats
 
 
-class Case(NamedTuple):
+class AttackInputs(NamedTuple):
     """What an attack is given; `naive` is the prototype of the floor's model."""
 
     unlearner: Any
@@ -201,14 +201,14 @@ class Attack:
                 f"NaiveUnlearner({name}(...))"
             )
         fresh = unlearner if naive is None else naive
-        case = Case(unlearner, fresh, X, y, ids, forget, population, seed)
-        return self._attack(case if progress is None else case._replace(progress=progress))
+        case = AttackInputs(unlearner, fresh, X, y, ids, forget, population, seed)
+        return self._run_attack(case if progress is None else case._replace(progress=progress))
 
-    def _attack(self, case: Case) -> tuple[AttackResult, ...]:
+    def _run_attack(self, case: AttackInputs) -> tuple[AttackResult, ...]:
         raise NotImplementedError
 
 
-def halves(candidates: Bools, n_models: int, seed: int) -> Bools:
+def split_halves(candidates: Bools, n_models: int, seed: int) -> Bools:
     """Return who is in which model: complementary pairs, candidates split evenly.
 
     Parameters
@@ -249,27 +249,27 @@ def fit_copy(prototype: Any, seed: int, X: Any, y: Any, ids: Any) -> Any:
     return model.fit(X, y, ids=ids) if hasattr(model, "forget") else model.fit(X, y)
 
 
-def _train(
+def _train_shadow(
     shared: tuple[Rows, Ints, Rows], prototype: Any, people: Bools, gone: Bools | None, seed: int
-) -> tuple[Observed, Observed | None]:
+) -> tuple[Observation, Observation | None]:
     """Train one model, let it forget if asked; return what it says, and what it said before."""
     rows, owners, probe = shared
     mine = rows.take(np.flatnonzero(people[owners]))
     model = fit_copy(prototype, seed, *mine.part(0, len(mine)), mine.ids.to_array())
     before = None
     if gone is not None:
-        before = observe(model, probe)
+        before = observe_model(model, probe)
         where = np.flatnonzero((people & gone)[owners])
         if len(where):
             model.forget(rows.ids.take(where).distinct().to_list())
-    return observe(model, probe), before
+    return observe_model(model, probe), before
 
 
 @dataclass(frozen=True)
 class Study:
     """Whom an attack is about: the training rows, who leaves, and rows that nobody trains on.
 
-    Made by `Study.of`. People are numbered in order of their first row.
+    Made by `Study.from_inputs`. People are numbered in order of their first row.
     """
 
     rows: Rows
@@ -280,7 +280,9 @@ class Study:
     n_jobs: int | None = None
 
     @classmethod
-    def of(cls, case: Case, *, needs_unseen: bool = True, n_jobs: int | None = None) -> "Study":
+    def from_inputs(
+        cls, case: AttackInputs, *, needs_unseen: bool = True, n_jobs: int | None = None
+    ) -> "Study":
         """Return the study; without a population a fifth of the retained people is set aside."""
         rows, seed = _hold_rows(case.X, case.y, case.ids), case.seed
         owners, forgotten = _number_people(rows, case.forget)
@@ -308,14 +310,14 @@ class Study:
             chosen[rng.choice(np.flatnonzero(~self.forgotten))] = True
         return chosen
 
-    def people(self, most_retained: int) -> dict[str, Ints]:
+    def sample_people(self, most_retained: int) -> dict[str, Ints]:
         """Return who is attacked: those who leave, and some who are never forgotten, sorted."""
         kept = np.flatnonzero(~self.candidates)
         rng = np.random.default_rng([self.seed, _SAMPLE, most_retained])
         retained = np.sort(rng.permutation(kept)[:most_retained])
         return {"forgotten": np.flatnonzero(self.forgotten), "retained": retained}
 
-    def probe(self, people: Ints, n_unseen: int) -> "Probe":
+    def make_probe(self, people: Ints, n_unseen: int) -> "Probe":
         """Return the rows of these people, followed by rows that nobody trained on."""
         where = np.flatnonzero(np.isin(self.owners, people))
         rng = np.random.default_rng([self.seed, _SAMPLE, n_unseen])
@@ -326,19 +328,21 @@ class Study:
             seen = seen.joined(Rows(others.X, others.y, row_ids(None, len(others))))
         return Probe(seen, self.owners[where])
 
-    def train(self, probe: "Probe", jobs: "list[Job]", progress: Progress) -> Shadows:
+    def train_models(
+        self, probe: "Probe", jobs: "list[ShadowTraining]", progress: Progress
+    ) -> ShadowSignals:
         """Train the models and return what each says about the probed rows."""
         shared = (self.rows, self.owners, probe.rows)
         payloads = [
             (job.prototype, job.people, job.gone, library_seed(self.seed, job.purpose, job.number))
             for job in jobs
         ]
-        observed: list[tuple[Observed, Observed | None]] = []
+        observed: list[tuple[Observation, Observation | None]] = []
         for start in range(0, len(payloads), _BATCH):
             batch = payloads[start : start + _BATCH]
-            observed += run_tasks(_train, batch, n_jobs=self.n_jobs, shared=(shared,))
+            observed += run_tasks(_train_shadow, batch, n_jobs=self.n_jobs, shared=(shared,))
             progress(len(observed), len(payloads))
-        return Shadows(
+        return ShadowSignals(
             np.array([after.signal for after, _ in observed]),
             np.array([after.correct for after, _ in observed]),
             np.array([before.signal for _, before in observed if before is not None]),
@@ -366,7 +370,7 @@ class Probe(NamedTuple):
         return values[..., len(self.owners) :]
 
 
-class Job(NamedTuple):
+class ShadowTraining(NamedTuple):
     """One model to train: on whom, and who is then forgotten (None: it is never asked to)."""
 
     prototype: Any
@@ -409,7 +413,7 @@ def _number_people(rows: Rows, forget: Any, *, least_staying: int = 3) -> tuple[
     return owners, leaving
 
 
-def read_case(case: Case) -> tuple[People, Bools]:
+def read_inputs(case: AttackInputs) -> tuple[People, Bools]:
     """Return training rows as arrays, and which leave, or raise for people who are not there."""
     X, y = as_array(case.X), np.asarray(case.y)
     ids = np.arange(len(X)) if case.ids is None else np.asarray(case.ids)

@@ -18,7 +18,7 @@ from letheon.measures.attacks._backdoor import (
     deletion_confidence,
     errors,
     majority_errors,
-    plant,
+    plant_backdoors,
     success_rate,
     target_label,
     threshold,
@@ -26,11 +26,11 @@ from letheon.measures.attacks._backdoor import (
 from letheon.measures.attacks._result import AttackResult, auc, beyond_floor_by_unit
 from letheon.measures.attacks._shadows import (
     Attack,
-    Case,
+    AttackInputs,
     as_array,
     fit_copy,
     join_records,
-    read_case,
+    read_inputs,
 )
 from letheon.parallel import one_thread
 from letheon.purposes import Purpose
@@ -55,7 +55,7 @@ class _Tester(NamedTuple):
     queries: NDArray[Any]
 
 
-class _Scene(NamedTuple):
+class _BackdoorInputs(NamedTuple):
     """What all repeats share: patterns, rows, who leaves, and labelled rows to ask about."""
 
     trigger: Trigger
@@ -141,10 +141,10 @@ class BackdoorTest(Attack):
     alpha: float = 1e-3
     confidence: float = 0.95
 
-    def _attack(self, case: Case) -> tuple[AttackResult, ...]:
+    def _run_attack(self, case: AttackInputs) -> tuple[AttackResult, ...]:
         if is_regressor(case.unlearner):
             raise ValueError("a backdoor needs a target label; this is a regressor")
-        data, leaves = read_case(case)
+        data, leaves = read_inputs(case)
         stay = data.at(np.flatnonzero(~leaves))
         asked = (stay.X, stay.y) if case.population is None else case.population
         asked = as_array(asked[0]), np.asarray(asked[1])
@@ -160,30 +160,32 @@ class BackdoorTest(Attack):
         repeats = []
         for number in range(self.n_repeats):
             with one_thread():
-                repeats.append(self._repeat(_Scene(trigger, data, leaves, asked), case, number))
+                repeats.append(
+                    self._run_repeat(_BackdoorInputs(trigger, data, leaves, asked), case, number)
+                )
             case.progress(number + 1, self.n_repeats)
         before, after, retrained, again = map(join_records, zip(*repeats, strict=True))
         result = AttackResult(
             attack=self.name,
             about="forgotten",
-            measures=self._measures(after, before, before, retrained),
-            floor=self._measures(again, before, retrained, retrained),
-            excess=self._excess(after, again),
-            control=self._excess(before, again),
+            measures=self._make_measures(after, before, before, retrained),
+            floor=self._make_measures(again, before, retrained, retrained),
+            excess=self._measure_excess(after, again),
+            control=self._measure_excess(before, again),
             n_models=3 * len(repeats),
-            note=f"{self._vote(after, before, retrained)} {_NOTE}",
+            note=f"{self._describe_vote(after, before, retrained)} {_NOTE}",
             scores=np.concatenate([each.success / each.queries for each in (after, retrained)]),
             labels=np.repeat([1, 0], len(after.queries)),
             owners=np.tile(np.arange(len(after.queries)), 2),
         )
         return (result,)
 
-    def _repeat(self, scene: _Scene, case: Case, number: int) -> list[_World]:
+    def _run_repeat(self, scene: _BackdoorInputs, case: AttackInputs, number: int) -> list[_World]:
         """Return what four models answer: before and after the request, and two fresh fits."""
         trigger, data, leaves, _ = scene
-        testers = self._testers(scene, case.seed, number)
+        testers = self._assign_testers(scene, case.seed, number)
         where, ids = [(tester.name, tester.rows) for tester in testers], data.ids
-        X, y, is_planted = plant(
+        X, y, is_planted = plant_backdoors(
             trigger, data.X, data.y, where, classes=data.y, fraction=self.fraction
         )
         purpose, stays = Purpose.BACKDOOR_MODEL, ~leaves
@@ -196,7 +198,7 @@ class BackdoorTest(Attack):
             answers = zip(map(model.predict, stamped), testers, strict=True)
             return np.array([np.sum(given == tester.target) for given, tester in answers], np.int64)
 
-        def ask(model: Any) -> _World:
+        def query_model(model: Any) -> _World:
             right = (model.predict(X[is_planted]) == y[is_planted]).astype(np.int64)
             queries = np.array([len(tester.queries) for tester in testers], np.int64)
             hits = count_hits(model, own=True), count_hits(model, own=False)
@@ -204,14 +206,15 @@ class BackdoorTest(Attack):
 
         # The floor comes first: a method that remembers rows outside its models knows them later.
         retrained, again = (
-            ask(fit_copy(case.naive, each, X[stays], y[stays], ids[stays])) for each in seeds[1:]
+            query_model(fit_copy(case.naive, each, X[stays], y[stays], ids[stays]))
+            for each in seeds[1:]
         )
         model = fit_copy(case.unlearner, seeds[0], X, y, ids)
-        before = ask(model)
+        before = query_model(model)
         model.forget(np.unique(ids[leaves]))
-        return [before, ask(model), retrained, again]
+        return [before, query_model(model), retrained, again]
 
-    def _testers(self, scene: _Scene, seed: int, number: int) -> list[_Tester]:
+    def _assign_testers(self, scene: _BackdoorInputs, seed: int, number: int) -> list[_Tester]:
         """Deal the people who leave to testers; names are numbers that no two repeats share."""
         trigger, data, leaves, asked = scene
         people = np.unique(data.ids[leaves])
@@ -233,7 +236,7 @@ class BackdoorTest(Attack):
             testers.append(_Tester(name, target, rows, queries))
         return testers
 
-    def _measures(
+    def _make_measures(
         self, world: _World, before: _World, asked_for_chance: _World, retrained: _World
     ) -> dict[str, Measure]:
         """Return all measures of one model against the retrained one."""
@@ -268,7 +271,7 @@ class BackdoorTest(Attack):
         ]
         return {measure.name: measure for measure in measures}
 
-    def _excess(self, after: _World, again: _World) -> Measure:
+    def _measure_excess(self, after: _World, again: _World) -> Measure:
         """Return the success beyond that of a fresh fit, tester by tester."""
         gaps = (after.success - again.success) * len(after.queries) / after.queries.sum()
         note = "success minus floor, tester by tester: same pattern, same rows"
@@ -287,7 +290,7 @@ class BackdoorTest(Attack):
         ]
         return np.asarray(world.success > np.array(limits))
 
-    def _vote(self, world: _World, before: _World, retrained: _World) -> str:
+    def _describe_vote(self, world: _World, before: _World, retrained: _World) -> str:
         """Say how the testers of each repeat voted, and what the vote is worth."""
         shown = self._says_kept(world, retrained).reshape(self.n_repeats, -1)
         n_testers = shown.shape[1]

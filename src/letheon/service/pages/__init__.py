@@ -1,4 +1,4 @@
-"""The pages, one file per subject."""
+"""HTML pages of the desk, one module per subject."""
 
 from importlib import import_module
 

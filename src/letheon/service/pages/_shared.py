@@ -1,7 +1,7 @@
-"""What all pages share: templates, who may see one, the form that was sent, the frame.
+"""Shared parts of all pages: templates, access checks, forms and messages.
 
-A page is open to browser sessions only. A form is accepted only with the CSRF token of its session,
-and from a page of this very site.
+Pages require a browser session. A form is accepted only with the CSRF token of the session, and
+only from the same origin.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from starlette.templating import Jinja2Templates
 
 from letheon.ledger import REQUEST_STATES
 from letheon.ledger.db.jobs import CURSOR, JOB_ID
-from letheon.ledger.schemas import NAME, moment
+from letheon.ledger.schemas import NAME, to_datetime
 from letheon.service import auth
 from letheon.service.errors import Problem
 from letheon.service.forms import read_form
@@ -37,35 +37,35 @@ _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 _AGES = ((86_400, "day"), (3600, "hour"), (60, "minute"))
 
 
-class Words(NamedTuple):
-    """How something is said: a word, its tone, and what it means."""
+class StateLabel(NamedTuple):
+    """A label with its tone and meaning."""
 
-    word: str
+    text: str
     tone: str
     meaning: str = ""
 
 
-STATE_WORDS = {name: Words(*state[:3]) for name, state in REQUEST_STATES.items()}
-"""Each state of a request in words, in the order of its life."""
+STATE_LABELS = {name: StateLabel(*state[:3]) for name, state in REQUEST_STATES.items()}
+"""Label of each state of a request, in the usual order."""
 
 
-def state_words(state: str) -> Words:
-    """Return a state in words; one that this version does not know is its own word."""
-    return STATE_WORDS.get(state, Words(state.replace("_", " "), "neutral"))
+def state_label(state: str) -> StateLabel:
+    """Return the label of a state; an unknown state is shown as its code."""
+    return STATE_LABELS.get(state, StateLabel(state.replace("_", " "), "neutral"))
 
 
-def days_words(days_left: int) -> Words:
-    """Return the days left against a legal clock; below zero it is late."""
+def days_label(days_left: int) -> StateLabel:
+    """Return the label of the days left until a deadline; negative numbers are late."""
     if days_left < 0:
-        return Words(f"{count_words(-days_left, 'day')} late", "bad")
+        return StateLabel(f"{count_words(-days_left, 'day')} late", "bad")
     if days_left == 0:
-        return Words("due today", "bad")
+        return StateLabel("due today", "bad")
     tone = "warn" if days_left <= _SOON_DAYS else "neutral"
-    return Words(f"{count_words(days_left, 'day')} left", tone)
+    return StateLabel(f"{count_words(days_left, 'day')} left", tone)
 
 
 def make_templates() -> Jinja2Templates:
-    """Return the templates; every value is escaped, and one that is missing is an error."""
+    """Return the templates. Values are escaped; a missing value raises an error."""
     env = Environment(
         loader=FileSystemLoader(_HERE / "templates"),
         autoescape=select_autoescape(default=True),
@@ -74,19 +74,19 @@ def make_templates() -> Jinja2Templates:
         lstrip_blocks=True,
     )
     env.filters.update(
-        day=_day,
-        moment=_moment,
-        ago=_ago,
-        iso=_iso,
-        number=_number,
+        day=_format_day,
+        moment=format_moment,
+        ago=_format_age,
+        iso=_format_iso,
+        number=_format_number,
         counted=count_words,
-        bytes=_bytes,
-        pair=_pair,
+        bytes=_format_bytes,
+        pair=_to_option,
     )
     env.globals.update(
-        asset=_asset,
-        state_words=state_words,
-        days_words=days_words,
+        asset=_asset_address,
+        state_label=state_label,
+        days_label=days_label,
         address=address,
         ground_options=_ground_options,
         ground_choices=_ground_choices,
@@ -102,14 +102,14 @@ def make_templates() -> Jinja2Templates:
 
 
 @cache
-def _asset(name: str) -> str:
-    """Return the address of a static file; it changes with its content, so browsers may keep it."""
+def _asset_address(name: str) -> str:
+    """Return the address of a static file, with a digest of its content for caching."""
     digest = hashlib.sha256((_HERE / "static" / name).read_bytes()).hexdigest()
     return f"/static/{name}?v={digest[:12]}"
 
 
 def address(path: str, *parts: dict[str, Any], **changes: Any) -> str:
-    """Return a path with a query of what is not empty; later values win, lists repeat a name."""
+    """Return a path with the non-empty parameters; later values win, lists repeat a name."""
     values: dict[str, Any] = {}
     for part in (*parts, changes):
         values |= part
@@ -117,52 +117,59 @@ def address(path: str, *parts: dict[str, Any], **changes: Any) -> str:
     return f"{path}?{urlencode(kept, doseq=True)}" if kept else path
 
 
-def _pair(text: str) -> tuple[str, str]:
-    """Return an option of a select that is its own label."""
+def _to_option(text: str) -> tuple[str, str]:
+    """Return a select option whose value is its label."""
     return text, text
 
 
 def _ground_options(grounds: Any) -> list[tuple[str, str]]:
-    """Return grounds as options of a select: what they say, then their code."""
-    return [(one.code, f"{one.words[:1].upper()}{one.words[1:]} ({one.code})") for one in grounds]
+    """Return grounds as select options: description and code."""
+    return [
+        (ground.code, f"{ground.words[:1].upper()}{ground.words[1:]} ({ground.code})")
+        for ground in grounds
+    ]
 
 
 def _ground_choices(grounds: Any, law: str = "") -> list[tuple[str, str]]:
-    """Return options of which none is chosen; with `law`, without those of other laws."""
-    other = tuple(f"{one}." for one in ("gdpr", "ccpa") if law and one != law)
-    fit = [one for one in grounds if not one.code.startswith(other)]
-    return [("", "Choose a ground…"), *_ground_options(fit)]
+    """Return select options without a preselected ground; `law` excludes those of other laws."""
+    others = tuple(f"{code}." for code, _ in LAWS if law and code != law)
+    matching = [ground for ground in grounds if not ground.code.startswith(others)]
+    return [("", "Choose a ground…"), *_ground_options(matching)]
 
 
 def _read_time(value: Any) -> datetime | date:
-    """Return a time: seconds since 1970, ISO text, date and datetime are understood."""
+    """Return a time from seconds since 1970, ISO text, a date or a datetime."""
     time: datetime | date = value
     if isinstance(value, int):
-        time = moment(value)
+        time = to_datetime(value)
     elif isinstance(value, str):
         time = datetime.fromisoformat(value) if "T" in value else date.fromisoformat(value)
     return time.astimezone(UTC) if isinstance(time, datetime) else time
 
 
-def _iso(value: Any) -> str:
+def _format_iso(value: Any) -> str:
     time = _read_time(value)
     return time.isoformat(timespec="seconds") if isinstance(time, datetime) else time.isoformat()
 
 
-def _day(value: Any) -> str:
-    """Return "15 Nov 2026" for a day of the calendar, "15 Nov 2026 UTC" for that of a moment."""
+def _format_day(value: Any) -> str:
+    """Return "15 Nov 2026" for a date, "15 Nov 2026 UTC" for a datetime."""
     time = _read_time(value)
     zone = " UTC" if isinstance(time, datetime) else ""
     return f"{time.day} {_MONTHS[time.month - 1]} {time.year}{zone}"
 
 
-def _moment(value: Any) -> str:
+def format_moment(value: Any) -> str:
     """Return "15 Nov 2026, 14:03 UTC"."""
     time = _read_time(value)
-    return f"{_day(time.date())}, {time:%H:%M} UTC" if isinstance(time, datetime) else _day(time)
+    return (
+        f"{_format_day(time.date())}, {time:%H:%M} UTC"
+        if isinstance(time, datetime)
+        else _format_day(time)
+    )
 
 
-def _ago(value: Any, now: int) -> str:
+def _format_age(value: Any, now: int) -> str:
     """Return "3 hours ago", or "in 3 hours"."""
     time = _read_time(value)
     if not isinstance(time, datetime):
@@ -175,12 +182,12 @@ def _ago(value: Any, now: int) -> str:
     return "just now"
 
 
-def _number(value: float) -> str:
-    """Return a whole number with thousands separated, or another with four digits."""
+def _format_number(value: float) -> str:
+    """Return an integer with thousands separators, or a float with four digits."""
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
 
 
-def _bytes(size: float) -> str:
+def _format_bytes(size: float) -> str:
     """Return "3.4 MiB"."""
     for unit in ("bytes", "KiB", "MiB"):
         if abs(size) < 1024:
@@ -208,104 +215,110 @@ _FOR_PROGRAMS = re.compile(r"/api/|/openapi|`letheon [a-z]+ list`")
 _FLASH_VALUE = re.compile(r"([a-z-]{1,40})(?:\.([0-9]{1,9}))?")
 
 FLASHES: dict[str, tuple[str, str]] = {
-    "verify": ("good", "Identity recorded as verified."),
-    "await-identity": ("good", "Recorded that a proof of identity was asked for."),
-    "approve": ("good", "Approved: it waits for the next batch."),
-    "hold": ("good", "Put on hold. The legal clock goes on."),
-    "release": ("good", "The hold ended."),
-    "extend": ("good", "Extended."),
-    "retry": ("good", "Queued again."),
-    "cancel": ("good", "Cancelled."),
-    "reject": ("good", "Rejected."),
-    "tell": ("good", "Recorded that recipients were told."),
-    "answer": ("good", "Closed: the person was answered."),
-    "filed": ("good", "The request is recorded."),
+    "verify": ("good", "Identity marked as verified."),
+    "await-identity": ("good", "Recorded that proof of identity was requested."),
+    "approve": ("good", "Approved. The request waits for the next batch."),
+    "hold": ("good", "Put on hold. The deadline stays the same."),
+    "release": ("good", "Released from hold."),
+    "extend": ("good", "Deadline extended."),
+    "retry": ("good", "Retry scheduled."),
+    "cancel": ("good", "Request withdrawn."),
+    "reject": ("good", "Request rejected."),
+    "tell": ("good", "Notified recipients recorded."),
+    "answer": ("good", "Marked as answered."),
+    "filed": ("good", "Request recorded."),
     "filed-many": (
         "warn",
-        "Recorded for {number} people, so without a receipt code: that is for one person alone.",
+        "Request for {number} people recorded without a receipt code: a code is for one person.",
     ),
     "filed-no-code": (
         "warn",
-        "The request is recorded, without a receipt code: another request erased the person.",
+        "Request recorded without a receipt code: another request already erased this person.",
     ),
-    "filed-before": ("warn", "The request was recorded before; its receipt code was shown then."),
-    "many-done": ("good", "Done. Requests changed: {number}."),
+    "filed-before": ("warn", "This request was recorded earlier; its receipt code was shown then."),
+    "many-done": ("good", "Requests changed: {number}."),
     "many-none": ("warn", "Select at least one request first."),
-    "many-no-ground": ("warn", "Choose a legal ground first. Nothing was changed."),
-    "token-revoked": ("good", "The token was revoked. Its sessions have ended."),
-    "webhook-removed": ("good", "The webhook was removed."),
-    "webhook-delivered": ("good", "The test was delivered (status {number})."),
-    "webhook-failed": ("bad", "The test was not delivered."),
+    "many-no-ground": ("warn", "Choose a legal ground first. No request was changed."),
+    "token-revoked": ("good", "Token revoked. Its sessions have ended."),
+    "webhook-removed": ("good", "Webhook removed."),
+    "webhook-delivered": ("good", "Test message delivered (status {number})."),
+    "webhook-failed": ("bad", "The test message could not be delivered."),
     "logged-out": ("good", "You are logged out."),
-    "model-registered": ("good", "The model is registered."),
-    "example-added": ("good", "The example model is registered."),
-    "job-queued": ("good", "The worker has been asked; progress shows here."),
-    "audit-started": ("good", "The audit is under way."),
+    "model-registered": ("good", "Model registered."),
+    "example-added": ("good", "Example model registered."),
+    "job-queued": ("good", "Job queued. This page shows its progress."),
+    "audit-started": ("good", "Audit started."),
 }
-"""What a page may say after an action: tone and words. Only codes travel, in a cookie."""
+"""Messages after an action: tone and text. The cookie holds only the code."""
 
 MEASURES = {
-    "efficiency": ("Efficiency", "How many times faster than training afresh.", "×"),
-    "effectiveness": ("Effectiveness", "Loss of quality against a retrained model.", ""),
+    "efficiency": ("Efficiency", "Speed-up over a retrain.", "×"),
+    "effectiveness": ("Effectiveness", "Loss of quality compared with a retrained model.", ""),
     "consistency": ("Consistency", "Distance of the parameters from a retrained model.", ""),
-    "certifiability": ("Certifiability", "How far the model can be told from a retrained one.", ""),
+    "certifiability": (
+        "Certifiability",
+        "How well the model can be distinguished from a retrained one.",
+        "",
+    ),
 }
-"""Title, meaning and unit of the four measures."""
+"""Title, description and unit of the four measures."""
 
 LEVEL_WORDS = {
     "V0": "Signatures, schema and chain of the certificates",
-    "V1": "The log: nothing was dropped, changed or put in between",
-    "V2": "The data: erased rows are gone from the commitment, nothing else moved",
-    "V3": "Residue: the purges, and what the search of the stores found",
-    "V4": "Re-derivation: the model is trained again and compared",
-    "V5": "Bound: epsilon and delta follow from rows and settings",
-    "V6": "Canaries that an auditor planted",
-    "own": "Measures of the auditor's own",
+    "V1": "Log: no entry was removed, changed or inserted",
+    "V2": "Data: the commitment changed for erased rows only",
+    "V3": "Residue: purges and search results of the stores",
+    "V4": "Reproduction: the model is retrained and compared",
+    "V5": "Bound: epsilon and delta are recomputed from rows and settings",
+    "V6": "Canaries planted by an auditor",
+    "own": "Measures computed by the auditor",
 }
-"""What an audit looks at on each level."""
+"""What each level of an audit checks."""
 
 DRILLS = {
-    "none": "No drill: audit the ledger as it is",
-    "model": "Drill: change one byte of a model file in the copy",
-    "certificate": "Drill: change one byte of a certificate in the copy",
-    "log": "Drill: change one byte of the log in the copy",
+    "none": "No drill",
+    "model": "Change one byte of a model file in a copy",
+    "certificate": "Change one byte of a certificate in a copy",
+    "log": "Change one byte of the log in a copy",
 }
-"""What a drill damages, in a copy, so that an audit must fail."""
+"""What a drill changes in a copy; the audit must then fail."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Visitor(auth.Principal):
-    """Who is looking at a page, with a browser.
+    """The user of a browser session.
 
     Attributes
     ----------
     request : Request
-        The call.
+        The HTTP request.
     """
 
     request: Request = field(repr=False, compare=False)
 
     def page(self, name: str, **values: Any) -> HTMLResponse:
-        """Return a page for the visitor; see `page`."""
+        """Return a page for this visitor; see `page`."""
         return page(self.request, name, self, **values)
 
-    def list_page(self, name: str, found: Any, query: dict[str, Any], **more: Any) -> HTMLResponse:
-        """Return a page with a part of a list, and links to its first and next part."""
+    def list_page(
+        self, name: str, listing: Any, query: dict[str, Any], **more: Any
+    ) -> HTMLResponse:
+        """Return a page of a list, with links to its first and next page."""
         path, after = self.request.url.path, self.request.query_params.get("after")
         links = {
             "json": address(f"/api/v1{path}", query, after=after),
             "first": address(path, query) if after else None,
-            "next": address(path, query, after=found.next) if found.next else None,
+            "next": address(path, query, after=listing.next) if listing.next else None,
         }
-        return self.page(name, found=found, query=query, **links | more)
+        return self.page(name, listing=listing, query=query, **links | more)
 
-    def done(self, path: str, code: str, number: int | None = None) -> Response:
-        """Lead to another page that says, once, that something was done.
+    def redirect_with(self, path: str, code: str, number: int | None = None) -> Response:
+        """Redirect to a page that shows a message once.
 
-        `code` is one of `FLASHES`; `number` takes the place that its words leave for one.
+        `code` is a key of `FLASHES`; `number` replaces the placeholder in the message.
         """
         if code not in FLASHES:
-            raise KeyError(f"{code} is no message; add it to FLASHES")
+            raise KeyError(f"unknown message {code!r}; add it to FLASHES")
         answer = redirect(self.request, path)
         message = code if number is None else f"{code}.{number}"
         set_cookie(answer, self.desk, FLASH, message, _FLASH_SECONDS)
@@ -314,51 +327,51 @@ class Visitor(auth.Principal):
 
 @dataclass(frozen=True)
 class PageGate(auth.Gate):
-    """What a page demands: a session whose token has one of some scopes.
+    """Access check of a page: a session whose token has one of the scopes.
 
-    Without a session it leads to the log-in. A change needs the CSRF token in its form as well.
+    Without a session it redirects to the login. Changes require the CSRF token as well.
     """
 
     async def __call__(self, request: Request) -> AsyncIterator[Visitor]:  # type: ignore[override]
-        """Yield who is looking, or refuse; what was sent is let go of at the end."""
+        """Yield the visitor, or raise; the form is closed at the end."""
         try:
-            yield await self._admitted(request)
+            yield await self._load_visitor(request)
         finally:
             await _close_form(request)
 
-    async def _admitted(self, request: Request) -> Visitor:
-        who = await run_in_threadpool(auth.find_visitor, request)
-        if who is None or who.session is None:
-            raise _to_login(request)
-        self.admit(request, who, title="Your token may not do that")
-        self.enter(request, who)
-        if request.method not in auth.SAFE:  # last: what is sent may be large, and is read for this
+    async def _load_visitor(self, request: Request) -> Visitor:
+        visitor = await run_in_threadpool(auth.find_visitor, request)
+        if visitor is None or visitor.session is None:
+            raise _login_redirect(request)
+        self.admit(request, visitor, title="Your token does not permit this")
+        self.enter(request, visitor)
+        if request.method not in auth.SAFE:  # last: reading a large form is expensive
             token: Any = request.headers.get("x-csrf-token")
-            token = token if token is not None else (await _form_of(request)).get("csrf")
-            auth.require_csrf(request, who.session, token if isinstance(token, str) else None)
-        return Visitor(**vars(who), request=request)
+            token = token if token is not None else (await _read_sent_form(request)).get("csrf")
+            auth.require_csrf(request, visitor.session, token if isinstance(token, str) else None)
+        return Visitor(**vars(visitor), request=request)
 
 
 def page_allows(*scopes: str, is_long: bool = False) -> PageGate:
-    """Return a dependency: who is looking, if they have one of these scopes; none for anybody."""
+    """Return a dependency that yields a visitor with one of these scopes; without scopes, any."""
     return PageGate(scopes, is_long=is_long)
 
 
-async def csrf_protected(request: Request) -> AsyncIterator[FormData]:
-    """Yield the form that was sent; the page's gate has checked its CSRF token."""
+async def read_sent_form(request: Request) -> AsyncIterator[FormData]:
+    """Yield the form; the access check of the page has verified its CSRF token."""
     try:
-        yield await _form_of(request)
+        yield await _read_sent_form(request)
     finally:
         await _close_form(request)
 
 
-SentForm = Annotated[FormData, Depends(csrf_protected)]
+SentForm = Annotated[FormData, Depends(read_sent_form)]
 
 
 def page(
     request: Request,
     name: str,
-    who: auth.Principal | None = None,
+    visitor: auth.Principal | None = None,
     *,
     json: str | None = None,
     status: int = 200,
@@ -370,35 +383,35 @@ def page(
     Parameters
     ----------
     request : Request
-        The call.
+        The HTTP request.
     name : str
         File of the template.
-    who : Principal or None
-        Who is looking; None on public pages.
+    visitor : Principal or None
+        The user; None on public pages.
     json : str, optional
-        Address of the same in JSON.
+        Address of the same content as JSON.
     status : int, default=200
-        Of the answer; a problem has its own.
+        Status of the response; `problem` overrides it.
     problem : Problem, optional
-        What could not be done.
+        Error to show.
     **values
-        What the template shows. It also has `csrf`, `theme`, `flash`, `tenant`, `now`.
+        Variables of the template, besides `csrf`, `theme`, `flash`, `tenant` and `now`.
     """
     desk, code, theme = (
         auth.context(request),
         request.cookies.get(FLASH),
         request.cookies.get(THEME),
     )
-    tenant, bound = request.query_params.get("tenant"), None if who is None else who.tenant
+    tenant, bound = request.query_params.get("tenant"), None if visitor is None else visitor.tenant
     if tenant is not None and not NAME.fullmatch(tenant):
         tenant = None
     frame = {
-        "who": who,
-        "csrf": "" if who is None or who.session is None else who.session.csrf,
+        "visitor": visitor,
+        "csrf": "" if visitor is None or visitor.session is None else visitor.session.csrf,
         "theme": theme if theme in ("light", "dark") else None,
-        "flash": _flash(code),
+        "flash": _read_flash(code),
         "tenant": bound or tenant,
-        "tenant_query": "" if who is None or bound else address("", tenant=tenant),
+        "tenant_query": "" if visitor is None or bound else address("", tenant=tenant),
         "json": json,
         "now": desk.ledger.clock(),
         "is_demo": desk.is_demo,
@@ -414,7 +427,7 @@ def page(
 
 
 def set_cookie(answer: Response, desk: auth.Context, name: str, value: str, seconds: int) -> None:
-    """Give a browser a cookie that no script reads and no other site sends; 0 seconds end it."""
+    """Set a cookie that scripts cannot read and other sites cannot send; 0 seconds delete it."""
     is_secure = desk.is_secure and seconds > 0
     answer.set_cookie(
         name, value, seconds, path="/", httponly=True, samesite="strict", secure=is_secure
@@ -422,42 +435,42 @@ def set_cookie(answer: Response, desk: auth.Context, name: str, value: str, seco
 
 
 def redirect(request: Request, path: str) -> Response:
-    """Lead to another page; a script would follow by itself, and lose the message there."""
+    """Redirect to another page; a script gets a header, because it would follow a 303 itself."""
     if "hx-request" in request.headers:
         return Response(status_code=204, headers={"HX-Redirect": path})
     return RedirectResponse(path, status_code=303)
 
 
 def problem_page(request: Request, problem: Problem) -> Response:
-    """Return a problem as a page; a redirection stays one."""
+    """Return a problem as a page; a redirect stays a redirect."""
     headers = dict(problem.headers or {})
     if problem.status_code == 303:
         return redirect(request, headers["Location"])
-    who = auth.find_visitor(request) if problem.status_code < 500 else None
-    answer = page(request, "problem.html", who, problem=_for_people(problem))
+    visitor = auth.find_visitor(request) if problem.status_code < 500 else None
+    answer = page(request, "problem.html", visitor, problem=_simplify_problem(problem))
     answer.headers.update(headers)
     return answer
 
 
-def _for_people(problem: Problem) -> Problem:
-    """Return a problem without what is of use to programs only."""
+def _simplify_problem(problem: Problem) -> Problem:
+    """Return a problem without the hints for API clients."""
     status = problem.status_code
     if problem.code == "not-found":
-        return Problem(status, problem.code, "There is no such page", "Use the menu, or go back.")
+        return Problem(status, problem.code, "Page not found", "Use the menu, or go back.")
     if problem.code == "invalid" and problem.fields:
-        words = "A part of it is missing, or has not the form that it must have. Use the menu."
-        return Problem(status, problem.code, "This address cannot be right", words)
+        words = "A parameter of the address is missing or invalid. Use the menu."
+        return Problem(status, problem.code, "Invalid address", words)
     parts = re.split(r"(?<=[.;])\s+", str(problem.detail))
     kept = " ".join(part for part in parts if not _FOR_PROGRAMS.search(part)).removesuffix(";")
     return Problem(status, problem.code, problem.title, kept, fields=problem.fields)
 
 
 def safe_path(text: str | None) -> str:
-    """Return where a log-in may lead: a path of this desk, and nothing else."""
+    """Return the path to open after login; anything but a path of this site becomes "/"."""
     return text if text is not None and _SAFE_PATH.fullmatch(text) else "/"
 
 
-def _to_login(request: Request) -> HTTPException:
+def _login_redirect(request: Request) -> HTTPException:
     path = request.url.path
     if request.method not in auth.SAFE:
         path = "/"
@@ -467,8 +480,8 @@ def _to_login(request: Request) -> HTTPException:
     return HTTPException(303, headers={"Location": where})
 
 
-async def _form_of(request: Request) -> FormData:
-    """Return the form that was sent, read once."""
+async def _read_sent_form(request: Request) -> FormData:
+    """Return the form of the request; it is parsed once."""
     form: FormData | None = getattr(request.state, "form", None)
     if form is None:
         form = request.state.form = await read_form(request)
@@ -481,7 +494,7 @@ async def _close_form(request: Request) -> None:
         await form.close()
 
 
-def _flash(value: str | None) -> dict[str, str] | None:
+def _read_flash(value: str | None) -> dict[str, str] | None:
     match = _FLASH_VALUE.fullmatch(value or "")
     if match is None or match[1] not in FLASHES:
         return None
@@ -489,7 +502,9 @@ def _flash(value: str | None) -> dict[str, str] | None:
     return {"tone": tone, "words": words.format(number=match[2] or "")}
 
 
-def tenant_choices(who: auth.Principal) -> list[str]:
-    """Return whose things a visitor may choose; nothing where there is nothing to choose."""
-    tenants = set() if who.tenant is not None else {one.tenant for one in who.ledger.models.list()}
+def tenant_choices(visitor: auth.Principal) -> list[str]:
+    """Return the tenants that a visitor can select; empty if there is no choice."""
+    if visitor.tenant is not None:
+        return []
+    tenants = {model.tenant for model in visitor.ledger.models.list()}
     return sorted(tenants) if len(tenants) > 1 else []

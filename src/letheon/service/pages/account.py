@@ -1,4 +1,4 @@
-"""Coming in with a token, the first page, tokens and webhooks."""
+"""Pages for login, home, tokens and webhooks."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any, NamedTuple
@@ -18,28 +18,30 @@ from letheon.service.routes.account import TokenIn, WebhookIn
 
 router = APIRouter(include_in_schema=False)
 
-_UNKNOWN = "That token is unknown, expired or revoked."
-_RECEIPT = "That is a receipt code, and no token. Check it with the link below."
+_UNKNOWN = "The token is unknown, expired or revoked."
+_RECEIPT = "This is a receipt code, not a token. Check it with the link below."
 
 
 @router.get("/login", dependencies=[Depends(auth.public())])
 def show_login(request: Request) -> HTMLResponse:
-    """Ask for a token."""
-    return _asked(request, _shared.safe_path(request.query_params.get("next")))
+    """Show the login form."""
+    return _login_page(request, _shared.safe_path(request.query_params.get("next")))
 
 
 @router.post("/login", dependencies=[Depends(auth.public())])
 def log_in(request: Request, form: _shared.SentForm) -> Response:
-    """Start a session; the old one of this browser, if any, ends."""
+    """Start a session; an earlier session of this browser ends."""
     if not auth.is_same_origin(request):
-        raise Problem(403, "csrf", "This form is not from this desk", "Open /login and try again.")
+        raise Problem(
+            403, "csrf", "The form was sent from another site", "Open /login and try again."
+        )
     desk, where = auth.context(request), _shared.safe_path(text_of(form, "next"))
-    token = desk.tokens.find(text_of(form, "token"))
+    token = desk.tokens.find_by_text(text_of(form, "token"))
     if token is None:
-        # Wrong ones only: an office shares its address.
+        # Count failures only: users of one office share an address.
         desk.limiter.count("login", auth.address_of(request))
         is_code = text_of(form, "token").lower().startswith("lethe-")
-        return _asked(request, where, error=_RECEIPT if is_code else _UNKNOWN)
+        return _login_page(request, where, error=_RECEIPT if is_code else _UNKNOWN)
     old = auth.find_visitor(request)
     if old is not None and old.session is not None:
         desk.sessions.end(old.session.id)
@@ -51,16 +53,16 @@ def log_in(request: Request, form: _shared.SentForm) -> Response:
 
 
 @router.post("/logout")
-def log_out(who: Annotated[_shared.Visitor, Depends(_shared.page_allows())]) -> Response:
+def log_out(visitor: Annotated[_shared.Visitor, Depends(_shared.page_allows())]) -> Response:
     """End the session."""
-    if who.session is not None:
-        who.desk.sessions.end(who.session.id)
-    answer = who.done("/login", "logged-out")
-    _shared.set_cookie(answer, who.desk, auth.COOKIE, "", 0)
+    if visitor.session is not None:
+        visitor.desk.sessions.end(visitor.session.id)
+    answer = visitor.redirect_with("/login", "logged-out")
+    _shared.set_cookie(answer, visitor.desk, auth.COOKIE, "", 0)
     return answer
 
 
-def _asked(request: Request, where: str, *, error: str = "") -> HTMLResponse:
+def _login_page(request: Request, where: str, *, error: str = "") -> HTMLResponse:
     status = 401 if error else 200
     return _shared.page(request, "login.html", status=status, where=where, error=error)
 
@@ -70,8 +72,8 @@ _MOST_DUPLICATES = 200
 _TONES = ("bad", "warn", "warn", "info", "info", "neutral")
 
 
-class Task(NamedTuple):
-    """Something that waits for an action."""
+class HomeTask(NamedTuple):
+    """A group of requests that wait for an action of the visitor."""
 
     number: int
     words: str
@@ -81,45 +83,48 @@ class Task(NamedTuple):
 
 @router.get("/")
 def show_home(
-    who: Annotated[_shared.Visitor, Depends(_shared.page_allows())],
+    visitor: Annotated[_shared.Visitor, Depends(_shared.page_allows())],
     tenant: str | None = None,
 ) -> HTMLResponse:
-    """Show how the requests stand, and what waits for the one who looks."""
-    if not who.may("requests:read"):
-        return who.page("home.html", stand=None, tasks=[], bars=[], first=[])
-    asked = {"tenant": tenant, "state": list(request_routes.OPEN)}
-    query = check_form(request_routes.RequestQuery, asked)
-    stand = request_routes.summarise_requests(who, query)
-    n_covered = 0  # duplicates whose people are erased, among the first that are due
-    if stand.counts["duplicate"]:
+    """Show counts of requests and the tasks of the visitor."""
+    if not visitor.may("requests:read"):
+        return visitor.page("home.html", summary=None, has_models=True)
+    filters = {"tenant": tenant, "state": list(request_routes.OPEN)}
+    query = check_form(request_routes.RequestQuery, filters)
+    summary = request_routes.summarise_requests(visitor, query)
+    n_covered = 0  # duplicates whose people are erased, among those with the earliest deadlines
+    if summary.counts["duplicate"]:
         duplicates = query.model_copy(update={"state": ["duplicate"]})
-        requests = request_routes.find_first_requests(who, duplicates, limit=_MOST_DUPLICATES)
-        n_covered = sum(one.certificate is not None for one in requests)
-    return who.page(
+        requests = request_routes.find_first_requests(visitor, duplicates, limit=_MOST_DUPLICATES)
+        n_covered = sum(request.certificate is not None for request in requests)
+    return visitor.page(
         "home.html",
         json=_shared.address("/api/v1/summary", tenant=tenant),
-        stand=stand,
-        tasks=list(_tasks(who, stand, n_covered)),
-        bars=list(zip(stand.by_days_left, _TONES, strict=True)),
-        first=request_routes.find_first_requests(who, query, limit=_SHOWN),
+        summary=summary,
+        has_models=bool(visitor.ledger.models.list(tenant=visitor.tenant_filter(query.tenant))),
+        tasks=list(_list_tasks(visitor, summary, n_covered)),
+        bars=list(zip(summary.by_days_left, _TONES, strict=True)),
+        first=request_routes.find_first_requests(visitor, query, limit=_SHOWN),
     )
 
 
-def _tasks(who: auth.Principal, stand: request_routes.Summary, n_covered: int) -> Iterator[Task]:
-    """Yield what waits, by what the one who looks may do about it."""
-    counts, handle = stand.counts, "requests:handle"
-    known = (
-        ("requests:approve", counts["verified"], "to approve", "state=verified", "warn"),
-        (handle, counts["received"], "identity to verify", "state=received", "warn"),
-        (handle, counts["stuck"], "stuck: look, then retry", "state=stuck", "bad"),
-        (handle, counts["purged"], "to answer: purged", "state=purged", "info"),
-        (handle, n_covered, "to answer: erased with an earlier request", "state=duplicate", "info"),
-        ("requests:read", stand.n_overdue, "overdue", "overdue=true", "bad"),
-        ("requests:read", stand.n_due_soon, "due within a week", "order=due", "warn"),
+def _list_tasks(
+    visitor: auth.Principal, summary: request_routes.Summary, n_covered: int
+) -> Iterator[HomeTask]:
+    """Yield the groups of requests that the visitor can act on."""
+    counts, handle = summary.counts, "requests:handle"
+    groups = (
+        ("requests:approve", counts["verified"], "Approve", "state=verified", "warn"),
+        (handle, counts["received"], "Verify the identity", "state=received", "warn"),
+        (handle, counts["stuck"], "Resolve failures", "state=stuck", "bad"),
+        (handle, counts["purged"], "Answer the person: data purged", "state=purged", "info"),
+        (handle, n_covered, "Answer the person: duplicate", "state=duplicate", "info"),
+        ("requests:read", summary.n_overdue, "Overdue", "overdue=true", "bad"),
+        ("requests:read", summary.n_due_soon, "Due within a week", "order=due", "warn"),
     )
-    for scope, number, words, query, tone in known:
-        if number and who.may(scope):
-            yield Task(number, words, f"/requests?{query}", tone)
+    for scope, number, words, query, tone in groups:
+        if number and visitor.may(scope):
+            yield HomeTask(number, words, f"/requests?{query}", tone)
 
 
 TokenKeeper = Annotated[_shared.Visitor, Depends(_shared.page_allows("tokens:manage"))]
@@ -128,21 +133,21 @@ HookCaller = Annotated[
     _shared.Visitor, Depends(_shared.page_allows("webhooks:manage", is_long=True))
 ]
 _ROLE_WORDS = {
-    "requester": "files requests and sees its own",
+    "requester": "files requests and sees its own requests",
     "operator": "handles requests, models and batches",
     "approver": "approves or rejects requests",
-    "auditor": "reads all, runs audits",
-    "admin": "all of it",
+    "auditor": "reads everything and runs audits",
+    "admin": "has all permissions",
 }
 _EVENT_WORDS = {
-    "received": "a request came in",
-    "certified": "a certificate covers a request",
-    "overdue": "a request is past its day",
-    "retrained": "a model was trained afresh",
+    "received": "a request is received",
+    "certified": "a certificate is issued",
+    "overdue": "a request is overdue",
+    "retrained": "a model is retrained",
 }
 
 
-# What the form of a page makes, the fields of the form, the one of several values, and routes.
+# Input class, single-value fields, multi-value field, and the API functions that create and list.
 _SUBJECTS: dict[str, tuple[Any, ...]] = {
     "tokens": (
         *(TokenIn, ("name", "role", "tenant", "days"), "scopes"),
@@ -156,88 +161,93 @@ _SUBJECTS: dict[str, tuple[Any, ...]] = {
 
 
 @router.get("/tokens")
-def show_tokens(who: TokenKeeper, after: str | None = None) -> HTMLResponse:
-    """Show the tokens, and a form for a new one."""
-    return _show(who, "tokens", after=after)
+def show_tokens(visitor: TokenKeeper, after: str | None = None) -> HTMLResponse:
+    """Show the tokens and the form for a new token."""
+    return _subject_page(visitor, "tokens", after=after)
 
 
 @router.post("/tokens")
-def make_token(who: TokenKeeper, form: _shared.SentForm) -> HTMLResponse:
-    """Make a token, and show it once."""
-    return _make(who, "tokens", form)
+def make_token(visitor: TokenKeeper, form: _shared.SentForm) -> HTMLResponse:
+    """Create a token and show it once."""
+    return _create(visitor, "tokens", form)
 
 
 @router.post("/tokens/{token_id}/revoke")
-def revoke(who: TokenKeeper, token_id: str, form: _shared.SentForm) -> Response:
-    """Take a token back."""
-    routes.revoke_token(who, token_id, descendants="descendants" in form)
-    return who.done("/tokens", "token-revoked")
+def revoke_token(visitor: TokenKeeper, token_id: str, form: _shared.SentForm) -> Response:
+    """Revoke a token."""
+    routes.revoke_token(visitor, token_id, descendants="descendants" in form)
+    return visitor.redirect_with("/tokens", "token-revoked")
 
 
 @router.get("/webhooks")
-def show_webhooks(who: HookKeeper, after: str | None = None) -> HTMLResponse:
-    """Show the webhooks, and a form for a new one."""
-    return _show(who, "webhooks", after=after)
+def show_webhooks(visitor: HookKeeper, after: str | None = None) -> HTMLResponse:
+    """Show the webhooks and the form for a new webhook."""
+    return _subject_page(visitor, "webhooks", after=after)
 
 
 @router.post("/webhooks")
-def make_webhook(who: HookKeeper, form: _shared.SentForm) -> HTMLResponse:
-    """Make a webhook, and show its secret once."""
-    return _make(who, "webhooks", form)
+def make_webhook(visitor: HookKeeper, form: _shared.SentForm) -> HTMLResponse:
+    """Create a webhook and show its secret once."""
+    return _create(visitor, "webhooks", form)
 
 
 @router.get("/webhooks/{webhook_id}")
-def show_webhook(who: HookKeeper, webhook_id: str, after: str | None = None) -> HTMLResponse:
-    """Show one webhook and its messages."""
-    hook = routes.show_webhook(who, webhook_id)
-    found = routes.list_deliveries(who, webhook_id, after=after or None)
-    shown = {"hook": hook, "found": found, "after": after, "event_words": _EVENT_WORDS}
-    return who.page("webhook.html", json=f"/api/v1/webhooks/{webhook_id}", **shown)
+def show_webhook(visitor: HookKeeper, webhook_id: str, after: str | None = None) -> HTMLResponse:
+    """Show a webhook and its messages."""
+    hook = routes.show_webhook(visitor, webhook_id)
+    listing = routes.list_deliveries(visitor, webhook_id, after=after or None)
+    values = {"hook": hook, "listing": listing, "after": after, "event_words": _EVENT_WORDS}
+    return visitor.page("webhook.html", json=f"/api/v1/webhooks/{webhook_id}", **values)
 
 
 @router.post("/webhooks/{webhook_id}/test")
-def try_webhook(who: HookCaller, webhook_id: str) -> Response:
-    """Send a test message now."""
-    came = routes.test_webhook(who, webhook_id)
-    code = "webhook-delivered" if came.delivered else "webhook-failed"
-    return who.done(f"/webhooks/{webhook_id}", code, came.status)
+def send_test_message(visitor: HookCaller, webhook_id: str) -> Response:
+    """Send a test message to a webhook."""
+    attempt = routes.test_webhook(visitor, webhook_id)
+    code = "webhook-delivered" if attempt.delivered else "webhook-failed"
+    return visitor.redirect_with(f"/webhooks/{webhook_id}", code, attempt.status)
 
 
 @router.post("/webhooks/{webhook_id}/delete")
-def delete_webhook(who: HookKeeper, webhook_id: str) -> Response:
+def delete_webhook(visitor: HookKeeper, webhook_id: str) -> Response:
     """Remove a webhook."""
-    routes.remove_webhook(who, webhook_id)
-    return who.done("/webhooks", "webhook-removed")
+    routes.remove_webhook(visitor, webhook_id)
+    return visitor.redirect_with("/webhooks", "webhook-removed")
 
 
-def _make(who: _shared.Visitor, subject: str, form: FormData) -> HTMLResponse:
-    kind, names, several, make, _ = _SUBJECTS[subject]
-    chosen = [one for one in form.getlist(several) if isinstance(one, str)]
-    typed = {name: text_of(form, name) for name in names}
+def _create(visitor: _shared.Visitor, subject: str, form: FormData) -> HTMLResponse:
+    kind, names, list_field, create, _ = _SUBJECTS[subject]
+    values = [value for value in form.getlist(list_field) if isinstance(value, str)]
+    form_values = {name: text_of(form, name) for name in names}
     try:
-        made = make(who, check_form(kind, typed | {several: chosen}))
+        created = create(visitor, check_form(kind, form_values | {list_field: values}))
     except Problem as problem:
         if problem.status_code == 404:
             raise
-        return _show(who, subject, problem=problem, typed=typed)
-    return _show(who, subject, made=made)
+        return _subject_page(visitor, subject, problem=problem, form_values=form_values)
+    return _subject_page(visitor, subject, created=created)
 
 
-def _show(
-    who: _shared.Visitor, subject: str, *, after: str | None = None, made: Any = None, **more: Any
+def _subject_page(
+    visitor: _shared.Visitor,
+    subject: str,
+    *,
+    after: str | None = None,
+    created: Any = None,
+    **more: Any,
 ) -> HTMLResponse:
     _, names, _, _, list_all = _SUBJECTS[subject]
-    is_for_tenant = made is not None and made.tenant is not None
-    empty = dict.fromkeys(names, "") | {"role": "requester", "tenant": who.tenant or ""}
-    own = set(who.scopes)
-    shown = {
-        "found": list_all(who, after=after or None),
+    is_for_tenant = created is not None and created.tenant is not None
+    empty = dict.fromkeys(names, "") | {"role": "requester", "tenant": visitor.tenant or ""}
+    own = set(visitor.scopes)
+    values = {
+        "listing": list_all(visitor, after=after or None),
         "after": after,
-        "made": made,
-        "typed": empty,
+        "created": created,
+        "form_values": empty,
         "roles": [(role, role, _ROLE_WORDS[role]) for role in ROLES if ROLES[role] <= own],
-        "scopes": {scope: words for scope, words in SCOPES.items() if who.may(scope)},
-        "has_model": not is_for_tenant or bool(who.ledger.models.list(tenant=made.tenant)),
+        "scopes": {scope: words for scope, words in SCOPES.items() if visitor.may(scope)},
+        "has_model": not is_for_tenant or bool(visitor.ledger.models.list(tenant=created.tenant)),
         "event_words": _EVENT_WORDS,
     }
-    return who.page(f"{subject}.html", json=f"/api/v1/{subject}", **shown | more)
+    return visitor.page(f"{subject}.html", json=f"/api/v1/{subject}", **values | more)

@@ -1,7 +1,7 @@
-"""Certificates as a chain, one with its claims and checks; the map of residue; a receipt's check.
+"""Pages for certificates, the residue map, audits and the check of a receipt.
 
-The page of receipts is for people without an account: it says whether a certificate covers a
-receipt, and nothing about models, tenants or others.
+The receipt page is public: it shows whether a certificate covers a receipt, and nothing about
+models, tenants or other people.
 """
 
 import json
@@ -19,94 +19,100 @@ from letheon.service.routes import jobs
 from letheon.service.routes.evidence import count_check, verify_receipt
 from letheon.service.routes.evidence import show_residue as read_residue
 from letheon.service.routes.models import list_models
-from letheon.verifier import Refused
+from letheon.verifier import VerificationError
 
 router = APIRouter(include_in_schema=False)
 
 _PAGE = 20
-# Columns that can be read without scrolling far.
+# Columns that fit on a page.
 _PURGES = 6
-_NO_RECEIPT = "This is no receipt. Paste the code (lethe-…), or the whole of an opened receipt."
+_NO_RECEIPT = "This is not a receipt. Paste the code (lethe-…) or the complete opened receipt."
 Reader = Annotated[_shared.Visitor, Depends(_shared.page_allows("certificates:read"))]
 
 
 @router.get("/certificates")
 def show_certificates(
-    who: Reader,
+    visitor: Reader,
     tenant: _shared.Tenant = None,
     model: _shared.ModelFilter = None,
     after: _shared.AfterText = None,
 ) -> Response:
-    """Show certificates, newest first; who sees all of them sees the links between them, too."""
+    """Show certificates, newest first; the chain is shown to visitors who see all of them."""
     query = {"tenant": tenant, "model": model or None}
-    is_chain = who.tenant is None and not any(query.values())
-    found: Any
+    is_chain = visitor.tenant is None and not any(query.values())
+    listing: Any
     links = {}
     if is_chain:
-        found = routes.show_chain(who, after=after, limit=_PAGE)
+        listing = routes.show_chain(visitor, after=after, limit=_PAGE)
         links = {"json": _shared.address("/api/v1/chain", after=after)}
     else:
-        found = routes.list_certificates(who, **query, after=after, limit=_PAGE)
-    return who.list_page("certificates.html", found, query, is_chain=is_chain, **links)
+        listing = routes.list_certificates(visitor, **query, after=after, limit=_PAGE)
+    return visitor.list_page("certificates.html", listing, query, is_chain=is_chain, **links)
 
 
 @router.get("/certificates/{number}")
 def show_certificate(
-    who: Reader,
+    visitor: Reader,
     number: Annotated[int, Path(ge=1, le=2**53)],
     verify: bool = False,
 ) -> Response:
-    """Show one certificate; with `verify` also whether it holds, check by check.
+    """Show a certificate; `verify` adds the result of each check.
 
-    Of one that cannot be read, only the checks are shown.
+    For a certificate that cannot be read, only the checks are shown.
     """
     try:
-        found = routes.show_certificate(who, number)
-    except Refused:
-        found = None
-    envelope = None if found is None or found.envelope is None else json.loads(found.envelope)
-    return who.page(
+        certificate = routes.show_certificate(visitor, number)
+    except VerificationError:
+        certificate = None
+    envelope = None
+    if certificate is not None and certificate.envelope is not None:
+        envelope = json.loads(certificate.envelope)
+    return visitor.page(
         "certificate.html",
         json=f"/api/v1/certificates/{number}",
         number=number,
-        found=found,
-        checked=routes.verify_certificate(who, number) if verify or found is None else None,
-        statement=None if found is None else _pretty(found.statement),
-        envelope=None if envelope is None else _pretty(envelope),
+        certificate=certificate,
+        verification=routes.verify_certificate(visitor, number)
+        if verify or certificate is None
+        else None,
+        statement=None if certificate is None else _format_json(certificate.statement),
+        envelope=None if envelope is None else _format_json(envelope),
     )
 
 
-def _pretty(value: Any) -> str:
+def _format_json(value: Any) -> str:
     return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False)
 
 
 @router.get("/residue")
 def show_residue(
-    who: Reader,
+    visitor: Reader,
     tenant: _shared.Tenant = None,
     model: _shared.ModelFilter = None,
     after: _shared.After = None,
 ) -> Response:
-    """Show what each purge found in each store, newest purge first."""
+    """Show the result of each purge in each store, newest purge first."""
     query = {"tenant": tenant, "model": model or None}
-    found = read_residue(who, **query, after=after, limit=_PURGES)
-    cells = {(cell.store, one.certificate): cell for one in found.purges for cell in one.cells}
-    return who.list_page("residue.html", found, query, cells=cells)
+    residue = read_residue(visitor, **query, after=after, limit=_PURGES)
+    cells = {
+        (cell.store, purge.certificate): cell for purge in residue.purges for cell in purge.cells
+    }
+    return visitor.list_page("residue.html", residue, query, cells=cells)
 
 
 @router.get("/receipt", dependencies=[Depends(public())])
 def show_receipt_form(request: Request) -> Response:
-    """Show the form."""
+    """Show the form for a receipt code."""
     return _receipt_page(request)
 
 
 @router.post("/receipt", dependencies=[Depends(public())])
 def check_receipt(request: Request, form: _shared.SentForm) -> Response:
-    """Say whether a certificate covers the receipt; it is posted, so that no log has it."""
+    """Show whether a certificate covers the receipt; a POST keeps it out of access logs."""
     count_check(request)
     text = text_of(form, "code")
     if not text:
-        return _receipt_page(request, error="Paste the code that you were given.", status=422)
+        return _receipt_page(request, error="Paste your receipt code.", status=422)
     if _is_other_json(text):
         return _receipt_page(request, error=_NO_RECEIPT, status=422)
     try:
@@ -118,7 +124,7 @@ def check_receipt(request: Request, form: _shared.SentForm) -> Response:
 
 
 def _is_other_json(text: str) -> bool:
-    """Whether a text is JSON of something else than a receipt; what is no JSON is for the check."""
+    """Whether a text is JSON, but not a receipt."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):
@@ -132,25 +138,25 @@ def _receipt_page(
     return _shared.page(request, "receipt.html", None, status=status, verdict=verdict, error=error)
 
 
-# The other levels need something that an auditor brings.
+# The other levels need input of an auditor.
 _LEVELS = {level: _shared.LEVEL_WORDS[level] for level in ("V0", "V1", "V2", "V3", "V4", "V5")}
 _AUDITS = 25
 
 
 @router.get("/audits")
 def show_audits(
-    who: Annotated[_shared.Visitor, Depends(_shared.page_allows("audits:read"))],
+    visitor: Annotated[_shared.Visitor, Depends(_shared.page_allows("audits:read"))],
     tenant: _shared.Tenant = None,
     model: Annotated[str | None, Query(max_length=200)] = None,
     after: _shared.AfterJob = None,
 ) -> Response:
-    """Show the audits so far, newest first, and the form to start one."""
-    found = jobs.list_audits(who, tenant, after, _AUDITS)
-    return who.list_page(
+    """Show the audits, newest first, and the form to start one."""
+    listing = jobs.list_audits(visitor, tenant, after, _AUDITS)
+    return visitor.list_page(
         "audits.html",
-        found,
+        listing,
         {"tenant": tenant},
-        models=_models(who, tenant),
+        models=_list_model_options(visitor, tenant),
         chosen=model or "",
         levels=_LEVELS,
         drills=_shared.DRILLS,
@@ -159,13 +165,13 @@ def show_audits(
 
 @router.post("/audits")
 def start_audit(
-    who: Annotated[_shared.Visitor, Depends(_shared.page_allows("audits:run"))],
+    visitor: Annotated[_shared.Visitor, Depends(_shared.page_allows("audits:run"))],
     form: _shared.SentForm,
 ) -> Response:
-    """Ask the worker for an audit."""
+    """Queue an audit for the worker."""
     tenant, _, model = str(form.get("model", "")).rpartition("/")
     levels = form.getlist("levels")
-    wanted = check_form(
+    audit_input = check_form(
         jobs.AuditIn,
         {
             "model": model,
@@ -174,18 +180,18 @@ def start_audit(
             "drill": form.get("drill"),
         },
     )
-    audit = jobs.start_audit(who, wanted)
-    return who.done(f"/audits/{audit.id}", "audit-started")
+    audit = jobs.start_audit(visitor, audit_input)
+    return visitor.redirect_with(f"/audits/{audit.id}", "audit-started")
 
 
 @router.get("/audits/{audit_id}")
 def show_audit(
-    who: Annotated[_shared.Visitor, Depends(_shared.page_allows("audits:read"))],
+    visitor: Annotated[_shared.Visitor, Depends(_shared.page_allows("audits:read"))],
     audit_id: _shared.JobId,
 ) -> Response:
-    """Show what an audit has found so far, or its verdict."""
-    audit = jobs.show_audit(who, audit_id)
-    return who.page(
+    """Show the progress or the verdict of an audit."""
+    audit = jobs.show_audit(visitor, audit_id)
+    return visitor.page(
         "audit.html",
         json=f"/api/v1/audits/{audit.id}",
         audit=audit,
@@ -193,13 +199,16 @@ def show_audit(
     )
 
 
-def _models(who: Principal, tenant: str | None) -> list[tuple[str, str]]:
-    """Return what may be audited: everything, or one model; names of tenants where it matters."""
-    is_bound = who.tenant is not None
+def _list_model_options(visitor: Principal, tenant: str | None) -> list[tuple[str, str]]:
+    """Return select options: all models, or one; with the tenant if there are several."""
+    is_bound = visitor.tenant is not None
     return [
         ("", "All models"),
         *(
-            (f"{one.tenant}/{one.name}", one.name if is_bound else f"{one.name} ({one.tenant})")
-            for one in list_models(who, tenant, limit=200).items
+            (
+                f"{model.tenant}/{model.name}",
+                model.name if is_bound else f"{model.name} ({model.tenant})",
+            )
+            for model in list_models(visitor, tenant, limit=200).items
         ),
     ]

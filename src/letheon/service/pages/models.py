@@ -1,4 +1,4 @@
-"""Models: register one; all of them, one with its versions, two side by side, the next batch."""
+"""Pages for models: registration, list, versions, comparison and the next batch."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, cast, get_args
@@ -37,83 +37,87 @@ Writer = Annotated[Visitor, Depends(page_allows("models:write", is_long=True))]
 
 
 @router.get("/models/new")
-def show_new_model(who: Writer, tenant: Tenant = None) -> Response:
-    """Show the forms."""
-    return _new_page(who, {"tenant": tenant or ""})
+def show_new_model(visitor: Writer, tenant: Tenant = None) -> Response:
+    """Show the registration forms."""
+    return _new_page(visitor, {"tenant": tenant or ""})
 
 
 @router.post("/models/new")
-def register_model(who: Writer, form: SentForm) -> Response:
-    """Register the model that was uploaded, or say why it cannot be."""
+def register_model(visitor: Writer, form: SentForm) -> Response:
+    """Register an uploaded model, or show the error."""
 
     def register() -> ModelOut:
-        return registration.register_model(who, _read_upload(form))
+        return registration.register_model(visitor, _read_upload(form))
 
-    return _register(who, form, register, "model-registered")
+    return _register(visitor, form, register, "model-registered")
 
 
 @router.post("/models/example")
-def register_example(who: Writer, form: SentForm) -> Response:
-    """Train and register a small example."""
+def register_example(visitor: Writer, form: SentForm) -> Response:
+    """Train and register an example model."""
 
     def register() -> ModelOut:
         name = text_of(form, "example_name")
         _require_name(name or "example")
-        asked = {"kind": form.get("kind"), "name": name, "tenant": text_of(form, "tenant")}
-        return registration.register_example(who, check_form(ExampleIn, asked))
+        fields = {"kind": form.get("kind"), "name": name, "tenant": text_of(form, "tenant")}
+        return registration.register_example(visitor, check_form(ExampleIn, fields))
 
-    return _register(who, form, register, "example-added")
+    return _register(visitor, form, register, "example-added")
 
 
 def _register(
-    who: Visitor, form: FormData, register: Callable[[], ModelOut], code: str
+    visitor: Visitor, form: FormData, register: Callable[[], ModelOut], code: str
 ) -> Response:
-    """Register a model and lead to it, or show the form again with the reason why not."""
+    """Register a model and redirect to it, or show the form again with the error."""
     try:
         model = register()
     except (Problem, LedgerError) as error:
         problem = problem_of(error)
         if problem is None or problem.status_code >= 500:
             raise
-        return _new_page(who, {name: text_of(form, name) for name in _FIELDS}, problem)
-    tenant = model.tenant if who.tenant is None else None
-    return who.done(address(f"/models/{model.name}", tenant=tenant), code)
+        return _new_page(visitor, {name: text_of(form, name) for name in _FIELDS}, problem)
+    tenant = model.tenant if visitor.tenant is None else None
+    return visitor.redirect_with(address(f"/models/{model.name}", tenant=tenant), code)
 
 
 def _read_upload(form: FormData) -> ModelUpload:
-    # The ledger refuses a tenant, data set or column that cannot be, as it does for the API.
+    # The ledger checks tenant, dataset and columns, as it does for the API.
     fields: dict[str, Any] = {name: text_of(form, name) or None for name in ModelForm.model_fields}
     if fields["name"] is None or fields["target"] is None:
-        raise Problem(422, "field", "Name and target are missing", "Fill in both.")
+        raise Problem(422, "field", "Name and target column are required", "Fill in both.")
     _require_name(fields["name"])
     if fields["releases"] not in (None, *get_args(Releases)):
-        raise Problem(422, "field", "There is no such release", "Choose one from the list.")
-    model, rows = _file(form, "model"), _file(form, "rows")
+        raise Problem(
+            422, "field", "Unknown value for published outputs", "Choose one from the list."
+        )
+    model, rows = _get_file(form, "model"), _get_file(form, "rows")
     return ModelUpload(ModelForm.model_construct(**fields), model, rows)
 
 
 def _require_name(name: str) -> None:
     if NAME.fullmatch(name) is None:
         words = (
-            "Use up to 63 lower case letters, digits and . _ : - beginning with a letter or digit."
+            "Use up to 63 lower-case letters, digits and . _ : -, starting with a letter or digit."
         )
-        raise Problem(422, "name", "This name cannot be used", words)
+        raise Problem(422, "name", "Invalid name", words)
 
 
-def _file(form: FormData, name: str) -> Any:
+def _get_file(form: FormData, name: str) -> Any:
     value = form.get(name)
     if not isinstance(value, UploadFile) or not value.filename:
-        raise Problem(422, "file", f"The file of the {name} is missing", "Choose one.")
+        raise Problem(422, "file", f"No file selected for {name}", "Choose a file.")
     return value.file
 
 
-def _new_page(who: Visitor, sent: dict[str, str], problem: Problem | None = None) -> Response:
-    return who.page(
+def _new_page(
+    visitor: Visitor, form_values: dict[str, str], problem: Problem | None = None
+) -> Response:
+    return visitor.page(
         "new_model.html",
         json="/api/v1/models",
-        sent=dict.fromkeys(_FIELDS, "") | sent,
+        form_values=dict.fromkeys(_FIELDS, "") | form_values,
         problem=problem,
-        releases=[("", "What its guarantee covers"), *_RELEASES.items()],
+        releases=[("", "As the guarantee permits (default)"), *_RELEASES.items()],
         examples=list(EXAMPLES.items()),
     )
 
@@ -121,62 +125,65 @@ def _new_page(who: Visitor, sent: dict[str, str], problem: Problem | None = None
 ModelReader = Annotated[Visitor, Depends(page_allows("models:read"))]
 Number = Annotated[int, Query(ge=0, le=2**31)]
 _PAGE = 25
-# Versions in the charts: more would not be told apart.
+# Versions in the charts: more would overlap.
 _CHARTED = 200
 _TITLES = {
-    "apply": "Applying the batch",
-    "retrain": "Training afresh",
-    "what-if": "Comparing methods",
+    "apply": "Apply the batch",
+    "retrain": "Retrain",
+    "what-if": "Compare methods",
 }
 
 
 @router.get("/models")
-def show_models(who: ModelReader, tenant: Tenant = None, after: After = None) -> Response:
-    """Show the models; a requester sees their names."""
-    found = models.list_models(who, tenant, after, _PAGE)
-    sees_details = all(one.guarantee is not None for one in found.items)
-    return who.list_page("models.html", found, {"tenant": tenant}, sees_details=sees_details)
+def show_models(visitor: ModelReader, tenant: Tenant = None, after: After = None) -> Response:
+    """Show the models; a requester sees their names only."""
+    listing = models.list_models(visitor, tenant, after, _PAGE)
+    sees_details = all(model.guarantee is not None for model in listing.items)
+    return visitor.list_page("models.html", listing, {"tenant": tenant}, sees_details=sees_details)
 
 
 @router.get("/models/{model}")
 def show_model(
-    who: ModelReader, model: Model, tenant: Tenant = None, after: After = None
+    visitor: ModelReader, model: Model, tenant: Tenant = None, after: After = None
 ) -> Response:
-    """Show one model; versions and figures only to those who may see them."""
-    found = models.show_model(who, model, tenant)
-    here = address(f"/models/{model}", tenant=tenant)
-    shown = past = following = None
-    if who.may("monitor:read"):
-        shown = models.list_versions(who, model, tenant, after, _PAGE)
-        past = models.show_history(who, model, tenant, limit=_CHARTED)
-        if shown.next is not None:
-            following = address(f"/models/{model}", tenant=tenant, after=shown.next) + "#versions"
-    return who.page(
+    """Show a model; versions and figures require the scope monitor:read."""
+    details = models.show_model(visitor, model, tenant)
+    page_address = address(f"/models/{model}", tenant=tenant)
+    versions = history = next_address = None
+    if visitor.may("monitor:read"):
+        versions = models.list_versions(visitor, model, tenant, after, _PAGE)
+        history = models.show_history(visitor, model, tenant, limit=_CHARTED)
+        if versions.next is not None:
+            query = {"tenant": tenant, "after": versions.next}
+            next_address = address(f"/models/{model}", query) + "#versions"
+    return visitor.page(
         "model.html",
         json=address(f"/api/v1/models/{model}", tenant=tenant),
-        model=found,
-        versions=shown,
-        past=past,
-        tolerances={} if past is None else {one.measure: one for one in past.tolerances},
+        model=details,
+        versions=versions,
+        history=history,
+        tolerances={}
+        if history is None
+        else {limit.measure: limit for limit in history.tolerances},
         query={"tenant": tenant},
-        first=here if after else None,
-        next=following,
+        first=page_address if after else None,
+        next=next_address,
     )
 
 
 @router.get("/models/{model}/compare")
 def compare_versions(
-    who: Annotated[Visitor, Depends(page_allows("monitor:read"))],
+    visitor: Annotated[Visitor, Depends(page_allows("monitor:read"))],
     model: Model,
     a: Number,
     b: Number,
     tenant: Tenant = None,
 ) -> Response:
-    """Show what changed from one version to another."""
-    return who.page(
+    """Show the differences between two versions."""
+    return visitor.page(
         "compare.html",
         json=address(f"/api/v1/models/{model}/compare", a=a, b=b, tenant=tenant),
-        found=models.compare_versions(who, model, a, b, tenant),
+        comparison=models.compare_versions(visitor, model, a, b, tenant),
         back=address(f"/models/{model}", tenant=tenant),
         query={"tenant": tenant},
     )
@@ -184,45 +191,47 @@ def compare_versions(
 
 @router.get("/models/{model}/plan")
 def show_plan(
-    who: Annotated[Visitor, Depends(page_allows("batches:read"))],
+    visitor: Annotated[Visitor, Depends(page_allows("batches:read"))],
     model: Model,
     tenant: Tenant = None,
     job: Job = None,
 ) -> Response:
-    """Show the next batch of a model, and a job that is at work or was asked for."""
-    plan = jobs.show_plan(who, model, tenant)
+    """Show the next batch of a model, and the current or selected job."""
+    plan = jobs.show_plan(visitor, model, tenant)
     job_id = job or plan.job
-    shown = None if job_id is None else jobs.show_job(who, job_id)
-    result: dict[str, Any] = {} if shown is None else shown.result or {}
+    current_job = None if job_id is None else jobs.show_job(visitor, job_id)
+    result: dict[str, Any] = {} if current_job is None else current_job.result or {}
     numbers = [step["sequence"] for step in result.get("steps", ())]
-    return who.page(
+    return visitor.page(
         "plan.html",
         json=address(f"/api/v1/models/{model}/plan", tenant=tenant),
         plan=plan,
-        here=address(f"/models/{model}/plan", tenant=tenant),
+        plan_address=address(f"/models/{model}/plan", tenant=tenant),
         model_address=address(f"/models/{model}", tenant=tenant),
-        job=shown,
-        job_title="" if shown is None else _TITLES.get(shown.kind, shown.kind),
+        job=current_job,
+        job_title="" if current_job is None else _TITLES.get(current_job.kind, current_job.kind),
         job_address=address(f"/models/{model}/plan", tenant=tenant, job=job_id),
-        what_if=result if shown is not None and shown.kind == "what-if" and result else None,
+        what_if=result
+        if current_job is not None and current_job.kind == "what-if" and result
+        else None,
         numbers=list(dict.fromkeys(number for number in numbers if number is not None)),
     )
 
 
 @router.post("/models/{model}/plan")
-def ask_for_job(
-    who: Annotated[Visitor, Depends(page_allows("batches:run"))],
+def start_job(
+    visitor: Annotated[Visitor, Depends(page_allows("batches:run"))],
     form: SentForm,
     model: Model,
     tenant: Tenant = None,
 ) -> Response:
-    """Ask the worker to apply the batch, to train afresh, or to compare methods."""
+    """Queue a job: apply the batch, retrain, or compare methods."""
     action = form.get("action")
     if action not in _TITLES:
-        raise Problem(422, "action", "There is no such action", "Use the buttons of the page.")
+        raise Problem(422, "action", "Unknown action", "Use the buttons of the page.")
     if action == "what-if":
-        job = jobs.ask_what_if(who, model, tenant)
+        job = jobs.ask_what_if(visitor, model, tenant)
     else:
-        job = jobs.start_job(who, cast("jobs.Work", action), model, tenant)
+        job = jobs.start_job(visitor, cast("jobs.Work", action), model, tenant)
     path = address(f"/models/{model}/plan", tenant=tenant, job=job.id)
-    return who.done(path, "job-queued")
+    return visitor.redirect_with(path, "job-queued")

@@ -83,7 +83,7 @@ def list_tokens(
     """List tokens, newest first; their secrets are not stored."""
     wanted = who.tenant_filter(tenant)
     with cursor_problems():
-        tokens = who.desk.tokens.listed(tenant=wanted, after=after, limit=limit + 1)
+        tokens = who.desk.tokens.list_newest(tenant=wanted, after=after, limit=limit + 1)
     return cut_page(tokens, limit, key=lambda one: one.id)
 
 
@@ -99,11 +99,11 @@ def make_token(who: Manager, wanted: TokenIn) -> TokenMade:
     _require_within(who, scopes, "you cannot grant scopes that you do not have")
     if who.role != "admin" and wanted.role == "admin":
         raise Problem(403, "beyond-own", "only an admin can create admin tokens", "Ask an admin.")
-    maker = desk.tokens.of_id(who.id)
+    maker = desk.tokens.find_valid(who.id)
     if maker is None:  # revoked during the call
         raise Problem(401, "no-token", "the token is not valid", "The token is expired or revoked.")
     days = wanted.days if wanted.days is not None else desk.settings.token_days
-    text, token = desk.tokens.mint(
+    text, token = desk.tokens.create(
         wanted.name, wanted.role, scopes=scopes, tenant=tenant, days=days, by=maker
     )
     return TokenMade(**vars(token), token=text)
@@ -119,7 +119,7 @@ def revoke_token(
 ) -> None:
     """Revoke a token at once, with its browser sessions."""
     tokens = who.desk.tokens
-    token = tokens.any_of_id(token_id, tenant=who.tenant)
+    token = tokens.find_by_id(token_id, tenant=who.tenant)
     if token is None or token.revoked_at is not None:
         raise Problem(404, "unknown-token", "no such token", "It may already be revoked.")
     _require_within(
@@ -182,7 +182,7 @@ def list_webhooks(
 ) -> Page[Webhook]:
     """List webhooks; their secrets are not stored."""
     wanted = who.tenant_filter(tenant)
-    hooks = Webhooks(who.ledger).listed(tenant=wanted, after=after, limit=limit + 1)
+    hooks = Webhooks(who.ledger).list_webhooks(tenant=wanted, after=after, limit=limit + 1)
     return cut_page(hooks, limit, key=lambda one: one.id)
 
 
@@ -245,7 +245,7 @@ def list_deliveries(
     """List the messages to a webhook, newest first, with attempts and responses."""
     hook = show_webhook(who, webhook_id)
     with cursor_problems():
-        deliveries = Webhooks(who.ledger).deliveries(hook.id, after=after, limit=limit + 1)
+        deliveries = Webhooks(who.ledger).list_deliveries(hook.id, after=after, limit=limit + 1)
     return cut_page(deliveries, limit, key=lambda one: one.id)
 
 

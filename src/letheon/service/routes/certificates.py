@@ -15,7 +15,7 @@ from letheon.guarantee import KINDS
 from letheon.ledger import Certificate, LogConsistency, LogInclusion, Page
 from letheon.ledger.certificates.certificates import Certificates
 from letheon.ledger.certificates.explanations import NOT_CLAIMED
-from letheon.ledger.schemas import moment
+from letheon.ledger.schemas import to_datetime
 from letheon.service import guarantees, schemas
 from letheon.service.auth import Principal, allows, require_unbound, unknown_certificate
 from letheon.service.errors import Problem, cursor_problems
@@ -239,7 +239,7 @@ def statement_in(envelope: bytes) -> dict[str, Any]:
 
     Raises
     ------
-    Refused
+    VerificationError
         The bytes are not an envelope with a valid statement.
     """
     verifier.certificate_id(envelope)  # checks the form of the envelope
@@ -328,13 +328,13 @@ class _Checks:
             reason = "it is missing from the ledger"
         except OSError as error:  # its text contains paths of the server
             reason = f"a file cannot be read ({type(error).__name__})"
-        except verifier.Refused as error:
+        except verifier.VerificationError as error:
             reason = str(error)
         except (ValueError, LookupError, TypeError) as error:
             reason = f"it cannot be read ({type(error).__name__})"
         return CheckOut(name, passed, _CHECKS[name], reason)
 
-    def opened(self, sequence: int | None = None) -> verifier.Opened:
+    def opened(self, sequence: int | None = None) -> verifier.SignedStatement:
         envelope = self.envelope if sequence is None else self.certificates.envelope(sequence)
         return verifier.open_envelope(envelope, self.trust)
 
@@ -510,7 +510,7 @@ def _check_link(
     values = {"previous": "?", "is_linked": False, "is_signed": False, "reason": None}
     try:
         opened = verifier.open_envelope(contents[record.sequence], trust)
-    except verifier.Refused as error:
+    except verifier.VerificationError as error:
         values["reason"] = str(error)
     else:
         previous = _previous_id(opened.predicate)
@@ -528,7 +528,7 @@ def _id_before(sequence: int, contents: dict[int, bytes]) -> str | None:
         return "genesis"
     try:
         return verifier.certificate_id(contents[sequence - 1])
-    except (verifier.Refused, KeyError):
+    except (verifier.VerificationError, KeyError):
         return None
 
 
@@ -544,7 +544,7 @@ def show_checkpoint(who: Reader) -> CheckpointOut:
     if checkpoint is None:
         words = "The ledger signs a checkpoint with the next certificate or bundle."
         raise Problem(404, "no-checkpoint", "no checkpoint yet", words)
-    return checkpoint._asdict() | {"at": moment(checkpoint.at)}
+    return checkpoint._asdict() | {"at": to_datetime(checkpoint.at)}
 
 
 @router.get("/api/v1/log/inclusion", summary="Prove that an event is in the log")

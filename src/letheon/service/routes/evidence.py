@@ -43,14 +43,14 @@ from letheon.service.schemas import (
     describe_file,
 )
 from letheon.service.temp_folders import temp_folder
-from letheon.verifier import SMALL, Refused, parse_strict, search_gaps
+from letheon.verifier import SMALL, VerificationError, parse_strict, search_gaps
 
 router = APIRouter(tags=["receipts"])
 verifiable = APIRouter(tags=["certificates"])
 
 _NOT_YET = (
-    "No certificate covers this code yet. Try again after the deadline of the request. If you made "
-    "several requests, try the code of your first request."
+    "No certificate covers this code yet. Check again after the due date of your request. If you "
+    "filed more than one request, try the code of the first one."
 )
 
 
@@ -173,7 +173,7 @@ def verify_receipt(request: Request, text: str) -> ReceiptVerdict:
     receipts = desk.ledger.certificates.receipts
     try:
         receipt = _parse_receipt(text) if text[:1] == "{" else receipts.open(text)
-    except Refused as error:
+    except VerificationError as error:
         words = f"The code cannot be read: {error}. Copy the whole code, which begins with lethe-."
         raise Problem(422, "receipt-malformed", "not a valid receipt code", words) from None
     coverage = None if receipt is None else receipts.coverage(receipt)
@@ -186,9 +186,9 @@ def _parse_receipt(text: str) -> bytes:
     data = text.encode("utf-8", "replace")
     try:
         parse_strict(data, SMALL)
-    except Refused:
+    except VerificationError:
         # The original text could quote the input.
-        raise Refused("it is not a receipt that `letheon receipt open` wrote") from None
+        raise VerificationError("it is not a receipt that `letheon receipt open` wrote") from None
     return data
 
 
@@ -199,17 +199,17 @@ def _verdict(desk: auth.Context, coverage: Coverage) -> ReceiptVerdict:
     certified = coverage.certified_at.astimezone(UTC).date()
     purged = None if coverage.purged_at is None else coverage.purged_at.astimezone(UTC).date()
     words = (
-        f"Certificate {number}, signed on {certified} (UTC), covers this receipt: the rows of the "
-        "receipt were in the training data before and are removed now."
+        f"Certificate {number}, signed on {certified} (UTC), covers this receipt: the row was in "
+        "the training data before and is not in it now."
     )
     if purged is None:
-        words += " Remaining copies are not deleted yet."
+        words += " The remaining copies in the ledger still have to be destroyed."
     else:
-        words += f" Remaining copies in the ledger were deleted on {purged} (UTC)."
+        words += f" All copies in the ledger were destroyed on {purged} (UTC)."
     if coverage.purge_gaps is not None:
         words += " Some files of the operator could not be searched for copies."
     if not coverage.in_log:
-        words += " The next signed checkpoint of the log will cover the certificate."
+        words += " The next signed checkpoint of the public log will cover the certificate."
     return ReceiptVerdict(
         covered=True,
         certificate=number,
@@ -283,7 +283,7 @@ def download_bundle(
     with ExitStack() as cleanup:
         cleanup.enter_context(who.desk.limiter.bundles.take(who.id))
         room = cleanup.enter_context(temp_folder(ledger, "bundle"))
-        who.desk.tokens.note(who.id, f"bundle-{tier}")
+        who.desk.tokens.record_action(who.id, f"bundle-{tier}")
         folder = ledger.export(room / "bundle", tier=tier)
         return BundleResponse(folder, f"{ledger.name}-{tier}", cleanup.pop_all())
 

@@ -61,7 +61,7 @@ def show_job(who: Reader, job_id: JobId) -> jobs.Job:
 
 def read_jobs(who: Principal, *, tenant: str | None, **options: Any) -> Page[jobs.JobRecord]:
     """Return a page of the jobs that the caller may see, with full results."""
-    page = jobs.Jobs(who.ledger).page(tenant=who.tenant_filter(tenant), **options)
+    page = jobs.Jobs(who.ledger).list_page(tenant=who.tenant_filter(tenant), **options)
     return schemas.map_page(page, lambda job: _renumber(job, who.numbers))
 
 
@@ -143,7 +143,7 @@ AuditLevel = Annotated[
 
 
 @dataclass(frozen=True)
-class Audit(jobs.Task):
+class Audit(jobs.JobBase):
     """An audit; `levels` grows while it runs.
 
     Attributes
@@ -242,7 +242,7 @@ def _to_audit(job: jobs.JobRecord) -> Audit:
         for one in result.get("levels", job.findings)
     ]
     return Audit(
-        **{one.name: getattr(job, one.name) for one in fields(jobs.Task)},
+        **{one.name: getattr(job, one.name) for one in fields(jobs.JobBase)},
         levels_asked=job.asked["levels"],
         drill=job.asked["drill"],
         changed=result.get("changed"),
@@ -264,14 +264,14 @@ Work = Literal["what-if", "apply", "retrain"]
 _RECENT_VERSIONS = 50
 _MOST_PEOPLE = 100_000
 _WORDS = {
-    "nothing-queued": "Nothing is queued.",
-    "waiting": "Waiting for more requests: a batch of few rows reveals more about a person.",
-    "operator": "Requested by an operator.",
+    "nothing-queued": "No requests are queued.",
+    "waiting": "Waiting for more requests (batched until {waits_for}).",
+    "operator": "Started by an operator.",
     "monitor": "The monitor requires a retrain.",
     "budget-runs-out": "The budget does not cover these rows, so the batch is a retrain.",
-    "due-soon": "The earliest deadline is near.",
-    "waited-long": "The oldest request has waited long enough.",
-    "enough-rows": "There are enough rows.",
+    "due-soon": "The earliest due date is near.",
+    "waited-long": "The oldest request has reached the longest waiting time.",
+    "enough-rows": "Enough rows are waiting.",
 }
 
 
@@ -385,7 +385,7 @@ def show_plan(who: BatchReader, model: ModelName, tenant: schemas.Tenant = None)
     now = ledger.models.claims(info.name, tenant=info.tenant)
     is_retrain = decision.kind == "retrain"
     after = _claim_retrained(now) if is_retrain else _claim_erased(ledger, info, now, plan.n_rows)
-    unfinished = jobs.Jobs(ledger).unfinished(
+    unfinished = jobs.Jobs(ledger).find_open(
         ("apply", "retrain", "what-if"), tenant=info.tenant, model=info.name
     )
     return PlanOut(
@@ -398,7 +398,7 @@ def show_plan(who: BatchReader, model: ModelName, tenant: schemas.Tenant = None)
         rows=plan.n_rows,
         earliest_due_on=plan.earliest_due_on,
         **vars(decision),
-        reason_words=_WORDS[decision.reason],
+        reason_words=_WORDS[decision.reason].format(waits_for=plan.waits_for),
         cost=_cost(ledger, info),
         now=_to_claim(now),
         after=_to_claim(after),

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Path, Query
 
 from letheon.exceptions import UnknownModelError
 from letheon.ledger import Model, Page, Storage, Version
-from letheon.ledger.schemas import moment
+from letheon.ledger.schemas import to_datetime
 from letheon.service import guarantees
 from letheon.service.auth import Principal, allows
 from letheon.service.errors import Problem
@@ -162,7 +162,7 @@ def _next_retrain(
     now = who.ledger.clock()
     if decision == "retrain-due":
         words = "The monitor requires a retrain now."
-        return guarantees.ForecastOut(on=moment(now).date(), words=words)
+        return guarantees.ForecastOut(on=to_datetime(now).date(), words=words)
     if budget.budget is None:
         words = "The method has no budget, so removals never make a retrain necessary."
         return guarantees.ForecastOut(on=None, words=words)

@@ -37,7 +37,7 @@ from letheon.exceptions import (
 from letheon.ledger import Ledger
 from letheon.ledger import Request as LedgerRequest
 from letheon.ledger.db.webhooks import Webhooks
-from letheon.ledger.schemas import moment
+from letheon.ledger.schemas import to_datetime
 from letheon.service.auth import Principal, allows, context
 from letheon.service.errors import Problem, problem_of
 from letheon.service.request_views import RequestOut, refusals, show_requests
@@ -426,7 +426,7 @@ def cancel_opendsr_request(who: Filer, subject_request_id: Id, key: Key) -> Resp
     answer = Cancelled(
         controller_id=tenant,
         subject_request_id=subject_request_id,
-        received_time=moment(who.ledger.clock()),
+        received_time=to_datetime(who.ledger.clock()),
     )
     return key.answer(answer, 202)
 
@@ -541,7 +541,7 @@ def _completion(who: Principal, shown: Sequence[RequestOut]) -> datetime:
 
 def _require_callbacks(who: Principal, tenant: str, urls: Sequence[str]) -> None:
     """Reject URLs without a webhook of this desk: a caller must not choose destinations."""
-    if urls and not set(urls) <= Webhooks(who.ledger).addresses(tenant):
+    if urls and not set(urls) <= Webhooks(who.ledger).list_addresses(tenant):
         title = "this desk calls only URLs of its webhooks"
         words = (
             "Ask the operator for a webhook with this URL, or omit status_callback_urls and poll"

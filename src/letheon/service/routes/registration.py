@@ -13,7 +13,11 @@ from starlette.datastructures import FormData, UploadFile
 
 from letheon import exceptions
 from letheon.ledger.models.examine import ModelFiles
-from letheon.ledger.models.table_files import NoTableReaderError, TableFileError
+from letheon.ledger.models.table_files import (
+    MissingColumnError,
+    NoTableReaderError,
+    TableFileError,
+)
 from letheon.sandbox import EndedError, StoppedError, TimeLimitError, protection
 from letheon.service.auth import Context, Principal, allows
 from letheon.service.errors import Problem
@@ -178,7 +182,7 @@ def register_example(who: Writer, wanted: ExampleIn) -> ModelOut:
 
 
 def _note_registered(who: Principal, name: str, tenant: str) -> ModelOut:
-    who.desk.tokens.note(who.id, "model-registered", f"{tenant}/{name}")
+    who.desk.tokens.record_action(who.id, "model-registered", f"{tenant}/{name}")
     return show_model(who, name, tenant)
 
 
@@ -243,6 +247,7 @@ _FILE_PROBLEMS: _Problems = {
     ),
     exceptions.MemoryLimitError: (422, "model-file", _NO_MODEL, _TOO_LARGE),
     exceptions.StateError: (422, "model-file", _NO_MODEL, _NOT_SAVED),
+    MissingColumnError: (422, "rows", "column not found", "{}."),
     NoTableReaderError: (422, "rows", "the server cannot read tables", _NO_READER),
     TableFileError: (422, "rows", "the rows cannot be read", _NO_TABLE),
     StoppedError: (503, "stopping", "the server is stopping", "Try again later."),
@@ -264,8 +269,9 @@ def _as_problems(known: _Problems) -> Iterator[None]:
     except kinds as error:
         for kind, problem in known.items():
             if isinstance(error, kind):
-                raise Problem(*problem) from error
-        # Errors of the ledger contain only codes and counts.
+                status, code, title, words = problem
+                raise Problem(status, code, title, words.format(error)) from error
+        # The ledger's own refusals are errors by name, with codes and counts only.
         if type(error).__module__ == "letheon.exceptions":
             raise
         words = _TRAINING_FAILED.format(type(error).__name__)

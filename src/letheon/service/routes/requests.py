@@ -18,7 +18,7 @@ from letheon.exceptions import RequestStateError, UnknownRequestError
 from letheon.ledger import LogEntry, Page, Request
 from letheon.ledger.requests import states
 from letheon.ledger.requests.deadlines import Regime
-from letheon.ledger.schemas import moment
+from letheon.ledger.schemas import to_datetime
 from letheon.service import request_views as views
 from letheon.service.auth import Gate, Principal, allows
 from letheon.service.errors import Problem
@@ -207,10 +207,15 @@ def export_requests(who: Reader, query: Annotated[RequestQuery, Query()]) -> Str
 
 
 def _export_lines(who: Principal, requests: Iterator[Request]) -> Iterator[str]:
-    yield _csv_text([_EXPORTED])
+    yield _csv_text([(*_EXPORTED, "state_label")])
     while part := list(islice(requests, _CHUNK)):
         shown = views.show_requests(who, part)
-        yield _csv_text([[export_cell(getattr(one, name)) for name in _EXPORTED] for one in shown])
+        yield _csv_text([_export_cells(request) for request in shown])
+
+
+def _export_cells(request: views.RequestOut) -> list[str]:
+    cells = [export_cell(getattr(request, name)) for name in _EXPORTED]
+    return [*cells, states.REQUEST_STATES[request.state].label]
 
 
 def _csv_text(rows: Sequence[Sequence[str]]) -> str:
@@ -233,7 +238,7 @@ def summarise_requests(who: Reader, query: Annotated[ModelQuery, Query()]) -> Su
     ledger, filters = who.ledger, own_filter(who)
     filters |= {"tenant": who.tenant_filter(query.tenant), "model": query.model}
     counts, due_days = ledger.requests.count(**filters), ledger.requests.count_due(**filters)
-    today = ledger.settings.calendar.day_of(moment(who.ledger.clock()))
+    today = ledger.settings.calendar.day_of(to_datetime(who.ledger.clock()))
     left = [((day - today).days, count) for day, count in due_days.items()]
     buckets = [
         Bucket(label=label, count=sum(count for days, count in left if first <= days < end))
@@ -424,10 +429,10 @@ def _require_other_eyes(who: Principal, request: Request) -> None:
     Both are final when the request is verified.
     """
     if request.state != "verified":
-        raise RequestStateError(
-            f"request {request.id} is {request.state}; it does not need approval"
-        )
-    family = who.desk.tokens.family(who.id)
+        label = states.REQUEST_STATES[request.state].label
+        words = f"request {request.id} has the state {label}; {states.REFUSALS['approve']}"
+        raise RequestStateError(words)
+    family = who.desk.tokens.find_family(who.id)
     if not family.isdisjoint({request.filed_by, request.verified_by}):
         raise RequestStateError(
             f"request {request.id} was filed or verified with the same token, or with one that "

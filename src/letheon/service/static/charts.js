@@ -1,8 +1,8 @@
-// Draws charts from the table that stands on the page beside them: both show the same numbers.
+// Draws charts from the table on the same page: both show the same numbers.
 //
 // <table data-charts> has a th[data-column] per chart (data-limit: the tolerance), a tr[data-at]
 // per version (seconds since 1970), and td[data-value][data-basis] cells.
-// <figure data-chart="COLUMN"> has a .chart-plot to draw in and an output to speak in.
+// <figure data-chart="COLUMN"> has a .chart-plot for the chart and an output for its value as text.
 "use strict";
 
 (() => {
@@ -36,7 +36,7 @@
     return { points: points.sort((a, b) => a.at - b.at), limit };
   };
 
-  // A shape for each basis, so that colour is not needed to tell them apart.
+  // Each basis has its own shape, so that the chart can be read without colour.
   const drawPoints = (points, paint) => (plot) => {
     const { ctx } = plot;
     const ratio = uPlot.pxRatio;
@@ -78,12 +78,12 @@
       ? Intl.NumberFormat("en", { notation: "compact" }).format(value)
       : String(Number.isInteger(value) ? value : Number(value.toPrecision(3)));
 
-  // Counts have no halves: their ticks stand at whole numbers.
+  // Axes of counts have ticks at whole numbers only.
   const WHOLE = [1, 2, 5].flatMap((digit) => [0, 1, 2, 3, 4, 5, 6].map((power) => digit * 10 ** power)).sort((a, b) => a - b);
   const steps = (points) =>
     points.every((point) => Number.isInteger(point.value)) ? { incrs: WHOLE } : {};
 
-  // From the points themselves: of a single one uPlot makes years.
+  // Computed from the points: for a single point uPlot would show a range of years.
   const rangeOfTime = (points) => () => {
     const low = points[0].at;
     const high = points[points.length - 1].at;
@@ -159,7 +159,7 @@
     place.replaceChildren();
     if (column.points.length === 0) {
       figure.classList.add("is-empty");
-      place.textContent = "Nothing was measured yet.";
+      place.textContent = "No measurements yet.";
       return;
     }
     const output = figure.querySelector("output");
@@ -199,7 +199,7 @@
       width = entry.contentRect.width;
       drawSoon();
     }).observe(charts);
-    // Canvases know no style sheet: a change of theme draws them anew.
+    // A canvas does not follow the style sheet, so it is drawn again when the theme changes.
     document.addEventListener("desk:theme", drawSoon);
   };
 

@@ -1,11 +1,11 @@
-/* What makes the desk nicer with a script. Every page works without this file. */
+/* Optional script of the desk. Every page works without this file. */
 "use strict";
 
 (() => {
   const root = document.documentElement;
   root.classList.add("has-script");
 
-  /* Theme: a cookie, so that the server paints the right one at once. */
+  /* Theme: stored in a cookie, so that the server renders the right theme. */
 
   const systemIsDark = () => matchMedia("(prefers-color-scheme: dark)").matches;
   const theme = () => root.dataset.theme || (systemIsDark() ? "dark" : "light");
@@ -17,15 +17,15 @@
     document.dispatchEvent(new CustomEvent("desk:theme"));
   }
 
-  /* A colour of the present theme, resolved: canvas cannot read light-dark(). */
+  /* Return a colour of the current theme as a plain value: canvas cannot read light-dark(). */
   function colour(name) {
     const probe = document.createElement("span");
     probe.hidden = true;
     probe.style.color = `var(${name})`;
     document.body.append(probe);
-    const found = getComputedStyle(probe).color;
+    const value = getComputedStyle(probe).color;
     probe.remove();
-    return found;
+    return value;
   }
 
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
@@ -48,7 +48,7 @@
     setTimeout(() => { label.textContent = before; }, 2000);
   }
 
-  /* Rows: a list that can be walked with j and k */
+  /* Rows: j and k move through a list */
 
   const rows = () => [...document.querySelectorAll("table[data-rows] tbody tr")];
   const current = () => document.querySelector("table[data-rows] tr.is-current");
@@ -110,7 +110,7 @@
     g: () => { goes = true; setTimeout(() => { goes = false; }, 2000); },
   };
 
-  /* Who speaks to the computer, or slips, can switch them off; kept like the theme. */
+  /* Shortcuts can be switched off, for speech input for example; stored like the theme. */
   const keysAreOn = () => !document.cookie.includes("letheon_keys=off");
 
   function switchKeys(on) {
@@ -122,7 +122,7 @@
 
   const isTyping = (target) => target.closest("input:not([type=checkbox]), textarea, select");
 
-  /* Escape leaves a field and keeps what is in it; from the search the arrow goes to the rows. */
+  /* Escape leaves a field and keeps its content; in the search field, the down arrow moves to the rows. */
   function leaveField(event) {
     const goesDown = event.key === "ArrowDown" && event.target.matches("[data-search]");
     if (event.key !== "Escape" && !goesDown) return;
@@ -145,7 +145,7 @@
     act();
   });
 
-  /* Clicks and changes, by delegation: pieces of a page may be replaced. */
+  /* Events are delegated to the document, because parts of a page may be replaced. */
 
   document.addEventListener("click", (event) => {
     const button = event.target.closest("[data-copy], [data-theme-switch], [data-toast]");
@@ -161,14 +161,14 @@
     const form = box.closest("form");
     if (!form) return;
     if (box.matches("[data-select-all]")) {
-      for (const one of form.querySelectorAll("td input[type=checkbox]")) one.checked = box.checked;
+      for (const other of form.querySelectorAll("td input[type=checkbox]")) other.checked = box.checked;
     }
     if (form.matches("[data-selects]")) countSelected(form);
     if (box.matches("[data-submits]")) form.requestSubmit();
     if (box.matches("[data-chooses]")) choose(box);
   });
 
-  /* Addresses stay short: filters that are not used are left out. */
+  /* Unused filters are left out, so that addresses stay short. */
   document.addEventListener("htmx:configRequest", (event) => {
     const sent = event.detail;
     if (sent.verb !== "get") return;
@@ -191,13 +191,14 @@
       option.hidden = option.disabled = !["", box.value].includes(option.dataset.for ?? "");
     }
     if (other.selectedOptions[0]?.disabled) {
-      other.value = [...other.options].find((option) => !option.disabled)?.value ?? "";
+      const free = [...other.options].filter((option) => !option.disabled);
+      (free.find((option) => "default" in option.dataset) ?? free[0]).selected = true;
     }
   }
 
   for (const box of document.querySelectorAll("[data-chooses]")) choose(box);
   for (const form of document.querySelectorAll("[data-selects]")) countSelected(form);
-  /* What went wrong stays until it is clicked. */
+  /* Error messages stay until they are clicked. */
   for (const toast of document.querySelectorAll("[data-toast]:not(.bad)")) {
     setTimeout(() => toast.remove(), 8000);
   }

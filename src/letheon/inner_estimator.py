@@ -68,7 +68,7 @@ _turn = threading.RLock()
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
-def seeded_clone(estimator: Any, seed: int, purpose: Purpose, *parts: int) -> Any:
+def clone_with_seed(estimator: Any, seed: int, purpose: Purpose, *parts: int) -> Any:
     """Return an unfitted clone whose every `random_state` is derived from the keyed hash.
 
     Raises
@@ -78,7 +78,7 @@ def seeded_clone(estimator: Any, seed: int, purpose: Purpose, *parts: int) -> An
         noise that nobody can repeat, so that a retrain could not be compared.
     """
     fresh = clone(estimator)
-    for _, part, params in parts_of(fresh):
+    for _, part, params in iter_estimators(fresh):
         if isinstance(part, FrozenEstimator):
             raise CannotForgetError(
                 f"{type(fresh).__name__} holds a FrozenEstimator, which keeps what it learned "
@@ -93,7 +93,7 @@ def seeded_clone(estimator: Any, seed: int, purpose: Purpose, *parts: int) -> An
     return fresh
 
 
-class Part(NamedTuple):
+class NestedEstimator(NamedTuple):
     """An estimator, where it stands in the outermost one, and its own parameters."""
 
     path: str
@@ -101,25 +101,25 @@ class Part(NamedTuple):
     params: dict[str, Any]
 
 
-def parts_of(estimator: Any, path: str = "") -> Iterator[Part]:
+def iter_estimators(estimator: Any, path: str = "") -> Iterator[NestedEstimator]:
     """Yield an estimator and all that are nested in its parameters, lists and dicts included."""
     params = estimator.get_params(deep=False)
-    yield Part(path, estimator, params)
+    yield NestedEstimator(path, estimator, params)
     for name in sorted(params):
-        yield from _parts_inside(params[name], f"{path}{name}__")
+        yield from _iter_nested(params[name], f"{path}{name}__")
 
 
-def _parts_inside(value: Any, path: str) -> Iterator[Part]:
+def _iter_nested(value: Any, path: str) -> Iterator[NestedEstimator]:
     if isinstance(value, str | int | float | type | None):
         return
     if hasattr(value, "get_params"):
-        yield from parts_of(value, path)
+        yield from iter_estimators(value, path)
     elif isinstance(value, list | tuple):
         for position, part in enumerate(value):
-            yield from _parts_inside(part, f"{path}{position}__")
+            yield from _iter_nested(part, f"{path}{position}__")
     elif isinstance(value, dict):
         for key, part in value.items():
-            yield from _parts_inside(part, f"{path}{key}__")
+            yield from _iter_nested(part, f"{path}{key}__")
 
 
 class SeedSlots:
@@ -130,7 +130,7 @@ class SeedSlots:
 
     def __init__(self, estimator: Any) -> None:
         self._slots: list[tuple[str, Any]] = []
-        for path, part, params in parts_of(estimator):
+        for path, part, params in iter_estimators(estimator):
             for name, value in sorted(params.items()):
                 if name == "random_state":
                     self._slots.append((path + name, part))
@@ -147,7 +147,7 @@ class SeedSlots:
 
 def refuse_nested_files(estimator: Any) -> None:
     """Raise for a part that would keep files of its own: nobody could destroy them in time."""
-    for part in parts_of(estimator):
+    for part in iter_estimators(estimator):
         if part.params.get("checkpoint_dir") is not None:
             raise CannotForgetError(
                 f"{type(part.estimator).__name__} inside another estimator has checkpoint_dir set; "
@@ -182,8 +182,8 @@ def refuse_unencodable(estimator: Any, rows: Rows, seed: int, config: dict[str, 
 
 
 def _fit_trial(estimator: Any, few: Rows, seed: int, config: dict[str, Any]) -> Any:
-    trial = seeded_clone(estimator, seed, Purpose.RETRAIN)
-    with controlled(config, library_seed(seed, Purpose.RETRAIN)), warnings.catch_warnings():
+    trial = clone_with_seed(estimator, seed, Purpose.RETRAIN)
+    with fix_environment(config, library_seed(seed, Purpose.RETRAIN)), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return trial.fit(*few.part(0, len(few)))
 
@@ -209,7 +209,7 @@ def _is_surely_encodable(estimator: Any, rows: Rows) -> bool:
 
 def versions_of(estimator: Any) -> dict[str, str]:
     """Return the versions of the packages that the estimator and its parts come from."""
-    kinds = {type(part.estimator) for part in parts_of(estimator)}
+    kinds = {type(part.estimator) for part in iter_estimators(estimator)}
     packages = {kind.__module__.partition(".")[0] for kind in kinds}
     found = {}
     for package in sorted(packages - {"sklearn", "letheon"}):
@@ -219,7 +219,7 @@ def versions_of(estimator: Any) -> dict[str, str]:
 
 
 @contextmanager
-def controlled(config: dict[str, Any], seed: int) -> Iterator[None]:
+def fix_environment(config: dict[str, Any], seed: int) -> Iterator[None]:
     """Fix everything outside an estimator that could change what it learns.
 
     One BLAS and OpenMP thread; no parallel loops inside (threads add up in order of arrival);
@@ -244,7 +244,7 @@ def controlled(config: dict[str, Any], seed: int) -> Iterator[None]:
 
 
 def seed_globally(seed: int) -> None:
-    """Seed Python's and NumPy's global generators; inside `controlled` only."""
+    """Seed Python's and NumPy's global generators; inside `fix_environment` only."""
     check_random_state(None).seed(seed)  # what np.random.rand and its like draw from
     random.seed(seed)
 
@@ -263,7 +263,7 @@ def inner_training(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def retraining() -> Iterator[None]:
+def translate_fit_errors() -> Iterator[None]:
     """Turn a refusal by the inner `fit` into `EmptyModelError`: a fresh fit would raise too."""
     try:
         yield
@@ -277,7 +277,7 @@ def retraining() -> Iterator[None]:
         ) from error
 
 
-def offered_by(find: Callable[[Any], Any]) -> Callable[[_Method], _Method]:
+def available_from(find: Callable[[Any], Any]) -> Callable[[_Method], _Method]:
     """Return a decorator: the method exists where what `find` returns has one of that name."""
 
     def decorate(method: _Method) -> _Method:
@@ -356,7 +356,7 @@ def fresh_copy(prototype: Any, seed: int) -> Any:
     estimator
     """
     copy = require_copy(prototype, clone(prototype))
-    parts = list(parts_of(copy))
+    parts = list(iter_estimators(copy))
     for part in parts:
         if part.params.get("checkpoint_dir") is not None:
             part.estimator.set_params(checkpoint_dir=None)
@@ -368,7 +368,7 @@ def fresh_copy(prototype: Any, seed: int) -> Any:
 
 def refuse_learner(transformer: Any) -> None:
     """Raise for a transformer that is known to learn from rows, at any depth."""
-    for _, part, params in parts_of(transformer):
+    for _, part, params in iter_estimators(transformer):
         if not type(part).__module__.startswith("sklearn."):
             continue
         kind = type(part).__name__
@@ -396,7 +396,7 @@ def require_independence(fresh: Any, fitted: Any, X: Any, y: Any) -> None:
     expected = state.digest(fitted)
     X, y = indexable(X, y)
     few = min(_TRIAL_ROWS, _count_rows(X))
-    with controlled(get_config(), library_seed(0, Purpose.STEP)), warnings.catch_warnings():
+    with fix_environment(get_config(), library_seed(0, Purpose.STEP)), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         before = transform_alone(fitted, _draw_rows(X, y, few, 0)[0])
         samples = enumerate((few, (few + 1) // 2, 1, 1, 1))

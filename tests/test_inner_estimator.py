@@ -26,17 +26,17 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from letheon import NaiveUnlearner, SISAClassifier
 from letheon.exceptions import CannotForgetError, CorruptFileError, EmptyModelError
-from letheon.inner import (
+from letheon.inner_estimator import (
     SeedSlots,
-    controlled,
+    clone_with_seed,
+    fix_environment,
     inherit_tags,
     inner_training,
-    parts_of,
+    iter_estimators,
     refuse_nested_files,
     remember_features,
     require_acceptable,
-    retraining,
-    seeded_clone,
+    translate_fit_errors,
     versions_of,
 )
 from letheon.seeds import Purpose, library_seed
@@ -74,7 +74,7 @@ def seeds_in(estimator: Any) -> dict[str, Any]:
 
 
 def test_every_nested_seed_is_set_by_its_own_place() -> None:
-    seeds = seeds_in(seeded_clone(NESTED, 7, Purpose.STAGE, 2, 3))
+    seeds = seeds_in(clone_with_seed(NESTED, 7, Purpose.STAGE, 2, 3))
     assert seeds == {
         name: library_seed(7, Purpose.STAGE, 2, 3, place) for place, name in PLACES.items()
     }
@@ -83,13 +83,15 @@ def test_every_nested_seed_is_set_by_its_own_place() -> None:
 
 def test_names_of_steps_may_not_matter_but_places_do() -> None:
     one, two = (Pipeline([(name, QuantileTransformer())]) for name in ("first", "second"))
-    seeds = [seeds_in(seeded_clone(model, 7, Purpose.STAGE)).popitem()[1] for model in (one, two)]
+    seeds = [
+        seeds_in(clone_with_seed(model, 7, Purpose.STAGE)).popitem()[1] for model in (one, two)
+    ]
     assert seeds[0] == seeds[1] == library_seed(7, Purpose.STAGE, "steps__0__1__random_state")
 
 
 def test_seeds_in_lists_and_dicts_are_set() -> None:
     model = Committee([SGDClassifier(), SGDClassifier()], {"head": NESTED})
-    fresh = seeded_clone(model, 7, Purpose.STAGE)
+    fresh = clone_with_seed(model, 7, Purpose.STAGE)
     heads = [f"chairs__head__{place}" for place in PLACES]
     places = [*(f"members__{n}__random_state" for n in (0, 1)), *heads]
     found = [part.random_state for part in fresh.members]
@@ -102,7 +104,7 @@ def test_seeds_in_lists_and_dicts_are_set() -> None:
 def test_parts_are_found_wherever_they_are_nested() -> None:
     inner = SGDClassifier()
     outer = Committee([inner, ("a", [inner])], {"b": Committee([inner]), "none": None})
-    parts = {part.path: part for part in parts_of(outer)}
+    parts = {part.path: part for part in iter_estimators(outer)}
     own = {"", "members__0__", "members__1__1__0__", "chairs__b__", "chairs__b__members__0__"}
     assert set(parts) == own
     assert parts["members__1__1__0__"].estimator is inner
@@ -141,7 +143,7 @@ def test_global_generators_are_seeded_inside() -> None:
     seen = []
     for seed in (1, 1, 2):
         draw()
-        with controlled({}, seed):
+        with fix_environment({}, seed):
             seen.append(draw())
     assert seen[0] == seen[1]
     assert not set(seen[0]) & set(seen[2])
@@ -150,7 +152,10 @@ def test_global_generators_are_seeded_inside() -> None:
 @pytest.mark.parametrize("error", [None, RuntimeError, KeyboardInterrupt])
 def test_generators_and_settings_of_the_caller_come_back(error: Any) -> None:
     before = global_state()
-    with suppress(RuntimeError, KeyboardInterrupt), controlled({"transform_output": "pandas"}, 1):
+    with (
+        suppress(RuntimeError, KeyboardInterrupt),
+        fix_environment({"transform_output": "pandas"}, 1),
+    ):
         draw()
         assert global_state() != before
         if error is not None:
@@ -164,7 +169,7 @@ def test_training_is_sequential_with_one_thread_and_the_settings_of_the_fit() ->
         names = pool(joblib.delayed(lambda: threading.current_thread().name)() for _ in range(8))
         return len({name for name in names if name != "MainThread"})
 
-    with threadpool_limits(2), controlled({"transform_output": "pandas"}, 0):
+    with threadpool_limits(2), fix_environment({"transform_output": "pandas"}, 0):
         assert workers() == 0
         assert {library["num_threads"] for library in threadpool_info()} == {1}
         assert sklearn.get_config()["transform_output"] == "pandas"
@@ -176,7 +181,10 @@ def test_models_that_train_in_threads_take_turns() -> None:
     inside, most = [0], [0]
 
     def train() -> None:
-        with controlled({}, 0), controlled({}, 1):  # a model in a model does not wait for itself
+        with (
+            fix_environment({}, 0),
+            fix_environment({}, 1),
+        ):  # nested models
             inside[0] += 1
             most[0] = max(most[0], inside[0])
             threading.Event().wait(0.01)
@@ -194,15 +202,15 @@ def test_models_that_train_in_threads_take_turns() -> None:
     "other", [(8, Purpose.STAGE, 2), (7, Purpose.RETRAIN, 2), (7, Purpose.STAGE, 3)]
 )
 def test_seeds_depend_on_seed_purpose_and_part(other: Any) -> None:
-    first = seeds_in(seeded_clone(NESTED, 7, Purpose.STAGE, 2))
-    assert not set(first.values()) & set(seeds_in(seeded_clone(NESTED, *other)).values())
+    first = seeds_in(clone_with_seed(NESTED, 7, Purpose.STAGE, 2))
+    assert not set(first.values()) & set(seeds_in(clone_with_seed(NESTED, *other)).values())
 
 
 def test_a_generator_given_by_the_caller_is_neither_used_nor_changed() -> None:
     rng = np.random.RandomState(0)
     before = rng.get_state(legacy=False)["state"]["key"].copy()
     model = SGDClassifier(random_state=rng)
-    assert isinstance(seeded_clone(model, 1, Purpose.RETRAIN).random_state, int)
+    assert isinstance(clone_with_seed(model, 1, Purpose.RETRAIN).random_state, int)
     assert model.random_state is rng
     assert np.array_equal(rng.get_state(legacy=False)["state"]["key"], before)
 
@@ -218,7 +226,7 @@ def test_splitters_are_replaced_by_seeded_copies() -> None:
 
 def test_clone_is_unfitted_and_the_original_untouched() -> None:
     fitted = LogisticRegression().fit([[0.0], [1.0]], [0, 1])
-    assert not hasattr(seeded_clone(fitted, 0, Purpose.RETRAIN), "coef_")
+    assert not hasattr(clone_with_seed(fitted, 0, Purpose.RETRAIN), "coef_")
     assert hasattr(fitted, "coef_")
     assert fitted.random_state is None
 
@@ -227,7 +235,7 @@ def test_clone_is_unfitted_and_the_original_untouched() -> None:
 def test_frozen_parts_are_refused(wrap: Any) -> None:
     fitted = LogisticRegression().fit([[0.0], [1.0]], [0, 1])
     with pytest.raises(CannotForgetError, match="FrozenEstimator, which keeps what it learned"):
-        seeded_clone(wrap(FrozenEstimator(fitted)), 0, Purpose.RETRAIN)
+        clone_with_seed(wrap(FrozenEstimator(fitted)), 0, Purpose.RETRAIN)
 
 
 @pytest.mark.parametrize("error", [ValueError, IndexError, TypeError, RuntimeError])
@@ -236,7 +244,7 @@ def test_a_refusal_to_fit_becomes_empty_model_error(error: type[Exception]) -> N
         pytest.raises(
             EmptyModelError, match="remaining rows would fail, so nothing was changed: one class"
         ) as info,
-        retraining(),
+        translate_fit_errors(),
         inner_training("step 'a'"),
     ):
         raise error("one class")
@@ -250,7 +258,7 @@ def test_a_refusal_to_fit_becomes_empty_model_error(error: type[Exception]) -> N
 def test_accidents_stay_what_they_are(error: type[BaseException]) -> None:
     with (
         pytest.raises(error) as info,
-        retraining(),
+        translate_fit_errors(),
         inner_training("it"),
     ):
         raise error("accident")
@@ -261,7 +269,7 @@ def test_accidents_stay_what_they_are(error: type[BaseException]) -> None:
 @pytest.mark.parametrize("error", [ValueError, IndexError, RuntimeError])
 def test_errors_from_elsewhere_stay_what_they_are(error: type[Exception]) -> None:
     # Our own mistakes must not pass for rows that cannot be fitted.
-    with pytest.raises(error, match=r"^accident$"), retraining():
+    with pytest.raises(error, match=r"^accident$"), translate_fit_errors():
         raise error("accident")
 
 

@@ -50,24 +50,24 @@ def sweep_checkpoints(checkpoint_dir: str | os.PathLike[str], *, keep: Iterable[
         for path in sorted(Path(checkpoint_dir).iterdir())
         if is_home(path) and path.is_dir() and path.name not in wanted
     ]
-    resisting = [
+    undestroyed = [
         file for path in orphans for file in state.DirectoryStore(path).keep_only(frozenset())
     ]
-    if resisting:
-        raise CheckpointError(f"could not be destroyed: {', '.join(resisting)}")
+    if undestroyed:
+        raise CheckpointError(f"could not be destroyed: {', '.join(undestroyed)}")
     return len(orphans)
 
 
-class Purge(NamedTuple):
+class DestructionReport(NamedTuple):
     """What a destruction of states could not do."""
 
     missing: tuple[str, ...] = ()
     """Names of states that had to go and were not there: moved or copied elsewhere, maybe."""
-    resisting: tuple[str, ...] = ()
+    undestroyed: tuple[str, ...] = ()
     """Files that could not be destroyed."""
 
 
-class Shelf:
+class CheckpointDirectory:
     """The home of one model, or none: then nothing is ever there.
 
     Attributes
@@ -105,10 +105,10 @@ class Shelf:
         """Destroy every state that is not named; return the names of files that resisted."""
         return () if self.store is None else self.store.keep_only(names)
 
-    def purge(self, before: frozenset[str], after: frozenset[str]) -> Purge:
+    def purge(self, before: frozenset[str], after: frozenset[str]) -> DestructionReport:
         """Destroy all but the states named `after`; those `before` are expected to be there."""
         missing = sorted(before - after - self.names())
-        return Purge(tuple(missing), self.destroy_all_but(after))
+        return DestructionReport(tuple(missing), self.destroy_all_but(after))
 
 
 class HomeMixin:
@@ -145,7 +145,7 @@ class HomeMixin:
             return None
         return str(Path(self.checkpoint_dir).absolute() / secrets.token_hex(16))
 
-    def _home(self) -> str | None:
+    def _current_home(self) -> str | None:
         """Directory of this model's states: that of the fit, or where the caller has moved it."""
         held = self.checkpoint_home_
         if held is None or self.checkpoint_dir is None:
@@ -159,25 +159,28 @@ class HomeMixin:
     def _require_home_in_place(self) -> None:
         """Raise if `checkpoint_dir` was changed and the states were left where they lay."""
         held = self.checkpoint_home_
-        if held is not None and held != self._home() and Path(held).exists():
+        if held is not None and held != self._current_home() and Path(held).exists():
             raise ChangedParametersError(
                 f"checkpoint_dir was changed after fit, but states still lie in {held}; they may "
                 "hold people to be forgotten. Move that directory too, or set checkpoint_dir back."
             )
 
-    def _place(self, home: str | None) -> dict[str, Any]:
+    def _describe_home(self, home: str | None) -> dict[str, Any]:
         """Return the attributes that say where the states lie from now on."""
         given = None if home is None else os.fspath(self.checkpoint_dir)
         return {"checkpoint_home_": home, "checkpoint_given_": given}
 
-    def _account(self, purge: Purge, *, afresh: bool) -> list[str]:
+    def _record_destruction(self, purge: DestructionReport, *, afresh: bool) -> list[str]:
         """Record what could not be destroyed and return warnings; a new fit starts `afresh`."""
         before = () if afresh else self.unaccounted_
         self.unaccounted_ = (*before, *purge.missing)
-        self.undestroyed_ = purge.resisting
-        return [*_not_found(purge.missing, self.checkpoint_home_), *_resisting(purge.resisting)]
+        self.undestroyed_ = purge.undestroyed
+        return [
+            *_warn_missing(purge.missing, self.checkpoint_home_),
+            *_warn_undestroyed(purge.undestroyed),
+        ]
 
-    def _residue(self) -> tuple[str, ...]:
+    def _list_residue(self) -> tuple[str, ...]:
         """What forgotten rows may have touched and is still on a disk: for the guarantee."""
         held = vars(self)
         return (
@@ -204,17 +207,17 @@ def destroy_home(home: str | None) -> list[str]:
     """Destroy all states in a model's directory, if it has one; return warnings."""
     if home is None or not is_home(Path(home)):
         return []
-    return _resisting(Shelf(home).destroy_all_but(frozenset()))
+    return _warn_undestroyed(CheckpointDirectory(home).destroy_all_but(frozenset()))
 
 
-def _not_found(missing: tuple[str, ...], home: str | None) -> list[str]:
+def _warn_missing(missing: tuple[str, ...], home: str | None) -> list[str]:
     if not missing:
         return []
     what = f"{len(missing)} saved state(s) that saw forgotten rows were not found in {home}"
     return [f"{what}, so not destroyed; if you moved or copied them, destroy them there"]
 
 
-def _resisting(files: tuple[str, ...]) -> list[str]:
+def _warn_undestroyed(files: tuple[str, ...]) -> list[str]:
     if not files:
         return []
     what = f"{len(files)} checkpoint file(s) could not be destroyed, among them {files[0]}"

@@ -43,14 +43,14 @@ class Check:
         """
         if self.excess <= 0:
             return "within"
-        return "undecided" if self._beyond(good_end(self.measure)) <= 0 else "beyond"
+        return "undecided" if self._distance_beyond(good_end(self.measure)) <= 0 else "beyond"
 
     @property
     def excess(self) -> float:
         """How far the bad end of the interval is beyond the limit; negative if it is within."""
-        return self._beyond(bad_end(self.measure))
+        return self._distance_beyond(bad_end(self.measure))
 
-    def _beyond(self, value: float) -> float:
+    def _distance_beyond(self, value: float) -> float:
         return value - self.limit if self.measure.better == "lower" else self.limit - value
 
     def __str__(self) -> str:
@@ -132,21 +132,21 @@ class Tolerances:
 
     def by_measure(self) -> dict[str, float]:
         """Return the tolerances that are set, by the name of the measure that they limit."""
-        named = {LOST: self.effectiveness, "certifiability": self.certifiability}
-        return {name: limit for name, limit in named.items() if limit is not None}
+        name_candidates = {LOST: self.effectiveness, "certifiability": self.certifiability}
+        return {name: limit for name, limit in name_candidates.items() if limit is not None}
 
 
 def bad_end(measure: Measure) -> float:
     """Return the worse end of the interval; infinitely bad where nothing is known of the error."""
-    return _ends(measure)[measure.better == "lower"]
+    return _interval_ends(measure)[measure.better == "lower"]
 
 
 def good_end(measure: Measure) -> float:
     """Return the better end of the interval; infinitely good where the error is not known."""
-    return _ends(measure)[measure.better != "lower"]
+    return _interval_ends(measure)[measure.better != "lower"]
 
 
-def _ends(measure: Measure) -> tuple[float, float]:
+def _interval_ends(measure: Measure) -> tuple[float, float]:
     low, high = measure.low, measure.high
     return -math.inf if low is None else low, math.inf if high is None else high
 
@@ -213,7 +213,7 @@ def name_setting(candidate: str, settings: dict[str, Any]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tried:
+class CandidateResult:
     """What an evaluation said about a candidate with some settings.
 
     Attributes
