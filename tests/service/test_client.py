@@ -16,7 +16,7 @@ import pytest
 import uvicorn
 
 from letheon import client as client_module
-from letheon.client import Client, DeskError, NotAllowed, NotFound, Refused, TryAgain
+from letheon.client import Client, DeskError, NotAllowed, NotFound, CallRefused, TryAgain
 from letheon.ledger.db.tokens import PREFIX
 from letheon.service import Binding
 from letheon.verifier import VerificationError
@@ -94,7 +94,7 @@ def test_the_same_key_files_one_request(admin: Client) -> None:
     again = admin.request([person(2)], model="risk", key="mine-1")
     other = admin.request([person(2)], model="risk")
     assert first["id"] == again["id"] != other["id"]
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(CallRefused) as refused:
         admin.request([person(3)], model="risk", key="mine-1")
     assert (refused.value.status, refused.value.code) == (422, "key-used")
 
@@ -129,7 +129,7 @@ def test_csv_files_are_uploaded(admin: Client, tmp_path: Path) -> None:
 @pytest.mark.parametrize("action", ["approve", "release", "retry"])
 def test_actions_at_the_wrong_time_are_refused(admin: Client, action: str) -> None:
     request = admin.request([person(8)], model="risk")["id"]
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(CallRefused) as refused:
         getattr(admin, action)(request)
     assert (refused.value.status, refused.value.code) == (409, "wrong-state")
 
@@ -150,7 +150,7 @@ def test_requests_are_held_released_rejected_and_cancelled(admin: Client) -> Non
     second = admin.request([person(9)], model="risk")["id"]
     assert admin.reject(second, "gdpr.art17.3.e")["state"] == "rejected"
     for request in (first, second):
-        with pytest.raises(Refused, match="the request was"):
+        with pytest.raises(CallRefused, match="the request was"):
             admin.wait(request)
 
 
@@ -164,7 +164,7 @@ def test_errors_have_kinds(desk: Desk, url: str, admin: Client) -> None:
     with pytest.raises(NotAllowed) as narrow:
         Client(url, desk.tokens["narrow"].text).summary()
     assert narrow.value.status == 403
-    with pytest.raises(Refused) as invalid:
+    with pytest.raises(CallRefused) as invalid:
         admin.request([], model="risk")
     assert invalid.value.status == 422
     assert issubclass(TryAgain, DeskError)
@@ -180,7 +180,7 @@ def test_tokens_are_made_and_revoked(url: str, admin: Client) -> None:
 
 
 def test_webhooks_that_are_not_allowed_are_refused(admin: Client) -> None:
-    with pytest.raises(Refused, match="webhook_hosts"):
+    with pytest.raises(CallRefused, match="webhook_hosts"):
         admin.add_webhook("https://hooks.example.org/", ["received"])
     assert list(admin.webhooks()) == []
     with pytest.raises(NotFound):
@@ -212,7 +212,7 @@ def test_a_new_code_takes_the_place_of_the_first(desk: Desk, admin: Client) -> N
     desk.work()
     assert admin.check_receipt(code)["covered"] is True
     assert admin.check_receipt(filed["receipt_code"])["covered"] is False
-    with pytest.raises(Refused):
+    with pytest.raises(CallRefused):
         admin.new_receipt_code(filed["id"])
 
 
@@ -220,7 +220,7 @@ def test_a_receipt_that_is_none_is_said_so(admin: Client) -> None:
     found: Any
     try:
         found = admin.check_receipt("lethe-nothing")
-    except Refused as refused:
+    except CallRefused as refused:
         found = refused.status
     assert found in (404, 422) or found["covered"] is False
 
@@ -396,7 +396,7 @@ def test_retries_come_to_an_end() -> None:
 def test_a_refusal_is_not_repeated() -> None:
     problem = {"type": "urn:letheon:problem:wrong-state", "title": "no", "detail": "do this"}
     moods = moody(lambda one: one.answer(409, problem))
-    with moods as (client, server), pytest.raises(Refused, match="no: do this"):
+    with moods as (client, server), pytest.raises(CallRefused, match="no: do this"):
         client.request(["a"], model="risk")
     assert len(server.seen) == 1
 
@@ -411,7 +411,7 @@ def test_redirects_are_not_followed_with_the_token() -> None:
 
 
 def test_an_answer_that_is_no_problem_is_an_error_all_the_same() -> None:
-    with moody(lambda one: one.answer(400, ["odd"])) as (client, _), pytest.raises(Refused):
+    with moody(lambda one: one.answer(400, ["odd"])) as (client, _), pytest.raises(CallRefused):
         client.me()
 
 
@@ -449,7 +449,7 @@ def test_a_job_is_waited_for_and_its_failure_raised() -> None:
         assert client.what_if("risk", people=3, tenant="acme") == over
         assert server.seen[0][1] == "/api/v1/models/risk/what-if?people=3&tenant=acme"
         server.moods = [says(200, started), says(200, failed)]
-        with pytest.raises(Refused, match="no memory"):
+        with pytest.raises(CallRefused, match="no memory"):
             client.audit(drill="log")
         server.moods = [says(200, started)]
         assert client.apply("risk", wait=False) == started

@@ -237,7 +237,7 @@ def busy(door: Door, places: Connections, host: str) -> Any:
     """Admit a connection on which a request is being served."""
     found = door.admit(places, host)
     if found is not None:
-        places.mark(found.fileno(), is_waiting=False)
+        places.set_waiting(found.fileno(), is_waiting=False)
     return found
 
 
@@ -275,10 +275,10 @@ def test_room_is_made_by_those_who_serve_nothing(door: Door) -> None:
     kept = [door.admit(places, f"192.0.2.{number // 2}") for number in range(4)]
     for one in kept:
         assert one is not None
-        places.mark(one.fileno(), is_waiting=False)
+        places.set_waiting(one.fileno(), is_waiting=False)
     assert door.admit(places, "192.0.2.9") is None
     assert kept[2] is not None
-    places.mark(kept[2].fileno(), is_waiting=True)
+    places.set_waiting(kept[2].fileno(), is_waiting=True)
     newest = door.admit(places, "192.0.2.9")
     assert newest is not None
     assert len(places) == 4
@@ -296,7 +296,7 @@ def test_a_place_is_refused_at_the_door() -> None:
         with contextlib.ExitStack() as open_ones:
             open_ones.enter_context(socket.create_connection(door.getsockname()))
             first, _ = door.accept()
-            door.places.mark(first.fileno(), is_waiting=False)
+            door.places.set_waiting(first.fileno(), is_waiting=False)
             second = open_ones.enter_context(socket.create_connection(door.getsockname()))
             with pytest.raises(ConnectionAbortedError, match="no place"):
                 door.accept()

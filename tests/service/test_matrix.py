@@ -15,7 +15,7 @@ from fastapi import APIRouter, Depends
 from fastapi.testclient import TestClient
 
 from letheon.service import create_app
-from letheon.service.auth import allows, gates_of
+from letheon.service.auth import allows, find_gates
 from letheon.service.routes import ROUTERS
 from tests.service.desks import OTHER, QUICK, Desk, make_desk, person
 from tests.service.matrix import ANYBODY, API, LEDGER_WIDE, PAGES, PUBLIC, TABLE, names_of
@@ -161,7 +161,7 @@ def test_the_document_describes_the_api_and_its_scopes(world: World) -> None:
 
 def test_gates_demand_what_the_table_says(world: World) -> None:
     for route in world.desk.app.state.routes:
-        (gate,) = gates_of(route)
+        (gate,) = find_gates(route)
         for name in names_of([route]):
             assert set(gate.scopes) == needs(name)
             assert gate.is_public == (TABLE[name] == PUBLIC)

@@ -13,7 +13,7 @@ from scipy.stats import theilslopes
 from letheon import InfluenceClassifier
 from letheon.ledger.models.models import _known
 from letheon.monitor import Monitor, Tolerances
-from letheon.service.guarantees import forecast, slope
+from letheon.service.guarantees import compute_slope, forecast_budget
 from tests.ledger.databases import NOON
 from tests.service.desks import Desk, make_desk
 from tests.sharded.people import examples
@@ -30,7 +30,7 @@ points = st.lists(st.tuples(times, amounts), min_size=2, max_size=30)
 @given(points)
 def test_the_slope_is_that_of_theil_and_sen(found: list[tuple[int, float]]) -> None:
     x, y = zip(*found, strict=True)
-    ours = slope(found)
+    ours = compute_slope(found)
     if len(set(x)) == 1:
         assert ours is None
     else:
@@ -49,7 +49,7 @@ def line(days: int, per_day: float) -> list[tuple[int, float]]:
 def test_a_steady_rate_is_continued(days: int, per_day: float) -> None:
     spent = line(days, per_day)
     left = (1 - spent[-1][1]) / per_day
-    found = forecast(spent, 1.0, NOON)
+    found = forecast_budget(spent, 1.0, NOON)
     assert found.on is not None
     assert abs((found.on - TODAY).days - left) <= 1
 
@@ -57,14 +57,17 @@ def test_a_steady_rate_is_continued(days: int, per_day: float) -> None:
 def test_one_large_request_does_not_move_the_forecast_as_a_line_would() -> None:
     spent = line(30, 0.01)
     jump = [(at, value + (0.3 if place >= 29 else 0)) for place, (at, value) in enumerate(spent)]
-    found = forecast(jump, 1.0, NOON).on
+    found = forecast_budget(jump, 1.0, NOON).on
     assert found is not None
     assert abs((found - TODAY).days - (1 - 0.6) / 0.01) <= 5
 
 
 def test_days_without_requests_count() -> None:
     spent = [(NOON - 10 * DAY, 0.0), (NOON - 9 * DAY, 0.5)]
-    quiet, busy = forecast(spent, 1.0, NOON).on, forecast(spent, 1.0, NOON - 9 * DAY).on
+    quiet, busy = (
+        forecast_budget(spent, 1.0, NOON).on,
+        forecast_budget(spent, 1.0, NOON - 9 * DAY).on,
+    )
     assert quiet == TODAY + timedelta(days=10)
     assert busy == TODAY - timedelta(days=8)
 
@@ -82,7 +85,7 @@ def test_days_without_requests_count() -> None:
 def test_what_cannot_be_foretold_says_why(
     spent: list[tuple[int, float]], on: date | None, words: str
 ) -> None:
-    found = forecast(spent, 1.0, NOON)
+    found = forecast_budget(spent, 1.0, NOON)
     assert found.on == on
     assert words in found.words
 

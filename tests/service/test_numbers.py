@@ -14,7 +14,7 @@ from sqlalchemy import select
 from letheon.ledger.db.cursor import decode_cursor, encode_cursor
 from letheon.ledger.db.webhooks import Webhooks
 from letheon.ledger.tables import deliveries
-from letheon.service.auth import Numbers
+from letheon.service.auth import CertificateNumbers
 from tests.service.desks import OTHER, QUICK, Desk, make_desk, person
 
 HOOK = "http://127.0.0.1:9"
@@ -172,13 +172,16 @@ def test_pages_of_a_list_go_on_by_a_tenants_numbers(both: Any) -> None:
 
 def test_texts_of_jobs_have_a_tenants_numbers(both: Any) -> None:
     desk, _ = both[1]
-    own, all_numbers = Numbers(desk.ledger, "default"), Numbers(desk.ledger, None)
+    own, all_numbers = (
+        CertificateNumbers(desk.ledger, "default"),
+        CertificateNumbers(desk.ledger, None),
+    )
     steps = {"steps": [{"sequence": 4, "words": "purged, certificate 4: done", "model": "risk"}]}
-    assert own.in_json(steps) == {
+    assert own.renumber(steps) == {
         "steps": [{"sequence": 2, "words": "purged, certificate 2: done", "model": "risk"}]
     }
-    assert own.in_json("certificate 3 and Certificate 1") == "certificate ? and Certificate 1"
-    assert all_numbers.in_json(steps) == steps
+    assert own.renumber("certificate 3 and Certificate 1") == "certificate ? and Certificate 1"
+    assert all_numbers.renumber(steps) == steps
 
 
 def test_a_cursor_hides_its_key(both: Any) -> None:

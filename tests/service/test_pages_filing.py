@@ -8,7 +8,7 @@ from letheon.ledger.purge.purge import _RESIDUE
 from letheon.ledger.schemas import to_datetime
 from letheon.ledger.worker.compute import BUDGET_SPENT, NO_MATCHING_ROWS, NO_MODEL
 from letheon.service.pages._shared import format_moment
-from letheon.service.request_views import stuck_words
+from letheon.service.request_views import explain_failure
 from letheon.service.routes import filing
 from tests.service.desks import Desk, person
 from tests.service.page_tools import csrf_of, file, filled, send
@@ -86,7 +86,7 @@ def test_a_stuck_request_says_why_and_what_helps(desk: Desk) -> None:
 
 def test_every_code_of_the_ledger_for_stuck_has_words() -> None:
     codes = (NO_MODEL, BUDGET_SPENT, NO_MATCHING_ROWS, _RESIDUE)
-    assert len({stuck_words(code) for code in (*codes, "memory-error")}) == len(codes) + 1
+    assert len({explain_failure(code) for code in (*codes, "memory-error")}) == len(codes) + 1
 
 
 def test_a_request_that_ended_otherwise_says_that_nobody_was_erased(desk: Desk) -> None:

@@ -15,7 +15,7 @@ from letheon.methods import METHODS as REGISTERED
 from letheon.sandbox import TimeLimitError
 from letheon.service import jobs, what_if
 from letheon.service.jobs import READING_KINDS, JobRunner
-from letheon.service.what_if import RETRAIN, WhatIfOrder, measure
+from letheon.service.what_if import RETRAIN, WhatIfOrder, measure_methods
 from tests.service.desks import Desk, person
 from tests.service.test_worker import _call_here
 
@@ -44,11 +44,11 @@ def _order(model: Any, data: tuple[Any, Any, Any], **given: Any) -> WhatIfOrder:
 
 def _measured(order: WhatIfOrder) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     heard: list[dict[str, Any]] = []
-    measure(order, heard.append)
+    measure_methods(order, heard.append)
     rows = {one["row"]["name"]: one["row"] for one in heard if "row" in one}
     begun = [one["begin"] for one in heard if "begin" in one]
     assert begun == list(rows)
-    return heard[0]["scene"], rows
+    return heard[0]["sizes"], rows
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +139,7 @@ def test_nothing_is_written_to_the_ledger_by_a_what_if(
     desk.ledger.requests.submit([person(1), person(2)], model="risk", verified=True)
     before = _recorded(desk), desk.ledger.models.list()
     job = desk.client("operator").post("/api/v1/models/risk/what-if").json()
-    assert JobRunner(desk.ledger, threading.Event()).do_all(READING_KINDS) == 1
+    assert JobRunner(desk.ledger, threading.Event()).run_all(READING_KINDS) == 1
     shown = desk.client("operator").get(f"/api/v1/jobs/{job['id']}").json()
     assert shown["result"]["people"] == 2
     assert {one["method"] for one in shown["result"]["methods"]} >= METHODS - {"sisa"}
@@ -164,7 +164,7 @@ def test_a_method_that_takes_too_long_is_left_out_and_the_rest_goes_on(
 
     monkeypatch.setattr(jobs, "call", stuck)
     job = Jobs(desk.ledger).add("what-if", tenant="default", model="forest", asked={"people": 1})
-    JobRunner(desk.ledger, threading.Event(), method_seconds=7).do_all(READING_KINDS)
+    JobRunner(desk.ledger, threading.Event(), method_seconds=7).run_all(READING_KINDS)
     found = Jobs(desk.ledger).find(job.id)
     assert found is not None
     rows = {one["method"]: one for one in (found.result or {})["methods"]}

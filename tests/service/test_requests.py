@@ -25,7 +25,13 @@ from letheon.ledger.requests.states import (
     REQUEST_GROUNDS,
     STATES,
 )
-from letheon.service.request_views import ACTIONS, GROUND_WORDS, ActionName, RequestOut, sentence
+from letheon.service.request_views import (
+    ACTIONS,
+    GROUND_WORDS,
+    ActionName,
+    RequestOut,
+    describe_event,
+)
 from letheon.service.routes import filing
 from letheon.service.routes.requests import export_cell
 from tests.ledger.databases import NOON
@@ -170,7 +176,7 @@ def test_a_repeat_completes_what_a_crash_left_out(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _register_twin(desk)
-    operator, real, calls = desk.client("operator"), filing.submit, []
+    operator, real, calls = desk.client("operator"), filing.submit_request, []
 
     def dies_at_the_second(*given: Any, **more: Any) -> Any:
         calls.append(given)
@@ -180,7 +186,7 @@ def test_a_repeat_completes_what_a_crash_left_out(
 
     wish, headers = {"model": "*", "ids": [person(3)]}, {"Idempotency-Key": "all"}
     with monkeypatch.context() as patched:
-        patched.setattr(filing, "submit", dies_at_the_second)
+        patched.setattr(filing, "submit_request", dies_at_the_second)
         assert operator.post(URL, json=wish, headers=headers).status_code == 500
     assert desk.ledger.requests.count().total == 1
     again = operator.post(URL, json=wish, headers=headers)
@@ -220,7 +226,7 @@ def test_a_repeated_bulk_gives_the_same_requests(
 ) -> None:
     items = [{"model": "risk", "ids": [person(number)]} for number in range(30)]
     operator, headers = desk.client("operator"), {"Idempotency-Key": "bulk-1"}
-    real = filing.submit
+    real = filing.submit_request
 
     def dies_at_some(who: Any, one: filing.RequestInput) -> Any:
         if str(one.ids[0]) >= person(15):
@@ -228,7 +234,7 @@ def test_a_repeated_bulk_gives_the_same_requests(
         return real(who, one)
 
     with monkeypatch.context() as patched:
-        patched.setattr(filing, "submit", dies_at_some)
+        patched.setattr(filing, "submit_request", dies_at_some)
         half = operator.post(f"{URL}/bulk", json={"items": items}, headers=headers).json()
     first = operator.post(f"{URL}/bulk", json={"items": items}, headers=headers).json()
     again = operator.post(f"{URL}/bulk", json={"items": items}, headers=headers).json()
@@ -578,7 +584,9 @@ def test_the_table_permits_what_the_state_machine_does(action: ActionName, after
 
 
 def test_every_event_of_a_request_has_words() -> None:
-    plain = [sentence(LogEntry(_noon(), kind, {}, None)) for kind in (*STATES, "something-new")]
+    plain = [
+        describe_event(LogEntry(_noon(), kind, {}, None)) for kind in (*STATES, "something-new")
+    ]
     assert plain[-1] == "Something new."
     assert all(len(words.split()) > 1 for words in plain)
 

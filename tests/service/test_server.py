@@ -20,7 +20,7 @@ from fastapi.testclient import TestClient
 from letheon.exceptions import LedgerError
 from letheon.ledger.db.events import HIGH_WATER
 from letheon.service import ServiceSettings, create_app
-from letheon.service.auth import address_of, allows
+from letheon.service.auth import allows, client_address
 from letheon.service.middleware import HEADERS
 from letheon.service.routes import ROUTERS
 from tests.service.desks import BASE, QUICK, Desk, person
@@ -184,7 +184,7 @@ def test_guessing_tokens_is_slowed_down_and_others_get_in(desk: Desk) -> None:
 )
 def test_addresses_are_counted_by_house(address: str, counted: str) -> None:
     request = Request({"type": "http", "client": (address, 1), "headers": []})
-    assert address_of(request) == counted
+    assert client_address(request) == counted
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/login", "/api/v1/me", "/static/desk.css"])
@@ -249,7 +249,7 @@ def test_a_mistake_tells_its_kind_only(
     assert (found.status_code, found.json()["type"]) == (500, "urn:letheon:problem:internal")
     assert "person-007" not in found.text + json.dumps(lines)
     assert {name: found.headers.get(name) for name in HEADERS} == dict(HEADERS)
-    told = [line for line in lines if line["event"] == "mistake"]
+    told = [line for line in lines if line["event"] == "internal-error"]
     assert [(line["kind"], line["at"].partition(":")[0]) for line in told] == [
         ("ZeroDivisionError", "account.py")
     ]
@@ -269,7 +269,7 @@ def test_a_mistake_under_a_real_server_prints_no_traceback(tmp_path: Path) -> No
     assert "person-007" not in done.stderr
     assert "Traceback" not in done.stderr
     events = [json.loads(line)["event"] for line in done.stderr.splitlines()]
-    assert events.count("mistake") == 3
+    assert events.count("internal-error") == 3
 
 
 BROKEN_SERVER = """

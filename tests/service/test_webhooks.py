@@ -29,7 +29,7 @@ from letheon.service.webhooks import (
     deliver_due,
     derive_secret,
     longest_pause,
-    sign,
+    sign_message,
 )
 from letheon.verifier import verify_bundle
 from tests.ledger.databases import (
@@ -122,7 +122,7 @@ def test_secrets_are_derived_and_not_stored(ledger: Ledger) -> None:
 def test_the_signature_is_that_of_standard_webhooks() -> None:
     # The example of the specification's own test suites.
     body = b'{"event_type":"ping","data":{"success":true}}'
-    found = sign("whsec_plJ3nmyCDGBKInavdOK15jsl", "msg_loFOjxBNrRLzqYUf", 1731705121, body)
+    found = sign_message("whsec_plJ3nmyCDGBKInavdOK15jsl", "msg_loFOjxBNrRLzqYUf", 1731705121, body)
     assert found == "v1,rAvfW3dJ/X/qxhsaXPOyyCGmRKsaKWcsNccKXlIktD0="
 
 

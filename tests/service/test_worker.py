@@ -90,7 +90,7 @@ def _audited(desk: Desk, name: str = "auditor", **asked: Any) -> dict[str, Any]:
     client = desk.client(name)
     asked_for = client.post("/api/v1/audits", json=asked)
     assert asked_for.status_code == 202, asked_for.text
-    _runner(desk).do_all(READING_KINDS)
+    _runner(desk).run_all(READING_KINDS)
     shown: dict[str, Any] = client.get(f"/api/v1/audits/{asked_for.json()['id']}").json()
     assert shown["is_over"]
     return shown
@@ -108,7 +108,7 @@ def test_apply_applies_certifies_and_purges_what_is_queued(desk: Desk) -> None:
         ["person-004"], model="churn", tenant="rival", verified=True
     )
     job = desk.client("operator").post("/api/v1/models/risk/apply").json()
-    assert _runner(desk).do_all() == 1
+    assert _runner(desk).run_all() == 1
     shown = desk.client("operator").get(f"/api/v1/jobs/{job['id']}").json()
     steps = [(one["what"], one["sequence"]) for one in shown["result"]["steps"]]
     assert steps == [("applied", 1), ("certified", 1), ("purged", 1)]
@@ -127,7 +127,7 @@ def test_apply_tells_nothing_of_what_belongs_to_others(desk: Desk) -> None:
     steps = desk.ledger.steps(force=True, model="churn", tenant="rival")
     assert next(iter(steps)).what == "applied"  # and its worker is gone
     desk.client("operator@default").post("/api/v1/models/risk/apply")
-    _runner(desk).do_all()
+    _runner(desk).run_all()
     shown = desk.client("operator@default").get("/api/v1/jobs").json()["items"][0]
     assert (shown["result"], shown["progress"]) == ({"steps": []}, [])
     assert desk.ledger.certificates.sequences() == (1,)
@@ -149,7 +149,7 @@ def test_apply_waits_for_another_worker_that_is_at_the_model(
         return real(**given)
 
     monkeypatch.setattr(desk.ledger, "steps", busy_once)
-    _runner(desk).do_all()
+    _runner(desk).run_all()
     assert len(calls) == 2
     assert (_over(desk, job).result or {})["steps"][0]["what"] == "applied"
 
@@ -163,7 +163,7 @@ def test_a_batch_that_fails_fails_the_job_with_its_code(
     monkeypatch.setattr("letheon.ledger.ledger.choose_compute", lambda **_: fails)
     desk.ledger.requests.submit([person(1)], model="risk", verified=True)
     job = Jobs(desk.ledger).add("apply", tenant="default", model="risk")
-    _runner(desk).do_all()
+    _runner(desk).run_all()
     found = _over(desk, job)
     assert found.state == "failed"
     assert found.problem == JobProblem("step-failed", "the batch failed: value-error")
@@ -171,7 +171,7 @@ def test_a_batch_that_fails_fails_the_job_with_its_code(
 
 def test_retrain_needs_something_that_was_erased(desk: Desk) -> None:
     job = Jobs(desk.ledger).add("retrain", tenant="default", model="risk")
-    _runner(desk).do_all()
+    _runner(desk).run_all()
     assert getattr(_over(desk, job).problem, "code", "") == "nothing-to-retrain"
 
 
@@ -179,7 +179,7 @@ def test_retrain_needs_something_that_was_erased(desk: Desk) -> None:
 def test_retrain_trains_afresh_with_what_is_queued(desk: Desk) -> None:
     desk.ledger.requests.submit([person(2)], model="risk", verified=True)
     job = desk.client("operator").post("/api/v1/models/risk/retrain").json()
-    _runner(desk).do_all()
+    _runner(desk).run_all()
     shown = desk.client("operator").get(f"/api/v1/jobs/{job['id']}").json()
     assert [one["what"] for one in shown["result"]["steps"]] == [
         "retrained",
@@ -190,7 +190,7 @@ def test_retrain_trains_afresh_with_what_is_queued(desk: Desk) -> None:
 
 def test_a_model_that_is_not_there_fails_the_job(desk: Desk) -> None:
     job = Jobs(desk.ledger).add("apply", tenant="default", model="nobody")
-    _runner(desk).do_all()
+    _runner(desk).run_all()
     assert getattr(_over(desk, job).problem, "code", "") == "unknown-model"
 
 
@@ -200,7 +200,7 @@ def test_what_an_error_says_is_not_kept(desk: Desk, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(desk.ledger, "steps", boom)
     job = Jobs(desk.ledger).add("apply", tenant="default", model="risk")
-    _runner(desk).do_all()
+    _runner(desk).run_all()
     found = _over(desk, job)
     assert getattr(found.problem, "code", "") == "key-error"
     assert "alice" not in str(found)
@@ -327,12 +327,12 @@ def test_who_is_told_to_stop_gives_the_job_back(
     monkeypatch.setattr(runner.jobs, "add_progress", stop_soon)
     asked: dict[str, Any] = {"levels": None, "drill": "none", "people": 2}
     job = Jobs(erased.ledger).add(kind, tenant="default", model="risk", asked=asked)
-    runner.do_all(READING_KINDS)
+    runner.run_all(READING_KINDS)
     found = Jobs(erased.ledger).find(job.id)
     assert found is not None
     assert (found.state, found.starts) == ("queued", 0)
     assert _rooms(erased) == []
-    _runner(erased).do_all(READING_KINDS)
+    _runner(erased).run_all(READING_KINDS)
     assert _over(erased, job).state == "done"
 
 
@@ -401,7 +401,7 @@ def test_a_job_of_a_killed_worker_is_done_by_the_next_one(home: Path) -> None:
         process.kill()
         process.communicate()
         sweep_temp_folders(ledger)
-        assert JobRunner(ledger, threading.Event()).do_all(READING_KINDS) == 1
+        assert JobRunner(ledger, threading.Event()).run_all(READING_KINDS) == 1
         found = Jobs(ledger).find(job.id)
     assert found is not None
     assert found.state == "done"

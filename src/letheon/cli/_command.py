@@ -419,9 +419,9 @@ def describe_error(error: BaseException) -> str:
 
 def _is_missing_package(error: BaseException) -> bool:
     """Return whether a third-party package is missing, as opposed to a module of letheon."""
-    for each in (error, error.__cause__):
-        if isinstance(each, ModuleNotFoundError):
-            return (each.name or "letheon").partition(".")[0] != "letheon"
+    for item in (error, error.__cause__):
+        if isinstance(item, ModuleNotFoundError):
+            return (item.name or "letheon").partition(".")[0] != "letheon"
     return False
 
 

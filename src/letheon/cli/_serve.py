@@ -167,7 +167,7 @@ def _job_runner(ledger: "Ledger", stop: threading.Event) -> Callable[[], int]:
     except ImportError:
         return lambda: 0
 
-    return lambda: JobRunner(ledger, stop).do_all((*CHANGING_KINDS, *READING_KINDS))
+    return lambda: JobRunner(ledger, stop).run_all((*CHANGING_KINDS, *READING_KINDS))
 
 
 def _run_due_steps(
@@ -311,7 +311,7 @@ def serve(
             listening=listening,
             with_worker=worker,
             is_demo=demo,
-            said=print_messages,
+            on_ready=print_messages,
         )
 
 
@@ -343,11 +343,11 @@ def _list_messages(opening: _Opening, url: str) -> Iterator[str]:
 
 def _open_or_create(home: Path, database: str | None) -> _Opening:
     """Open the ledger, or create it with an admin token."""
-    from letheon.service.server import admin_token, open_or_create
+    from letheon.service.server import create_admin_token, open_or_create
 
     with _command.wrap_usage_errors():
         opened = open_or_create(home, database=database)
-    token = admin_token(opened, days=365)
+    token = create_admin_token(opened, days=365)
     return _Opening(opened, {} if token is None else {"admin": token})
 
 

@@ -17,7 +17,7 @@ Redirects are not followed, so that the token is sent only to the desk.
     DeskError (LetheonError)       any error of a call; also an untrusted TLS certificate
     ├── NotAllowed                 401, 403: the token is not valid or lacks a scope
     ├── NotFound                   404: there is no such object, or it belongs to another tenant
-    ├── Refused                    400, 409, 413, 422: not valid, or not possible in this state
+    ├── CallRefused                400, 409, 413, 422: not valid, or not possible in this state
     └── TryAgain                   429, 5xx, no response: try again later
 """
 
@@ -34,16 +34,16 @@ from typing import Any, Literal
 from urllib.parse import quote, urlencode
 
 from letheon.client._transport import (
+    CallRefused,
     DeskError,
     Json,
     NotAllowed,
     NotFound,
-    Refused,
     Transport,
     TryAgain,
 )
 
-__all__ = ["Client", "DeskError", "NotAllowed", "NotFound", "Refused", "TryAgain"]
+__all__ = ["CallRefused", "Client", "DeskError", "NotAllowed", "NotFound", "TryAgain"]
 
 _LINE = (
     *("received", "verified", "queued", "applying", "applied", "certified", "purging", "purged"),
@@ -138,10 +138,10 @@ class Client:
             requests gets no codes, and sees no counts, batches or certificates: `n_rows` is None.
         """
         body = {"model": model, "ids": list(ids), **options}
-        filed = self._keyed("/api/v1/requests", body, key)
+        filed = self._post_with_key("/api/v1/requests", body, key)
         if options.get("receipt") and key is None:
             for request in filed.get("requests", [filed]):
-                self._complete(request)
+                self._complete_receipt(request)
         return filed
 
     def new_receipt_code(self, request_id: str) -> str:
@@ -149,10 +149,12 @@ class Client:
 
         Raises
         ------
-        Refused
+        CallRefused
             The request is already applied or closed, or is about several people.
         """
-        return str(self._post(f"/api/v1/requests/{_part(request_id)}/receipt-code")["code"])
+        return str(
+            self._post_json(f"/api/v1/requests/{_quote_segment(request_id)}/receipt-code")["code"]
+        )
 
     def bulk(
         self,
@@ -165,8 +167,8 @@ class Client:
 
         ``items`` of the result contains the results in the same order.
         """
-        body = {"items": [dict(item) for item in items]} | _given(tenant=tenant)
-        return self._keyed("/api/v1/requests/bulk", body, key)
+        body = {"items": [dict(item) for item in items]} | _without_none(tenant=tenant)
+        return self._post_with_key("/api/v1/requests/bulk", body, key)
 
     def upload_csv(
         self,
@@ -178,10 +180,10 @@ class Client:
     ) -> Json:
         """File each line of a CSV file: columns model and id, optionally key, regime, ground."""
         data = file if isinstance(file, bytes) else Path(file).read_bytes()
-        fields = _given(tenant=tenant) | ({"verified": "true"} if verified else {})
-        body, kind = _form(data, fields)
+        fields = _without_none(tenant=tenant) | ({"verified": "true"} if verified else {})
+        body, kind = _make_form(data, fields)
         headers = {"Content-Type": kind, "Idempotency-Key": key or str(uuid.uuid4())}
-        return self._desk.json("POST", "/api/v1/requests/upload", body, headers)
+        return self._desk.call_json("POST", "/api/v1/requests/upload", body, headers)
 
     def requests(self, **filters: Any) -> Iterator[Json]:
         """Yield requests, fetched page by page.
@@ -192,19 +194,23 @@ class Client:
             ``model``, ``tenant``, ``state`` (one or a list), ``regime``, ``overdue``,
             ``due_before``, ``search``, ``order``.
         """
-        return self._pages("/api/v1/requests", filters)
+        return self._iterate_pages("/api/v1/requests", filters)
 
     def find(self, request_id: str) -> Json:
         """Return the current state of a request."""
-        return self._get(f"/api/v1/requests/{_part(request_id)}")
+        return self._get_json(f"/api/v1/requests/{_quote_segment(request_id)}")
 
     def timeline(self, request_id: str) -> list[Json]:
         """Return the events of a request, oldest first."""
-        return list(self._pages(f"/api/v1/requests/{_part(request_id)}/timeline", {}, limit=None))
+        return list(
+            self._iterate_pages(
+                f"/api/v1/requests/{_quote_segment(request_id)}/timeline", {}, limit=None
+            )
+        )
 
     def summary(self, **filters: Any) -> Json:
         """Return counts of requests by state and by days left."""
-        return self._get("/api/v1/summary", filters)
+        return self._get_json("/api/v1/summary", filters)
 
     def wait(
         self,
@@ -231,7 +237,7 @@ class Client:
 
         Raises
         ------
-        Refused
+        CallRefused
             The request was rejected or cancelled.
         TimeoutError
             The request has not reached the state in time.
@@ -240,94 +246,98 @@ class Client:
             raise ValueError(f"until={until!r} must be one of {', '.join(_LINE)}")
         end = time.monotonic() + timeout
         while True:
-            found = self.find(request_id)
-            if _has_reached(found, until):
-                return found
-            if found["state"] in _SIDE:
-                raise Refused(409, found["state"], f"the request was {found['state']}")
+            request = self.find(request_id)
+            if _has_reached(request, until):
+                return request
+            if request["state"] in _SIDE:
+                raise CallRefused(409, request["state"], f"the request was {request['state']}")
             if time.monotonic() + pause > end:
-                raise TimeoutError(f"the request is {found['state']}, not yet {until}")
+                raise TimeoutError(f"the request is {request['state']}, not yet {until}")
             time.sleep(pause)
 
     def verify(self, request_id: str) -> Json:
         """Record that the identity of the requester was verified; the request is queued."""
-        return self._act(request_id, "verify")
+        return self._take_action(request_id, "verify")
 
     def await_identity(self, request_id: str) -> Json:
         """Record that proof of identity was requested."""
-        return self._act(request_id, "await-identity")
+        return self._take_action(request_id, "await-identity")
 
     def approve(self, request_id: str) -> Json:
         """Approve a request that needs approval because of its size."""
-        return self._act(request_id, "approve")
+        return self._take_action(request_id, "approve")
 
     def reject(self, request_id: str, ground: str) -> Json:
         """Reject a request on a legal ground."""
-        return self._act(request_id, "reject", {"ground": ground})
+        return self._take_action(request_id, "reject", {"ground": ground})
 
     def cancel(self, request_id: str) -> Json:
         """Withdraw a request that is not applied and not in a running batch."""
-        return self._act(request_id, "cancel")
+        return self._take_action(request_id, "cancel")
 
     def hold(self, request_id: str, ground: str, until: str) -> Json:
         """Put a request on hold on a legal ground, until a day YYYY-MM-DD."""
-        return self._act(request_id, "hold", {"ground": ground, "until": until})
+        return self._take_action(request_id, "hold", {"ground": ground, "until": until})
 
     def release(self, request_id: str) -> Json:
         """End the hold of a request."""
-        return self._act(request_id, "release")
+        return self._take_action(request_id, "release")
 
     def extend(self, request_id: str) -> Json:
         """Extend the deadline; tell the requester why."""
-        return self._act(request_id, "extend")
+        return self._take_action(request_id, "extend")
 
     def retry(self, request_id: str) -> Json:
         """Queue a failed request again."""
-        return self._act(request_id, "retry")
+        return self._take_action(request_id, "retry")
 
     def tell(self, request_id: str, recipients: int) -> Json:
         """Record the number of newly notified recipients of the data."""
-        return self._act(request_id, "tell", {"recipients": recipients})
+        return self._take_action(request_id, "tell", {"recipients": recipients})
 
     def answer(self, request_id: str, *, recipients: int = 0) -> Json:
         """Close a purged request after the requester was answered."""
-        return self._act(request_id, "answer", {"recipients": recipients})
+        return self._take_action(request_id, "answer", {"recipients": recipients})
 
     def models(self, **filters: Any) -> list[Json]:
         """Return the models."""
-        return list(self._pages("/api/v1/models", filters))
+        return list(self._iterate_pages("/api/v1/models", filters))
 
     def model(self, name: str, **filters: Any) -> Json:
         """Return one model."""
-        return self._get(f"/api/v1/models/{_part(name)}", filters)
+        return self._get_json(f"/api/v1/models/{_quote_segment(name)}", filters)
 
     def history(self, model: str, **filters: Any) -> Json:
         """Return the measures of a model's versions over time."""
-        return self._get(f"/api/v1/models/{_part(model)}/history", filters)
+        return self._get_json(f"/api/v1/models/{_quote_segment(model)}/history", filters)
 
     def plan(self, model: str, **filters: Any) -> Json:
         """Return the next batch of a model."""
-        return self._get(f"/api/v1/models/{_part(model)}/plan", filters)
+        return self._get_json(f"/api/v1/models/{_quote_segment(model)}/plan", filters)
 
     def what_if(self, model: str, *, wait: bool = True, **options: Any) -> Json:
         """Compare all methods on a batch: cost and guarantee."""
-        return self._job(f"/api/v1/models/{_part(model)}/what-if", options, wait=wait)
+        return self._start_job(
+            f"/api/v1/models/{_quote_segment(model)}/what-if", options, wait=wait
+        )
 
     def apply(self, model: str, *, wait: bool = True, **options: Any) -> Json:
         """Apply the queued requests of a model now."""
-        return self._job(f"/api/v1/models/{_part(model)}/apply", options, wait=wait)
+        return self._start_job(f"/api/v1/models/{_quote_segment(model)}/apply", options, wait=wait)
 
     def retrain(self, model: str, *, wait: bool = True, **options: Any) -> Json:
         """Retrain a model on the remaining rows, and apply its queued requests."""
-        return self._job(f"/api/v1/models/{_part(model)}/retrain", options, wait=wait)
+        return self._start_job(
+            f"/api/v1/models/{_quote_segment(model)}/retrain", options, wait=wait
+        )
 
     def job(self, job_id: str) -> Json:
         """Return the current state of a job."""
-        return self._get(f"/api/v1/jobs/{_part(job_id)}")
+        return self._get_json(f"/api/v1/jobs/{_quote_segment(job_id)}")
 
     def certificates(self, **filters: Any) -> Iterator[Json]:
         """Yield summaries of certificates, fetched page by page."""
-        return self._pages("/api/v1/certificates", filters)
+        return self._iterate_pages("/api/v1/certificates", filters)
 
     def certificate(self, number: int) -> bytes:
         """Return the signed envelope of a certificate."""
@@ -354,7 +364,7 @@ class Client:
         """
         from letheon.verifier import UNLEARNING, Trust, open_envelope, require
 
-        keys = self._get("/api/v1/keys")
+        keys = self._get_json("/api/v1/keys")
         statements = [text.encode() for text in keys.get("statements", [])]
         opened = open_envelope(self.certificate(number), Trust.from_pinned(key, statements))
         require(opened.statement["predicateType"] == UNLEARNING, "the file is not a certificate")
@@ -362,7 +372,7 @@ class Client:
         if self.me()["tenant"] is None:
             require(opened.sequence == number, f"the desk returned certificate {opened.sequence}")
         else:
-            own = self._get(f"/api/v1/certificates/{int(number)}")
+            own = self._get_json(f"/api/v1/certificates/{int(number)}")
             require(opened.id == own["id"], "the desk returned another certificate than it lists")
         return opened.statement
 
@@ -372,7 +382,9 @@ class Client:
         query = urlencode({"tier": tier})
         part = target.with_name(f".{target.name}.partial")
         try:
-            self._desk.call("GET", f"/api/v1/bundle?{query}", lambda answer: _save(answer, part))
+            self._desk.call(
+                "GET", f"/api/v1/bundle?{query}", lambda answer: _save_response(answer, part)
+            )
             part.replace(target)
         finally:
             part.unlink(missing_ok=True)
@@ -380,88 +392,98 @@ class Client:
 
     def audit(self, *, wait: bool = True, **options: Any) -> Json:
         """Run an audit of the ledger; ``model``, ``levels`` and ``drill`` are as in the API."""
-        started = self._post("/api/v1/audits", options)
-        return self._over(f"/api/v1/audits/{_part(started['id'])}", started) if wait else started
+        started = self._post_json("/api/v1/audits", options)
+        return (
+            self._wait_for_job(f"/api/v1/audits/{_quote_segment(started['id'])}", started)
+            if wait
+            else started
+        )
 
     def check_receipt(self, code: str) -> Json:
         """Return whether a certificate covers a receipt; no token is needed."""
-        return self._post("/api/v1/receipts/check", {"code": code}, is_safe=True)
+        return self._post_json("/api/v1/receipts/check", {"code": code}, is_safe=True)
 
     def me(self) -> Json:
         """Return name, role, scopes and tenant of this token."""
-        return self._get("/api/v1/me")
+        return self._get_json("/api/v1/me")
 
     def tokens(self, **filters: Any) -> Iterator[Json]:
         """Yield tokens, without their secrets."""
-        return self._pages("/api/v1/tokens", filters)
+        return self._iterate_pages("/api/v1/tokens", filters)
 
     def add_token(self, name: str, role: str, **options: Any) -> Json:
         """Create a token; only this result contains its secret."""
-        return self._post("/api/v1/tokens", {"name": name, "role": role, **options})
+        return self._post_json("/api/v1/tokens", {"name": name, "role": role, **options})
 
     def revoke_token(self, token_id: str) -> None:
         """Revoke a token."""
-        self._desk.json("DELETE", f"/api/v1/tokens/{_part(token_id)}", is_safe=False)
+        self._desk.call_json("DELETE", f"/api/v1/tokens/{_quote_segment(token_id)}", is_safe=False)
 
     def webhooks(self, **filters: Any) -> Iterator[Json]:
         """Yield webhooks, without their secrets."""
-        return self._pages("/api/v1/webhooks", filters)
+        return self._iterate_pages("/api/v1/webhooks", filters)
 
     def add_webhook(self, url: str, events: Sequence[str], **options: Any) -> Json:
         """Create a webhook; only this result contains its secret."""
-        return self._post("/api/v1/webhooks", {"url": url, "events": list(events), **options})
+        return self._post_json("/api/v1/webhooks", {"url": url, "events": list(events), **options})
 
     def remove_webhook(self, webhook_id: str) -> None:
         """Delete a webhook."""
-        self._desk.json("DELETE", f"/api/v1/webhooks/{_part(webhook_id)}", is_safe=False)
+        self._desk.call_json(
+            "DELETE", f"/api/v1/webhooks/{_quote_segment(webhook_id)}", is_safe=False
+        )
 
-    def _complete(self, request: Json) -> None:
+    def _complete_receipt(self, request: Json) -> None:
         """Fetch the receipt code of a filed request if it is missing; ignore errors."""
         if request.get("receipt_code") is None:
             with contextlib.suppress(DeskError):
                 request["receipt_code"] = self.new_receipt_code(request["id"])
 
-    def _act(self, request_id: str, action: str, body: Json | None = None) -> Json:
-        return self._post(f"/api/v1/requests/{_part(request_id)}/{action}", body)
+    def _take_action(self, request_id: str, action: str, body: Json | None = None) -> Json:
+        return self._post_json(f"/api/v1/requests/{_quote_segment(request_id)}/{action}", body)
 
-    def _keyed(self, path: str, body: Json, key: str | None) -> Json:
+    def _post_with_key(self, path: str, body: Json, key: str | None) -> Json:
         headers = {"Idempotency-Key": key or str(uuid.uuid4())}
-        return self._desk.json("POST", path, json.dumps(body).encode(), headers)
+        return self._desk.call_json("POST", path, json.dumps(body).encode(), headers)
 
-    def _job(self, path: str, options: Json, *, wait: bool) -> Json:
-        started = self._post(path + _query(options))
-        return self._over(f"/api/v1/jobs/{_part(started['id'])}", started) if wait else started
+    def _start_job(self, path: str, options: Json, *, wait: bool) -> Json:
+        started = self._post_json(path + _make_query(options))
+        return (
+            self._wait_for_job(f"/api/v1/jobs/{_quote_segment(started['id'])}", started)
+            if wait
+            else started
+        )
 
-    def _post(self, path: str, body: Json | None = None, *, is_safe: bool = False) -> Json:
+    def _post_json(self, path: str, body: Json | None = None, *, is_safe: bool = False) -> Json:
         data = None if body is None else json.dumps(body).encode()
-        return self._desk.json("POST", path, data, is_safe=is_safe)
+        return self._desk.call_json("POST", path, data, is_safe=is_safe)
 
-    def _over(self, path: str, started: Json) -> Json:
+    def _wait_for_job(self, path: str, started: Json) -> Json:
         """Poll a job until it is finished; raise an error if it failed."""
-        found, pause = started, 0.2
-        while not found["is_over"]:
+        job, pause = started, 0.2
+        while not job["is_over"]:
             time.sleep(pause)
             pause = min(1.5 * pause, 5.0)
-            found = self._get(path)
-        problem = found.get("problem")
+            job = self._get_json(path)
+        problem = job.get("problem")
         if problem:
-            raise Refused(None, problem["code"], "the job failed", problem["words"])
-        return found
+            raise CallRefused(None, problem["code"], "the job failed", problem["words"])
+        return job
 
-    def _pages(self, path: str, filters: Json, limit: int | None = _PAGE) -> Iterator[Json]:
-        after: Json = _given(limit=limit)
+    def _iterate_pages(self, path: str, filters: Json, limit: int | None = _PAGE) -> Iterator[Json]:
+        after: Json = _without_none(limit=limit)
         while True:
-            page = self._get(path, {**filters, **after})
+            page = self._get_json(path, {**filters, **after})
             yield from page["items"]
             if page["next"] is None:
                 return
-            after = _given(limit=limit, after=page["next"])
+            after = _without_none(limit=limit, after=page["next"])
 
-    def _get(self, path: str, query: Json | None = None) -> Json:
-        return self._desk.json("GET", path + _query(query or {}))
+    def _get_json(self, path: str, query: Json | None = None) -> Json:
+        return self._desk.call_json("GET", path + _make_query(query or {}))
 
 
-def _save(answer: HTTPResponse, path: Path) -> None:
+def _save_response(answer: HTTPResponse, path: Path) -> None:
     with path.open("wb") as file:
         shutil.copyfileobj(answer, file)
 
@@ -472,22 +494,22 @@ def _has_reached(request: Json, until: str) -> bool:
     return request["certificate"] is not None and _LINE.index(until) <= _LINE.index("certified")
 
 
-def _given(**values: Any) -> Json:
+def _without_none(**values: Any) -> Json:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _part(text: str) -> str:
+def _quote_segment(text: str) -> str:
     """Return a text quoted as one segment of a path."""
     return quote(str(text), safe="")
 
 
-def _query(filters: Json) -> str:
-    kept = _given(**filters)
+def _make_query(filters: Json) -> str:
+    kept = _without_none(**filters)
     kept |= {name: str(one).lower() for name, one in kept.items() if isinstance(one, bool)}
     return f"?{urlencode(kept, doseq=True)}" if kept else ""
 
 
-def _form(data: bytes, fields: Mapping[str, str]) -> tuple[bytes, str]:
+def _make_form(data: bytes, fields: Mapping[str, str]) -> tuple[bytes, str]:
     """Return a multipart body with one CSV file, and its content type."""
     mark = uuid.uuid4().hex
     parts = [

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from letheon.exceptions import LetheonError
 
-__all__ = ["DeskError", "Json", "NotAllowed", "NotFound", "Refused", "Transport", "TryAgain"]
+__all__ = ["CallRefused", "DeskError", "Json", "NotAllowed", "NotFound", "Transport", "TryAgain"]
 
 Json = dict[str, Any]
 _T = TypeVar("_T")
@@ -53,7 +53,7 @@ class NotFound(DeskError):  # noqa: N818
     """There is no such object, or it belongs to another tenant."""
 
 
-class Refused(DeskError):  # noqa: N818
+class CallRefused(DeskError):  # noqa: N818
     """The call is not valid, or not possible in this state."""
 
 
@@ -95,7 +95,7 @@ class Transport:
         proxies = urllib.request.ProxyHandler({} if is_here else None)
         self._opener = urllib.request.build_opener(secure, proxies, _NoRedirect())
 
-    def json(
+    def call_json(
         self,
         method: str,
         path: str,
@@ -106,8 +106,8 @@ class Transport:
     ) -> Json:
         """Return the JSON of a response; an empty dict for an empty response."""
         data = self.call(method, path, HTTPResponse.read, body, headers, is_safe=is_safe)
-        found: Json = json.loads(data) if data else {}
-        return found
+        content: Json = json.loads(data) if data else {}
+        return content
 
     def call(
         self,
@@ -132,19 +132,19 @@ class Transport:
                     return read(answer)
             except urllib.error.HTTPError as error:
                 with error:
-                    failure, pause = _problem(error), _retry_after(error)
+                    failure, pause = _parse_problem(error), _retry_after(error)
                 may_repeat = error.code in (_BUSY if is_safe else _NOT_DONE)
             except (OSError, HTTPException) as error:
                 reason = error.reason if isinstance(error, urllib.error.URLError) else error
-                failure, pause = self._silence(reason), None
+                failure, pause = self._connection_error(reason), None
                 was_never_sent = isinstance(reason, ConnectionRefusedError)
                 may_repeat = isinstance(failure, TryAgain) and (is_safe or was_never_sent)
             tries += 1
             if not may_repeat or tries > self._retries:
                 raise failure
-            time.sleep(_pause(tries) if pause is None else min(pause, _LONGEST_PAUSE))
+            time.sleep(_draw_pause(tries) if pause is None else min(pause, _LONGEST_PAUSE))
 
-    def _silence(self, reason: BaseException | str) -> DeskError:
+    def _connection_error(self, reason: BaseException | str) -> DeskError:
         """Return the error of a call without a response."""
         if isinstance(reason, ssl.SSLCertVerificationError):
             advice = "for your own authority, use context=ssl.create_default_context(cafile=...)"
@@ -170,16 +170,16 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _problem(error: urllib.error.HTTPError) -> DeskError:
+def _parse_problem(error: urllib.error.HTTPError) -> DeskError:
     """Return the error that a response describes."""
     try:
-        found = json.loads(error.read())
-        code, title = str(found["type"]).rpartition(":")[2], str(found["title"])
-        detail = str(found.get("detail", ""))
+        problem = json.loads(error.read())
+        code, title = str(problem["type"]).rpartition(":")[2], str(problem["title"])
+        detail = str(problem.get("detail", ""))
     except (ValueError, LookupError, TypeError, OSError, HTTPException):
         code, title, detail = "no-problem", f"the desk returned HTTP status {error.code}", ""
     busy = error.code == 429 or error.code >= 500
-    kind = TryAgain if busy else _KINDS.get(error.code, Refused)
+    kind = TryAgain if busy else _KINDS.get(error.code, CallRefused)
     return kind(error.code, code, title, detail)
 
 
@@ -188,5 +188,5 @@ def _retry_after(error: urllib.error.HTTPError) -> float | None:
     return float(text) if text.isascii() and text.isdigit() else None
 
 
-def _pause(tries: int) -> float:
+def _draw_pause(tries: int) -> float:
     return random.uniform(0.05, min(_LONGEST_PAUSE, 0.2 * 2.0**tries))

@@ -86,7 +86,7 @@ def make_demo(folder: Path) -> DemoInfo:
         clock.reach(_DAYS)
         asked = {"levels": None, "drill": "none"}
         Jobs(ledger).add("audit", asked=asked, by=ids["auditor"])
-        JobRunner(ledger, threading.Event()).do_all(READING_KINDS)
+        JobRunner(ledger, threading.Event()).run_all(READING_KINDS)
         proven_now(ledger._core)  # the clock of the machine goes on from here
         return DemoInfo(texts, code)
 

@@ -24,7 +24,7 @@ _LABEL = re.compile(r"[0-9a-z](?:[0-9a-z-]{0,61}[0-9a-z])?")
 _ENTRY = re.compile(rf"(?:(https?)://)?(\*\.)?({_HOST})(?::([1-9][0-9]{{0,4}}))?", re.A)
 
 
-def network_of(host: str) -> str:
+def address_group(host: str) -> str:
     """Return the key that counts as one address: an IPv4 address, or an IPv6 /64 network."""
     if ":" not in host:
         return host
@@ -34,17 +34,17 @@ def network_of(host: str) -> str:
         return host
 
 
-def _networks(text: str) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
+def _parse_networks(text: str) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
     return tuple(map(ipaddress.ip_network, text.split()))
 
 
 # Ranges that `internal` allows: this machine, private networks, carrier-grade NAT.
-_INTERNAL = _networks(
+_INTERNAL = _parse_networks(
     "127.0.0.0/8 10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 100.64.0.0/10 ::1/128 fc00::/7"
 )
 # Cloud metadata services, which hand out credentials; and relays, protocol assignments and
 # documentation ranges, for which `is_global` depends on the Python version.
-_NEVER = _networks(
+_NEVER = _parse_networks(
     "100.100.100.200 168.63.129.16 192.0.0.0/24 192.88.99.0/24 fd00:ec2::254 fd20:ce::254 "
     "2001::/23 2002::/16 3fff::/20"
 )
@@ -180,7 +180,7 @@ def parse_url(url: str, allowed: Sequence[AllowedHost]) -> Target:
     )
 
 
-def resolve(target: Target, lookup: Resolver | None = None) -> tuple[str, ...]:
+def resolve_target(target: Target, lookup: Resolver | None = None) -> tuple[str, ...]:
     """Return the IP addresses of a target after checking each of them.
 
     Raises
@@ -193,7 +193,7 @@ def resolve(target: Target, lookup: Resolver | None = None) -> tuple[str, ...]:
         The name cannot be resolved.
     """
     literal = _to_ip(target.host)
-    texts = [str(literal)] if literal else (lookup or _lookup)(target.host, target.entry.port)
+    texts = [str(literal)] if literal else (lookup or _resolve_name)(target.host, target.entry.port)
     if not texts:
         raise OSError(f"no address for {target.host}")
     if not all(_is_safe(text, is_internal=target.entry.is_internal) for text in texts):
@@ -204,7 +204,7 @@ def resolve(target: Target, lookup: Resolver | None = None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(texts))
 
 
-def _lookup(host: str, port: int) -> list[str]:
+def _resolve_name(host: str, port: int) -> list[str]:
     answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [str(entry[4][0]) for entry in answers]
 

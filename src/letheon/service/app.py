@@ -21,8 +21,8 @@ from letheon.exceptions import LetheonError
 from letheon.ledger import Ledger
 from letheon.ledger.db.tokens import Sessions, Tokens
 from letheon.service import middleware
-from letheon.service.auth import Context, Limiter, gates_of
-from letheon.service.errors import MEDIA_TYPE, Problem, problem_of, respond
+from letheon.service.auth import Context, Limiter, find_gates
+from letheon.service.errors import MEDIA_TYPE, ApiProblem, make_response, problem_of
 from letheon.service.pages import ROUTERS as PAGES
 from letheon.service.pages._shared import make_templates
 from letheon.service.routes import ROUTERS as API
@@ -92,13 +92,16 @@ def create_app(
     app.state.metrics = metrics = middleware.Metrics(ledger, has_worker)
     routers = (*API, *PAGES)
     app.state.routes = routes = [
-        route for one in routers for route in one.routes if isinstance(route, APIRoute)
+        route
+        for router_item in routers
+        for route in router_item.routes
+        if isinstance(route, APIRoute)
     ]
     _require_gates(routes)
     for router in routers:
         app.include_router(router)
     app.mount("/static", _Assets(directory=_STATIC), name="static")
-    app.openapi = partial(_document, app, routes)  # type: ignore[method-assign]
+    app.openapi = partial(_make_document, app, routes)  # type: ignore[method-assign]
     for kind in (
         HTTPException,
         RequestValidationError,
@@ -106,14 +109,14 @@ def create_app(
         VerificationError,
         SQLAlchemyError,
     ):
-        app.add_exception_handler(kind, _answer)
+        app.add_exception_handler(kind, _respond_to_error)
     app.add_middleware(
         middleware.Guards,
         settings=settings,
-        hosts=middleware.allowed_hosts(settings, bound),
+        hosts=middleware.list_allowed_hosts(settings, bound),
         is_secure=secure,
         observe=metrics.observe,
-        answer=_answer,
+        answer=_respond_to_error,
     )
     return app
 
@@ -128,22 +131,22 @@ class _Assets(StaticFiles):
         return response
 
 
-async def _answer(request: Request, error: Exception) -> Response:
+async def _respond_to_error(request: Request, error: Exception) -> Response:
     """Turn an error into a response; an internal error shows no details."""
     problem = problem_of(error)
     if problem is None:
-        middleware.log_mistake(error)
+        middleware.log_internal_error(error)
         words = "This is a bug in letheon, please report it. Acknowledged requests are not lost."
-        problem = Problem(500, "internal", "Internal error", words)
+        problem = ApiProblem(500, "internal", "Internal error", words)
     if request.url.path.startswith(_FOR_PROGRAMS):
-        return respond(request, problem)
+        return make_response(request, problem)
     from letheon.service.pages._shared import problem_page
 
     # The page reads the session: the event loop must not wait for the database.
     return await run_in_threadpool(problem_page, request, problem)
 
 
-def _document(app: FastAPI, routes: Sequence[APIRoute]) -> dict[str, Any]:
+def _make_document(app: FastAPI, routes: Sequence[APIRoute]) -> dict[str, Any]:
     """Return the OpenAPI document with scopes and problems of every operation; it is cached."""
     if app.openapi_schema is None:
         document = get_openapi(
@@ -157,7 +160,7 @@ def _document(app: FastAPI, routes: Sequence[APIRoute]) -> dict[str, Any]:
             _describe_fields(schema)
         for route in routes:
             for method in (route.methods or ()) if route.include_in_schema else ():
-                _complete(document["paths"][route.path_format][method.lower()], route)
+                _complete_operation(document["paths"][route.path_format][method.lower()], route)
         app.openapi_schema = document
     return app.openapi_schema
 
@@ -174,8 +177,8 @@ def _describe_fields(schema: dict[str, Any]) -> None:
                     schema["properties"][name]["description"] = " ".join(words.split())
 
 
-def _complete(operation: dict[str, Any], route: APIRoute) -> None:
-    gate = gates_of(route)[0]
+def _complete_operation(operation: dict[str, Any], route: APIRoute) -> None:
+    gate = find_gates(route)[0]
     operation |= {
         "operationId": route.name,
         "x-scopes": list(gate.scopes),
@@ -195,8 +198,8 @@ def _complete(operation: dict[str, Any], route: APIRoute) -> None:
 def _require_gates(routes: Iterable[APIRoute]) -> None:
     """Raise an error for a route that does not declare its scopes."""
     for route in routes:
-        if len(gates_of(route)) != 1:
+        if len(find_gates(route)) != 1:
             raise RuntimeError(
-                f"{route.path} has {len(gates_of(route))} gates; expected exactly one allows(...) "
+                f"{route.path} has {len(find_gates(route))} gates; expected one allows(...) "
                 "or public()"
             )

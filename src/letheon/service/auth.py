@@ -25,8 +25,8 @@ from pydantic import BaseModel
 from letheon.ledger import Ledger
 from letheon.ledger.db.tokens import Session, Sessions, Token, Tokens
 from letheon.ledger.schemas import require_name
-from letheon.service.addresses import network_of
-from letheon.service.errors import Problem
+from letheon.service.addresses import address_group
+from letheon.service.errors import ApiProblem
 from letheon.service.settings import ServiceSettings
 
 # A token without these scopes can only file requests.
@@ -41,7 +41,7 @@ _NUMBER_KEYS = ("sequence", "certificate")
 
 
 @dataclass(frozen=True)
-class Places:
+class ConcurrencyLimit:
     """A limit on concurrent work.
 
     Attributes
@@ -60,27 +60,27 @@ class Places:
     words: str
     retry: str
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _taken: Counter[str] = field(default_factory=Counter)
+    _in_use: Counter[str] = field(default_factory=Counter)
 
     @contextmanager
-    def take(self, key: str) -> Iterator[None]:
+    def acquire(self, key: str) -> Iterator[None]:
         """Take a place for the duration of a block, or raise the problem."""
         with self._lock:
-            if self._taken[key] >= self.each or self._taken.total() >= self.most:
-                raise self.problem()
-            self._taken[key] += 1
+            if self._in_use[key] >= self.each or self._in_use.total() >= self.most:
+                raise self.make_problem()
+            self._in_use[key] += 1
         try:
             yield
         finally:
             with self._lock:
-                self._taken[key] -= 1
-                if not self._taken[key]:
-                    del self._taken[key]
+                self._in_use[key] -= 1
+                if not self._in_use[key]:
+                    del self._in_use[key]
 
-    def problem(self) -> Problem:
+    def make_problem(self) -> ApiProblem:
         """Return the problem for a caller when the limit is reached."""
         headers = {"Retry-After": self.retry}
-        return Problem(self.status, self.code, self.title, self.words, headers=headers)
+        return ApiProblem(self.status, self.code, self.title, self.words, headers=headers)
 
 
 class Limiter:
@@ -105,12 +105,12 @@ class Limiter:
         # threads.
         words = "At most 4 per token. Wait for the responses, then continue."
         title = "too many concurrent long calls"
-        self.long_calls = Places(4, 16, 429, "too-many-long-calls", title, words, "1")
+        self.long_calls = ConcurrencyLimit(4, 16, 429, "too-many-long-calls", title, words, "1")
         words = "At most one per token and 2 in total. Try again later."
         title = "too many concurrent bundle downloads"
-        self.bundles = Places(1, 2, 429, "too-many-bundles", title, words, "30")
+        self.bundles = ConcurrencyLimit(1, 2, 429, "too-many-bundles", title, words, "30")
         words, title = "Try again when it is finished.", "another model is being registered"
-        self.models = Places(1, 4, 503, "busy", title, words, "5")  # each needs memory
+        self.models = ConcurrencyLimit(1, 4, 503, "busy", title, words, "5")  # each needs memory
 
     def count(self, what: str, key: str) -> None:
         """Count a call of a token or from an address, or raise the problem 429.
@@ -121,7 +121,7 @@ class Limiter:
         if not limiter.hit(rate, what, key):
             headers = {"Retry-After": str(min(rate.get_expiry(), 60))}
             words = f"The limit is {rate}. Wait, then try again."
-            raise Problem(429, "too-many", "too many calls", words, headers=headers)
+            raise ApiProblem(429, "too-many", "too many calls", words, headers=headers)
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def context(request: Request) -> Context:
     return desk
 
 
-class Numbers:
+class CertificateNumbers:
     """Certificate numbers as a tenant sees them; without a tenant, the numbers of the ledger.
 
     The ledger numbers the certificates of all tenants together, so its numbers would reveal how
@@ -188,7 +188,7 @@ class Numbers:
     def _sequences(self) -> tuple[int, ...]:
         return self._ledger.certificates.sequences(tenant=str(self.tenant))
 
-    def shown(self, sequence: int | None) -> int | None:
+    def tenant_number(self, sequence: int | None) -> int | None:
         """Return the tenant's number of a certificate; None for another tenant's certificate."""
         if sequence is None or self.tenant is None:
             return sequence
@@ -196,12 +196,12 @@ class Numbers:
         is_own = self._sequences[place : place + 1] == (sequence,)
         return place + 1 if is_own else None
 
-    def sequence(self, number: int) -> int:
+    def ledger_number(self, number: int) -> int:
         """Return the ledger's number of a certificate.
 
         Raises
         ------
-        Problem
+        ApiProblem
             404: the tenant has no certificate of that number.
         """
         if self.tenant is None:
@@ -210,25 +210,27 @@ class Numbers:
             raise unknown_certificate()
         return self._sequences[number - 1]
 
-    def in_json(self, value: Any, name: str = "") -> Any:
+    def renumber(self, value: Any, name: str = "") -> Any:
         """Return JSON, or a text, with the tenant's certificate numbers."""
         if self.tenant is None:
             return value
         if isinstance(value, int) and name in _NUMBER_KEYS:
-            return self.shown(value)
+            return self.tenant_number(value)
         if isinstance(value, dict):
-            return {key: self.in_json(one, key) for key, one in value.items()}
+            return {key: self.renumber(one, key) for key, one in value.items()}
         if isinstance(value, list | tuple):
-            return [self.in_json(one) for one in value]
+            return [self.renumber(item) for item in value]
         if isinstance(value, str):
-            return _NUMBER_IN_TEXT.sub(lambda text: str(self.shown(int(text[0])) or "?"), value)
+            return _NUMBER_IN_TEXT.sub(
+                lambda text: str(self.tenant_number(int(text[0])) or "?"), value
+            )
         return value
 
 
-def unknown_certificate() -> Problem:
+def unknown_certificate() -> ApiProblem:
     """Return the problem for a certificate that does not exist or belongs to another tenant."""
     words = "GET /api/v1/certificates lists your certificates."
-    return Problem(404, "unknown-certificate", "no such certificate", words)
+    return ApiProblem(404, "unknown-certificate", "no such certificate", words)
 
 
 @dataclass(frozen=True)
@@ -252,9 +254,9 @@ class Principal(Token):
         return self.desk.ledger
 
     @cached_property
-    def numbers(self) -> Numbers:
+    def numbers(self) -> CertificateNumbers:
         """The certificate numbers that the caller sees."""
-        return Numbers(self.ledger, self.tenant)
+        return CertificateNumbers(self.ledger, self.tenant)
 
     def may(self, *scopes: str) -> bool:
         """Return whether the token has one of these scopes."""
@@ -266,7 +268,7 @@ class Principal(Token):
             words = (
                 f"It needs the scope {' or '.join(scopes)}; the role of the token is {self.role}."
             )
-            raise Problem(403, "not-allowed", title, words)
+            raise ApiProblem(403, "not-allowed", title, words)
 
     @property
     def sees_all_requests(self) -> bool:
@@ -287,7 +289,7 @@ class Principal(Token):
         with suppress(ValueError):
             if self.tenant in (None, asked):
                 return require_name("tenant", asked)
-        raise Problem(404, "not-there", "not found", "There is no object of that name.")
+        raise ApiProblem(404, "not-there", "not found", "There is no object of that name.")
 
 
 @dataclass(frozen=True)
@@ -309,31 +311,31 @@ class Gate:
     ) -> Principal:
         """Return the authenticated caller, or raise a problem."""
         desk = context(request)
-        who = _identify(desk, request, credentials)
-        self.admit(request, who)
+        caller = _identify_caller(desk, request, credentials)
+        self.admit(request, caller)
         _require_known_query(request)
         if request.method not in ("GET", "HEAD"):
             # With files newer than the database, changes would be lost.
             desk.ledger.require_current_database()
-        self.enter(request, who)
-        return who
+        self.enter(request, caller)
+        return caller
 
-    def admit(self, request: Request, who: Principal, **words: str) -> None:
+    def admit(self, request: Request, caller: Principal, **words: str) -> None:
         """Count the call, and raise the problem 403 if the token has none of the scopes."""
-        request.scope["letheon_token"] = who.id
-        who.desk.limiter.count("token", who.id)
-        who.require(*self.scopes, **words)
+        request.scope["letheon_token"] = caller.id
+        caller.desk.limiter.count("token", caller.id)
+        caller.require(*self.scopes, **words)
 
-    def enter(self, request: Request, who: Principal) -> None:
+    def enter(self, request: Request, caller: Principal) -> None:
         """Take a place among the long calls if the route is long; it is released at the end."""
         if self.is_long:
-            held = ExitStack()
-            held.enter_context(who.desk.limiter.long_calls.take(who.id))
-            request.scope["letheon_release"] = held.close
+            places = ExitStack()
+            places.enter_context(caller.desk.limiter.long_calls.acquire(caller.id))
+            request.scope["letheon_release"] = places.close
 
 
 @dataclass(frozen=True)
-class _Open(Gate):
+class _PublicGate(Gate):
     """The gate of a public route."""
 
     async def __call__(self, request: Request) -> None:  # type: ignore[override]
@@ -347,7 +349,7 @@ def allows(*scopes: str, is_long: bool = False) -> Gate:
 
 def public() -> Gate:
     """Return a dependency that marks a route as public."""
-    return _Open((), is_public=True)
+    return _PublicGate((), is_public=True)
 
 
 def find_visitor(request: Request) -> Principal | None:
@@ -358,23 +360,23 @@ def find_visitor(request: Request) -> Principal | None:
     return None if token is None else Principal(**vars(token), desk=desk, session=session)
 
 
-def address_of(request: Request) -> str:
+def client_address(request: Request) -> str:
     """Return the client address for rate limits, as `network_of` gives it."""
-    return "unknown" if request.client is None else network_of(request.client.host)
+    return "unknown" if request.client is None else address_group(request.client.host)
 
 
 def require_csrf(request: Request, session: Session, sent: str | None) -> None:
     """Raise the problem 403 for a change that was not sent by a page of this session."""
     if not is_same_origin(request) or not session.accepts_csrf(sent):
         words = "Reload the page and submit its form again; programs use a bearer token."
-        raise Problem(403, "csrf", "the form is not from this session", words)
+        raise ApiProblem(403, "csrf", "the form is not from this session", words)
 
 
-def require_unbound(who: Principal) -> None:
+def require_unbound(caller: Principal) -> None:
     """Raise the problem 403 for a token that is bound to a tenant."""
-    if who.tenant is not None:
+    if caller.tenant is not None:
         words = "Use a token that is not bound to a tenant."
-        raise Problem(403, "needs-unbound-token", "this concerns all tenants", words)
+        raise ApiProblem(403, "needs-unbound-token", "this concerns all tenants", words)
 
 
 def is_same_origin(request: Request) -> bool:
@@ -389,34 +391,40 @@ def is_same_origin(request: Request) -> bool:
     return origin in ours or (public_url is not None and origin == public_url.rstrip("/"))
 
 
-def _identify(
+def _identify_caller(
     desk: Context, request: Request, credentials: HTTPAuthorizationCredentials | None
 ) -> Principal:
     if "authorization" in request.headers:
         token = desk.tokens.find_by_text("" if credentials is None else credentials.credentials)
         if token is None:
             # Only invalid tokens count: other users behind the same address are not slowed down.
-            desk.limiter.count("failed", address_of(request))
-            raise _no_token("the token is not valid", "The token is unknown, expired or revoked.")
+            desk.limiter.count("failed", client_address(request))
+            raise _token_problem(
+                "the token is not valid", "The token is unknown, expired or revoked."
+            )
         return Principal(**vars(token), desk=desk)
-    who = find_visitor(request)
-    if who is None or who.session is None:
-        raise _no_token("no token", "Send the header Authorization: Bearer TOKEN.")
+    caller = find_visitor(request)
+    if caller is None or caller.session is None:
+        raise _token_problem("no token", "Send the header Authorization: Bearer TOKEN.")
     if request.method not in SAFE:
-        require_csrf(request, who.session, request.headers.get("x-csrf-token"))
-    return who
+        require_csrf(request, caller.session, request.headers.get("x-csrf-token"))
+    return caller
 
 
-def _no_token(title: str, detail: str) -> Problem:
-    return Problem(401, "no-token", title, detail, headers={"WWW-Authenticate": "Bearer"})
+def _token_problem(title: str, detail: str) -> ApiProblem:
+    return ApiProblem(401, "no-token", title, detail, headers={"WWW-Authenticate": "Bearer"})
 
 
-def gates_of(route: Any) -> list[Gate]:
+def find_gates(route: Any) -> list[Gate]:
     """Return the gates among the dependencies of a route."""
-    return [one.call for one in _dependants(route) if isinstance(one.call, Gate)]
+    return [
+        dependant.call
+        for dependant in _iterate_dependants(route)
+        if isinstance(dependant.call, Gate)
+    ]
 
 
-def _dependants(route: Any) -> Iterator[Any]:
+def _iterate_dependants(route: Any) -> Iterator[Any]:
     """Yield the dependants of a route, including the route itself."""
     waiting: list[Any] = [route.dependant]
     while waiting:
@@ -429,14 +437,18 @@ def _require_known_query(request: Request) -> None:
     """Reject unknown query parameters: a mistyped filter must not return everything."""
     if not request.query_params:
         return
-    params = [one for each in _dependants(request.scope["route"]) for one in each.query_params]
+    params = [
+        param
+        for dependant in _iterate_dependants(request.scope["route"])
+        for param in dependant.query_params
+    ]
     names: set[str] = set()
-    for one in params:
-        kind = one.field_info.annotation
+    for param in params:
+        kind = param.field_info.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):  # a model of several parameters
             names |= {field.alias or name for name, field in kind.model_fields.items()}
         else:
-            names.add(one.alias)
+            names.add(param.alias)
     if not request.query_params.keys() <= names:
         known = ", ".join(sorted(names)) or "none"
-        raise Problem(422, "query", "unknown query parameter", f"Expected: {known}.")
+        raise ApiProblem(422, "query", "unknown query parameter", f"Expected: {known}.")

@@ -17,7 +17,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from letheon.service.addresses import network_of
+from letheon.service.addresses import address_group
 from letheon.service.middleware import SLOWEST, log_line
 from letheon.service.settings import ServiceSettings
 
@@ -60,7 +60,7 @@ class Connections:
         # The database, the worker and downloads need file descriptors too.
         self.most = min(settings.max_connections, max(files * 3 // 4, 1))
         self.most_per_address = settings.connections_per_address
-        self._proxies = _networks(settings.trusted_proxies)
+        self._proxies = _parse_proxies(settings.trusted_proxies)
         self._open: dict[int, AcceptedSocket] = {}
         self._by_address: Counter[str] = Counter()
         self._logged_at = float("-inf")
@@ -70,13 +70,13 @@ class Connections:
 
     def admit(self, accepted: AcceptedSocket, host: str) -> bool:
         """Count a new connection; return False if there is no place for it."""
-        address = network_of(host)
+        address = address_group(host)
         is_full = self._by_address[address] >= self.most_per_address and not self._is_proxy(host)
         if is_full and not self._make_room(address):
-            self._note("address", address)
+            self._log_refusal("address", address)
             return False
         if len(self._open) >= self.most and not self._make_room():
-            self._note("all", address)
+            self._log_refusal("all", address)
             return False
         accepted.address, accepted.places = address, self
         self._open[accepted.fileno()] = accepted
@@ -91,20 +91,24 @@ class Connections:
             if not self._by_address[accepted.address]:
                 del self._by_address[accepted.address]
 
-    def mark(self, number: int, *, is_waiting: bool) -> None:
+    def set_waiting(self, number: int, *, is_waiting: bool) -> None:
         """Record whether the connection of a file descriptor waits for a request."""
         if number in self._open:
             self._open[number].is_waiting = is_waiting
 
     def _make_room(self, address: str | None = None) -> bool:
         """Close the oldest idle connection of an address; by default the address with the most."""
-        mine = (one for one in self._open.values() if address in (None, one.address))
-        waiting = [one for one in mine if one.is_waiting]
+        candidates = (
+            connection
+            for connection in self._open.values()
+            if address in (None, connection.address)
+        )
+        waiting = [connection for connection in candidates if connection.is_waiting]
         if not waiting:
             return False
-        counts = Counter(one.address for one in waiting)
+        counts = Counter(connection.address for connection in waiting)
         victim = max(
-            waiting, key=lambda one: counts[one.address]
+            waiting, key=lambda connection: counts[connection.address]
         )  # the oldest connection of that address
         self.release(victim)
         victim.shutdown(socket.SHUT_RDWR)
@@ -119,7 +123,7 @@ class Connections:
             return False
         return any(address in network for network in self._proxies)
 
-    def _note(self, limit: str, address: str) -> None:
+    def _log_refusal(self, limit: str, address: str) -> None:
         """Write a line to the log, at most once a minute."""
         now = time.monotonic()
         if now - self._logged_at >= _LOG_SECONDS:
@@ -127,17 +131,17 @@ class Connections:
             log_line("connection-refused", limit=limit, address=address)
 
 
-def _networks(proxies: Iterable[str]) -> list[Any] | None:
+def _parse_proxies(proxies: Iterable[str]) -> list[Any] | None:
     """Return the networks of the trusted proxies; None if every address is trusted."""
-    found = []
+    networks = []
     for text in proxies:
         if text == "*":
             return None
         try:
-            found.append(ip_network(text, strict=False))
+            networks.append(ip_network(text, strict=False))
         except ValueError:
             continue  # a host name: uvicorn compares it as text, so it matches no address
-    return found
+    return networks
 
 
 class ListeningSocket(socket.socket):
@@ -187,15 +191,15 @@ class LimitedProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Process received bytes; the time limit for a head starts with its first byte."""
         super().data_received(data)
-        self._watch()
+        self._update_head_limit()
 
     def on_response_complete(self) -> None:
         """Wait for the next request; uvicorn closes the connection if no byte arrives."""
         self._head_ends = None
         super().on_response_complete()
         if self.conn.their_state is h11.SEND_BODY:  # the response came before the end of the body
-            self._watch()
-        self._mark()
+            self._update_head_limit()
+        self._mark_waiting()
 
     def pause_writing(self) -> None:
         """Start the time limit for a client that reads too slowly."""
@@ -207,7 +211,7 @@ class LimitedProtocol(H11Protocol):
         super().resume_writing()
         self._write_ends = None
 
-    def look(self, now: float) -> None:
+    def check_limits(self, now: float) -> None:
         """Close or abort the connection if a time limit has passed."""
         if self.transport.is_closing():
             if self._close_ends is None:
@@ -219,17 +223,17 @@ class LimitedProtocol(H11Protocol):
         elif self._head_ends is not None and now >= self._head_ends:
             self.transport.close()
 
-    def _watch(self) -> None:
+    def _update_head_limit(self) -> None:
         if not self._is_waiting:
             self._head_ends = None
         elif self._head_ends is None:
             self._head_ends = time.monotonic() + self.settings.header_seconds
-        self._mark()
+        self._mark_waiting()
 
-    def _mark(self) -> None:
-        found = self.transport.get_extra_info("socket")
-        if found is not None:
-            self.places.mark(found.fileno(), is_waiting=self._is_waiting)
+    def _mark_waiting(self) -> None:
+        connection = self.transport.get_extra_info("socket")
+        if connection is not None:
+            self.places.set_waiting(connection.fileno(), is_waiting=self._is_waiting)
 
     def _time_to_flush(self) -> float:
         size = self.transport.get_write_buffer_size()
@@ -263,5 +267,5 @@ class LimitedServer(uvicorn.Server):
             now = time.monotonic()
             for connection in list(self.server_state.connections):
                 if isinstance(connection, LimitedProtocol):
-                    connection.look(now)
+                    connection.check_limits(now)
         return await super().on_tick(counter)

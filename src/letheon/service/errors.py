@@ -25,7 +25,7 @@ _RETRY_SECONDS = "1"
 _LONGEST_PLACE = 200
 
 
-class Problem(HTTPException):
+class ApiProblem(HTTPException):
     """An error that is shown to the caller.
 
     Parameters
@@ -59,18 +59,18 @@ class Problem(HTTPException):
 
     def to_dict(self, instance: str) -> dict[str, Any]:
         """Return the JSON document."""
-        found: dict[str, Any] = {
+        document: dict[str, Any] = {
             "type": PREFIX + self.code,
             "title": self.title,
             "status": self.status_code,
             "detail": self.detail,
             "instance": instance,
         }
-        return found if self.fields is None else found | {"errors": self.fields}
+        return document if self.fields is None else document | {"errors": self.fields}
 
 
 # `letheon doctor` shows the differences to operators; tenants must not see the ledger's counts.
-OLD_DATABASE = Problem(
+OLD_DATABASE = ApiProblem(
     503,
     "old-database",
     "the database is older than the files",
@@ -120,40 +120,40 @@ def cursor_problems(detail: str = "") -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise Problem(422, "cursor", "after is not valid", detail or str(error)) from error
+        raise ApiProblem(422, "cursor", "after is not valid", detail or str(error)) from error
 
 
-def problem_of(error: BaseException) -> Problem | None:
+def problem_of(error: BaseException) -> ApiProblem | None:
     """Return the problem that is shown for an error; None for an internal error."""
-    if isinstance(error, Problem | errors.OldDatabaseError):
-        return error if isinstance(error, Problem) else OLD_DATABASE
+    if isinstance(error, ApiProblem | errors.OldDatabaseError):
+        return error if isinstance(error, ApiProblem) else OLD_DATABASE
     if isinstance(error, RequestValidationError):
-        return _invalid(error)
+        return _validation_problem(error)
     if isinstance(error, HTTPException):
         title = str(error.detail or "refused").lower()
         code = {404: "not-found", 405: "method", 400: "body"}.get(error.status_code, "refused")
-        return Problem(
+        return ApiProblem(
             error.status_code,
             code,
             title,
             _ADVICE.get(error.status_code, title),
             headers=error.headers,
         )
-    return _of_library(error)
+    return _library_problem(error)
 
 
-def _of_library(error: BaseException) -> Problem | None:
+def _library_problem(error: BaseException) -> ApiProblem | None:
     for kind, status, code, title, *detail in _KNOWN:
         if isinstance(error, kind):
             headers = {"Retry-After": _RETRY_SECONDS} if status == 503 else None
-            return Problem(status, code, title, *(detail or [str(error)]), headers=headers)
+            return ApiProblem(status, code, title, *(detail or [str(error)]), headers=headers)
     if isinstance(error, errors.LetheonError):  # its text may quote the caller's values
-        return Problem(422, "refused", "refused", f"The error is {type(error).__name__}.")
+        return ApiProblem(422, "refused", "refused", f"The error is {type(error).__name__}.")
     if isinstance(error, OSError) and error.errno in UNWRITABLE:
-        return _of_library(errors.LedgerUnwritableError(CANNOT_WRITE))
+        return _library_problem(errors.LedgerUnwritableError(CANNOT_WRITE))
     if isinstance(error, SQLAlchemyError):
         headers = {"Retry-After": _RETRY_SECONDS}
-        return Problem(503, "database", "the database failed", "Try again.", headers=headers)
+        return ApiProblem(503, "database", "the database failed", "Try again.", headers=headers)
     return None
 
 
@@ -164,31 +164,31 @@ _ADVICE = {
 }
 
 
-def _invalid(error: RequestValidationError) -> Problem:
+def _validation_problem(error: RequestValidationError) -> ApiProblem:
     """Return the problem for invalid fields: their paths and reasons, not their values."""
     fields = [
-        {"at": "/".join(_place(one))[:_LONGEST_PLACE], "why": _reason(one)}
-        for one in error.errors()
+        {"at": "/".join(_field_path(error_item))[:_LONGEST_PLACE], "why": _field_reason(error_item)}
+        for error_item in error.errors()
     ]
     where = ", ".join(dict.fromkeys(field["at"] for field in fields))
     detail = f"Check: {where[:1000]}."
-    return Problem(422, "invalid", "some values are not valid", detail, fields=fields)
+    return ApiProblem(422, "invalid", "some values are not valid", detail, fields=fields)
 
 
-def _place(found: Any) -> list[str]:
+def _field_path(error: Any) -> list[str]:
     """Return the path of a field; unknown names come from the caller and are not repeated."""
-    parts = [str(part) for part in found["loc"]]
-    return parts[:-1] if found["type"] == "extra_forbidden" else parts
+    parts = [str(part) for part in error["loc"]]
+    return parts[:-1] if error["type"] == "extra_forbidden" else parts
 
 
-def _reason(found: Any) -> str:
+def _field_reason(error: Any) -> str:
     """Return the reason of the validator; custom errors may quote the value."""
-    known = found["type"] not in ("value_error", "assertion_error", "json_invalid")
-    message = str(found["msg"]) if known or found.get("ctx", {}).get("safe") else "not valid"
+    known = error["type"] not in ("value_error", "assertion_error", "json_invalid")
+    message = str(error["msg"]) if known or error.get("ctx", {}).get("safe") else "not valid"
     return message[:_LONGEST_PLACE]
 
 
-def respond(request: Request, problem: Problem) -> Response:
+def make_response(request: Request, problem: ApiProblem) -> Response:
     """Return a problem as a response."""
     return JSONResponse(
         problem.to_dict(str(request.scope.get("letheon_call", ""))),

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.datastructures import FormData
 from starlette.formparsers import FormParser, MultiPartException, MultiPartParser
 
-from letheon.service.errors import Problem
+from letheon.service.errors import ApiProblem
 
 _KEY = re.compile("[0-9a-f]{32}")
 
@@ -32,7 +32,7 @@ async def read_form(
 
     Raises
     ------
-    Problem
+    ApiProblem
         400: the form cannot be read, or has too many parts.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -43,7 +43,7 @@ async def read_form(
         if kind == "application/x-www-form-urlencoded":
             return await FormParser(request.headers, request.stream()).parse()
     except (MultiPartException, UnicodeError) as error:
-        raise Problem(400, "form", "The form could not be read", "Reload the page.") from error
+        raise ApiProblem(400, "form", "The form could not be read", "Reload the page.") from error
     return FormData()
 
 
@@ -52,19 +52,19 @@ async def read_parts(request: Request, *, most_fields: int = 8) -> FormData:
 
     Raises
     ------
-    Problem
+    ApiProblem
         422: the body is not multipart, cannot be read, or has too many parts.
     """
     if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
-        raise malformed("the body is not multipart/form-data")
+        raise form_problem("the body is not multipart/form-data")
     try:
         return await read_form(
             request, most_files=most_fields, most_fields=most_fields, longest_field=1024
         )
-    except Problem as problem:
+    except ApiProblem as problem:
         if problem.code != "form":
             raise
-        raise malformed("the parts of the body cannot be read") from problem
+        raise form_problem("the parts of the body cannot be read") from problem
 
 
 def multipart_body(parts: dict[str, Any], required: list[str]) -> dict[str, Any]:
@@ -74,10 +74,10 @@ def multipart_body(parts: dict[str, Any], required: list[str]) -> dict[str, Any]
     return {"requestBody": {"required": True, "content": content}}
 
 
-def malformed(why: str) -> Problem:
+def form_problem(why: str) -> ApiProblem:
     """Return the problem for an API call with an invalid form."""
     words = f"{why[0].upper()}{why[1:]}; send multipart/form-data with the CSV in the part `file`."
-    return Problem(422, "form", "the form is not valid", words)
+    return ApiProblem(422, "form", "the form is not valid", words)
 
 
 def text_of(form: FormData, name: str) -> str:
@@ -97,13 +97,13 @@ def check_form(kind: type[M], values: dict[str, Any]) -> M:
 
     Raises
     ------
-    Problem
+    ApiProblem
         422: a value is not valid; the value is not repeated.
     """
     given = {name: value for name, value in values.items() if value not in (None, "", [])}
     try:
         return kind.model_validate(given)
     except ValidationError as error:
-        names = [str(one["loc"][0]) for one in error.errors() if one["loc"]]
+        names = [str(error_item["loc"][0]) for error_item in error.errors() if error_item["loc"]]
         where = ", ".join(dict.fromkeys(names)) or "the form"
-        raise Problem(422, "invalid", "Some values are not valid", f"Check: {where}.") from error
+        raise ApiProblem(422, "invalid", "Some values are not valid", f"Check: {where}.") from error

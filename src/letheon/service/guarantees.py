@@ -123,10 +123,10 @@ def budget_out(accounting: Mapping[str, Any]) -> BudgetOut:
 
 def measures_out(section: Mapping[str, Mapping[str, Any]]) -> dict[MeasureName, MeasureOut]:
     """Return the `measurements` section of a certificate, by name."""
-    return {name: _measure(section[name]) for name in get_args(MeasureName)}
+    return {name: _measure_out(section[name]) for name in get_args(MeasureName)}
 
 
-def _measure(measure: Mapping[str, Any]) -> MeasureOut:
+def _measure_out(measure: Mapping[str, Any]) -> MeasureOut:
     known = {} if measure["metric"] == _NOT_MEASURED else measure
     return MeasureOut(
         metric=measure["metric"],
@@ -141,7 +141,7 @@ def codes_out(codes: Any, table: Mapping[str, str]) -> list[CodeOut]:
     return [CodeOut(code=code, words=words) for code, words in words_of(codes, table)]
 
 
-def slope(points: Sequence[tuple[float, float]]) -> float | None:
+def compute_slope(points: Sequence[tuple[float, float]]) -> float | None:
     """Return the Theil-Sen slope: the median over all pairs of ``(y_j - y_i) / (x_j - x_i)``.
 
     Unlike a least-squares line, it is robust to a few large requests. Pairs with the same time are
@@ -152,7 +152,7 @@ def slope(points: Sequence[tuple[float, float]]) -> float | None:
     return median(slopes) if slopes else None
 
 
-def forecast(spent: Sequence[tuple[int, float]], budget: float, now: int) -> ForecastOut:
+def forecast_budget(spent: Sequence[tuple[int, float]], budget: float, now: int) -> ForecastOut:
     """Return the day on which the budget will be spent at the rate since the last retrain.
 
     The rate is the Theil-Sen slope through the account after each version, from the retrain or
@@ -175,7 +175,7 @@ def forecast(spent: Sequence[tuple[int, float]], budget: float, now: int) -> For
         return ForecastOut(on=None, words="Nothing has been spent since the last retrain.")
     start = spent[0][0]
     points = [((at - start) / _DAY, value) for at, value in spent]
-    rate = slope([*points, ((max(now, spent[-1][0]) - start) / _DAY, last)])
+    rate = compute_slope([*points, ((max(now, spent[-1][0]) - start) / _DAY, last)])
     if rate is None or rate <= 0:
         return ForecastOut(on=None, words="It is too early to estimate the rate of spending.")
     days = (budget - last) / rate

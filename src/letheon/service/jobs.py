@@ -40,7 +40,7 @@ from letheon.sandbox import (
     modules_of,
 )
 from letheon.service.temp_folders import temp_folder
-from letheon.service.what_if import RETRAIN, WhatIfOrder, measure, row_not_run
+from letheon.service.what_if import RETRAIN, WhatIfOrder, measure_methods, row_not_run
 from letheon.verifier import overall
 
 __all__ = ["CHANGING_KINDS", "READING_KINDS", "SHOWN", "Drill", "JobRunner", "audit_verdict"]
@@ -109,28 +109,28 @@ class JobRunner:
         self._method_seconds = method_seconds
         self.jobs = Jobs(ledger)
 
-    def do_all(self, kinds: Iterable[Kind] = (*CHANGING_KINDS, *READING_KINDS)) -> int:
+    def run_all(self, kinds: Iterable[Kind] = (*CHANGING_KINDS, *READING_KINDS)) -> int:
         """Run jobs until none is waiting or `stop` is set; return their number."""
         wanted, n_done = tuple(kinds), 0
-        while not self._stop.is_set() and self.do_next(wanted) is not None:
+        while not self._stop.is_set() and self.run_next(wanted) is not None:
             n_done += 1
         return n_done
 
-    def do_next(self, kinds: Iterable[Kind]) -> JobRecord | None:
+    def run_next(self, kinds: Iterable[Kind]) -> JobRecord | None:
         """Run the next waiting job of these kinds; return the claimed job."""
         job = self.jobs.claim(owner_name(), kinds=kinds)
         if job is not None:
             # Another worker may have taken the job over while this process was paused.
-            with contextlib.suppress(exceptions.StaleWorkerError), self._renewing(job):
-                self._do(job)
+            with contextlib.suppress(exceptions.StaleWorkerError), self._renew_lease(job):
+                self._run_job(job)
         return job
 
-    def _do(self, job: JobRecord) -> None:
+    def _run_job(self, job: JobRecord) -> None:
         work: dict[str, Callable[[JobRecord], dict[str, Any]]] = {
-            "apply": self._apply,
-            "retrain": self._retrain,
+            "apply": self._apply_requests,
+            "retrain": self._retrain_model,
             "what-if": self._what_if,
-            "audit": self._audit,
+            "audit": self._run_audit,
         }
         try:
             self.jobs.finish(job, work[job.kind](job))
@@ -150,7 +150,7 @@ class JobRunner:
             )
 
     @contextlib.contextmanager
-    def _renewing(self, job: JobRecord) -> Iterator[None]:
+    def _renew_lease(self, job: JobRecord) -> Iterator[None]:
         """Renew the lease in the background during the block."""
         done = threading.Event()
 
@@ -168,14 +168,14 @@ class JobRunner:
             done.set()
             thread.join()
 
-    def _apply(self, job: JobRecord) -> dict[str, Any]:
+    def _apply_requests(self, job: JobRecord) -> dict[str, Any]:
         """Apply the queued requests of a model now."""
         options: dict[str, Any] = {"model": job.model, "tenant": job.tenant}
         options |= {"force": True, "apart": True, "stop": self._stop}
-        return self._do_steps(job, lambda: self._ledger.steps(**options))
+        return self._run_steps(job, lambda: self._ledger.steps(**options))
 
-    def _retrain(self, job: JobRecord) -> dict[str, Any]:
-        def begin() -> Iterator[Step]:
+    def _retrain_model(self, job: JobRecord) -> dict[str, Any]:
+        def start_steps() -> Iterator[Step]:
             model, tenant = str(job.model), str(job.tenant)
             try:
                 yield from self._ledger.models.retrain(
@@ -189,26 +189,28 @@ class JobRunner:
                 raise _JobError("nothing-to-retrain", str(error)) from error
 
         self.jobs.add_progress(job, "retraining the model")
-        return self._do_steps(job, begin)
+        return self._run_steps(job, start_steps)
 
-    def _do_steps(self, job: JobRecord, begin: Callable[[], Iterator[Step]]) -> dict[str, Any]:
+    def _run_steps(
+        self, job: JobRecord, start_steps: Callable[[], Iterator[Step]]
+    ) -> dict[str, Any]:
         """Run steps, and retry while another worker holds the model; return the steps of the job.
 
         Steps of other models are not shown to the caller.
         """
-        own: list[Step] = []
+        own_steps: list[Step] = []
         sequences: set[int | None] = set()
         failure: str | None = None
-        for _ in self._retry("another worker is processing this model"):
+        for _ in self._retry_while_busy("another worker is processing this model"):
             is_busy = False
-            with contextlib.closing(cast("Generator[Step, None, None]", begin())) as steps:
+            with contextlib.closing(cast("Generator[Step, None, None]", start_steps())) as steps:
                 for step in steps:
                     is_busy |= step.what == "waits" and step.model == job.model
                     if _is_attempt(step, job):
                         sequences |= {step.sequence} - {None}
                         failure = step.detail if step.what == "failed" else None
                     if _is_attempt(step, job) or step.sequence in sequences:
-                        own.append(step)
+                        own_steps.append(step)
                         number = "" if step.sequence is None else f", certificate {step.sequence}"
                         self.jobs.add_progress(job, f"{step.what}{number}: {step.detail}")
                     if self._stop.is_set():
@@ -218,9 +220,9 @@ class JobRunner:
                 break
         if failure is not None:
             raise _JobError("step-failed", f"the batch failed: {failure}")
-        return {"steps": [vars(one) for one in own]}
+        return {"steps": [vars(entry) for entry in own_steps]}
 
-    def _retry(self, why: str) -> Iterator[None]:
+    def _retry_while_busy(self, why: str) -> Iterator[None]:
         """Yield with pauses until the caller breaks; give up after a time limit."""
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while time.monotonic() < deadline:
@@ -233,31 +235,33 @@ class JobRunner:
         order = self._read_order(job)
         size = len(order.model) + len(order.rows)
         limits = replace(Limits.for_input(size, seconds=_WHAT_IF_SECONDS), result=_LARGEST_MESSAGE)
-        scene: dict[str, Any] = {}
+        sizes: dict[str, Any] = {}
         rows: list[dict[str, Any]] = []
-        trying: dict[str, Any] = {}
+        current_method: dict[str, Any] = {}
 
         def receive(message: dict[str, Any]) -> None:
-            scene.update(message.get("scene", {}))
+            sizes.update(message.get("sizes", {}))
             if "begin" in message:
-                trying.clear()
-                trying.update(message)
+                current_method.clear()
+                current_method.update(message)
                 self.jobs.add_progress(job, f"measuring {message['begin']}")
             if "row" in message:
                 rows.append(message["row"])
 
         for _ in range(_MOST_ROUNDS):
-            trying.clear()
-            baseline = next((one["seconds"] for one in rows if one["method"] == RETRAIN), None)
-            order = replace(order, done=tuple(one["name"] for one in rows), baseline=baseline)
+            current_method.clear()
+            baseline = next(
+                (entry["seconds"] for entry in rows if entry["method"] == RETRAIN), None
+            )
+            order = replace(order, done=tuple(entry["name"] for entry in rows), baseline=baseline)
             modules = modules_of(order.model, order.trusted)
             timing: dict[str, Any] = {"stop": self._stop, "silence": self._method_seconds}
             try:
-                call(measure, order, limits=limits, modules=modules, tell=receive, **timing)
+                call(measure_methods, order, limits=limits, modules=modules, tell=receive, **timing)
                 break
             except (TimeLimitError, EndedError) as error:
-                rows.append(_row_of_ended(trying, error, self._method_seconds))
-        return {**scene, "methods": rows}
+                rows.append(_make_stopped_row(current_method, error, self._method_seconds))
+        return {**sizes, "methods": rows}
 
     def _read_order(self, job: JobRecord) -> WhatIfOrder:
         """Return a model and its rows as bytes: the measuring process has no keys."""
@@ -274,17 +278,17 @@ class JobRunner:
         people, settle = int(job.asked["people"]), core.settings.policy.settle
         return WhatIfOrder(content, rows, model.trusted, people, settle)
 
-    def _audit(self, job: JobRecord) -> dict[str, Any]:
+    def _run_audit(self, job: JobRecord) -> dict[str, Any]:
         start, drill, changed = time.monotonic(), job.asked["drill"], None
         with temp_folder(self._ledger, "audit") as folder:
             self.jobs.add_progress(job, "exporting an auditor bundle")
-            bundle = self._export(job, folder / "bundle")
+            bundle = self._export_bundle(job, folder / "bundle")
             if bundle is not None and drill != "none":
-                changed = tamper(bundle, drill)
+                changed = tamper_bundle(bundle, drill)
                 self.jobs.add_progress(job, f"drill: changed {changed}, in the copy only")
             report = self._report_damage(job) if bundle is None else self._audit_bundle(job, bundle)
         levels = [_to_plain(result) for result in report]
-        seen = [one for one in report.subjects if is_visible(job.tenant, str(one["model"]))]
+        seen = [entry for entry in report.subjects if is_visible(job.tenant, str(entry["model"]))]
         verdict = audit_verdict(levels)
         if job.tenant is not None and not seen and verdict == "passed":
             # The ledger is valid but the tenant has no certificate, so nothing of the tenant was
@@ -293,7 +297,7 @@ class JobRunner:
         return {
             **{name: getattr(report, name) for name in ("ledger", "key", "audited_at", "scope")},
             "levels": levels,
-            "subjects": [json.loads(json.dumps(dict(one), default=str)) for one in seen],
+            "subjects": [json.loads(json.dumps(dict(entry), default=str)) for entry in seen],
             "verdict": verdict,
             "passed": verdict == "passed",
             "drill": drill,
@@ -301,9 +305,9 @@ class JobRunner:
             "seconds": round(time.monotonic() - start, 2),
         }
 
-    def _export(self, job: JobRecord, folder: Path) -> Path | None:
+    def _export_bundle(self, job: JobRecord, folder: Path) -> Path | None:
         """Return the bundle; None if files of the ledger differ from what it signed."""
-        for _ in self._retry("a batch is applied and has no certificate yet"):
+        for _ in self._retry_while_busy("a batch is applied and has no certificate yet"):
             try:
                 return self._ledger.export(
                     folder, tier="auditor", model=job.model, tenant=job.tenant
@@ -317,25 +321,27 @@ class JobRunner:
     def _report_damage(self, job: JobRecord) -> AuditReport:
         """Return the report for a ledger whose files differ from what it signed."""
         reason = "a file of the ledger is damaged or missing"
-        result = LevelResult("V4", _certified_name(job) or "", "fail", reason)
+        result = LevelResult("V4", _name_in_certificates(job) or "", "fail", reason)
         self._report_level(job, result)
         return AuditReport((result,), self._ledger.name, self._ledger.public_key)
 
     def _audit_bundle(self, job: JobRecord, bundle: Path) -> AuditReport:
-        model = _certified_name(job)
+        model = _name_in_certificates(job)
         if model is not None and not (bundle / "models").is_dir():
             raise _JobError(
                 "nothing-certified",
                 "the model has no certificate yet; it needs at least one erasure",
             )
         listed = self._ledger.models.list(tenant=job.tenant)
-        own = [self._ledger.models.row(one.name, one.tenant) for one in listed]
+        own_models = [
+            self._ledger.models.row(model_info.name, model_info.tenant) for model_info in listed
+        ]
         asked, key = job.asked["levels"], self._ledger.public_key
         # A drill adds the levels that must detect it.
         levels = tuple(sorted({*asked, *_NOTICED_BY[job.asked["drill"]]})) if asked else None
 
         def for_tenant(result: LevelResult) -> LevelResult | None:
-            return _for_tenant(result, job.tenant, bundle, key, tuple(one.id for one in own))
+            return _for_tenant(result, job.tenant, bundle, key, tuple(row.id for row in own_models))
 
         def receive(result: LevelResult) -> None:
             shown = for_tenant(result)
@@ -349,11 +355,11 @@ class JobRunner:
             key=key,
             levels=levels,
             model=model,
-            trusted=tuple(sorted({name for model in own for name in model.trusted})),
+            trusted=tuple(sorted({name for model in own_models for name in model.trusted})),
             progress=receive,
             stop=self._stop,
         )
-        return replace(report, results=tuple(one for one in map(for_tenant, report) if one))
+        return replace(report, results=tuple(entry for entry in map(for_tenant, report) if entry))
 
     def _report_level(self, job: JobRecord, result: LevelResult) -> None:
         level = _to_plain(result)
@@ -368,12 +374,19 @@ def _is_attempt(step: Step, job: JobRecord) -> bool:
     return step.model == job.model and step.what in _DONE_BY and not is_purge
 
 
-def _row_of_ended(trying: dict[str, Any], error: SandboxError, seconds: float) -> dict[str, Any]:
+def _make_stopped_row(
+    current_method: dict[str, Any], error: SandboxError, seconds: float
+) -> dict[str, Any]:
     """Return the row of a method that was stopped; raise if the rows could not be read."""
-    if not trying:
+    if not current_method:
         raise EndedError("process-ended") from error
     words = f"it took more than {seconds:g} s" if isinstance(error, TimeLimitError) else str(error)
-    return row_not_run(trying["method"], trying["begin"], words, is_current=trying["is_current"])
+    return row_not_run(
+        current_method["method"],
+        current_method["begin"],
+        words,
+        is_current=current_method["is_current"],
+    )
 
 
 def _for_tenant(
@@ -390,7 +403,7 @@ def _for_tenant(
     return replace(result, reason=_OF_THE_WHOLE[result.verdict], details={})
 
 
-def _certified_name(job: JobRecord) -> str | None:
+def _name_in_certificates(job: JobRecord) -> str | None:
     """Return the name of a job's model in certificates."""
     if job.model is None or job.tenant == "default":
         return job.model
@@ -417,14 +430,14 @@ def is_visible(tenant: str | None, model: str) -> bool:
 def audit_verdict(levels: Iterable[Mapping[str, Any]]) -> str:
     """Return the verdict for the levels of a report; older reports promise all levels."""
     words = {"pass": True, "fail": False, "skipped": None}
-    return overall((words[one["verdict"]], one.get("promised", True)) for one in levels)
+    return overall((words[entry["verdict"]], entry.get("promised", True)) for entry in levels)
 
 
-def tamper(bundle: Path, drill: str) -> str:
+def tamper_bundle(bundle: Path, drill: str) -> str:
     """Change one byte of a bundle, and return a description of the change."""
     described = json.loads((bundle / "bundle.json").read_bytes())["models"]
     if drill == "log":
-        _flip(bundle / "log.json", _ROOT)
+        _flip_byte(bundle / "log.json", _ROOT)
         return (
             "one byte of log.json, in the root of its tree"  # its size would reveal other tenants
         )
@@ -432,16 +445,16 @@ def tamper(bundle: Path, drill: str) -> str:
         raise _JobError(
             "nothing-certified", "no model has a certificate yet; the drill has nothing to change"
         )
-    newest = max(described, key=lambda one: int(one["sequence"]))
+    newest = max(described, key=lambda entry: int(entry["sequence"]))
     if drill == "certificate":
         number = int(newest["sequence"])
-        place = _flip(bundle / "certificates" / f"{number:06d}.json")
+        place = _flip_byte(bundle / "certificates" / f"{number:06d}.json")
         return f"one byte of certificate {number}, {place}"
     path = bundle / "models" / newest["tenant"] / newest["name"] / "model.blob"
-    return f"one byte of the model file of {newest['name']}, {_flip(path)}"
+    return f"one byte of the model file of {newest['name']}, {_flip_byte(path)}"
 
 
-def _flip(path: Path, after: bytes = b"") -> str:
+def _flip_byte(path: Path, after: bytes = b"") -> str:
     data = bytearray(path.read_bytes())
     place = data.index(after) + len(after) if after else len(data) // 2
     data[place] ^= 1

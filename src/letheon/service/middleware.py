@@ -27,7 +27,7 @@ from letheon.exceptions import find_own_line
 from letheon.ledger import Ledger
 from letheon.ledger.db.jobs import Jobs
 from letheon.ledger.db.webhooks import Webhooks
-from letheon.service.errors import Problem, respond
+from letheon.service.errors import ApiProblem, make_response
 from letheon.service.settings import ServiceSettings
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -60,7 +60,7 @@ _MODELS = frozenset({"/api/v1/models", "/models/new"})
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]", "::1")
 
 
-def allowed_hosts(settings: ServiceSettings, *bound: str) -> frozenset[str]:
+def list_allowed_hosts(settings: ServiceSettings, *bound: str) -> frozenset[str]:
     """Return the allowed host names of the desk.
 
     Other names are rejected: a foreign website whose name resolves to this machine (DNS rebinding)
@@ -132,22 +132,22 @@ class Guards:
 
         try:
             self._require_host(scope)
-            receive = self._capped(scope, receive)
+            receive = self._limit_body(scope, receive)
             await self.app(scope, receive, send_marked)
         except Exception as error:  # noqa: BLE001  (its text must not be printed)
             if status:  # the server notices that the rest is missing, and closes the connection
-                log_mistake(error)
-            elif isinstance(error, Problem):
-                await respond(Request(scope), error)(scope, receive, send_marked)
+                log_internal_error(error)
+            elif isinstance(error, ApiProblem):
+                await make_response(Request(scope), error)(scope, receive, send_marked)
             else:
                 response = await self.answer(Request(scope, receive), error)
                 await response(scope, receive, send_marked)
         finally:
             if release := scope.get("letheon_release"):
                 release()
-            self._log(scope, method, status or 500, time.perf_counter() - start)
+            self._log_call(scope, method, status or 500, time.perf_counter() - start)
 
-    def _log(self, scope: Scope, method: str, status: int, seconds: float) -> None:
+    def _log_call(self, scope: Scope, method: str, status: int, seconds: float) -> None:
         route = str(getattr(scope.get("route"), "path", None) or "-")
         method = method if method in _METHODS else "-"
         self.observe(method, route, status, seconds)
@@ -166,11 +166,11 @@ class Guards:
         name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
         if name not in self.hosts:
             words = "Add the name to `hosts` or `public_url` in service.toml."
-            raise Problem(400, "host", "unknown host name", words)
+            raise ApiProblem(400, "host", "unknown host name", words)
 
-    def _capped(self, scope: Scope, receive: Receive) -> Receive:
+    def _limit_body(self, scope: Scope, receive: Receive) -> Receive:
         """Return a `receive` that enforces the size limit of this path."""
-        most = self._most(scope["path"])
+        most = self._size_limit(scope["path"])
         length = Headers(scope=scope).get("content-length", "0")
         if not length.isdigit() or int(length) > most:
             raise _too_large(most)
@@ -189,7 +189,7 @@ class Guards:
             except TimeoutError:
                 headers = {"Connection": "close"}
                 title, words = "the body arrived too slowly", "Send it again."
-                raise Problem(408, "too-slow", title, words, headers=headers) from None
+                raise ApiProblem(408, "too-slow", title, words, headers=headers) from None
             seen += len(message.get("body", b""))
             if seen > most:
                 raise _too_large(most)
@@ -198,18 +198,18 @@ class Guards:
 
         return receive_capped
 
-    def _most(self, path: str) -> int:
+    def _size_limit(self, path: str) -> int:
         if path in _UPLOADS:
             return self.settings.max_upload_bytes
         return self.settings.max_model_bytes if path in _MODELS else self.settings.max_body_bytes
 
 
-def _too_large(most: int) -> Problem:
+def _too_large(most: int) -> ApiProblem:
     headers, words = {"Connection": "close"}, f"The limit is {most} bytes."
-    return Problem(413, "too-large", "the body is too large", words, headers=headers)
+    return ApiProblem(413, "too-large", "the body is too large", words, headers=headers)
 
 
-def configure() -> None:
+def configure_logging() -> None:
     """Write log lines to the error stream; messages of libraries are shortened."""
     if _logger.handlers:
         return
@@ -225,7 +225,7 @@ def configure() -> None:
 
 def _log_thread(died: threading.ExceptHookArgs) -> None:
     if died.exc_value is not None:
-        log_mistake(died.exc_value)
+        log_internal_error(died.exc_value)
 
 
 class _Brief(logging.Handler):
@@ -248,7 +248,7 @@ def log_line(event: str, **facts: Any) -> None:
         _logger.info(json.dumps({"time": now, "event": event} | facts, ensure_ascii=True))
 
 
-def log_mistake(error: BaseException) -> None:
+def log_internal_error(error: BaseException) -> None:
     """Log the type of an internal error and its file and line in letheon."""
     line = find_own_line(error)
     at = "-" if line is None else f"{line[0]}:{line[1]}"
@@ -307,6 +307,6 @@ class Metrics(Collector):
         self._calls.labels(method, route, str(status)).inc()
         self._seconds.labels(route).observe(seconds)
 
-    def text(self) -> bytes:
+    def to_text(self) -> bytes:
         """Return the metrics in the text format of Prometheus."""
         return bytes(prometheus.generate_latest(self._registry))

@@ -16,7 +16,7 @@ from letheon.ledger.requests import states
 from letheon.ledger.requests.deadlines import REGIMES, Regime
 from letheon.ledger.schemas import NAME, to_datetime
 from letheon.service.auth import Principal
-from letheon.service.errors import PREFIX, Problem, problem_of
+from letheon.service.errors import PREFIX, ApiProblem, problem_of
 from letheon.service.schemas import CodeOut, Hidden, ItemProblem, Out
 
 MOST_ITEMS = 1000
@@ -130,7 +130,7 @@ class RequestOut(Request):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class BulkResult:
     """The result of one item of a bulk call: a request, or a problem.
 
     Attributes
@@ -151,12 +151,12 @@ class Outcome:
 class BulkOut:
     """The results of a bulk call, in the order of its items."""
 
-    items: list[Outcome]
+    items: list[BulkResult]
     n_done: int
     n_refused: int
 
 
-def find_visible(who: Principal, request_id: str) -> Request:
+def find_visible(caller: Principal, request_id: str) -> Request:
     """Return a request if the token may see it.
 
     Raises
@@ -165,38 +165,42 @@ def find_visible(who: Principal, request_id: str) -> Request:
         There is no such request, it belongs to another tenant, or it was filed with another token
         and this token sees only its own requests. The error is the same in all cases.
     """
-    request = who.ledger.requests.get(request_id, tenant=who.tenant)
-    if not who.sees_all_requests and request.filed_by != who.id:
+    request = caller.ledger.requests.get(request_id, tenant=caller.tenant)
+    if not caller.sees_all_requests and request.filed_by != caller.id:
         raise UnknownRequestError(
             "there is no request with this id; `letheon request list` lists all requests"
         )
     return request
 
 
-def show_requests(who: Principal, requests: Sequence[Request]) -> list[RequestOut]:
+def show_requests(caller: Principal, requests: Sequence[Request]) -> list[RequestOut]:
     """Return requests as a token sees them, in the same order."""
-    now, calendar = to_datetime(who.ledger.clock()), who.ledger.settings.calendar
-    left = {one.id: one.days_left(now, calendar) for one in requests}
-    if not who.sees_all_requests:
-        return [_show_to_filer(one, left[one.id]) for one in requests]
-    has_left = any(one.batch or one.certificate for one in requests)
-    versions = who.ledger.requests.version_numbers(requests) if has_left else {}
+    now, calendar = to_datetime(caller.ledger.clock()), caller.ledger.settings.calendar
+    left = {request.id: request.days_left(now, calendar) for request in requests}
+    if not caller.sees_all_requests:
+        return [_show_to_filer(request, left[request.id]) for request in requests]
+    has_left = any(request.batch or request.certificate for request in requests)
+    versions = caller.ledger.requests.version_numbers(requests) if has_left else {}
     family: frozenset[str | None] = frozenset()
-    if who.may("requests:approve") and any(one.state == "verified" for one in requests):
-        family = who.desk.tokens.find_family(who.id)
+    if caller.may("requests:approve") and any(request.state == "verified" for request in requests):
+        family = caller.desk.tokens.find_family(caller.id)
     shown = []
-    for one in requests:
-        is_overdue = one.is_open and left[one.id] < 0
-        is_own = not family.isdisjoint({one.filed_by, one.verified_by})
+    for request in requests:
+        is_overdue = request.is_open and left[request.id] < 0
+        is_own = not family.isdisjoint({request.filed_by, request.verified_by})
         values = {
-            "certificate": None if one.certificate is None else who.numbers.shown(one.certificate),
-            "days_left": left[one.id] if one.is_open else None,
+            "certificate": None
+            if request.certificate is None
+            else caller.numbers.tenant_number(request.certificate),
+            "days_left": left[request.id] if request.is_open else None,
             "is_overdue": is_overdue,
-            "version": f"{one.model}@{versions[one.id]}" if one.id in versions else None,
-            "needs_approval": one.state == "verified",
-            "actions": _actions_for(who, one, is_overdue=is_overdue, is_own=is_own),
+            "version": f"{request.model}@{versions[request.id]}"
+            if request.id in versions
+            else None,
+            "needs_approval": request.state == "verified",
+            "actions": _actions_for(caller, request, is_overdue=is_overdue, is_own=is_own),
         }
-        shown.append(RequestOut(**vars(one) | values))
+        shown.append(RequestOut(**vars(request) | values))
     return shown
 
 
@@ -218,7 +222,7 @@ def _show_to_filer(request: Request, left: int) -> RequestOut:
 
 
 def _actions_for(
-    who: Principal, request: Request, *, is_overdue: bool, is_own: bool
+    caller: Principal, request: Request, *, is_overdue: bool, is_own: bool
 ) -> list[ActionName]:
     """Return the actions that a token may take on a request now.
 
@@ -226,7 +230,7 @@ def _actions_for(
     This is for buttons; the ledger checks again when the action is taken.
     """
     is_sensible = {
-        "approve": not is_own and who.id not in (request.filed_by, request.verified_by),
+        "approve": not is_own and caller.id not in (request.filed_by, request.verified_by),
         "await-identity": request.regime == "gdpr",
         "extend": not request.is_extended and not is_overdue,
         "retry": request.state != "stuck" or request.reason not in _RETRY_CANNOT_HELP,
@@ -238,13 +242,13 @@ def _actions_for(
         name
         for name, action in ACTIONS.items()
         if name in REQUEST_STATES[request.state].actions
-        and who.may(*action.scopes)
+        and caller.may(*action.scopes)
         and is_sensible.get(name, True)
     ]
 
 
 @contextmanager
-def refusals() -> Iterator[None]:
+def raise_problems() -> Iterator[None]:
     """Turn errors of the ledger into problems."""
     try:
         yield
@@ -252,20 +256,20 @@ def refusals() -> Iterator[None]:
         raise _problem_of(error) from error
 
 
-def _problem_of(error: Exception) -> Problem:
+def _problem_of(error: Exception) -> ApiProblem:
     """Return the problem that is shown for an error; an internal error is raised again.
 
     The text of a `ValueError` of the ledger contains only codes, days and counts, so it is shown.
     """
     problem = problem_of(error)
     if problem is None and isinstance(error, ValueError | LetheonError):
-        return Problem(422, "refused-value", "the value is not valid", str(error))
+        return ApiProblem(422, "refused-value", "the value is not valid", str(error))
     if problem is None:
         raise error
     return problem
 
 
-def bulk_out(who: Principal, results: Sequence[Request | Exception]) -> BulkOut:
+def bulk_out(caller: Principal, results: Sequence[Request | Exception]) -> BulkOut:
     """Return the results of a bulk call, in the order of its items.
 
     Raises
@@ -273,18 +277,18 @@ def bulk_out(who: Principal, results: Sequence[Request | Exception]) -> BulkOut:
     Exception
         A result is an internal error.
     """
-    requests = [one for one in results if isinstance(one, Request)]
-    shown = {one.id: one for one in show_requests(who, requests)}
+    requests = [result_item for result_item in results if isinstance(result_item, Request)]
+    shown = {request.id: request for request in show_requests(caller, requests)}
     items = []
     for index, result in enumerate(results):
         if isinstance(result, Request):
             status = 201 if result.is_new else 200
-            items.append(Outcome(index, status, shown[result.id]))
+            items.append(BulkResult(index, status, shown[result.id]))
         else:
             problem = _problem_of(result)
             kind, detail = PREFIX + problem.code, str(problem.detail)
             about = ItemProblem(type=kind, title=problem.title, detail=detail)
-            items.append(Outcome(index, problem.status_code, problem=about))
+            items.append(BulkResult(index, problem.status_code, problem=about))
     return BulkOut(items, len(requests), len(items) - len(requests))
 
 
@@ -395,13 +399,13 @@ _WORDS = {
 }
 
 
-def stuck_words(reason: str) -> str:
+def explain_failure(reason: str) -> str:
     """Return what failed and what to do; codes without a text are names of errors."""
     other = "The computation failed. See the worker log, remove the cause, then retry."
     return _STUCK_WORDS.get(reason, other)
 
 
-def sentence(entry: LogEntry) -> str:
+def describe_event(entry: LogEntry) -> str:
     """Return a sentence for an event; it contains only codes and counts.
 
     An unknown event is named by its code.

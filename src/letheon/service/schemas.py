@@ -40,7 +40,7 @@ class CodeOut(Out):
     words: str
 
 
-def shape(*texts: str, **others: str | list[str]) -> WithJsonSchema:
+def object_schema(*texts: str, **others: str | list[str]) -> WithJsonSchema:
     """Return the OpenAPI schema of a dict: its keys and their JSON types."""
     kinds = dict.fromkeys(texts, "string") | others
     properties = {name: {"type": kind} for name, kind in kinds.items()}

@@ -26,7 +26,7 @@ from letheon.ledger.db.tokens import Tokens
 from letheon.ledger.settings import FILE
 from letheon.service import connections
 from letheon.service.app import create_app
-from letheon.service.middleware import configure, log_line
+from letheon.service.middleware import configure_logging, log_line
 from letheon.service.settings import ServiceSettings
 from letheon.service.temp_folders import sweep_temp_folders
 
@@ -130,7 +130,7 @@ class Binding:
         return bound
 
 
-class Worker:
+class WorkerProcess:
     """The worker process of a server.
 
     Parameters
@@ -169,7 +169,7 @@ class Worker:
         if self._child is not None:
             self._child.terminate()
 
-    def _run(self) -> int | None:
+    def _run_once(self) -> int | None:
         """Run the worker once; return its exit status, or None if it could not be started."""
         try:
             self._child = subprocess.Popen(self._command, stdin=subprocess.DEVNULL)
@@ -184,7 +184,7 @@ class Worker:
         pause = 0.5
         while not self._stopping.is_set():
             start = time.monotonic()
-            status = self._run()
+            status = self._run_once()
             if self._stopping.is_set():
                 return
             log_line("worker-ended", status=status)
@@ -200,7 +200,7 @@ def serve(
     listening: socket.socket | None = None,
     with_worker: bool = True,
     is_demo: bool = False,
-    said: Callable[[str], None] = lambda _: None,
+    on_ready: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Run the desk of a ledger until SIGTERM or SIGINT.
 
@@ -221,14 +221,14 @@ def serve(
     said : callable
         Called with the URL when the server listens.
     """
-    configure()
+    configure_logging()
     with suppress(OSError):  # on a read-only disk nothing can be deleted
         sweep_temp_folders(ledger)
     bound = listening or binding.listen()
     places = connections.Connections(settings)
     if isinstance(bound, connections.ListeningSocket):
         bound.places = places
-    with bound, Worker(ledger.folder) if with_worker else nullcontext() as worker:
+    with bound, WorkerProcess(ledger.folder) if with_worker else nullcontext() as worker:
         is_secure = binding.certificate is not None or settings.is_https
         app = create_app(
             ledger,
@@ -264,10 +264,10 @@ def serve(
             _exit_in_time()
 
         server.at_stop = stop
-        with _signals_held(server):
+        with _hold_signals(server):
             scheme = "http" if binding.certificate is None else "https"
             host = f"[{binding.host}]" if ":" in binding.host else binding.host
-            said(f"{scheme}://{host}:{bound.getsockname()[1]}")
+            on_ready(f"{scheme}://{host}:{bound.getsockname()[1]}")
             server.run(sockets=[bound])
 
 
@@ -284,7 +284,7 @@ def _exit_in_time() -> None:
 
 
 @contextmanager
-def _signals_held(server: uvicorn.Server) -> Iterator[None]:
+def _hold_signals(server: uvicorn.Server) -> Iterator[None]:
     """Stop the server at a signal, also before and after uvicorn handles signals itself.
 
     uvicorn raises the signal again at its end; the worker must still be stopped after that.
@@ -324,7 +324,7 @@ def open_or_create(folder: Path, *, database: str | None = None, name: str | Non
     return Ledger.create(folder, name=name or _NAME, database=database)
 
 
-def admin_token(ledger: Ledger, *, days: int) -> str | None:
+def create_admin_token(ledger: Ledger, *, days: int) -> str | None:
     """Return a new admin token on the first start; None later."""
     tokens = Tokens(ledger)
     if tokens.has_any():

@@ -105,22 +105,22 @@ class ServiceSettings:
         """
         path = folder / FILE
         try:
-            found = tomllib.loads(path.read_text("utf-8"))
-            return _made(found)
+            values = tomllib.loads(path.read_text("utf-8"))
+            return _make_settings(values)
         except FileNotFoundError:
             return ServiceSettings()
         except (ValueError, TypeError) as error:
             raise LedgerError(f"{path}: {error}") from error
 
 
-def _made(found: Mapping[str, Any]) -> ServiceSettings:
+def _make_settings(table: Mapping[str, Any]) -> ServiceSettings:
     known = [entry.name for entry in fields(ServiceSettings)]
-    for key in found:
+    for key in table:
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1) or [", ".join(known)]
             raise ValueError(f"unknown setting {key}; did you mean {near[0]}?")
     values: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in found.items()
+        key: tuple(value) if isinstance(value, list) else value for key, value in table.items()
     }
     return ServiceSettings(**values)
 
@@ -138,7 +138,7 @@ def _require_kind(name: str, value: Any, default: Any) -> None:
     is_right = type(value) is kind and (kind is not int or value >= 1)
     if kind in _KINDS and not is_right:
         raise ValueError(f"{name}={value!r} must be {_KINDS[kind]}")
-    if name in ("hosts", "trusted_proxies") and not all(isinstance(one, str) for one in value):
+    if name in ("hosts", "trusted_proxies") and not all(isinstance(item, str) for item in value):
         raise ValueError(f"{name}={value!r} must be a list of strings")
 
 

@@ -20,7 +20,7 @@ from letheon.ledger.purge.stores import SERVICE_FOLDERS as _FOLDER
 from letheon.ledger.purge.stores import SERVICE_LOCK as _LOCK
 
 
-def _hold(lock: Path) -> int:
+def _lock_file(lock: Path) -> int:
     """Create and lock a file; retry if a sweep removed it in between."""
     while True:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
@@ -46,16 +46,16 @@ def temp_folder(ledger: Ledger, kind: str) -> Iterator[Path]:
     home.mkdir(mode=0o700, exist_ok=True)
     folder = home / f"{kind}-{secrets.token_hex(8)}"
     lock = folder.with_name(folder.name + _LOCK)
-    held = _hold(lock)  # the lock comes first: a folder without one is swept
+    lock_descriptor = _lock_file(lock)  # the lock comes first: a folder without one is swept
     try:
         folder.mkdir(mode=0o700)
         yield folder
     finally:
         try:
-            _destroy(folder)
+            _delete_folder(folder)
             lock.unlink(missing_ok=True)
         finally:
-            os.close(held)
+            os.close(lock_descriptor)
 
 
 def sweep_temp_folders(ledger: Ledger) -> int:
@@ -64,32 +64,32 @@ def sweep_temp_folders(ledger: Ledger) -> int:
     if not home.is_dir():
         return 0
     names = {path.name.removesuffix(_LOCK) for path in home.iterdir()}
-    return sum(_sweep(home / name) for name in sorted(names))
+    return sum(_sweep_folder(home / name) for name in sorted(names))
 
 
-def _sweep(folder: Path) -> bool:
+def _sweep_folder(folder: Path) -> bool:
     lock = folder.with_name(folder.name + _LOCK)
-    held = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+    lock_descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock_descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        _destroy(folder)
+        _delete_folder(folder)
         lock.unlink(missing_ok=True)
         return True
     finally:
-        os.close(held)
+        os.close(lock_descriptor)
 
 
-def _destroy(folder: Path) -> None:
+def _delete_folder(folder: Path) -> None:
     """Overwrite files with personal data, and delete everything.
 
     In a bundle these are the files below ``models``, otherwise the files in the folder itself.
     """
-    for here, _, names in os.walk(folder):
-        inside = Path(here).relative_to(folder).parts
+    for current, _, names in os.walk(folder):
+        inside = Path(current).relative_to(folder).parts
         if not inside or "models" in inside:
             for name in names:
-                destroy_file(Path(here, name))
+                destroy_file(Path(current, name))
     shutil.rmtree(folder, ignore_errors=True)

@@ -46,7 +46,7 @@ _MOST_READ = 64 * 1024
 _GONE = 410
 _INFO = b"letheon/webhook/v1\n"
 
-Outcome = Literal["delivered", "answered", "unreachable", "refused"]
+BulkResult = Literal["delivered", "answered", "unreachable", "refused"]
 
 
 def derive_secret(key: bytes, webhook_id: str) -> str:
@@ -59,7 +59,7 @@ def derive_secret(key: bytes, webhook_id: str) -> str:
     return "whsec_" + base64.b64encode(derived).decode()
 
 
-def sign(secret: str, message_id: str, at: int, body: bytes) -> str:
+def sign_message(secret: str, message_id: str, at: int, body: bytes) -> str:
     """Return the value of ``webhook-signature`` (Standard Webhooks, version 1).
 
     It is ``v1,`` and the base64 of HMAC-SHA-256 over ``id.timestamp.body``.
@@ -76,12 +76,12 @@ def sign_headers(secret: str, message_id: str, at: int, body: str) -> dict[str, 
         "User-Agent": f"letheon/{letheon.__version__}",
         "webhook-id": message_id,
         "webhook-timestamp": str(at),
-        "webhook-signature": sign(secret, message_id, at, body.encode()),
+        "webhook-signature": sign_message(secret, message_id, at, body.encode()),
     }
 
 
 @dataclass(frozen=True)
-class Answer:
+class WebhookResult:
     """The result of sending one message.
 
     Attributes
@@ -94,7 +94,7 @@ class Answer:
         Whether the status was 2xx.
     """
 
-    outcome: Outcome
+    outcome: BulkResult
     status: int | None = None
     delivered: bool = False
 
@@ -108,14 +108,14 @@ def longest_pause(tries: int) -> int:
     return int(min(_LONGEST, _SHORTEST * _GROWTH ** (tries - 1)))
 
 
-def send(
+def send_message(
     url: str,
     body: bytes,
     headers: dict[str, str],
     *,
     allowed: Sequence[hosts.AllowedHost],
     lookup: hosts.Resolver | None = None,
-) -> Answer:
+) -> WebhookResult:
     """Send a POST request to a URL that the operator's list permits; never raise.
 
     Redirects are not followed, proxies are not used, TLS certificates are checked. The limits are
@@ -123,34 +123,34 @@ def send(
     """
     try:
         target = hosts.parse_url(url, allowed)
-        status = _post(target, hosts.resolve(target, lookup), body, headers)
+        status = _post_message(target, hosts.resolve_target(target, lookup), body, headers)
     except hosts.AddressRefusedError:
-        return Answer("refused")
+        return WebhookResult("refused")
     except (OSError, http.client.HTTPException, UnicodeError):
-        return Answer("unreachable")
+        return WebhookResult("unreachable")
     if 200 <= status < 300:
-        return Answer("delivered", status, delivered=True)
-    return Answer("answered", status)
+        return WebhookResult("delivered", status, delivered=True)
+    return WebhookResult("answered", status)
 
 
-def _post(
+def _post_message(
     target: hosts.Target, addresses: Sequence[str], body: bytes, headers: dict[str, str]
 ) -> int:
     port = target.entry.port
     connection = http.client.HTTPConnection(target.host, port, timeout=_CONNECT_SECONDS)
-    plain = _connect(addresses, port)
+    plain = _open_connection(addresses, port)
     with contextlib.closing(connection), _time_limit(plain) as was_cut:
-        connection.sock = _wrap(plain, target)
+        connection.sock = _start_tls(plain, target)
         connection.request("POST", target.path, body, {"Host": target.authority, **headers})
-        answer = connection.getresponse()
+        result = connection.getresponse()
         if was_cut.is_set():  # a cut connection looks like the end of the headers
             raise TimeoutError("the response did not arrive in time")
         with contextlib.suppress(OSError, http.client.HTTPException):
-            answer.read(_MOST_READ)
-        return answer.status
+            result.read(_MOST_READ)
+        return result.status
 
 
-def _connect(addresses: Sequence[str], port: int) -> socket.socket:
+def _open_connection(addresses: Sequence[str], port: int) -> socket.socket:
     """Return a connection to the first checked address that accepts it."""
     last: OSError = OSError("no address")
     for address in addresses[:2]:
@@ -162,7 +162,7 @@ def _connect(addresses: Sequence[str], port: int) -> socket.socket:
     raise last
 
 
-def _wrap(plain: socket.socket, target: hosts.Target) -> socket.socket:
+def _start_tls(plain: socket.socket, target: hosts.Target) -> socket.socket:
     if target.entry.scheme == "http":
         return plain
     try:
@@ -175,15 +175,15 @@ def _wrap(plain: socket.socket, target: hosts.Target) -> socket.socket:
 @contextlib.contextmanager
 def _time_limit(plain: socket.socket) -> Iterator[threading.Event]:
     """Cut a connection after the total time: a receiver could send one byte every 4 seconds."""
-    twin = plain.dup()
+    duplicate = plain.dup()
     was_cut = threading.Event()
 
-    def cut() -> None:
+    def cut_connection() -> None:
         was_cut.set()
         with contextlib.suppress(OSError):
-            twin.shutdown(socket.SHUT_RDWR)
+            duplicate.shutdown(socket.SHUT_RDWR)
 
-    timer = threading.Timer(_IN_ALL_SECONDS, cut)
+    timer = threading.Timer(_IN_ALL_SECONDS, cut_connection)
     timer.daemon = True
     timer.start()
     try:
@@ -191,7 +191,7 @@ def _time_limit(plain: socket.socket) -> Iterator[threading.Event]:
     finally:
         timer.cancel()
         timer.join()
-        twin.close()
+        duplicate.close()
 
 
 def deliver_due(
@@ -227,29 +227,29 @@ def deliver_due(
         return 0
     key = read_service_key(ledger.folder)
 
-    def deliver(message: Message) -> None:
+    def deliver_message(message: Message) -> None:
         secret = derive_secret(key, message.webhook_id)
         headers = sign_headers(secret, message.id, clock(), message.body)
         body = message.body.encode()
-        answer = send(message.url, body, headers, allowed=allowed, lookup=lookup)
-        _note(hooks, message, answer)
+        result = send_message(message.url, body, headers, allowed=allowed, lookup=lookup)
+        _record_attempt(hooks, message, result)
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        list(pool.map(deliver, claimed))
+        list(pool.map(deliver_message, claimed))
     return len(claimed)
 
 
-def _note(hooks: Webhooks, message: Message, answer: Answer) -> None:
+def _record_attempt(hooks: Webhooks, message: Message, result: WebhookResult) -> None:
     """Record the result of an attempt: delivered, retried later, or given up."""
     tries, pause = message.tries + 1, 0
     outcome: Literal["delivered", "gone", "given-up", "later"] = "delivered"
-    if answer.status == _GONE:
+    if result.status == _GONE:
         outcome = "gone"
-    elif not answer.delivered and tries >= TRIES:
+    elif not result.delivered and tries >= TRIES:
         outcome = "given-up"
-    elif not answer.delivered:
+    elif not result.delivered:
         outcome, pause = "later", random.randint(_SHORTEST, longest_pause(tries))
-    hooks.record_attempt(message, answer.status, outcome=outcome, pause=pause)
+    hooks.record_attempt(message, result.status, outcome=outcome, pause=pause)
 
 
 def _log_error(error: Exception) -> None:
@@ -284,7 +284,7 @@ class Courier:
         self._pause, self._report = pause, report
         self._is_leaving = False
         self._awake = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="courier", daemon=True)
+        self._thread = threading.Thread(target=self._run_rounds, name="courier", daemon=True)
 
     def __enter__(self) -> Self:
         """Start the thread."""
@@ -301,7 +301,7 @@ class Courier:
         """Start the next round at once."""
         self._awake.set()
 
-    def _run(self) -> None:
+    def _run_rounds(self) -> None:
         minute = 0
         while not self._is_leaving:
             self._awake.clear()

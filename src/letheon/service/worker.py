@@ -20,7 +20,7 @@ from letheon.ledger import Ledger, Step
 from letheon.ledger.worker.compute import failure_code
 from letheon.sandbox import StoppedError
 from letheon.service.jobs import CHANGING_KINDS, READING_KINDS, JobRunner
-from letheon.service.middleware import configure, log_line
+from letheon.service.middleware import configure_logging, log_line
 from letheon.service.settings import ServiceSettings
 from letheon.service.temp_folders import sweep_temp_folders
 from letheon.service.webhooks import Courier
@@ -74,26 +74,26 @@ class DeskWorker:
     def run(self) -> None:
         """Work until `stop` is set or the parent process ends."""
         sweep_temp_folders(self._ledger)
-        looker = threading.Thread(target=self._look_long, name="letheon-long-jobs")
-        looker.start()
+        reading_thread = threading.Thread(target=self._run_reading_jobs, name="letheon-long-jobs")
+        reading_thread.start()
         courier = None if self._settings is None else Courier(self._ledger, self._settings)
         try:
             with courier or contextlib.nullcontext():
-                while not self._is_told_to_stop():
-                    self._safely(self._round)
+                while not self._should_stop():
+                    self._run_safely(self._run_round)
                     self.stop.wait(self._poll)
         finally:
             self.stop.set()
-            looker.join()
+            reading_thread.join()
 
-    def _look_long(self) -> None:
+    def _run_reading_jobs(self) -> None:
         """Run the jobs that only read, one after the other, in their own thread."""
         while not self.stop.is_set():
-            self._safely(lambda: self._runner.do_all(READING_KINDS))
+            self._run_safely(lambda: self._runner.run_all(READING_KINDS))
             self.stop.wait(self._poll)
 
-    def _round(self) -> None:
-        done, now = self._runner.do_all(CHANGING_KINDS), time.monotonic()
+    def _run_round(self) -> None:
+        done, now = self._runner.run_all(CHANGING_KINDS), time.monotonic()
         # A new event since the last poll: a request, a verification, a step.
         newest = self._runner.jobs.read_newest_event()
         is_new, self._seen = newest != self._seen, newest
@@ -106,22 +106,24 @@ class DeskWorker:
 
     def _apply_due(self) -> None:
         # Closing the generator between two steps releases the lease.
-        found = cast("Generator[Step, None, None]", self._ledger.steps(apart=True, stop=self.stop))
-        with contextlib.closing(found) as steps, contextlib.suppress(StoppedError):
+        generator = cast(
+            "Generator[Step, None, None]", self._ledger.steps(apart=True, stop=self.stop)
+        )
+        with contextlib.closing(generator) as steps, contextlib.suppress(StoppedError):
             for step in steps:
                 # The detail of a failure may name a file of a store, so it is not logged.
                 detail = None if step.what == "failed" else step.detail
                 facts = {"what": step.what, "model": step.model, "sequence": step.sequence}
                 log_line("step", **facts, detail=detail)
-                if self._is_told_to_stop():
+                if self._should_stop():
                     return
 
-    def _is_told_to_stop(self) -> bool:
+    def _should_stop(self) -> bool:
         if os.getppid() != self._parent:
             self.stop.set()
         return self.stop.is_set()
 
-    def _safely(self, work: Any) -> None:
+    def _run_safely(self, work: Any) -> None:
         """Call a function; after an error, log its type and pause."""
         try:
             work()
@@ -132,35 +134,35 @@ class DeskWorker:
 
 def main(arguments: list[str]) -> int:
     """Run a worker for the ledger in a folder; return the exit status."""
-    home, parent, poll = _read(arguments)
-    configure()
+    home, parent, poll = _parse_arguments(arguments)
+    configure_logging()
     # Blocked here and in child processes: a signal to the process group must not end a computation,
     # only ask this process to stop.
     signal.pthread_sigmask(signal.SIG_BLOCK, _ASK_TO_STOP)
     _end_with_parent()
     with Ledger.open(home) as ledger:
         worker = DeskWorker(ledger, ServiceSettings.read(home), poll=poll, parent=parent)
-        _listen(worker.stop)
+        _watch_signals(worker.stop)
         log_line("worker-started")
         worker.run()
         log_line("worker-stopped")
     return 0
 
 
-def _listen(stop: threading.Event) -> None:
+def _watch_signals(stop: threading.Event) -> None:
     """Set the event at a signal, whichever thread receives it."""
     # Threads that libraries started before the signals were blocked receive them too.
     for number in _ASK_TO_STOP:
         signal.signal(number, lambda *_: stop.set())
 
-    def wait() -> None:
+    def wait_for_signal() -> None:
         signal.sigwait(_ASK_TO_STOP)
         stop.set()
 
-    threading.Thread(target=wait, name="letheon-signals", daemon=True).start()
+    threading.Thread(target=wait_for_signal, name="letheon-signals", daemon=True).start()
 
 
-def _read(arguments: list[str]) -> tuple[Path, int | None, float]:
+def _parse_arguments(arguments: list[str]) -> tuple[Path, int | None, float]:
     match arguments:
         case [home]:
             return Path(home), None, 0.5

@@ -26,10 +26,18 @@ from letheon.service.auth import (
     public,
     require_unbound,
 )
-from letheon.service.errors import Problem, cursor_problems
+from letheon.service.errors import ApiProblem, cursor_problems
 from letheon.service.middleware import CONTENT_TYPE, Metrics
-from letheon.service.schemas import In, Limit, Name, TenantFilter, cut_page, describe_file, shape
-from letheon.service.webhooks import Answer, derive_secret, send, sign_headers
+from letheon.service.schemas import (
+    In,
+    Limit,
+    Name,
+    TenantFilter,
+    cut_page,
+    describe_file,
+    object_schema,
+)
+from letheon.service.webhooks import WebhookResult, derive_secret, send_message, sign_headers
 
 router = APIRouter(tags=["tokens"])
 
@@ -75,33 +83,37 @@ class TokenMade(Token):
 
 @router.get("/api/v1/tokens", summary="List tokens")
 def list_tokens(
-    who: Manager,
+    caller: Manager,
     tenant: TenantFilter = None,
     after: AfterId = None,
     limit: Limit = 50,
 ) -> Page[Token]:
     """List tokens, newest first; their secrets are not stored."""
-    wanted = who.tenant_filter(tenant)
+    wanted = caller.tenant_filter(tenant)
     with cursor_problems():
-        tokens = who.desk.tokens.list_newest(tenant=wanted, after=after, limit=limit + 1)
-    return cut_page(tokens, limit, key=lambda one: one.id)
+        tokens = caller.desk.tokens.list_newest(tenant=wanted, after=after, limit=limit + 1)
+    return cut_page(tokens, limit, key=lambda token: token.id)
 
 
 @router.post("/api/v1/tokens", summary="Create a token", status_code=201)
-def make_token(who: Manager, wanted: TokenIn) -> TokenMade:
+def make_token(caller: Manager, wanted: TokenIn) -> TokenMade:
     """Create a token; the response contains the secret token, which is shown only once."""
-    desk = who.desk
-    tenant = who.tenant_filter(wanted.tenant)
+    desk = caller.desk
+    tenant = caller.tenant_filter(wanted.tenant)
     try:
         scopes = require_scopes(wanted.role, wanted.scopes)
     except ValueError as error:
-        raise Problem(422, "scopes", "the scopes are not valid", str(error)) from error
-    _require_within(who, scopes, "you cannot grant scopes that you do not have")
-    if who.role != "admin" and wanted.role == "admin":
-        raise Problem(403, "beyond-own", "only an admin can create admin tokens", "Ask an admin.")
-    maker = desk.tokens.find_valid(who.id)
+        raise ApiProblem(422, "scopes", "the scopes are not valid", str(error)) from error
+    _require_within(caller, scopes, "you cannot grant scopes that you do not have")
+    if caller.role != "admin" and wanted.role == "admin":
+        raise ApiProblem(
+            403, "beyond-own", "only an admin can create admin tokens", "Ask an admin."
+        )
+    maker = desk.tokens.find_valid(caller.id)
     if maker is None:  # revoked during the call
-        raise Problem(401, "no-token", "the token is not valid", "The token is expired or revoked.")
+        raise ApiProblem(
+            401, "no-token", "the token is not valid", "The token is expired or revoked."
+        )
     days = wanted.days if wanted.days is not None else desk.settings.token_days
     text, token = desk.tokens.create(
         wanted.name, wanted.role, scopes=scopes, tenant=tenant, days=days, by=maker
@@ -111,28 +123,30 @@ def make_token(who: Manager, wanted: TokenIn) -> TokenMade:
 
 @router.delete("/api/v1/tokens/{token_id}", summary="Revoke a token", status_code=204)
 def revoke_token(
-    who: Manager,
+    caller: Manager,
     token_id: str,
     descendants: Annotated[
         bool, Query(description="Also revoke the tokens that were created with it.")
     ] = False,
 ) -> None:
     """Revoke a token at once, with its browser sessions."""
-    tokens = who.desk.tokens
-    token = tokens.find_by_id(token_id, tenant=who.tenant)
+    tokens = caller.desk.tokens
+    token = tokens.find_by_id(token_id, tenant=caller.tenant)
     if token is None or token.revoked_at is not None:
-        raise Problem(404, "unknown-token", "no such token", "It may already be revoked.")
+        raise ApiProblem(404, "unknown-token", "no such token", "It may already be revoked.")
     _require_within(
-        who, frozenset(token.scopes), "you cannot revoke a token with scopes that you do not have"
+        caller,
+        frozenset(token.scopes),
+        "you cannot revoke a token with scopes that you do not have",
     )
-    tokens.revoke(token_id, descendants=descendants, by=who.id)
+    tokens.revoke(token_id, descendants=descendants, by=caller.id)
 
 
-def _require_within(who: Principal, scopes: frozenset[str], title: str) -> None:
-    beyond = sorted(scopes.difference(who.scopes))
+def _require_within(caller: Principal, scopes: frozenset[str], title: str) -> None:
+    beyond = sorted(scopes.difference(caller.scopes))
     if beyond:
         detail = f"Your token does not have {', '.join(beyond)}."
-        raise Problem(403, "beyond-own", title, detail)
+        raise ApiProblem(403, "beyond-own", title, detail)
 
 
 webhooks = APIRouter(tags=["webhooks"])
@@ -175,108 +189,110 @@ class WebhookMade(Webhook):
 
 @webhooks.get("/api/v1/webhooks", summary="List webhooks")
 def list_webhooks(
-    who: HookManager,
+    caller: HookManager,
     tenant: TenantFilter = None,
     after: AfterId = None,
     limit: Limit = 50,
 ) -> Page[Webhook]:
     """List webhooks; their secrets are not stored."""
-    wanted = who.tenant_filter(tenant)
-    hooks = Webhooks(who.ledger).list_webhooks(tenant=wanted, after=after, limit=limit + 1)
-    return cut_page(hooks, limit, key=lambda one: one.id)
+    wanted = caller.tenant_filter(tenant)
+    hooks = Webhooks(caller.ledger).list_webhooks(tenant=wanted, after=after, limit=limit + 1)
+    return cut_page(hooks, limit, key=lambda hook: hook.id)
 
 
 @webhooks.post("/api/v1/webhooks", summary="Create a webhook", status_code=201)
-def make_webhook(who: HookManager, wanted: WebhookIn) -> WebhookMade:
+def make_webhook(caller: HookManager, wanted: WebhookIn) -> WebhookMade:
     """Create a webhook; the response contains its secret, which is shown only once.
 
     It receives events from now on, and an event for each request that is already overdue.
     """
-    desk = who.desk
+    desk = caller.desk
     try:
         parse_url(wanted.url, parse_hosts(desk.settings.webhook_hosts))
     except AddressRefusedError as error:
         title = "webhooks cannot be sent to this URL"
-        raise Problem(422, "webhook-address", title, str(error)) from error
-    tenant = who.tenant_filter(wanted.tenant)
-    key = read_service_key(who.ledger.folder)  # first: without the key no webhook is created
-    hook = Webhooks(who.ledger).add(wanted.url, wanted.events, tenant=tenant, by=who.id)
+        raise ApiProblem(422, "webhook-address", title, str(error)) from error
+    tenant = caller.tenant_filter(wanted.tenant)
+    key = read_service_key(caller.ledger.folder)  # first: without the key no webhook is created
+    hook = Webhooks(caller.ledger).add(wanted.url, wanted.events, tenant=tenant, by=caller.id)
     return WebhookMade(**vars(hook), secret=derive_secret(key, hook.id))
 
 
 @webhooks.get("/api/v1/webhooks/{webhook_id}", summary="Show a webhook")
-def show_webhook(who: HookManager, webhook_id: WebhookId) -> Webhook:
+def show_webhook(caller: HookManager, webhook_id: WebhookId) -> Webhook:
     """Show a webhook with the number of waiting messages."""
-    hook = Webhooks(who.ledger).find(webhook_id)
-    if hook is None or who.tenant not in (
+    hook = Webhooks(caller.ledger).find(webhook_id)
+    if hook is None or caller.tenant not in (
         None,
         hook.tenant,
     ):  # webhooks of other tenants appear not to exist
-        raise Problem(404, "unknown-webhook", "no such webhook", "It may have been removed.")
+        raise ApiProblem(404, "unknown-webhook", "no such webhook", "It may have been removed.")
     return hook
 
 
 @webhooks.delete("/api/v1/webhooks/{webhook_id}", summary="Delete a webhook", status_code=204)
-def remove_webhook(who: HookManager, webhook_id: WebhookId) -> None:
+def remove_webhook(caller: HookManager, webhook_id: WebhookId) -> None:
     """Delete a webhook with its waiting messages."""
-    hook = show_webhook(who, webhook_id)
-    Webhooks(who.ledger).remove(hook.id, by=who.id)
+    hook = show_webhook(caller, webhook_id)
+    Webhooks(caller.ledger).remove(hook.id, by=caller.id)
 
 
 @webhooks.post("/api/v1/webhooks/{webhook_id}/test", summary="Send a test message")
-def test_webhook(who: Caller, webhook_id: WebhookId) -> Answer:
+def test_webhook(caller: Caller, webhook_id: WebhookId) -> WebhookResult:
     """Send one message of type `test` now, and return the result."""
-    desk, hook = who.desk, show_webhook(who, webhook_id)
+    desk, hook = caller.desk, show_webhook(caller, webhook_id)
     now, key = desk.ledger.clock(), f"msg_{secrets.token_hex(16)}"
     body = write_body(key, "test", now, {})
     secret = derive_secret(read_service_key(desk.ledger.folder), hook.id)
     headers = sign_headers(secret, key, now, body)
     allowed = parse_hosts(desk.settings.webhook_hosts)
-    return send(hook.url, body.encode(), headers, allowed=allowed)
+    return send_message(hook.url, body.encode(), headers, allowed=allowed)
 
 
 @webhooks.get("/api/v1/webhooks/{webhook_id}/deliveries", summary="List messages to a webhook")
 def list_deliveries(
-    who: HookManager,
+    caller: HookManager,
     webhook_id: WebhookId,
     after: Annotated[str | None, Query(pattern="^msg_[0-9a-f]{32}$")] = None,
     limit: Limit = 50,
 ) -> Page[Delivery]:
     """List the messages to a webhook, newest first, with attempts and responses."""
-    hook = show_webhook(who, webhook_id)
+    hook = show_webhook(caller, webhook_id)
     with cursor_problems():
-        deliveries = Webhooks(who.ledger).list_deliveries(hook.id, after=after, limit=limit + 1)
-    return cut_page(deliveries, limit, key=lambda one: one.id)
+        deliveries = Webhooks(caller.ledger).list_deliveries(hook.id, after=after, limit=limit + 1)
+    return cut_page(deliveries, limit, key=lambda delivery: delivery.id)
 
 
 server = APIRouter()
 
 Me = Annotated[
     dict[str, Any],
-    shape("token", "name", "role", "ledger", scopes="array", tenant=["string", "null"]),
+    object_schema("token", "name", "role", "ledger", scopes="array", tenant=["string", "null"]),
 ]
-Keys = Annotated[dict[str, Any], shape("ledger", "pinned", keys="array", statements="array")]
+Keys = Annotated[
+    dict[str, Any], object_schema("ledger", "pinned", keys="array", statements="array")
+]
 
 
 @server.get("/api/v1/me", summary="Show your token", tags=["tokens"])
-def show_me(who: Annotated[Principal, Depends(allows())]) -> Me:
+def show_me(caller: Annotated[Principal, Depends(allows())]) -> Me:
     """Show id, name, role, scopes and tenant of your token, and the name of the ledger."""
-    known = {name: getattr(who, name) for name in ("name", "role", "scopes", "tenant")}
-    return known | {"token": who.id, "ledger": who.ledger.name}
+    known = {name: getattr(caller, name) for name in ("name", "role", "scopes", "tenant")}
+    return known | {"token": caller.id, "ledger": caller.ledger.name}
 
 
 @server.get("/api/v1/keys", summary="List public keys", tags=["certificates"])
-def list_keys(who: Annotated[Principal, Depends(allows("certificates:read"))]) -> Keys:
+def list_keys(caller: Annotated[Principal, Depends(allows("certificates:read"))]) -> Keys:
     """List the keys that sign certificates; pin the first key, from another source.
 
     `pinned` is the first public key, which verifies all others. `statements` are the key rotations
     and revocations in order: envelopes, each signed by the key before.
     """
-    ledger = who.ledger
+    ledger = caller.ledger
     keys = list(ledger.keys.list())
-    if who.tenant is not None:  # these numbers count the certificates of all tenants
+    if caller.tenant is not None:  # these numbers count the certificates of all tenants
         keys = [replace(key, first=None, last=None) for key in keys]
-    statements = [one.decode() for one in ledger.keys.statements()]
+    statements = [statement.decode() for statement in ledger.keys.statements()]
     whose = {"ledger": ledger.name, "pinned": ledger.public_key}
     return {**whose, "keys": keys, "statements": statements}
 
@@ -308,7 +324,7 @@ def show_readiness(request: Request) -> dict[str, str]:
     desk.ledger.require_current_database()
     if desk.has_worker is not None and not desk.has_worker():
         title, headers = "the worker is not running", {"Retry-After": "5"}
-        raise Problem(503, "no-worker", title, "It is being restarted.", headers=headers)
+        raise ApiProblem(503, "no-worker", title, "It is being restarted.", headers=headers)
     return {"status": "ok", "sandbox": str(protection())}
 
 
@@ -319,9 +335,9 @@ def show_readiness(request: Request) -> dict[str, str]:
     **describe_file("text/plain", "Metrics in the text format of Prometheus."),
 )
 def show_metrics(
-    request: Request, who: Annotated[Principal, Depends(allows("metrics:read"))]
+    request: Request, caller: Annotated[Principal, Depends(allows("metrics:read"))]
 ) -> Response:
     """Return counters and durations in the text format of Prometheus, for all tenants together."""
-    require_unbound(who)
+    require_unbound(caller)
     metrics: Metrics = request.app.state.metrics
-    return Response(metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+    return Response(metrics.to_text(), headers={"Content-Type": CONTENT_TYPE})

@@ -18,7 +18,7 @@ from letheon.ledger.certificates.explanations import NOT_CLAIMED
 from letheon.ledger.schemas import to_datetime
 from letheon.service import guarantees, schemas
 from letheon.service.auth import Principal, allows, require_unbound, unknown_certificate
-from letheon.service.errors import Problem, cursor_problems
+from letheon.service.errors import ApiProblem, cursor_problems
 
 require = verifier.require
 router = APIRouter(tags=["certificates"])
@@ -147,27 +147,27 @@ _CHECKS: dict[CheckName, str] = {
 
 @router.get("/api/v1/certificates", summary="List certificates")
 def list_certificates(
-    who: Reader,
+    caller: Reader,
     tenant: schemas.TenantFilter = None,
     model: schemas.ModelFilter = None,
     after: schemas.Cursor = None,
     limit: schemas.Limit = 50,
 ) -> Page[CertificateOut]:
     """List certificates, newest first."""
-    whose = who.tenant_filter(tenant)
-    page = _find_certificates(who, tenant=whose, model=model, after=after, limit=limit)
-    return schemas.map_page(page, lambda one: _show_certificate(who, one))
+    whose = caller.tenant_filter(tenant)
+    page = _find_certificates(caller, tenant=whose, model=model, after=after, limit=limit)
+    return schemas.map_page(page, lambda item: _show_certificate(caller, item))
 
 
-def _find_certificates(who: Principal, **filters: Any) -> Page[Certificate]:
+def _find_certificates(caller: Principal, **filters: Any) -> Page[Certificate]:
     with cursor_problems("Use `next` of the previous page unchanged."):
-        return who.ledger.certificates.list(**filters)
+        return caller.ledger.certificates.list(**filters)
 
 
-def _show_certificate(who: Principal, record: Certificate) -> CertificateOut:
+def _show_certificate(caller: Principal, record: Certificate) -> CertificateOut:
     """Return a certificate for a list; a damaged certificate is listed too."""
     values = {
-        "sequence": who.numbers.shown(record.sequence) or 0,
+        "sequence": caller.numbers.tenant_number(record.sequence) or 0,
         "method": str(record.method),
         "guarantee": record.guarantee if record.guarantee in KINDS else "unreadable",
         "rows": max(record.n_rows, 0) if isinstance(record.n_rows, int) else 0,
@@ -176,13 +176,13 @@ def _show_certificate(who: Principal, record: Certificate) -> CertificateOut:
 
 
 @router.get("/api/v1/certificates/{number}", summary="Show a certificate")
-def show_certificate(who: Reader, number: Number) -> CertificateDetail:
+def show_certificate(caller: Reader, number: Number) -> CertificateDetail:
     """Show the content of a certificate, with its statement and its envelope."""
-    record = _find_record(who, number)
-    envelope = who.ledger.certificates.envelope(record.sequence)
+    record = _find_record(caller, number)
+    envelope = caller.ledger.certificates.envelope(record.sequence)
     statement = statement_in(envelope)
-    claims, sees_all = statement["predicate"], who.tenant is None
-    attestation = _find_attestation(who.ledger.certificates, record.sequence)
+    claims, sees_all = statement["predicate"], caller.tenant is None
+    attestation = _find_attestation(caller.ledger.certificates, record.sequence)
     purge = None if attestation is None else statement_in(attestation)["predicate"]
     read_time = datetime.fromisoformat
     values = {
@@ -209,10 +209,12 @@ def show_certificate(who: Reader, number: Number) -> CertificateDetail:
     return CertificateDetail(**vars(record) | values)
 
 
-def _find_record(who: Principal, number: int) -> Certificate:
+def _find_record(caller: Principal, number: int) -> Certificate:
     """Return the record of a certificate; 404 also for a certificate of another tenant."""
     try:
-        return who.ledger.certificates.get(who.numbers.sequence(number), tenant=who.tenant)
+        return caller.ledger.certificates.get(
+            caller.numbers.ledger_number(number), tenant=caller.tenant
+        )
     except LedgerMissingError:
         raise unknown_certificate() from None
 
@@ -226,8 +228,8 @@ def _previous_id(claims: dict[str, Any]) -> str:
 def _without_place(statement: dict[str, Any], number: int) -> dict[str, Any]:
     """Return a statement without its position among the certificates of all tenants."""
     subjects = [
-        {**one, "name": f"{one['name'].rpartition('@')[0]}@{number}"}
-        for one in statement["subject"]
+        {**item, "name": f"{item['name'].rpartition('@')[0]}@{number}"}
+        for item in statement["subject"]
     ]
     claims = statement["predicate"]
     kept = {name: claims["ledger"][name] for name in ("id",) if name in claims["ledger"]}
@@ -258,43 +260,43 @@ def _find_attestation(certificates: Certificates, sequence: int) -> bytes | None
 
 
 @router.get("/api/v1/certificates/{number}/envelope", summary="Download a certificate", **_FILE)
-def download_certificate(who: Reader, number: Number) -> Response:
+def download_certificate(caller: Reader, number: Number) -> Response:
     """Download the DSSE envelope of a certificate, byte for byte."""
-    return _send_file(who, number, "certificate", Certificates.envelope)
+    return _send_file(caller, number, "certificate", Certificates.envelope)
 
 
 @router.get("/api/v1/certificates/{number}/proof", summary="Download a transition proof", **_FILE)
-def download_proof(who: Reader, number: Number) -> Response:
+def download_proof(caller: Reader, number: Number) -> Response:
     """Download the proof that exactly the erased rows were removed from the data set."""
-    return _send_file(who, number, "proof", Certificates.proof)
+    return _send_file(caller, number, "proof", Certificates.proof)
 
 
 @router.get("/api/v1/certificates/{number}/purge", summary="Download a purge attestation", **_FILE)
-def download_purge(who: Reader, number: Number) -> Response:
+def download_purge(caller: Reader, number: Number) -> Response:
     """Download the signed attestation of the purge; 404 until the purge is done."""
-    return _send_file(who, number, "purge", _find_attestation)
+    return _send_file(caller, number, "purge", _find_attestation)
 
 
 def _send_file(
-    who: Principal, number: int, name: str, read: Callable[[Certificates, int], bytes | None]
+    caller: Principal, number: int, name: str, read: Callable[[Certificates, int], bytes | None]
 ) -> Response:
-    data = read(who.ledger.certificates, _find_record(who, number).sequence)
+    data = read(caller.ledger.certificates, _find_record(caller, number).sequence)
     if data is None:
         words = "The purge is not done yet; try again later."
-        raise Problem(404, "not-purged-yet", "no attestation yet", words)
+        raise ApiProblem(404, "not-purged-yet", "no attestation yet", words)
     headers = {"Content-Disposition": f'attachment; filename="{name}-{number:06d}.json"'}
     return Response(data, media_type="application/json", headers=headers)
 
 
 @router.get("/api/v1/certificates/{number}/verification", summary="Verify a certificate")
-def verify_certificate(who: Reader, number: Number) -> VerificationOut:
+def verify_certificate(caller: Reader, number: Number) -> VerificationOut:
     """Verify schema, signature, chain, log, transition proof and purge with the public key."""
     # An audit also checks that the model follows from the remaining rows.
-    checks = _Checks(who, _find_record(who, number))
+    checks = _CertificateChecks(caller, _find_record(caller, number))
     results = [checks.run(name) for name in _CHECKS]
-    verdict: Any = verifier.overall((one.passed, True) for one in results)
+    verdict: Any = verifier.overall((result.passed, True) for result in results)
     return VerificationOut(
-        number, verdict, verdict == "passed", key=who.ledger.public_key, checks=results
+        number, verdict, verdict == "passed", key=caller.ledger.public_key, checks=results
     )
 
 
@@ -302,26 +304,26 @@ class _Absent(Exception):  # noqa: N818 - not an error
     """A check is not possible yet."""
 
 
-class _Checks:
+class _CertificateChecks:
     """The checks of one certificate with the keys of the ledger.
 
     Each method returns the reason of its success, or raises an error. Sizes of the log are hidden
     from tenants, because they count all tenants.
     """
 
-    def __init__(self, who: Principal, record: Certificate) -> None:
-        self.certificates, self.event_log = who.ledger.certificates, who.ledger.log
+    def __init__(self, caller: Principal, record: Certificate) -> None:
+        self.certificates, self.event_log = caller.ledger.certificates, caller.ledger.log
         self.record = record
-        self.numbers = who.numbers
-        self.tells_sizes = who.tenant is None
-        self.trust = who.ledger.keys.trust()
-        self.envelope = who.ledger.certificates.envelope(record.sequence)
+        self.numbers = caller.numbers
+        self.tells_sizes = caller.tenant is None
+        self.trust = caller.ledger.keys.trust()
+        self.envelope = caller.ledger.certificates.envelope(record.sequence)
 
     def run(self, name: CheckName) -> CheckOut:
         """Return the result of one check."""
         passed: bool | None = False
         try:
-            passed, reason = True, getattr(self, name)()
+            passed, reason = True, getattr(self, f"check_{name}")()
         except _Absent as error:
             passed, reason = None, str(error)
         except LedgerMissingError:
@@ -334,21 +336,21 @@ class _Checks:
             reason = f"it cannot be read ({type(error).__name__})"
         return CheckOut(name, passed, _CHECKS[name], reason)
 
-    def opened(self, sequence: int | None = None) -> verifier.SignedStatement:
+    def open_certificate(self, sequence: int | None = None) -> verifier.SignedStatement:
         envelope = self.envelope if sequence is None else self.certificates.envelope(sequence)
         return verifier.open_envelope(envelope, self.trust)
 
-    def schema(self) -> str:
+    def check_schema(self) -> str:
         return f"a statement of type {statement_in(self.envelope)['predicateType']}"
 
-    def signature(self) -> str:
-        opened = self.opened()
+    def check_signature(self) -> str:
+        opened = self.open_certificate()
         require(opened.id == self.record.id, "its id differs from the id in the database")
-        number = self.numbers.shown(opened.sequence)
+        number = self.numbers.tenant_number(opened.sequence)
         return f"signed by key {opened.keyids[0][:16]}, which may sign number {number}"
 
-    def chain(self) -> str:
-        claims, number = self.opened().predicate["ledger"], self.record.sequence
+    def check_chain(self) -> str:
+        claims, number = self.open_certificate().predicate["ledger"], self.record.sequence
         before: Any = "genesis"
         if number > 1:
             before = {"sha256": verifier.certificate_id(self.certificates.envelope(number - 1))}
@@ -364,19 +366,22 @@ class _Checks:
         require(is_linked, f"previousCertificate is not the id of number {number - 1}")
         return f"contains {before['sha256'][:16]}…, the id of number {number - 1}"
 
-    def line(self) -> str:
+    def check_line(self) -> str:
         line = self.certificates.line(self.record.sequence)
         if line.before is None:
             return "the model's first certificate; the log contains the registration"
-        retrain = None if line.retrain is None else self.opened(line.retrain)
+        retrain = None if line.retrain is None else self.open_certificate(line.retrain)
         verifier.check_next(
-            self.opened(), self.opened(line.first), retrain, self.opened(line.before)
+            self.open_certificate(),
+            self.open_certificate(line.first),
+            retrain,
+            self.open_certificate(line.before),
         )
-        number = self.numbers.shown(line.before)
+        number = self.numbers.tenant_number(line.before)
         return f"continues number {number}: same data set, rows were only removed"
 
-    def log(self) -> str:
-        sequence, identity = self.record.sequence, self.opened().id
+    def check_log(self) -> str:
+        sequence, identity = self.record.sequence, self.open_certificate().id
         index = self.record.log_index
         checkpoint = self.event_log.latest_checkpoint()
         if index is None or checkpoint is None or checkpoint.size <= index:
@@ -395,15 +400,15 @@ class _Checks:
             verifier.leaf_hash(body),
             index,
             note.size,
-            [verifier.from_hex(one) for one in path],
+            [verifier.from_hex(item) for item in path],
             note.root,
         )
         if not self.tells_sizes:
             return "it is an entry of the signed log"
         return f"entry {index} of the signed log with {note.size} entries"
 
-    def proof(self) -> str:
-        claims = self.opened().predicate
+    def check_proof(self) -> str:
+        claims = self.open_certificate().predicate
         data, rows = claims["dataset"], claims["erasure"]["rows"]
         proof = self.certificates.proof(self.record.sequence)
         digest = hashlib.sha256(proof).hexdigest()
@@ -421,11 +426,11 @@ class _Checks:
         require(n_erased == rows, f"{n_erased} slots were erased, not {rows}")
         return f"{n_erased} of {data['slots']} slots became empty, no other slot changed"
 
-    def purge(self) -> str:
+    def check_purge(self) -> str:
         attestation = _find_attestation(self.certificates, self.record.sequence)
         if attestation is None:
             raise _Absent("the purge is not attested yet")
-        claims = verifier.check_purge(attestation, self.opened(), self.trust).predicate
+        claims = verifier.check_purge(attestation, self.open_certificate(), self.trust).predicate
         scanner = claims["scanner"]
         searched = f"{scanner['markers']} markers"
         searched += f" in {scanner['files']} files" if self.tells_sizes else ""
@@ -436,7 +441,9 @@ class _Checks:
         return f"{len(claims['stores'])} stores; searched for {searched}, none found"
 
 
-CheckpointOut = Annotated[dict[str, Any], schemas.shape("root", "at", "note", size="integer")]
+CheckpointOut = Annotated[
+    dict[str, Any], schemas.object_schema("root", "at", "note", size="integer")
+]
 Place = Annotated[int | None, Query(ge=0, le=verifier.MAX_INT)]
 
 
@@ -490,22 +497,22 @@ class InclusionOut(LogInclusion):
 
 
 @router.get("/api/v1/chain", summary="Show the chain of certificates")
-def show_chain(who: Reader, after: schemas.Cursor = None, limit: schemas.Limit = 50) -> ChainOut:
+def show_chain(caller: Reader, after: schemas.Cursor = None, limit: schemas.Limit = 50) -> ChainOut:
     """List certificates, newest first, with the result of checking each link and signature."""
-    require_unbound(who)
-    page = _find_certificates(who, after=after, limit=limit)
+    require_unbound(caller)
+    page = _find_certificates(caller, after=after, limit=limit)
     contents: dict[int, bytes] = {}
     if page.items:
         first, last = page.items[-1].sequence, page.items[0].sequence
-        contents = who.ledger.certificates.envelopes(first - 1, last)
-    trust = who.ledger.keys.trust()
-    items = tuple(_check_link(who, one, contents, trust) for one in page.items)
+        contents = caller.ledger.certificates.envelopes(first - 1, last)
+    trust = caller.ledger.keys.trust()
+    items = tuple(_check_link(caller, item_item, contents, trust) for item_item in page.items)
     is_whole = all(item.is_linked and item.is_signed for item in items)
     return ChainOut(items=items, next=page.next, total=page.total, is_whole=is_whole)
 
 
 def _check_link(
-    who: Principal, record: Certificate, contents: dict[int, bytes], trust: verifier.Trust
+    caller: Principal, record: Certificate, contents: dict[int, bytes], trust: verifier.Trust
 ) -> LinkOut:
     values = {"previous": "?", "is_linked": False, "is_signed": False, "reason": None}
     try:
@@ -519,7 +526,7 @@ def _check_link(
             "is_linked": previous == _id_before(record.sequence, contents),
             "is_signed": opened.id == record.id and opened.sequence == record.sequence,
         }
-    return LinkOut(**vars(_show_certificate(who, record)) | values)
+    return LinkOut(**vars(_show_certificate(caller, record)) | values)
 
 
 def _id_before(sequence: int, contents: dict[int, bytes]) -> str | None:
@@ -533,33 +540,33 @@ def _id_before(sequence: int, contents: dict[int, bytes]) -> str | None:
 
 
 @router.get("/api/v1/checkpoints/latest", summary="Show the latest checkpoint")
-def show_checkpoint(who: Reader) -> CheckpointOut:
+def show_checkpoint(caller: Reader) -> CheckpointOut:
     """Show the latest signed checkpoint of the log; keep it to detect a later rollback.
 
     It contains `size` and `root` of the log, `at`, the time of signing, and `note`, the signed C2SP
     note.
     """
-    require_unbound(who)
-    checkpoint = who.ledger.log.latest_checkpoint()
+    require_unbound(caller)
+    checkpoint = caller.ledger.log.latest_checkpoint()
     if checkpoint is None:
         words = "The ledger signs a checkpoint with the next certificate or bundle."
-        raise Problem(404, "no-checkpoint", "no checkpoint yet", words)
+        raise ApiProblem(404, "no-checkpoint", "no checkpoint yet", words)
     return checkpoint._asdict() | {"at": to_datetime(checkpoint.at)}
 
 
 @router.get("/api/v1/log/inclusion", summary="Prove that an event is in the log")
 def prove_inclusion(
-    who: Reader,
+    caller: Reader,
     index: Place = None,
     certificate: Annotated[int | None, Query(ge=1, le=verifier.MAX_INT)] = None,
     size: Place = None,
 ) -> InclusionOut:
     """Return the RFC 6962 inclusion proof of an event, or of the event of a certificate."""
-    require_unbound(who)
-    ledger = who.ledger
+    require_unbound(caller)
+    ledger = caller.ledger
     if index is None and certificate is None:
         words = "Set `index`, the position of an event, or `certificate`, a number."
-        raise Problem(422, "invalid", "index or certificate is required", words)
+        raise ApiProblem(422, "invalid", "index or certificate is required", words)
     if index is None and certificate is not None:
         index = ledger.certificates.get(certificate).log_index
     body = None if index is None else ledger.log.event(index)
@@ -574,18 +581,18 @@ def prove_inclusion(
 
 @router.get("/api/v1/log/consistency", summary="Prove that the log only grew")
 def prove_consistency(
-    who: Reader,
+    caller: Reader,
     first: Annotated[int, Query(ge=0, le=verifier.MAX_INT)],
     second: Place = None,
 ) -> LogConsistency:
     """Return the RFC 6962 consistency proof between two sizes of the log."""
-    require_unbound(who)
+    require_unbound(caller)
     try:
-        return who.ledger.log.consistency(first, second)
+        return caller.ledger.log.consistency(first, second)
     except ValueError as error:
         raise _not_in_log() from error
 
 
-def _not_in_log() -> Problem:
+def _not_in_log() -> ApiProblem:
     words = "GET /api/v1/checkpoints/latest returns the size of the signed log."
-    return Problem(404, "not-in-log", "the log has no such position or size", words)
+    return ApiProblem(404, "not-in-log", "the log has no such position or size", words)

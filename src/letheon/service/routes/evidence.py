@@ -29,7 +29,7 @@ from starlette.types import Receive, Scope, Send
 from letheon.ledger import Coverage, Purge, Store
 from letheon.ledger.certificates.explanations import PURGE_NOT_CLAIMED
 from letheon.service import auth
-from letheon.service.errors import Problem
+from letheon.service.errors import ApiProblem
 from letheon.service.guarantees import codes_out
 from letheon.service.request_views import RequestPath, find_visible
 from letheon.service.routes.certificates import Reader, statement_in
@@ -158,7 +158,7 @@ def check_receipt(request: Request, body: CodeIn | ReceiptIn) -> ReceiptVerdict:
 
 def count_check(request: Request) -> None:
     """Count a receipt check; raise the problem 429 if there are too many from one address."""
-    auth.context(request).limiter.count("receipt", auth.address_of(request))
+    auth.context(request).limiter.count("receipt", auth.client_address(request))
 
 
 def verify_receipt(request: Request, text: str) -> ReceiptVerdict:
@@ -166,7 +166,7 @@ def verify_receipt(request: Request, text: str) -> ReceiptVerdict:
 
     Raises
     ------
-    Problem
+    ApiProblem
         422, code ``receipt-malformed``: the text is neither, or has a typing error.
     """
     desk, text = auth.context(request), text.strip()
@@ -175,11 +175,11 @@ def verify_receipt(request: Request, text: str) -> ReceiptVerdict:
         receipt = _parse_receipt(text) if text[:1] == "{" else receipts.open(text)
     except VerificationError as error:
         words = f"The code cannot be read: {error}. Copy the whole code, which begins with lethe-."
-        raise Problem(422, "receipt-malformed", "not a valid receipt code", words) from None
+        raise ApiProblem(422, "receipt-malformed", "not a valid receipt code", words) from None
     coverage = None if receipt is None else receipts.coverage(receipt)
     if coverage is None:
         return ReceiptVerdict(covered=False, words=_NOT_YET)
-    return _verdict(desk, coverage)
+    return _make_verdict(desk, coverage)
 
 
 def _parse_receipt(text: str) -> bytes:
@@ -192,10 +192,10 @@ def _parse_receipt(text: str) -> bytes:
     return data
 
 
-def _verdict(desk: auth.Context, coverage: Coverage) -> ReceiptVerdict:
+def _make_verdict(desk: auth.Context, coverage: Coverage) -> ReceiptVerdict:
     # The number among the certificates of the tenant.
     tenant = desk.ledger.certificates.get(coverage.certificate).tenant
-    number = auth.Numbers(desk.ledger, tenant).shown(coverage.certificate)
+    number = auth.CertificateNumbers(desk.ledger, tenant).tenant_number(coverage.certificate)
     certified = coverage.certified_at.astimezone(UTC).date()
     purged = None if coverage.purged_at is None else coverage.purged_at.astimezone(UTC).date()
     words = (
@@ -238,7 +238,7 @@ def fetch_sealed_receipt(request: Request, body: SealedIn) -> SealedOut:
     "/api/v1/requests/{request_id}/receipt-code", summary="Create a receipt code", status_code=201
 )
 def make_receipt_code(
-    who: Annotated[auth.Principal, Depends(auth.allows("requests:handle"))],
+    caller: Annotated[auth.Principal, Depends(auth.allows("requests:handle"))],
     request_id: RequestPath,
 ) -> ReceiptCodeOut:
     """Create a receipt code for a request about one person; it replaces earlier codes.
@@ -246,9 +246,9 @@ def make_receipt_code(
     This is possible until the request is applied.
     """
     # Filers get no code: whether it is covered in the end reveals that the id was in the model.
-    find_visible(who, request_id)
-    with who.ledger.acting(who.id):
-        code = who.ledger.certificates.receipts.new_code(request_id, tenant=who.tenant)
+    find_visible(caller, request_id)
+    with caller.ledger.acting(caller.id):
+        code = caller.ledger.certificates.receipts.new_code(request_id, tenant=caller.tenant)
     return ReceiptCodeOut(code=code)
 
 
@@ -263,7 +263,7 @@ _ZIP = "A zip file with the bundle, for `letheon audit` and verifier.py."
     "/api/v1/bundle", summary="Download a bundle", **describe_file("application/zip", _ZIP)
 )
 def download_bundle(
-    who: Annotated[auth.Principal, Depends(auth.allows("certificates:read", is_long=True))],
+    caller: Annotated[auth.Principal, Depends(auth.allows("certificates:read", is_long=True))],
     tier: Annotated[
         Literal["public", "auditor"],
         Query(
@@ -276,15 +276,15 @@ def download_bundle(
     The auditor bundle contains personal data: its export is recorded in the log, and it must be
     deleted within thirty days.
     """
-    auth.require_unbound(who)
+    auth.require_unbound(caller)
     if tier == "auditor":
-        who.require("bundles:read")
-    ledger = who.ledger
+        caller.require("bundles:read")
+    ledger = caller.ledger
     with ExitStack() as cleanup:
-        cleanup.enter_context(who.desk.limiter.bundles.take(who.id))
-        room = cleanup.enter_context(temp_folder(ledger, "bundle"))
-        who.desk.tokens.record_action(who.id, f"bundle-{tier}")
-        folder = ledger.export(room / "bundle", tier=tier)
+        cleanup.enter_context(caller.desk.limiter.bundles.acquire(caller.id))
+        folder_path = cleanup.enter_context(temp_folder(ledger, "bundle"))
+        caller.desk.tokens.record_action(caller.id, f"bundle-{tier}")
+        folder = ledger.export(folder_path / "bundle", tier=tier)
         return BundleResponse(folder, f"{ledger.name}-{tier}", cleanup.pop_all())
 
 
@@ -339,7 +339,7 @@ def zip_folder(folder: Path, name: str) -> Iterator[bytes]:
         pieces.append(bytes(data))
         return len(data)
 
-    def take() -> bytes:
+    def take_pieces() -> bytes:
         data = b"".join(pieces)
         pieces.clear()
         return data
@@ -354,9 +354,9 @@ def zip_folder(folder: Path, name: str) -> Iterator[bytes]:
                 with path.open("rb") as source, archive.open(inside, "w", force_zip64=True) as out:
                     while piece := source.read(_CHUNK):
                         out.write(piece)
-                        yield take()
-                yield take()
-    yield take()
+                        yield take_pieces()
+                yield take_pieces()
+    yield take_pieces()
 
 
 _USERS = "store:"
@@ -461,18 +461,18 @@ class ResidueOut(Out):
 
 @verifiable.get("/api/v1/residue", summary="Show the results of purges")
 def show_residue(
-    who: Reader,
+    caller: Reader,
     tenant: TenantFilter = None,
     model: ModelFilter = None,
     after: Annotated[str | None, Query(pattern="^[0-9]{1,15}$")] = None,
     limit: Limit = 50,
 ) -> ResidueOut:
     """Show the results of purges by store, from the signed attestations, newest purge first."""
-    numbers = who.numbers
-    records = who.ledger.certificates.purges(
-        tenant=who.tenant_filter(tenant),
+    numbers = caller.numbers
+    records = caller.ledger.certificates.purges(
+        tenant=caller.tenant_filter(tenant),
         model=model,
-        before=None if after is None else numbers.sequence(int(after)),
+        before=None if after is None else numbers.ledger_number(int(after)),
         limit=limit + 1,
     )
     purges = [_purge_out(record, numbers) for record in records[:limit]]
@@ -481,13 +481,13 @@ def show_residue(
     # A tenant's token sees a registered store only if an attestation of the tenant contains it.
     registered = [
         store
-        for store in who.ledger.stores.list()
-        if who.tenant is None or _USERS + store.name in cells
+        for store in caller.ledger.stores.list()
+        if caller.tenant is None or _USERS + store.name in cells
     ]
     return ResidueOut(stores=_stores_out(registered, cells), purges=purges, next=more)
 
 
-def _purge_out(record: Purge, numbers: auth.Numbers) -> PurgeOut:
+def _purge_out(record: Purge, numbers: auth.CertificateNumbers) -> PurgeOut:
     values: dict[str, Any] = {"state": "waiting", "cells": [], "not_searched": []}
     if record.envelope is not None:
         claims, sees_all = statement_in(record.envelope)["predicate"], numbers.tenant is None
@@ -505,12 +505,12 @@ def _purge_out(record: Purge, numbers: auth.Numbers) -> PurgeOut:
             "hits": scanner["hits"],
             "gaps": search_gaps(claims) or None,
             "recipients_told": claims["recipientsTold"],
-            "cells": [_cell_out(one, scanner, evidence) for one in claims["stores"]],
+            "cells": [_cell_out(store, scanner, evidence) for store in claims["stores"]],
             "not_searched": codes_out(claims["notClaimed"], PURGE_NOT_CLAIMED),
         }
     whose = {"model": record.model, "tenant": record.tenant}
     return PurgeOut.model_validate(
-        {"certificate": numbers.shown(record.sequence) or 0, **whose, **values}
+        {"certificate": numbers.tenant_number(record.sequence) or 0, **whose, **values}
     )
 
 
@@ -548,7 +548,7 @@ def _stores_out(registered: list[Store], cells: dict[str, CellOut]) -> list[Stor
         if store.days is None:
             words = "A folder with copies of the data."
         stores.append(StoreOut(_USERS + store.name, store.scope, store.kind, words))
-    for name in sorted(cells.keys() - {one.name for one in stores}):
+    for name in sorted(cells.keys() - {store_item.name for store_item in stores}):
         kind: StoreKind = "backup" if cells[name].state == "expires" else "folder"
         words = "No longer registered: later purges do not search it."
         stores.append(StoreOut(name, "former", kind, words, is_registered=False))

@@ -27,8 +27,8 @@ from letheon.ledger.requests.intake import LONGEST_ID, MOST_IDS
 from letheon.ledger.schemas import NAME
 from letheon.service import request_views as views
 from letheon.service.auth import Principal, allows
-from letheon.service.errors import Problem
-from letheon.service.forms import malformed, multipart_body, read_parts
+from letheon.service.errors import ApiProblem
+from letheon.service.forms import form_problem, multipart_body, read_parts
 from letheon.service.schemas import In
 
 router = APIRouter(tags=["requests"])
@@ -147,7 +147,7 @@ class RequestInput(NamedTuple):
     ids_derived: bool = False
 
     @classmethod
-    def of(cls, body: RequestIn | BulkItem, tenant: str, key: str | None) -> "RequestInput":
+    def from_body(cls, body: RequestIn | BulkItem, tenant: str, key: str | None) -> "RequestInput":
         """Return a request body as arguments, with the default ground of its law."""
         ground = body.ground or DEFAULT_GROUNDS[body.regime]
         return cls(body.ids, body.model, tenant, body.regime, ground, body.verified, key)
@@ -166,7 +166,7 @@ class RequestInput(NamedTuple):
 )
 def file_request(
     response: Response,
-    who: Annotated[Principal, Depends(allows("requests:file"))],
+    caller: Annotated[Principal, Depends(allows("requests:file"))],
     body: RequestIn,
     key: Key = None,
 ) -> RequestFiled | FiledEverywhere:
@@ -175,15 +175,15 @@ def file_request(
     For the model `*` the response lists one request per model of the tenant that contains one of
     the ids.
     """
-    filed = file_one(who, body, key=key)
-    if not any(one.is_new for one in filed):
+    filed = file_one(caller, body, key=key)
+    if not any(request.is_new for request in filed):
         response.status_code = 200
     return FiledEverywhere(filed) if body.model == EVERY_MODEL else filed[0]
 
 
 @router.post("/api/v1/requests/bulk", summary="File many requests")
 def file_requests(
-    who: Annotated[Principal, Depends(allows("requests:file", is_long=True))],
+    caller: Annotated[Principal, Depends(allows("requests:file", is_long=True))],
     body: BulkIn,
     key: Key = None,
 ) -> views.BulkOut:
@@ -191,55 +191,60 @@ def file_requests(
 
     Repeating the call with the same Idempotency-Key returns the same requests.
     """
-    return file_many(who, body.items, tenant=body.tenant, key=key)
+    return file_many(caller, body.items, tenant=body.tenant, key=key)
 
 
-def file_one(who: Principal, body: RequestIn, *, key: str | None = None) -> list[RequestFiled]:
+def file_one(caller: Principal, body: RequestIn, *, key: str | None = None) -> list[RequestFiled]:
     """File one request; or, for the model ``*``, one per model that contains one of the ids."""
-    _require_vouching(who, body.verified)
+    _require_vouching(caller, body.verified)
     wants_receipt = body.receipt or body.receipt_key is not None
     if (
-        wants_receipt and not who.sees_all_requests
+        wants_receipt and not caller.sees_all_requests
     ):  # a receipt would reveal that the ids were in the model
         title = "this token cannot request a receipt"
         words = (
             "File the request without a receipt; an operator creates the code and gives it to the "
             "person."
         )
-        raise Problem(403, "not-allowed", title, words)
+        raise ApiProblem(403, "not-allowed", title, words)
     if body.receipt and body.receipt_key is not None:
         words = "Use either receipt or receipt_key."
-        raise Problem(422, "two-receipts", "both receipt and receipt_key", words)
+        raise ApiProblem(422, "two-receipts", "both receipt and receipt_key", words)
     extra = {} if body.receipt_key is None else {"receipt_key": body.receipt_key}
-    one = RequestInput.of(body, who.tenant_for(body.tenant), key)
-    with views.refusals():
-        inputs = _split_by_model(who, one) if body.model == EVERY_MODEL else [one]
+    one = RequestInput.from_body(body, caller.tenant_for(body.tenant), key)
+    with views.raise_problems():
+        inputs = _split_by_model(caller, one) if body.model == EVERY_MODEL else [one]
         if not body.receipt:
-            return _show_filed(who, [submit(who, each, **extra) for each in inputs])
-        with who.ledger.acting(who.id):
-            made = [who.ledger.requests.submit_with_code(**each._asdict()) for each in inputs]
-        return _show_filed(who, [request for request, _ in made], [code for _, code in made])
+            return _show_filed(
+                caller, [submit_request(caller, request_input, **extra) for request_input in inputs]
+            )
+        with caller.ledger.acting(caller.id):
+            made = [
+                caller.ledger.requests.submit_with_code(**request_input._asdict())
+                for request_input in inputs
+            ]
+        return _show_filed(caller, [request for request, _ in made], [code for _, code in made])
 
 
 def file_everywhere(
-    who: Principal, inputs: Sequence[RequestInput], *, stored: Sequence[LedgerRequest] = ()
+    caller: Principal, inputs: Sequence[RequestInput], *, stored: Sequence[LedgerRequest] = ()
 ) -> list[RequestFiled]:
     """File the requests of one person to several models; `stored` requests exist already."""
-    with views.refusals():
-        made = [submit(who, each) for each in _with_approval(who, inputs)]
-        return _show_filed(who, [*stored, *made])
+    with views.raise_problems():
+        made = [submit_request(caller, item) for item in _with_approval(caller, inputs)]
+        return _show_filed(caller, [*stored, *made])
 
 
-def submit(who: Principal, one: RequestInput, **extra: Any) -> LedgerRequest:
+def submit_request(caller: Principal, one: RequestInput, **extra: Any) -> LedgerRequest:
     """Submit a request to the ledger on behalf of a token."""
-    requests = who.ledger.requests
-    with who.ledger.acting(who.id):
-        if who.sees_all_requests:
+    requests = caller.ledger.requests
+    with caller.ledger.acting(caller.id):
+        if caller.sees_all_requests:
             return requests.submit(**one._asdict(), **extra)
         # `verify` notices an unknown id; the filer does not see its result.
         unverified = one._replace(verified=False, needs_approval=False)
         request = requests.submit(**unverified._asdict(), accept_unknown=True)
-        if request.filed_by != who.id:
+        if request.filed_by != caller.id:
             raise IdempotencyError(
                 "this idempotency key was used by another token; use another key"
             )
@@ -251,13 +256,13 @@ def submit(who: Principal, one: RequestInput, **extra: Any) -> LedgerRequest:
 
 
 def _show_filed(
-    who: Principal, requests: Sequence[LedgerRequest], codes: Sequence[str | None] = ()
+    caller: Principal, requests: Sequence[LedgerRequest], codes: Sequence[str | None] = ()
 ) -> list[RequestFiled]:
-    shown = zip_longest(views.show_requests(who, requests), codes)
+    shown = zip_longest(views.show_requests(caller, requests), codes)
     return [RequestFiled(**vars(one) | {"receipt_code": code}) for one, code in shown]
 
 
-def _split_by_model(who: Principal, one: RequestInput) -> list[RequestInput]:
+def _split_by_model(caller: Principal, one: RequestInput) -> list[RequestInput]:
     """Return one request per model that contains one of the ids.
 
     The first request has the key of the caller, so that the key cannot be used for anything else;
@@ -265,63 +270,68 @@ def _split_by_model(who: Principal, one: RequestInput) -> list[RequestInput]:
     the others.
     """
     key = one.key if one.key is not None else secrets.token_hex(16)
-    content = digest(sorted({json.dumps(each) for each in one.ids}))
-    names = [model.name for model in who.ledger.models.list(tenant=one.tenant)]
-    used = who.ledger.requests.by_key([key], tenant=one.tenant).get(key)
+    content = digest_texts(sorted({json.dumps(person_id) for person_id in one.ids}))
+    names = [model.name for model in caller.ledger.models.list(tenant=one.tenant)]
+    used = caller.ledger.requests.by_key([key], tenant=one.tenant).get(key)
     if used is not None:  # the model of the request with this key comes first
         names.sort(key=lambda name: name != used.model)
     inputs: list[RequestInput] = []
     for model in names:
-        ids = _ids_for(who, one, model)
+        ids = _ids_for(caller, one, model)
         if ids:
             own = derive_key("every-model", key, model) if inputs else key
             inputs.append(one._replace(ids=ids, model=model, key=own, part_of=content))
     if not inputs:
         raise UnknownIdError("no model of this tenant contains these ids")
-    return _with_approval(who, inputs)
+    return _with_approval(caller, inputs)
 
 
-def _ids_for(who: Principal, one: RequestInput, model: str) -> Sequence[int | str]:
+def _ids_for(caller: Principal, one: RequestInput, model: str) -> Sequence[int | str]:
     """Return the ids of a request for one of all models.
 
     A token that may not learn which ids a model contains gets all ids, if they have the type of the
     model's ids.
     """
-    if who.sees_all_requests:
-        return who.ledger.requests.known_ids(one.ids, model=model, tenant=one.tenant)
-    kind = int if who.ledger.models.has_integer_ids(model, tenant=one.tenant) else str
-    return one.ids if all(isinstance(each, kind) for each in one.ids) else []
+    if caller.sees_all_requests:
+        return caller.ledger.requests.known_ids(one.ids, model=model, tenant=one.tenant)
+    kind = int if caller.ledger.models.has_integer_ids(model, tenant=one.tenant) else str
+    return one.ids if all(isinstance(person_id, kind) for person_id in one.ids) else []
 
 
 def derive_key(purpose: str, *parts: str) -> str:
     """Return an idempotency key that no caller can send: it begins with a control character."""
-    return f"\x1f{purpose}:{digest([purpose, *parts])}"
+    return f"\x1f{purpose}:{digest_texts([purpose, *parts])}"
 
 
-def digest(values: Iterable[str | tuple[str, str]]) -> str:
+def digest_texts(values: Iterable[str | tuple[str, str]]) -> str:
     """Return the SHA-256 of texts, as JSON."""
     return hashlib.sha256(json.dumps(list(values)).encode()).hexdigest()
 
 
-def _with_approval(who: Principal, inputs: Sequence[RequestInput]) -> list[RequestInput]:
+def _with_approval(caller: Principal, inputs: Sequence[RequestInput]) -> list[RequestInput]:
     """Require approval for all requests of a call if their rows together exceed the policy's limit.
 
     An id in two requests counts once per model.
     """
-    policy, people = who.ledger.settings.policy, dict[tuple[str, str], list[int | str]]()
+    policy, people = caller.ledger.settings.policy, dict[tuple[str, str], list[int | str]]()
     if policy.approve_above is None:
         return list(inputs)
-    for one in inputs:
-        if one.verified:
-            people.setdefault((one.model, one.tenant), []).extend(one.ids)
-    n_rows = sum(_count_rows(who, ids, *whose) for whose, ids in people.items())
-    return [one._replace(needs_approval=policy.needs_approval(n_rows)) for one in inputs]
+    for request_input in inputs:
+        if request_input.verified:
+            people.setdefault((request_input.model, request_input.tenant), []).extend(
+                request_input.ids
+            )
+    n_rows = sum(_count_rows(caller, ids, *whose) for whose, ids in people.items())
+    return [
+        request_input._replace(needs_approval=policy.needs_approval(n_rows))
+        for request_input in inputs
+    ]
 
 
-def _count_rows(who: Principal, ids: Sequence[int | str], model: str, tenant: str) -> int:
+def _count_rows(caller: Principal, ids: Sequence[int | str], model: str, tenant: str) -> int:
     """Return the number of rows of some ids in a model; ids of the wrong type have none."""
-    kinds = [[one for one in ids if isinstance(one, kind)] for kind in (str, int)]
-    models = who.ledger.models
+    kinds = [[person_id for person_id in ids if isinstance(person_id, kind)] for kind in (str, int)]
+    models = caller.ledger.models
     try:
         return sum(models.count_rows(some, model, tenant=tenant) for some in kinds if some)
     except (LetheonError, TypeError, ValueError, OverflowError):
@@ -329,7 +339,7 @@ def _count_rows(who: Principal, ids: Sequence[int | str], model: str, tenant: st
 
 
 def file_many(
-    who: Principal,
+    caller: Principal,
     items: Sequence[BulkItem],
     *,
     tenant: str | None = None,
@@ -347,31 +357,33 @@ def file_many(
 
     Raises
     ------
-    Problem
+    ApiProblem
         422 if `key` was used for another list.
     """
-    _require_vouching(who, any(item.verified for item in items))
-    whose = who.tenant_for(tenant)
-    inputs = [RequestInput.of(item, whose, item.key) for item in items]
+    _require_vouching(caller, any(item.verified for item in items))
+    whose = caller.tenant_for(tenant)
+    inputs = [RequestInput.from_body(item, whose, item.key) for item in items]
     if key is not None:
-        content = digest(item.model_dump_json() for item in items)
+        content = digest_texts(item.model_dump_json() for item in items)
         inputs = [
             one._replace(key=_place_key(key, place), part_of=content) if one.key is None else one
             for place, one in enumerate(inputs)
         ]
-    inputs = _with_approval(who, inputs)
+    inputs = _with_approval(caller, inputs)
 
-    def work(one: RequestInput) -> LedgerRequest | Exception:
+    def submit_or_error(one: RequestInput) -> LedgerRequest | Exception:
         try:
-            return submit(who, one)
+            return submit_request(caller, one)
         except Exception as error:  # noqa: BLE001  (`bulk_out` raises internal errors)
             return error
 
-    with views.refusals():
-        ahead = {} if key is None else _take_key(who, inputs, key, most)
-    others = iter(_pool.map(work, [one for n, one in enumerate(inputs) if n not in ahead]))
+    with views.raise_problems():
+        ahead = {} if key is None else _take_key(caller, inputs, key, most)
+    others = iter(
+        _pool.map(submit_or_error, [one for n, one in enumerate(inputs) if n not in ahead])
+    )
     results = [ahead[n] if n in ahead else next(others) for n in range(len(inputs))]
-    return views.bulk_out(who, results)
+    return views.bulk_out(caller, results)
 
 
 def _place_key(key: str, place: int) -> str:
@@ -379,7 +391,7 @@ def _place_key(key: str, place: int) -> str:
 
 
 def _take_key(
-    who: Principal, inputs: Sequence[RequestInput], key: str, most: int
+    caller: Principal, inputs: Sequence[RequestInput], key: str, most: int
 ) -> dict[int, LedgerRequest]:
     """File one request of a list before the others: it binds the key to this list.
 
@@ -391,15 +403,15 @@ def _take_key(
         The key belongs to another list.
     """
     places = {_place_key(key, place): place for place in range(max(len(inputs), most))}
-    for name in who.ledger.requests.by_key(places, tenant=inputs[0].tenant):
+    for name in caller.ledger.requests.by_key(places, tenant=inputs[0].tenant):
         place = places[name]
         if place >= len(inputs) or inputs[place].key != name:
             raise IdempotencyError(_OTHER_LIST)
-        return {place: submit(who, inputs[place])}
+        return {place: submit_request(caller, inputs[place])}
     for place, one in enumerate(inputs):
         if one.part_of is not None:
             try:
-                return {place: submit(who, one)}
+                return {place: submit_request(caller, one)}
             except IdempotencyError:
                 raise
             except (LetheonError, ValueError):
@@ -407,11 +419,11 @@ def _take_key(
     return {}
 
 
-def _require_vouching(who: Principal, verified: bool) -> None:
-    if verified and not who.may("requests:vouch"):
+def _require_vouching(caller: Principal, verified: bool) -> None:
+    if verified and not caller.may("requests:vouch"):
         title = "this token cannot confirm an identity"
         words = "It needs the scope requests:vouch. Without `verified`, an operator verifies later."
-        raise Problem(403, "not-allowed", title, words)
+        raise ApiProblem(403, "not-allowed", title, words)
 
 
 def parse_number(text: str) -> int | None:
@@ -453,13 +465,13 @@ async def _read_upload(request: Request) -> Upload:
     try:
         names = [name for name, _ in form.multi_items()]
         if not set(names) <= _PARTS.keys() or len(names) != len(set(names)):
-            raise malformed("expected the parts file, tenant and verified, each at most once")
+            raise form_problem("expected the parts file, tenant and verified, each at most once")
         file, tenant = form.get("file"), form.get("tenant")
         verified = form.get("verified", "false")
         if not isinstance(file, UploadFile):
-            raise malformed("the part `file` is not a file")
+            raise form_problem("the part `file` is not a file")
         if isinstance(tenant, UploadFile) or verified not in ("true", "false"):
-            raise malformed("tenant must be a name, and verified must be true or false")
+            raise form_problem("tenant must be a name, and verified must be true or false")
         return Upload(await file.read(), tenant or None, verified == "true")
     finally:
         await form.close()
@@ -471,18 +483,18 @@ async def _read_upload(request: Request) -> Upload:
     openapi_extra=multipart_body(_PARTS, ["file"]),
 )
 def upload_requests(
-    who: Annotated[Principal, Depends(allows("requests:file", is_long=True))],
+    caller: Annotated[Principal, Depends(allows("requests:file", is_long=True))],
     upload: Annotated[Upload, Depends(_read_upload)],
     key: Key = None,
 ) -> views.BulkOut:
     """File each line of a CSV file as one request; nothing is filed if a line is not valid."""
     # Repeating the upload with the same key returns the same requests.
-    tenant = who.tenant_for(upload.tenant)
+    tenant = caller.tenant_for(upload.tenant)
 
     @cache
     def holds_numbers(model: str) -> bool | None:
         try:
-            return who.ledger.models.has_integer_ids(model, tenant=tenant)
+            return caller.ledger.models.has_integer_ids(model, tenant=tenant)
         except UnknownModelError:
             return None
 
@@ -498,11 +510,11 @@ def upload_requests(
             break
     if errors:
         title = "some lines are not valid; nothing was filed"
-        words = f"Check {', '.join(one['at'] for one in errors)}."
-        raise Problem(422, "csv", title, words, fields=errors)
+        words = f"Check {', '.join(error['at'] for error in errors)}."
+        raise ApiProblem(422, "csv", title, words, fields=errors)
     if not items:
-        raise _unusable("there are no lines below the header", 1)
-    return file_many(who, items, tenant=tenant, key=key, most=MOST_ROWS)
+        raise _csv_problem("there are no lines below the header", 1)
+    return file_many(caller, items, tenant=tenant, key=key, most=MOST_ROWS)
 
 
 def _parse_row(
@@ -529,7 +541,7 @@ def _parse_row(
 
 def read_rows(data: bytes) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield each line below the header, with its number; raise a problem for an invalid file."""
-    reader = csv.reader(io.StringIO(_decode(data), newline=""), strict=True)
+    reader = csv.reader(io.StringIO(_decode_csv(data), newline=""), strict=True)
     count = 0
     try:
         header = _parse_header(next(reader, []))
@@ -538,25 +550,25 @@ def read_rows(data: bytes) -> Iterator[tuple[int, dict[str, str]]]:
                 continue
             count += 1
             if count > MOST_ROWS:
-                raise _unusable(f"more than {MOST_ROWS} lines; split the file", reader.line_num)
+                raise _csv_problem(f"more than {MOST_ROWS} lines; split the file", reader.line_num)
             if len(cells) != len(header):
-                raise _unusable(f"{len(cells)} cells, expected {len(header)}", reader.line_num)
+                raise _csv_problem(f"{len(cells)} cells, expected {len(header)}", reader.line_num)
             yield reader.line_num, dict(zip(header, cells, strict=True))
     except csv.Error as error:
-        raise _unusable(
+        raise _csv_problem(
             "the quotes do not match, or a cell is too long", reader.line_num
         ) from error
 
 
-def _decode(data: bytes) -> str:
+def _decode_csv(data: bytes) -> str:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise _unusable("not UTF-8; save the file as UTF-8", line) from None
+        raise _csv_problem("not UTF-8; save the file as UTF-8", line) from None
     place = text.find("\0")
     if place >= 0:
-        raise _unusable("the file contains a NUL character", text.count("\n", 0, place) + 1)
+        raise _csv_problem("the file contains a NUL character", text.count("\n", 0, place) + 1)
     return text
 
 
@@ -573,7 +585,7 @@ def _parse_header(cells: Sequence[str]) -> list[str]:
         fault = "the separator is a semicolon, save the file with commas; "
     elif missing:
         fault = f"missing columns: {', '.join(missing)}; "
-    raise _unusable(
+    raise _csv_problem(
         f"{fault}expected {' and '.join(REQUIRED)}, optionally {', '.join(COLUMNS[2:])}, each "
         "once, "
         "separated by commas",
@@ -581,6 +593,6 @@ def _parse_header(cells: Sequence[str]) -> list[str]:
     )
 
 
-def _unusable(why: str, line: int) -> Problem:
+def _csv_problem(why: str, line: int) -> ApiProblem:
     title, fault = "the file is not valid; nothing was filed", {"at": f"line {line}", "why": why}
-    return Problem(422, "csv", title, f"Line {line}: {why}.", fields=[fault])
+    return ApiProblem(422, "csv", title, f"Line {line}: {why}.", fields=[fault])

@@ -16,8 +16,8 @@ from letheon.ledger import Batch, BatchPlan, Ledger, Model, Page
 from letheon.ledger.certificates.claims import adds_up, figure, published_account
 from letheon.ledger.db import jobs
 from letheon.service import schemas
-from letheon.service.auth import Numbers, Principal, allows
-from letheon.service.errors import Problem, cursor_problems
+from letheon.service.auth import CertificateNumbers, Principal, allows
+from letheon.service.errors import ApiProblem, cursor_problems
 from letheon.service.guarantees import GuaranteeOut, budget_out, guarantee_out
 from letheon.service.jobs import SHOWN, Drill, audit_verdict
 from letheon.service.routes.models import read_model
@@ -38,7 +38,7 @@ _SCOPES: dict[jobs.Kind, str] = {
 
 @router.get("/api/v1/jobs", summary="List jobs")
 def list_jobs(
-    who: Reader,
+    caller: Reader,
     tenant: schemas.TenantFilter = None,
     model: schemas.ModelFilter = None,
     kind: Annotated[jobs.Kind | None, Query()] = None,
@@ -47,49 +47,49 @@ def list_jobs(
     limit: schemas.Limit = 50,
 ) -> Page[jobs.Job]:
     """List jobs, newest first; audits need the scope audits:read, other jobs batches:read."""
-    kinds = [one for one in _SCOPES if kind in (None, one) and who.may(_SCOPES[one])]
+    kinds = [scope for scope in _SCOPES if kind in (None, scope) and caller.may(_SCOPES[scope])]
     options: dict[str, Any] = {"model": model, "kinds": kinds, "state": state}
-    page = read_jobs(who, tenant=tenant, after=after, limit=limit, **options)
-    return schemas.map_page(page, _brief)
+    page = read_jobs(caller, tenant=tenant, after=after, limit=limit, **options)
+    return schemas.map_page(page, _shorten_result)
 
 
 @router.get("/api/v1/jobs/{job_id}", summary="Show a job")
-def show_job(who: Reader, job_id: JobId) -> jobs.Job:
+def show_job(caller: Reader, job_id: JobId) -> jobs.Job:
     """Show a job with its progress, and with its result when it is done."""
-    return _brief(read_job(who, job_id))
+    return _shorten_result(read_job(caller, job_id))
 
 
-def read_jobs(who: Principal, *, tenant: str | None, **options: Any) -> Page[jobs.JobRecord]:
+def read_jobs(caller: Principal, *, tenant: str | None, **options: Any) -> Page[jobs.JobRecord]:
     """Return a page of the jobs that the caller may see, with full results."""
-    page = jobs.Jobs(who.ledger).list_page(tenant=who.tenant_filter(tenant), **options)
-    return schemas.map_page(page, lambda job: _renumber(job, who.numbers))
+    page = jobs.Jobs(caller.ledger).list_page(tenant=caller.tenant_filter(tenant), **options)
+    return schemas.map_page(page, lambda job: _renumber_job(job, caller.numbers))
 
 
-def read_job(who: Principal, job_id: str, *, kind: jobs.Kind | None = None) -> jobs.JobRecord:
+def read_job(caller: Principal, job_id: str, *, kind: jobs.Kind | None = None) -> jobs.JobRecord:
     """Return a job that the caller may see, with its full result.
 
     Raises
     ------
-    Problem
+    ApiProblem
         404: there is no such job, it is another tenant's, or the scope for its kind is missing.
     """
-    job = jobs.Jobs(who.ledger).find(job_id, tenant=who.tenant)
-    if job is None or not who.may(_SCOPES[job.kind]) or kind not in (None, job.kind):
-        raise Problem(404, "unknown-job", "no such job", "GET /api/v1/jobs lists your jobs.")
-    return _renumber(job, who.numbers)
+    job = jobs.Jobs(caller.ledger).find(job_id, tenant=caller.tenant)
+    if job is None or not caller.may(_SCOPES[job.kind]) or kind not in (None, job.kind):
+        raise ApiProblem(404, "unknown-job", "no such job", "GET /api/v1/jobs lists your jobs.")
+    return _renumber_job(job, caller.numbers)
 
 
-def _add_job(who: Principal, kind: jobs.Kind, **options: Any) -> jobs.JobRecord:
+def _add_job(caller: Principal, kind: jobs.Kind, **options: Any) -> jobs.JobRecord:
     """Create a job; a worker runs it."""
     try:
-        return jobs.Jobs(who.ledger).add(kind, **options, by=who.id)
+        return jobs.Jobs(caller.ledger).add(kind, **options, by=caller.id)
     except jobs.JobsFullError as error:
         title, headers = "too many waiting jobs", {"Retry-After": "30"}
         words = f"{error}. Try again later; GET /readyz shows whether a worker is running."
-        raise Problem(429, "too-many-jobs", title, words, headers=headers) from error
+        raise ApiProblem(429, "too-many-jobs", title, words, headers=headers) from error
 
 
-def _brief(job: jobs.JobRecord) -> jobs.JobRecord:
+def _shorten_result(job: jobs.JobRecord) -> jobs.JobRecord:
     """Return a job for a list, with only the verdict of an audit."""
     if job.result is None or job.kind != "audit":
         return job
@@ -98,13 +98,13 @@ def _brief(job: jobs.JobRecord) -> jobs.JobRecord:
     return replace(job, result=shown | {name: job.result[name] for name in ("drill", "seconds")})
 
 
-def _renumber(job: jobs.JobRecord, numbers: Numbers) -> jobs.JobRecord:
+def _renumber_job(job: jobs.JobRecord, numbers: CertificateNumbers) -> jobs.JobRecord:
     """Return a job with the tenant's certificate numbers in its texts and results."""
     if numbers.tenant is None:
         return job
-    lines = tuple(replace(one, words=numbers.in_json(one.words)) for one in job.progress)
-    findings = tuple(map(numbers.in_json, job.findings))
-    return replace(job, progress=lines, findings=findings, result=numbers.in_json(job.result))
+    lines = tuple(replace(item, words=numbers.renumber(item.words)) for item in job.progress)
+    findings = tuple(map(numbers.renumber, job.findings))
+    return replace(job, progress=lines, findings=findings, result=numbers.renumber(job.result))
 
 
 audits = APIRouter(tags=["audits"])
@@ -138,7 +138,7 @@ class AuditIn(schemas.In):
 
 AuditLevel = Annotated[
     dict[str, Any],
-    schemas.shape("level", "name", "model", "verdict", "reason", promised="boolean"),
+    schemas.object_schema("level", "name", "model", "verdict", "reason", promised="boolean"),
 ]
 
 
@@ -180,36 +180,38 @@ class Audit(jobs.JobBase):
 
 
 @audits.post("/api/v1/audits", summary="Start an audit", status_code=202)
-def start_audit(who: Annotated[Principal, Depends(allows("audits:run"))], wanted: AuditIn) -> Audit:
+def start_audit(
+    caller: Annotated[Principal, Depends(allows("audits:run"))], wanted: AuditIn
+) -> Audit:
     """Start an audit of the ledger.
 
     An auditor bundle is exported into a private folder, and a process without keys and database
     access checks it with the public key. The ledger is not changed.
     """
-    tenant = who.tenant_filter(wanted.tenant)
+    tenant = caller.tenant_filter(wanted.tenant)
     if wanted.model is not None:
-        tenant = read_model(who, wanted.model, wanted.tenant).tenant
+        tenant = read_model(caller, wanted.model, wanted.tenant).tenant
     levels = sorted(set(wanted.levels)) if wanted.levels else None
     asked = {"levels": levels, "drill": wanted.drill}
-    return _to_audit(_add_job(who, "audit", tenant=tenant, model=wanted.model, asked=asked))
+    return _to_audit(_add_job(caller, "audit", tenant=tenant, model=wanted.model, asked=asked))
 
 
 @audits.get("/api/v1/audits", summary="List audits")
 def list_audits(
-    who: AuditReader,
+    caller: AuditReader,
     tenant: schemas.TenantFilter = None,
     after: After = None,
     limit: schemas.Limit = 50,
 ) -> Page[Audit]:
     """List audits, newest first."""
-    page = read_jobs(who, tenant=tenant, kinds=["audit"], after=after, limit=limit)
+    page = read_jobs(caller, tenant=tenant, kinds=["audit"], after=after, limit=limit)
     return schemas.map_page(page, _to_audit)
 
 
 @audits.get("/api/v1/audits/{audit_id}", summary="Show an audit")
-def show_audit(who: AuditReader, audit_id: JobId) -> Audit:
+def show_audit(caller: AuditReader, audit_id: JobId) -> Audit:
     """Show an audit with its results so far."""
-    return _to_audit(read_job(who, audit_id, kind="audit"))
+    return _to_audit(read_job(caller, audit_id, kind="audit"))
 
 
 @audits.get(
@@ -217,16 +219,16 @@ def show_audit(who: AuditReader, audit_id: JobId) -> Audit:
     summary="Show the report of an audit",
     response_class=HTMLResponse,
 )
-def show_report(who: AuditReader, audit_id: JobId) -> HTMLResponse:
+def show_report(caller: AuditReader, audit_id: JobId) -> HTMLResponse:
     """Return the report as a self-contained HTML page; 409 until the audit is done."""
-    result = read_job(who, audit_id, kind="audit").result
+    result = read_job(caller, audit_id, kind="audit").result
     if result is None:
         words = "Try again when the state of the audit is done."
-        raise Problem(409, "not-done", "the audit has no report yet", words)
-    names = [one.name for one in fields(LevelResult)]
+        raise ApiProblem(409, "not-done", "the audit has no report yet", words)
+    names = [field_info.name for field_info in fields(LevelResult)]
     levels = [
-        LevelResult(**{name: one[name] for name in names if name in one})
-        for one in result["levels"]
+        LevelResult(**{name: level[name] for name in names if name in level})
+        for level in result["levels"]
     ]
     known = {name: result[name] for name in ("ledger", "key", "audited_at")}
     subjects, scope = tuple(result["subjects"]), result.get("scope", "")
@@ -238,11 +240,11 @@ def _to_audit(job: jobs.JobRecord) -> Audit:
     result: dict[str, Any] = job.result or {}
     verdict: Any = audit_verdict(result["levels"]) if result else None
     levels = [
-        {"promised": True} | {name: one[name] for name in SHOWN if name in one}
-        for one in result.get("levels", job.findings)
+        {"promised": True} | {name: item[name] for name in SHOWN if name in item}
+        for item in result.get("levels", job.findings)
     ]
     return Audit(
-        **{one.name: getattr(job, one.name) for one in fields(jobs.JobBase)},
+        **{field_info.name: getattr(job, field_info.name) for field_info in fields(jobs.JobBase)},
         levels_asked=job.asked["levels"],
         drill=job.asked["drill"],
         changed=result.get("changed"),
@@ -349,37 +351,39 @@ class PlanOut(schemas.Out):
 
 @batches.get("/api/v1/batches", summary="List batches")
 def list_batches(
-    who: BatchReader,
+    caller: BatchReader,
     tenant: schemas.TenantFilter = None,
     model: schemas.ModelFilter = None,
     after: schemas.Cursor = None,
     limit: schemas.Limit = 50,
 ) -> Page[Batch]:
     """List batches, newest first."""
-    whose = who.tenant_filter(tenant)
+    whose = caller.tenant_filter(tenant)
     with cursor_problems("Use `next` of the previous page unchanged."):
-        page = who.ledger.batches.list(tenant=whose, model=model, after=after, limit=limit)
-    return schemas.map_page(page, lambda one: _renumber_batch(who, one))
+        page = caller.ledger.batches.list(tenant=whose, model=model, after=after, limit=limit)
+    return schemas.map_page(page, lambda item: _renumber_batch(caller, item))
 
 
 @batches.get("/api/v1/batches/{batch_id}", summary="Show a batch")
-def show_batch(who: BatchReader, batch_id: Annotated[str, Path(pattern="^[0-9a-f]{64}$")]) -> Batch:
+def show_batch(
+    caller: BatchReader, batch_id: Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
+) -> Batch:
     """Show a batch."""
     try:
-        return _renumber_batch(who, who.ledger.batches.get(batch_id, tenant=who.tenant))
+        return _renumber_batch(caller, caller.ledger.batches.get(batch_id, tenant=caller.tenant))
     except LedgerMissingError as error:
         words = "GET /api/v1/batches lists your batches."
-        raise Problem(404, "unknown-batch", "no such batch", words) from error
+        raise ApiProblem(404, "unknown-batch", "no such batch", words) from error
 
 
-def _renumber_batch(who: Principal, batch: Batch) -> Batch:
-    return replace(batch, certificate=who.numbers.shown(batch.certificate))
+def _renumber_batch(caller: Principal, batch: Batch) -> Batch:
+    return replace(batch, certificate=caller.numbers.tenant_number(batch.certificate))
 
 
 @batches.get("/api/v1/models/{model}/plan", summary="Show the next batch of a model")
-def show_plan(who: BatchReader, model: ModelName, tenant: schemas.Tenant = None) -> PlanOut:
+def show_plan(caller: BatchReader, model: ModelName, tenant: schemas.Tenant = None) -> PlanOut:
     """Show the next batch: when and why it starts, its cost, and the guarantee after it."""
-    info, ledger = read_model(who, model, tenant), who.ledger
+    info, ledger = read_model(caller, model, tenant), caller.ledger
     plan = ledger.plan(info.name, tenant=info.tenant)[0]
     decision = plan.decision
     now = ledger.models.claims(info.name, tenant=info.tenant)
@@ -399,7 +403,7 @@ def show_plan(who: BatchReader, model: ModelName, tenant: schemas.Tenant = None)
         earliest_due_on=plan.earliest_due_on,
         **vars(decision),
         reason_words=_WORDS[decision.reason].format(waits_for=plan.waits_for),
-        cost=_cost(ledger, info),
+        cost=_estimate_cost(ledger, info),
         now=_to_claim(now),
         after=_to_claim(after),
         retrain_due=is_retrain,
@@ -412,7 +416,7 @@ def show_plan(who: BatchReader, model: ModelName, tenant: schemas.Tenant = None)
     "/api/v1/models/{model}/what-if", summary="Compare methods for a batch", status_code=202
 )
 def ask_what_if(
-    who: Operator,
+    caller: Operator,
     model: ModelName,
     tenant: schemas.Tenant = None,
     people: Annotated[
@@ -425,33 +429,35 @@ def ask_what_if(
     Every method is trained on the rows of the model and forgets randomly drawn people. The model is
     not changed.
     """
-    info = read_model(who, model, tenant)
-    queued = who.ledger.plan(info.name, tenant=info.tenant)[0]
+    info = read_model(caller, model, tenant)
+    queued = caller.ledger.plan(info.name, tenant=info.tenant)[0]
     n_people = min(people or max(queued.n_people, 1), _MOST_PEOPLE)
-    return start_job(who, "what-if", model, tenant, people=n_people)
+    return start_job(caller, "what-if", model, tenant, people=n_people)
 
 
 @batches.post("/api/v1/models/{model}/apply", summary="Apply queued requests", status_code=202)
-def ask_apply(who: Operator, model: ModelName, tenant: schemas.Tenant = None) -> jobs.Job:
+def ask_apply(caller: Operator, model: ModelName, tenant: schemas.Tenant = None) -> jobs.Job:
     """Apply the queued requests of a model now, without waiting for a full batch."""
-    return start_job(who, "apply", model, tenant)
+    return start_job(caller, "apply", model, tenant)
 
 
 @batches.post("/api/v1/models/{model}/retrain", summary="Retrain a model", status_code=202)
-def ask_retrain(who: Operator, model: ModelName, tenant: schemas.Tenant = None) -> jobs.Job:
+def ask_retrain(caller: Operator, model: ModelName, tenant: schemas.Tenant = None) -> jobs.Job:
     """Retrain a model on the remaining rows, and apply its queued requests."""
-    return start_job(who, "retrain", model, tenant)
+    return start_job(caller, "retrain", model, tenant)
 
 
-def start_job(who: Principal, kind: Work, model: str, tenant: str | None, **asked: int) -> jobs.Job:
+def start_job(
+    caller: Principal, kind: Work, model: str, tenant: str | None, **asked: int
+) -> jobs.Job:
     """Create a job for a model that the caller may see."""
-    info = read_model(who, model, tenant)
-    return _add_job(who, kind, tenant=info.tenant, model=info.name, asked=asked)
+    info = read_model(caller, model, tenant)
+    return _add_job(caller, kind, tenant=info.tenant, model=info.name, asked=asked)
 
 
-def _cost(ledger: Ledger, info: Model) -> CostOut:
+def _estimate_cost(ledger: Ledger, info: Model) -> CostOut:
     records = ledger.models.history(info.name, tenant=info.tenant, limit=_RECENT_VERSIONS)
-    taken = [one.seconds for one in records if one.kind == "erase"]
+    taken = [record.seconds for record in records if record.kind == "erase"]
     seconds = median(taken) if taken else None
     retrain, basis = _retrain_seconds(ledger, info)
     return CostOut(

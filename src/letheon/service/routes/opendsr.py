@@ -39,8 +39,8 @@ from letheon.ledger import Request as LedgerRequest
 from letheon.ledger.db.webhooks import Webhooks
 from letheon.ledger.schemas import to_datetime
 from letheon.service.auth import Principal, allows, context
-from letheon.service.errors import Problem, problem_of
-from letheon.service.request_views import RequestOut, refusals, show_requests
+from letheon.service.errors import ApiProblem, problem_of
+from letheon.service.request_views import RequestOut, raise_problems, show_requests
 from letheon.service.routes import filing
 from letheon.service.routes.requests import read_timeline
 from letheon.service.schemas import Out, describe_file
@@ -125,7 +125,7 @@ class Discovery(Out):
     processor_certificate: str
 
 
-class Part(Out):
+class OpenDsrPart(Out):
     """The request for one model."""
 
     request: str
@@ -135,14 +135,14 @@ class Part(Out):
     version: str | None
 
 
-class _Answer(Out):
+class _OpenDsrOut(Out):
     """Fields of every response."""
 
     controller_id: str
     subject_request_id: str
 
 
-class Received(_Answer):
+class Received(_OpenDsrOut):
     """The confirmation of a request.
 
     Attributes
@@ -156,7 +156,7 @@ class Received(_Answer):
     encoded_request: str
 
 
-class Status(_Answer):
+class Status(_OpenDsrOut):
     """The status of a request.
 
     Attributes
@@ -171,10 +171,10 @@ class Status(_Answer):
     request_status: RequestStatus
     api_version: str = VERSION
     results_count: int | None
-    extensions: dict[str, list[Part]]
+    extensions: dict[str, list[OpenDsrPart]]
 
 
-class Cancelled(_Answer):
+class Cancelled(_OpenDsrOut):
     """The confirmation of a cancellation."""
 
     received_time: datetime
@@ -209,12 +209,14 @@ class AnswerKey(NamedTuple):
             signed = self.key.sign(body)
         return base64.b64encode(signed).decode()
 
-    def answer(self, content: BaseModel, status: int) -> Response:
+    def make_response(self, content: BaseModel, status: int) -> Response:
         """Return a signed response."""
         body = content.model_dump_json().encode()
         values = {"Processor-Domain": self.domain, "Signature": self.sign(body)}
         prefixes = ("X-OpenDSR", "X-OpenGDPR")
-        headers = {f"{one}-{name}": value for one in prefixes for name, value in values.items()}
+        headers = {
+            f"{prefix}-{name}": value for prefix in prefixes for name, value in values.items()
+        }
         return Response(body, status, headers, media_type="application/json")
 
 
@@ -281,11 +283,11 @@ class _Route(APIRoute):
         async def handle_as_specified(request: Request) -> Response:
             try:
                 return await handle(request)
-            except (RequestValidationError, Problem, LetheonError) as error:
+            except (RequestValidationError, ApiProblem, LetheonError) as error:
                 problem = problem_of(error)
                 if problem is None or problem.status_code != 422:
                     raise
-                raise Problem(
+                raise ApiProblem(
                     400, problem.code, problem.title, problem.detail, fields=problem.fields
                 ) from error
 
@@ -309,7 +311,7 @@ def _answer_key(request: Request) -> AnswerKey:
         return load_answer_key(desk.ledger, name or "localhost")
     except KeyFileError as error:
         words = "The operator must check key.pem and certificate.pem in the folder opendsr."
-        raise Problem(503, "opendsr-key", "responses cannot be signed", words) from error
+        raise ApiProblem(503, "opendsr-key", "responses cannot be signed", words) from error
 
 
 Key = Annotated[AnswerKey, Depends(_answer_key)]
@@ -320,9 +322,9 @@ async def _raw_body(request: Request) -> bytes:
 
 
 @router.get("/opendsr/v2/discovery", summary="Show supported OpenDSR features")
-def discover_opendsr(request: Request, who: Filer) -> Discovery:
+def discover_opendsr(request: Request, caller: Filer) -> Discovery:
     """Show version, supported identities and request types, and the URL of the certificate."""
-    base = (who.desk.settings.public_url or str(request.base_url)).rstrip("/")
+    base = (caller.desk.settings.public_url or str(request.base_url)).rstrip("/")
     kind = {"identity_type": "controller_customer_id"}
     return Discovery(
         api_version=VERSION,
@@ -337,7 +339,7 @@ def discover_opendsr(request: Request, who: Filer) -> Discovery:
     summary="Download the certificate of the signing key",
     **describe_file(_PEM, "An X.509 certificate."),
 )
-def read_opendsr_certificate(who: Filer, key: Key) -> Response:  # noqa: ARG001  (the gate)
+def read_opendsr_certificate(caller: Filer, key: Key) -> Response:  # noqa: ARG001  (the gate)
     """Download the X.509 certificate, in PEM, of the key that signs responses."""
     return Response(key.certificate, media_type=_PEM)
 
@@ -349,7 +351,7 @@ def read_opendsr_certificate(who: Filer, key: Key) -> Response:  # noqa: ARG001 
     response_model=Received,
 )
 def send_opendsr_request(
-    who: LongFiler, body: OpenDsrIn, raw: Annotated[bytes, Depends(_raw_body)], key: Key
+    caller: LongFiler, body: OpenDsrIn, raw: Annotated[bytes, Depends(_raw_body)], key: Key
 ) -> Response:
     """File an erasure request for every model that contains the person; the response is signed.
 
@@ -357,18 +359,18 @@ def send_opendsr_request(
     """
     # A repeat also creates the requests that a crash left out. With the scope requests:vouch the
     # identity counts as verified, because the controller has verified it.
-    tenant = who.tenant_for(None)
-    _require_callbacks(who, tenant, body.status_callback_urls)
-    inputs, erased = _plan_requests(who, body)
-    filed = filing.file_everywhere(who, inputs, stored=erased)
+    tenant = caller.tenant_for(None)
+    _require_callbacks(caller, tenant, body.status_callback_urls)
+    inputs, erased = _plan_requests(caller, body)
+    filed = filing.file_everywhere(caller, inputs, stored=erased)
     answer = Received(
         controller_id=tenant,
         subject_request_id=body.subject_request_id,
-        expected_completion_time=_completion(who, filed),
-        received_time=min(one.received_at for one in filed),
+        expected_completion_time=_completion_time(caller, filed),
+        received_time=min(request.received_at for request in filed),
         encoded_request=base64.b64encode(raw).decode(),
     )
-    return key.answer(answer, 201)
+    return key.make_response(answer, 201)
 
 
 @router.get(
@@ -376,25 +378,30 @@ def send_opendsr_request(
     summary="Show the status of an erasure request",
     response_model=Status,
 )
-def read_opendsr_request(who: Filer, subject_request_id: Id, key: Key) -> Response:
+def read_opendsr_request(caller: Filer, subject_request_id: Id, key: Key) -> Response:
     """Show the status over all models; the response is signed."""
-    requests = _find_requests(who, subject_request_id)
-    shown = show_requests(who, requests)
-    if who.sees_all_requests:
-        statuses = [_status(who, one) for one in requests]
+    requests = _find_requests(caller, subject_request_id)
+    shown = show_requests(caller, requests)
+    if caller.sees_all_requests:
+        statuses = [_find_status(caller, request) for request in requests]
     else:
-        statuses = [_coarse_status(who, one) for one in shown]
+        statuses = [_coarse_status(caller, item) for item in shown]
     names = ("model", "state", "certificate", "version")
-    parts = [Part(request=one.id, **{name: getattr(one, name) for name in names}) for one in shown]
+    parts = [
+        OpenDsrPart(request=item.id, **{name: getattr(item, name) for name in names})
+        for item in shown
+    ]
     answer = Status(
-        controller_id=who.tenant_for(None),
+        controller_id=caller.tenant_for(None),
         subject_request_id=subject_request_id,
-        expected_completion_time=_completion(who, shown),
+        expected_completion_time=_completion_time(caller, shown),
         request_status=combine_statuses(statuses),
-        results_count=sum(one.n_rows for one in requests) if who.sees_all_requests else None,
+        results_count=sum(request.n_rows for request in requests)
+        if caller.sees_all_requests
+        else None,
         extensions={key.domain: parts},
     )
-    return key.answer(answer, 200)
+    return key.make_response(answer, 200)
 
 
 @router.delete(
@@ -403,36 +410,38 @@ def read_opendsr_request(who: Filer, subject_request_id: Id, key: Key) -> Respon
     status_code=202,
     response_model=Cancelled,
 )
-def cancel_opendsr_request(who: Filer, subject_request_id: Id, key: Key) -> Response:
+def cancel_opendsr_request(caller: Filer, subject_request_id: Id, key: Key) -> Response:
     """Cancel an erasure request while it is pending; the response is signed."""
-    requests = _find_requests(who, subject_request_id)
-    if not who.may("requests:handle") and any(one.filed_by != who.id for one in requests):
+    requests = _find_requests(caller, subject_request_id)
+    if not caller.may("requests:handle") and any(
+        request.filed_by != caller.id for request in requests
+    ):
         words = "Use that token, or a token with the scope requests:handle."
-        raise Problem(403, "not-allowed", "the request was sent with another token", words)
-    if not who.sees_all_requests:
+        raise ApiProblem(403, "not-allowed", "the request was sent with another token", words)
+    if not caller.sees_all_requests:
         # The filer may not learn the state of requests that it cannot cancel.
-        requests = [one for one in requests if not _has_withdrawn(who, one.id)]
-        if any(one.state != "received" for one in requests):
+        requests = [request for request in requests if not _has_withdrawn(caller, request.id)]
+        if any(request.state != "received" for request in requests):
             raise RequestStateError(
                 "the desk is processing the request; ask its operator to cancel it"
             )
-    waiting = [one for one in requests if one.state not in _WITHDRAWN]
-    if any(_status(who, one) != "pending" for one in waiting):
+    waiting = [request for request in requests if request.state not in _WITHDRAWN]
+    if any(_find_status(caller, item) != "pending" for item in waiting):
         raise RequestStateError("the request is no longer pending; an erasure cannot be undone")
-    tenant = who.tenant_for(None)
-    with refusals(), who.ledger.acting(who.id):
-        for one in waiting:
-            who.ledger.requests.cancel(one.id, tenant=tenant)
+    tenant = caller.tenant_for(None)
+    with raise_problems(), caller.ledger.acting(caller.id):
+        for item in waiting:
+            caller.ledger.requests.cancel(item.id, tenant=tenant)
     answer = Cancelled(
         controller_id=tenant,
         subject_request_id=subject_request_id,
-        received_time=to_datetime(who.ledger.clock()),
+        received_time=to_datetime(caller.ledger.clock()),
     )
-    return key.answer(answer, 202)
+    return key.make_response(answer, 202)
 
 
 def _plan_requests(
-    who: Principal, body: OpenDsrIn
+    caller: Principal, body: OpenDsrIn
 ) -> tuple[list[filing.RequestInput], list[LedgerRequest]]:
     """Return the requests to file, and existing requests whose person was erased since.
 
@@ -440,24 +449,30 @@ def _plan_requests(
     and an unmatched hash is used as an id. The content for idempotency is the sent identities,
     whether they match or not.
     """
-    tenant, law, requests = who.tenant_for(None), body.regulation, who.ledger.requests
-    sent = sorted((one.identity_format, one.identity_value) for one in body.subject_identities)
+    tenant, law, requests = caller.tenant_for(None), body.regulation, caller.ledger.requests
+    sent = sorted(
+        (identity_item.identity_format, identity_item.identity_value)
+        for identity_item in body.subject_identities
+    )
     is_hashed = all(name != "raw" for name, _ in sent)
-    terms = (tenant, law, filing.DEFAULT_GROUNDS[law], who.may("requests:vouch"))
-    keys = _keys_of(who, body.subject_request_id)
+    terms = (tenant, law, filing.DEFAULT_GROUNDS[law], caller.may("requests:vouch"))
+    keys = _keys_of(caller, body.subject_request_id)
     stored = requests.by_key(keys.values(), tenant=tenant)
     inputs, erased = [], []
     for model, key in keys.items():
-        named = _find_ids(who.ledger, sent, model, tenant)
-        if not who.sees_all_requests:
+        named = _find_ids(caller.ledger, sent, model, tenant)
+        if not caller.sees_all_requests:
             ids = named or [":".join(identity) for identity in sent]
             one = filing.RequestInput(ids, model, *terms, key)
-            inputs.append(one._replace(part_of=filing.digest(sent), ids_derived=True))
+            inputs.append(one._replace(part_of=filing.digest_texts(sent), ids_derived=True))
         elif known := requests.known_ids(named, model=model, tenant=tenant) if named else []:
             inputs.append(filing.RequestInput(known, model, *terms, key))
         elif key in stored:
             # After an erasure no id of the model matches these hashes.
-            if not is_hashed or _status(who, stored[key]) not in ("in_progress", "completed"):
+            if not is_hashed or _find_status(caller, stored[key]) not in (
+                "in_progress",
+                "completed",
+            ):
                 raise IdempotencyError(
                     "this subject_request_id was used for another person; use a new one"
                 )
@@ -476,48 +491,52 @@ def _find_ids(
     if hashed:
         held = map(str, ledger.models.ids(model, tenant=tenant).distinct().to_list())
         names = {name for name, _ in hashed}
-        texts += [text for text in held if any((one, _hash(one, text)) in hashed for one in names)]
+        texts += [
+            text
+            for text in held
+            if any((name_item, _hash_text(name_item, text)) in hashed for name_item in names)
+        ]
     if ledger.models.has_integer_ids(model, tenant=tenant):
         return [number for text in texts if (number := filing.parse_number(text)) is not None]
     return texts
 
 
-def _hash(name: str, text: str) -> str:
+def _hash_text(name: str, text: str) -> str:
     return hashlib.new(name, text.encode(), usedforsecurity=False).hexdigest()
 
 
-def _keys_of(who: Principal, subject_request_id: str) -> dict[str, str]:
+def _keys_of(caller: Principal, subject_request_id: str) -> dict[str, str]:
     """Return the idempotency keys of an erasure request, by model."""
-    names = [model.name for model in who.ledger.models.list(tenant=who.tenant_for(None))]
+    names = [model.name for model in caller.ledger.models.list(tenant=caller.tenant_for(None))]
     return {name: filing.derive_key("opendsr", subject_request_id, name) for name in names}
 
 
-def _find_requests(who: Principal, subject_request_id: str) -> list[LedgerRequest]:
-    keys = _keys_of(who, subject_request_id).values()
-    stored = who.ledger.requests.by_key(keys, tenant=who.tenant_for(None))
-    found = [stored[key] for key in keys if key in stored]
-    requests = [one for one in found if who.sees_all_requests or one.filed_by == who.id]
+def _find_requests(caller: Principal, subject_request_id: str) -> list[LedgerRequest]:
+    keys = _keys_of(caller, subject_request_id).values()
+    stored = caller.ledger.requests.by_key(keys, tenant=caller.tenant_for(None))
+    known = [stored[key] for key in keys if key in stored]
+    requests = [item for item in known if caller.sees_all_requests or item.filed_by == caller.id]
     if not requests:
         raise UnknownRequestError("there is no erasure request with this subject_request_id")
     return requests
 
 
-def _has_withdrawn(who: Principal, request_id: str) -> bool:
-    entries = read_timeline(who, request_id).items
-    return any(one.code == "cancelled" for one in entries)
+def _has_withdrawn(caller: Principal, request_id: str) -> bool:
+    entries = read_timeline(caller, request_id).items
+    return any(entry.code == "cancelled" for entry in entries)
 
 
-def _coarse_status(who: Principal, shown: RequestOut) -> RequestStatus:
+def _coarse_status(caller: Principal, shown: RequestOut) -> RequestStatus:
     """Return the status for a filer, who may not learn which ids a model contains."""
-    if _has_withdrawn(who, shown.id):
+    if _has_withdrawn(caller, shown.id):
         return "cancelled"
     return "completed" if shown.state == "closed" else "pending"
 
 
-def _status(who: Principal, request: LedgerRequest) -> RequestStatus:
+def _find_status(caller: Principal, request: LedgerRequest) -> RequestStatus:
     """Return the status of a request in terms of the specification."""
     if request.state == "duplicate" and request.duplicate_of is not None:
-        return _status(who, who.ledger.requests.get(request.duplicate_of))
+        return _find_status(caller, caller.ledger.requests.get(request.duplicate_of))
     if request.state in ("purged", "closed"):
         return "completed"
     if request.state in _WITHDRAWN:
@@ -528,22 +547,22 @@ def _status(who: Principal, request: LedgerRequest) -> RequestStatus:
 
 def combine_statuses(statuses: Sequence[RequestStatus]) -> RequestStatus:
     """Return the common status of several requests, without the cancelled ones."""
-    left = [one for one in statuses if one != "cancelled"]
+    left = [statuse for statuse in statuses if statuse != "cancelled"]
     if not left:
         return "cancelled"
     return left[0] if len(set(left)) == 1 else "in_progress"
 
 
-def _completion(who: Principal, shown: Sequence[RequestOut]) -> datetime:
-    last = max(one.due_on for one in shown)
-    return who.ledger.settings.calendar.end_of(last).astimezone(UTC)
+def _completion_time(caller: Principal, shown: Sequence[RequestOut]) -> datetime:
+    last = max(item.due_on for item in shown)
+    return caller.ledger.settings.calendar.end_of(last).astimezone(UTC)
 
 
-def _require_callbacks(who: Principal, tenant: str, urls: Sequence[str]) -> None:
+def _require_callbacks(caller: Principal, tenant: str, urls: Sequence[str]) -> None:
     """Reject URLs without a webhook of this desk: a caller must not choose destinations."""
-    if urls and not set(urls) <= Webhooks(who.ledger).list_addresses(tenant):
+    if urls and not set(urls) <= Webhooks(caller.ledger).list_addresses(tenant):
         title = "this desk calls only URLs of its webhooks"
         words = (
             "Ask the operator for a webhook with this URL, or omit status_callback_urls and poll"
         )
-        raise Problem(400, "callback", title, f"{words} the status.")
+        raise ApiProblem(400, "callback", title, f"{words} the status.")

@@ -20,7 +20,7 @@ from letheon.ledger.models.table_files import (
 )
 from letheon.sandbox import EndedError, StoppedError, TimeLimitError, protection
 from letheon.service.auth import Context, Principal, allows
-from letheon.service.errors import Problem
+from letheon.service.errors import ApiProblem
 from letheon.service.forms import multipart_body, read_parts
 from letheon.service.routes.models import ModelOut, Releases, show_model
 from letheon.service.schemas import In, Name
@@ -92,7 +92,7 @@ def _describe_body() -> dict[str, Any]:
     }
     required = [*parts, *schema["required"]]
     for name, part in schema["properties"].items():  # a part is present with a text, or missing
-        (only,) = [one for one in part.pop("anyOf", [{}]) if one.get("type") != "null"]
+        (only,) = [item for item in part.pop("anyOf", [{}]) if item.get("type") != "null"]
         part.pop("default", None)
         parts[name] = part | only
     return multipart_body(parts, required)
@@ -117,9 +117,11 @@ def _parse_upload(form: FormData) -> ModelUpload:
         try:
             return ModelUpload(ModelForm.model_validate(parts), model.file, rows.file)
         except ValidationError as error:
-            errors = [{**one, "loc": ("body", *one["loc"])} for one in error.errors()]
+            errors = [
+                {**error_item, "loc": ("body", *error_item["loc"])} for error_item in error.errors()
+            ]
             raise RequestValidationError(errors) from error
-    raise Problem(422, "form", "the form is not valid", words)
+    raise ApiProblem(422, "form", "the form is not valid", words)
 
 
 @router.post(
@@ -128,19 +130,21 @@ def _parse_upload(form: FormData) -> ModelUpload:
     status_code=201,
     openapi_extra=_describe_body(),
 )
-def register_model(who: Writer, upload: Annotated[ModelUpload, Depends(_read_upload)]) -> ModelOut:
+def register_model(
+    caller: Writer, upload: Annotated[ModelUpload, Depends(_read_upload)]
+) -> ModelOut:
     """Register a saved model with its training rows.
 
     An exact model is trained again on the rows and compared. The file is not a pickle, and may
     contain only classes of letheon and scikit-learn.
     """
     # A sandboxed process reads the files and trains, without access to files and network.
-    desk, form = who.desk, upload.form
-    tenant = who.tenant_for(form.tenant)
+    desk, form = caller.desk, upload.form
+    tenant = caller.tenant_for(form.tenant)
     _require_protection(desk)
     rows = ("rows.csv", upload.rows_file.read())
     files = ModelFiles(model=upload.model_file.read(), rows=rows, target=form.target, ids=form.ids)
-    with desk.limiter.models.take(tenant), _as_problems(_FILE_PROBLEMS):
+    with desk.limiter.models.acquire(tenant), _as_problems(_FILE_PROBLEMS):
         desk.ledger.models.register_files(
             files,
             name=form.name,
@@ -150,23 +154,23 @@ def register_model(who: Writer, upload: Annotated[ModelUpload, Depends(_read_upl
             seconds=desk.settings.model_seconds,
             stop=desk.stopping,
         )
-    return _note_registered(who, form.name, tenant)
+    return _note_registered(caller, form.name, tenant)
 
 
 @router.post("/api/v1/models/example", summary="Register an example", status_code=201)
-def register_example(who: Writer, wanted: ExampleIn) -> ModelOut:
+def register_example(caller: Writer, wanted: ExampleIn) -> ModelOut:
     """Train and register a small model; its ids are `person-0001` and so on."""
     # The seed is derived from the log of the ledger. Erased people are left out.
-    ledger, tenant = who.ledger, who.tenant_for(wanted.tenant)
+    ledger, tenant = caller.ledger, caller.tenant_for(wanted.tenant)
     estimator, X, y = _make_example(wanted.kind)
     test = [place for place in range(len(y)) if place % _TEST_SHARE == 0]
     kept = [place for place in range(len(y)) if place % _TEST_SHARE]
     people = [f"person-{number:04d}" for number in range(1, len(kept) + 1)]
     taken = {info.name for info in ledger.models.list(tenant=tenant)}
     stem = f"example-{wanted.kind}"
-    free = (one for one in (stem, *(f"{stem}-{n}" for n in range(2, _MOST_EXAMPLES))))
-    name = wanted.name or next(one for one in free if one not in taken)
-    with _as_problems(_MODEL_PROBLEMS), _without_warnings(who.desk):
+    free = (item for item in (stem, *(f"{stem}-{n}" for n in range(2, _MOST_EXAMPLES))))
+    name = wanted.name or next(item for item in free if item not in taken)
+    with _as_problems(_MODEL_PROBLEMS), _without_warnings(caller.desk):
         rows, target, ids = ledger.models.without_blocked(X[kept], y[kept], people, tenant=tenant)
         ledger.models.train(
             estimator,
@@ -178,12 +182,12 @@ def register_example(who: Writer, wanted: ExampleIn) -> ModelOut:
             dataset="wines" if wanted.kind == "sisa" else "tumours",
             test=(X[test], y[test]),
         )
-    return _note_registered(who, name, tenant)
+    return _note_registered(caller, name, tenant)
 
 
-def _note_registered(who: Principal, name: str, tenant: str) -> ModelOut:
-    who.desk.tokens.record_action(who.id, "model-registered", f"{tenant}/{name}")
-    return show_model(who, name, tenant)
+def _note_registered(caller: Principal, name: str, tenant: str) -> ModelOut:
+    caller.desk.tokens.record_action(caller.id, "model-registered", f"{tenant}/{name}")
+    return show_model(caller, name, tenant)
 
 
 def _require_protection(desk: Context) -> None:
@@ -194,14 +198,14 @@ def _require_protection(desk: Context) -> None:
         f"The kernel of the server cannot isolate models fully: {protection()}. Use `letheon model "
         "add` on the server, or set allow_partial_sandbox in service.toml to accept the risk."
     )
-    raise Problem(503, "no-sandbox", "this server does not accept uploaded models", words)
+    raise ApiProblem(503, "no-sandbox", "this server does not accept uploaded models", words)
 
 
 @contextmanager
 def _without_warnings(desk: Context) -> Iterator[None]:
     """Ignore letheon's warnings, which the page of the model shows; one thread at a time."""
     if not _quiet.acquire(timeout=_PATIENCE):
-        raise desk.limiter.models.problem()
+        raise desk.limiter.models.make_problem()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", exceptions.LetheonWarning)
@@ -264,18 +268,18 @@ def _as_problems(known: _Problems) -> Iterator[None]:
     except EndedError as error:
         if str(error) == "memory-limit":
             title = "training this model needs too much memory"
-            raise Problem(422, "too-much", title, _TOO_MUCH) from error
-        raise Problem(422, "model", _CANNOT_TAKE, _TRAINING_FAILED.format(error)) from error
+            raise ApiProblem(422, "too-much", title, _TOO_MUCH) from error
+        raise ApiProblem(422, "model", _CANNOT_TAKE, _TRAINING_FAILED.format(error)) from error
     except kinds as error:
         for kind, problem in known.items():
             if isinstance(error, kind):
                 status, code, title, words = problem
-                raise Problem(status, code, title, words.format(error)) from error
+                raise ApiProblem(status, code, title, words.format(error)) from error
         # The ledger's own refusals are errors by name, with codes and counts only.
         if type(error).__module__ == "letheon.exceptions":
             raise
         words = _TRAINING_FAILED.format(type(error).__name__)
-        raise Problem(422, "model", _CANNOT_TAKE, words) from error
+        raise ApiProblem(422, "model", _CANNOT_TAKE, words) from error
 
 
 def _make_example(kind: Example) -> tuple[Any, Any, Any]:

@@ -21,7 +21,7 @@ from letheon.ledger.requests.deadlines import Regime
 from letheon.ledger.schemas import to_datetime
 from letheon.service import request_views as views
 from letheon.service.auth import Gate, Principal, allows
-from letheon.service.errors import Problem
+from letheon.service.errors import ApiProblem
 from letheon.service.schemas import In, Out, describe_file
 
 router = APIRouter(tags=["requests"])
@@ -139,55 +139,55 @@ class Summary(Out):
 
 @router.get("/api/v1/requests", summary="List requests")
 def list_requests(
-    who: Reader, query: Annotated[RequestPageQuery, Query()]
+    caller: Reader, query: Annotated[RequestPageQuery, Query()]
 ) -> Page[views.RequestOut]:
     """List requests, earliest deadline first or newest first."""
     try:
-        page = who.ledger.requests.find(
-            **_filters(who, query), order=query.order, after=query.after, limit=query.limit
+        page = caller.ledger.requests.find(
+            **_make_filters(caller, query), order=query.order, after=query.after, limit=query.limit
         )
     except ValueError as error:
         words = "Use `next` of the previous page, with the same filters and order."
         title = "`after` does not belong to this list"
-        raise Problem(422, "cursor", title, words) from error
-    return Page(tuple(views.show_requests(who, page.items)), page.next, page.total)
+        raise ApiProblem(422, "cursor", title, words) from error
+    return Page(tuple(views.show_requests(caller, page.items)), page.next, page.total)
 
 
 def find_first_requests(
-    who: Principal, query: RequestQuery, *, limit: int
+    caller: Principal, query: RequestQuery, *, limit: int
 ) -> list[views.RequestOut]:
     """Return the first requests of a list, without counting all."""
-    filters = _filters(who, query)
-    requests = who.ledger.requests.iterate(**filters, order=query.order, chunk=limit)
-    return views.show_requests(who, list(islice(requests, limit)))
+    filters = _make_filters(caller, query)
+    requests = caller.ledger.requests.iterate(**filters, order=query.order, chunk=limit)
+    return views.show_requests(caller, list(islice(requests, limit)))
 
 
-def _filters(who: Principal, query: RequestQuery) -> dict[str, Any]:
+def _make_filters(caller: Principal, query: RequestQuery) -> dict[str, Any]:
     return {
-        "tenant": who.tenant_filter(query.tenant),
+        "tenant": caller.tenant_filter(query.tenant),
         "model": query.model,
         "states": tuple(query.state),
         "regime": query.regime,
         "overdue": query.overdue,
         "due_before": query.due_before,
-        "search": _search_text(who, query.search),
-        **own_filter(who),
+        "search": _search_text(caller, query.search),
+        **own_filter(caller),
     }
 
 
-def own_filter(who: Principal) -> dict[str, Any]:
+def own_filter(caller: Principal) -> dict[str, Any]:
     """Return the filter for the requests that a token may see."""
-    sees_all = who.sees_all_requests
-    return {"filed_by": None if sees_all else who.id, "coarse": not sees_all}
+    sees_all = caller.sees_all_requests
+    return {"filed_by": None if sees_all else caller.id, "coarse": not sees_all}
 
 
-def _search_text(who: Principal, text: str | None) -> str | None:
+def _search_text(caller: Principal, text: str | None) -> str | None:
     """Return the search text, with the ledger's number for a certificate."""
-    if text is None or who.tenant is None or not text[1:].isdecimal() or text[0] != "#":
+    if text is None or caller.tenant is None or not text[1:].isdecimal() or text[0] != "#":
         return text
     try:
-        return f"#{who.numbers.sequence(int(text[1:]))}"
-    except Problem:
+        return f"#{caller.numbers.ledger_number(int(text[1:]))}"
+    except ApiProblem:
         return "#0"  # matches nothing
 
 
@@ -196,20 +196,20 @@ def _search_text(who: Principal, text: str | None) -> str | None:
     summary="Export requests",
     **describe_file("text/csv", "The requests as CSV."),
 )
-def export_requests(who: Reader, query: Annotated[RequestQuery, Query()]) -> StreamingResponse:
+def export_requests(caller: Reader, query: Annotated[RequestQuery, Query()]) -> StreamingResponse:
     """Export all matching requests as CSV; it contains no ids of people."""
-    requests = who.ledger.requests.iterate(**_filters(who, query), order=query.order)
+    requests = caller.ledger.requests.iterate(**_make_filters(caller, query), order=query.order)
     return StreamingResponse(
-        _export_lines(who, requests),
+        _export_lines(caller, requests),
         media_type="text/csv; charset=utf-8",
         headers={"Content-Disposition": 'attachment; filename="requests.csv"'},
     )
 
 
-def _export_lines(who: Principal, requests: Iterator[Request]) -> Iterator[str]:
+def _export_lines(caller: Principal, requests: Iterator[Request]) -> Iterator[str]:
     yield _csv_text([(*_EXPORTED, "state_label")])
     while part := list(islice(requests, _CHUNK)):
-        shown = views.show_requests(who, part)
+        shown = views.show_requests(caller, part)
         yield _csv_text([_export_cells(request) for request in shown])
 
 
@@ -233,12 +233,12 @@ def export_cell(value: Any) -> str:
 
 
 @router.get("/api/v1/summary", summary="Count requests")
-def summarise_requests(who: Reader, query: Annotated[ModelQuery, Query()]) -> Summary:
+def summarise_requests(caller: Reader, query: Annotated[ModelQuery, Query()]) -> Summary:
     """Count requests by state and by days left."""
-    ledger, filters = who.ledger, own_filter(who)
-    filters |= {"tenant": who.tenant_filter(query.tenant), "model": query.model}
+    ledger, filters = caller.ledger, own_filter(caller)
+    filters |= {"tenant": caller.tenant_filter(query.tenant), "model": query.model}
     counts, due_days = ledger.requests.count(**filters), ledger.requests.count_due(**filters)
-    today = ledger.settings.calendar.day_of(to_datetime(who.ledger.clock()))
+    today = ledger.settings.calendar.day_of(to_datetime(caller.ledger.clock()))
     left = [((day - today).days, count) for day, count in due_days.items()]
     buckets = [
         Bucket(label=label, count=sum(count for days, count in left if first <= days < end))
@@ -249,7 +249,7 @@ def summarise_requests(who: Reader, query: Annotated[ModelQuery, Query()]) -> Su
         counts=counts.by_state,
         n_open=counts.n_open,
         n_overdue=counts.overdue,
-        n_due_soon=sum(one.count for one in buckets[1:3]),
+        n_due_soon=sum(bucket.count for bucket in buckets[1:3]),
         by_days_left=buckets,
         due_days=[DueDay(day=day, count=count) for day, count in due_days.items()],
         earliest_due_on=earliest[0].due_on if earliest else None,
@@ -258,47 +258,47 @@ def summarise_requests(who: Reader, query: Annotated[ModelQuery, Query()]) -> Su
 
 
 @router.get("/api/v1/grounds", summary="List legal grounds")
-def list_grounds(who: Reader) -> views.Grounds:  # noqa: ARG001  (the gate)
+def list_grounds(caller: Reader) -> views.Grounds:  # noqa: ARG001  (the gate)
     """List the legal grounds of requests, rejections and holds."""
     return views.GROUNDS
 
 
 @router.get("/api/v1/requests/{request_id}", summary="Show a request")
-def read_request(who: Reader, request_id: views.RequestPath) -> views.RequestOut:
+def read_request(caller: Reader, request_id: views.RequestPath) -> views.RequestOut:
     """Show the current state of a request."""
-    return views.show_requests(who, [views.find_visible(who, request_id)])[0]
+    return views.show_requests(caller, [views.find_visible(caller, request_id)])[0]
 
 
 @router.get("/api/v1/requests/{request_id}/timeline", summary="Show the history of a request")
-def read_timeline(who: Reader, request_id: views.RequestPath) -> Page[TimelineEntry]:
+def read_timeline(caller: Reader, request_id: views.RequestPath) -> Page[TimelineEntry]:
     """List the events of a request and its batch, oldest first."""
-    views.find_visible(who, request_id)
-    entries = who.ledger.requests.timeline(request_id, tenant=who.tenant)
+    views.find_visible(caller, request_id)
+    entries = caller.ledger.requests.timeline(request_id, tenant=caller.tenant)
     items = tuple(
-        _entry_out(who, entry)
+        _entry_out(caller, entry)
         for entry in entries
-        if who.sees_all_requests or _is_for_filer(who, entry)
+        if caller.sees_all_requests or _is_for_filer(caller, entry)
     )
     return Page(items, total=len(items))
 
 
-def _is_for_filer(who: Principal, entry: LogEntry) -> bool:
+def _is_for_filer(caller: Principal, entry: LogEntry) -> bool:
     """Return whether an event is the filer's own, or one that the requester was notified of."""
-    is_withdrawn = entry.kind == "cancelled" and entry.details.get("by") == who.id
+    is_withdrawn = entry.kind == "cancelled" and entry.details.get("by") == caller.id
     return entry.kind in ("received", "extended") or is_withdrawn
 
 
-def _entry_out(who: Principal, entry: LogEntry) -> TimelineEntry:
-    by, details = entry.details.get("by"), who.numbers.in_json(entry.details)
-    if not who.sees_all_requests:
+def _entry_out(caller: Principal, entry: LogEntry) -> TimelineEntry:
+    by, details = entry.details.get("by"), caller.numbers.renumber(entry.details)
+    if not caller.sees_all_requests:
         details = {key: value for key, value in details.items() if key != "people"}
-        by = by if by == who.id else None
+        by = by if by == caller.id else None
     # Positions in the log would reveal the activity of other tenants.
-    sees_log = who.tenant is None and who.sees_all_requests
+    sees_log = caller.tenant is None and caller.sees_all_requests
     return TimelineEntry(
         at=entry.at,
         code=entry.kind,
-        words=views.sentence(replace(entry, details=details)),
+        words=views.describe_event(replace(entry, details=details)),
         by=by,
         log_index=entry.index if sees_log else None,
     )
@@ -364,35 +364,37 @@ class ActionOnMany(In):
 
 @router.post("/api/v1/requests/actions", summary="Take an action on several requests")
 def act_on_requests(
-    who: Annotated[Principal, Depends(allows("requests:read", is_long=True))],
+    caller: Annotated[Principal, Depends(allows("requests:read", is_long=True))],
     body: ActionOnMany,
 ) -> views.BulkOut:
     """Take an action on each of several requests; the token needs the scope of the action."""
     # The rows of requests that are verified together are added up: above `Policy.approve_above`
     # all of them need approval.
     details = body.model_dump()
-    _require_action(who, body.action, details)
-    needs_approval = _is_large_together(who, body)
+    _require_action(caller, body.action, details)
+    needs_approval = _is_large_together(caller, body)
     results: list[Request | Exception] = []
     for request_id in body.requests:
         try:
-            changed = _change(who, request_id, body.action, details, needs_approval=needs_approval)
+            changed = _change_request(
+                caller, request_id, body.action, details, needs_approval=needs_approval
+            )
             results.append(changed)
         except Exception as error:  # noqa: BLE001  (`bulk_out` raises internal errors)
             results.append(error)
-    return views.bulk_out(who, results)
+    return views.bulk_out(caller, results)
 
 
-def act(
-    who: Principal, request_id: str, name: views.ActionName, **details: Any
+def take_action(
+    caller: Principal, request_id: str, name: views.ActionName, **details: Any
 ) -> views.RequestOut:
     """Take an action on a request."""
-    with views.refusals():
-        return views.show_requests(who, [_change(who, request_id, name, details)])[0]
+    with views.raise_problems():
+        return views.show_requests(caller, [_change_request(caller, request_id, name, details)])[0]
 
 
-def _change(
-    who: Principal,
+def _change_request(
+    caller: Principal,
     request_id: str,
     name: views.ActionName,
     details: dict[str, Any],
@@ -400,30 +402,30 @@ def _change(
     needs_approval: bool = False,
 ) -> Request:
     """Take an action on a request, and return the ledger's record."""
-    _require_action(who, name, details)
-    request = views.find_visible(who, request_id)
+    _require_action(caller, name, details)
+    request = views.find_visible(caller, request_id)
     if name == "approve":
-        _require_other_eyes(who, request)
+        _require_other_eyes(caller, request)
     given = {key: details[key] for key in views.ACTIONS[name].takes if details.get(key) is not None}
     if needs_approval:  # only for verify
         given["needs_approval"] = True
-    method = getattr(who.ledger.requests, _METHODS.get(name, name))
-    with who.ledger.acting(who.id):
-        changed: Request = method(request.id, tenant=who.tenant, **given)
+    method = getattr(caller.ledger.requests, _METHODS.get(name, name))
+    with caller.ledger.acting(caller.id):
+        changed: Request = method(request.id, tenant=caller.tenant, **given)
         return changed
 
 
-def _require_action(who: Principal, name: views.ActionName, details: dict[str, Any]) -> None:
+def _require_action(caller: Principal, name: views.ActionName, details: dict[str, Any]) -> None:
     """Raise a problem if a scope or a required detail of an action is missing."""
     action = views.ACTIONS[name]
-    who.require(*action.scopes)
+    caller.require(*action.scopes)
     missing = [key for key in action.takes if details.get(key) is None]
     if missing and not action.is_optional:
         words = "GET /api/v1/grounds lists the codes of grounds; days are written YYYY-MM-DD."
-        raise Problem(422, "details-missing", f"{name} needs {' and '.join(missing)}", words)
+        raise ApiProblem(422, "details-missing", f"{name} needs {' and '.join(missing)}", words)
 
 
-def _require_other_eyes(who: Principal, request: Request) -> None:
+def _require_other_eyes(caller: Principal, request: Request) -> None:
     """Reject an approval by the person who filed or verified the request, with any token.
 
     Both are final when the request is verified.
@@ -432,7 +434,7 @@ def _require_other_eyes(who: Principal, request: Request) -> None:
         label = states.REQUEST_STATES[request.state].label
         words = f"request {request.id} has the state {label}; {states.REFUSALS['approve']}"
         raise RequestStateError(words)
-    family = who.desk.tokens.find_family(who.id)
+    family = caller.desk.tokens.find_family(caller.id)
     if not family.isdisjoint({request.filed_by, request.verified_by}):
         raise RequestStateError(
             f"request {request.id} was filed or verified with the same token, or with one that "
@@ -441,59 +443,61 @@ def _require_other_eyes(who: Principal, request: Request) -> None:
         )
 
 
-def _is_large_together(who: Principal, body: ActionOnMany) -> bool:
+def _is_large_together(caller: Principal, body: ActionOnMany) -> bool:
     """Return whether the requests that a call verifies together need approval."""
-    policy = who.ledger.settings.policy
+    policy = caller.ledger.settings.policy
     if body.action != "verify" or policy.approve_above is None:
         return False
     rows = {}
     for request_id in body.requests:
         with contextlib.suppress(UnknownRequestError):
-            request = views.find_visible(who, request_id)
+            request = views.find_visible(caller, request_id)
             rows[request.id] = request.n_rows if request.state == "received" else 0
     return policy.needs_approval(sum(rows.values()))
 
 
 @router.post("/api/v1/requests/{request_id}/hold", summary="Put a request on hold")
-def hold_request(who: Handler, request_id: views.RequestPath, body: HoldIn) -> views.RequestOut:
+def hold_request(caller: Handler, request_id: views.RequestPath, body: HoldIn) -> views.RequestOut:
     """Put a request on hold on a legal ground; its deadline does not change."""
-    return act(who, request_id, "hold", ground=body.ground, until=body.until)
+    return take_action(caller, request_id, "hold", ground=body.ground, until=body.until)
 
 
 @router.post("/api/v1/requests/{request_id}/reject", summary="Reject a request")
 def reject_request(
-    who: Annotated[Principal, Depends(allows("requests:handle", "requests:approve"))],
+    caller: Annotated[Principal, Depends(allows("requests:handle", "requests:approve"))],
     request_id: views.RequestPath,
     body: RejectIn,
 ) -> views.RequestOut:
     """Reject a request on a legal ground."""
-    return act(who, request_id, "reject", ground=body.ground)
+    return take_action(caller, request_id, "reject", ground=body.ground)
 
 
 @router.post("/api/v1/requests/{request_id}/tell", summary="Record notified recipients")
-def tell_recipients(who: Handler, request_id: views.RequestPath, body: TellIn) -> views.RequestOut:
+def tell_recipients(
+    caller: Handler, request_id: views.RequestPath, body: TellIn
+) -> views.RequestOut:
     """Record the number of notified recipients; the attestation of the purge contains it."""
-    return act(who, request_id, "tell", recipients=body.recipients)
+    return take_action(caller, request_id, "tell", recipients=body.recipients)
 
 
 @router.post("/api/v1/requests/{request_id}/answer", summary="Mark a request as answered")
 def answer_request(
-    who: Handler, request_id: views.RequestPath, body: AnswerIn | None = None
+    caller: Handler, request_id: views.RequestPath, body: AnswerIn | None = None
 ) -> views.RequestOut:
     """Close a purged request after the requester was answered."""
     recipients = 0 if body is None else body.recipients
-    return act(who, request_id, "answer", recipients=recipients)
+    return take_action(caller, request_id, "answer", recipients=recipients)
 
 
 def _plain_handler(name: views.ActionName, gate: Gate) -> Callable[..., views.RequestOut]:
     """Return the handler of an action without details."""
 
-    def handle(
-        who: Annotated[Principal, Depends(gate)], request_id: views.RequestPath
+    def handle_action(
+        caller: Annotated[Principal, Depends(gate)], request_id: views.RequestPath
     ) -> views.RequestOut:
-        return act(who, request_id, name)
+        return take_action(caller, request_id, name)
 
-    return handle
+    return handle_action
 
 
 _PLAIN: dict[views.ActionName, tuple[str, str]] = {
