@@ -16,7 +16,7 @@ import pytest
 import uvicorn
 
 from letheon import client as client_module
-from letheon.client import Client, DeskError, NotAllowed, NotFound, CallRefused, TryAgain
+from letheon.client import CallRefused, Client, DeskError, NotAllowed, NotFound, TryAgain
 from letheon.ledger.db.tokens import PREFIX
 from letheon.service import Binding
 from letheon.verifier import VerificationError
