@@ -69,8 +69,10 @@ def test_each_explains_itself(name: str) -> None:
     assert "--json" in said
     assert "{" not in said
     assert "<bool>" not in said
-    assert [one.name for one in command.params if one.name != "help" and one.help[-1] != "."] == []
-    assert [one.opts for one in command.params if len(one.opts) > 1] == []
+    assert [
+        param.name for param in command.params if param.name != "help" and param.help[-1] != "."
+    ] == []
+    assert [param.opts for param in command.params if len(param.opts) > 1] == []
 
 
 @pytest.mark.parametrize("name", OF_LEDGER)

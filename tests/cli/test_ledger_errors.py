@@ -81,7 +81,7 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda item: type(item).__name__)
 def test_a_mistake_in_the_program_is_no_wrong_usage(
     mistake: Exception, home: "Home", monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,7 +286,7 @@ def test_no_ledger_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_the_current_folder_is_the_ledger(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(home.folder)
-    assert [one["name"] for one in done("model", "list")] == ["m", "numbers"]
+    assert [item["name"] for item in done("model", "list")] == ["m", "numbers"]
 
 
 def test_a_claim_stronger_than_the_method_is_refused(home: Home, tmp_path: Path) -> None:
@@ -323,10 +323,10 @@ def test_a_clock_that_is_days_ahead_is_confirmed(tmp_path: Path, monkeypatch: An
     here, ahead = ("--ledger", tmp_path / "home"), time.time() + 10**7
     done("init", tmp_path / "home", "--name", "demo")
     monkeypatch.setattr("time.time", lambda: ahead)
-    found = call("doctor", *here, columns=400)
-    assert found.exit_code == 1
-    assert "115.7 days ahead" in found.stdout
-    assert "doctor --accept-clock" in found.stdout
+    response = call("doctor", *here, columns=400)
+    assert response.exit_code == 1
+    assert "115.7 days ahead" in response.stdout
+    assert "doctor --accept-clock" in response.stdout
     waits = call("worker", "--once", *here)
     assert "clock-unconfirmed" in waits.stdout
     assert call("batch", "apply", *here).exit_code == 5
@@ -351,9 +351,9 @@ def test_an_older_database_stops_the_worker_and_is_adopted(tmp_path: Path) -> No
         assert "the files of this ledger are newer than its database" in stopped.stderr
         assert "Put the newer database back" in stopped.stderr
         assert "letheon ledger adopt" in stopped.stderr
-    found = call("doctor", *here, columns=600)
-    assert found.exit_code == 1
-    assert "its log has 0 entries" in found.stdout
+    response = call("doctor", *here, columns=600)
+    assert response.exit_code == 1
+    assert "its log has 0 entries" in response.stdout
     listed = call("ledger", "adopt", *here)
     assert listed.exit_code == 4
     assert "models that are only in the files, deleted by the next worker: 1" in listed.stdout
@@ -447,7 +447,7 @@ def test_keys_and_stores(home: Home, tmp_path: Path) -> None:
     (first,) = done("key", "list", *here)
     current = done("key", "rotate", *here)["keyid"]
     assert done("key", "revoke", first["keyid"], "--after", "0", *here)["after"] == 0
-    states = [(one["keyid"], one["state"]) for one in done("key", "list", *here)]
+    states = [(item["keyid"], item["state"]) for item in done("key", "list", *here)]
     assert states == [(first["keyid"], "revoked"), (current, "current")]
     assert done("store", "add", "features", tmp_path, "--days", "30", *here)["store"] == "features"
     assert call("store", "add", "features", tmp_path, *here).exit_code == 4

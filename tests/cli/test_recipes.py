@@ -34,8 +34,8 @@ def recipe(page: str) -> str:
     """The shell block of a page that erases people."""
     text = (ROOT / page).read_text("utf-8")
     blocks = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    (found,) = [block for block in blocks if "request add" in block]
-    return str(found)
+    (block_text,) = [block for block in blocks if "request add" in block]
+    return str(block_text)
 
 
 def write_files(folder: Path) -> None:
@@ -88,9 +88,9 @@ def test_the_recipe_ends_with_the_person_erased(
             if words[0] == "init":
                 (key,) = re.findall(r"[0-9a-f]{64}", result.output)
     require_erased(tmp_path)
-    found = re.search(WAITS, said["worker"])
-    assert found
-    until = datetime.strptime(found[1], "%d %b %H:%M").replace(tzinfo=UTC)
+    match = re.search(WAITS, said["worker"])
+    assert match
+    until = datetime.strptime(match[1], "%d %b %H:%M").replace(tzinfo=UTC)
     expected = datetime.now(UTC) + timedelta(hours=72)
     assert abs(until.replace(year=expected.year) - expected) < timedelta(hours=1)
     assert "audit of clinic-1: passed" in said["audit report"]

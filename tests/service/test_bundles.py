@@ -57,7 +57,7 @@ def test_a_stranger_verifies_the_public_bundle(filled: Desk, tmp_path: Path) -> 
     assert 'filename="desk-test-public.zip"' in answer.headers["content-disposition"]
     folder = unpacked(answer.content, tmp_path)
     assert folder.name == "desk-test-public"
-    verdicts = {one.level: one.passed for one in verify_bundle(folder, filled.ledger.public_key)}
+    verdicts = {item.level: item.passed for item in verify_bundle(folder, filled.ledger.public_key)}
     assert verdicts == {"V0": True, "V1": True, "V2": None, "V3": True}
     assert not (folder / "models").exists()
     assert rooms(filled) == []

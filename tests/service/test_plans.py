@@ -45,8 +45,8 @@ def _order(model: Any, data: tuple[Any, Any, Any], **given: Any) -> WhatIfOrder:
 def _measured(order: WhatIfOrder) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     heard: list[dict[str, Any]] = []
     measure_methods(order, heard.append)
-    rows = {one["row"]["name"]: one["row"] for one in heard if "row" in one}
-    begun = [one["begin"] for one in heard if "begin" in one]
+    rows = {item["row"]["name"]: item["row"] for item in heard if "row" in item}
+    begun = [item["begin"] for item in heard if "begin" in item]
     assert begun == list(rows)
     return heard[0]["sizes"], rows
 
@@ -59,17 +59,17 @@ def forest() -> WhatIfOrder:
 def test_every_method_is_measured_against_a_retrain(forest: WhatIfOrder) -> None:
     scene, rows = _measured(forest)
     assert scene == {"rows_held": 200, "sample_rows": 200, "people": 3, "sample_people": 3}
-    assert {one["method"] for one in rows.values()} == METHODS
+    assert {row["method"] for row in rows.values()} == METHODS
     retrain = rows["train afresh"]
     assert retrain["speedup"] == 1.0
-    for one in rows.values():
-        assert one["basis"] == "measured", one
-        assert one["speedup"] == pytest.approx(retrain["seconds"] / one["seconds"], rel=0.02)
-    assert [one["method"] for one in rows.values() if one["is_current"]] == ["dare"]
+    for row in rows.values():
+        assert row["basis"] == "measured", row
+        assert row["speedup"] == pytest.approx(retrain["seconds"] / row["seconds"], rel=0.02)
+    assert [row["method"] for row in rows.values() if row["is_current"]] == ["dare"]
 
 
 def test_what_is_guaranteed_is_what_the_models_say(forest: WhatIfOrder) -> None:
-    rows = {one["method"]: one for one in _measured(forest)[1].values()}
+    rows = {item["method"]: item for item in _measured(forest)[1].values()}
     kinds = {name: row["kind"] for name, row in rows.items()}
     assert kinds == KINDS
     for row in rows.values():
@@ -81,7 +81,7 @@ def test_of_many_rows_a_sample_is_taken_and_called_so(forest: WhatIfOrder) -> No
     sampled = WhatIfOrder(forest.model, forest.rows, (), people=20, sample_rows=100)
     scene, rows = _measured(sampled)
     assert scene == {"rows_held": 200, "sample_rows": 100, "people": 20, "sample_people": 10}
-    assert {one["basis"] for one in rows.values()} == {"extrapolated"}
+    assert {row["basis"] for row in rows.values()} == {"extrapolated"}
 
 
 def test_seconds_and_bytes_of_a_sample_are_scaled(
@@ -90,7 +90,7 @@ def test_seconds_and_bytes_of_a_sample_are_scaled(
     monkeypatch.setattr(what_if, "_tried", lambda scene, one: (2.0 * scene.scale, 10, _FACTS))
     sampled = WhatIfOrder(forest.model, forest.rows, (), people=20, sample_rows=50)
     rows = _measured(sampled)[1]
-    assert {(one["seconds"], one["storage_bytes"]) for one in rows.values()} == {(8.0, 40)}
+    assert {(row["seconds"], row["storage_bytes"]) for row in rows.values()} == {(8.0, 40)}
 
 
 _FACTS = {
@@ -107,7 +107,9 @@ def test_a_method_that_does_not_serve_the_task_says_why() -> None:
     from sklearn.tree import DecisionTreeRegressor
 
     model = SISARegressor(DecisionTreeRegressor(), n_shards=2, random_state=0)
-    rows = {one["method"]: one for one in _measured(_order(model, _rows(numbers=True)))[1].values()}
+    rows = {
+        item["method"]: item for item in _measured(_order(model, _rows(numbers=True)))[1].values()
+    }
     assert rows["sisa"]["is_current"]
     assert rows["dare"]["basis"] == rows["influence"]["basis"] == "measured"
     assert rows["fisher"]["basis"] == "not-run"
@@ -122,9 +124,9 @@ def test_an_error_of_a_method_is_not_quoted(
 
     monkeypatch.setattr(what_if, "_trained", boom)
     rows = _measured(forest)[1]
-    assert {one["basis"] for one in rows.values()} == {"not-run"}
+    assert {row["basis"] for row in rows.values()} == {"not-run"}
     assert "alice" not in str(rows)
-    assert all("ValueError" in one["note"] for one in rows.values())
+    assert all("ValueError" in row["note"] for row in rows.values())
 
 
 def _recorded(desk: Desk) -> list[str]:
@@ -142,7 +144,7 @@ def test_nothing_is_written_to_the_ledger_by_a_what_if(
     assert JobRunner(desk.ledger, threading.Event()).run_all(READING_KINDS) == 1
     shown = desk.client("operator").get(f"/api/v1/jobs/{job['id']}").json()
     assert shown["result"]["people"] == 2
-    assert {one["method"] for one in shown["result"]["methods"]} >= METHODS - {"sisa"}
+    assert {method["method"] for method in shown["result"]["methods"]} >= METHODS - {"sisa"}
     assert next(line["words"] for line in shown["progress"]) == "tries train afresh"
     assert (_recorded(desk), desk.ledger.models.list()) == before
 
@@ -165,9 +167,9 @@ def test_a_method_that_takes_too_long_is_left_out_and_the_rest_goes_on(
     monkeypatch.setattr(jobs, "call", stuck)
     job = Jobs(desk.ledger).add("what-if", tenant="default", model="forest", asked={"people": 1})
     JobRunner(desk.ledger, threading.Event(), method_seconds=7).run_all(READING_KINDS)
-    found = Jobs(desk.ledger).find(job.id)
-    assert found is not None
-    rows = {one["method"]: one for one in (found.result or {})["methods"]}
+    job_record = Jobs(desk.ledger).find(job.id)
+    assert job_record is not None
+    rows = {method["method"]: method for method in (job_record.result or {})["methods"]}
     assert rows["deltagrad"]["note"] == "it took more than 7 s"
     assert set(rows) == METHODS
     assert len(orders) == 2

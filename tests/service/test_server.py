@@ -30,18 +30,18 @@ from tests.service.servers import wait_for
 @pytest.fixture
 def lines() -> Iterator[list[dict[str, Any]]]:
     """What the server logs, line by line."""
-    found: list[dict[str, Any]] = []
+    items: list[dict[str, Any]] = []
 
-    class _Kept(logging.Handler):
+    class _ServerLog(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             text = record.getMessage()
             assert "\n" not in text
-            found.append(json.loads(text))
+            items.append(json.loads(text))
 
-    logger, handler = logging.getLogger("letheon.desk"), _Kept()
+    logger, handler = logging.getLogger("letheon.desk"), _ServerLog()
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
-    yield found
+    yield items
     logger.removeHandler(handler)
 
 
@@ -76,10 +76,10 @@ def test_a_route_with_two_gates_is_refused(desk: Desk, monkeypatch: pytest.Monke
     "path", ["/healthz", "/api/v1/me", "/login", "/nowhere", "/api/v1/nowhere"]
 )
 def test_every_answer_has_the_headers(shared_desk: Desk, path: str) -> None:
-    found = shared_desk.client(None).get(path)
-    assert {name: found.headers.get(name) for name in HEADERS} == dict(HEADERS)
-    assert "server" not in found.headers
-    assert len(found.headers["x-request-id"]) == 16
+    response = shared_desk.client(None).get(path)
+    assert {name: response.headers.get(name) for name in HEADERS} == dict(HEADERS)
+    assert "server" not in response.headers
+    assert len(response.headers["x-request-id"]) == 16
 
 
 def test_https_is_insisted_on_where_it_is_spoken(desk: Desk) -> None:
@@ -91,8 +91,8 @@ def test_https_is_insisted_on_where_it_is_spoken(desk: Desk) -> None:
 
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "", "169.254.169.254"])
 def test_other_hosts_are_refused(shared_desk: Desk, host: str) -> None:
-    found = shared_desk.client().get("/api/v1/me", headers={"Host": host})
-    assert (found.status_code, found.json()["type"]) == (400, "urn:letheon:problem:host")
+    response = shared_desk.client().get("/api/v1/me", headers={"Host": host})
+    assert (response.status_code, response.json()["type"]) == (400, "urn:letheon:problem:host")
 
 
 @pytest.mark.parametrize(
@@ -103,12 +103,12 @@ def test_own_hosts_are_served(shared_desk: Desk, host: str) -> None:
 
 
 def test_problems_are_problem_json(shared_desk: Desk) -> None:
-    found = shared_desk.client(None).get("/api/v1/me")
-    assert found.headers["content-type"] == "application/problem+json"
-    assert found.headers["www-authenticate"] == "Bearer"
-    body = found.json()
+    response = shared_desk.client(None).get("/api/v1/me")
+    assert response.headers["content-type"] == "application/problem+json"
+    assert response.headers["www-authenticate"] == "Bearer"
+    body = response.json()
     assert set(body) == {"type", "title", "status", "detail", "instance"}
-    assert (body["status"], body["instance"]) == (401, found.headers["x-request-id"])
+    assert (body["status"], body["instance"]) == (401, response.headers["x-request-id"])
 
 
 def test_refused_values_are_not_echoed(shared_desk: Desk) -> None:
@@ -120,11 +120,11 @@ def test_refused_values_are_not_echoed(shared_desk: Desk) -> None:
         secret,
     ]
     for body in bodies:
-        found = shared_desk.client().post("/api/v1/tokens", json=body)
-        assert found.status_code in (403, 422)
+        response = shared_desk.client().post("/api/v1/tokens", json=body)
+        assert response.status_code in (403, 422)
         if not (isinstance(body, dict) and body.get("role") == "admin"):
-            assert found.json()["errors"]
-        assert secret not in found.text
+            assert response.json()["errors"]
+        assert secret not in response.text
 
 
 def test_bodies_stop_at_their_size(desk: Desk) -> None:
@@ -147,10 +147,10 @@ def test_bodies_stop_at_their_size(desk: Desk) -> None:
 
 def test_wrong_lengths_are_refused(shared_desk: Desk) -> None:
     for length in ("-1", "1e3", "99999999999999999999"):
-        found = shared_desk.client().post(
+        response = shared_desk.client().post(
             "/api/v1/tokens", content=b"{}", headers={"Content-Length": length}
         )
-        assert found.status_code == 413
+        assert response.status_code == 413
 
 
 def test_a_token_that_calls_too_often_is_slowed_down(desk: Desk) -> None:
@@ -245,10 +245,10 @@ def test_a_mistake_tells_its_kind_only(
         raise ZeroDivisionError("person-007 is the reason")
 
     monkeypatch.setattr("letheon.ledger.db.tokens.Tokens.listed", broken)
-    found = desk.client().get("/api/v1/tokens")
-    assert (found.status_code, found.json()["type"]) == (500, "urn:letheon:problem:internal")
-    assert "person-007" not in found.text + json.dumps(lines)
-    assert {name: found.headers.get(name) for name in HEADERS} == dict(HEADERS)
+    response = desk.client().get("/api/v1/tokens")
+    assert (response.status_code, response.json()["type"]) == (500, "urn:letheon:problem:internal")
+    assert "person-007" not in response.text + json.dumps(lines)
+    assert {name: response.headers.get(name) for name in HEADERS} == dict(HEADERS)
     told = [line for line in lines if line["event"] == "internal-error"]
     assert [(line["kind"], line["at"].partition(":")[0]) for line in told] == [
         ("ZeroDivisionError", "account.py")
@@ -364,10 +364,10 @@ def test_metrics_count_calls_by_route_and_requests_by_state(desk: Desk) -> None:
 
 
 def test_unknown_methods_name_the_known_ones(shared_desk: Desk) -> None:
-    found = shared_desk.client().put("/api/v1/tokens", json={})
-    assert found.status_code == 405
-    assert "POST" in found.headers["allow"] or "GET" in found.headers["allow"]
-    assert found.headers["content-type"] == "application/problem+json"
+    response = shared_desk.client().put("/api/v1/tokens", json={})
+    assert response.status_code == 405
+    assert "POST" in response.headers["allow"] or "GET" in response.headers["allow"]
+    assert response.headers["content-type"] == "application/problem+json"
 
 
 @pytest.mark.parametrize(
@@ -381,8 +381,8 @@ def test_unknown_methods_name_the_known_ones(shared_desk: Desk) -> None:
     ],
 )
 def test_a_mistyped_filter_is_refused(shared_desk: Desk, path: str, status: int) -> None:
-    found = shared_desk.client().get(path)
-    assert found.status_code == status, found.text
+    response = shared_desk.client().get(path)
+    assert response.status_code == status, response.text
 
 
 def test_the_filters_that_there_are_are_named(shared_desk: Desk) -> None:
@@ -416,10 +416,10 @@ def test_long_calls_leave_room_for_short_ones(desk: Desk, monkeypatch: pytest.Mo
             for client in [admin] * 15 + [operator] * 15
         ]
         refused = wait_for(
-            lambda: [one for one in asked if one.done()][21:] and [x for x in asked if x.done()],
+            lambda: [item for item in asked if item.done()][21:] and [x for x in asked if x.done()],
             what="refusals",
         )
-        assert {one.result().status_code for one in refused} == {429}
+        assert {item.result().status_code for item in refused} == {429}
         assert len(refused) == 22, "four of each token are served"
         assert desk.client("auditor").get("/api/v1/me").status_code == 200
         goes_on.set()

@@ -79,10 +79,10 @@ def _runner(desk: Desk, stop: threading.Event | None = None, **given: Any) -> Jo
 
 
 def _over(desk: Desk, job: JobRecord) -> JobRecord:
-    found = Jobs(desk.ledger).find(job.id)
-    assert found is not None
-    assert found.is_over
-    return found
+    job_record = Jobs(desk.ledger).find(job.id)
+    assert job_record is not None
+    assert job_record.is_over
+    return job_record
 
 
 def _audited(desk: Desk, name: str = "auditor", **asked: Any) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def test_apply_applies_certifies_and_purges_what_is_queued(desk: Desk) -> None:
     job = desk.client("operator").post("/api/v1/models/risk/apply").json()
     assert _runner(desk).run_all() == 1
     shown = desk.client("operator").get(f"/api/v1/jobs/{job['id']}").json()
-    steps = [(one["what"], one["sequence"]) for one in shown["result"]["steps"]]
+    steps = [(step["what"], step["sequence"]) for step in shown["result"]["steps"]]
     assert steps == [("applied", 1), ("certified", 1), ("purged", 1)]
     assert [line["words"].split(":")[0] for line in shown["progress"]] == [
         "applied, certificate 1",
@@ -145,7 +145,7 @@ def test_apply_waits_for_another_worker_that_is_at_the_model(
     def busy_once(**given: Any) -> Any:
         calls.append(given)
         if len(calls) == 1:
-            return (one for one in [Step("waits", "risk", None, "another-worker-is-at-it")])
+            return (item for item in [Step("waits", "risk", None, "another-worker-is-at-it")])
         return real(**given)
 
     monkeypatch.setattr(desk.ledger, "steps", busy_once)
@@ -164,9 +164,9 @@ def test_a_batch_that_fails_fails_the_job_with_its_code(
     desk.ledger.requests.submit([person(1)], model="risk", verified=True)
     job = Jobs(desk.ledger).add("apply", tenant="default", model="risk")
     _runner(desk).run_all()
-    found = _over(desk, job)
-    assert found.state == "failed"
-    assert found.problem == JobProblem("step-failed", "the batch failed: value-error")
+    finished = _over(desk, job)
+    assert finished.state == "failed"
+    assert finished.problem == JobProblem("step-failed", "the batch failed: value-error")
 
 
 def test_retrain_needs_something_that_was_erased(desk: Desk) -> None:
@@ -181,7 +181,7 @@ def test_retrain_trains_afresh_with_what_is_queued(desk: Desk) -> None:
     job = desk.client("operator").post("/api/v1/models/risk/retrain").json()
     _runner(desk).run_all()
     shown = desk.client("operator").get(f"/api/v1/jobs/{job['id']}").json()
-    assert [one["what"] for one in shown["result"]["steps"]] == [
+    assert [step["what"] for step in shown["result"]["steps"]] == [
         "retrained",
         "certified",
         "purged",
@@ -201,16 +201,16 @@ def test_what_an_error_says_is_not_kept(desk: Desk, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(desk.ledger, "steps", boom)
     job = Jobs(desk.ledger).add("apply", tenant="default", model="risk")
     _runner(desk).run_all()
-    found = _over(desk, job)
-    assert getattr(found.problem, "code", "") == "key-error"
-    assert "alice" not in str(found)
+    finished = _over(desk, job)
+    assert getattr(finished.problem, "code", "") == "key-error"
+    assert "alice" not in str(finished)
 
 
 @here
 def test_an_audit_passes_level_by_level_and_leaves_nothing(erased: Desk) -> None:
     shown = _audited(erased)
     assert shown["passed"] is True, shown
-    verdicts = {(one["level"], one["model"]): one["verdict"] for one in shown["levels"]}
+    verdicts = {(level["level"], level["model"]): level["verdict"] for level in shown["levels"]}
     assert verdicts["V0", ""] == verdicts["V1", ""] == "pass"
     assert {verdicts["V4", name] for name in ("risk", "forest", "rival/churn")} == {"pass"}
     assert next(line["words"] for line in shown["progress"]).startswith("exports")
@@ -247,7 +247,7 @@ def test_a_drill_adds_the_levels_that_must_notice_it(erased: Desk, drill: str) -
 @here
 def test_an_auditor_of_a_tenant_sees_its_models_only(erased: Desk) -> None:
     shown = _audited(erased, "auditor@rival")
-    assert {one["model"] for one in shown["levels"]} <= {"", "rival/churn"}
+    assert {level["model"] for level in shown["levels"]} <= {"", "rival/churn"}
     assert shown["passed"] is True
     assert "risk" not in str(shown)
     report = erased.client("auditor@rival").get(f"/api/v1/audits/{shown['id']}/report").text
@@ -328,9 +328,9 @@ def test_who_is_told_to_stop_gives_the_job_back(
     asked: dict[str, Any] = {"levels": None, "drill": "none", "people": 2}
     job = Jobs(erased.ledger).add(kind, tenant="default", model="risk", asked=asked)
     runner.run_all(READING_KINDS)
-    found = Jobs(erased.ledger).find(job.id)
-    assert found is not None
-    assert (found.state, found.starts) == ("queued", 0)
+    job_record = Jobs(erased.ledger).find(job.id)
+    assert job_record is not None
+    assert (job_record.state, job_record.starts) == ("queued", 0)
     assert _rooms(erased) == []
     _runner(erased).run_all(READING_KINDS)
     assert _over(erased, job).state == "done"
@@ -369,12 +369,12 @@ def _until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
 def test_a_worker_process_serves_requests_and_jobs_and_leaves_on_sigterm(home: Path) -> None:
     with _working(home) as process, Ledger.open(home) as ledger:
         request = ledger.requests.submit([person(1)], model="risk", verified=True)
-        found = Jobs(ledger)
-        apply = found.add("apply", tenant="default", model="risk")
-        _until(lambda: getattr(found.find(apply.id), "state", "") == "done")
-        audit = found.add("audit", asked={"levels": None, "drill": "none"})
-        _until(lambda: getattr(found.find(audit.id), "is_over", False))
-        passed = (getattr(found.find(audit.id), "result", None) or {}).get("passed")
+        outcome = Jobs(ledger)
+        apply = outcome.add("apply", tenant="default", model="risk")
+        _until(lambda: getattr(outcome.find(apply.id), "state", "") == "done")
+        audit = outcome.add("audit", asked={"levels": None, "drill": "none"})
+        _until(lambda: getattr(outcome.find(audit.id), "is_over", False))
+        passed = (getattr(outcome.find(audit.id), "result", None) or {}).get("passed")
         state = ledger.requests.get(request.id).state
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=60)
@@ -402,10 +402,10 @@ def test_a_job_of_a_killed_worker_is_done_by_the_next_one(home: Path) -> None:
         process.communicate()
         sweep_temp_folders(ledger)
         assert JobRunner(ledger, threading.Event()).run_all(READING_KINDS) == 1
-        found = Jobs(ledger).find(job.id)
-    assert found is not None
-    assert found.state == "done"
-    assert found.starts == 2
+        job_record = Jobs(ledger).find(job.id)
+    assert job_record is not None
+    assert job_record.state == "done"
+    assert job_record.starts == 2
     assert not list((home / ".desk").iterdir())
 
 
@@ -413,15 +413,15 @@ def test_a_job_of_a_killed_worker_is_done_by_the_next_one(home: Path) -> None:
 def test_the_worker_of_the_command_line_does_jobs_too(home: Path) -> None:
     with Ledger.open(home) as ledger:
         ledger.requests.submit([person(1)], model="risk", verified=True)
-        found = Jobs(ledger)
+        outcome = Jobs(ledger)
         jobs = [
-            found.add("apply", tenant="default", model="risk"),
-            found.add("audit", asked={"levels": ["V0"], "drill": "none"}),
+            outcome.add("apply", tenant="default", model="risk"),
+            outcome.add("audit", asked={"levels": ["V0"], "drill": "none"}),
         ]
     result = call("worker", "--once", "--ledger", home)
     assert result.exit_code == 0, result.output
     with Ledger.open(home) as ledger:
-        assert [getattr(Jobs(ledger).find(one.id), "state", "") for one in jobs] == ["done"] * 2
+        assert [getattr(Jobs(ledger).find(job.id), "state", "") for job in jobs] == ["done"] * 2
 
 
 def test_short_and_long_jobs_are_all_jobs() -> None:
