@@ -168,7 +168,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     return Home(folder / "home", files, request.id)
 
 
-NOBODY = "0" * 32
+UNKNOWN = "0" * 32
 CASES: list[tuple[int, tuple[str, ...], str]] = [
     (2, ("request", "add", "--model", "m"), "no ids are given; use either ID arguments or"),
     (2, ("request", "add", "--model", "m", "x", "--ids-file", "-"), "ids are given twice"),
@@ -197,8 +197,8 @@ CASES: list[tuple[int, tuple[str, ...], str]] = [
     (3, ("request", "add", "--model", "other", "x"), "other"),
     (3, ("request", "add", "--model", "m", "unknown-id"), "1 of 1 ids"),
     (3, ("request", "add", "--model", "m", "--ids-file", "no-such-file"), "no-such-file"),
-    (3, ("request", "show", NOBODY), "no request"),
-    (3, ("request", "cancel", NOBODY), "no request"),
+    (3, ("request", "show", UNKNOWN), "no request"),
+    (3, ("request", "cancel", UNKNOWN), "no request"),
     (3, ("cert", "show", "9"), "no certificate 9"),
     (3, ("cert", "show", "9" * 20), "not the number of a certificate"),
     (3, ("cert", "verify", "no-such-file"), "no-such-file"),

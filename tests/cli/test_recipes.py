@@ -57,7 +57,7 @@ def run_worker(words: list[str], home: str) -> str:
 
 
 def require_erased(folder: Path) -> None:
-    """Nobody who left is in the model, and the request came to its end."""
+    """No removed id is in the model, and the request is closed."""
     with Ledger.open(folder / "erasures") as ledger:
         (request,) = ledger.requests.list()
         assert (request.state, request.n_ids) == ("purged", len(LEAVING))

@@ -31,7 +31,7 @@ from letheon.service.worker import main as work
 __all__ = ["PLACES", "Kill"]
 
 MODEL = "example-forest"
-# Whoever makes the approver's token may not approve with it what they filed.
+# The token that created the approver's token may not approve its own requests with it.
 FILER = "operator"
 PATIENCE = 60.0
 SETTINGS = ServiceSettings(rate_per_token="1000000/minute", rate_failed="1000000/minute")
@@ -221,7 +221,7 @@ class RetryingClient:
 
 def story(client: RetryingClient, processes: Processes) -> dict[str, Any]:
     """Go through the story, each step until it is done; return what came of it."""
-    # 201, or 409: the call before it was answered by nobody, and had been done.
+    # 201, or 409: the call before had no response, but was done.
     client.post("/api/v1/models/example", 201, 409, json={"kind": "forest", "name": MODEL})
     made = client.post("/api/v1/tokens", 201, json={"name": "second-eyes", "role": "approver"})
     client.tokens["approver"] = made["token"]
@@ -246,7 +246,7 @@ def _file(client: RetryingClient, number: int) -> tuple[str, str]:
     headers = {"Idempotency-Key": f"person-{number}"}
     filed = client.post("/api/v1/requests", 200, 201, role=FILER, json=body, headers=headers)
     code = filed["receipt_code"]
-    if code is None:  # nobody got the answer that showed it
+    if code is None:  # the response with the code was lost
         code = client.post(f"/api/v1/requests/{filed['id']}/receipt-code", 201, role=FILER)["code"]
     return filed["id"], code
 

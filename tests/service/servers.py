@@ -17,8 +17,8 @@ __all__ = ["LETHEON", "DeskServer", "serving", "wait_for"]
 
 LETHEON = Path(sys.executable).with_name("letheon")
 PATIENCE = 60.0
-_TOKEN = re.compile(r"Token of the (\w+)[^:]*: (\S+)")
-_OPEN = re.compile(r"The desk is open at (\S+)")
+_TOKEN = re.compile(r"^(\w+) token[^:]*: (\S+)")
+_OPEN = re.compile(r"The desk is running at (\S+)")
 
 
 class DeskServer:
@@ -67,7 +67,7 @@ class DeskServer:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.said.append(line.rstrip("\n"))
-            self.tokens.update(_TOKEN.findall(line))
+            self.tokens.update((role.lower(), text) for role, text in _TOKEN.findall(line))
             if match := _OPEN.search(line):
                 self.url = match[1]
                 return

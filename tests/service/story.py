@@ -149,7 +149,7 @@ class BrowserLog:
 
 
 class BrowserStory:
-    """A server and a browser: somebody who goes from page to page and looks at each.
+    """A server and a browser that visits page after page and checks each.
 
     Parameters
     ----------

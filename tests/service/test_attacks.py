@@ -144,7 +144,7 @@ def test_no_form_reflects_what_it_is_sent(desk: Desk, path: str, field: str) -> 
 def test_an_uploaded_file_is_not_reflected(desk: Desk) -> None:
     browser = desk.browser()
     for name, table in [
-        (MARK, "model,id\nrisk,nobody\n"),
+        (MARK, "model,id\nrisk,unknown\n"),
         ("a.csv", f"model,id\n{MARK},{MARK}\n"),
         ("a.csv", f"model,id,{MARK}\nrisk,{person(3)},x\n"),
     ]:
@@ -158,7 +158,7 @@ def test_an_uploaded_file_is_not_reflected(desk: Desk) -> None:
 
 
 def test_what_is_stored_is_shown_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even what somebody wrote into the database behind the desk's back."""
+    """Also values that were written directly into the database."""
     settings = replace(QUICK, webhook_hosts=("hooks.example.org",))
     desk = make_desk(tmp_path, settings=settings)
     client, browser = desk.client(), desk.browser()
@@ -343,7 +343,7 @@ def plain(answer: Any) -> tuple[int, dict[str, Any], str | None]:
 
 
 def test_wrong_tokens_are_all_answered_alike(desk: Desk) -> None:
-    """Nobody learns that a token was once valid, or how close a guess is."""
+    """The response does not reveal that a token was once valid, or how close a guess is."""
     right = desk.tokens["admin"].text
     guesses = [
         desk.tokens["revoked"].text,
@@ -541,7 +541,7 @@ def test_of_a_key_that_stands_twice_only_one_counts(desk: Desk) -> None:
         assert answer.status_code != 201 or answer.json()["tenant"] == OTHER
 
 
-def test_nobody_makes_a_token_that_can_do_more(desk: Desk) -> None:
+def test_a_token_cannot_create_one_with_more_scopes(desk: Desk) -> None:
     """Of every token that can make tokens, all that it makes are its equals at most."""
     admin = desk.client()
     helper = {"name": "helper", "role": "admin", "scopes": ["tokens:manage", "requests:read"]}

@@ -1,4 +1,4 @@
-"""Bounds that hold only because somebody looks: tenants in a body, ends of sessions, rates."""
+"""Limits that need an explicit check: tenants in a body, ends of sessions, rates."""
 
 import dataclasses
 from pathlib import Path

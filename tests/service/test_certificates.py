@@ -30,7 +30,7 @@ CHECKS = ("schema", "signature", "chain", "line", "log", "proof", "purge")
 
 def _fill(desk: Desk) -> None:
     (desk.folder / "copies").mkdir()
-    (desk.folder / "copies" / "old.csv").write_text("nobody")
+    (desk.folder / "copies" / "old.csv").write_text("no ids")
     (desk.folder / "backups").mkdir()
     desk.ledger.stores.add("copies", desk.folder / "copies")
     desk.ledger.stores.add("backups", desk.folder / "backups", days=30)
@@ -48,7 +48,7 @@ def _fill(desk: Desk) -> None:
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    """A desk with four certificates, the second of the other tenant; nobody changes it."""
+    """A desk with four certificates, the second of the other tenant; tests do not change it."""
     desk = make_desk(tmp_path_factory.mktemp("filled"))
     _fill(desk)
     yield desk
@@ -330,9 +330,9 @@ def test_another_tenants_certificate_is_like_none(filled: Desk) -> None:
         return answer.status_code, {k: v for k, v in answer.json().items() if k != "instance"}
 
     for end in ("", "/envelope", "/proof", "/purge", "/verification"):
-        nobodys = told(f"/api/v1/certificates/99{end}")
-        assert nobodys[0] == 404
-        assert told(f"/api/v1/certificates/2{end}") == nobodys
+        missing = told(f"/api/v1/certificates/99{end}")
+        assert missing[0] == 404
+        assert told(f"/api/v1/certificates/2{end}") == missing
         assert client.get(f"/api/v1/certificates/1{end}").status_code == 200
     batch = filled.ledger.certificates.get(1).batch
     assert told(f"/api/v1/batches/{batch}") == told(f"/api/v1/batches/{'0' * 64}")
@@ -418,7 +418,7 @@ def test_residue_is_what_the_attestations_say(filled: Desk) -> None:
     cells = {cell["store"]: cell for cell in newest["cells"]}
     assert set(OWN_STORES) | {"store:copies", "store:backups"} == set(cells)
     assert cells["store:copies"]["files"] == 1
-    assert cells["store:copies"]["bytes"] == len("nobody")
+    assert cells["store:copies"]["bytes"] == len("no ids")
     assert (cells["store:backups"]["state"], cells["store:backups"]["at"]) == ("expires", None)
     assert [store_item["name"] for store_item in response["stores"]] == [
         *OWN_STORES,
@@ -442,7 +442,7 @@ def test_a_store_that_was_taken_off_the_list_is_still_on_the_map(harmed: Desk) -
     assert stores["store:backups"]["is_registered"] is True
 
 
-def test_batches_count_and_name_nobody(filled: Desk) -> None:
+def test_batches_have_counts_and_no_ids(filled: Desk) -> None:
     batches = get(filled, "/api/v1/batches?model=risk")["items"]
     assert [(item["certificate"], item["n_requests"], item["n_rows"]) for item in batches] == [
         (4, 1, 2),

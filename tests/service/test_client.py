@@ -353,7 +353,7 @@ def test_a_repeat_with_a_key_does_not_end_the_code_of_the_first_call() -> None:
     assert len(server.seen) == 1
 
 
-def test_nobody_gets_a_code_who_did_not_ask_for_one() -> None:
+def test_no_code_is_fetched_without_receipt() -> None:
     with moody(FILED_BEFORE) as (client, server):
         client.request(["a"], model="risk")
     assert len(server.seen) == 1
@@ -423,14 +423,14 @@ def test_an_answer_that_is_no_problem_is_an_error_all_the_same() -> None:
         client.me()
 
 
-def test_nobody_there() -> None:
+def test_no_server() -> None:
     with moody() as (client, _):
         pass
     with pytest.raises(TryAgain, match=f"could not be reached: {client.url}: "):
         Client(client.url, "token", retries=0).verify("0" * 32)
 
 
-def test_a_certificate_that_nobody_vouches_for_is_said_so_at_once(tmp_path: Path) -> None:
+def test_an_untrusted_certificate_is_reported_at_once(tmp_path: Path) -> None:
     context, certificate = certified(tmp_path, "localhost")
     with moody(context=context) as (client, server):
         url = client.url.replace("http://127.0.0.1", "https://localhost")

@@ -73,7 +73,7 @@ def is_cut(sent: socket.socket) -> bool:
     return True
 
 
-def test_half_sent_requests_of_one_address_hold_nobody_up(
+def test_half_sent_requests_of_one_address_do_not_block_others(
     server: DeskServer, many_files: None
 ) -> None:
     held = []
@@ -250,8 +250,8 @@ def test_trusted_proxies_have_no_limit_of_their_own(door: Door) -> None:
     values = [door.admit(places, "10.1.1.1") for _ in range(3)]
     values += [busy(door, places, "192.0.2.1") for _ in range(3)]
     assert [item is not None for item in values] == [True] * 5 + [False]
-    everybody = Connections(settings_of(trusted_proxies=("*",)))
-    admitted = [door.admit(everybody, "192.0.2.1") for _ in range(4)]
+    trusting = Connections(settings_of(trusted_proxies=("*",)))
+    admitted = [door.admit(trusting, "192.0.2.1") for _ in range(4)]
     assert None not in admitted
     door.close()
     assert len(places) == 0
@@ -269,7 +269,7 @@ def test_an_address_makes_room_by_its_own_waiting_connections(door: Door) -> Non
     other = door.admit(places, "192.0.2.7")
     mine = [door.admit(places, "192.0.2.1") for _ in range(5)]
     assert None not in mine
-    assert len(places) == 3, "the address has two places, whoever holds them"
+    assert len(places) == 3, "the address has two places"
     assert other is not None
     assert other.fileno() in places._open
 

@@ -280,7 +280,7 @@ def test_after_the_last_day_an_ended_request_is_closed(desk: Desk) -> None:
         request = desk.ledger.requests.submit([person(number)], model="risk", verified=True)
         desk.work()
         desk.ledger.requests.answer(request.id)
-    people = dict(zip(KINDS, (person(5), person(0), "nobody-1"), strict=True))
+    people = dict(zip(KINDS, (person(5), person(0), "unknown-1"), strict=True))
     filers = {kind: make_filer(desk, who, vouches=False) for kind, who in people.items()}
     for filer in filers.values():
         file_alone(filer)
@@ -316,7 +316,7 @@ def test_operators_see_what_there_is(desk: Desk) -> None:
     requester, operator = desk.client("requester"), desk.client("operator")
     desk.ledger.models._people.clear()  # what is known of a model is a few seconds old at most
     values = {}
-    for kind, who in zip(KINDS, (person(1), person(0), "nobody-1"), strict=True):
+    for kind, who in zip(KINDS, (person(1), person(0), "unknown-1"), strict=True):
         made = requester.post(URL, json={"model": "risk", "ids": [who]}).json()["id"]
         rows = operator.get(f"{URL}/{made}").json()["n_rows"]
         verified = operator.post(f"{URL}/{made}/verify").json()
@@ -328,20 +328,20 @@ def test_operators_see_what_there_is(desk: Desk) -> None:
     }
     words = operator.get(f"{URL}/{made}/timeline").json()["items"][-1]["words"]
     assert words == "Rejected: the model holds no rows of these people."
-    unknown = operator.post(URL, json={"model": "risk", "ids": ["nobody-2"]})
+    unknown = operator.post(URL, json={"model": "risk", "ids": ["unknown-2"]})
     assert (unknown.status_code, unknown.json()["type"]) == (422, "urn:letheon:problem:unknown-ids")
 
 
 def test_of_known_and_unknown_people_the_known_are_erased(desk: Desk) -> None:
-    body = {"model": "risk", "ids": [person(1), "nobody-1", person(2)]}
+    body = {"model": "risk", "ids": [person(1), "unknown-1", person(2)]}
     made = desk.client("requester").post(URL, json=body).json()["id"]
     desk.ledger.requests.verify(made)
     desk.work()
     response = desk.ledger.requests.get(made)
     assert (response.state, response.n_rows) == ("purged", 4)
-    again = desk.client("requester").post(URL, json={"model": "risk", "ids": ["nobody-1"]}).json()
+    again = desk.client("requester").post(URL, json={"model": "risk", "ids": ["unknown-1"]}).json()
     assert desk.ledger.requests.verify(again["id"]).state == "rejected"
-    mixed = desk.ledger.requests.submit([person(1), "nobody-1"], model="risk", accept_unknown=True)
+    mixed = desk.ledger.requests.submit([person(1), "unknown-1"], model="risk", accept_unknown=True)
     assert desk.ledger.requests.verify(mixed.id).state == "duplicate"
 
 
@@ -368,7 +368,7 @@ def test_an_operator_sees_nothing_less(erased_desk: Desk) -> None:
     erased_desk.ledger.models._people.clear()
     bodies = [
         erased_desk.client("operator").post(URL, json={"model": "risk", "ids": [item]})
-        for item in (person(11), person(3), "nobody")
+        for item in (person(11), person(3), "unknown")
     ]
     shown = [json.dumps(body.json().get("n_rows")) for body in bodies]
     assert [body.status_code for body in bodies] == [201, 201, 422]

@@ -123,7 +123,7 @@ def test_threads_that_claim_at_once_get_different_jobs(desk_jobs: Jobs) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    claim()  # a row that somebody had locked for a moment was passed over
+    claim()  # a row that was locked for a moment was skipped
     assert len(items) == len(set(items)) == 4
 
 
@@ -315,7 +315,7 @@ def test_pages_together_are_the_whole_list(desk_jobs: Jobs, clock: Clock) -> Non
         after = None
         while (page := desk_jobs.list_page(tenant=tenant, after=after, limit=3)).items:
             seen += [item.id for item in page.items]
-            desk_jobs.add("audit", model=f"newer-{tenant}-{len(seen)}", tenant="nobody")
+            desk_jobs.add("audit", model=f"newer-{tenant}-{len(seen)}", tenant="unknown")
             if (after := page.next) is None:
                 break
         assert len(before) >= expected
@@ -391,7 +391,7 @@ class JobMachine(RuleBasedStateMachine):
     @rule(data=st.data(), end=st.sampled_from(["finish", "fail", "release", "renew", "progress"]))
     def act(self, data: st.DataObject, end: str) -> None:
         job = self.held[data.draw(st.sampled_from(sorted(self.held)))]
-        if job.id in self.over:  # it was begun too often, by whoever looked next
+        if job.id in self.over:  # it was started too often
             del self.held[job.id]
             return
         calls: dict[str, Any] = {

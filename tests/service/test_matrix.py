@@ -18,10 +18,10 @@ from letheon.service import create_app
 from letheon.service.auth import allows, find_gates
 from letheon.service.routes import ROUTERS
 from tests.service.desks import OTHER, QUICK, Desk, make_desk, person
-from tests.service.matrix import ANYBODY, API, LEDGER_WIDE, PAGES, PUBLIC, TABLE, names_of
+from tests.service.matrix import ANY_TOKEN, API, LEDGER_WIDE, PAGES, PUBLIC, TABLE, names_of
 
 HOOK = "http://127.0.0.1:9"
-NOBODY = ("none", "garbage", "expired", "revoked")
+INVALID = ("none", "garbage", "expired", "revoked")
 NOWHERE = {
     "request_id": "0" * 32,
     "subject_request_id": "0f0f0f0f-0000-4000-8000-000000000000",
@@ -122,7 +122,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Matrix]:
 def browser_of(desk: Desk, who: str) -> tuple[TestClient, str]:
     """Return a browser that has logged in, and its CSRF token; one that cannot has neither."""
     client = desk.client(None)
-    if who in NOBODY:
+    if who in INVALID:
         client.cookies.set("letheon_session", "x" * 43)
         return client, "x" * 43
     assert client.post("/login", data={"token": desk.tokens[who].text}).status_code == 303
@@ -132,7 +132,7 @@ def browser_of(desk: Desk, who: str) -> tuple[TestClient, str]:
 
 
 def needs(name: str) -> set[str]:
-    return set(TABLE[name].split()) if TABLE[name] not in (ANYBODY, PUBLIC) else set()
+    return set(TABLE[name].split()) if TABLE[name] not in (ANY_TOKEN, PUBLIC) else set()
 
 
 def holds(world: Matrix, who: str, name: str) -> bool:
@@ -154,7 +154,7 @@ def test_the_document_describes_the_api_and_its_scopes(world: Matrix) -> None:
         for method, operation in operations.items():
             scopes = " ".join(operation["x-scopes"])
             is_public = operation["x-public"]
-            values[f"{method.upper()} {path}"] = PUBLIC if is_public else scopes or ANYBODY
+            values[f"{method.upper()} {path}"] = PUBLIC if is_public else scopes or ANY_TOKEN
             assert ("security" in operation) == (not is_public)
     assert values == API
 
@@ -190,7 +190,7 @@ def test_cells_of_a_route(world: Matrix, name: str) -> None:
             things["request_id"] = things["own"]
         if item == "requester" and name in OF_ONE_REQUEST:
             continue  # unbound, and not the one who filed it: see test_requesters_see_their_own
-        if name in DESTROYS and item not in NOBODY and holds(world, item, name):
+        if name in DESTROYS and item not in INVALID and holds(world, item, name):
             things |= disposable(world, item)
         response = world.call(name, item, things)
         if name == "POST /logout":
@@ -225,10 +225,10 @@ def wrong(world: Matrix, name: str, who: str, found: Any) -> str | None:
     if status >= 500:
         return f"server error {status}"
     if TABLE[name] == PUBLIC:
-        refuses = (403,) if name == "POST /login" else (401, 403)  # an empty form logs nobody in
+        refuses = (403,) if name == "POST /login" else (401, 403)  # an empty form is not a log-in
         return f"refused with {status}" if status in refuses else None
-    if who in NOBODY:
-        return nobody_is_refused(name, found)
+    if who in INVALID:
+        return check_refusal(name, found)
     if not holds(world, who, name):
         return None if status == 403 else f"{status} instead of 403"
     tenant = world.desk.tokens[who].tenant
@@ -239,7 +239,7 @@ def wrong(world: Matrix, name: str, who: str, found: Any) -> str | None:
     return f"refused with {status}" if status in (401, 403) else None
 
 
-def nobody_is_refused(name: str, found: Any) -> str | None:
+def check_refusal(name: str, found: Any) -> str | None:
     if name in PAGES:
         is_led = found.status_code == 303 and found.headers["location"].startswith("/login")
         return None if is_led else f"{found.status_code} instead of the log-in"
@@ -273,7 +273,7 @@ def test_a_tenant_sees_nothing_of_another(world: Matrix, name: str, role: str) -
 
 @pytest.mark.parametrize("name", [name for name in TABLE if "{" in name])
 def test_another_tenants_thing_is_like_none(world: Matrix, name: str) -> None:
-    """Same status, same words: whoever guesses an id learns nothing."""
+    """Same status, same words: guessing an id reveals nothing."""
     for role in ("requester", "operator", "approver", "auditor", "admin"):
         who = f"{role}@{OTHER}"
         others = world.things["default"] | ELSEWHERE

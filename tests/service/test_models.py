@@ -28,7 +28,7 @@ MARK = "4242.4242424242"
 
 
 class UploadFiles(NamedTuple):
-    """What somebody would upload."""
+    """The files of an upload."""
 
     model: bytes
     rows: str
@@ -140,7 +140,7 @@ def test_what_cannot_be_used_is_refused_without_a_trace(
     assert "spoilt" not in [info.name for info in shared_desk.ledger.models.list()]
 
 
-def test_a_model_of_a_class_that_nobody_trusts_is_refused(
+def test_a_model_of_an_untrusted_class_is_refused(
     shared_desk: Desk, files: UploadFiles, tmp_path: Path
 ) -> None:
     path = tmp_path / "own.letheon"
@@ -286,8 +286,8 @@ def test_an_example_is_trained_with_a_seed_of_the_log(
         assert 0 == document["budget"]["spent"] < document["budget"]["budget"]
     else:
         assert document["budget"] is None
-    everybody = [f"person-{number:04d}" for number in range(1, document["live_rows"] + 1)]
-    named = shared_desk.ledger.requests.submit(everybody, model=document["name"])
+    everyone = [f"person-{number:04d}" for number in range(1, document["live_rows"] + 1)]
+    named = shared_desk.ledger.requests.submit(everyone, model=document["name"])
     assert (named.n_ids, named.n_rows) == (document["live_rows"], document["live_rows"])
 
 
@@ -316,11 +316,11 @@ def test_another_tenants_model_is_like_none(shared_desk: Desk) -> None:
         return {k: v for k, v in client.get(path).json().items() if k != "instance"}
 
     for end in ("", "/versions", "/versions/0", "/compare?a=0&b=0", "/history"):
-        nobodys = told(f"/api/v1/models/nobodys{end}")
-        assert nobodys["status"] == 404
-        assert told(f"/api/v1/models/risk{end}") == nobodys
+        missing = told(f"/api/v1/models/missing{end}")
+        assert missing["status"] == 404
+        assert told(f"/api/v1/models/risk{end}") == missing
         joint = "&" if "?" in end else "?"
-        assert told(f"/api/v1/models/risk{end}{joint}tenant=default") == nobodys
+        assert told(f"/api/v1/models/risk{end}{joint}tenant=default") == missing
     assert [item["name"] for item in client.get("/api/v1/models").json()["items"]] == ["churn"]
 
 

@@ -189,7 +189,7 @@ def test_after_a_retrain_nothing_is_spent_and_the_budget_is_still_known(desk: De
     assert fresh_model["monitor"] == "retrained"
 
 
-def test_a_model_that_nobody_watches_has_no_tolerances(shared_desk: Desk) -> None:
+def test_a_model_without_a_monitor_has_no_tolerances(shared_desk: Desk) -> None:
     history = shared_desk.client("approver").get("/api/v1/models/forest/history").json()
     assert (history["is_watched"], history["tolerances"], history["limits"]) == (False, [], [])
     assert [point["version"] for point in history["items"]] == [0]
@@ -199,7 +199,7 @@ def test_what_another_thread_forgets_is_read_again(
     watched: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Emptied(dict[str, Any]):
-        """What is remembered, emptied by somebody else after each look."""
+        """A cache that another thread empties after each read."""
 
         def __contains__(self, key: object) -> bool:
             is_there = super().__contains__(key)

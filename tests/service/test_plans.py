@@ -251,7 +251,7 @@ def test_a_plan_names_the_job_that_is_not_over(desk: Desk) -> None:
 def test_another_tenants_model_is_as_if_it_were_not_there(desk: Desk, path: str) -> None:
     client = desk.client("operator@default")
     theirs = client.post(f"/api/v1/models/churn/{path}")
-    none = client.post(f"/api/v1/models/nobody/{path}")
+    none = client.post(f"/api/v1/models/missing/{path}")
     assert theirs.status_code == none.status_code == 404
     assert theirs.json() | {"instance": ""} == none.json() | {"instance": ""}
     assert client.post(f"/api/v1/models/churn/{path}?tenant=rival").status_code == 404

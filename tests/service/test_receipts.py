@@ -1,4 +1,4 @@
-"""Receipts at the desk: the code opens one receipt, and tells nothing else to anybody."""
+"""Receipts at the desk: a code decrypts one receipt, and reveals nothing else."""
 
 import base64
 import os

@@ -169,7 +169,7 @@ def test_every_model_that_knows_the_person_forgets_them(desk: Desk) -> None:
     again = operator.post(URL, json=wish, headers=headers)
     assert again.status_code == 200
     assert _ids(again) == _ids(first)
-    assert operator.post(URL, json=wish | {"ids": ["nobody"]}).status_code == 422
+    assert operator.post(URL, json=wish | {"ids": ["unknown"]}).status_code == 422
 
 
 def test_a_repeat_completes_what_a_crash_left_out(
@@ -205,7 +205,7 @@ def _ids(answer: Any) -> list[str]:
 def test_bulk_keeps_the_order_and_says_what_became_of_each(desk: Desk) -> None:
     items = [
         {"model": "risk", "ids": [person(1)]},
-        {"model": "risk", "ids": ["nobody"]},
+        {"model": "risk", "ids": ["unknown"]},
         {"model": "forest", "ids": [5], "regime": "ccpa"},
         {"model": "none", "ids": [5]},
         {"model": "risk", "ids": [person(2)], "ground": "ccpa.1798.105"},
@@ -250,7 +250,7 @@ def test_a_repeated_bulk_gives_the_same_requests(
 def test_a_key_stands_for_one_list(desk: Desk, n_before: int) -> None:
     operator, headers = desk.client("operator"), {"Idempotency-Key": "list"}
     # The first is refused, and is no request: what was filed still has the key.
-    people = ["nobody", *(person(number) for number in range(1, 6))]
+    people = ["unknown", *(person(number) for number in range(1, 6))]
     items = [{"model": "risk", "ids": [person_item]} for person_item in people]
     first = operator.post(f"{URL}/bulk", json={"items": items[: n_before + 1]}, headers=headers)
     assert first.json()["n_done"] == n_before
@@ -286,7 +286,7 @@ def test_of_many_posts_at_once_with_one_key_one_is_new(desk: Desk) -> None:
     assert sorted(post.result().status_code for post in posts) == [200] * 15 + [201]
 
 
-def test_nobody_approves_with_a_token_that_they_made_or_that_made_them(desk: Desk) -> None:
+def test_a_related_token_cannot_approve(desk: Desk) -> None:
     admin, large = desk.client("admin"), [person(number) for number in range(10, 14)]
 
     def made(by: TestClient, role: str) -> TestClient:
@@ -369,7 +369,7 @@ def test_large_requests_wait_for_a_second_pair_of_eyes(desk: Desk) -> None:
     assert _act(approver, filed["id"], "approve").json()["state"] == "queued"
 
 
-def test_nobody_approves_their_own(desk: Desk) -> None:
+def test_a_token_cannot_approve_its_own_request(desk: Desk) -> None:
     admin = desk.client("admin")
     people = [person(number) for number in range(4)]
     filed = _file(admin, 0, ids=people, verified=True).json()
@@ -377,7 +377,7 @@ def test_nobody_approves_their_own(desk: Desk) -> None:
     assert _act(admin, filed["id"], "approve").status_code == 409
 
 
-def test_nobody_approves_what_they_verified(desk: Desk) -> None:
+def test_a_token_cannot_approve_what_it_verified(desk: Desk) -> None:
     people = [person(number) for number in range(4)]
     filed = _file(desk.client("operator"), 0, ids=people).json()
     admin, helper = desk.client("admin"), desk.client(None)
@@ -612,7 +612,7 @@ def test_what_is_offered_works_and_what_is_not_offered_is_refused(
 ) -> None:
     """Walk along actions: each that the answer offers succeeds, each other is refused.
 
-    Hold is left out: it is refused, too, while another request erases somebody whom it names.
+    Hold is left out: it is refused, too, while another request erases one of its ids.
     """
     client = walked.client("operator")
     body = {"model": "forest", "ids": [person], "verified": verified}

@@ -149,7 +149,7 @@ def test_https_checks_the_name_and_the_issuer(
 
         assert post(hosts[0]) == webhooks.WebhookResult(
             "unreachable"
-        )  # nobody vouches for the certificate
+        )  # the certificate is not trusted
         trusting = ssl.create_default_context
         monkeypatch.setattr(ssl, "create_default_context", lambda: trusting(cafile=certificate))
         assert post(hosts[0]) == webhooks.WebhookResult("delivered", 204, delivered=True)

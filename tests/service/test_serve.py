@@ -154,7 +154,7 @@ def test_a_wrong_certificate_is_told_before_anything_is_made(
 def test_a_first_start_that_failed_goes_on(tmp_path: Path) -> None:
     """A database that does not answer leaves a folder with keys; the next start takes it up."""
     home = tmp_path / "home"
-    nowhere = "postgresql://nobody@127.0.0.1:9/nothing?connect_timeout=2"
+    nowhere = "postgresql://unknown@127.0.0.1:9/nothing?connect_timeout=2"
     done = run_serve("--ledger", str(home), "--port", "0", "--database", nowhere)
     assert done.exit_code == 5
     assert "Traceback" not in done.stderr

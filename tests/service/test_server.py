@@ -400,7 +400,7 @@ def test_scripts_and_styles_may_be_kept_and_pages_not(shared_desk: Desk) -> None
 
 
 def test_long_calls_leave_room_for_short_ones(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many long calls as one likes: most are refused, and everybody else is served."""
+    """Many long calls: most are refused, and other calls are served."""
     goes_on = threading.Event()
 
     def wait(*_: Any, **__: Any) -> None:

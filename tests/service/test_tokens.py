@@ -1,4 +1,4 @@
-"""Tokens and sessions: random, kept as hashes, scoped, expiring; nobody grants beyond their own."""
+"""Tokens and sessions: random, stored as hashes, scoped, expiring; no grants beyond own scopes."""
 
 import threading
 from pathlib import Path
@@ -124,7 +124,7 @@ def test_the_api_makes_lists_and_revokes_tokens(desk: Desk) -> None:
     assert fresh.get("/api/v1/me").status_code == 401
 
 
-def test_nobody_grants_more_than_they_hold(desk: Desk) -> None:
+def test_a_token_cannot_grant_scopes_that_it_lacks(desk: Desk) -> None:
     made = desk.client().post(
         "/api/v1/tokens",
         json={"name": "helper", "role": "admin", "scopes": ["tokens:manage", "requests:read"]},
@@ -182,7 +182,7 @@ def test_without_a_word_descendants_stay(desk: Desk) -> None:
     assert known(desk).find_by_text(child["token"]) is not None
 
 
-def test_nobody_revokes_who_holds_more(desk: Desk) -> None:
+def test_a_token_cannot_revoke_one_with_more_scopes(desk: Desk) -> None:
     narrow = made_with(desk, desk.tokens["admin"].text, scopes=["tokens:manage"])
     client = desk.client(None)
     client.headers["Authorization"] = f"Bearer {narrow['token']}"

@@ -54,7 +54,7 @@ def test_a_repeated_upload_gives_the_same_requests(desk: Desk) -> None:
     assert desk.ledger.requests.count().total == 20
 
 
-def test_somebody_unknown_is_told_by_the_line_and_harms_no_other(desk: Desk) -> None:
+def test_an_unknown_id_is_reported_by_line_and_other_lines_are_filed(desk: Desk) -> None:
     answer = _send(desk, f"model,id\nrisk,mallory\nrisk,{person(3)}\n").json()
     assert [item["status"] for item in answer["items"]] == [422, 201]
     assert "mallory" not in str(answer)

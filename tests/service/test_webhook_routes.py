@@ -112,7 +112,7 @@ def test_a_test_message_says_what_came_of_it(desk: Desk, receiver: Receiver) -> 
     assert [call.message["type"] for call in receiver.calls] == ["test", "test"]
 
 
-def test_a_test_message_to_nobody(desk: Desk, receiver: Receiver) -> None:
+def test_a_test_message_without_a_receiver(desk: Desk, receiver: Receiver) -> None:
     client = desk.client()
     place = f"{PATH}/{client.post(PATH, json=wanted(receiver)).json()['id']}/test"
     receiver.answer = lambda handler, call: handler.connection.close()

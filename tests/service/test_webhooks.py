@@ -1,4 +1,4 @@
-"""Webhooks: every event once, signed, at least once delivered, whoever is killed."""
+"""Webhooks: every event once, signed, delivered at least once, also after kills."""
 
 import base64
 import hashlib
@@ -264,7 +264,7 @@ def test_a_receiver_that_was_down_gets_the_same_message_later(ledger: Ledger, cl
         deliver_due(ledger, settings)
     first = before.calls[0].message["id"]
     clock.now += 60
-    assert deliver_due(ledger, settings) == 1  # nobody is there
+    assert deliver_due(ledger, settings) == 1  # the receiver is down
     clock.now += 600
     with receiving(port) as after:
         assert deliver_due(ledger, settings) == 1

@@ -189,7 +189,7 @@ def test_retrain_trains_afresh_with_what_is_queued(desk: Desk) -> None:
 
 
 def test_a_model_that_is_not_there_fails_the_job(desk: Desk) -> None:
-    job = Jobs(desk.ledger).add("apply", tenant="default", model="nobody")
+    job = Jobs(desk.ledger).add("apply", tenant="default", model="missing")
     _runner(desk).run_all()
     assert getattr(_over(desk, job).problem, "code", "") == "unknown-model"
 
@@ -271,12 +271,12 @@ def test_no_number_of_another_tenant_is_in_an_audit(desk: Desk) -> None:
     before = {drill: seen(drill) for drill in ("none", "log")}
     desk.ledger.requests.submit(["person-004"], model="risk", verified=True)
     desk.ledger.requests.submit(["person-005"], model="risk")
-    desk.ledger.requests.submit([1, 2, 3, 4], model="forest", verified=True)  # nobody approves it
+    desk.ledger.requests.submit([1, 2, 3, 4], model="forest", verified=True)  # not approved
     desk.clock.now += 70 * 86_400
     desk.ledger.requests.submit(["person-006"], model="risk", verified=True)
     assert {drill: seen(drill) for drill in ("none", "log")} == before
     assert "1 recorded request(s)" in str(before)
-    assert _audited(desk)["passed"] is False, "somebody who sees all is told of the late one"
+    assert _audited(desk)["passed"] is False, "a token that sees all requests sees the late one"
 
 
 @here
