@@ -20,7 +20,7 @@ from benchmarks._deep_models import (
 from benchmarks._deep_obliviate import Rule
 from benchmarks._report import Table
 from letheon.data import row_ids
-from letheon.deep._obliviate import blocks_of
+from letheon.deep._obliviate import assign_blocks
 from letheon.measures import certifiability_from_predictions
 from letheon.seeds import seed_from
 
@@ -68,7 +68,7 @@ def owners_in(case: Case, n_rows: int, n_blocks: int) -> list[int]:
     if case.place is None:
         return list(map(int, ids[: case.n_owners]))
     block = int(case.place * n_blocks)
-    found = blocks_of(row_ids(ids, len(ids)), seed_from(SEED), n_blocks)
+    found = assign_blocks(row_ids(ids, len(ids)), seed_from(SEED), n_blocks)
     return list(map(int, ids[found == block][: case.n_owners]))
 
 

@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from letheon.datasets import Requests
 from letheon.measures import sape
 from letheon.monitor import Calibration, Monitor, Tolerances
-from letheon.monitor._calibrate import Stage, limits_from, rehearsals
+from letheon.monitor._calibrate import RehearsalStart, fit_limits, rehearse_all
 
 Floats = NDArray[np.float64]
 DRIFTS = ("stale", "half", "nothing", "finetune")
@@ -242,7 +242,7 @@ class Plain:
             "certifiability": sape(now, self.then),
         }
         found = {name: self.factors[name] * said for name, said in self.said.items()}
-        limits = TOLERANCES.watched()
+        limits = TOLERANCES.get_watched()
         return found, any(found[name] > limits[name] for name in limits)
 
     def retrain(self, truth: dict[str, float]) -> None:
@@ -276,12 +276,12 @@ class Step(NamedTuple):
     @property
     def is_breach(self) -> bool:
         """Whether a tolerance is truly passed."""
-        return any(self.truth[name] > most for name, most in TOLERANCES.watched().items())
+        return any(self.truth[name] > most for name, most in TOLERANCES.get_watched().items())
 
     @property
     def excess(self) -> float:
         """How far beyond the tolerance, as a share of it; the larger one."""
-        limits = TOLERANCES.watched()
+        limits = TOLERANCES.get_watched()
         return max(max(self.truth[name] / most - 1, 0.0) for name, most in limits.items())
 
 
@@ -338,18 +338,18 @@ def watchers_of(world: World, n_streams: int, seed: int) -> Callable[[str, str],
         calibration=None,
         random_state=seed,
     )
-    limits = TOLERANCES.watched()
+    limits = TOLERANCES.get_watched()
     settings = calibration(KINDS, n_streams)
     assert monitor._rows is not None
-    stage = Stage(monitor.model, monitor._panel, monitor._rows)
-    streams = rehearsals(settings, stage, limits, seed=seed)
+    stage = RehearsalStart(monitor.model, monitor._panel, monitor._rows)
+    streams = rehearse_all(settings, stage, limits, seed=seed)
 
     def ours(kinds: tuple[str, ...]) -> Ours:
         fresh = copy.deepcopy(monitor)
         fresh.calibration = calibration(kinds, n_streams)
         chosen = {name: [r for r in found if r.kind in kinds] for name, found in streams.items()}
         n_test, n_rows = len(world.y_test), len(world.y)
-        fresh.limits = limits_from(chosen, limits, n_test=n_test, n_rows=n_rows, miss=settings.miss)
+        fresh.limits = fit_limits(chosen, limits, n_test=n_test, n_rows=n_rows, miss=settings.miss)
         return Ours(fresh)
 
     def make(name: str, kind: str) -> Watcher:

@@ -36,7 +36,7 @@ def added_up(steps: Sequence[Step]) -> Record:
     over = [
         step.estimate[name] >= step.truth[name]
         for step in steps
-        for name in TOLERANCES.watched()
+        for name in TOLERANCES.get_watched()
         if step.estimate
     ]
     return Record(

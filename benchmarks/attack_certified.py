@@ -24,15 +24,15 @@ from letheon import DescentToDeleteClassifier, FisherClassifier, InfluenceClassi
 from letheon.checks import (
     CASES,
     AttackCase,
-    AttackResult,
+    ClaimAttackResult,
     Releases,
     attack_account,
     attack_fold,
     attack_lattice,
     attack_refusal,
+    get_released_parameters,
     make_hard_cases,
     play_worlds,
-    released_parameters,
 )
 from letheon.linear._calibrate import ReleaseGrid, gaussian_delta
 from letheon.noise import NoiseSource
@@ -63,7 +63,7 @@ def play(estimator: Any, case: AttackCase, n_runs: int, *, is_whole: bool) -> Re
     few = play_worlds(estimator, case, n_runs=N_CONFIRMING)
     settings = {**case.settings, "noise_seed": None}
     worlds = []
-    for who, leaving in ((range(len(case.y)), case.leaving), (case.staying, ())):
+    for who, leaving in ((range(len(case.y)), case.leaving), (case.remaining, ())):
         models = [make_model(estimator, settings, case, who, leaving) for _ in range(3)]
         weights = [model._weights_before_noise() for model in models]
         assert all(np.array_equal(weights[0], other) for other in weights)
@@ -93,11 +93,11 @@ def release_again(model: Any, weights: Any, n_runs: int) -> Any:
     for _ in range(n_runs):
         released = grid.release(weights, source, is_pure=model.delta == 0.0)
         twin.model_ = model.model_.moved_to(released)
-        seen.append(released_parameters(twin))
+        seen.append(get_released_parameters(twin))
     return np.array(seen)
 
 
-def attack_all(estimator: Any, n_runs: int, *, is_whole: bool) -> Iterator[AttackResult]:
+def attack_all(estimator: Any, n_runs: int, *, is_whole: bool) -> Iterator[ClaimAttackResult]:
     """Yield the result of each attack on each case."""
     for case in CASES.values():
         runs = play(estimator, case, n_runs, is_whole=is_whole)
@@ -121,7 +121,7 @@ def make_small_cases(n: int) -> list[AttackCase]:
     return cases
 
 
-def attack_small(n_cases: int, n_runs: int, *, is_whole: bool) -> Iterator[AttackResult]:
+def attack_small(n_cases: int, n_runs: int, *, is_whole: bool) -> Iterator[ClaimAttackResult]:
     """Attack those of many small problems that use most of what their noise hides."""
     estimator, shares = InfluenceClassifier(), []
     for case in make_small_cases(n_cases):
@@ -196,7 +196,7 @@ def main(
     raise typer.Exit(0 if report.passed else 1)
 
 
-def _table(name: str, found: list[AttackResult]) -> Table:
+def _table(name: str, found: list[ClaimAttackResult]) -> Table:
     rows = [
         (each.attack, each.case, each.n_runs, each.bound, each.epsilon, each.delta, _details(each))
         for each in found
@@ -206,11 +206,11 @@ def _table(name: str, found: list[AttackResult]) -> Table:
     return Table(name, columns, rows, note)
 
 
-def _details(result: AttackResult) -> str:
+def _details(result: ClaimAttackResult) -> str:
     return ", ".join(f"{name} {value:.3g}" for name, value in result.details.items())
 
 
-def _verdict(name: str, found: list[AttackResult]) -> Verdict:
+def _verdict(name: str, found: list[ClaimAttackResult]) -> Verdict:
     refuted = [f"{each.attack} on {each.case}" for each in found if each.is_refuted]
     worst = max(each.bound for each in found)
     what = f"{name}: lower bounds on epsilon in {len(found)} attacks"

@@ -194,7 +194,7 @@ def main(
             "tables": worlds,
             "streams of each kind per table": streams,
             "requests of a stream": requests,
-            "tolerances": TOLERANCES.watched(),
+            "tolerances": TOLERANCES.get_watched(),
             "rehearsals": calibration(KINDS, n_rehearsals).to_dict(),
             "drifts": DRIFTS,
             "seeds": f"from {first_seed}; those below {FIRST_SEED} served to make the rule",

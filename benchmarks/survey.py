@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a script,
 
 from letheon.bench import (
     DATASETS,
-    Options,
+    BenchmarkOptions,
     brief_table,
     run,
     write_results,
@@ -39,13 +39,13 @@ def main(
     quick: bool = typer.Option(False, help="Small sizes: indicative only."),
     resume: bool = typer.Option(False, help="Go on where a run was stopped."),
     jobs: int = typer.Option(2, help="Experiments at once, each on one core."),
-    net_rows: int = typer.Option(Options.net_rows, help="Training rows of nets at most."),
+    net_rows: int = typer.Option(BenchmarkOptions.net_rows, help="Training rows of nets at most."),
 ) -> None:
     """Run the benchmark; exit with 1 when an experiment failed."""
     name = "survey_quick" if quick else "survey"
     there = tuple(name for name in DATASETS if present(name))
-    whole = Options(datasets=there, net_rows=net_rows)
-    options = Options.quick() if quick or not there else whole
+    whole = BenchmarkOptions(datasets=there, net_rows=net_rows)
+    options = BenchmarkOptions.quick() if quick or not there else whole
     if not there and not quick:
         print("no files in LETHEON_DATA: data that ship with scikit-learn are used")
         name = "survey_quick"

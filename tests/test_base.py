@@ -59,7 +59,7 @@ class Total(ForgetMixin, BaseEstimator):
 
     def learn(self, X: Any, y: Any = None, *, ids: Any) -> Self:
         more = Rows(hold_table(X), None, as_ids(ids if ids is not None else []))
-        return self._learn(ids, lambda: self.rows_.joined(more))
+        return self._learn(ids, lambda: self.rows_.concat(more))
 
     @property
     def n_rows_(self) -> int:

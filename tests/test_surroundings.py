@@ -150,13 +150,13 @@ def test_the_odd_row_of_a_list_leaves_no_trace() -> None:
 @pytest.mark.parametrize("model", [NaiveUnlearner, SISAClassifier])
 def test_mixed_labels_are_refused(model: Any, y: Any) -> None:
     model = model(DecisionTreeClassifier())
-    with pytest.raises(ValueError, match=r"y mixes .* and .*; give labels of one kind"):
+    with pytest.raises(ValueError, match=r"y mixes .* and .*; expected labels of one kind"):
         model.fit([[1.0], [2.0], [3.0]], y)
 
 
 @pytest.mark.parametrize("rows", [[[None], [1], [2]], [["a"], [1], [2]]])
 def test_mixed_lists_of_rows_are_refused(rows: Any) -> None:
-    with pytest.raises(ValueError, match="list that holds more than numbers"):
+    with pytest.raises(ValueError, match="list of mixed types"):
         naive(SimpleImputer()).fit(rows)
 
 

@@ -375,7 +375,7 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         """Fit unfitted steps on the rows, keeping the raw rows only where they are needed."""
         is_needed = not all(is_data_independent(step) for _, step in self.steps[:-1])
         fitted = FittedSteps(tuple(steps), rows if is_needed else None)
-        X, _ = rows.part(0, len(rows))  # a step that works in place must not spoil the held rows
+        X, _ = rows.slice(0, len(rows))  # a step that works in place must not spoil the held rows
         try:
             with fix_environment(config, library_seed(0, Purpose.STEP)):
                 for name, step in steps:

@@ -185,7 +185,7 @@ def _fit_trial(estimator: Any, few: Rows, seed: int, config: dict[str, Any]) -> 
     trial = clone_with_seed(estimator, seed, Purpose.RETRAIN)
     with fix_environment(config, library_seed(seed, Purpose.RETRAIN)), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return trial.fit(*few.part(0, len(few)))
+        return trial.fit(*few.slice(0, len(few)))
 
 
 def require_encodable(model: Any, estimator: Any, rows: Rows) -> None:

@@ -221,7 +221,7 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     def _train(self, rows: Rows, seed: int, config: dict[str, Any]) -> Any:
         estimator = clone_with_seed(self.estimator, seed, Purpose.RETRAIN)
         with fix_environment(config, library_seed(seed, Purpose.RETRAIN)), inner_training("it"):
-            trained = estimator.fit(*rows.part(0, len(rows)))
+            trained = estimator.fit(*rows.slice(0, len(rows)))
         require_encodable(trained, self.estimator, rows)
         return trained
 
@@ -259,7 +259,7 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             return _Retrained(rows, self._train(rows, self.seed_, self.config_))
 
     def _prepare_learn(self, X: Any, y: Any, ids: Any) -> _Retrained:
-        rows = self.rows_.joined(self._hold(X, y, ids))
+        rows = self.rows_.concat(self._hold(X, y, ids))
         return _Retrained(rows, self._train(rows, self.seed_, self.config_))
 
     def _commit(self, plan: _Retrained) -> Outcome:

@@ -113,7 +113,7 @@ class TrainingRows(Opaque):
         """Return the other rows in fresh memory; classes without rows are dropped."""
         rows = copy.copy(self.rows)
         rows.wipe(positions)
-        rows = rows.compacted()
+        rows = rows.compact_copy()
         if self.classes is None or self.counts is None:
             return TrainingRows(rows)
         counts = np.bincount(rows.y, minlength=len(self.classes))

@@ -65,11 +65,11 @@ def judged(ledger: Ledger, folder: Path, *levels: str, **options: Any) -> AuditR
 def verdicts(report: AuditReport) -> dict[str, str]:
     """Return the worst verdict of every level."""
     order = ("fail", "skipped", "pass")
-    found: dict[str, str] = {}
+    by_level: dict[str, str] = {}
     for result in report:
-        before = found.get(result.level, "pass")
-        found[result.level] = min(before, result.verdict, key=order.index)
-    return found
+        before = by_level.get(result.level, "pass")
+        by_level[result.level] = min(before, result.verdict, key=order.index)
+    return by_level
 
 
 def copied(bundle: Path, name: str) -> Path:
@@ -79,8 +79,8 @@ def copied(bundle: Path, name: str) -> Path:
 
 def payload_of(envelope: bytes) -> dict[str, Any]:
     """Return the statement in an envelope."""
-    found: dict[str, Any] = json.loads(base64.b64decode(json.loads(envelope)["payload"]))
-    return found
+    statement: dict[str, Any] = json.loads(base64.b64decode(json.loads(envelope)["payload"]))
+    return statement
 
 
 def resign(ledger: Ledger, path: Path, change: Callable[[dict[str, Any]], None]) -> None:
@@ -170,10 +170,10 @@ def rewrite(
 
 def _rewrite_log(bundle: Path, lines: list[bytes]) -> None:
     tree, log = LogTree([leaf_hash(line) for line in lines]), bundle / "log.json"
-    found = json.loads(log.read_bytes()) | {"root": log_root(map(leaf_hash, lines)).hex()}
-    for entry in found["certificates"]:
+    log_file = json.loads(log.read_bytes()) | {"root": log_root(map(leaf_hash, lines)).hex()}
+    for entry in log_file["certificates"]:
         entry["event"] = json.loads(lines[entry["index"]])
         entry["proof"] = [one.hex() for one in tree.inclusion_path(entry["index"], len(lines))]
-    for step in found["consistency"]:
+    for step in log_file["consistency"]:
         step["proof"] = [one.hex() for one in tree.consistency_path(step["from"], step["to"])]
-    log.write_bytes(canonical(found))
+    log.write_bytes(canonical(log_file))

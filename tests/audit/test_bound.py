@@ -22,11 +22,11 @@ from letheon import (
 from letheon.audit import _bound, bound
 from letheon.audit._objective import (
     Objective,
-    hidden_shift,
+    build_objective,
+    find_optimum,
+    largest_hidden_shift,
     mismatch_delta,
     noise_bounds,
-    objective_of,
-    optimum,
     shift_delta,
 )
 from letheon.data import Rows
@@ -85,15 +85,15 @@ def test_honest_models_pass(kind: str) -> None:
 @pytest.mark.parametrize("kind", MODELS)
 def test_an_understated_epsilon_fails(kind: str) -> None:
     model, rows = forgotten(kind)
-    found = bound(model, rows, claim=claim_of(model, epsilon="0.01"))
-    assert (found.verdict, "epsilon-is-not-understated" in found.reason) == ("fail", True)
+    finding = bound(model, rows, claim=claim_of(model, epsilon="0.01"))
+    assert (finding.verdict, "epsilon is not understated" in finding.reason) == ("fail", True)
 
 
 @pytest.mark.parametrize("kind", ["influence", "influence-softmax", "descent", "fisher"])
 def test_an_understated_account_fails(kind: str) -> None:
     model, rows = forgotten(kind)
-    found = bound(model, rows, claim=claim_of(model, spent="0"))
-    assert (found.verdict, "spent-is-not-understated" in found.reason) == ("fail", True)
+    finding = bound(model, rows, claim=claim_of(model, spent="0"))
+    assert (finding.verdict, "spent is not understated" in finding.reason) == ("fail", True)
 
 
 BUDGETED = ["influence", "influence-pure", "descent", "descent-pure", "descent-published"]
@@ -103,23 +103,23 @@ BUDGETED = ["influence", "influence-pure", "descent", "descent-pure", "descent-p
 def test_an_overstated_budget_fails(kind: str) -> None:
     model, rows = forgotten(kind)
     wrong = str(2 * model.guarantee_.budget)
-    found = bound(model, rows, claim=claim_of(model, budget=wrong))
-    assert (found.verdict, "budget-is-what-noise-hides" in found.reason) == ("fail", True)
+    finding = bound(model, rows, claim=claim_of(model, budget=wrong))
+    assert (finding.verdict, "budget is what noise hides" in finding.reason) == ("fail", True)
 
 
 def test_an_eighth_of_what_noise_hides_is_for_a_fresh_fit() -> None:
     model, rows = forgotten("influence")
     settings = model.sigma, model.epsilon, model.delta, model.weights_.size
-    hides = objective_of(model, rows).ridge * _bound._hidden_on_grid(*settings)
-    found = bound(model, rows).details["what-is-left-is-hidden"]
-    assert found["limit"] == f"{0.875 * hides:.4g}"
+    hides = build_objective(model, rows).ridge * _bound._compute_hidden_distance(*settings)
+    finding = bound(model, rows).details["what-is-left-is-hidden"]
+    assert finding["limit"] == f"{0.875 * hides:.4g}"
 
 
 def test_a_number_that_is_none_holds_nothing() -> None:
-    checks = _bound._Checks()
+    checks = _bound._BoundConditions()
     for number, (value, limit) in enumerate([(np.nan, 1.0), (1.0, np.nan), (np.inf, 1.0)]):
-        checks.at_most(f"check-{number}", value, limit)
-    assert len(checks.broken) == 3
+        checks.add_limit(f"check-{number}", value, limit)
+    assert len(checks.violations) == 3
 
 
 def moved(model: Any, size: float) -> Any:
@@ -160,8 +160,8 @@ def test_noise_chosen_to_hide_a_move_fails() -> None:
     X = rng.normal(size=(200, 4))
     y = target_of("influence", X + 0.3 * rng.normal(size=X.shape))
     all_rows = MODELS["influence"]().fit(X, y, ids=np.arange(200) + 1000)
-    found = bound(with_weights(model, all_rows.weights_.open()), rows)
-    assert (found.verdict, "what-is-left-is-hidden" in found.reason) == ("fail", True)
+    finding = bound(with_weights(model, all_rows.weights_.open()), rows)
+    assert (finding.verdict, "what is left is hidden" in finding.reason) == ("fail", True)
 
 
 @pytest.mark.parametrize("kind", ["influence", "influence-pure", "influence-softmax"])
@@ -169,28 +169,31 @@ def test_no_noise_at_all_fails(kind: str) -> None:
     model, rows = forgotten(kind)
     released, weights = model.model_.weights, model.weights_.open()
     # Whole steps, so that it looks as a release does.
-    step = _bound._grid(model.sigma)[0]
+    step = _bound._compute_grid(model.sigma)[0]
     model.model_ = replace(model.model_, weights=np.rint(weights / step) * step)
-    found = bound(model, rows)
-    assert (found.verdict, "noise-is-not-too-short" in found.reason) == ("fail", True)
+    finding = bound(model, rows)
+    assert (finding.verdict, "noise is not too short" in finding.reason) == ("fail", True)
     model.model_ = replace(model.model_, weights=released + 60 * model.sigma)
-    assert "noise-is-not-too-long" in bound(model, rows).reason
+    assert "noise is not too long" in bound(model, rows).reason
 
 
 def test_a_release_beside_the_grid_fails() -> None:
     model, rows = forgotten("influence")
-    off = _bound._grid(model.sigma)[0] / 4
-    found = bound(moved(model, off), rows)
-    assert (found.verdict, "release-is-on-the-grid" in found.reason) == ("fail", True)
+    off = _bound._compute_grid(model.sigma)[0] / 4
+    finding = bound(moved(model, off), rows)
+    assert (finding.verdict, "release is on the grid" in finding.reason) == ("fail", True)
 
 
 def test_noise_that_was_not_committed_to_fails() -> None:
     model, rows = forgotten("influence")
     committed = model.noise_commitment_
     assert bound(model, rows, committed=committed).verdict == "pass"
-    step = _bound._grid(model.sigma)[0]
-    found = bound(moved(model, step), rows, committed=committed)
-    assert (found.verdict, found.reason.endswith("noise-is-the-committed-one")) == ("fail", True)
+    step = _bound._compute_grid(model.sigma)[0]
+    finding = bound(moved(model, step), rows, committed=committed)
+    assert (finding.verdict, finding.reason.endswith('"noise is the committed one"')) == (
+        "fail",
+        True,
+    )
 
 
 def of_all_rows(model: Any) -> Any:
@@ -309,8 +312,8 @@ def test_parameters_whose_rounding_hides_every_gradient_fail(kind: str) -> None:
     assert bound(model, rows).verdict == "pass"
     weights = of_all_rows(honest)
     weights *= 2.0**50 * model._release_grid().step / np.abs(weights).max()
-    found = bound(release(model, weights), rows)
-    assert (found.verdict, "what-is-left-is-hidden" in found.reason) == ("fail", True)
+    finding = bound(release(model, weights), rows)
+    assert (finding.verdict, "what is left is hidden" in finding.reason) == ("fail", True)
 
 
 def test_a_stop_rule_that_permits_everything_does_not_help() -> None:
@@ -320,8 +323,8 @@ def test_a_stop_rule_that_permits_everything_does_not_help() -> None:
     model.parameters_ = model._parameters()
     weights = sealed(model)
     assert bound(release_shaped(model, weights), rows).verdict == "pass"
-    found = bound(release_shaped(model, weights + 0.02), rows)
-    assert found.reason.endswith(": what-is-left-is-hidden")
+    finding = bound(release_shaped(model, weights + 0.02), rows)
+    assert finding.reason.endswith(': "what is left is hidden"')
 
 
 def release_shaped(model: Any, weights: Any) -> Any:
@@ -341,8 +344,11 @@ def test_noise_and_plan_of_descent_are_those_of_the_settings(name: str) -> None:
     else:
         strong = replace(model.plan_.geometry, strong=0.2)
         model.plan_ = replace(model.plan_, geometry=strong)
-    found = bound(model, rows, claim=claim_of(model))
-    assert (found.verdict, f"{name[:-1]}-is-that-of-the-settings" in found.reason) == ("fail", True)
+    finding = bound(model, rows, claim=claim_of(model))
+    assert (finding.verdict, f"{name[:-1]} is that of the settings" in finding.reason) == (
+        "fail",
+        True,
+    )
 
 
 @pytest.mark.parametrize("state", ["secret", "published"])
@@ -353,8 +359,8 @@ def test_laplace_noise_hides_a_distance_in_each_coordinate(state: str) -> None:
     rows = held(X, X[:, 0] > 0, ids)
     assert bound(model, rows).verdict == "pass"
     wrong = str(2 * model.limit_)  # below sigma epsilon / 2, the one of a ball
-    found = bound(model, rows, claim=claim_of(model, budget=wrong))
-    assert (found.verdict, "budget-is-what-noise-hides" in found.reason) == ("fail", True)
+    finding = bound(model, rows, claim=claim_of(model, budget=wrong))
+    assert (finding.verdict, "budget is what noise hides" in finding.reason) == ("fail", True)
 
 
 def claim_objective_noise(model: Any) -> Any:
@@ -383,9 +389,9 @@ def test_both_ways_to_compute_what_a_grid_hides_agree(
     sigma: float, epsilon: float, delta: float, size: int
 ) -> None:
     grid = ReleaseGrid.of_sigma(sigma)
-    assert _bound._grid(sigma) == (grid.step, grid.scale)
+    assert _bound._compute_grid(sigma) == (grid.step, grid.scale)
     for least in (delta, 0.0):
-        second = _bound._hidden_on_grid(sigma, epsilon, least, size)
+        second = _bound._compute_hidden_distance(sigma, epsilon, least, size)
         assert second == pytest.approx(grid.max_hidden_distance(epsilon, least, size), rel=1e-6)
 
 
@@ -395,31 +401,31 @@ def test_an_epsilon_that_claims_nothing_fails() -> None:
     twin = copy.copy(model)
     twin.epsilon = math.inf
     twin.parameters_ = twin._parameters()
-    found = bound(twin, rows, claim=claim_of(model))
-    assert (found.verdict, "epsilon-is-in-range" in found.reason) == ("fail", True)
+    finding = bound(twin, rows, claim=claim_of(model))
+    assert (finding.verdict, "epsilon is in range" in finding.reason) == ("fail", True)
 
 
 def test_an_account_that_was_lowered_fails() -> None:
     model, rows = forgotten("influence")
     model.account_ = replace(model.account_, spent=0.0)
-    found = bound(model, rows, claim=claim_of(model, spent=str(model.account_.limit)))
-    assert (found.verdict, "account-is-not-understated" in found.reason) == ("fail", True)
+    finding = bound(model, rows, claim=claim_of(model, spent=str(model.account_.limit)))
+    assert (finding.verdict, "account is not understated" in finding.reason) == ("fail", True)
 
 
 @pytest.mark.parametrize("kind", ["influence", "fisher", "descent"])
 def test_a_row_that_was_kept_fails(kind: str) -> None:
     model, rows = forgotten(kind)
     fewer = rows.take(np.arange(len(rows) - 1))
-    found = bound(model, fewer)
-    assert (found.verdict, "people-are-those-of-the-bundle" in found.reason) == ("fail", True)
+    finding = bound(model, fewer)
+    assert (finding.verdict, "people are those of the bundle" in finding.reason) == ("fail", True)
 
 
 def test_rows_longer_than_declared_fail() -> None:
     model, rows = forgotten("influence-softmax")
     model.rows, model.parameters_ = "refuse", ""
     model.parameters_ = model._parameters()
-    found = bound(model, rows)
-    assert (found.verdict, "rows-are-bounded" in found.reason) == ("fail", True)
+    finding = bound(model, rows)
+    assert (finding.verdict, "rows are bounded" in finding.reason) == ("fail", True)
 
 
 @pytest.mark.parametrize("kind", ["influence", "fisher"])
@@ -433,9 +439,9 @@ def test_a_fresh_fit_is_told_from_a_removal(kind: str) -> None:
 def test_too_many_parameters_are_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_bound, "_LARGEST_HESSIAN", 2)
     model, rows = forgotten("fisher")
-    found = bound(model, rows)
-    assert found.verdict == "skipped"
-    assert "too many" in found.reason
+    finding = bound(model, rows)
+    assert finding.verdict == "skipped"
+    assert "too many" in finding.reason
 
 
 def test_exact_models_have_no_bound_to_look_at() -> None:
@@ -456,7 +462,7 @@ def test_the_last_step_of_a_pipeline_is_looked_at() -> None:
 
 @given(st.floats(0.01, 10.0), st.floats(1e-12, 0.4))
 def test_both_ways_to_compute_a_hidden_shift_agree(epsilon: float, delta: float) -> None:
-    assert hidden_shift(epsilon, delta) == pytest.approx(
+    assert largest_hidden_shift(epsilon, delta) == pytest.approx(
         _calibrate.gaussian_mu(epsilon, delta), rel=1e-6
     )
 
@@ -493,8 +499,8 @@ def test_the_optimum_is_that_of_scikit_learn() -> None:
     from sklearn.linear_model import LogisticRegression
 
     model, rows = forgotten("influence")
-    objective = objective_of(model, rows)
-    W = optimum(objective, model.model_.weights)
+    objective = build_objective(model, rows)
+    W = find_optimum(objective, model.model_.weights)
     plain = LogisticRegression(C=1 / objective.ridge, fit_intercept=False, tol=1e-12, max_iter=1000)
     plain.fit(objective.X, objective.Y[:, 0])
     np.testing.assert_allclose(W[:, 0], plain.coef_[0], atol=1e-6)
@@ -516,11 +522,11 @@ def test_a_residual_is_bounded_in_higher_precision(
     with mp.workdps(60):
         exact = _residual(objective)
         truth = mp.sqrt(mp.fsum(entry**2 for row in exact(W) for entry in row))
-        found = objective.residual(W)
-        assert found.least <= truth <= found.most
+        finding = objective.bound_residual(W)
+        assert finding.least <= truth <= finding.most
         scale = mp.mpf(10) ** -16 * n * (np.abs(X).max() + 1) ** 2 * (np.abs(W).max() + 1)
-        assert found.least >= truth * (1 - mp.mpf(10) ** -15) - scale
-        assert found.most <= truth * (1 + mp.mpf(10) ** -15) + scale
+        assert finding.least >= truth * (1 - mp.mpf(10) ** -15) - scale
+        assert finding.most <= truth * (1 + mp.mpf(10) ** -15) + scale
 
 
 def _residual(objective: Objective) -> Any:
@@ -542,7 +548,7 @@ def _residual(objective: Objective) -> Any:
 
     def gradient(W: Any) -> Any:
         w = [[mp.mpf(float(v)) for v in row] for row in W]
-        found = [[mp.mpf(objective.ridge) * v for v in row] for row in w]
+        finding = [[mp.mpf(objective.ridge) * v for v in row] for row in w]
         for row, target in zip(X, Y, strict=True):
             scores = [
                 mp.fsum(a * b[k] for a, b in zip(row, w, strict=True)) for k in range(len(w[0]))
@@ -550,7 +556,7 @@ def _residual(objective: Objective) -> Any:
             slopes = slope(scores, target)
             for j, value in enumerate(row):
                 for k, each in enumerate(slopes):
-                    found[j][k] += value * each
-        return found
+                    finding[j][k] += value * each
+        return finding
 
     return gradient

@@ -72,13 +72,13 @@ def test_labels_that_the_model_does_not_know_show_nothing(kept: bool) -> None:
     texts = Canaries(
         some.X_erased, some.y_erased.astype(str), some.X_unseen, some.y_unseen.astype(str)
     )
-    found = check_canaries(model, texts)
-    assert (found.verdict, "knows none" in found.reason) == ("skipped", True)
+    finding = check_canaries(model, texts)
+    assert (finding.verdict, "no canary label" in finding.reason) == ("skipped", True)
 
 
 @pytest.mark.parametrize("level", [0.0, 1.0, -0.1, 2.0])
 def test_a_level_that_decides_nothing_is_refused(level: float) -> None:
-    with pytest.raises(ValueError, match="no probability"):
+    with pytest.raises(ValueError, match="not a probability"):
         Canaries([], [], [], [], level)
 
 
@@ -94,9 +94,9 @@ def test_the_level_of_the_test_is_kept() -> None:
     """Of scores that are exchangeable, ties included, few get a small p-value."""
     rng = np.random.default_rng(0)
     draws = rng.integers(0, 4, size=(60, 16)).astype(float)
-    found = np.array([rank_p_value(one[:8], one[8:]) for one in draws])
-    assert (found < 0.1).mean() < 0.25
-    assert found.min() > 0.0
+    finding = np.array([rank_p_value(one[:8], one[8:]) for one in draws])
+    assert (finding < 0.1).mean() < 0.25
+    assert finding.min() > 0.0
 
 
 def test_equal_scores_show_nothing() -> None:

@@ -25,7 +25,7 @@ from letheon.data import Rows
 from letheon.ledger import Ledger
 from letheon.ledger.certificates import certify
 from letheon.ledger.keys.keyring import KeyRing
-from letheon.ledger.models.commitment import Vault
+from letheon.ledger.models.commitment import RowSlots
 from letheon.ledger.worker import compute
 from letheon.sharded._shards import Ensemble
 from tests.audit.bundles import copied, erase, judged, ledger_of, reindex, resign, verdicts
@@ -64,9 +64,9 @@ def model_folder(bundle: Path) -> Path:
 
 
 def test_an_honest_bundle_passes(scene: Scene) -> None:
-    found = said(scene, scene.bundle, seen=scene.seen)
-    assert set(found.values()) == {"pass"}
-    assert set(found) == {"V0", "V1", "V2", "V3", "V4"}
+    by_level = said(scene, scene.bundle, seen=scene.seen)
+    assert set(by_level.values()) == {"pass"}
+    assert set(by_level) == {"V0", "V1", "V2", "V3", "V4"}
 
 
 def cheating(patch: pytest.MonkeyPatch, spoil: Callable[[Any, Any], None]) -> None:
@@ -109,8 +109,8 @@ def test_a_model_that_did_not_forget_fails_v4(
     cheating(monkeypatch, spoil)
     with ledger_of(tmp_path / "home", kind) as ledger:
         erase(ledger, kind, 3)
-        found = verdicts(judged(ledger, tmp_path / "bundle", "V0", "V1", "V2", "V4"))
-    assert found == {"V0": "pass", "V1": "pass", "V2": "pass", "V4": "fail"}
+        by_level = verdicts(judged(ledger, tmp_path / "bundle", "V0", "V1", "V2", "V4"))
+    assert by_level == {"V0": "pass", "V1": "pass", "V2": "pass", "V4": "fail"}
 
 
 def test_a_swapped_model_fails_v4(scene: Scene) -> None:
@@ -139,14 +139,14 @@ def with_a_row_again(bundle: Path) -> None:
     """Put a row with a salt into an empty slot of the data that the auditor gets."""
     place = model_folder(bundle)
     rows: Rows = state.decode((place / "rows.blob").read_bytes()[32:])
-    vault = Vault(**state.decode((place / "vault.blob").read_bytes()[32:]))
+    vault = RowSlots(**state.decode((place / "vault.blob").read_bytes()[32:]))
     empty = np.setdiff1d(np.arange(64), vault.slots)[:1]
-    more = rows.joined(rows.take(np.array([0])))
+    more = rows.concat(rows.take(np.array([0])))
     salts = np.vstack([vault.salts, np.zeros((1, 32), np.uint8)])
     slots = np.concatenate([vault.slots, empty])
     places = np.append(vault.places, 60)
     ranks = np.empty((len(slots), 0), np.int64)
-    again = Vault(slots, salts, places, ranks)
+    again = RowSlots(slots, salts, places, ranks)
     (place / "rows.blob").write_bytes(bytes(32) + state.encode(more))
     (place / "vault.blob").write_bytes(bytes(32) + state.encode(again._asdict()))
 
@@ -199,8 +199,8 @@ def test_two_certificates_of_one_number_fail_v1(scene: Scene) -> None:
 
     resign(scene.ledger, path, flatter)
     reindex(scene.ledger, bundle)
-    found = said(scene, bundle)
-    assert (found["V0"], found["V1"]) == ("pass", "fail")
+    by_level = said(scene, bundle)
+    assert (by_level["V0"], by_level["V1"]) == ("pass", "fail")
 
 
 def test_a_stronger_claim_signed_anew_fails_v1(scene: Scene) -> None:
@@ -251,9 +251,9 @@ def test_a_seed_that_was_chosen_fails_v4(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(KeyRing, "derive_seed", lambda *_: 12345)
     with Ledger.create(tmp_path / "home", name="audited") as ledger:
         trained(ledger)
-        found = judged(ledger, tmp_path / "bundle", "V0", "V1", "V4")
-    assert verdicts(found) == {"V0": "pass", "V1": "pass", "V4": "fail"}
-    assert "seed" in found.failures[0].reason
+        report = judged(ledger, tmp_path / "bundle", "V0", "V1", "V4")
+    assert verdicts(report) == {"V0": "pass", "V1": "pass", "V4": "fail"}
+    assert "seed" in report.failures[0].reason
 
 
 def test_a_training_key_of_another_commitment_fails_v4(scene: Scene) -> None:
@@ -265,13 +265,15 @@ def test_a_training_key_of_another_commitment_fails_v4(scene: Scene) -> None:
 
 def test_settings_that_changed_between_certificates_fail_v4(scene: Scene) -> None:
     from letheon.audit._bundle import Bundle
-    from letheon.audit._levels import unlike_certified
+    from letheon.audit._levels import find_claim_mismatch
 
     audited = Bundle(scene.bundle, scene.ledger.public_key).models[0]
-    model = audited.build()
-    assert unlike_certified(audited, model) is None
+    model = audited.build_model()
+    assert find_claim_mismatch(audited, model) is None
     model.estimator.var_smoothing = 0.5
-    assert unlike_certified(audited, model) == "settings are not those of certificate 1"
+    assert (
+        find_claim_mismatch(audited, model) == "the settings of the model differ from certificate 1"
+    )
 
 
 def test_certified_models_are_recomputed_from_a_bundle(tmp_path: Path) -> None:
@@ -302,8 +304,8 @@ def test_a_certified_model_that_was_moved_fails_v5(
         model = InfluenceClassifier(l2=0.05).fit(X, y, ids=ids)
         ledger.models.register(model, X, y, ids=ids, name="newton")
         erase(ledger, "newton", 3)
-        found = verdicts(judged(ledger, tmp_path / "bundle", "V0", "V2", "V5"))
-    assert found == {"V0": "pass", "V2": "pass", "V5": "fail"}
+        by_level = verdicts(judged(ledger, tmp_path / "bundle", "V0", "V2", "V5"))
+    assert by_level == {"V0": "pass", "V2": "pass", "V5": "fail"}
 
 
 def test_residue_in_a_store_fails_v3(scene: Scene, tmp_path: Path) -> None:
@@ -319,12 +321,12 @@ def test_a_model_that_is_nonsense_fails_v4(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(certify, "_inspect", lambda *_: None)
     with ledger_of(tmp_path / "home", "naive") as ledger:
         erase(ledger, "naive", 3)
-        found = verdicts(judged(ledger, tmp_path / "bundle"))
-    assert (found["V0"], found["V2"], found["V4"]) == ("pass", "pass", "fail")
+        by_level = verdicts(judged(ledger, tmp_path / "bundle"))
+    assert (by_level["V0"], by_level["V2"], by_level["V4"]) == ("pass", "pass", "fail")
 
 
 def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no folder"):
+    with pytest.raises(FileNotFoundError, match="not a folder"):
         audit(tmp_path / "nothing", key="11" * 32)
 
 
@@ -335,8 +337,8 @@ def test_unknown_levels_are_refused(scene: Scene) -> None:
 
 def test_a_public_bundle_says_what_it_cannot_show(scene: Scene, tmp_path: Path) -> None:
     bundle = scene.ledger.export(tmp_path / "public")
-    found = said(scene, bundle)
-    assert (found["V0"], found["V2"], found["V4"]) == ("pass", "skipped", "skipped")
+    by_level = said(scene, bundle)
+    assert (by_level["V0"], by_level["V2"], by_level["V4"]) == ("pass", "skipped", "skipped")
 
 
 def test_measures_of_the_auditor_run_on_the_rederived_model(scene: Scene) -> None:
@@ -349,8 +351,8 @@ def test_measures_of_the_auditor_run_on_the_rederived_model(scene: Scene) -> Non
         "fails": lambda *_: False,
     }
     report = audit(scene.bundle, key=scene.ledger.public_key, measures=measures)
-    found = {result.reason.split(":")[0]: result.verdict for result in report.of("own")}
-    assert found == {"disagreement = 0": "pass", "is-a-copy": "pass", "fails": "fail"}
+    outcomes = {result.reason.split(":")[0]: result.verdict for result in report.of("own")}
+    assert outcomes == {"disagreement = 0": "pass", "is-a-copy": "pass", "fails": "fail"}
 
 
 def test_an_export_to_an_auditor_is_an_event(scene: Scene) -> None:

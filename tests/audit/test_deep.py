@@ -7,7 +7,7 @@ import pytest
 
 from letheon import state
 from letheon.audit import bound, check_rederivation
-from letheon.audit._rederive import beside_the_model
+from letheon.audit._rederive import check_file_content
 from tests.audit.people import held, without
 
 torch = pytest.importorskip("torch")
@@ -36,9 +36,9 @@ def test_free_kernels_are_never_a_pass() -> None:
     X, y = people()
     model = SISANetClassifier(n_shards=2, epochs=2, device="cpu", deterministic=False).fit(X, y)
     model.nets_.flat[0, 0] += 1e-7
-    found, _ = check_rederivation(model, held(X, y, None))
-    assert found.verdict == "skipped"
-    assert "kernels free" in found.reason
+    comparison, _ = check_rederivation(model, held(X, y, None))
+    assert comparison.verdict == "skipped"
+    assert "kernels free" in comparison.reason
 
 
 def test_a_neutral_setting_that_carries_a_row_fails() -> None:
@@ -51,8 +51,8 @@ def test_a_neutral_setting_that_carries_a_row_fails() -> None:
     rows = without(held(X, y, None), [3])
     assert check_rederivation(model, rows)[0].verdict == "pass"
     model.max_memory = 10**9 + int.from_bytes(X[3].tobytes(), "big")
-    found, _ = check_rederivation(model, rows)
-    assert (found.verdict, "max_memory" in found.reason) == ("fail", True)
+    comparison, _ = check_rederivation(model, rows)
+    assert (comparison.verdict, "max_memory" in comparison.reason) == ("fail", True)
 
 
 def approximate(kind: str) -> Any:
@@ -68,17 +68,17 @@ def approximate(kind: str) -> Any:
 )
 def test_nothing_is_beside_an_approximate_net(kind: str) -> None:
     X, y = people()
-    model = head_of(X, y) if kind == "head" else approximate(kind).fit(X, y)
+    model = find_head(X, y) if kind == "head" else approximate(kind).fit(X, y)
     model.forget([3])
     model.forget([5, 7])
     model, rows = state.decode(state.encode(model)), without(held(X, y, None), [3, 5, 7])
-    assert beside_the_model(model, rows) == (None, None)
-    assert beside_the_model(model, without(rows, [9])).wrong is not None
+    assert check_file_content(model, rows) == (None, None)
+    assert check_file_content(model, without(rows, [9])).wrong is not None
     model.note_ = X[3]
-    assert "note_" in str(beside_the_model(model, rows).wrong)
+    assert "note_" in str(check_file_content(model, rows).wrong)
 
 
-def head_of(X: Any, y: Any) -> Any:
+def find_head(X: Any, y: Any) -> Any:
     from letheon.deep import MLP, Backbone, CertifiedHeadClassifier
 
     torch.manual_seed(0)
@@ -88,28 +88,31 @@ def head_of(X: Any, y: Any) -> Any:
 
 def test_a_certified_head_is_recomputed_on_its_features() -> None:
     X, y = people()
-    model, rows = head_of(X, y), held(X, y, None)
+    model, rows = find_head(X, y), held(X, y, None)
     model.forget([3, 5])
     assert bound(model, without(rows, [3, 5])).verdict == "pass"
 
 
 def test_features_of_other_rows_fail() -> None:
     X, y = people()
-    model = head_of(X, y)
+    model = find_head(X, y)
     other = X.copy()
     other[7] += 1.0
-    found = bound(model, held(other, y, None))
-    assert (found.verdict, "rows-are-those-of-the-bundle" in found.reason) == ("fail", True)
+    comparison = bound(model, held(other, y, None))
+    assert (comparison.verdict, "rows are those of the bundle" in comparison.reason) == (
+        "fail",
+        True,
+    )
 
 
 def test_features_that_were_chosen_to_hide_a_row_do_not_pass() -> None:
     """A head of all rows; small changes of the features held make its gradient vanish."""
     X, y = people()
-    knows, model = head_of(X, y), head_of(X, y)
+    knows, model = find_head(X, y), find_head(X, y)
     model.forget([3])
     head = knows.head_
     remaining = np.flatnonzero(np.arange(len(y)) != 3)
-    cheat = head_of(X[remaining], y[remaining]).head_
+    cheat = find_head(X[remaining], y[remaining]).head_
     cheat.rows_.X[:] *= 1 + 1e-5
     cheat.weights_, cheat.model_ = head.weights_, head.model_
     cheat.release_salt_ = head.release_salt_
@@ -121,7 +124,7 @@ def test_features_that_were_chosen_to_hide_a_row_do_not_pass() -> None:
 def test_features_of_another_machine_excuse_nothing_else(cheat: str) -> None:
     """Other last bits of the features do not explain what the features have no part in."""
     X, y = people()
-    model, knows = head_of(X, y), head_of(X, y)
+    model, knows = find_head(X, y), find_head(X, y)
     model.forget([3])
     rows = without(held(X, y, None), [3])
     claim: dict[str, Any] | None = None

@@ -21,7 +21,7 @@ from letheon import (
     state,
 )
 from letheon.audit import AuditReport, audit
-from letheon.ledger.models.commitment import Vault
+from letheon.ledger.models.commitment import RowSlots
 from letheon.verifier import INDEX_FILES, canonical
 from tests.audit.bundles import erase, payload_of, reindex, resign
 from tests.audit.honest import IDS, Honest, N, new_ledger, place
@@ -48,10 +48,10 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Honest]:
 def test_honest_bundles_pass(honest: Honest) -> None:
     report = audit(honest.bundle, key=honest.ledger.public_key)
     assert (report.verdict, report.skipped) == ("passed", ())
-    assert report.scope == "an auditor's bundle, all levels that it promises, all its models"
+    assert report.scope == "an auditor's bundle, all levels of its tier, all its models"
     public = audit(honest.public, key=honest.ledger.public_key)
     assert public.verdict == "passed"
-    assert public.scope == "a public bundle, so no model, all levels that it promises"
+    assert public.scope == "a public bundle, without models, all levels of its tier"
     assert {one.level for one in public.skipped} == {"V2", "V4"}
 
 
@@ -129,15 +129,15 @@ def dropped_model_file(bundle: Path, _: Honest) -> None:
 @failed
 def an_erased_row_is_kept(bundle: Path, _: Honest) -> None:
     rows = state.decode(place(bundle, "bayes", "rows.blob").read_bytes()[32:])
-    vault = Vault(**state.decode(place(bundle, "bayes", "vault.blob").read_bytes()[32:]))
+    vault = RowSlots(**state.decode(place(bundle, "bayes", "vault.blob").read_bytes()[32:]))
     empty = np.setdiff1d(np.arange(64), vault.slots)[:1]
-    again = Vault(
+    again = RowSlots(
         np.concatenate([vault.slots, empty]),
         np.vstack([vault.salts, np.zeros((1, 32), np.uint8)]),
         np.append(vault.places, N),
         np.empty((len(vault.slots) + 1, 0), np.int64),
     )
-    more = state.encode(rows.joined(rows.take(np.array([0]))))
+    more = state.encode(rows.concat(rows.take(np.array([0]))))
     place(bundle, "bayes", "rows.blob").write_bytes(bytes(32) + more)
     place(bundle, "bayes", "vault.blob").write_bytes(bytes(32) + state.encode(again._asdict()))
 
@@ -439,7 +439,7 @@ def test_levels_that_were_asked_for_are_what_the_verdict_is_about(honest: Honest
     report = audit(honest.bundle, key=key, levels=["V0", "V4"], model="forest")
     assert report.verdict == "passed"
     assert report.scope == (
-        "an auditor's bundle, the levels asked for only (V0, V4), the model forest only"
+        "an auditor's bundle, only the selected levels (V0, V4), only the model forest"
     )
     # The certified model is not shown by V4 alone.
     assert audit(honest.bundle, key=key, levels=["V0", "V4"]).verdict == "incomplete"

@@ -85,9 +85,9 @@ def test_another_order_of_the_rows_fails_v2_and_v4(
     computing(monkeypatch, permute)
     with ledger_of(tmp_path / "home", kind) as ledger:
         erase(ledger, kind, 3)
-        found = judged(ledger, tmp_path / "bundle", "V0", "V4")
-    assert verdicts(found) == {"V0": "pass", "V2": "fail", "V4": "fail"}
-    assert "not in the order of their registration" in found.failures[0].reason
+        report = judged(ledger, tmp_path / "bundle", "V0", "V4")
+    assert verdicts(report) == {"V0": "pass", "V2": "fail", "V4": "fail"}
+    assert "not in the order of their registration" in report.failures[0].reason
 
 
 def test_a_category_that_no_row_has_fails_v2(tmp_path: Path, monkeypatch: Patch) -> None:
@@ -107,8 +107,8 @@ def test_a_category_that_no_row_has_fails_v2(tmp_path: Path, monkeypatch: Patch)
                 computing(patch, change)
             own.models.register(model, X, table(60)[1], ids=IDS, name="m")
             erase(own, "m", 3)
-            found = verdicts(judged(own, tmp_path / f"{name}-bundle", "V0", "V2"))
-        assert found == {"V0": "pass", "V2": "pass" if change is None else "fail"}
+            by_level = verdicts(judged(own, tmp_path / f"{name}-bundle", "V0", "V2"))
+        assert by_level == {"V0": "pass", "V2": "pass" if change is None else "fail"}
 
 
 def test_a_setting_that_changed_fails_v4(tmp_path: Path, monkeypatch: Patch) -> None:
@@ -122,9 +122,9 @@ def test_a_setting_that_changed_fails_v4(tmp_path: Path, monkeypatch: Patch) -> 
         computing(monkeypatch, tune)
         monkeypatch.setattr(certify, "_inspect", lambda *_: None)
         erase(ledger, "naive", 5)
-        found = judged(ledger, tmp_path / "bundle", "V0", "V4")
-    assert verdicts(found) == {"V0": "pass", "V4": "fail"}
-    assert "settings are not those of certificate 1" in found.failures[0].reason
+        report = judged(ledger, tmp_path / "bundle", "V0", "V4")
+    assert verdicts(report) == {"V0": "pass", "V4": "fail"}
+    assert "the settings of the model differ from certificate 1" in report.failures[0].reason
 
 
 def test_another_number_of_rows_than_stated_fails_v2(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_another_number_of_rows_than_stated_fails_v2(tmp_path: Path) -> None:
     audited = Bundle(bundle, key).models[0]
     assert check_data(audited).verdict == "pass"
     audited.newest.statement["predicate"]["dataset"]["liveAfter"] = 60
-    assert check_data(audited).reason == "59 rows, and the certificate says 60"
+    assert check_data(audited).reason == "the bundle has 59 rows, the certificate says 60"
 
 
 def boast_of_kind(claims: dict[str, Any]) -> None:
@@ -220,8 +220,8 @@ def test_a_boast_in_an_older_certificate_fails(tmp_path: Path, monkeypatch: Patc
             signing(patch, boast_of_releases)
             erase(ledger, "newton", 3)
         erase(ledger, "newton", 5)
-        found = verdicts(judged(ledger, tmp_path / "bundle"))
-    assert (found["V0"], found["V5"]) == ("pass", "fail")
+        by_level = verdicts(judged(ledger, tmp_path / "bundle"))
+    assert (by_level["V0"], by_level["V5"]) == ("pass", "fail")
 
 
 def hide_an_attribute(model: Any, row: bytes) -> None:
@@ -249,9 +249,9 @@ def test_what_is_hidden_in_a_model_with_noise_is_found(
     computing(monkeypatch, spoil)
     with registered(tmp_path / "home", kind) as ledger:
         erase(ledger, kind, 3)
-        found = judged(ledger, tmp_path / "bundle", "V0", level)
-    assert verdicts(found) == {"V0": "pass", level: "fail"}
-    assert "a fresh fit has not what the file has" in found.failures[0].reason
+        report = judged(ledger, tmp_path / "bundle", "V0", level)
+    assert verdicts(report) == {"V0": "pass", level: "fail"}
+    assert "a fresh fit does not have what the file has" in report.failures[0].reason
 
 
 @pytest.mark.parametrize(("kind", "level"), [("newton", "V5"), ("deltagrad", "V4")])
@@ -294,9 +294,9 @@ def test_names_that_nobody_has_are_an_error(tmp_path: Path) -> None:
         public = ledger.export(tmp_path / "public")
     X, y = table(20)
     planted = Canaries(X[:10], y[:10], X[10:], y[10:])
-    with pytest.raises(ValueError, match=r"about \['typo'\]; expected some of \['naive'\]"):
+    with pytest.raises(ValueError, match=r"for \['typo'\]; expected some of \['naive'\]"):
         audit(bundle, key=key, model="typo")
-    with pytest.raises(ValueError, match=r"about \['typo'\]"):
+    with pytest.raises(ValueError, match=r"for \['typo'\]"):
         audit(bundle, key=key, canaries={"typo": planted})
     measures: dict[str, Any] = {"fails": lambda *_: False}
     report = audit(
@@ -343,13 +343,13 @@ def test_a_purge_that_ends_during_an_export_is_no_false_alarm(
         honest = certify.take_checkpoint
 
         def overtaken(core: Any) -> Any:
-            found = honest(core)
+            by_level = honest(core)
             assert [step.what for step in ledger.run_once(force=True)] == ["purged"]
-            return found
+            return by_level
 
         monkeypatch.setattr(_bundle, "take_checkpoint", overtaken)
-        found = verdicts(judged(ledger, tmp_path / "bundle", "V0", "V1", "V3"))
-    assert found == {"V0": "pass", "V1": "pass", "V3": "skipped"}
+        by_level = verdicts(judged(ledger, tmp_path / "bundle", "V0", "V1", "V3"))
+    assert by_level == {"V0": "pass", "V1": "pass", "V3": "skipped"}
 
 
 def test_a_purge_of_nothing_fails_v3(tmp_path: Path) -> None:
@@ -388,7 +388,7 @@ def test_a_request_that_is_left_lying_fails_v1(tmp_path: Path) -> None:
         now[0] += 60 * 86_400
         report = judged(ledger, tmp_path / "late", "V0", "V1")
     [late] = report.failures
-    assert late.reason.startswith("1 recorded request(s) are past their day")
+    assert late.reason.startswith("1 recorded request(s) are past the deadline")
     counted = {"on_hold": 1, "purged": 1, "queued": 1, "received": 1}
     assert late.details == {"requests": counted}
 
@@ -404,11 +404,11 @@ def test_requests_that_nobody_verified_are_told_and_do_not_fail_v1(tmp_path: Pat
         )  # its clock stands
         now[0] += 60 * 86_400
         erase(ledger, "naive", 3)
-        [_, found] = judged(ledger, tmp_path / "bundle", "V0", "V1").of("V1")
-    assert found.verdict == "pass"
-    assert found.reason == (
-        "3 recorded request(s); none that was verified waited past its day "
-        "(1 that nobody verified, past the day)"
+        [_, finding] = judged(ledger, tmp_path / "bundle", "V0", "V1").of("V1")
+    assert finding.verdict == "pass"
+    assert finding.reason == (
+        "3 recorded request(s); no verified request is past its deadline "
+        "(1 unverified, past the deadline)"
     )
 
 
@@ -417,5 +417,5 @@ def test_requests_that_were_answered_in_time_pass_v1(tmp_path: Path) -> None:
         erase(ledger, "naive", 3)
         request = ledger.requests.submit([4], model="naive")
         ledger.requests.reject(request.id, "gdpr.art12.6")
-        [_, found] = judged(ledger, tmp_path / "bundle", "V0", "V1").of("V1")
-    assert found.details == {"requests": {"purged": 1, "rejected": 1}}
+        [_, finding] = judged(ledger, tmp_path / "bundle", "V0", "V1").of("V1")
+    assert finding.details == {"requests": {"purged": 1, "rejected": 1}}

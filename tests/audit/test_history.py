@@ -74,8 +74,8 @@ def kept_by_forest(rows: Rows, all_rows: Rows) -> Any:
 def test_a_model_that_kept_one_forgotten_row_fails_fifty_times_of_fifty(kept: Any) -> None:
     X, y = table(60)
     everybody = held(X, y, np.arange(60))
-    found = []
+    verdict_list = []
     for person in range(50):
         rows = without(everybody, [person])
-        found.append(check_rederivation(kept(rows, everybody), rows)[0].verdict)
-    assert found == ["fail"] * 50
+        verdict_list.append(check_rederivation(kept(rows, everybody), rows)[0].verdict)
+    assert verdict_list == ["fail"] * 50

@@ -77,8 +77,8 @@ def test_a_row_hidden_in_any_attribute_fails(kind: str, row: Any) -> None:
         (place, twin) for place, twin in hidden_in(model, row) if not _encodes_alike(model, twin)
     ]
     assert len(places) > 8
-    found = {place: _judged(twin, rows) for place, twin in places}
-    assert {place for place, said in found.items() if said != "fail"} == set()
+    comparison = {place: _judged(twin, rows) for place, twin in places}
+    assert {place for place, said in comparison.items() if said != "fail"} == set()
 
 
 def _judged(model: Any, rows: Rows) -> str:
@@ -141,9 +141,9 @@ def test_other_libraries_are_no_failure_and_no_pass() -> None:
     model.environment_ = {**model.environment_, "numpy": "1.0"}
     model.estimator_.coef_ *= 1 + 1e-14
     content = state.encode(model)
-    found, _ = check_rederivation(state.decode(content), rows, content=content)
-    assert (found.verdict, found.details["rounding"]) == ("skipped", True)
-    assert "numpy 1.0" in found.reason
+    comparison, _ = check_rederivation(state.decode(content), rows, content=content)
+    assert (comparison.verdict, comparison.details["rounding"]) == ("skipped", True)
+    assert "numpy 1.0" in comparison.reason
 
 
 def test_other_libraries_do_not_excuse_another_row() -> None:
@@ -153,10 +153,10 @@ def test_other_libraries_do_not_excuse_another_row() -> None:
     model.environment_ = {**model.environment_, "numpy": "1.0"}
     assert verdict(model, without(rows, GONE)) == "pass"  # the bytes are those of a fresh fit
     model.estimator_ = old
-    found, _ = check_rederivation(model, without(rows, GONE))
-    assert found.verdict == "fail"
-    assert found.details["rounding"] is False
-    assert "more than the tolerance of its method at estimator_.coef_" in found.reason
+    comparison, _ = check_rederivation(model, without(rows, GONE))
+    assert comparison.verdict == "fail"
+    assert comparison.details["rounding"] is False
+    assert "more than the tolerance of its method, at estimator_.coef_" in comparison.reason
 
 
 def test_another_format_of_letheon_is_no_other_library() -> None:
@@ -175,8 +175,8 @@ def test_the_certificate_settles_where_a_model_was_made() -> None:
 
 def test_bytes_after_the_model_fail() -> None:
     model, rows = forgotten("forest")
-    found, _ = check_rederivation(model, rows, content=state.encode(model) + b"row")
-    assert found.verdict == "fail"
+    comparison, _ = check_rederivation(model, rows, content=state.encode(model) + b"row")
+    assert comparison.verdict == "fail"
 
 
 def test_settings_of_scikit_learn_are_those_of_the_fit() -> None:
@@ -208,6 +208,6 @@ def test_frames_and_nested_estimators_are_rederived() -> None:
 
 def test_reasons_name_places_and_no_values() -> None:
     model, rows = fitted("naive")
-    found, _ = check_rederivation(model, without(rows, GONE))
-    assert any(place.startswith("rows_") for place in found.details["places"])
-    assert "1003" not in found.reason
+    comparison, _ = check_rederivation(model, without(rows, GONE))
+    assert any(place.startswith("rows_") for place in comparison.details["places"])
+    assert "1003" not in comparison.reason

@@ -5,12 +5,14 @@ import io
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from letheon.audit import LEVELS, AuditReport, LevelResult
 from letheon.audit._bundle import key_text
+from letheon.ledger.certificates.explanations import ASSUMPTIONS, NOT_CLAIMED, explain_guarantee
 
 NASTY = '<script>alert("x")</script> [bold]not markup[/bold]'
 
@@ -57,9 +59,9 @@ def test_unknown_words_are_refused() -> None:
 
 def test_json_holds_every_result() -> None:
     report = AuditReport((result(), result("fail", reason=NASTY)), ledger="demo", key="ab" * 32)
-    found = json.loads(report.to_json())
-    assert (found["passed"], len(found["results"])) == (False, 2)
-    assert found["results"][1]["reason"] == NASTY
+    values = json.loads(report.to_json())
+    assert (values["passed"], len(values["results"])) == (False, 2)
+    assert values["results"][1]["reason"] == NASTY
 
 
 def test_the_table_shows_reasons_as_text() -> None:
@@ -81,6 +83,56 @@ def test_the_page_names_what_levels_cannot_show(tmp_path: Path) -> None:
     report = AuditReport(tuple(result(level=level) for level in LEVELS))
     page = report.to_html(tmp_path / "deep" / "report.html").read_text()
     assert all(blind in page for _, blind in LEVELS.values())
+
+
+SUBJECT: dict[str, Any] = {
+    "model": "default/risk",
+    "sequence": 3,
+    "certificate": "ab" * 32,
+    "subject": "cd" * 32,
+    "method": "naive",
+    "definitionInBundle": True,
+    "guarantee": {
+        "kind": "exact",
+        "requests": "adaptive",
+        "releases": "every-version",
+        "assumptions": ["same-libraries-and-cpu-kernel"],
+    },
+    "rows": 2,
+    "liveAfter": 58,
+    "certifiedAt": "2026-03-01T10:00:00Z",
+    "replay": "bitwise-same-kernel",
+    "notClaimed": ["backups-expired", "bitwise-rederivation"],
+}
+
+
+def test_a_printed_report_is_readable_text() -> None:
+    report = AuditReport(
+        (result(), result("skipped", "V6", "no canaries")),
+        ledger="demo",
+        subjects=(SUBJECT,),
+        audited_at="2026-03-02T09:00:00Z",
+        scope="an auditor's bundle",
+    )
+    assert str(report) == (
+        "Audit of demo, 2026-03-02T09:00:00Z: incomplete\n"
+        "Scope: an auditor's bundle\n"
+        "\n"
+        "V4 re-derivation of model: pass (fine)\n"
+        "V6 canaries of model: skipped (no canaries)\n"
+        "\n"
+        f"default/risk: {explain_guarantee(SUBJECT['guarantee'])}\n"
+        "Not claimed:\n"
+        f"- {NOT_CLAIMED['backups-expired']}\n"
+        f"- {NOT_CLAIMED['bitwise-rederivation']}"
+    )
+
+
+def test_the_page_explains_codes_in_sentences() -> None:
+    page = AuditReport((result(),), subjects=(SUBJECT,)).to_page()
+    texts = [NOT_CLAIMED["backups-expired"], ASSUMPTIONS["same-libraries-and-cpu-kernel"]]
+    assert all(text in page for text in [*texts, explain_guarantee(SUBJECT["guarantee"])])
+    assert not re.search(r"backups-expired|every-version|bitwise-same-kernel", page)
 
 
 def test_keys_come_as_text_bytes_or_file(tmp_path: Path) -> None:

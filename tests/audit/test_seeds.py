@@ -19,7 +19,7 @@ from letheon.ledger.certificates import certify
 from letheon.ledger.db.events import record_event
 from letheon.ledger.keys.keyring import KeyRing
 from letheon.ledger.models.examine import fresh_fit
-from letheon.ledger.models.versions import find_model, head_of
+from letheon.ledger.models.versions import find_head, find_model
 from letheon.ledger.worker import apply
 from letheon.verifier import canonical
 from tests.audit.bundles import (
@@ -45,8 +45,8 @@ def trained(folder: Path) -> Ledger:
 def training_of(ledger: Ledger) -> dict[str, str]:
     with ledger._core.database.reading() as conn:
         model = find_model(conn, "forest", "default")
-        found: dict[str, str] = head_of(conn, model.id).run["training"]
-        return found
+        training: dict[str, str] = find_head(conn, model.id).run["training"]
+        return training
 
 
 def reseeding(patch: Patch, ledger: Ledger, training: dict[str, str]) -> None:
@@ -79,12 +79,12 @@ def claim_training(patch: Patch, training: dict[str, str]) -> None:
 
 def beacons(ledger: Ledger, n: int) -> list[str]:
     """Take checkpoints until one suits."""
-    found = []
+    beacons = []
     for number in range(n):
         with ledger._core.database.transaction() as conn:
             record_event(conn, "noise", {"n": number}, ledger._core.clock())
-        found.append(f"checkpoint:{ledger.log.checkpoint().digest}")
-    return found
+        beacons.append(f"checkpoint:{ledger.log.checkpoint().digest}")
+    return beacons
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -107,8 +107,8 @@ def test_a_seed_that_changes_at_an_erasure_is_refused(
         reseeding(monkeypatch, ledger, training | {"beacon": beacons(ledger, 3)[1]})
         monkeypatch.setattr(certify, "_require_line", lambda *_: None)
         erase(ledger, "forest", 3)
-        found = verdicts(judged(ledger, tmp_path / "bundle", "V0", "V4"))
-    assert found == ({"V0": "pass", "V1": "fail", "V4": "fail"} if first else {"V0": "fail"})
+        by_level = verdicts(judged(ledger, tmp_path / "bundle", "V0", "V4"))
+    assert by_level == ({"V0": "pass", "V1": "fail", "V4": "fail"} if first else {"V0": "fail"})
 
 
 def test_the_signer_refuses_a_seed_that_changed(tmp_path: Path, monkeypatch: Patch) -> None:
@@ -138,9 +138,9 @@ def test_another_beacon_of_a_retrain_fails_v4(
 
         monkeypatch.setattr(apply, "take_beacon", grind)
         ledger.models.retrain("forest")
-        found = judged(ledger, tmp_path / "bundle", "V0", "V1", "V4")
-    assert verdicts(found) == {"V0": "pass", "V1": "pass", "V4": "fail"}
-    assert "not the first checkpoint" in found.failures[0].reason
+        report = judged(ledger, tmp_path / "bundle", "V0", "V1", "V4")
+    assert verdicts(report) == {"V0": "pass", "V1": "pass", "V4": "fail"}
+    assert "not the first checkpoint" in report.failures[0].reason
 
 
 def test_a_beacon_is_the_first_checkpoint_though_another_worker_took_it(
@@ -157,8 +157,8 @@ def test_a_beacon_is_the_first_checkpoint_though_another_worker_took_it(
 
         monkeypatch.setattr(apply, "take_beacon", overtaken)
         ledger.models.retrain("forest")
-        found = verdicts(judged(ledger, tmp_path / "bundle"))
-    assert set(found.values()) == {"pass"}
+        by_level = verdicts(judged(ledger, tmp_path / "bundle"))
+    assert set(by_level.values()) == {"pass"}
 
 
 def test_a_retrain_with_a_key_of_the_drawer_fails_v4(tmp_path: Path, monkeypatch: Patch) -> None:
@@ -177,9 +177,9 @@ def test_a_retrain_with_a_key_of_the_drawer_fails_v4(tmp_path: Path, monkeypatch
 
         monkeypatch.setattr(KeyRing, "new_key", from_the_drawer)
         ledger.models.retrain("forest")
-        found = judged(ledger, tmp_path / "bundle", "V0", "V1", "V4")
-    assert verdicts(found) == {"V0": "pass", "V1": "pass", "V4": "fail"}
-    assert "was not logged when this model was to be trained" in found.failures[0].reason
+        report = judged(ledger, tmp_path / "bundle", "V0", "V1", "V4")
+    assert verdicts(report) == {"V0": "pass", "V1": "pass", "V4": "fail"}
+    assert "no commitment to the training key from before" in report.failures[0].reason
 
 
 def test_a_key_that_nobody_committed_to_fails_v4(tmp_path: Path) -> None:
@@ -189,8 +189,8 @@ def test_a_key_that_nobody_committed_to_fails_v4(tmp_path: Path) -> None:
         path = bundle / "models/default/forest/training.json"
         path.write_bytes(canonical(json.loads(path.read_bytes()) | {"key": "11" * 32}))
         reindex(ledger, bundle)
-    [found] = audit(bundle, key=key, levels=["V4"]).failures
-    assert found.reason == "the training key is not the one that was committed to"
+    [finding] = audit(bundle, key=key, levels=["V4"]).failures
+    assert finding.reason == "the training key does not match its commitment"
 
 
 def test_a_retrain_with_a_seed_of_the_operators_fails_v4(
@@ -201,9 +201,9 @@ def test_a_retrain_with_a_seed_of_the_operators_fails_v4(
         erase(ledger, "forest", 5)
         claim_training(monkeypatch, chosen)
         ledger.models.retrain("forest")
-        found = judged(ledger, tmp_path / "bundle", "V0", "V1", "V4")
-    assert verdicts(found) == {"V0": "pass", "V1": "pass", "V4": "fail"}
-    assert "chose the seed of a retrain" in found.failures[0].reason
+        report = judged(ledger, tmp_path / "bundle", "V0", "V1", "V4")
+    assert verdicts(report) == {"V0": "pass", "V1": "pass", "V4": "fail"}
+    assert "chose the seed of a retrain" in report.failures[0].reason
 
 
 def test_keys_that_were_thrown_away_are_reported(tmp_path: Path) -> None:
@@ -232,5 +232,5 @@ def test_forged_events_fail_v1_and_what_rests_on_them(tmp_path: Path) -> None:
     report = audit(bundle, key=key, levels=("V0", "V4"))
     assert verdicts(report) == {"V0": "pass", "V1": "fail", "V4": "fail"}
     assert [one.reason for one in report.of("V4")] == [
-        "it rests on the log of the bundle, and V1 failed"
+        "this level needs the log of the bundle, and V1 failed"
     ]

@@ -14,7 +14,13 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.preprocessing import StandardScaler
 
 from letheon import NaiveUnlearner, SISAClassifier, state
-from letheon.audit._tolerance import Part, differences, judge_differences, largest_slope, limits_of
+from letheon.audit._tolerance import (
+    FittedPart,
+    derive_limits,
+    judge_differences,
+    largest_slope,
+    list_differences,
+)
 from tests.audit.people import IDS, table
 
 LEARNED = {
@@ -36,13 +42,13 @@ def problem(kind: type, seed: int, n: int) -> tuple[Any, Any]:
     return X, score if kind in (Ridge, LinearRegression) else (score > 0).astype(int)
 
 
-def excess(kind: type, part: Part) -> float:
+def excess(kind: type, part: FittedPart) -> float:
     """How far the two fits of a part are apart, in units of the tolerance."""
-    limits = limits_of(part)
+    limits = derive_limits(part)
     assert limits is not None
     if kind is LogisticRegression:
-        return largest_slope(part.found, part) / float(part.fresh.tol)
-    gaps = [np.abs(getattr(part.found, a) - getattr(part.fresh, a)).max() for a in LEARNED[kind]]
+        return largest_slope(part.audited, part) / float(part.fresh.tol)
+    gaps = [np.abs(getattr(part.audited, a) - getattr(part.fresh, a)).max() for a in LEARNED[kind]]
     return max(float(gap / limits[name]) for gap, name in zip(gaps, LEARNED[kind], strict=True))
 
 
@@ -54,7 +60,7 @@ def effects(kind: type, n: int, problems: int = 5) -> Iterator[float]:
         for row in np.random.default_rng(seed).integers(0, n, 4):
             keep = np.delete(np.arange(n), row)
             fresh = kind().fit(X[keep], y[keep])
-            yield excess(kind, Part("", old, fresh, X[keep], y[keep]))
+            yield excess(kind, FittedPart("", old, fresh, X[keep], y[keep]))
 
 
 @pytest.mark.parametrize("kind", LEARNED)
@@ -70,11 +76,11 @@ def test_few_rows_fit_inside_the_tolerance_of_a_solver() -> None:
     Of 48 rows each, 6 % fit inside at n = 60 and 120, 8 % at 500, 23 % at 2,000; the smallest
     effect was 0.03 of the tolerance, the median 140, 100, 8 and 3 times the tolerance.
     """
-    found = {n: np.array(list(effects(LogisticRegression, n, 4))) for n in (60, 500)}
-    assert np.mean(found[60] <= 1) < 0.2
-    assert np.median(found[60]) > 20
-    assert np.mean(found[500] <= 1) < 0.35
-    assert np.median(found[500]) > 2
+    gaps = {n: np.array(list(effects(LogisticRegression, n, 4))) for n in (60, 500)}
+    assert np.mean(gaps[60] <= 1) < 0.2
+    assert np.median(gaps[60]) > 20
+    assert np.mean(gaps[500] <= 1) < 0.35
+    assert np.median(gaps[500]) > 2
 
 
 @pytest.mark.parametrize("kind", [*LEARNED, LogisticRegression])
@@ -85,8 +91,8 @@ def test_another_order_of_additions_stays_inside(kind: type, seed: int, n: int) 
     X, y = problem(kind, seed, n)
     order = np.random.default_rng(seed).permutation(n)
     fresh, other = kind().fit(X, y), kind().fit(X[order], y[order])
-    part = Part("", other, fresh, X, y)
-    if limits_of(part) is not None:
+    part = FittedPart("", other, fresh, X, y)
+    if derive_limits(part) is not None:
         assert excess(kind, part) <= 1.0 + 1e-6
 
 
@@ -94,9 +100,9 @@ def test_a_solver_that_ran_out_of_steps_has_no_tolerance() -> None:
     X, y = table()
     with pytest.warns(match="failed to converge"):
         hasty = LogisticRegression(max_iter=1).fit(X, y)
-    assert limits_of(Part("", hasty, hasty, X, y)) is None
+    assert derive_limits(FittedPart("", hasty, hasty, X, y)) is None
     done = LogisticRegression().fit(X, y)
-    assert limits_of(Part("", done, done, X, y)) is not None
+    assert derive_limits(FittedPart("", done, done, X, y)) is not None
 
 
 @pytest.mark.parametrize(
@@ -113,7 +119,7 @@ def test_what_cannot_be_derived_has_no_tolerance(fitted: Any) -> None:
     X, y = table()
     model = fitted(X, y)
     table_of = X[:, [0, 0]] if len(np.ravel(model.coef_)) == 2 else X
-    assert limits_of(Part("", model, model, table_of, y)) is None
+    assert derive_limits(FittedPart("", model, model, table_of, y)) is None
 
 
 @pytest.mark.parametrize("labels", [2, 3])
@@ -123,7 +129,7 @@ def test_the_gradient_is_that_of_the_solver(labels: int, sparse: bool) -> None:
     y = np.digitize(X[:, 0], np.linspace(-0.5, 0.5, labels + 1)[1:-1])
     rows = sp.csr_array(X) if sparse else X
     model = LogisticRegression(tol=1e-8, max_iter=1000).fit(rows, y)
-    part = Part("", model, model, rows, y)
+    part = FittedPart("", model, model, rows, y)
     assert largest_slope(model, part) <= 1e-7
     moved = copy.deepcopy(model)
     moved.coef_ = moved.coef_ + 1e-3
@@ -131,8 +137,8 @@ def test_the_gradient_is_that_of_the_solver(labels: int, sparse: bool) -> None:
 
 
 def judged(model: Any, fresh: Any) -> tuple[list[str], list[str], list[str]]:
-    found = differences(state.to_tree(model), state.to_tree(fresh), None)
-    return tuple(judge_differences(model, fresh, found))  # type: ignore[return-value]
+    gaps = list_differences(state.to_tree(model), state.to_tree(fresh), None)
+    return tuple(judge_differences(model, fresh, gaps))  # type: ignore[return-value]
 
 
 def test_counts_rows_and_unknown_attributes_are_never_explained() -> None:

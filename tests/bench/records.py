@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from letheon.bench import Cell, Options
+from letheon.bench import BenchmarkCell, BenchmarkOptions
 
 __all__ = ["attack", "failed", "measured", "quick_runner"]
 
@@ -32,7 +32,7 @@ def _against(efficiency: float, effectiveness: float, agreement: float, sape: fl
     }
 
 
-def _record(cell: Cell, options: Options) -> dict[str, Any]:
+def _record(cell: BenchmarkCell, options: BenchmarkOptions) -> dict[str, Any]:
     return {
         "format": 1,
         "cell": options.fingerprint(cell),
@@ -50,8 +50,8 @@ def _record(cell: Cell, options: Options) -> dict[str, Any]:
 
 
 def measured(
-    cell: Cell,
-    options: Options | None = None,
+    cell: BenchmarkCell,
+    options: BenchmarkOptions | None = None,
     *,
     efficiency: float = 10.0,
     effectiveness: float = 0.01,
@@ -60,7 +60,7 @@ def measured(
     kind: str = "empirical",
 ) -> dict[str, Any]:
     """Return a cell that went well; against the ordinary model everything is twice as large."""
-    record = _record(cell, options or Options())
+    record = _record(cell, options or BenchmarkOptions())
     seconds = {"fit": 2.0, "forget": 0.25, "same algorithm": 1.0, "ordinary model": 0.5}
     certified = {"epsilon": 1.0, "delta": 1e-4} if kind == "certified" else {}
     record["evaluation"] = {
@@ -81,9 +81,9 @@ def measured(
     return record
 
 
-def attack(cell: Cell, name: str, value: float, floor: float) -> dict[str, Any]:
+def attack(cell: BenchmarkCell, name: str, value: float, floor: float) -> dict[str, Any]:
     """Return a cell of one attack with one measure."""
-    record = _record(replace(cell, kind="attack"), Options())
+    record = _record(replace(cell, kind="attack"), BenchmarkOptions())
     measures = {"AUC": _measure("AUC", value)}
     floors = {"AUC": _measure("AUC", floor)}
     found = {"attack": name, "about": "forgotten", "measures": measures, "floor": floors}
@@ -91,13 +91,13 @@ def attack(cell: Cell, name: str, value: float, floor: float) -> dict[str, Any]:
     return record
 
 
-def failed(cell: Cell, options: Options | None = None) -> dict[str, Any]:
+def failed(cell: BenchmarkCell, options: BenchmarkOptions | None = None) -> dict[str, Any]:
     """Return a cell that ended with an error."""
-    record = _record(cell, options or Options())
+    record = _record(cell, options or BenchmarkOptions())
     record["error"] = {"kind": "ValueError", "text": "a planted failure", "where": "here, line 1"}
     return record
 
 
-def quick_runner(cell: Cell, options: Options) -> dict[str, Any]:
+def quick_runner(cell: BenchmarkCell, options: BenchmarkOptions) -> dict[str, Any]:
     """Stand in for `run_cell`."""
     return measured(cell, options)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from letheon.bench import Cell
+from letheon.bench import BenchmarkCell
 from letheon.bench._report import draw_pictures
 from tests.bench.records import attack, measured
 
@@ -18,8 +18,8 @@ def drawn(axes: Any) -> set[tuple[float, ...]]:
 
 def test_measured_and_published_ranges_are_drawn() -> None:
     records = [
-        measured(Cell(dataset="a", removed="1", **DARE), efficiency=4.0),
-        measured(Cell(dataset="b", removed="1", **DARE), efficiency=25.0),
+        measured(BenchmarkCell(dataset="a", removed="1", **DARE), efficiency=4.0),
+        measured(BenchmarkCell(dataset="b", removed="1", **DARE), efficiency=25.0),
     ]
     (found,) = draw_pictures(records)
     left, right = found.figure.axes
@@ -28,7 +28,7 @@ def test_measured_and_published_ranges_are_drawn() -> None:
 
 
 def test_attacks_are_drawn_with_their_floor() -> None:
-    cell = Cell(dataset="a", removed="1", **DARE)
+    cell = BenchmarkCell(dataset="a", removed="1", **DARE)
     found = draw_pictures([measured(cell), attack(cell, "rmia", 0.75, 0.5)])
     assert len(found) == 2
     assert (0.5, 0.75) in drawn(found[1].figure.axes[0])

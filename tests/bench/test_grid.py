@@ -5,8 +5,14 @@ import re
 import pytest
 from sklearn.base import clone
 
-from letheon.bench import METHODS, Cell, Options, cells_of
-from letheon.bench._grid import RECIPES, Place, find_recipe, ordinary_model, share_or_number
+from letheon.bench import METHODS, BenchmarkCell, BenchmarkOptions, list_cells
+from letheon.bench._grid import (
+    RECIPES,
+    RecipeContext,
+    find_recipe,
+    make_ordinary_model,
+    parse_removed,
+)
 
 SEVEN = {
     "SISA", "DaRE", "Fisher", "Influence", "DeltaGrad", "Descent-to-Delete", "DeepObliviate",
@@ -26,41 +32,41 @@ def test_every_method_but_naive_has_two_settings_or_more() -> None:
 
 
 def test_full_grid_has_every_dataset_and_number_of_people() -> None:
-    cells = cells_of(Options())
-    assert {cell.dataset for cell in cells} == set(Options().datasets)
+    cells = list_cells(BenchmarkOptions())
+    assert {cell.dataset for cell in cells} == set(BenchmarkOptions().datasets)
     assert {cell.removed for cell in cells} == {"1", "100", "1%", "10%"}
     assert {cell.method for cell in cells if cell.kind == "attack"} >= SEVEN
 
 
 def test_names_of_files_are_unique_and_plain() -> None:
-    names = [cell.name for cell in cells_of(Options())]
+    names = [cell.name for cell in list_cells(BenchmarkOptions())]
     assert len(set(names)) == len(names)
     assert all(re.fullmatch(r"[a-z0-9._-]+", name) for name in names)
 
 
 def test_an_eighth_of_one_person_is_no_cell() -> None:
-    cells = cells_of(Options(methods=("Fisher",), attacks=False))
+    cells = list_cells(BenchmarkOptions(methods=("Fisher",), attacks=False))
     eighths = {cell.removed for cell in cells if cell.setting == "m' = m/8"}
     assert eighths == {"100", "1%", "10%"}
 
 
 def test_methods_and_families_are_chosen() -> None:
-    options = Options(methods=("SISA",), families=("net",), attacks=False)
-    assert {(cell.method, cell.family) for cell in cells_of(options)} == {("SISA", "net")}
+    options = BenchmarkOptions(methods=("SISA",), families=("net",), attacks=False)
+    assert {(cell.method, cell.family) for cell in list_cells(options)} == {("SISA", "net")}
 
 
 @pytest.mark.parametrize("text", ["0", "100%", "0%", "-1", "some", "1.5", ""])
 def test_numbers_of_people_that_mean_nothing_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected a number of people"):
-        share_or_number(text)
+        parse_removed(text)
 
 
 def test_rows_are_capped_by_family_and_kind() -> None:
-    options = Options(rows=900, net_rows=500, attack_rows=300)
-    net = Cell(dataset="x", method="SISA", family="net", setting="S R = B", removed="1")
-    assert options.rows_of(net) == 500
-    assert options.rows_of(Cell(**{**vars(net), "family": "linear"})) == 900
-    assert options.rows_of(Cell(**{**vars(net), "kind": "attack"})) == 300
+    options = BenchmarkOptions(rows=900, net_rows=500, attack_rows=300)
+    net = BenchmarkCell(dataset="x", method="SISA", family="net", setting="S R = B", removed="1")
+    assert options.max_rows(net) == 500
+    assert options.max_rows(BenchmarkCell(**{**vars(net), "family": "linear"})) == 900
+    assert options.max_rows(BenchmarkCell(**{**vars(net), "kind": "attack"})) == 300
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda r: f"{r.method}-{r.family}-{r.setting}")
@@ -68,13 +74,13 @@ def test_every_recipe_makes_an_unlearner_that_can_be_cloned(recipe: object) -> N
     assert hasattr(recipe, "make")
     if recipe.family == "net":  # type: ignore[attr-defined]
         pytest.importorskip("torch")
-    place = Place(n_rows=200, n_columns=6, n_leaving=80, random_depths=(1, 4))
+    place = RecipeContext(n_rows=200, n_columns=6, n_removed=80, random_depths=(1, 4))
     model = clone(recipe.make(place))
     assert callable(model.forget)
 
 
 def test_settings_reach_the_models() -> None:
-    place = Place(n_rows=200, n_columns=6, n_leaving=80, random_depths=(1, 4))
+    place = RecipeContext(n_rows=200, n_columns=6, n_removed=80, random_depths=(1, 4))
     assert find_recipe("Influence", "linear", "m' = m/8").make(place).batch_size == 10
     assert find_recipe("Fisher", "linear", "m' = m").make(place).batch_size == 80
     assert find_recipe("DaRE", "forest", "least d_rmax").make(place).random_depth == 1
@@ -85,8 +91,10 @@ def test_settings_reach_the_models() -> None:
 
 def test_the_device_reaches_the_nets() -> None:
     pytest.importorskip("torch")
-    place = Place(n_rows=200, n_columns=6, n_leaving=1, device="cuda")
-    nets = [r.make(place) for r in RECIPES if r.family == "net"] + [ordinary_model("net", place)]
+    place = RecipeContext(n_rows=200, n_columns=6, n_removed=1, device="cuda")
+    nets = [r.make(place) for r in RECIPES if r.family == "net"] + [
+        make_ordinary_model("net", place)
+    ]
     assert {net.device for net in nets} == {"cuda"}
 
 

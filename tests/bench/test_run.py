@@ -11,11 +11,18 @@ from typing import Any
 
 import pytest
 
-from letheon.bench import Cell, Options, cells_of, read_cells, run, write_results
-from letheon.bench._run import prepared, run_cell
+from letheon.bench import (
+    BenchmarkCell,
+    BenchmarkOptions,
+    list_cells,
+    read_cells,
+    run,
+    write_results,
+)
+from letheon.bench._run import prepare_data, run_cell
 from tests.bench.records import failed, quick_runner
 
-TINY = Options.quick(
+TINY = BenchmarkOptions.quick(
     datasets=("breast-cancer",),
     methods=("DaRE", "Influence"),
     families=("linear", "forest"),
@@ -32,7 +39,7 @@ run(TINY, sys.argv[1], runner=slow_runner)
 """
 
 
-def slow_runner(cell: Cell, options: Options) -> dict[str, Any]:
+def slow_runner(cell: BenchmarkCell, options: BenchmarkOptions) -> dict[str, Any]:
     """Take a moment for every cell, so that a kill finds some of them done."""
     time.sleep(0.3)
     return quick_runner(cell, options)
@@ -72,8 +79,8 @@ def test_real_cells_make_a_report(tiny: tuple[Path, list[dict[str, Any]]], tmp_p
 
 
 def test_one_attack_cell_for_real() -> None:
-    options = Options.quick(datasets=("breast-cancer",), attack_rows=200)
-    cell = Cell(
+    options = BenchmarkOptions.quick(datasets=("breast-cancer",), attack_rows=200)
+    cell = BenchmarkCell(
         dataset="breast-cancer",
         method="DaRE",
         family="forest",
@@ -88,9 +95,9 @@ def test_one_attack_cell_for_real() -> None:
 
 
 def test_resume_keeps_what_is_there(tmp_path: Path) -> None:
-    calls: list[Cell] = []
+    calls: list[BenchmarkCell] = []
 
-    def counting(cell: Cell, options: Options) -> dict[str, Any]:
+    def counting(cell: BenchmarkCell, options: BenchmarkOptions) -> dict[str, Any]:
         calls.append(cell)
         return quick_runner(cell, options)
 
@@ -104,33 +111,33 @@ def test_resume_keeps_what_is_there(tmp_path: Path) -> None:
 
 def test_resume_runs_cells_of_other_options_again(tmp_path: Path) -> None:
     run(TINY, tmp_path, runner=quick_runner)
-    calls: list[Cell] = []
+    calls: list[BenchmarkCell] = []
 
-    def counting(cell: Cell, options: Options) -> dict[str, Any]:
+    def counting(cell: BenchmarkCell, options: BenchmarkOptions) -> dict[str, Any]:
         calls.append(cell)
         return quick_runner(cell, options)
 
-    other = Options(**{**vars(TINY), "seeds": 2})
+    other = BenchmarkOptions(**{**vars(TINY), "seeds": 2})
     run(other, tmp_path, resume=True, runner=counting)
-    assert calls == cells_of(other)
+    assert calls == list_cells(other)
 
 
 def test_resume_takes_cells_from_another_device(tmp_path: Path) -> None:
-    elsewhere = Options(**{**vars(TINY), "device": "cuda"})
+    elsewhere = BenchmarkOptions(**{**vars(TINY), "device": "cuda"})
     run(elsewhere, tmp_path, runner=quick_runner)
 
-    def never(cell: Cell, options: Options) -> dict[str, Any]:
+    def never(cell: BenchmarkCell, options: BenchmarkOptions) -> dict[str, Any]:
         raise AssertionError("a cell was run again")
 
-    assert len(run(TINY, tmp_path, resume=True, runner=never)) == len(cells_of(TINY))
+    assert len(run(TINY, tmp_path, resume=True, runner=never)) == len(list_cells(TINY))
 
 
 def test_an_error_in_one_cell_does_not_stop_the_rest(tmp_path: Path) -> None:
-    def sometimes(cell: Cell, options: Options) -> dict[str, Any]:
+    def sometimes(cell: BenchmarkCell, options: BenchmarkOptions) -> dict[str, Any]:
         return failed(cell, options) if cell.method == "DaRE" else quick_runner(cell, options)
 
     records = run(TINY, tmp_path, runner=sometimes)
-    assert len(records) == len(cells_of(TINY))
+    assert len(records) == len(list_cells(TINY))
     assert {r["cell"]["method"] for r in records if r["error"]} == {"DaRE"}
     report = write_results(records, TINY, tmp_path / "report", figures=False)[0].read_text()
     assert "a planted failure" in report
@@ -143,7 +150,7 @@ def test_a_failed_cell_is_run_again_on_resume(tmp_path: Path) -> None:
 
 
 def test_a_real_error_is_recorded_with_its_text() -> None:
-    cell = Cell(
+    cell = BenchmarkCell(
         dataset="no-such-set",
         method="DaRE",
         family="forest",
@@ -158,11 +165,11 @@ def test_a_real_error_is_recorded_with_its_text() -> None:
 
 def test_half_a_file_is_no_result(tmp_path: Path) -> None:
     run(TINY, tmp_path, runner=quick_runner)
-    victim = tmp_path / "cells" / f"{cells_of(TINY)[0].name}.json"
+    victim = tmp_path / "cells" / f"{list_cells(TINY)[0].name}.json"
     victim.write_text(victim.read_text()[:100])
-    assert len(read_cells(tmp_path)) == len(cells_of(TINY)) - 1
+    assert len(read_cells(tmp_path)) == len(list_cells(TINY)) - 1
     run(TINY, tmp_path, resume=True, runner=quick_runner)
-    assert len(read_cells(tmp_path)) == len(cells_of(TINY))
+    assert len(read_cells(tmp_path)) == len(list_cells(TINY))
 
 
 def test_a_killed_run_goes_on(tmp_path: Path) -> None:
@@ -175,15 +182,15 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
     before = {file.name: file.stat().st_mtime_ns for file in home.glob("*.json")}
-    assert 2 <= len(before) < len(cells_of(TINY))
+    assert 2 <= len(before) < len(list_cells(TINY))
     run(TINY, tmp_path, resume=True, runner=quick_runner)
     after = {file.name: file.stat().st_mtime_ns for file in home.glob("*.json")}
-    assert len(after) == len(cells_of(TINY))
+    assert len(after) == len(list_cells(TINY))
     assert {name: after[name] for name in before} == before
 
 
 def test_cells_in_several_processes_are_the_same_cells(tmp_path: Path) -> None:
-    few = Options(**{**vars(TINY), "methods": ("DaRE",), "removed": ("1",)})
+    few = BenchmarkOptions(**{**vars(TINY), "methods": ("DaRE",), "removed": ("1",)})
     records = run(few, tmp_path, jobs=2, runner=quick_runner)
     assert records == run(few, tmp_path, runner=quick_runner)
     assert len(records) == 2
@@ -192,15 +199,15 @@ def test_cells_in_several_processes_are_the_same_cells(tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", ["linear", "net"])
 def test_constants_come_from_rows_that_nobody_trains_on(family: Any) -> None:
     """Another half of the training rows gives the same numbers for the rows in both."""
-    more = prepared("breast-cancer", family, 300, 100)
-    fewer = prepared("breast-cancer", family, 150, 100)
+    more = prepare_data("breast-cancer", family, 300, 100)
+    fewer = prepare_data("breast-cancer", family, 150, 100)
     both = [i for i, person in enumerate(more.ids) if person in set(fewer.ids.tolist())]
     assert len(both) == len(fewer.ids)
     assert (more.X[both] == fewer.X).all()
 
 
 def test_linear_rows_have_norm_one() -> None:
-    data = prepared("digits", "linear", 500, 100)
+    data = prepare_data("digits", "linear", 500, 100)
     norms = (data.X**2).sum(axis=1)
     assert norms.max() <= 1
     assert norms.min() == pytest.approx(1)

@@ -8,33 +8,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import gmean
 
-from letheon.bench import Cell, Options, brief_table, lines_of, main_table
-from letheon.bench._tables import attack_value, report_tables, spread_of
+from letheon.bench import BenchmarkCell, BenchmarkOptions, brief_table, main_table, make_lines
+from letheon.bench._tables import attack_value, make_spread, report_tables
 from letheon.evaluation.report import Cell as Value
 from tests.bench.records import attack, failed, measured
 
 
-def cell(dataset: str, removed: str = "1", **others: Any) -> Cell:
+def cell(dataset: str, removed: str = "1", **others: Any) -> BenchmarkCell:
     usual: dict[str, Any] = {"method": "DaRE", "family": "forest", "setting": "least d_rmax"}
-    return Cell(dataset=dataset, removed=removed, **(usual | others))
+    return BenchmarkCell(dataset=dataset, removed=removed, **(usual | others))
 
 
 @given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=20))
 def test_geometric_mean_is_that_of_scipy(values: list[float]) -> None:
-    spread = spread_of(values)
+    spread = make_spread(values)
     assert spread.mean == pytest.approx(gmean(values))
     assert spread.low <= spread.mean <= spread.high
 
 
 def test_a_zero_makes_the_geometric_mean_zero() -> None:
-    assert spread_of([0.0, 8.0]) == (0.0, 0.0, 8.0)
+    assert make_spread([0.0, 8.0]) == (0.0, 0.0, 8.0)
 
 
 def test_no_values_and_negative_ones_are_refused() -> None:
     with pytest.raises(ValueError, match="no values"):
-        spread_of([])
+        make_spread([])
     with pytest.raises(ValueError, match="from 0 on"):
-        spread_of([-1.0, 2.0])
+        make_spread([-1.0, 2.0])
 
 
 def test_a_line_by_hand() -> None:
@@ -42,7 +42,7 @@ def test_a_line_by_hand() -> None:
         measured(cell("a"), efficiency=4.0, effectiveness=0.001, agreement=98.0, sape=0.0),
         measured(cell("b"), efficiency=25.0, effectiveness=0.005, agreement=99.0, sape=3.0),
     ]
-    same, ordinary = lines_of(records)
+    same, ordinary = make_lines(records)
     assert same.efficiency == pytest.approx((4.0, 10.0, 25.0))
     assert same.effectiveness == pytest.approx((0.1, 0.3, 0.5))
     assert same.consistency.mean == pytest.approx(math.sqrt(98 * 99))
@@ -60,13 +60,13 @@ def test_the_main_table_takes_the_least_number_of_people() -> None:
         measured(cell("a", "100"), efficiency=3.0),
         measured(cell("a", "1"), efficiency=50.0),
     ]
-    assert lines_of(records)[0].removed == "1"
-    assert lines_of(records[:2])[0].removed == "100"
-    assert lines_of(records, removed="10%")[0].efficiency.mean == pytest.approx(2.0)
+    assert make_lines(records)[0].removed == "1"
+    assert make_lines(records[:2])[0].removed == "100"
+    assert make_lines(records, removed="10%")[0].efficiency.mean == pytest.approx(2.0)
 
 
 def test_a_failed_cell_is_counted_and_in_no_number() -> None:
-    line = lines_of([measured(cell("a"), efficiency=7.0), failed(cell("b"))])[0]
+    line = make_lines([measured(cell("a"), efficiency=7.0), failed(cell("b"))])[0]
     assert (line.failed, line.datasets) == (1, ("a",))
     assert line.efficiency == pytest.approx((7.0, 7.0, 7.0))
 
@@ -74,7 +74,7 @@ def test_a_failed_cell_is_counted_and_in_no_number() -> None:
 def test_lines_stand_in_the_order_of_the_grid() -> None:
     naive = cell("a", method="Naive", setting="retrain")
     largest = cell("a", setting="largest d_rmax")
-    lines = lines_of([measured(largest), measured(cell("a")), measured(naive)])
+    lines = make_lines([measured(largest), measured(cell("a")), measured(naive)])
     assert [line.setting for line in lines[::2]] == ["retrain", "least d_rmax", "largest d_rmax"]
 
 
@@ -89,7 +89,7 @@ def test_lines_stand_in_the_order_of_the_grid() -> None:
 )
 def test_certificates_in_words(kinds: tuple[str, str], words: str) -> None:
     records = [measured(cell(name), kind=kind) for name, kind in zip("ab", kinds, strict=True)]
-    assert lines_of(records)[0].certificate == words
+    assert make_lines(records)[0].certificate == words
 
 
 def test_published_numbers_stand_beside_ours() -> None:
@@ -138,7 +138,10 @@ def test_attacks_are_means_over_data_sets_with_their_floor() -> None:
 
 def test_other_tables_have_every_number_of_people_every_set_and_failures() -> None:
     records = [measured(cell("a")), measured(cell("a", "10%")), failed(cell("b"))]
-    titles = [table.title for table in report_tables(records, Options(removed=("1", "10%", "100")))]
+    titles = [
+        table.title
+        for table in report_tables(records, BenchmarkOptions(removed=("1", "10%", "100")))
+    ]
     assert titles == [
         "Removed: 1 person after the other",
         "Removed: 10% of the people at once",

@@ -13,13 +13,13 @@ from letheon import InfluenceClassifier, InfluenceRegressor
 from letheon.checks import (
     CASES,
     AttackCase,
-    AttackResult,
+    ClaimAttackResult,
     attack_account,
     attack_fold,
     attack_lattice,
     attack_refusal,
+    get_secret_parameters,
     make_hard_cases,
-    sealed_parameters,
 )
 from letheon.checks._attacks import _is_explained, _quantile_bound, _trailing_zeros, true_residual
 from letheon.checks._leak import epsilon_lower_bound
@@ -118,11 +118,11 @@ def test_the_account_is_above_the_truth_in_many_problems(seed: int) -> None:
 
 
 def test_one_lie_among_many_requests_is_enough() -> None:
-    honest = AttackResult("account", "x", 1.0, 1e-4, 0.5, 0.05, 1000, {"understated": 0.0})
+    honest = ClaimAttackResult("account", "x", 1.0, 1e-4, 0.5, 0.05, 1000, {"understated": 0.0})
     assert not honest.is_refuted
-    lying = AttackResult("account", "x", 1.0, 1e-4, 0.5, 0.05, 1000, {"understated": 1.0})
+    lying = ClaimAttackResult("account", "x", 1.0, 1e-4, 0.5, 0.05, 1000, {"understated": 1.0})
     assert lying.is_refuted
-    unknown = AttackResult("account", "x", 1.0, 1e-4, float("nan"), 0.05, 1000)
+    unknown = ClaimAttackResult("account", "x", 1.0, 1e-4, float("nan"), 0.05, 1000)
     assert unknown.is_refuted
 
 
@@ -240,7 +240,7 @@ def test_sealed_parameters_are_in_the_order_of_the_released_ones() -> None:
     for has_intercept in (False, True):
         model = InfluenceClassifier(sigma=0.0, fit_intercept=has_intercept).fit(case.X, y)
         shown = np.append(model.coef_.ravel(), model.intercept_)
-        assert np.array_equal(sealed_parameters(model), shown)
+        assert np.array_equal(get_secret_parameters(model), shown)
 
 
 def test_cases_are_known_and_runs_enough() -> None:
@@ -254,7 +254,7 @@ def test_cases_are_known_and_runs_enough() -> None:
 
 def test_models_without_sealed_parameters_are_named() -> None:
     with pytest.raises(TypeError, match="InfluenceClassifier holds no parameters before noise"):
-        sealed_parameters(InfluenceClassifier())
+        get_secret_parameters(InfluenceClassifier())
 
 
 def test_a_model_without_a_claim_is_not_attacked_unawares() -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from letheon.checks import parametrize_with_checks, yield_checks
 from letheon.checks._effect import make_lopsided_people
-from letheon.checks._people import CANARY, fit, fit_in_secret, make_people, refit
-from letheon.checks._residue import _overheard, _shows
+from letheon.checks._people import CANARY, fit, fit_with_secret_noise, make_people, refit
+from letheon.checks._residue import _capture_output, _contains_secret
 from letheon.noise import SecretArray
 from tests.checks import certified
 from tests.checks.approximate import NewtonRidge
@@ -118,7 +118,7 @@ def test_a_refit_repeats_the_noise_seed_and_not_the_seed() -> None:
 
 def test_secret_fits_ask_the_system() -> None:
     people = make_people(LazyRidge())
-    model = fit_in_secret(LazyRidge(noise_seed=7), people)
+    model = fit_with_secret_noise(LazyRidge(noise_seed=7), people)
     assert model.noise_seed is None
     assert model.guarantee_.kind == "certified"
 
@@ -150,7 +150,7 @@ SHOWN = [
 
 @pytest.mark.parametrize(("text", "shown"), SHOWN)
 def test_a_number_is_recognised_by_seven_digits(text: str, shown: bool) -> None:
-    assert _shows(text, np.array([0.12345678, 4.0])) is shown
+    assert _contains_secret(text, np.array([0.12345678, 4.0])) is shown
 
 
 def test_everything_said_meanwhile_is_heard() -> None:
@@ -158,7 +158,7 @@ def test_everything_said_meanwhile_is_heard() -> None:
     quiet.setLevel(logging.ERROR)
     quiet.propagate = False
     factory = logging.getLogRecordFactory()  # other libraries set their own
-    with _overheard(LazyRidge()) as heard:
+    with _capture_output(LazyRidge()) as heard:
         quiet.debug("told %d", 17)
         print("said")  # noqa: T201
     assert heard["a log record"] == "told 17 (17,)"
@@ -168,10 +168,10 @@ def test_everything_said_meanwhile_is_heard() -> None:
 
 
 def test_a_seal_does_not_hide_a_value_from_the_checks() -> None:
-    from letheon.checks._walk import leaves
+    from letheon.checks._walk import iter_leaves
 
     sealed = SecretArray(np.array([0.5, 2.0]))
-    (leaf,) = leaves([sealed])
+    (leaf,) = iter_leaves([sealed])
     assert leaf.path == "list[0][sealed]"
     assert leaf.put is not None
     leaf.put(np.array([1.0, 1.0]))

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.tree import DecisionTreeClassifier
 
-from letheon.checks._exactness import another_value
+from letheon.checks._exactness import change_value
 from letheon.checks._people import CANARY, make_people
-from letheon.checks._residue import reveals
-from letheon.checks._walk import leaves
+from letheon.checks._residue import find_revealing_aggregate
+from letheon.checks._walk import iter_leaves
 from letheon.data import People
 
 Floats = NDArray[np.float64]
@@ -57,17 +57,17 @@ def test_an_old_aggregate_reveals_the_row_and_a_new_one_does_not(kind: str, seed
     assert rest.y is not None
     make = AGGREGATES[kind]
     old = make(np.vstack([rest.X, row]), np.append(rest.y, target))
-    assert reveals(old, row, rest) is not None
-    assert reveals(make(rest.X, rest.y), row, rest) is None
+    assert find_revealing_aggregate(old, row, rest) is not None
+    assert find_revealing_aggregate(make(rest.X, rest.y), row, rest) is None
 
 
 def test_sums_per_class_reveal_the_row() -> None:
     people = make_people(DecisionTreeClassifier())
-    rest, row = people.without([CANARY]), people.of([CANARY]).X[0]
+    rest, row = people.without([CANARY]), people.rows_of([CANARY]).X[0]
     assert people.y is not None
     old = np.stack([people.X[people.y == label].sum(axis=0) for label in np.unique(people.y)])
-    assert reveals(old, row, rest) == "product of X and y"
-    assert reveals(old.T.copy(), row, rest) == "product of X and y"
+    assert find_revealing_aggregate(old, row, rest) == "product of X and y"
+    assert find_revealing_aggregate(old.T.copy(), row, rest) == "product of X and y"
 
 
 class Pair(NamedTuple):
@@ -96,7 +96,7 @@ VALUES = st.recursive(
 def test_every_leaf_can_be_changed_and_put_back(value: Any) -> None:
     box = Box(value)
     before = repr(box)
-    for leaf in list(leaves(box)):
+    for leaf in list(iter_leaves(box)):
         assert leaf.put is not None
         leaf.put("another value")
         assert repr(box) != before, leaf.path
@@ -106,7 +106,7 @@ def test_every_leaf_can_be_changed_and_put_back(value: Any) -> None:
 
 def test_compiled_state_is_seen_but_not_changed() -> None:
     model = DecisionTreeClassifier().fit([[0.0], [1.0], [2.0]], [0, 1, 0])
-    inside = [leaf for leaf in leaves(model) if ".tree_()" in leaf.path]
+    inside = [leaf for leaf in iter_leaves(model) if ".tree_()" in leaf.path]
     assert any(isinstance(leaf.value, np.ndarray) for leaf in inside)
     assert all(leaf.put is None for leaf in inside)
 
@@ -114,11 +114,11 @@ def test_compiled_state_is_seen_but_not_changed() -> None:
 def test_a_model_that_contains_itself_ends() -> None:
     box = Box([1])
     box.content.append(box)
-    assert [leaf.value for leaf in leaves(box)] == [1]
+    assert [leaf.value for leaf in iter_leaves(box)] == [1]
 
 
 def test_of_long_sequences_both_ends_are_enough() -> None:
-    paths = [leaf.path for leaf in leaves(Box(list(range(50))), brief=True)]
+    paths = [leaf.path for leaf in iter_leaves(Box(list(range(50))), brief=True)]
     assert paths == ["Box.content[0]", "Box.content[49]"]
 
 
@@ -127,7 +127,7 @@ def test_of_long_sequences_both_ends_are_enough() -> None:
     [0.0, -1.0, np.nan, np.inf, 1e300, 3, -1, True, "", "a", np.float32(-1), np.bool_(True)],
 )
 def test_another_value_differs_and_keeps_its_kind(value: Any) -> None:
-    other = another_value(value)
+    other = change_value(value)
     assert type(other) is type(value)
     assert repr(other) != repr(value)
 
@@ -135,6 +135,6 @@ def test_another_value_differs_and_keeps_its_kind(value: Any) -> None:
 @pytest.mark.parametrize("array", [["ash", "elm"], [""], [True], [7], [-1.0], [b"x"], [250]])
 def test_another_array_differs_and_keeps_its_kind(array: Any) -> None:
     value = np.array(array, np.uint8 if array == [250] else None)
-    other = another_value(value)
+    other = change_value(value)
     assert other.dtype == value.dtype
     assert not np.array_equal(other, value)

@@ -218,10 +218,14 @@ def test_other_kinds_of_tables_are_refused(held: Any, given: Any) -> None:
 @pytest.mark.parametrize(
     ("held", "given", "what"),
     [
-        ({"a": [1]}, {"b": [1]}, r"\('b', .*\) where \('a', .*\) is held"),
-        ({"a": [1]}, {"a": [1.5]}, r"\('a', '.loat64'\) where \('a', '.nt64'\) is held"),
-        ({"a": [1]}, {"a": ["1"]}, r"where \('a', '.nt64'\) is held"),
-        ({"a": [1], "b": [1]}, {"b": [1], "a": [1]}, r"'b'.*where.*'a'.*;.*'a'.*where.*'b'"),
+        ({"a": [1]}, {"b": [1]}, r"\('b', .*\) instead of \('a', .*\)"),
+        ({"a": [1]}, {"a": [1.5]}, r"\('a', '.loat64'\) instead of \('a', '.nt64'\)"),
+        ({"a": [1]}, {"a": ["1"]}, r"instead of \('a', '.nt64'\)"),
+        (
+            {"a": [1], "b": [1]},
+            {"b": [1], "a": [1]},
+            r"'b'.* of .*'a'.*;.*'a'.* of .*'b'",
+        ),
         ({"a": [1], "b": [1]}, {"a": [1]}, "1 columns, not 2"),
         ({"a": [1]}, {"a": [1], "b": [1]}, "2 columns, not 1"),
     ],
@@ -234,7 +238,7 @@ def test_other_columns_are_refused(make: Any, held: Any, given: Any, what: str) 
 
 def test_a_nullable_column_is_another_column() -> None:
     nullable = pd.DataFrame({"a": pd.array([1], dtype="Int64")})
-    with pytest.raises(ValueError, match=r"\('a', 'Int64'\) where \('a', 'int64'\) is held"):
+    with pytest.raises(ValueError, match=r"\('a', 'Int64'\) instead of \('a', 'int64'\)"):
         join_rows(hold_table(pd.DataFrame({"a": [1]})), hold_table(nullable))
 
 

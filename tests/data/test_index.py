@@ -20,7 +20,7 @@ PAIRS: st.SearchStrategy[tuple[list[Any], list[Any]]] = st.one_of(
 def assert_finds(held: list[Any], wanted: list[Any]) -> None:
     matches = IdIndex(as_ids(held)).find(as_ids(wanted))
     assert matches.positions.tolist() == [row for row, value in enumerate(held) if value in wanted]
-    assert matches.found.tolist() == [value in held for value in wanted]
+    assert matches.has_rows.tolist() == [value in held for value in wanted]
     for row, value in zip(matches.any_row.tolist(), wanted, strict=True):
         assert held[row] == value if value in held else row == -1
 
@@ -62,12 +62,12 @@ def test_int_and_str_are_different_people(held: list[Any], wanted: list[Any]) ->
     matches = IdIndex(as_ids(held)).find(as_ids(wanted))
     assert matches.positions.size == 0
     assert matches.any_row.tolist() == [-1, -1]
-    assert matches.found.tolist() == [False, False]
+    assert matches.has_rows.tolist() == [False, False]
 
 
 def test_nobody_wanted_and_nobody_held() -> None:
     assert IdIndex(as_ids([1, 2])).find(as_ids([])).positions.size == 0
-    assert IdIndex(as_ids([])).find(as_ids([1])).found.tolist() == [False]
+    assert IdIndex(as_ids([])).find(as_ids([1])).has_rows.tolist() == [False]
 
 
 def test_extreme_ints_are_found() -> None:

@@ -80,7 +80,7 @@ def test_labels_have_canonical_dtypes(given: Any, dtype: str) -> None:
 )
 def test_labels_of_mixed_kinds_are_refused(mixed: Any, named: str) -> None:
     # The dtype they have together would stay when the odd one leaves.
-    with pytest.raises(ValueError, match=f"y mixes {named}; give labels of one kind"):
+    with pytest.raises(ValueError, match=f"y mixes {named}; expected labels of one kind"):
         hold_target(mixed)
 
 
@@ -119,7 +119,7 @@ def test_targets_of_regression_are_float_whatever_they_were(y: Any) -> None:
     [np.array([2**63], np.uint64), np.array([1, 2**70], object), np.array([-(2**70)], object)],
 )
 def test_labels_that_do_not_fit_are_refused(given: Any) -> None:
-    with pytest.raises(ValueError, match=r"y holds .* does not fit 64 bits; use str labels"):
+    with pytest.raises(ValueError, match=r"y contains .* does not fit 64 bits; use str labels"):
         hold_target(given)
 
 
@@ -164,8 +164,8 @@ def test_labels_join_in_the_held_dtype(held: Any, given: Any, joined: list[Any])
 @pytest.mark.parametrize(
     ("held", "given", "message"),
     [
-        ([1], ["a"], r"new labels are texts; this model was fitted with numbers \(int64\)"),
-        (["a"], [1.5], r"new labels are numbers \(float64\); this model was fitted with texts"),
+        ([1], ["a"], r"new labels are strings; this model was fitted with numbers \(int64\)"),
+        (["a"], [1.5], r"new labels are numbers \(float64\); this model was fitted with strings"),
         ([1], [[1, 2]], r"new labels are numbers \(int64\) in 2 columns; this model"),
         ([1], [1.5], r"new labels have dtype float64 .*int64, which this model\s+holds"),
         ([True], [7], r"new labels have dtype int64 .*bool, which this model\s+holds"),
@@ -179,7 +179,7 @@ def test_labels_of_other_kinds_are_refused(held: Any, given: Any, message: str) 
 def test_labels_come_always_or_never() -> None:
     assert join_target(None, None) is None
     for pair in ((None, hold_target([1])), (hold_target([1]), None)):
-        with pytest.raises(ValueError, match="with y or without it; give the same"):
+        with pytest.raises(ValueError, match="y must be given exactly if"):
             join_target(*pair)
 
 
@@ -199,7 +199,7 @@ def test_removal_is_filtering(owners: list[str], leaving: set[str]) -> None:
 
 @given(st.lists(st.integers(0, 3), min_size=1), st.lists(st.integers(0, 3), min_size=1))
 def test_joining_is_concatenation(first: list[int], second: list[int]) -> None:
-    both = make_rows(first).joined(make_rows(second))
+    both = make_rows(first).concat(make_rows(second))
     assert both.ids.to_list() == first + second
     assert both.X[:, 0].tolist() == [*range(len(first)), *range(len(second))]
     assert both.extra["slice"].tolist() == both.X[:, 0].tolist()
@@ -213,14 +213,14 @@ def test_joining_then_leaving_restores_every_byte() -> None:
         as_ids(["c"]),
         {"slice": np.array([0])},
     )
-    both = rows.joined(wide)
+    both = rows.concat(wide)
     left = both.without(both.find(as_ids(["c"])).positions)
     assert state.encode(left) == state.encode(rows)
 
 
 def test_other_kind_of_ids_cannot_join() -> None:
-    with pytest.raises(IdsTypeError, match="holds int ids and was given str ids"):
-        make_rows([1]).joined(make_rows(["1"]))
+    with pytest.raises(IdsTypeError, match="has int ids, but got str ids"):
+        make_rows([1]).concat(make_rows(["1"]))
 
 
 def test_removed_row_is_nowhere_in_memory() -> None:
@@ -253,7 +253,7 @@ def test_index_is_a_cache_and_travels_nowhere() -> None:
 
 
 def test_parts_are_what_lies_between() -> None:
-    X, y = make_rows(["a", "b", "c"]).part(1, 3)
+    X, y = make_rows(["a", "b", "c"]).slice(1, 3)
     assert X[:, 0].tolist() == [1.0, 2.0]
     assert y is not None
     assert y.tolist() == ["label-1", "label-2"]

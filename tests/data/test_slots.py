@@ -182,7 +182,7 @@ class Slots(RuleBasedStateMachine):
     @rule(
         how=st.sampled_from(
             [
-                SlotRows.compacted,
+                SlotRows.compact_copy,
                 copy.copy,
                 copy.deepcopy,
                 lambda rows: pickle.loads(pickle.dumps(rows)),
@@ -279,20 +279,20 @@ def nothing(*_: Any) -> None:
 
 def empty_without_zeroing(rows: SlotRows, positions: Any) -> None:
     rows.alive[positions] = False
-    rows._n_held -= len(positions)
+    rows._n_rows -= len(positions)
 
 
 BUGS: list[tuple[Any, str, Any, str, bool, str]] = [
     (IntIds, "wipe", nothing, "float64", False, "the id .* is still there"),
     (TextIds, "wipe", nothing, "float64", True, "the id .* is still there"),
     (IdIndex, "erase", nothing, "float64", False, "the hash of .* is still there"),
-    (IdIndex, "_overwrite_if_erased", nothing, "float64", False, "the hash of .* is still there"),
-    (IdIndex, "_overwrite_if_erased", overwrite_one_entry, "float64", True, "the hash of .* is"),
+    (IdIndex, "_overwrite_erased_run", nothing, "float64", False, "the hash of .* is still there"),
+    (IdIndex, "_overwrite_erased_run", overwrite_one_entry, "float64", True, "the hash of .* is"),
     (module, "_zero_csr", nothing, "csr_array", False, r"Row\(n="),
-    (module, "_moved_down", move_without_zeroing, "float64", False, r"Row\(n="),
-    (module, "_moved_down", move_without_zeroing, "float32", True, r"Row\(n="),
-    (module, "_moved_down", move_without_zeroing, "uint8", False, r"Row\(n="),
-    (SlotRows, "_zero", empty_without_zeroing, "images", False, r"Row\(n="),
+    (module, "_move_down", move_without_zeroing, "float64", False, r"Row\(n="),
+    (module, "_move_down", move_without_zeroing, "float32", True, r"Row\(n="),
+    (module, "_move_down", move_without_zeroing, "uint8", False, r"Row\(n="),
+    (SlotRows, "_zero_slots", empty_without_zeroing, "images", False, r"Row\(n="),
 ]
 
 
@@ -557,7 +557,7 @@ def test_images_keep_their_shape_and_kind() -> None:
     rows = build(people(30), "uint8")
     rows.append(*parts(people(2), "uint8"))
     rows.wipe(np.arange(9))
-    for twin in (rows, copy.copy(rows), rows.compacted(), pickle.loads(pickle.dumps(rows))):
+    for twin in (rows, copy.copy(rows), rows.compact_copy(), pickle.loads(pickle.dumps(rows))):
         assert twin.X.shape == (23, 4, 4)
         assert twin.X.dtype == np.uint8
 
@@ -611,14 +611,14 @@ def unsorted() -> Any:
         ({"X": read_only(np.ones((2, 2)))}, "X is read-only"),
         ({"X": sp.csc_array(np.eye(2))}, r"X is sparse in csc form; expected CSR: X.tocsr\(\)"),
         ({"X": sp.csr_array(np.eye(2, dtype=int))}, "X has dtype int64"),
-        ({"X": unsorted()}, r"unsorted or repeated indices; give hold_table\(X\)"),
+        ({"X": unsorted()}, r"unsorted or duplicate indices; pass hold_table\(X\)"),
         ({"y": [1, 2]}, "y is list; expected an array of float64 or int64"),
         ({"y": np.ones(2, np.float32)}, "y is float32"),
         ({"y": np.ones((2, 1))}, r"y has shape \(2, 1\); expected \(2,\), one label per row"),
         ({"y": np.ones(3)}, r"y has shape \(3,\)"),
         ({"ids": as_ids([1])}, "got 1 ids for 2 rows"),
         ({"extra": {"k": np.ones(3)}}, r"extra\['k'\] has shape \(3,\) for 2 rows"),
-        ({"extra": {"k": np.array(["a", "b"])}}, r"extra\['k'\] is no array of numbers"),
+        ({"extra": {"k": np.array(["a", "b"])}}, r"extra\['k'\] is not an array of numbers"),
         ({"extra": {"k": np.array(1.0)}}, r"extra\['k'\] has shape \(\) for 2 rows"),
     ],
 )
@@ -634,9 +634,9 @@ def test_what_cannot_be_wiped_in_place_is_refused(given: dict[str, Any], message
         ({"X": np.ones((1, 3))}, ValueError, r"new rows are .*; this model holds"),
         ({"X": sp.csr_array(np.ones((1, 4)))}, ValueError, "same kind of table"),
         ({"y": np.ones(2)}, ValueError, r"y has shape \(2,\)"),
-        ({"ids": as_ids(["a"])}, IdsTypeError, "holds int ids and was given str ids"),
+        ({"ids": as_ids(["a"])}, IdsTypeError, "has int ids, but got str ids"),
         ({"ids": as_ids([1, 2])}, IdsLengthError, "got 2 ids for 1 rows"),
-        ({"extra": None}, ValueError, "extra values are {}; these rows hold"),
+        ({"extra": None}, ValueError, "extra values are {}; expected"),
         ({"extra": {"pair": np.ones((1, 2))}}, ValueError, "extra values are .*float64"),
     ],
 )

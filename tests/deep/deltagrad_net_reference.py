@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from letheon.deep._deltagrad import DeltaGradNetClassifier, _slots
-from letheon.deep._replay import Plan
+from letheon.deep._deltagrad import DeltaGradNetClassifier, _slot_table
+from letheon.deep._replay import StepSchedule
 
 Floats = NDArray[np.float64]
 
@@ -33,10 +33,10 @@ class Reference:
 
     def __init__(self, model: DeltaGradNetClassifier) -> None:
         self.model = model
-        self.template = model._template_of(model.nets_)
-        workshop = model._workshop()
-        plan = Plan.make(
-            _slots(model.rows_, model.n_slots_), workshop.settings, model.epochs, model.seed_
+        self.template = model._make_template(model.nets_)
+        context = model._current_context()
+        plan = StepSchedule.from_slots(
+            _slot_table(model.rows_, model.n_slots_), context.settings, model.epochs, model.seed_
         )
         self.batches = [
             rows[weights > 0].tolist()
@@ -60,7 +60,7 @@ class Reference:
 
     def path(self, gone: frozenset[int] = frozenset()) -> tuple[list[Floats], list[Floats]]:
         """Points and gradients of a descent without some rows."""
-        w: Floats = self.template.initial(0).double().numpy()
+        w: Floats = self.template.initial_flat(0).double().numpy()
         points, gradients = [], []
         for batch in self.batches:
             rows = [row for row in batch if row not in gone]

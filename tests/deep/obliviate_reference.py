@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from letheon.data import SlotRows, as_ids
-from letheon.deep._base import Workshop, loop_settings
-from letheon.deep._loop import Stretch
+from letheon.deep._base import TrainingContext, loop_settings
+from letheon.deep._loop import TrainingPhase
 from letheon.deep._module import Template
 from letheon.deep._obliviate import DeepObliviateClassifier
 from letheon.seeds import keyed_hash
@@ -111,10 +111,12 @@ def scratch_states(
     """Train all blocks with the slots of the fit on `people`, those of some people empty."""
     rows = SlotRows(people.X.copy(), people.y.copy(), as_ids(people.ids.tolist()))
     template = Template(model.module, people.X.shape[1:], len(set(people.y)), model.seed_)
-    workshop = Workshop(rows, template, loop_settings(model), model.seed_, torch.device("cpu"))
-    flat = template.initial(0)[None]
+    context = TrainingContext(
+        rows, template, loop_settings(model), model.seed_, torch.device("cpu")
+    )
+    flat = template.initial_flat(0)[None]
     found = [flat[0]]
-    with model._training():
+    with model._training_run():
         for block in range(int(model.n_blocks)):
             slots = [
                 -1 if person in gone else position
@@ -122,8 +124,8 @@ def scratch_states(
                 if block_of(model, person) == block
             ]
             rate = rate_of(model, block)
-            stretch = Stretch(block, (np.array(slots, np.int64),), int(model.epochs), rate)
-            flat = workshop.loop().train(flat, stretch)
+            phase = TrainingPhase(block, (np.array(slots, np.int64),), int(model.epochs), rate)
+            flat = context.get_loop().train(flat, phase)
             found.append(flat[0])
     return found
 

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from letheon import checks, load, save
-from letheon.deep._deltagrad import DeltaGradNetClassifier, _slots
+from letheon.deep._deltagrad import DeltaGradNetClassifier, _slot_table
 from letheon.deep._loop import Progress
 from letheon.deep._nets import CNN, MLP
-from letheon.deep._replay import Descent, Replay
+from letheon.deep._replay import ApproximateReplay, RecordedDescent
 from letheon.exceptions import CheckpointError, EmptyModelError, TrainingError, UnknownIdError
 from letheon.state import encode
 
@@ -314,17 +314,15 @@ def test_last_of_a_class_leaves() -> None:
     assert model.digest() == make().fit(X[keep], labels[keep], ids=np.flatnonzero(keep)).digest()
 
 
-def test_replay_that_is_not_finite_is_answered_by_training(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    run = Replay.run
+def test_replay_that_is_not_finite_is_answered_by_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = ApproximateReplay.run
 
-    def spoiled(self: Replay, *given: Any) -> Any:
+    def spoiled(self: ApproximateReplay, *given: Any) -> Any:
         run(self, *given)
         self.end = self.end * torch.inf
         return self
 
-    monkeypatch.setattr(Replay, "run", spoiled)
+    monkeypatch.setattr(ApproximateReplay, "run", spoiled)
     model = fitted()
     receipt = model.forget([1])
     assert receipt.rebuilt == {"retrains": 1}
@@ -374,13 +372,13 @@ def test_declared_residue_is_real() -> None:
     for period in (1, 5):
         model = fitted(period=period, batch_size=64, epochs=30)
         model.forget([3])
-        workshop = model._workshop()
-        plan = model._plan(_slots(model.rows_, model.n_slots_), workshop)
-        descent = Descent(workshop, plan, 0, None)
+        context = model._current_context()
+        plan = model._make_schedule(_slot_table(model.rows_, model.n_slots_), context)
+        descent = RecordedDescent(context, plan, 0, None)
         rows = torch.from_numpy(np.flatnonzero(model.rows_.alive))
         weights = torch.full((len(rows),), 1 / len(rows))
         errors = [
-            g - descent.gradient(w, rows, weights)[1]
+            g - descent.loss_and_gradient(w, rows, weights)[1]
             for w, g in zip(model.path_.points, model.path_.gradients, strict=True)
         ]
         leftovers[period] = float(torch.stack(errors).abs().max())
@@ -418,13 +416,13 @@ def test_forgotten_row_and_label_can_be_computed_from_the_path(tmp_path: Path) -
 
 
 def test_rows_that_leave_are_no_sample_of_the_new_net(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, make_nets, seen = fitted(), DeltaGradNetClassifier._nets, list[int]()
+    model, make_nets, seen = fitted(), DeltaGradNetClassifier._make_nets, list[int]()
 
-    def watched(self: Any, workshop: Any, flat: Tensor, samples: Any, classes: Any) -> Any:
+    def watched(self: Any, context: Any, flat: Tensor, samples: Any, classes: Any) -> Any:
         seen.extend(samples[0].tolist())
-        return make_nets(self, workshop, flat, samples, classes)
+        return make_nets(self, context, flat, samples, classes)
 
-    monkeypatch.setattr(DeltaGradNetClassifier, "_nets", watched)
+    monkeypatch.setattr(DeltaGradNetClassifier, "_make_nets", watched)
     model.forget([3, 9])
     assert seen == [person for person in range(40) if person not in (3, 9)]
 

@@ -10,10 +10,16 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from letheon.deep._deltagrad import DeltaGradNetClassifier, _slots
-from letheon.deep._loop import Loop, Stretch
+from letheon.deep._deltagrad import DeltaGradNetClassifier, _slot_table
+from letheon.deep._loop import Loop, TrainingPhase
 from letheon.deep._nets import MLP
-from letheon.deep._replay import Descent, LocalChecks, Plan, Replay, Secants
+from letheon.deep._replay import (
+    ApproximateReplay,
+    LocalChecks,
+    RecordedDescent,
+    SecantPairs,
+    StepSchedule,
+)
 from tests.deep.deltagrad_net_reference import Pair, Reference, dense_bfgs
 from tests.sharded.people import examples
 
@@ -46,15 +52,15 @@ def fitted(people: People, **more: Any) -> DeltaGradNetClassifier:
 
 
 def slots_of(model: DeltaGradNetClassifier) -> NDArray[np.int64]:
-    return _slots(model.rows_, model.n_slots_)
+    return _slot_table(model.rows_, model.n_slots_)
 
 
-def from_scratch(model: DeltaGradNetClassifier) -> Descent:
+def from_scratch(model: DeltaGradNetClassifier) -> RecordedDescent:
     """Train on the rows held, in the slots that they have, with nothing kept of before."""
-    workshop = model._workshop()
-    plan = Plan.make(slots_of(model), workshop.settings, model.epochs, model.seed_)
-    with model._training():
-        return Descent(workshop, plan, 2**30, None).run(workshop.template.initial(0))
+    context = model._current_context()
+    plan = StepSchedule.from_slots(slots_of(model), context.settings, model.epochs, model.seed_)
+    with model._training_run():
+        return RecordedDescent(context, plan, 2**30, None).run(context.template.initial_flat(0))
 
 
 def distance(one: Tensor, two: Tensor) -> float:
@@ -62,24 +68,20 @@ def distance(one: Tensor, two: Tensor) -> float:
 
 
 @examples(60)
-@given(
-    st.integers(1, 4),
-    st.integers(1, 7),
-    st.integers(0, 10**6),
-)
+@given(st.integers(1, 4), st.integers(1, 7), st.integers(0, 10**6))
 def test_products_are_those_of_dense_updates(history: int, n_pairs: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     root = rng.normal(size=(9, 9))
     hessian = root @ root.T + np.eye(9)
-    secants, pairs = Secants(history, 9, CPU, LENIENT), []
+    secants, pairs = SecantPairs(history, 9, CPU, LENIENT), []
     for _ in range(n_pairs):
         s = rng.normal(size=9).astype(np.float32)
         y = (hessian @ s).astype(np.float32)
-        secants.offer(torch.from_numpy(s), torch.from_numpy(y))
+        secants.offer_pair(torch.from_numpy(s), torch.from_numpy(y))
         pairs.append(Pair(s.astype(float), y.astype(float)))
     B = dense_bfgs(pairs[-history:])
     v = rng.normal(size=9)
-    product = secants.product(torch.from_numpy(v.astype(np.float32))).numpy()
+    product = secants.hessian_product(torch.from_numpy(v.astype(np.float32))).numpy()
     assert secants.is_trusted is (n_pairs > 1)
     assert np.abs(product - B @ v).max() < 1e-4 * np.linalg.norm(B, 2) * np.linalg.norm(v)
 
@@ -98,17 +100,17 @@ PAIRS = {
 
 @pytest.mark.parametrize(("ss", "sy", "yy", "is_good"), PAIRS.values(), ids=PAIRS)
 def test_local_checks(ss: float, sy: float, yy: float, is_good: bool) -> None:
-    assert LocalChecks(0.01, 2.0, 1.0, 1.0).accept(ss, sy, yy) is is_good
+    assert LocalChecks(0.01, 2.0, 1.0, 1.0).accepts_pair(ss, sy, yy) is is_good
 
 
 def offered(checks: LocalChecks, along: list[float]) -> tuple[list[bool], list[float]]:
     """Offer pairs with s = (1, 0) and y along it; return after which B is trusted, and errors."""
-    secants, s = Secants(2, 2, CPU, checks), torch.tensor([1.0, 0.0])
+    secants, s = SecantPairs(2, 2, CPU, checks), torch.tensor([1.0, 0.0])
     trusted, errors = [], []
     for each in along:
-        errors.append(secants.offer(s, torch.tensor([each, 0.0])))
+        errors.append(secants.offer_pair(s, torch.tensor([each, 0.0])))
         trusted.append(secants.is_trusted)
-    assert torch.allclose(secants.product(s), torch.tensor([along[-1], 0.0]))
+    assert torch.allclose(secants.hessian_product(s), torch.tensor([along[-1], 0.0]))
     return trusted, errors
 
 
@@ -126,27 +128,27 @@ def test_a_surprise_ends_trust_until_a_pair_is_foretold() -> None:
 def test_products_steeper_than_allowed_are_not_used() -> None:
     """A pair may pass though B stretches other directions more: here B = [[1, 3], [3, 10]]."""
     checks = LocalChecks(0.01, 3.5, 1.0, 1.0)
-    replay = Replay.__new__(Replay)
+    replay = ApproximateReplay.__new__(ApproximateReplay)
     replay._checks, replay._longest = checks, 10.0
-    replay._secants = Secants(1, 2, CPU, checks)
+    replay._secants = SecantPairs(1, 2, CPU, checks)
     for _ in range(2):
-        replay._secants.offer(torch.tensor([1.0, 0.0]), torch.tensor([1.0, 3.0]))
-    found = replay._bent(torch.tensor([1.0, 0.0]))
+        replay._secants.offer_pair(torch.tensor([1.0, 0.0]), torch.tensor([1.0, 3.0]))
+    found = replay._trusted_product(torch.tensor([1.0, 0.0]))
     assert found is not None
     assert torch.allclose(found, torch.tensor([1.0, 3.0]))
-    assert replay._bent(torch.tensor([0.0, 1.0])) is None
-    assert replay._bent(torch.tensor([11.0, 0.0])) is None
+    assert replay._trusted_product(torch.tensor([0.0, 1.0])) is None
+    assert replay._trusted_product(torch.tensor([11.0, 0.0])) is None
 
 
 def test_the_fit_is_that_of_the_one_loop() -> None:
     people = People(40, 0)
     model = fitted(people, batch_size=16, epochs=4, weight_decay=0.01, schedule="cosine")
-    workshop = model._workshop()
-    loop = Loop(workshop.template, workshop.settings, workshop.data, seed=model.seed_, lanes=(0,))
-    with model._training():
-        flat = loop.train(loop.initial(), Stretch(0, (slots_of(model),), 4))
+    context = model._current_context()
+    loop = Loop(context.template, context.settings, context.data, seed=model.seed_, lanes=(0,))
+    with model._training_run():
+        flat = loop.train(loop.initial_flat(), TrainingPhase(0, (slots_of(model),), 4))
     assert torch.allclose(model.nets_.flat, flat, rtol=0, atol=1e-6)
-    assert distance(flat, loop.initial()) > 0.1
+    assert distance(flat, loop.initial_flat()) > 0.1
 
 
 @examples(40)
@@ -220,7 +222,7 @@ def test_replay_is_the_formula(data: st.DataObject) -> None:
         ss, sy, yy = float(s @ s), float(s @ y), float(y @ y)
         # Whether rounding decides over a pair: then the two go different ways.
         marginal.append(ss == 0 or abs(sy / ss / 1e-2 - 1) < 0.05 or abs(yy / ss) < 1e-4)
-        return checks.accept(ss, sy, yy)
+        return checks.accepts_pair(ss, sy, yy)
 
     reference = Reference(model)
     before = model.nets_.flat[0].double().numpy()
@@ -245,9 +247,9 @@ def test_missed_is_measured_whenever_a_step_was_not_exact(
         period=period,
         random_state=seed,
     )
-    with model._training():
-        run = model._replayed(model._workshop(), np.array([seed % 40]), None)
-    assert (run.missed > 0) == (run.n_approximate > 0)
+    with model._training_run():
+        run = model._replay_without(model._current_context(), np.array([seed % 40]), None)
+    assert (run.estimated_error > 0) == (run.n_approximate > 0)
 
 
 def test_missed_is_near_the_truth_where_no_scheduled_step_measures_it() -> None:
@@ -308,7 +310,7 @@ def test_negative_curvature_is_met_by_exact_steps() -> None:
 def test_planted_bug_pairs_of_negative_curvature_lead_astray(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(LocalChecks, "accept", lambda _, ss, *__: ss > 0)
+    monkeypatch.setattr(LocalChecks, "accepts_pair", lambda _, ss, *__: ss > 0)
     _, left = on_the_hill()
     assert left > 10
 

@@ -8,7 +8,13 @@ import torch
 
 from letheon import state
 from letheon.deep import _device
-from letheon.deep._device import describe_device, paused, products, repeatable, resolve_device
+from letheon.deep._device import (
+    describe_device,
+    matmul_precision,
+    pause_runs,
+    reproducible_run,
+    resolve_device,
+)
 
 CPU = torch.device("cpu")
 GPU = torch.device("cuda")
@@ -33,7 +39,7 @@ def globals_of_torch() -> tuple[Any, ...]:
 
 
 def precisions(device: torch.device) -> list[str]:
-    return [switch.read() for switch in _device._precision(device, coarse=False)]
+    return [switch.read() for switch in _device._precision_settings(device, coarse=False)]
 
 
 @pytest.fixture(params=["as usual", "as somebody else likes it"])
@@ -58,7 +64,7 @@ def before(request: pytest.FixtureRequest) -> Any:
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_everything_is_put_back(before: Any, deterministic: bool, fails: bool) -> None:
     def run() -> None:
-        with repeatable(CPU, deterministic=deterministic):
+        with reproducible_run(CPU, deterministic=deterministic):
             torch.manual_seed(1)
             torch.rand(3)
             if fails:
@@ -73,12 +79,12 @@ def test_everything_is_put_back(before: Any, deterministic: bool, fails: bool) -
 
 
 def test_inside_everything_is_fixed(before: Any) -> None:
-    with repeatable(CPU, deterministic=True):
+    with reproducible_run(CPU, deterministic=True):
         assert globals_of_torch()[:5] == (True, False, False, False, 1)
 
 
 def test_free_kernels_leave_the_flags_alone(before: Any) -> None:
-    with repeatable(CPU, deterministic=False):
+    with reproducible_run(CPU, deterministic=False):
         assert globals_of_torch()[:-2] == before[:-2]
 
 
@@ -128,7 +134,7 @@ def test_whatever_the_caller_chose_products_are_as_fine_as_asked(
     cuda = [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn]
     cpu = [backends.mkldnn.matmul, backends.mkldnn.conv, backends.mkldnn.rnn]
     for device, places in ((CPU, cpu), (GPU, cuda)):
-        with products(device, coarse=coarse):
+        with matmul_precision(device, coarse=coarse):
             asked = "tf32" if coarse and device == GPU else "ieee"
             assert [place.fp32_precision for place in places] == [asked] * 3
         assert precisions(CPU) + precisions(GPU) == chosen
@@ -139,10 +145,10 @@ def test_the_switches_of_an_older_torch(monkeypatch: pytest.MonkeyPatch) -> None
     before = precisions(GPU)
     assert before == ["highest", True]
     for coarse, expected in ((False, ["highest", False]), (True, ["high", True])):
-        with products(GPU, coarse=coarse):
+        with matmul_precision(GPU, coarse=coarse):
             assert precisions(GPU) == expected
         assert precisions(GPU) == before
-    with products(CPU, coarse=True):
+    with matmul_precision(CPU, coarse=True):
         assert precisions(CPU)[0] == "highest"
 
 
@@ -150,18 +156,18 @@ def test_a_pause_lets_others_in_and_ends_as_it_began(before: Any) -> None:
     inside = list[tuple[Any, ...]]()
 
     def other() -> None:
-        with repeatable(CPU, deterministic=True):
+        with reproducible_run(CPU, deterministic=True):
             inside.append(globals_of_torch()[:5])
 
-    with repeatable(CPU, deterministic=True), repeatable(CPU, deterministic=False):
+    with reproducible_run(CPU, deterministic=True), reproducible_run(CPU, deterministic=False):
         fixed = globals_of_torch()[:-4], globals_of_torch()[-2:]
-        with paused():
+        with pause_runs():
             assert globals_of_torch() == before
             thread = threading.Thread(target=other)
             thread.start()
             thread.join(10)
             assert not thread.is_alive()
-            with repeatable(CPU, deterministic=True), paused():
+            with reproducible_run(CPU, deterministic=True), pause_runs():
                 assert globals_of_torch() == before
         assert (globals_of_torch()[:-4], globals_of_torch()[-2:]) == fixed
     assert inside == [(True, False, False, False, 1)]
@@ -174,15 +180,15 @@ def test_two_runs_that_pause_in_turn_are_both_fixed_throughout() -> None:
     paused_too, first_is_over = threading.Event(), threading.Event()
 
     def second() -> None:
-        with repeatable(CPU, deterministic=True):
-            with paused():
+        with reproducible_run(CPU, deterministic=True):
+            with pause_runs():
                 paused_too.set()
                 assert first_is_over.wait(10)
             seen.append(globals_of_torch()[:5])
 
     thread = threading.Thread(target=second)
-    with repeatable(CPU, deterministic=True):
-        with paused():
+    with reproducible_run(CPU, deterministic=True):
+        with pause_runs():
             thread.start()
             assert paused_too.wait(10)
         seen.append(globals_of_torch()[:5])
@@ -194,15 +200,15 @@ def test_two_runs_that_pause_in_turn_are_both_fixed_throughout() -> None:
 
 def test_a_pause_outside_of_a_run_is_nothing() -> None:
     before = globals_of_torch()
-    with paused():
+    with pause_runs():
         assert globals_of_torch() == before
     assert globals_of_torch() == before
 
 
 def test_runs_may_lie_inside_each_other() -> None:
     before = globals_of_torch()
-    with repeatable(CPU, deterministic=True):
-        with repeatable(CPU, deterministic=True):
+    with reproducible_run(CPU, deterministic=True):
+        with reproducible_run(CPU, deterministic=True):
             pass
         assert torch.get_num_threads() == 1
         assert torch.are_deterministic_algorithms_enabled()
@@ -214,12 +220,12 @@ def test_runs_in_threads_take_turns() -> None:
 
     def other() -> None:
         inside.set()
-        with repeatable(CPU, deterministic=True):
+        with reproducible_run(CPU, deterministic=True):
             torch.manual_seed(99)
             done.set()
 
     thread = threading.Thread(target=other)
-    with repeatable(CPU, deterministic=True):
+    with reproducible_run(CPU, deterministic=True):
         torch.manual_seed(5)
         expected = torch.rand(8, generator=torch.Generator().manual_seed(5))
         thread.start()
@@ -241,7 +247,7 @@ def test_devices_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_gpu_here(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert resolve_device("auto") == CPU
-    with pytest.raises(ValueError, match=rf"device='{name}', but torch finds no GPU here"):
+    with pytest.raises(ValueError, match=rf"device='{name}', but torch finds no GPU"):
         resolve_device(name)
 
 

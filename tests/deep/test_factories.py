@@ -73,8 +73,8 @@ def test_a_module_that_fails_says_on_what() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"module": nn.Linear(3, 3)}, r"module is a net \(Linear\); expected a factory"),
-        ({"module": nn.Linear}, r"module is a layer of torch \(Linear\)"),
+        ({"module": nn.Linear(3, 3)}, r"module is an instance \(Linear\); expected a factory"),
+        ({"module": nn.Linear}, r"module is a torch layer \(Linear\)"),
         ({"module": MLP}, r"did you mean module=MLP\(\)\?"),
         ({"loss": nn.CrossEntropyLoss(reduction="none")}, "loss is a module"),
         ({"optimizer": torch.optim.Adam([torch.zeros(1)])}, r"partial\(torch.optim.Adam, lr="),
@@ -91,7 +91,7 @@ def test_images_that_were_scaled_before_are_noticed() -> None:
     X = np.random.default_rng(0).random((20, 4, 4))
     y = np.arange(20) % 2
     settings: dict[str, Any] = {"n_shards": 1, "epochs": 1, "device": "cpu"}
-    with pytest.warns(LetheonWarning, match=r"give scale=1\.0"):
+    with pytest.warns(LetheonWarning, match=r"pass scale=1\.0"):
         SISANetClassifier(module=CNN(channels=(2,), hidden=0), **settings).fit(X, y)
     quiet = CNN(channels=(2,), hidden=0, scale=1.0)
     assert SISANetClassifier(module=quiet, **settings).fit(X, y).n_rows_ == 20

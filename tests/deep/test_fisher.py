@@ -18,7 +18,7 @@ from letheon.checks import parametrize_with_checks
 from letheon.checks._effect import make_contrary_people
 from letheon.checks._people import CANARY, fit
 from letheon.deep._fisher import FisherNetClassifier, _Objective
-from letheon.deep._information import Batch, Term
+from letheon.deep._information import FisherBatch, LabelTerm
 from letheon.deep._nets import MLP
 from letheon.exceptions import EmptyModelError, TrainingError
 from letheon.noise import NoiseSource
@@ -248,7 +248,7 @@ def test_a_request_does_not_depend_on_where_rows_lie_in_memory(labels: str, tmp_
 def test_drawn_labels_of_a_persons_rows_are_drawn_one_by_one() -> None:
     X, y = table(60)
     model = net(labels="sampled").fit(X, y, ids=np.arange(60) // 30)
-    draws = model._draws(np.arange(60))
+    draws = model._label_draws(np.arange(60))
     assert draws is not None
     assert len(np.unique(draws.numpy())) == 60
     assert 0.3 < float(draws.mean()) < 0.7
@@ -344,10 +344,10 @@ def test_the_claim_is_empirical_and_names_the_exponent(exponent: float, text: st
 @pytest.mark.parametrize(
     ("settings", "reference", "residue"),
     [
-        ({}, "; repeatable noise", "whoever knows noise_seed can subtract"),
-        ({"sigma": 0.0}, "; without noise", "on the rows that left; no noise was added"),
-        ({"sigma": 0.0, "noise_seed": None}, "; without noise", "nothing hides them"),
-        ({"sigma": 0.0, "newton_step": True}, "; without noise", "stay; no noise was added"),
+        ({}, "; repeatable noise", "can be subtracted by a party that knows noise_seed"),
+        ({"sigma": 0.0}, "; without noise", "on the forgotten rows, without noise"),
+        ({"sigma": 0.0, "noise_seed": None}, "; without noise", "without noise to hide them"),
+        ({"sigma": 0.0, "newton_step": True}, "; without noise", "remaining rows, without noise"),
     ],
     ids=str,
 )
@@ -461,17 +461,17 @@ def only_pairs(shape: tuple[int, ...], n_classes: int) -> nn.Module:
 
 def test_modules_that_could_never_be_scrubbed_are_refused_before_training() -> None:
     model = net(module=only_pairs)
-    with pytest.raises(TrainingError, match="nobody could ever leave: ValueError: too few rows"):
+    with pytest.raises(TrainingError, match="no row could be forgotten: ValueError: too few rows"):
         model.fit(*table())
     assert not hasattr(model, "seed_")
 
 
 def test_rows_on_the_way_are_not_printed() -> None:
-    batch, term = Batch(torch.ones(1, 2), None), Term(torch.ones(1), torch.ones(1))
+    batch, term = FisherBatch(torch.ones(1, 2), None), LabelTerm(torch.ones(1), torch.ones(1))
     objective = _Objective(None, None, np.arange(3), 0.0)  # type: ignore[arg-type]
     assert [repr(each) for each in (batch, term, objective)] == [
-        "<Batch>",
-        "<Term>",
+        "<FisherBatch>",
+        "<LabelTerm>",
         "<_Objective>",
     ]
 

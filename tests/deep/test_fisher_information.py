@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from letheon.deep._information import (
-    Batch,
-    Information,
+    FisherBatch,
+    FisherInformation,
     Power,
-    diagonal,
+    diagonal_fisher,
     gaussian_kl,
-    kronecker,
-    terms,
+    kronecker_fisher,
+    label_terms,
 )
 from letheon.deep._nets import CNN, MLP, MatmulConv2d, ResNet
 from tests.sharded.people import examples
@@ -65,8 +65,8 @@ def require_diagonal_of(module: nn.Module, rows: Tensor, candidate: Tensor) -> N
     torch.testing.assert_close(candidate, expected, rtol=1e-4, atol=1e-7 * float(expected.max()))
 
 
-def batches(rows: Tensor, size: int = 3) -> Iterator[Batch]:
-    return iter([Batch(part, None) for part in rows.split(size)])
+def batches(rows: Tensor, size: int = 3) -> Iterator[FisherBatch]:
+    return iter([FisherBatch(part, None) for part in rows.split(size)])
 
 
 def again(rows: Tensor, size: int = 3) -> Any:
@@ -123,7 +123,7 @@ def net_and_rows(kind: str, n: int = 7, seed: int = 0) -> tuple[nn.Module, Tenso
 @pytest.mark.parametrize("kind", [kind for kind in NETS if kind != "resnet"])
 def test_diagonal_is_that_of_rows_and_classes(kind: str) -> None:
     module, rows = net_and_rows(kind) if kind != "twice" else (connected(), torch.randn(7, 4))
-    require_diagonal_of(module, rows, diagonal(module, batches(rows)).values)
+    require_diagonal_of(module, rows, diagonal_fisher(module, batches(rows)).values)
 
 
 def connected() -> nn.Module:
@@ -148,7 +148,7 @@ def test_diagonal_for_any_batches(
     torch.manual_seed(seed)
     module = MLP(widths=tuple(widths))((3,), n_classes).eval()
     rows = torch.randn(n, 3)
-    require_diagonal_of(module, rows, diagonal(module, batches(rows, size)).values)
+    require_diagonal_of(module, rows, diagonal_fisher(module, batches(rows, size)).values)
 
 
 def test_diagonal_of_softmax_regression_in_closed_form() -> None:
@@ -156,7 +156,9 @@ def test_diagonal_of_softmax_regression_in_closed_form() -> None:
     shares = functional.softmax(module(rows), dim=1).detach().double()
     spread = shares * (1 - shares)
     expected = torch.cat([(spread.T @ rows.double() ** 2 / 30).reshape(-1), spread.mean(dim=0)])
-    torch.testing.assert_close(diagonal(module, batches(rows)).values, expected, rtol=1e-5, atol=0)
+    torch.testing.assert_close(
+        diagonal_fisher(module, batches(rows)).values, expected, rtol=1e-5, atol=0
+    )
 
 
 def test_squares_of_batch_means_are_caught() -> None:
@@ -169,8 +171,8 @@ def test_squares_of_batch_means_are_caught() -> None:
 
 def test_some_parameters_only() -> None:
     module, rows = net_and_rows("mlp")
-    whole = diagonal(module, batches(rows)).values
-    part = diagonal(module, batches(rows), ["hidden1.bias", "output.bias"]).values
+    whole = diagonal_fisher(module, batches(rows)).values
+    part = diagonal_fisher(module, batches(rows), ["hidden1.bias", "output.bias"]).values
     assert torch.equal(part, torch.cat([whole[20:25], whole[40:43]]))
 
 
@@ -178,8 +180,8 @@ def test_drawn_labels_are_unbiased() -> None:
     module, rows = net_and_rows("mlp", n=4)
     n_draws = 400
     draws = ((torch.arange(n_draws, dtype=torch.float64) + 0.5) / n_draws).repeat_interleave(4)
-    drawn = diagonal(module, [Batch(rows.repeat(n_draws, 1), draws)]).values
-    every = diagonal(module, batches(rows)).values
+    drawn = diagonal_fisher(module, [FisherBatch(rows.repeat(n_draws, 1), draws)]).values
+    every = diagonal_fisher(module, batches(rows)).values
     # The share of a label among evenly spaced draws is its probability to 1 / n_draws.
     assert float((drawn - every).abs().max()) < 0.02 * float(every.max())
 
@@ -187,13 +189,13 @@ def test_drawn_labels_are_unbiased() -> None:
 def test_drawn_labels_follow_the_model() -> None:
     logits = torch.log(torch.tensor([[0.25, 0.5, 0.25]]).repeat(5, 1))
     draws = torch.tensor([0.0, 0.2, 0.3, 0.76, 1.0], dtype=torch.float64)
-    [(labels, weights)] = terms(logits, draws)
+    [(labels, weights)] = label_terms(logits, draws)
     assert labels.tolist() == [0, 0, 1, 2, 2]
     assert weights.tolist() == [1.0] * 5
 
 
 def test_weights_of_all_labels_are_probabilities() -> None:
-    found = terms(torch.randn(6, 4), None)
+    found = label_terms(torch.randn(6, 4), None)
     assert [term.labels.tolist() for term in found] == [[label] * 6 for label in range(4)]
     total = torch.stack([term.weights for term in found]).sum(dim=0)
     torch.testing.assert_close(total, torch.ones(6, dtype=torch.float64))
@@ -202,15 +204,17 @@ def test_weights_of_all_labels_are_probabilities() -> None:
 @pytest.mark.parametrize(("exponent", "expected"), [(0.25, 2.0), (0.5, 4.0), (1.0, 16.0)])
 def test_exponents(exponent: float, expected: float) -> None:
     quarter = torch.tensor([1 / 16 - 1e-3], dtype=torch.float64)
-    found = Information(quarter).applied(Power(exponent, 1e-3), torch.ones(1, dtype=torch.float64))
+    found = FisherInformation(quarter).apply_power(
+        Power(exponent, 1e-3), torch.ones(1, dtype=torch.float64)
+    )
     assert float(found) == pytest.approx(expected)
 
 
 def test_clamp_and_damping_limit_the_inverse() -> None:
     nothing = torch.zeros(1)
-    assert float(Power(0.5, 1e-8).of(nothing)) == pytest.approx(1e4)
-    assert float(Power(0.5, 1e-8, clamp=1e3).of(nothing)) == pytest.approx(1e1**1.5)
-    assert float(Power(0.25, 1e-8, clamp=1e3).of(torch.ones(1))) == pytest.approx(1.0)
+    assert float(Power(0.5, 1e-8).evaluate_at(nothing)) == pytest.approx(1e4)
+    assert float(Power(0.5, 1e-8, clamp=1e3).evaluate_at(nothing)) == pytest.approx(1e1**1.5)
+    assert float(Power(0.25, 1e-8, clamp=1e3).evaluate_at(torch.ones(1))) == pytest.approx(1.0)
 
 
 # Kronecker factors
@@ -219,29 +223,32 @@ def test_clamp_and_damping_limit_the_inverse() -> None:
 def power_of(matrix: Tensor, power: Power) -> Tensor:
     """A function of a symmetric matrix."""
     values, vectors = torch.linalg.eigh(matrix)
-    result: Tensor = vectors @ torch.diag(power.of(values.clamp(min=0))) @ vectors.T
+    result: Tensor = vectors @ torch.diag(power.evaluate_at(values.clamp(min=0))) @ vectors.T
     return result
 
 
-def require_power_of(matrix: Tensor, found: Information, rtol: float = 1e-4) -> None:
+def require_power_of(matrix: Tensor, found: FisherInformation, rtol: float = 1e-4) -> None:
     vector = torch.randn(len(matrix), dtype=torch.float64)
     for power in (Power(0.25, 1e-3), Power(0.5, 1e-2, clamp=30.0), Power(1.0, 1e-2)):
         expected = power_of(matrix, power) @ vector
         torch.testing.assert_close(
-            found.applied(power, vector), expected, rtol=rtol, atol=rtol * float(expected.norm())
+            found.apply_power(power, vector),
+            expected,
+            rtol=rtol,
+            atol=rtol * float(expected.norm()),
         )
 
 
 def test_one_row_of_a_linear_layer_is_exact() -> None:
     module, rows = MLP(widths=())((4,), 3), torch.randn(1, 4)
-    require_power_of(dense(module, rows), kronecker(module, again(rows)))
+    require_power_of(dense(module, rows), kronecker_fisher(module, again(rows)))
 
 
 def test_without_bias_and_with() -> None:
     rows = torch.randn(1, 4)
     for bias in (True, False):
         module = nn.Linear(4, 3, bias=bias)
-        require_power_of(dense(module, rows), kronecker(module, again(rows)))
+        require_power_of(dense(module, rows), kronecker_fisher(module, again(rows)))
 
 
 def test_equal_outputs_of_all_rows_are_exact() -> None:
@@ -249,13 +256,13 @@ def test_equal_outputs_of_all_rows_are_exact() -> None:
     module, rows = MLP(widths=())((4,), 3), torch.randn(9, 4)
     with torch.no_grad():
         module.get_parameter("output.weight").zero_()
-    require_power_of(dense(module, rows), kronecker(module, again(rows)))
+    require_power_of(dense(module, rows), kronecker_fisher(module, again(rows)))
 
 
 @pytest.mark.parametrize("kind", [nn.Conv2d, MatmulConv2d])
 def test_a_convolution_with_one_position_is_exact(kind: Any) -> None:
     module, rows = nn.Sequential(kind(2, 3, 2), nn.Flatten()), torch.randn(1, 2, 2, 2)
-    require_power_of(dense(module, rows), kronecker(module, again(rows)))
+    require_power_of(dense(module, rows), kronecker_fisher(module, again(rows)))
 
 
 def test_blocks_of_a_net_of_one_row() -> None:
@@ -267,7 +274,7 @@ def test_blocks_of_a_net_of_one_row() -> None:
     for begin, end in pairwise(edges):
         blocks[begin:end, begin:end] = whole[begin:end, begin:end]
     # The hidden layer's G sums over labels g g', which A x G holds exactly for one row.
-    require_power_of(blocks, kronecker(module, again(rows)))
+    require_power_of(blocks, kronecker_fisher(module, again(rows)))
 
 
 def test_factors_of_convolutions_are_sums_over_positions() -> None:
@@ -276,7 +283,7 @@ def test_factors_of_convolutions_are_sums_over_positions() -> None:
     module = nn.Sequential(conv, nn.ReLU(inplace=True), nn.Flatten(), nn.LazyLinear(3))
     rows = torch.randn(5, 2, 4, 5)
     module(rows)
-    found = kronecker(module, again(rows)).blocks[0]
+    found = kronecker_fisher(module, again(rows)).blocks[0]
     A, G = (vectors * values @ vectors.T for values, vectors in found[:2])
     expected_A, expected_G = convolution_factors(module, rows)
     torch.testing.assert_close(A, expected_A, rtol=1e-4, atol=1e-5)
@@ -308,43 +315,45 @@ def convolution_factors(module: nn.Sequential, rows: Tensor) -> tuple[Tensor, Te
 
 def test_other_layers_have_their_diagonal() -> None:
     module, rows = connected(), torch.randn(6, 4)
-    found = kronecker(module, again(rows))
+    found = kronecker_fisher(module, again(rows))
     assert len(found.blocks) == 1
     assert found.blocks[0].inputs[0].shape == (5,)
     vector = torch.ones(sum(part.numel() for part in module.parameters()), dtype=torch.float64)
     power = Power(0.25, 1e-4)
-    whole = diagonal(module, batches(rows)).applied(power, vector)
+    whole = diagonal_fisher(module, batches(rows)).apply_power(power, vector)
     # All but the last layer, which has 4 x 3 weights and 3 biases.
-    torch.testing.assert_close(found.applied(power, vector)[:-15], whole[:-15])
+    torch.testing.assert_close(found.apply_power(power, vector)[:-15], whole[:-15])
 
 
 def test_layers_that_are_never_used_have_no_information() -> None:
     module, rows = net_and_rows("twice")
-    found = diagonal(module, batches(rows)).values
+    found = diagonal_fisher(module, batches(rows)).values
     assert float(found.min()) == 0.0
-    assert torch.isfinite(kronecker(module, again(rows)).applied(Power(0.25, 1e-8), found)).all()
+    assert torch.isfinite(
+        kronecker_fisher(module, again(rows)).apply_power(Power(0.25, 1e-8), found)
+    ).all()
 
 
 @pytest.mark.parametrize("kind", ["batch-norm", "cnn", "cnn-matmul", "resnet"])
 def test_functions_of_f_are_positive_and_compose(kind: str) -> None:
     """(F^-1/4)^4 is F^-1, and v' f(F) v > 0, for every net that letheon brings."""
     module, rows = net_and_rows(kind, n=4)
-    found = kronecker(module, again(rows))
+    found = kronecker_fisher(module, again(rows))
     vector = torch.randn(sum(part.numel() for part in module.parameters()), dtype=torch.float64)
     four_times = vector
     for _ in range(4):
-        four_times = found.applied(Power(0.25, 1e-2), four_times)
-    torch.testing.assert_close(four_times, found.applied(Power(1.0, 1e-2), vector))
-    assert float(vector @ found.applied(Power(0.5, 1e-2), vector)) > 0
+        four_times = found.apply_power(Power(0.25, 1e-2), four_times)
+    torch.testing.assert_close(four_times, found.apply_power(Power(1.0, 1e-2), vector))
+    assert float(vector @ found.apply_power(Power(0.5, 1e-2), vector)) > 0
 
 
 def test_kfac_is_near_the_diagonal_of_the_truth() -> None:
     module, rows = net_and_rows("mlp", n=40)
     n = sum(part.numel() for part in module.parameters())
-    found = kronecker(module, again(rows, 10))
+    found = kronecker_fisher(module, again(rows, 10))
     damping = 1e-3
     inverse = torch.stack(
-        [found.applied(Power(1.0, damping), unit) for unit in torch.eye(n, dtype=torch.float64)]
+        [found.apply_power(Power(1.0, damping), unit) for unit in torch.eye(n, dtype=torch.float64)]
     )
     estimate = torch.linalg.inv(inverse) - damping * torch.eye(n, dtype=torch.float64)
     truth = dense(module, rows)
@@ -354,7 +363,7 @@ def test_kfac_is_near_the_diagonal_of_the_truth() -> None:
 def test_the_module_is_left_without_hooks() -> None:
     module, rows = net_and_rows("mlp")
     before = module(rows)
-    kronecker(module, again(rows))
+    kronecker_fisher(module, again(rows))
     assert not any(part._forward_hooks for part in module.modules())
     assert torch.equal(module(rows), before)
 

@@ -363,7 +363,7 @@ MIXES = "mixes the rows of a batch"
         ("infinite", "NaN or infinity for 60 of 60"),
         ("one number", "one vector per row"),
         ("half", "one vector per row"),
-        ("pair", "gives tuple"),
+        ("pair", "returns tuple"),
     ],
 )
 def test_backbones_that_give_something_else(how: str, text: str) -> None:
@@ -423,7 +423,7 @@ def test_backbones_that_change_are_refused(how: str, after: int, weight: float) 
 @pytest.mark.parametrize("after", [_CHECKING, 20, _CHECKING + 50])
 def test_memory_in_attributes_is_seen_by_its_effect(after: int) -> None:
     backbone = Backbone(Remembering, arguments=("attribute", after, 0.1))
-    with pytest.raises(TrainingError, match="when it sees the row again"):
+    with pytest.raises(TrainingError, match="when it runs again"):
         CertifiedHeadClassifier(backbone, head(), batch_size=2).fit(*table())
     assert backbone._modules.content is None
 
@@ -434,7 +434,7 @@ def test_a_module_that_changes_later_is_refused_in_answers_and_lessons() -> None
     backbone = Backbone(Remembering, arguments=("parameter", 1000))
     ours = CertifiedHeadClassifier(backbone, learner).fit(X[:50], y[:50])
     for ask in (ours.predict, lambda rows: ours.learn(rows, y[50:], ids=np.arange(50, 60))):
-        module, _ = backbone._built(torch.device("cpu"))
+        module, _ = backbone._load_module(torch.device("cpu"))
         module.after = 0  # type: ignore[assignment]
         with pytest.raises(TrainingError, match="parameter seen"):
             ask(X[50:])
@@ -533,7 +533,7 @@ def test_batch_norm_without_statistics_is_refused() -> None:
 @pytest.mark.parametrize(
     ("settings", "error", "text"),
     [
-        ({"backbone": body()}, TypeError, "could not be saved"),
+        ({"backbone": body()}, TypeError, "cannot be saved"),
         ({"backbone": None}, TypeError, "NoneType"),
         ({"head": NaiveUnlearner(None)}, TypeError, "InfluenceClassifier"),
         ({"head": head(data_free=True, rows="clip", row_norm=1.0)}, ValueError, "bit by bit"),
@@ -556,7 +556,7 @@ def test_a_failed_fit_leaves_the_model() -> None:
 
 
 def test_texts_are_not_quoted() -> None:
-    with pytest.raises(ValueError, match="holds texts") as caught:
+    with pytest.raises(ValueError, match="contains strings") as caught:
         model().fit([["Ada Lovelace"] * 5], ["a"])
     assert "Ada" not in str(caught.value)
 

@@ -13,8 +13,8 @@ from sklearn.base import BaseEstimator
 
 from letheon.data import SlotRows, as_ids
 from letheon.deep import SISANetClassifier
-from letheon.deep._base import calibration_sample
-from letheon.deep._device import ask_rows, hold_rows, shape_attributes
+from letheon.deep._base import sample_calibration_rows
+from letheon.deep._device import check_query_rows, copy_rows, shape_attributes
 from letheon.seeds import Purpose
 
 
@@ -44,7 +44,7 @@ GIVEN: list[tuple[Any, Any]] = [
 
 @pytest.mark.parametrize(("X", "dtype"), GIVEN)
 def test_rows_are_held_in_memory_of_their_own(X: Any, dtype: Any) -> None:
-    rows = hold_rows(Net(), X)
+    rows = copy_rows(Net(), X)
     expected = X.detach().float().numpy() if isinstance(X, torch.Tensor) else np.asarray(X)
     assert rows.dtype == dtype
     assert np.array_equal(rows, expected.astype(dtype))
@@ -67,30 +67,30 @@ def test_rows_are_held_in_memory_of_their_own(X: Any, dtype: Any) -> None:
         (np.full((2, 1, 2), np.inf), ValueError, "infinity"),
         (np.array([[1j, 1.0]]), ValueError, "Complex"),
         (torch.ones(2, 2, dtype=torch.complex64), ValueError, "Complex"),
-        (np.array([["a", "b"]]), ValueError, "X holds texts, and a net needs numbers"),
+        (np.array([["a", "b"]]), ValueError, "X contains strings; expected numbers"),
         (
             pd.DataFrame({"day": pd.to_datetime(["2020-02-03"]), "size": [1.0]}),
             ValueError,
-            "X holds dates, and a net needs numbers",
+            "X contains dates; expected numbers",
         ),
         (sp.csr_array(np.eye(3)), TypeError, "Net takes dense rows only"),
     ],
 )
 def test_rows_that_no_net_takes(X: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
-        hold_rows(Net(), X)
+        copy_rows(Net(), X)
 
 
 @pytest.mark.parametrize(
     ("X", "message"),
     [
-        (np.array([["4711", "somebody"]], object), "texts"),
+        (np.array([["4711", "somebody"]], object), "strings"),
         (np.array([4711.0, 1.0]), "Reshape your data"),
         (4711.0, "Reshape your data"),
         (np.array([[4711 + 1j, 1.0]]), "Complex data not supported"),
     ],
 )
-@pytest.mark.parametrize("ask", [hold_rows, lambda model, X: ask_rows(model, X, (2, 1))])
+@pytest.mark.parametrize("ask", [copy_rows, lambda model, X: check_query_rows(model, X, (2, 1))])
 def test_errors_quote_nobodys_row(X: Any, message: str, ask: Any) -> None:
     with pytest.raises(ValueError, match=message) as caught:
         ask(Net(), X)
@@ -101,9 +101,9 @@ def test_errors_quote_nobodys_row(X: Any, message: str, ask: Any) -> None:
 
 def test_a_question_is_not_copied_unless_it_must_be() -> None:
     X = image(dtype=np.float32)
-    assert ask_rows(Net(), X, (1, 4, 3)) is X
+    assert check_query_rows(Net(), X, (1, 4, 3)) is X
     X.flags.writeable = False
-    asked = ask_rows(Net(), X, (1, 4, 3))
+    asked = check_query_rows(Net(), X, (1, 4, 3))
     assert asked.flags.writeable
     assert np.array_equal(asked, X)
 
@@ -111,16 +111,16 @@ def test_a_question_is_not_copied_unless_it_must_be() -> None:
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast")
 def test_numbers_beyond_float32() -> None:
     with pytest.raises(ValueError, match="infinity"):
-        hold_rows(Net(), np.array([[1e300, 1.0]]))
+        copy_rows(Net(), np.array([[1e300, 1.0]]))
 
 
 def test_a_question_has_the_shape_of_the_fit() -> None:
     model = Net()
     vars(model).update(shape_attributes(image(), (1, 4, 3)))
     assert vars(model) == {"n_features_in_": 12}
-    assert np.array_equal(ask_rows(model, image(2), (1, 4, 3)), image(2))
+    assert np.array_equal(check_query_rows(model, image(2), (1, 4, 3)), image(2))
     with pytest.raises(ValueError, match=r"rows of shape \(4, 3\); .* fitted with \(1, 4, 3\)"):
-        ask_rows(model, image()[:, 0], (1, 4, 3))
+        check_query_rows(model, image()[:, 0], (1, 4, 3))
 
 
 def test_images_forget_the_names_of_a_table() -> None:
@@ -136,7 +136,7 @@ def test_images_forget_the_names_of_a_table() -> None:
 def sample_ids(names: list[int], limit: int) -> list[int]:
     n = len(names)
     rows = SlotRows(np.ones((n, 1), np.float32), np.zeros(n), as_ids(names))
-    return [names[k] for k in calibration_sample(rows, np.arange(n), 3, limit)]
+    return [names[k] for k in sample_calibration_rows(rows, np.arange(n), 3, limit)]
 
 
 @given(

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from letheon.deep import _loop
-from letheon.deep._device import repeatable
-from letheon.deep._loop import DeviceData, Loop, LoopSettings, Progress, Stretch
+from letheon.deep._device import reproducible_run
+from letheon.deep._loop import DeviceData, Loop, LoopSettings, Progress, TrainingPhase
 from letheon.deep._module import Template
 from letheon.exceptions import TrainingError
 from letheon.seeds import Purpose, keyed_hash
@@ -77,18 +77,18 @@ def loop_of(
 def trained(loop: Loop, *slots: Any, number: int = 0, epochs: int = 2, **more: Any) -> Tensor:
     """Train from the lanes' own start."""
     arrays = tuple(None if each is None else np.array(each, np.int64) for each in slots)
-    with repeatable(CPU, deterministic=True):
-        return loop.train(loop.initial(), Stretch(number, arrays, epochs), **more)
+    with reproducible_run(CPU, deterministic=True):
+        return loop.train(loop.initial_flat(), TrainingPhase(number, arrays, epochs), **more)
 
 
 def plain_torch(lane: int, slots: list[int], *, number: int, epochs: int) -> Tensor:
     """The same training as anybody would write it, of one net; orders by hand, no masks."""
-    module = TEMPLATE.answering(TEMPLATE.initial(lane), {})
+    module = TEMPLATE.make_module(TEMPLATE.initial_flat(lane), {})
     module.train().requires_grad_()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9, weight_decay=0.001)
     data, loss = table(), nn.CrossEntropyLoss()
     for epoch in range(epochs):
-        key = _loop.signed(keyed_hash(SEED, Purpose.NET_ORDER, number, epoch))
+        key = _loop.to_signed(keyed_hash(SEED, Purpose.NET_ORDER, number, epoch))
         lane_key = _loop.mix64(torch.tensor(key), torch.tensor(lane))
         order = _loop.mix64(lane_key, torch.arange(len(slots))).argsort().tolist()
         for begin in range(0, len(order), PLAIN.batch_size):
@@ -119,7 +119,7 @@ def test_training_learns() -> None:
     data = table()
     loop = loop_of(data=data)
     (flat,) = trained(loop, range(N_ROWS), epochs=40)
-    answer = TEMPLATE.answering(flat, {})(data.X).argmax(dim=1)
+    answer = TEMPLATE.make_module(flat, {})(data.X).argmax(dim=1)
     assert (answer == data.y).float().mean() > 0.9
 
 
@@ -191,19 +191,19 @@ def test_a_lane_has_the_same_bits_beside_anybody(
 def test_idle_lanes_come_back_as_they_were(variant: str) -> None:
     loop = loop_of((0, 1, 2), settings=VARIANTS[variant])
     flat = trained(loop, None, range(7), [-1, -1, -1])
-    start = loop.initial()
+    start = loop.initial_flat()
     assert torch.equal(flat[[0, 2]], start[[0, 2]])
     assert not torch.equal(flat[1], start[1])
 
 
 def test_the_start_given_is_not_written_into() -> None:
     loop = loop_of()
-    start = loop.initial()
+    start = loop.initial_flat()
     kept = start.clone()
-    with repeatable(CPU, deterministic=True):
-        end = loop.train(start, Stretch(0, (np.arange(9),), 1))
+    with reproducible_run(CPU, deterministic=True):
+        end = loop.train(start, TrainingPhase(0, (np.arange(9),), 1))
         later = end.clone()
-        loop.train(start, Stretch(1, (np.arange(9),), 1))
+        loop.train(start, TrainingPhase(1, (np.arange(9),), 1))
     assert torch.equal(start, kept)
     assert torch.equal(end, later)
 
@@ -230,7 +230,7 @@ def double_by_default() -> Iterator[None]:
 )
 def test_the_callers_modes_do_not_reach_in(mode: Callable[[], Any]) -> None:
     def run() -> Tensor:
-        with repeatable(CPU, deterministic=True):
+        with reproducible_run(CPU, deterministic=True):
             loop = Loop(Template(mlp, SHAPE, 3, SEED), PLAIN, table(), seed=SEED, lanes=(0,))
             return trained(loop, range(9))
 
@@ -245,16 +245,16 @@ def test_the_callers_modes_do_not_reach_in(mode: Callable[[], Any]) -> None:
 @pytest.mark.parametrize("slots", [[None], [[]], [[-1, -1]]])
 def test_without_anybody_there_is_no_training(slots: list[Any]) -> None:
     loop, seen = loop_of(), list[Progress]()
-    assert torch.equal(trained(loop, *slots, callback=seen.append), loop.initial())
+    assert torch.equal(trained(loop, *slots, callback=seen.append), loop.initial_flat())
     assert seen == []
 
 
 def test_seeds_go_by_lane_and_number() -> None:
     def way(lane: int, number: int) -> Tensor:
         loop = loop_of((lane,))
-        same = torch.zeros_like(loop.initial())
-        with repeatable(CPU, deterministic=True):
-            return loop.train(same, Stretch(number, (np.arange(N_ROWS),), 1))
+        same = torch.zeros_like(loop.initial_flat())
+        with reproducible_run(CPU, deterministic=True):
+            return loop.train(same, TrainingPhase(number, (np.arange(N_ROWS),), 1))
 
     assert torch.equal(way(0, 0), way(0, 0))
     assert not torch.equal(way(0, 0), way(0, 1))
@@ -300,9 +300,9 @@ def test_dropout_is_seeded_by_group_part_and_epoch() -> None:
 def test_lanes_draw_their_own_dropout() -> None:
     for factory, differ in ((mlp, False), (dropping, True)):
         loop = loop_of((0, 1), factory)
-        same = loop.initial()[:1].expand(2, -1)
-        with repeatable(CPU, deterministic=True):
-            one, other = loop.train(same, Stretch(0, (np.array([7]), np.array([7])), 1))
+        same = loop.initial_flat()[:1].expand(2, -1)
+        with reproducible_run(CPU, deterministic=True):
+            one, other = loop.train(same, TrainingPhase(0, (np.array([7]), np.array([7])), 1))
         assert torch.equal(one, other) != differ
 
 
@@ -329,32 +329,32 @@ def test_a_row_that_left_has_no_influence(net: str, fill: float) -> None:
     assert not gone_row_shows(FACTORIES[net], fill)
 
 
-def weights_of_everybody(rows: Tensor) -> _loop.Batches:
+def weights_of_everybody(rows: Tensor) -> _loop.LaneBatches:
     """Count empty slots as people; what a first thought does."""
     batches = real_tables(rows)
     return batches._replace(weights=torch.full_like(batches.weights, 1 / rows.shape[2]))
 
 
-def left_where_they_were(rows: Tensor) -> _loop.Batches:
+def left_where_they_were(rows: Tensor) -> _loop.LaneBatches:
     """Fill empty slots with any row; position -1 is the last one, and 2 is somebody who left."""
     batches = real_tables(rows)
     return batches._replace(rows=torch.where(rows >= 0, rows, 2))
 
 
-real_tables = _loop._tables
+real_tables = _loop._fill_batches
 
 
 def test_weights_that_do_not_count_empty_slots_are_missed(monkeypatch: Any) -> None:
     slots = [-1 if row in (2, 9) else row for row in range(13)]
     expected = plain_torch(0, slots, number=0, epochs=2)
     assert torch.allclose(trained(loop_of(), slots)[0], expected, atol=2e-6)
-    monkeypatch.setattr(_loop, "_tables", weights_of_everybody)
+    monkeypatch.setattr(_loop, "_fill_batches", weights_of_everybody)
     assert not torch.allclose(trained(loop_of(), slots)[0], expected, atol=1e-3)
 
 
 @pytest.mark.parametrize("net", FACTORIES)
 def test_fillers_from_outside_the_batch_are_caught(net: str, monkeypatch: Any) -> None:
-    monkeypatch.setattr(_loop, "_tables", left_where_they_were)
+    monkeypatch.setattr(_loop, "_fill_batches", left_where_they_were)
     # Without BatchNorm a weight of 0 hides any finite row, but not one that is not a number.
     assert gone_row_shows(FACTORIES[net], float("nan") if net != "batch norm" else 1e6)
 
@@ -398,7 +398,7 @@ def test_a_loss_that_is_no_number_names_net_part_and_epoch(value: float) -> None
     data = table()
     data.y[20] = 9
     loop = loop_of((6, 7), settings=replace(PLAIN, loss=loss), data=data)
-    with pytest.raises(TrainingError, match=r"loss is (nan|inf) in part 5, epoch 1 of net 7"):
+    with pytest.raises(TrainingError, match=r"loss is (nan|inf) in part 5, epoch 1 of network 7"):
         trained(loop, range(12), [1, 2, 20], number=5, epochs=4)
 
 
@@ -408,16 +408,16 @@ def test_parameters_that_break_in_the_last_step_are_found() -> None:
     # The loss of the only step is a number; its gradient times the rate is none.
     settings = replace(PLAIN, learning_rate=1e20)
     loop = loop_of((6, 7), lambda: nn.Linear(4, 3), settings, data)
-    with pytest.raises(TrainingError, match=r"in part 2, epoch 0 of net 7"):
+    with pytest.raises(TrainingError, match=r"in part 2, epoch 0 of network 7"):
         trained(loop, None, range(5), number=2, epochs=1)
 
 
 def test_training_goes_on_after_a_failure() -> None:
     loop, slots = loop_of(), range(9)
     expected = trained(loop, slots)
-    bad = torch.full_like(loop.initial(), torch.nan)
-    with repeatable(CPU, deterministic=True), pytest.raises(TrainingError):
-        loop.train(bad, Stretch(0, (np.arange(9),), 1))
+    bad = torch.full_like(loop.initial_flat(), torch.nan)
+    with reproducible_run(CPU, deterministic=True), pytest.raises(TrainingError):
+        loop.train(bad, TrainingPhase(0, (np.arange(9),), 1))
     assert torch.equal(trained(loop, slots), expected)
 
 
@@ -458,7 +458,7 @@ def test_the_loss_reported_is_the_mean_over_steps_and_lanes() -> None:
     loop = loop_of((0, 1, 2), settings=replace(PLAIN, optimizer="sgd", learning_rate=1e-9))
     trained(loop, range(5), None, [7, -1, 8], epochs=1, callback=seen.append)
     means = []
-    for line, rows in zip(loop.initial()[[0, 2]], ([0, 1, 2, 3, 4], [7, 8]), strict=True):
+    for line, rows in zip(loop.initial_flat()[[0, 2]], ([0, 1, 2, 3, 4], [7, 8]), strict=True):
         logits = TEMPLATE.train_logits(line, data.X[rows])
         means.append(float(functional.cross_entropy(logits, data.y[rows])))
     assert seen[0].loss == pytest.approx(np.mean(means), abs=1e-6)
@@ -509,13 +509,13 @@ def test_slots_that_are_never_filled_cost_a_lone_lane_nothing(
 ) -> None:
     """A shard of 9 rows, batches of 50 slots: only BatchNorm and other lanes need all of them."""
     settings, sizes = replace(PLAIN, batch_size=50), set[int]()
-    original = Loop._step
+    original = Loop._run_step
 
     def spy(self: Loop, rows: Tensor, *more: Tensor) -> None:
         sizes.add(rows.shape[1])
         original(self, rows, *more)
 
-    monkeypatch.setattr(Loop, "_step", spy)
+    monkeypatch.setattr(Loop, "_run_step", spy)
     trained(loop_of(tuple(range(width)), FACTORIES[net], settings), *[range(9)] * width)
     assert sizes == {9 if width == 1 and net != "batch norm" else 50}
 
@@ -543,7 +543,9 @@ def test_layers_that_cannot_be_stacked() -> None:
             return last
 
     assert torch.isfinite(trained(loop_of((0,), Recurrent), range(9))).all()
-    with pytest.raises(TrainingError, match=r"cannot be trained in many nets .* lane_width=1"):
+    with pytest.raises(
+        TrainingError, match=r"cannot be trained in several networks .* lane_width=1"
+    ):
         trained(loop_of((0, 1), Recurrent), range(9), range(4))
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from letheon.data import SlotRows, as_ids
-from letheon.deep._base import Workshop
+from letheon.deep._base import TrainingContext
 from letheon.deep._loop import DeviceData, LoopSettings
 from letheon.deep._module import Template
 from letheon.exceptions import TrainingError
@@ -97,8 +97,8 @@ def test_parameters_by_name_are_views() -> None:
 
 def test_logits_and_gradients_are_those_of_the_module() -> None:
     made, x = template(), rows(5, 3)
-    flat = made.initial(0).requires_grad_()
-    module = made.answering(flat.detach(), {}).requires_grad_()
+    flat = made.initial_flat(0).requires_grad_()
+    module = made.make_module(flat.detach(), {}).requires_grad_()
     expected = module(x)
     got = made.train_logits(flat, x)
     assert torch.equal(got, expected)
@@ -116,14 +116,14 @@ def test_a_start_depends_on_seed_and_lane_only(seed: int, lane: int, elsewhere: 
     made = template(seed=seed)
     torch.manual_seed(elsewhere)
     before = torch.get_rng_state()
-    start = made.initial(lane)
+    start = made.initial_flat(lane)
     assert torch.equal(torch.get_rng_state(), before)
     torch.rand(7)
-    assert torch.equal(template(seed=seed).initial(lane), start)
+    assert torch.equal(template(seed=seed).initial_flat(lane), start)
     assert start.dtype == torch.float32
     assert not start.requires_grad
-    assert not torch.equal(made.initial(lane + 1), start)
-    assert not torch.equal(template(seed=seed ^ 1).initial(lane), start)
+    assert not torch.equal(made.initial_flat(lane + 1), start)
+    assert not torch.equal(template(seed=seed ^ 1).initial_flat(lane), start)
 
 
 def test_building_leaves_the_callers_generator_alone() -> None:
@@ -134,10 +134,10 @@ def test_building_leaves_the_callers_generator_alone() -> None:
 
 
 def test_building_waits_for_a_run_in_another_thread() -> None:
-    from letheon.deep._device import repeatable
+    from letheon.deep._device import reproducible_run
 
     thread = threading.Thread(target=template)
-    with repeatable(torch.device("cpu"), deterministic=True):
+    with reproducible_run(torch.device("cpu"), deterministic=True):
         torch.manual_seed(5)
         thread.start()
         thread.join(0.2)
@@ -226,12 +226,15 @@ REFUSED: list[tuple[Any, str]] = [
     (weights_of_numpy, "module builds another weight in a second call with the same seed"),
     (weights_of_another_generator, "module builds another bias in a second call"),
     (lambda: Fourier(lambda: np.random.default_rng().normal(size=(3, 4))), "builds another waves"),
-    (lambda: Restless(noise=True), "answers the same rows differently with the same seed"),
-    (lambda: Restless(noise=False), "answers the same rows differently with the same seed"),
+    (lambda: Restless(noise=True), "different outputs for the same rows and seed"),
+    (lambda: Restless(noise=False), "different outputs for the same rows and seed"),
     (lambda: nn.LazyLinear(3), "weight has no shape yet: the module has a lazy layer"),
-    (lambda: nn.Linear(3, 4), r"answers 2 rows of shape \(3,\) with \(2, 4\); expected \(2, 3\)"),
-    (lambda: nn.Sequential(nn.Linear(3, 1), nn.Flatten(0)), r"with \(2,\); expected \(2, 3\)"),
-    (lambda: Pair(3, 3), r"with tuple; expected \(2, 3\)"),
+    (lambda: nn.Linear(3, 4), r"returns \(2, 4\) for 2 rows of shape \(3,\); expected \(2, 3\)"),
+    (
+        lambda: nn.Sequential(nn.Linear(3, 1), nn.Flatten(0)),
+        r"returns \(2,\) for 2 rows .*; expected \(2, 3\)",
+    ),
+    (lambda: Pair(3, 3), r"returns tuple for 2 rows .*; expected \(2, 3\)"),
     (lambda shape: nn.Linear(3, 3), r"takes \(shape\); expected a factory that takes the shape"),
     (lambda a, b, c: nn.Linear(3, 3), "expected a factory that takes the shape of a row and"),
     (lambda: 3, "module returned a int; expected a factory"),
@@ -254,7 +257,7 @@ def test_a_factory_must_build_the_same_every_time() -> None:
     widths = iter([4, 4, 5])
     made = template(lambda: nn.Sequential(nn.Linear(3, w := next(widths)), nn.Linear(w, 3)))
     with pytest.raises(TrainingError, match="different parameters in two calls"):
-        made.initial(1)
+        made.initial_flat(1)
 
 
 def test_a_factory_that_draws_from_torch_may_keep_what_it_draws_out_of_the_state() -> None:
@@ -268,15 +271,15 @@ def test_weights_that_are_no_numbers_are_the_same_twice() -> None:
         nn.init.constant_(module.weight, float("nan"))
         return module
 
-    assert template(factory).initial(1)[:9].isnan().all()
+    assert template(factory).initial_flat(1)[:9].isnan().all()
 
 
 def test_another_default_device_does_not_reach_the_factory() -> None:
-    expected = template().initial(2)
+    expected = template().initial_flat(2)
     torch.set_default_device("meta")
     try:
         made = template()
-        assert torch.equal(made.initial(2), expected)
+        assert torch.equal(made.initial_flat(2), expected)
     finally:
         torch.set_default_device(None)
 
@@ -284,8 +287,8 @@ def test_another_default_device_does_not_reach_the_factory() -> None:
 def test_tied_weights_are_one_parameter() -> None:
     made, x = template(Tied), rows(4, 3)
     assert made.names == ("inward.weight", "inward.bias", "outward.bias")
-    flat = made.initial(0) * 2
-    module: Any = made.answering(flat, {})
+    flat = made.initial_flat(0) * 2
+    module: Any = made.make_module(flat, {})
     assert module.outward.weight is module.inward.weight
     weight = flat[:9].view(3, 3)
     expected = torch.tanh(x @ weight.T + flat[9:12]) @ weight.T + flat[12:]
@@ -300,13 +303,13 @@ def test_constants_come_from_the_first_net_or_from_a_file() -> None:
     assert torch.equal(made.train_logits(torch.zeros(3), x), x * scale)
     given = {"scale": torch.tensor([1.0, 2.0, 3.0]), "seen": torch.zeros(())}
     again = template(lambda: Buffered(counts=False), constants=given)
-    for answer in (again.train_logits(torch.zeros(3), x), again.answering(torch.zeros(3), {})(x)):
+    for answer in (again.train_logits(torch.zeros(3), x), again.make_module(torch.zeros(3), {})(x)):
         assert torch.equal(answer, x * given["scale"])
 
 
 @pytest.mark.parametrize("given", [{}, {"scale": torch.zeros(2), "seen": torch.zeros(())}])
 def test_constants_of_another_module(given: Any) -> None:
-    with pytest.raises(TrainingError, match="other buffers than the net that was saved"):
+    with pytest.raises(TrainingError, match="other buffers than the saved network"):
         template(lambda: Buffered(counts=False), constants=given)
 
 
@@ -315,7 +318,7 @@ def test_batch_norm_trains_by_the_batch_alone() -> None:
     assert made.has_batch_norm
     assert made.constants == {}
     x, other = rows(6, 2, 3, 3), rows(5, 2, 3, 3)
-    flat = made.initial(0)
+    flat = made.initial_flat(0)
     torch.manual_seed(0)
     first = made.train_logits(flat, x)
     made.train_logits(flat, 100 * other)
@@ -325,9 +328,9 @@ def test_batch_norm_trains_by_the_batch_alone() -> None:
 
 def test_statistics_are_torchs_running_means() -> None:
     made, batches = template(normed, (2, 3, 3)), [rows(n, 2, 3, 3) for n in (6, 9, 5)]
-    flat = made.initial(0)
-    statistics = made.statistics(flat, batches)
-    module: Any = made.answering(flat, {})
+    flat = made.initial_flat(0)
+    statistics = made.running_statistics(flat, batches)
+    module: Any = made.make_module(flat, {})
     assert not module.training
     for part in (module[1], module[4]):
         part.momentum = None
@@ -348,42 +351,42 @@ def test_statistics_are_torchs_running_means() -> None:
 
 def test_answers_use_the_statistics_given() -> None:
     made, x = template(normed, (2, 3, 3)), rows(6, 2, 3, 3)
-    flat = made.initial(0)
-    module = made.answering(flat, made.statistics(flat, [10 * rows(8, 2, 3, 3) + 3]))
+    flat = made.initial_flat(0)
+    module = made.make_module(flat, made.running_statistics(flat, [10 * rows(8, 2, 3, 3) + 3]))
     assert torch.allclose(module(x)[:1], module(x[:1]), atol=1e-6)
-    assert not torch.allclose(module(x), made.answering(flat, {})(x), atol=1e-3)
+    assert not torch.allclose(module(x), made.make_module(flat, {})(x), atol=1e-3)
     assert not any(part.requires_grad for part in module.parameters())
 
 
 def test_nets_without_batch_norm_have_no_statistics() -> None:
     made = template()
     assert not made.has_batch_norm
-    assert made.statistics(made.initial(0), [rows(3, 3)]) == {}
+    assert made.running_statistics(made.initial_flat(0), [rows(3, 3)]) == {}
 
 
-def workshop(n: int) -> Workshop:
+def context(n: int) -> TrainingContext:
     X = rows(max(n, 1), 2, 3, 3).numpy().copy()
     slots = SlotRows(X, np.zeros(len(X), np.int64), as_ids(list(range(len(X)))))
     settings = LoopSettings(4, "sgd", 0.1, 0.0, 0.0, "constant", "cross_entropy", "float32")
     device = torch.device("cpu")
-    return Workshop(slots, template(normed, (2, 3, 3)), settings, 0, device)
+    return TrainingContext(slots, template(normed, (2, 3, 3)), settings, 0, device)
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 257, 600])
 def test_statistics_of_any_number_of_rows(n: int) -> None:
-    shop = workshop(n)
+    shop = context(n)
     assert isinstance(shop.data, DeviceData)
-    flat = shop.template.initial(0)
-    statistics = shop.statistics(flat, np.arange(n))
+    flat = shop.template.initial_flat(0)
+    statistics = shop.compute_statistics(flat, np.arange(n))
     x = shop.data.X[:n]
     if n:
-        module: Any = shop.template.answering(flat, {})
+        module: Any = shop.template.make_module(flat, {})
         expected = module[0](x).mean(dim=(0, 2, 3))
         assert torch.allclose(
             statistics["1.running_mean"], expected, atol=1e-2 if n > 256 else 1e-6
         )
     assert all(torch.isfinite(part).all() for part in statistics.values())
-    answer = shop.template.answering(flat, statistics)(shop.data.X)
+    answer = shop.template.make_module(flat, statistics)(shop.data.X)
     assert torch.isfinite(answer).all()
 
 
@@ -392,8 +395,8 @@ def people(n: int) -> SlotRows:
     return SlotRows(X, np.ones(n, np.int64), as_ids(list(range(n))))
 
 
-class Mirrored(Workshop):
-    """A workshop with a copy of the rows, as on a GPU."""
+class Mirrored(TrainingContext):
+    """A context with a copy of the rows, as on a GPU."""
 
     def __init__(self, held: SlotRows) -> None:
         settings = LoopSettings(4, "sgd", 0.1, 0.0, 0.0, "constant", "cross_entropy", "float32")
@@ -421,7 +424,7 @@ def test_a_copy_on_a_gpu_loses_who_leaves() -> None:
 
 def test_rows_on_a_cpu_are_those_of_the_host() -> None:
     held = people(5)
-    shop = Workshop(held, template(), Mirrored(held).settings, 0, torch.device("cpu"))
+    shop = TrainingContext(held, template(), Mirrored(held).settings, 0, torch.device("cpu"))
     shop.wipe(np.array([1]))
     assert shop.data.X[1].all()
     held.wipe(np.array([1]))
@@ -432,7 +435,7 @@ def test_a_workshop_serves_rows_as_long_as_they_stay_where_they_are() -> None:
     held = people(40)
     shop = Mirrored(held)
     held.wipe(np.array([1]))
-    assert shop.serves(held, shop.device)
-    assert not shop.serves(held.compacted(), shop.device)
+    assert shop.is_valid_for(held, shop.device)
+    assert not shop.is_valid_for(held.compact_copy(), shop.device)
     held.append(held.X[:1].copy(), held.y[:1].copy(), as_ids([99]))
-    assert not shop.serves(held, shop.device)
+    assert not shop.is_valid_for(held, shop.device)

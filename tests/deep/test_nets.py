@@ -300,14 +300,14 @@ def test_resnet_18_is_the_plain_net(conv: str, shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("factory", TINY, ids=repr)
 def test_many_nets_at_once_are_each_alone(factory: Any) -> None:
     template = Template(factory, (2, 8, 9), 3, seed=1)
-    flat = torch.stack([template.initial(lane) for lane in range(3)]).requires_grad_()
+    flat = torch.stack([template.initial_flat(lane) for lane in range(3)]).requires_grad_()
     # Always the same pixels: at a kink of a ReLU two ways to add up differ in the gradient.
     x = 50 * torch.randn(3, 4, 2, 8, 9, generator=torch.Generator().manual_seed(0))
 
     def answers(logits: Tensor) -> tuple[Tensor, Tensor]:
         return logits.detach(), torch.autograd.grad(logits.sin().sum(), flat)[0]
 
-    together = answers(template.stacked_logits(flat, x))
+    together = answers(template.compute_stacked_logits(flat, x))
     alone = answers(torch.stack([template.train_logits(flat[i], x[i]) for i in range(3)]))
     assert_all_close(together, alone, rtol=1e-3, atol=1e-4)
 
@@ -391,7 +391,7 @@ def test_settings_that_make_no_sense(factory: Any, settings: Any, words: str) ->
         (CNN(), (7,), "expected images"),
         (CNN(channels=(2, 2, 2)), (4, 4), "too small"),
         (ResNet(), (3, 4, 4), "too small"),
-        (ResNet(mean=(0.1, 0.2)), (3, 8, 8), "3 channels"),
+        (ResNet(mean=(0.1, 0.2)), (3, 8, 8), "expected 1 or 3, one per channel"),
     ],
 )
 def test_rows_of_a_shape_that_makes_no_sense(factory: Any, shape: Any, words: str) -> None:
@@ -411,7 +411,7 @@ def test_colours_in_the_last_axis_are_recognised(factory: Any, shape: Any) -> No
 
 @pytest.mark.parametrize("shape", [(3, 2, 2), (1, 3, 3)])
 def test_small_images_are_not_taken_for_turned_ones(shape: Any) -> None:
-    with pytest.raises(ValueError, match=r"give fewer channels$"):
+    with pytest.raises(ValueError, match=r"fewer entries in channels$"):
         CNN()(shape, 3)
 
 
@@ -419,11 +419,11 @@ def test_small_images_are_not_taken_for_turned_ones(shape: Any) -> None:
 @pytest.mark.parametrize("factory", TINY, ids=repr)
 def test_gradients_on_a_gpu_repeat(factory: Any) -> None:
     template = Template(factory, (2, 8, 9), 3, seed=1).to(torch.device("cuda"))
-    flat = torch.stack([template.initial(lane) for lane in range(3)]).cuda().requires_grad_()
+    flat = torch.stack([template.initial_flat(lane) for lane in range(3)]).cuda().requires_grad_()
     x = 50 * torch.randn(3, 64, 2, 8, 9, device="cuda")
     torch.use_deterministic_algorithms(True)
     try:
-        logits = template.stacked_logits
+        logits = template.compute_stacked_logits
         runs = [torch.autograd.grad(logits(flat, x).sin().sum(), flat)[0] for _ in range(2)]
     finally:
         torch.use_deterministic_algorithms(False)

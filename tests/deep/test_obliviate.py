@@ -17,7 +17,7 @@ from torch.nn import functional as F
 import letheon
 from letheon import state
 from letheon.checkpoint_home import sweep_checkpoints
-from letheon.deep._base import numbered_slots
+from letheon.deep._base import assign_slots
 from letheon.deep._loop import Loop, Progress
 from letheon.deep._obliviate import BLOCK, SLOT, Blocks, DeepObliviateClassifier
 from letheon.exceptions import (
@@ -82,7 +82,7 @@ def files_in(folder: Path) -> set[str]:
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=30))
 def test_slots_count_the_rows_of_a_block(blocks: list[int]) -> None:
     expected = [blocks[:i].count(block) for i, block in enumerate(blocks)]
-    assert numbered_slots(np.array(blocks)).tolist() == expected
+    assert assign_slots(np.array(blocks)).tolist() == expected
 
 
 def test_a_persons_block_depends_on_nobody_else() -> None:
@@ -105,7 +105,7 @@ def test_people_keep_their_slots_when_others_leave_and_rows_move_together() -> N
 
 
 def _places(model: DeepObliviateClassifier) -> dict[tuple[int, ...], tuple[int, int]]:
-    rows = model.rows_.compacted()
+    rows = model.rows_.compact_copy()
     keys = [(person, *row) for person, row in zip(rows.ids.to_list(), rows.X.tolist(), strict=True)]
     places = zip(rows.extra[BLOCK].tolist(), rows.extra[SLOT].tolist(), strict=True)
     return dict(zip(keys, places, strict=True))
@@ -114,9 +114,9 @@ def _places(model: DeepObliviateClassifier) -> dict[tuple[int, ...], tuple[int, 
 def test_slots_of_who_left_are_empty() -> None:
     people = make_people()
     model = fitted(people)
-    slots = Blocks(model.rows_, model.block_slots_).slots(block_of(model, 3))
+    slots = Blocks(model.rows_, model.block_slots_).slots_of(block_of(model, 3))
     model.forget([3])
-    after = Blocks(model.rows_, model.block_slots_).slots(block_of(model, 3))
+    after = Blocks(model.rows_, model.block_slots_).slots_of(block_of(model, 3))
     was_theirs = people.ids[slots] == 3
     assert (after[was_theirs] == -1).all()
     assert np.array_equal(after[~was_theirs], slots[~was_theirs])
@@ -264,7 +264,9 @@ def test_a_loss_that_is_no_number_names_the_block_and_changes_nothing() -> None:
     before, person = same_people(model), people_in(model, people, {2})[0]
     Sabotaged.on = True
     try:
-        with pytest.raises(TrainingError, match=r"in block 2, epoch 0 of net 0 \(counted from 0\)"):
+        with pytest.raises(
+            TrainingError, match=r"in block 2, epoch 0 of network 0 \(counted from 0\)"
+        ):
             model.forget([person])
     finally:
         Sabotaged.on = False

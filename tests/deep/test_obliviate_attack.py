@@ -31,8 +31,8 @@ class Attacker:
 
     def __init__(self, path: Path) -> None:
         self.model = letheon.load(path, trusted=[linear])
-        vault = self.model.vault_
-        self.states: list[Floats] = [vault.get(i).double().numpy() for i in range(N_BLOCKS + 1)]
+        store = self.model.vault_
+        self.states: list[Floats] = [store.get(i).double().numpy() for i in range(N_BLOCKS + 1)]
 
     def gradient(self, w: Floats, block: int) -> Floats:
         """Mean gradient of the rows that are held of a block."""

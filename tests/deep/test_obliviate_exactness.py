@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from letheon.deep import _obliviate
+from letheon.deep._checkpoints import CheckpointChange
 from letheon.deep._loop import Loop
 from letheon.deep._obliviate import DeepObliviateClassifier, train_blocks
-from letheon.deep._vault import VaultChange
 from tests.deep.obliviate_reference import (
     People,
     block_of,
@@ -59,9 +59,7 @@ def settings_and_requests(draw: st.DrawFn) -> tuple[dict[str, Any], People, list
 
 @examples(25)
 @given(settings_and_requests())
-def test_to_the_end_is_exact(
-    drawn: tuple[dict[str, Any], People, list[list[int]]],
-) -> None:
+def test_to_the_end_is_exact(drawn: tuple[dict[str, Any], People, list[list[int]]]) -> None:
     settings, people, requests = drawn
     model, gone = fitted(people, epsilon=0.0, **settings), set[int]()
     assert same(states(model), scratch_states(model, people))
@@ -194,8 +192,8 @@ def start_after_the_block(loop: Loop, blocks: Any, start: Tensor, first: int, *r
 @pytest.fixture
 def port_bug(monkeypatch: pytest.MonkeyPatch) -> Any:
     def plant(canary: Canary) -> None:
-        vault = canary.model.vault_
-        monkeypatch.setattr(DeepObliviateClassifier, "_planted", vault, raising=False)
+        store = canary.model.vault_
+        monkeypatch.setattr(DeepObliviateClassifier, "_planted", store, raising=False)
         monkeypatch.setattr(_obliviate, "train_blocks", start_after_the_block)
 
     return plant
@@ -260,7 +258,7 @@ def test_nobody_is_resurrected_by_a_later_request() -> None:
 
 
 def test_planted_omission_of_the_shift_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(VaultChange, "shift", lambda *_: None)
+    monkeypatch.setattr(CheckpointChange, "shift", lambda *_: None)
     found = [resurrect(seed) for seed in range(10)]
     assert sum(worst > 20 * ROUNDING for worst, _ in found) >= 8
 
@@ -272,7 +270,7 @@ def test_published_omission_brings_people_back_into_the_model(
     model = fitted(people, n_blocks=10, **HASTY)
     early, late = people_in(model, people, {0, 1})[0], people_in(model, people, {8, 9})[0]
     start = states(model)[0]
-    monkeypatch.setattr(VaultChange, "shift", lambda *_: None)
+    monkeypatch.setattr(CheckpointChange, "shift", lambda *_: None)
     model.forget([early])
     assert memory_of(model.nets_.flat[0], start, early) < ROUNDING
     model.forget([late])

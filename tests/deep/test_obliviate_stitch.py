@@ -12,17 +12,24 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from letheon.deep._loop import Loop, Stretch
+from letheon.deep._checkpoints import CheckpointStore
+from letheon.deep._loop import Loop, TrainingPhase
 from letheon.deep._obliviate import (
     Blocks,
+    BlockSchedule,
     DeepObliviateClassifier,
-    Pace,
-    Stitched,
+    UnlearningRun,
     make_rule,
-    stitch,
+    stitch_run,
 )
-from letheon.deep._residual import Law, PaperRule, RobustRule, StopRule, fit_fading_law, ratio
-from letheon.deep._vault import Vault
+from letheon.deep._residual import (
+    FadingLaw,
+    PaperRule,
+    RobustRule,
+    StopRule,
+    fit_fading_law,
+    relative_residual,
+)
 from tests.deep.obliviate_reference import (
     fitted,
     make,
@@ -47,7 +54,7 @@ class Runs(NamedTuple):
     sizes: NDArray[np.int64]
     affected: tuple[int, int]
 
-    def scaled(self, factor: float) -> "Runs":
+    def scale_by(self, factor: float) -> "Runs":
         return self._replace(old=factor * self.old, new=factor * self.new)
 
 
@@ -88,24 +95,24 @@ def as_state(numbers: Floats) -> Tensor:
     return torch.from_numpy(numbers.astype(np.float32))
 
 
-def vault_of(found: Floats) -> Vault:
-    vault = Vault.create(*found.shape)
+def vault_of(found: Floats) -> CheckpointStore:
+    store = CheckpointStore.create(*found.shape)
     for i, numbers in enumerate(found):
-        vault.put(i, as_state(numbers))
-    return vault
+        store.put(i, as_state(numbers))
+    return store
 
 
-def stitched(given_runs: Runs, settings: Any, floor: float = 0.0) -> tuple[Stitched, Floats]:
+def stitched(given_runs: Runs, settings: Any, floor: float = 0.0) -> tuple[UnlearningRun, Floats]:
     """Stitch two runs; return what was found and all states after the commit."""
     old, new, sizes, affected = given_runs
-    vault = vault_of(old)
+    store = vault_of(old)
     run = ((i, as_state(new[i + 1])) for i in range(affected[0], len(sizes)))
     influences = np.abs(np.diff(old, axis=0)).sum(axis=1)
     rule = make_rule(settings, affected[1], floor)
-    with vault.begin() as aside:
-        found = stitch(run, Sized(sizes), vault, aside, rule, affected, influences)
-    vault.commit(aside)
-    after = [vault.get(i) for i in range(len(old))]
+    with store.begin_change() as aside:
+        found = stitch_run(run, Sized(sizes), store, aside, rule, affected, influences)
+    store.commit(aside)
+    after = [store.get(i) for i in range(len(old))]
     return found, np.array([state.numpy() for state in after if state is not None], float)
 
 
@@ -127,7 +134,7 @@ class Plain:
                 self.last = i
                 break
         later = [i for i in range(self.last + 1, n_blocks) if sizes[i] > 0]
-        expected, ceiling = rule.expected(len(later)), rule.ceiling(len(later))
+        expected, ceiling = rule.expected_residuals(len(later)), rule.ceiling_residuals(len(later))
         weights = [np.abs(moves[i]).sum() if is_relative else 1.0 for i in later]
         self.tail = math.fsum(e * w for e, w in zip(expected, weights, strict=True))
         self.ceiling = math.fsum(c * w for c, w in zip(ceiling, weights, strict=True))
@@ -208,7 +215,7 @@ def test_states_are_replaced_up_to_the_stop_and_shifted_after_it(
 @given(runs(), st.sampled_from([0.01, 0.1]), st.integers(-20, 20))
 def test_robust_stop_has_no_unit(drawn: Runs, epsilon: float, power: int) -> None:
     settings, factor = rule_settings("robust", epsilon), 2.0**power
-    found, scaled = (stitched(each, settings)[0] for each in (drawn, drawn.scaled(factor)))
+    found, scaled = (stitched(each, settings)[0] for each in (drawn, drawn.scale_by(factor)))
     assert scaled.last == found.last
     assert scaled.rule.slope == found.rule.slope
     assert [scaled.tail, scaled.ceiling] == [factor * found.tail, factor * found.ceiling]
@@ -226,14 +233,14 @@ def test_residuals_and_influences_in_another_unit_are_the_same_to_the_rule(
     for residual, influence in pairs:
         one.update(residual, influence)
         two.update(factor * residual, factor * influence)
-    expected = factor * np.array(one.left_out(influences))
-    assert two.left_out(factor * influences) == pytest.approx(tuple(expected), rel=1e-4)
+    expected = factor * np.array(one.estimate_omitted(influences))
+    assert two.estimate_omitted(factor * influences) == pytest.approx(tuple(expected), rel=1e-4)
 
 
 @pytest.mark.parametrize("residual", [0.0, 1e-300, 0.3, 7.0])
 def test_ratio(residual: float) -> None:
-    assert ratio(residual, 2.0) == residual / 2
-    assert ratio(residual, 0.0) == (0.0 if residual == 0 else math.inf)
+    assert relative_residual(residual, 2.0) == residual / 2
+    assert relative_residual(residual, 0.0) == (0.0 if residual == 0 else math.inf)
 
 
 def still_block(*, moves_anew: bool) -> Runs:
@@ -279,7 +286,7 @@ def test_estimates_of_a_receipt_by_hand() -> None:
     assert found["residual_tail"] == pytest.approx(by_hand(laws, shares) @ influences[5:], rel=1e-3)
 
 
-def by_hand(laws: list[Law], shares: Floats) -> Floats:
+def by_hand(laws: list[FadingLaw], shares: Floats) -> Floats:
     """The heavier of two laws at x = 5, ..., 9, or the last level where nothing falls."""
     if laws[0].a == 0:
         return np.full(5, max(shares[2:]))
@@ -332,14 +339,14 @@ RATES: tuple[tuple[str, int, list[float]], ...] = (
 
 @pytest.mark.parametrize(("anneal", "n_blocks", "expected"), RATES)
 def test_rates_over_the_blocks(anneal: str, n_blocks: int, expected: list[float]) -> None:
-    pace = Pace(1, n_blocks, anneal)
-    assert [pace.rate(block) for block in range(n_blocks)] == pytest.approx(expected)
+    schedule = BlockSchedule(1, n_blocks, anneal)
+    assert [schedule.rate_factor(block) for block in range(n_blocks)] == pytest.approx(expected)
 
 
 @given(st.sampled_from(["none", "linear", "one-cycle"]), st.integers(1, 1000))
 def test_no_block_stands_still_or_goes_faster(anneal: str, n_blocks: int) -> None:
-    pace = Pace(1, n_blocks, anneal)
-    rates = [pace.rate(block) for block in range(n_blocks)]
+    schedule = BlockSchedule(1, n_blocks, anneal)
+    rates = [schedule.rate_factor(block) for block in range(n_blocks)]
     assert 0 < min(rates) <= max(rates) <= 1
     assert rates[-1] == pytest.approx(1.0 if anneal == "none" else 1 / n_blocks)
 
@@ -350,9 +357,9 @@ def test_fit_floor_and_request_train_a_block_at_its_own_rate(
     people, seen = make_people(60), list[tuple[int, float]]()
     train = Loop.train
 
-    def noted(self: Loop, flat: Tensor, stretch: Stretch, *given: Any) -> Tensor:
-        seen.append((stretch.number, stretch.rate))
-        return train(self, flat, stretch, *given)
+    def noted(self: Loop, flat: Tensor, phase: TrainingPhase, *given: Any) -> Tensor:
+        seen.append((phase.number, phase.rate))
+        return train(self, flat, phase, *given)
 
     monkeypatch.setattr(Loop, "train", noted)
     model: DeepObliviateClassifier = make(n_blocks=5, anneal="linear", epsilon=0.0)

@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.optim import LBFGS, SGD, Adam, AdamW, RMSprop
 
 from letheon.deep._loop import (
+    CustomOptimizer,
     FlatAdam,
     FlatSGD,
     LaneOptimizer,
     LoopSettings,
-    OwnOptimizer,
     make_optimizer,
 )
 from letheon.exceptions import TrainingError
@@ -188,7 +188,7 @@ def test_an_own_optimiser_that_needs_a_closure_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("given", "kind", "captured"),
-    [("sgd", FlatSGD, True), ("adam", FlatAdam, True), (OWN["sgd"], OwnOptimizer, False)],
+    [("sgd", FlatSGD, True), ("adam", FlatAdam, True), (OWN["sgd"], CustomOptimizer, False)],
 )
 def test_the_choice(given: Any, kind: type, captured: bool) -> None:
     optimizer = made(given, start(), 0.9, 0.0)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from letheon.deep import _loop
 from letheon.deep._loop import (
     EMPTY,
-    Batches,
+    LaneBatches,
     epoch_batches,
     learning_rates,
     slot_batches,
@@ -43,7 +43,7 @@ def slots_of(lanes: list[list[bool] | None]) -> list[NDArray[np.int64] | None]:
     return out
 
 
-def batches_of(slots: Any, numbers: list[int], key: int, size: int) -> Batches:
+def batches_of(slots: Any, numbers: list[int], key: int, size: int) -> LaneBatches:
     return epoch_batches(slot_matrix(slots, CPU), torch.tensor(numbers), key, size)
 
 
@@ -79,7 +79,7 @@ def test_mix64_is_that_of_the_seeds(keys: list[int], bits: list[int]) -> None:
 @given(WORDS)
 @example(2**63)
 def test_signed_words_have_the_same_bits(word: int) -> None:
-    assert np.array([_loop.signed(word)], np.int64).view(np.uint64).tolist() == [word]
+    assert np.array([_loop.to_signed(word)], np.int64).view(np.uint64).tolist() == [word]
 
 
 @given(LANES, WORDS, st.integers(1, 7), st.data())

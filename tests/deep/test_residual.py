@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from letheon.deep._residual import (
-    Law,
+    FadingLaw,
     PaperRule,
     RobustRule,
     StopRule,
@@ -79,7 +79,7 @@ class TestExponent:
         assert dfa_exponent(np.full(30, value)) is None
 
 
-def value_of(law: Law, x: float) -> float:
+def value_of(law: FadingLaw, x: float) -> float:
     return float(law.values(np.array([float(x)]))[0])
 
 
@@ -88,7 +88,7 @@ class TestLaw:
     def test_slope_is_the_derivative_of_the_value(
         self, a: float, alpha: float, b: float, x: int
     ) -> None:
-        law, h = Law(a, alpha, b), 1e-4
+        law, h = FadingLaw(a, alpha, b), 1e-4
         numeric = (value_of(law, x + h) - value_of(law, x - h)) / (2 * h)
         assert law.slope(x) == pytest.approx(numeric, abs=1e-5)
 
@@ -103,7 +103,7 @@ class TestLaw:
         self, a: float, alpha: float, b: float, first: int, length: int
     ) -> None:
         xs = range(first, first + length)
-        found = Law(a, alpha, b).values(np.array(xs, dtype=float))
+        found = FadingLaw(a, alpha, b).values(np.array(xs, dtype=float))
         assert found.tolist() == pytest.approx([a * x**-alpha + b for x in xs], abs=1e-12)
 
     @given(
@@ -131,7 +131,9 @@ class TestLaw:
         assert law.slope(x[-1]) == pytest.approx(known, rel=0.01)
 
     def test_an_exponent_of_zero_leaves_the_mean(self) -> None:
-        assert fit_scale_and_level(np.arange(1.0, 4), np.array([1.0, 2, 6]), 0.0) == Law(0, 0, 3)
+        assert fit_scale_and_level(np.arange(1.0, 4), np.array([1.0, 2, 6]), 0.0) == FadingLaw(
+            0, 0, 3
+        )
 
     def test_a_scale_out_of_range_is_no_law(self) -> None:
         assert fit_scale_and_level(np.array([1e3, 1e3 + 1]), np.array([2.0, 1.0]), 500.0) is None
@@ -175,7 +177,7 @@ class TestLaw:
 
 
 def tail(rule: StopRule, n_left: int) -> float:
-    return float(rule.expected(n_left).sum())
+    return float(rule.expected_residuals(n_left).sum())
 
 
 RULES = [
@@ -201,7 +203,7 @@ class TestEveryRule:
     ) -> None:
         rule = make(0.1)
         assert blocks_until_stop(rule, [bad, *deltas, 0.0, 0.0]) is None
-        assert tail(rule, 5) == rule.ceiling(5).sum() == math.inf
+        assert tail(rule, 5) == rule.ceiling_residuals(5).sum() == math.inf
 
     @given(deltas=residuals, n_left=st.integers(1, 500))
     @examples(50)
@@ -212,8 +214,8 @@ class TestEveryRule:
         for delta in deltas:
             rule.update(delta)
         assert tail(rule, n_left) >= 0
-        assert len(rule.expected(0)) == len(rule.ceiling(0)) == 0
-        assert (rule.ceiling(n_left) >= max(deltas[-2:])).all()
+        assert len(rule.expected_residuals(0)) == len(rule.ceiling_residuals(0)) == 0
+        assert (rule.ceiling_residuals(n_left) >= max(deltas[-2:])).all()
 
     def test_a_larger_epsilon_never_stops_later(self, make: Any) -> None:
         series = fading(60, 0.8, b=0.2)
@@ -239,7 +241,7 @@ def test_the_ceiling_rises_as_the_line_through_the_later_half(deltas: list[float
     later = deltas[-max(len(deltas) // 2, 2) :]
     rise = max(np.polyfit(range(len(later)), later, 1)[0], 0.0)
     expected = max(deltas[-2:]) + rise * np.arange(1, 4)
-    np.testing.assert_allclose(rule.ceiling(3), expected, atol=1e-9)
+    np.testing.assert_allclose(rule.ceiling_residuals(3), expected, atol=1e-9)
 
 
 class TestPaperRule:
@@ -310,7 +312,7 @@ class TestRobustRule:
         series, rule = fading(400, alpha, b=b), RobustRule(epsilon)
         n = blocks_until_stop(rule, series)
         assert n is not None
-        assert abs(Law(1.0, alpha, b).slope(n)) < epsilon * 1.001
+        assert abs(FadingLaw(1.0, alpha, b).slope(n)) < epsilon * 1.001
         assert tail(rule, n_left) >= 0.999 * series[n : n + n_left].sum()
 
     @given(n=st.integers(6, 40), alpha=st.floats(0.1, 3), b=shares, n_left=st.integers(1, 100))
@@ -345,7 +347,7 @@ class TestRobustRule:
         series, rule = np.exp(-rate * np.arange(100.0)) + b, RobustRule(0.05)
         n = blocks_until_stop(rule, series)
         assert n is not None
-        assert rule.ceiling(100 - n).sum() >= series[n:].sum()
+        assert rule.ceiling_residuals(100 - n).sum() >= series[n:].sum()
 
     def test_waits_for_the_points_and_for_the_hits(self) -> None:
         drop = [1.0, 0.0001, 0.0001, 0.0001, 0.0001, 0.0001, 0.0001, 0.0001]
@@ -398,7 +400,7 @@ class TestRobustRule:
         rule = RobustRule(0.05)
         for delta in deltas:
             rule.update(delta)
-        ceiling = rule.ceiling(n_left)
+        ceiling = rule.ceiling_residuals(n_left)
         assert (np.diff(ceiling) >= 0).all()
         assert ceiling.max() <= 2.0
         assert ceiling.sum() >= tail(rule, n_left) * 0.999
@@ -416,7 +418,7 @@ class TestRobustRule:
             rule.update(delta)
         level = start + 0.3
         expected = [min(level + 0.1 * k, max(2.0, level)) for k in range(1, 31)]
-        assert rule.ceiling(30).tolist() == pytest.approx(expected)
+        assert rule.ceiling_residuals(30).tolist() == pytest.approx(expected)
 
     def test_growth_after_a_fall_goes_on(self) -> None:
         deltas = [1.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]

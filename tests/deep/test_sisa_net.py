@@ -13,14 +13,9 @@ from torch import Tensor
 import letheon
 from letheon import SISANetClassifier
 from letheon.deep import MLP
-from letheon.deep._base import Workshop
+from letheon.deep._base import TrainingContext
 from letheon.deep._loop import Loop
-from letheon.exceptions import (
-    CheckpointWarning,
-    EmptyModelError,
-    ShardingWarning,
-    TrainingError,
-)
+from letheon.exceptions import CheckpointWarning, EmptyModelError, ShardingWarning, TrainingError
 from tests.deep.sisa_people import NETS, fitted, joined, refitted
 from tests.sharded.people import ShardPeople, examples, make_people
 
@@ -87,12 +82,12 @@ def test_only_touched_shards_are_trained(lane_width: int, monkeypatch: pytest.Mo
     seen: list[int] = []
     original = Loop.train
 
-    def spy(self: Loop, flat: Tensor, stretch: Any, *args: Any) -> Tensor:
+    def spy(self: Loop, flat: Tensor, phase: Any, *args: Any) -> Tensor:
         lanes = self._lanes.tolist()
         seen.extend(
-            lane for lane, slots in zip(lanes, stretch.slots, strict=True) if slots is not None
+            lane for lane, slots in zip(lanes, phase.slots, strict=True) if slots is not None
         )
-        return original(self, flat, stretch, *args)
+        return original(self, flat, phase, *args)
 
     monkeypatch.setattr(Loop, "train", spy)
     receipt = model.forget([int(people.ids[0])])
@@ -118,13 +113,13 @@ def test_starting_after_the_slice_is_caught(monkeypatch: pytest.MonkeyPatch) -> 
     people = make_people(60, seed=3)
     model = fitted(people, n_shards=2, n_slices=3)
     person = int(people.ids[model.rows_.extra["slice"] == 1][0])
-    original = SISANetClassifier._job
+    original = SISANetClassifier._find_start
 
-    def late(self: Any, workshop: Any, shard: int, first: int, messages: list[str]) -> Any:
-        return original(self, workshop, shard, first + 1, messages)
+    def late(self: Any, context: Any, shard: int, first: int, messages: list[str]) -> Any:
+        return original(self, context, shard, first + 1, messages)
 
     with monkeypatch.context() as patch:
-        patch.setattr(SISANetClassifier, "_job", late)
+        patch.setattr(SISANetClassifier, "_find_start", late)
         model.forget([person])
     assert refitted(model, people.without([person])).digest() != model.digest()
 
@@ -132,9 +127,9 @@ def test_starting_after_the_slice_is_caught(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_lane_that_looks_at_its_neighbours_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: gradients of all lanes are mixed a little."""
     people = make_people(30, seed=4)
-    original = Workshop.loop
+    original = TrainingContext.get_loop
 
-    def mixing(self: Workshop, lanes: tuple[int, ...], group: int) -> Loop:
+    def mixing(self: TrainingContext, lanes: tuple[int, ...], group: int) -> Loop:
         loop = original(self, lanes, group)
         step = loop._optimizer.step
 
@@ -146,7 +141,7 @@ def test_a_lane_that_looks_at_its_neighbours_is_caught(monkeypatch: pytest.Monke
             monkeypatch.setattr(loop._optimizer, "step", mixed)
         return loop
 
-    monkeypatch.setattr(Workshop, "loop", mixing)
+    monkeypatch.setattr(TrainingContext, "get_loop", mixing)
     model = fitted(people, lane_width=3)
     model.forget([0])
     assert refitted(model, people.without([0])).digest() != model.digest()
@@ -166,8 +161,8 @@ def test_shards_are_isolated() -> None:
 
 def test_every_shard_starts_from_weights_of_its_own() -> None:
     model = fitted(make_people(30), lane_width=3)
-    template = model._workshop().template
-    starts = [template.initial(shard) for shard in range(3)]
+    template = model._current_context().template
+    starts = [template.initial_flat(shard) for shard in range(3)]
     assert not torch.equal(starts[0], starts[1])
     assert not torch.equal(starts[1], starts[2])
 
@@ -294,7 +289,7 @@ def test_a_module_that_changed_since_it_was_saved(tmp_path: Path) -> None:
     model = fitted(people)
     letheon.save(model, tmp_path / "net.letheon")
     loaded = letheon.load(tmp_path / "net.letheon").set_params(module=MLP(widths=(5,)))
-    with pytest.raises(TrainingError, match="the factory has changed since"):
+    with pytest.raises(TrainingError, match="the factory has changed"):
         loaded.predict(people.X)
 
 

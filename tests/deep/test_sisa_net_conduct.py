@@ -20,10 +20,10 @@ import letheon
 from letheon import SISANetClassifier, checks, state
 from letheon.data import SlotRows, as_ids
 from letheon.deep import MLP
-from letheon.deep._base import Workshop
+from letheon.deep._base import TrainingContext
+from letheon.deep._checkpoints import CheckpointChange
 from letheon.deep._loop import Loop, Progress
-from letheon.deep._sisa import Grid
-from letheon.deep._vault import VaultChange
+from letheon.deep._sisa import ShardGrid
 from letheon.exceptions import (
     ChangedParametersError,
     CheckpointError,
@@ -34,7 +34,7 @@ from letheon.exceptions import (
     UntrustedClassError,
 )
 from tests.deep.sisa_people import TINY, fitted, joined, refitted
-from tests.deep.test_vault import in_a_fork
+from tests.deep.test_checkpoints import in_a_fork
 from tests.sharded.people import ShardPeople, make_people
 
 
@@ -63,15 +63,15 @@ def test_a_failed_request_changes_nothing(how: str, monkeypatch: pytest.MonkeyPa
     }
     with monkeypatch.context() as patch:
         if how == "disk":
-            patch.setattr(VaultChange, "set", full_disk)
+            patch.setattr(CheckpointChange, "set", full_disk)
         elif how == "memory":
             patch.setattr(Loop, "train", out_of_memory)
         elif how == "nan":
-            model._workshop().data.X[:] = float("inf")
+            model._current_context().data.X[:] = float("inf")
         with pytest.raises(kinds[how]):
             model.forget([0], callback=failing if how == "callback" else None)
         if how == "nan":
-            model._workshop().data.X[:] = torch.from_numpy(people.X.astype(np.float32))
+            model._current_context().data.X[:] = torch.from_numpy(people.X.astype(np.float32))
     assert model.digest() == before
     assert np.array_equal(model.predict_proba(people.X), answers)
     model.forget([0])
@@ -109,9 +109,15 @@ def seven_logits(shape: Any, n_classes: int) -> nn.Module:
         ({"loss": "mse"}, "loss='mse'"),
         ({"loss": nn.CrossEntropyLoss(reduction="none")}, "loss is a module \\(CrossEntropyLoss"),
         ({"module": "MLP"}, "module='MLP'"),
-        ({"module": nn.Sequential()}, "module is a net \\(Sequential\\); expected a factory: it"),
-        ({"module": nn.Linear}, "module is a layer of torch \\(Linear\\); expected a factory"),
-        ({"module": MLP(batch_norm=True), "batch_size": 1}, "BatchNorm, which needs 2 or more"),
+        (
+            {"module": nn.Sequential()},
+            "module is an instance \\(Sequential\\); expected a factory that",
+        ),
+        ({"module": nn.Linear}, "module is a torch layer \\(Linear\\); expected a factory"),
+        (
+            {"module": MLP(batch_norm=True), "batch_size": 1},
+            "BatchNorm needs a batch_size of 2 or more",
+        ),
         ({"device": "tpu"}, "device='tpu'; expected one of"),
         ({"precision": "float16"}, "precision='float16'"),
         ({"max_memory": -1}, "max_memory=-1"),
@@ -401,19 +407,19 @@ def test_visits_against_a_slow_count(rows: list[tuple[int, int, bool]], epochs: 
         as_ids(list(range(n))),
         {"shard": shard, "slice": slices},
     )
-    grid = Grid(held, alive, tuple(epochs))
-    visits = grid.visits(5)
+    grid = ShardGrid(held, alive, tuple(epochs))
+    visits = grid.count_visits(5)
     assert visits.shape == (5, 3)
     for one, stage in np.ndindex(5, 3):
         expected = sum(here and a == one and b <= stage for a, b, here in rows)
         assert visits[one, stage] == epochs[stage] * expected
-        assert len(grid.slots(one, stage)) == expected
+        assert len(grid.slots_of(one, stage)) == expected
 
 
 def test_statistics_that_fail_leave_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Workshop, "statistics", out_of_memory)
+    monkeypatch.setattr(TrainingContext, "compute_statistics", out_of_memory)
     with pytest.raises(MemoryError):
         fitted(make_people(20), n_slices=2, checkpoint_dir=tmp_path)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
@@ -429,7 +435,7 @@ def test_a_fit_destroys_files_that_were_moved(tmp_path: Path) -> None:
     assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == len(left)
 
 
-@pytest.mark.parametrize("name", ["predict", "facts", "_train", "classes_", "_parameter_rules"])
+@pytest.mark.parametrize("name", ["predict", "facts", "_train_all", "classes_", "_parameter_rules"])
 def test_a_file_replaces_parameters_and_nothing_else_of_the_class(name: str) -> None:
     model = fitted(make_people(30, seed=1), epochs=3)
     assert state.decode(state.encode(model)).epochs == 3

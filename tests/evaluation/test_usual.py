@@ -162,7 +162,7 @@ def test_missing_ids_are_counted(ids: Any) -> None:
 
 def test_ids_of_two_kinds_are_refused() -> None:
     mixed = np.array(["a", *range(1, 440)], dtype=object)
-    with pytest.raises(IdsTypeError, match="holds values of type int, str"):
+    with pytest.raises(IdsTypeError, match="contains values of type int, str"):
         evaluate(Planted(), (X, Y, mixed), 2, seeds=1, test=TEST)
 
 

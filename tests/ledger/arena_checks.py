@@ -17,8 +17,8 @@ from sqlalchemy import Connection, text
 
 from letheon import verifier
 from letheon.ledger import Ledger
-from letheon.ledger.models.examine import fresh_fit, held_rows
-from letheon.ledger.models.versions import find_model, head_of, read_rows
+from letheon.ledger.models.examine import fresh_fit, hold_rows
+from letheon.ledger.models.versions import find_head, find_model, read_rows
 
 DONE = {"purged", "closed", "duplicate"}
 
@@ -210,7 +210,7 @@ def models_forgot(ledger: Ledger, expected: Expected) -> Iterator[str]:
             continue
         if set(_get_ids(ledger, name)) != set(people):
             yield f"the rows of model {name} are not those of the people who did not ask"
-        fresh = fresh_fit(model, held_rows(X[stays], y[stays], people)).model
+        fresh = fresh_fit(model, hold_rows(X[stays], y[stays], people)).model
         if fresh.digest() != model.digest():
             yield f"model {name} is not the one of the rows that are left"
     names = {model.name for model in ledger.models.list()}
@@ -223,7 +223,7 @@ def _get_ids(ledger: Ledger, name: str) -> list[Any]:
     core = ledger._core
     with core.database.reading() as conn:
         model = find_model(conn, name, "default")
-        head = head_of(conn, model.id)
+        head = find_head(conn, model.id)
     return list(read_rows(core, model, head).ids.to_list())
 
 

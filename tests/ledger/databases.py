@@ -21,9 +21,9 @@ from letheon.ledger.keys.keyring import KeyRing
 from letheon.ledger.models.versions import ModelRow, find_model
 from letheon.ledger.requests import people
 from letheon.ledger.requests.deadlines import Calendar
-from letheon.ledger.requests.intake import intake_group, prepare
+from letheon.ledger.requests.intake import make_intake_group, prepare_request
 from letheon.ledger.requests.listing import find_request
-from letheon.ledger.requests.people import move
+from letheon.ledger.requests.people import move_requests
 from letheon.ledger.requests.requests import Requests
 from letheon.ledger.schemas import Request
 from letheon.ledger.settings import Settings
@@ -52,7 +52,7 @@ class KnownModels:
         with self.core.database.reading() as connection:
             return find_model(connection, model, tenant)
 
-    def ids_index(self, _: ModelRow) -> Any:
+    def get_ids_index(self, _: ModelRow) -> Any:
         return self.people
 
 
@@ -68,8 +68,8 @@ def index_of(held: Ids) -> IdIndex:
 
 def submit(core: Core, model: ModelRow, ids: Any, *, held: Ids, **given: Any) -> Request:
     """Submit a request to a model that holds these people."""
-    group = given.pop("group", None) or intake_group()
-    return group.submit(prepare(core, model, ids, people=index_of(held), **given))
+    group = given.pop("group", None) or make_intake_group()
+    return group.submit(prepare_request(core, model, ids, people=index_of(held), **given))
 
 
 class Clock:
@@ -251,7 +251,7 @@ def erase(desk: Desk, *ids: str, upto: str = "purged") -> str:
         rest = {"state": "certified", "created_at": NOON, "reason": "operator", "fence": 1}
         connection.execute(batches.insert().values(**values, **rest))
         for step in steps[: steps.index(upto) + 1]:
-            move(connection, ids, step, at=desk.clock(), batch_id=batch)
+            move_requests(connection, ids, step, at=desk.clock(), batch_id=batch)
     return batch
 
 

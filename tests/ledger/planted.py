@@ -8,7 +8,7 @@ from sqlalchemy import select, text
 
 from letheon.ledger.db.database import Database
 from letheon.ledger.keys.keyring import KeyRing
-from letheon.ledger.models.versions import head_of, signed_path
+from letheon.ledger.models.versions import find_head, signed_path
 from letheon.ledger.purge import purge
 from letheon.ledger.tables import heads
 from letheon.ledger.worker import apply, worker
@@ -44,20 +44,20 @@ def _without_fence() -> None:
 
 def _status_apart() -> None:
     """The requests move on in a transaction of their own, after the head has moved."""
-    publish, move = applying._publish_version, applying.move
+    publish, move_requests = applying._publish_version, applying.move
     waiting: list[Any] = []
 
     def move_later(conn: Any, ids: Any, after: str, **columns: Any) -> None:
         if after == "applied":
             waiting.append((ids, columns))
         else:
-            move(conn, ids, after, **columns)
+            move_requests(conn, ids, after, **columns)
 
     def publish_first(core: Any, *rest: Any) -> Any:
         version = publish(core, *rest)
         with core.database.transaction() as conn:
             for ids, columns in waiting:
-                move(conn, ids, "applied", **columns)
+                move_requests(conn, ids, "applied", **columns)
         return version
 
     swap(applying, move=move_later, _publish_version=publish_first)
@@ -69,7 +69,7 @@ def _in_place() -> None:
 
     def overwrite(core: Any, model: Any, content: bytes, *rest: Any) -> Any:
         with core.database.reading() as conn:
-            served = core.blob_store(model.folder).path_of(head_of(conn, model.id).model_blob)
+            served = core.blob_store(model.folder).path_of(find_head(conn, model.id).model_blob)
         served.write_bytes(served.read_bytes()[:32] + content)
         return write(core, model, content, *rest)
 

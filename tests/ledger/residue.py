@@ -26,11 +26,11 @@ from letheon.ledger.home import create_home
 from letheon.ledger.keys.keyring import KINDS
 from letheon.ledger.models.versions import (
     ModelRow,
+    find_head,
     find_model,
-    head_of,
-    read_vault,
-    sealer,
-    versions_of,
+    list_versions,
+    make_blob_cipher,
+    read_row_slots,
 )
 from letheon.ledger.purge import purge as _purge
 from letheon.ledger.purge.scan import Markers, ScanTarget, scan_files
@@ -120,8 +120,8 @@ def make_marked(
     core = ledger._core
     with core.database.reading() as conn:
         row = find_model(conn, NAME, "default")
-        head = head_of(conn, row.id)
-    salts = [bytes(salt) for salt in read_vault(core, row, head).salts]
+        head = find_head(conn, row.id)
+    salts = [bytes(salt) for salt in read_row_slots(core, row, head).salts]
     return Marked(ledger, clock, X, ids, dict(zip(ids, salts, strict=True)), home)
 
 
@@ -136,16 +136,16 @@ class Witness:
         """Copy what is sealed now: blobs, bodies of requests, markers of a purge."""
         core, model = marked.core, marked.model
         with core.database.reading() as conn:
-            head = head_of(conn, model.id)
+            head = find_head(conn, model.id)
             rows = conn.execute(select(requests.c.id, requests.c.sealed)).all()
         for what, address in zip(("model", "rows", "ids", "vault"), head.blobs[:4], strict=True):
             content = core.blob_store(model.folder).path_of(address).read_bytes()
-            context = sealer(core, model, head.epoch_key, what).context
+            context = make_blob_cipher(core, model, head.epoch_key, what).context
             self.sealed[f"{what}@{head.number}"] = (content, context)
         for request, body in rows:
             if body is not None:
                 self.bodies.append(bytes(body))
-                self.sealed[f"body@{request}"] = (bytes(body), people._context(request))
+                self.sealed[f"body@{request}"] = (bytes(body), people._encryption_context(request))
         for file in (marked.home / "purges").glob(".*.markers"):
             batch = file.name[1:].removesuffix(".markers")
             context = f"letheon/purge-markers/v1/{batch}".encode()
@@ -171,8 +171,8 @@ class Witness:
     def _by_keys(self, marked: Marked) -> set[str]:
         core = marked.core
         with core.database.reading() as conn:
-            history = versions_of(conn, marked.model.id)
-            head = head_of(conn, marked.model.id)
+            history = list_versions(conn, marked.model.id)
+            head = find_head(conn, marked.model.id)
         keys = {kind: core.keys.list_ids(kind) for kind in KINDS}
         opened = {
             f"{what.partition('@')[0]} by a key"

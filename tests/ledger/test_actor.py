@@ -80,7 +80,7 @@ def test_threads_that_share_a_commit_keep_their_hands_apart(
 ) -> None:
     """One thread stores the requests of all that wait."""
     rounds: list[int] = []
-    gate, settle = threading.Event(), GroupCommit._settle
+    gate, settle = threading.Event(), GroupCommit._write_items
 
     def slowly(self: Any, round_: Any) -> None:
         rounds.append(len(round_))
@@ -88,7 +88,7 @@ def test_threads_that_share_a_commit_keep_their_hands_apart(
             gate.wait(10)
         settle(self, round_)
 
-    monkeypatch.setattr(GroupCommit, "_settle", slowly)
+    monkeypatch.setattr(GroupCommit, "_write_items", slowly)
     found: dict[str, str] = {}
 
     def ask(number: int) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from letheon.audit._levels import _Course
+from letheon.audit._levels import _RequestHistory
 from letheon.exceptions import RequestStateError, UnknownRequestError
 from letheon.ledger import Ledger, Policy, Settings
 from letheon.ledger.db.events import acting
@@ -62,7 +62,7 @@ def test_only_what_is_larger_waits(sqlite_desk: Desk, most: int | None, state: s
 def test_a_worker_leaves_it_where_it_is(sqlite_desk: Desk) -> None:
     desk = careful(sqlite_desk)
     waiting = desk.submit(1, 2, 3, verified=True)
-    assert people.settle_queue(desk.core, desk.model.id) == []
+    assert people.mark_queued_duplicates(desk.core, desk.model.id) == []
     assert desk.state(waiting) == "verified"
 
 
@@ -265,21 +265,21 @@ def test_the_policy_is_kept_in_the_settings(tmp_path: Path, most: int | None) ->
 
 def test_an_audit_sees_a_request_that_nobody_approved_in_time() -> None:
     day = datetime(2027, 3, 1, tzinfo=UTC)
-    course = _Course()
+    course = _RequestHistory()
     at = int(day.timestamp())
     for what, more in (("received", {"due": "2027-03-31"}), ("verified", {"by": "a1"})):
-        course.follow({"kind": what, "at": at, "request": "r", **more})
+        course.apply_event({"kind": what, "at": at, "request": "r", **more})
     assert not course.is_late(date(2027, 3, 31))
     assert course.is_late(date(2027, 4, 2))
 
 
 def test_a_pause_counts_once_though_a_request_is_verified_twice() -> None:
     day = datetime(2027, 3, 1, tzinfo=UTC)
-    course = _Course()
+    course = _RequestHistory()
     story = [("received", 0), ("identity-asked", 1), ("verified", 3), ("duplicate", 3)]
     for what, days in [*story, ("verified", 20)]:
         at = int((day + timedelta(days=days)).timestamp())
-        course.follow({"kind": what, "at": at, "request": "r"})
+        course.apply_event({"kind": what, "at": at, "request": "r"})
     assert course.paused == 2 * 86_400
 
 

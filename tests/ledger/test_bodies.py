@@ -44,7 +44,7 @@ def test_each_key_is_read_once(marked: Marked, monkeypatch: pytest.MonkeyPatch) 
 
     with monkeypatch.context() as patch:
         patch.setattr(KeyFiles, "read", noted)
-        people.reseal(marked.core, "none")
+        people.rotate_intake_key(marked.core, "none")
     (new,) = marked.core.keys.list_ids("intake")
     assert new != old
     assert reads == {old: 1, new: 1}
@@ -64,5 +64,5 @@ def test_bodies_are_written_a_chunk_at_a_time(
             sizes.append(len(given))
 
     event.listen(marked.core.database.engine, "before_cursor_execute", noted)
-    people.reseal(marked.core, "none")
+    people.rotate_intake_key(marked.core, "none")
     assert sizes == [4, 4, 2]

@@ -23,7 +23,13 @@ from letheon.ledger.certificates.certify import (
 )
 from letheon.ledger.certificates.claims import certificate_account
 from letheon.ledger.db.events import record_event
-from letheon.ledger.models.versions import VersionRow, model_of, proof_path, signed_path, version_of
+from letheon.ledger.models.versions import (
+    VersionRow,
+    find_model_by_id,
+    find_version,
+    proof_path,
+    signed_path,
+)
 from letheon.ledger.tables import (
     batches,
     certificates,
@@ -73,7 +79,7 @@ def hook() -> Iterator[Callable[[Any], None]]:
 
 def first(ledger: Ledger) -> VersionRow:
     with core_of(ledger).database.reading() as conn:
-        return version_of(
+        return find_version(
             conn, conn.scalars(select(versions.c.id).where(versions.c.sequence == 1)).one()
         )
 
@@ -306,7 +312,7 @@ def test_certified_models_and_their_cheats(tmp_path: Path, name: str) -> None:
 def test_a_transition_that_the_proof_does_not_show_is_not_signed(ledger: Ledger, how: str) -> None:
     core, version = core_of(ledger), first(ledger)
     with core.database.reading() as conn:
-        path = proof_path(core, model_of(conn, version.model_id), version.run["proof"])
+        path = proof_path(core, find_model_by_id(conn, version.model_id), version.run["proof"])
     if how == "gone":
         path.unlink()
     elif how == "altered":

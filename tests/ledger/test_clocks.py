@@ -17,13 +17,13 @@ from letheon.exceptions import RequestStateError
 from letheon.ledger.requests.deadlines import (
     SEATS,
     Calendar,
-    alarm,
+    alarm_level,
     confirm_by,
+    count_paused_seconds,
     due_on,
-    easter,
-    extended,
+    easter_sunday,
+    extend_due_date,
     may_pause,
-    paused_seconds,
     tz_version,
 )
 
@@ -184,7 +184,7 @@ def test_ccpa_due_days(zone: str, seat: str, received: str, due: str) -> None:
 
 @pytest.mark.parametrize("day", EASTER.split())
 def test_easter_is_on_its_day(day: str) -> None:
-    assert easter(int(day[:4])).isoformat() == day
+    assert easter_sunday(int(day[:4])).isoformat() == day
 
 
 @pytest.mark.parametrize(
@@ -200,16 +200,16 @@ def test_easter_is_on_its_day(day: str) -> None:
     ],
 )
 def test_extensions_count_from_the_receipt(regime: str, received: str, due: str) -> None:
-    found = extended(regime, at(received), CALENDAR, noticed=at(received))
+    found = extend_due_date(regime, at(received), CALENDAR, noticed=at(received))
     assert found == date.fromisoformat(due)
 
 
 def test_an_extension_must_be_announced_in_the_first_period() -> None:
     received = at("2026-06-10")
     last_moment = CALENDAR.end_of(date(2026, 7, 10)) - timedelta(seconds=1)
-    assert extended("gdpr", received, CALENDAR, noticed=last_moment) == date(2026, 9, 10)
+    assert extend_due_date("gdpr", received, CALENDAR, noticed=last_moment) == date(2026, 9, 10)
     with pytest.raises(RequestStateError, match="announced by 2026-07-10, and it is 2026-07-11"):
-        extended("gdpr", received, CALENDAR, noticed=last_moment + timedelta(seconds=1))
+        extend_due_date("gdpr", received, CALENDAR, noticed=last_moment + timedelta(seconds=1))
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_only_gdpr_pauses() -> None:
     [(0, None, 50, 0), (7, None, 50, 7), (7, 40, 50, 17), (7, 60, 50, 7)],
 )
 def test_a_pause_that_is_on_counts(stored: int, since: int | None, now: int, total: int) -> None:
-    assert paused_seconds(stored, since, now) == total
+    assert count_paused_seconds(stored, since, now) == total
 
 
 @pytest.mark.parametrize(
@@ -303,7 +303,7 @@ def test_gdpr_due_days_are_those_of_a_slow_search(
     closed = frozenset(holidays).union(*(closed_days(received.year + k) for k in (-1, 0, 1)))
     start = received.astimezone(ZoneInfo(zone)).date()
     assert due_on("gdpr", received, calendar) == by_search(start, 1, closed)
-    found = extended("gdpr", received, calendar, noticed=received)
+    found = extend_due_date("gdpr", received, calendar, noticed=received)
     assert found == by_search(start, 3, closed)
 
 
@@ -361,8 +361,8 @@ def test_alarms_count_real_hours(now: str, level: int) -> None:
     """In Brussels the 32 days from 15 March 2026 have 767 hours, not 768."""
     received = datetime(2026, 3, 15, tzinfo=ZoneInfo("Europe/Brussels"))
     request: Any = Clock(received, date(2026, 4, 15))
-    assert alarm(request, at(now), CALENDAR) == level
-    assert alarm(request, at(now).astimezone(received.tzinfo), CALENDAR) == level
+    assert alarm_level(request, at(now), CALENDAR) == level
+    assert alarm_level(request, at(now).astimezone(received.tzinfo), CALENDAR) == level
 
 
 def test_a_file_of_holidays_is_read(tmp_path: Path) -> None:

@@ -13,12 +13,12 @@ from letheon.data import Rows, as_ids, hold_table
 from letheon.exceptions import CorruptFileError
 from letheon.ledger.models.commitment import (
     SALT_BYTES,
-    Vault,
-    new_vault,
-    ordered_codes,
+    RowSlots,
+    build_tree,
+    compute_ranks,
+    draw_row_slots,
+    encode_rows,
     require_root,
-    row_bytes,
-    tree_of,
 )
 from letheon.verifier import slot_leaf
 from tests.sharded.people import examples
@@ -28,9 +28,9 @@ ROWS = Rows(np.arange(24.0).reshape(N_ROWS, 2), np.arange(N_ROWS), as_ids(list(r
 
 
 def test_a_leaf_holds_salt_place_and_row() -> None:
-    vault = new_vault(N_ROWS, N_SLOTS)
-    tree = tree_of(ROWS, vault, N_SLOTS)
-    for place, content in enumerate(row_bytes(ROWS)):
+    vault = draw_row_slots(N_ROWS, N_SLOTS)
+    tree = build_tree(ROWS, vault, N_SLOTS)
+    for place, content in enumerate(encode_rows(ROWS)):
         salt, slot = vault.salts[place].tobytes(), int(vault.slots[place])
         assert tree.leaf(slot) == slot_leaf(salt, place, content)
     assert vault.salts.shape == (N_ROWS, SALT_BYTES)
@@ -39,24 +39,24 @@ def test_a_leaf_holds_salt_place_and_row() -> None:
 @examples(30)
 @given(st.sets(st.integers(0, N_ROWS - 1), max_size=N_ROWS - 1))
 def test_rows_that_remain_keep_their_leaves(gone: set[int]) -> None:
-    vault = new_vault(N_ROWS, N_SLOTS)
+    vault = draw_row_slots(N_ROWS, N_SLOTS)
     kept = np.setdiff1d(np.arange(N_ROWS), sorted(gone))
     slots = vault.slots[sorted(gone)]
-    after = tree_of(ROWS.take(kept), vault.take(kept), N_SLOTS)
-    assert after.root == tree_of(ROWS, vault, N_SLOTS).without(slots).root
+    after = build_tree(ROWS.take(kept), vault.take(kept), N_SLOTS)
+    assert after.root == build_tree(ROWS, vault, N_SLOTS).without(slots).root
 
 
 @examples(30)
 @given(st.permutations(range(N_ROWS)))
 def test_no_other_order_has_a_commitment(order: list[int]) -> None:
-    vault, positions = new_vault(N_ROWS, N_SLOTS), np.array(order)
+    vault, positions = draw_row_slots(N_ROWS, N_SLOTS), np.array(order)
     assume(order != sorted(order))
     with pytest.raises(ValueError, match="order of their registration"):
-        tree_of(ROWS.take(positions), vault.take(positions), N_SLOTS)
+        build_tree(ROWS.take(positions), vault.take(positions), N_SLOTS)
     renumbered = vault.take(positions)._replace(places=vault.places)
-    root = tree_of(ROWS, vault, N_SLOTS).root.hex()
+    root = build_tree(ROWS, vault, N_SLOTS).root.hex()
     with pytest.raises(CorruptFileError, match="were altered"):
-        require_root(tree_of(ROWS.take(positions), renumbered, N_SLOTS), root)
+        require_root(build_tree(ROWS.take(positions), renumbered, N_SLOTS), root)
 
 
 @pytest.mark.parametrize(
@@ -74,9 +74,9 @@ def test_no_other_order_has_a_commitment(order: list[int]) -> None:
     ],
 )
 def test_a_vault_that_is_none_is_refused(changes: dict[str, Any]) -> None:
-    vault = Vault(**new_vault(N_ROWS, N_SLOTS)._asdict() | changes)
+    vault = RowSlots(**draw_row_slots(N_ROWS, N_SLOTS)._asdict() | changes)
     with pytest.raises(ValueError, match=r"places|salts|slot|order"):
-        tree_of(ROWS, vault, N_SLOTS)
+        build_tree(ROWS, vault, N_SLOTS)
 
 
 SIZES = ["small", "middle", "large", "huge"]
@@ -94,30 +94,30 @@ def dressed(order: list[str], library: str, worn: list[Any] = WORN) -> Rows:
 @pytest.mark.parametrize("library", ["pandas", "polars"])
 def test_ordered_categories_keep_their_order_when_one_leaves(library: str) -> None:
     rows = dressed(SIZES, library)
-    vault = new_vault(len(rows), N_SLOTS, ordered_codes(rows))
-    before = tree_of(rows, vault, N_SLOTS)
+    vault = draw_row_slots(len(rows), N_SLOTS, compute_ranks(rows))
+    before = build_tree(rows, vault, N_SLOTS)
     kept = np.array([0, 1, 2, 3, 5, 6])  # nobody is of middle size any more
-    after = tree_of(rows.take(kept), vault.take(kept), N_SLOTS)
+    after = build_tree(rows.take(kept), vault.take(kept), N_SLOTS)
     assert after.root == before.without(vault.slots[[4, 7]]).root
-    assert ordered_codes(rows.take(kept)).max() == 2
+    assert compute_ranks(rows.take(kept)).max() == 2
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])
 @pytest.mark.parametrize("order", [SIZES[::-1], ["small", "large", "middle", "huge"]])
 def test_another_order_of_categories_has_no_commitment(library: str, order: list[str]) -> None:
     rows = dressed(SIZES, library)
-    vault = new_vault(len(rows), N_SLOTS, ordered_codes(rows))
+    vault = draw_row_slots(len(rows), N_SLOTS, compute_ranks(rows))
     other = dressed(order, library)
     with pytest.raises(ValueError, match="ordered categories"):
-        tree_of(other, vault, N_SLOTS)
-    renumbered = vault._replace(ranks=ordered_codes(other))
-    root = tree_of(rows, vault, N_SLOTS).root
-    assert tree_of(other, renumbered, N_SLOTS).root != root
+        build_tree(other, vault, N_SLOTS)
+    renumbered = vault._replace(ranks=compute_ranks(other))
+    root = build_tree(rows, vault, N_SLOTS).root
+    assert build_tree(other, renumbered, N_SLOTS).root != root
     with pytest.raises(ValueError, match="ranks"):
-        tree_of(rows, vault._replace(ranks=np.empty((len(rows), 0), np.int64)), N_SLOTS)
+        build_tree(rows, vault._replace(ranks=np.empty((len(rows), 0), np.int64)), N_SLOTS)
     filled = dressed(SIZES, library, ["small" if each is None else each for each in WORN])
     with pytest.raises(ValueError, match="ordered categories"):
-        tree_of(filled, vault, N_SLOTS)
+        build_tree(filled, vault, N_SLOTS)
 
 
 @pytest.mark.parametrize(
@@ -125,4 +125,4 @@ def test_another_order_of_categories_has_no_commitment(library: str, order: list
 )
 def test_tables_without_an_order_of_categories_have_no_ranks(table: Any) -> None:
     rows = Rows(hold_table(table), None, as_ids([1, 2, 3]))
-    assert ordered_codes(rows).shape == (3, 0)
+    assert compute_ranks(rows).shape == (3, 0)

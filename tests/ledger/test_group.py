@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy.exc import DataError, IntegrityError, OperationalError
 
 from letheon.exceptions import LedgerBusyError
-from letheon.ledger.requests.intake import GroupCommit, intake_group
+from letheon.ledger.requests.intake import GroupCommit, make_intake_group
 from letheon.ledger.tables import meta
 from tests.ledger.databases import Desk, in_processes
 
@@ -94,7 +94,7 @@ def test_an_error_that_concerns_all_is_met_once(error: Exception) -> None:
 
 
 def test_which_errors_of_a_database_concern_all() -> None:
-    for_all = intake_group()._for_all
+    for_all = make_intake_group()._for_all
     assert issubclass(OperationalError, for_all)
     assert issubclass(LedgerBusyError, for_all)
     assert not issubclass(IntegrityError, for_all)
@@ -186,7 +186,7 @@ def test_a_child_that_is_forked_while_a_thread_writes_does_not_wait_for_it() -> 
 @pytest.mark.parametrize("kind", ["sqlite", "sqlite-delete"])
 def test_a_child_takes_in_requests_while_its_parent_does(kind: str, tmp_path: Path) -> None:
     desk = Desk(tmp_path, kind, tmp_path)
-    group, stop = intake_group(), threading.Event()
+    group, stop = make_intake_group(), threading.Event()
     desk.submit(999)
 
     def send_on() -> None:

@@ -10,7 +10,7 @@ from letheon.exceptions import (
     RequestStateError,
 )
 from letheon.ledger import Ledger
-from letheon.ledger.requests.people import move
+from letheon.ledger.requests.people import move_requests
 from letheon.ledger.tables import batches, events, requests
 from tests.ledger.databases import (
     NOON,
@@ -124,7 +124,7 @@ def fail(desk: Desk, request: str, state: str) -> None:
     erase(desk, request, upto="applying")
     with desk.database.transaction() as connection:
         connection.execute(update(batches).values(state="abandoned"))
-        move(connection, request, state, at=desk.clock(), batch_id=None, tries=1)
+        move_requests(connection, request, state, at=desk.clock(), batch_id=None, tries=1)
 
 
 @pytest.mark.parametrize("state", ["retry_wait", "stuck"])
@@ -155,7 +155,7 @@ def stuck_purge(desk: Desk) -> tuple[str, str, str]:
     one, two = desk.submit(1, verified=True).id, desk.submit(2, verified=True).id
     batch = erase(desk, one, two, upto="purging")
     with desk.database.transaction() as connection:
-        move(connection, [one, two], "stuck", at=NOON, reason="residue-found", tries=8)
+        move_requests(connection, [one, two], "stuck", at=NOON, reason="residue-found", tries=8)
     return one, two, batch
 
 
@@ -174,8 +174,8 @@ def test_what_is_stuck_in_one_purge_is_retried_together(desk: Desk) -> None:
 def test_a_retry_after_the_purge_was_finished_finishes(desk: Desk) -> None:
     one, two, _ = stuck_purge(desk)
     with desk.database.transaction() as connection:
-        move(connection, one, "purging", at=NOON)
-        move(connection, one, "purged", at=NOON)
+        move_requests(connection, one, "purging", at=NOON)
+        move_requests(connection, one, "purged", at=NOON)
         connection.execute(update(batches).values(state="purged"))
     assert requests_of(desk.core).retry(two).state == "purged"
     assert desk.state(one) == "purged"
@@ -185,7 +185,7 @@ def test_a_stuck_purge_is_retried_as_a_purge(sqlite_desk: Desk) -> None:
     request = sqlite_desk.submit(1, verified=True)
     erase(sqlite_desk, request.id, upto="purging")
     with sqlite_desk.database.transaction() as connection:
-        move(connection, request.id, "stuck", at=NOON, reason="residue-found", tries=8)
+        move_requests(connection, request.id, "stuck", at=NOON, reason="residue-found", tries=8)
     with pytest.raises(RequestStateError, match="was applied"):
         requests_of(sqlite_desk.core).reject(request.id, "internal")
     retried = requests_of(sqlite_desk.core).retry(request.id)
@@ -197,7 +197,7 @@ def test_a_stuck_request_that_was_not_applied_is_queued_again(sqlite_desk: Desk)
     erase(sqlite_desk, request.id, upto="applying")
     with sqlite_desk.database.transaction() as connection:
         connection.execute(update(batches).values(state="abandoned"))
-        move(connection, request.id, "stuck", at=NOON)
+        move_requests(connection, request.id, "stuck", at=NOON)
     assert requests_of(sqlite_desk.core).retry(request.id).state == "queued"
 
 

@@ -30,7 +30,7 @@ from letheon.ledger import Ledger
 from letheon.ledger import core as faults
 from letheon.ledger.requests import intake, people
 from letheon.ledger.requests import requests as _requests
-from letheon.ledger.requests.intake import GroupCommit, intake_group
+from letheon.ledger.requests.intake import GroupCommit, make_intake_group
 from letheon.ledger.tables import batches, blocked, events, requests
 from tests.ledger.databases import (
     NOON,
@@ -80,7 +80,7 @@ def test_verify_queues_and_blocks(desk: Desk) -> None:
     request = desk.submit(1, 2)
     assert desk.rows(blocked) == []
     assert requests_of(desk.core).verify(request.id).state == "queued"
-    tags = people.person_tags(desk.core, "default", as_ids(["person-1", "person-2"]))
+    tags = people.compute_person_tags(desk.core, "default", as_ids(["person-1", "person-2"]))
     assert sorted(row.tag for row in desk.rows(blocked)) == sorted(tags)
 
 
@@ -231,7 +231,7 @@ def test_a_request_for_too_many_is_refused(still_desk: Desk) -> None:
 def test_a_body_comes_back_as_it_was_given(values: list[Any]) -> None:
     core = _Sealer()
     ids = as_ids(values)
-    sealed = people.body_sealer(core, "key")("0" * 32, ids)  # type: ignore[arg-type]
+    sealed = people.make_body_encrypter(core, "key")("0" * 32, ids)  # type: ignore[arg-type]
     back = people.read_body(core, "key", "0" * 32, sealed)  # type: ignore[arg-type]
     assert back.to_list() == values
     assert back.kind == ids.kind
@@ -351,7 +351,7 @@ def test_verifying_and_resealing_do_not_wait_for_each_other(
     desk = Desk(tmp_path, "postgresql", postgres_url)
     request = desk.submit(1)
     other, has_row, tries = desk.reopened(), threading.Event(), list[int]()
-    clock_started, destroy_unrecorded = _requests._clock_started, people._destroy_unrecorded
+    clock_started, destroy_unrecorded = _requests._restart_clock, people._destroy_unrecorded
     verifies = threading.Thread(target=lambda: requests_of(other).verify(request.id))
 
     def has_the_row(*given: Any) -> dict[str, Any]:
@@ -364,9 +364,9 @@ def test_verifying_and_resealing_do_not_wait_for_each_other(
         assert has_row.wait(10)
         destroy_unrecorded(*given)
 
-    monkeypatch.setattr(_requests, "_clock_started", has_the_row)
+    monkeypatch.setattr(_requests, "_restart_clock", has_the_row)
     monkeypatch.setattr(people, "_destroy_unrecorded", has_the_key)
-    people.reseal(desk.core, NO_BATCH)
+    people.rotate_intake_key(desk.core, NO_BATCH)
     verifies.join()
     other.database.dispose()
     assert (desk.state(request), len(tries)) == ("queued", 1)
@@ -391,7 +391,7 @@ def test_no_call_waits_for_a_submission_that_waits_for_it(
     thread = threading.Thread(target=calls[how])
     event.listen(other.database.engine, "handle_error", errors.append)
     event.listen(desk.database.engine, "handle_error", errors.append)
-    claim = people.claim
+    claim = people.claim_people
 
     def late(*given: Any) -> Any:
         thread.start()
@@ -399,7 +399,7 @@ def test_no_call_waits_for_a_submission_that_waits_for_it(
         return claim(*given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(intake, "claim", late)
+        patch.setattr(intake, "claim_people", late)
         second = desk.submit(1, verified=True)
     thread.join()
     other.database.dispose()
@@ -426,7 +426,7 @@ def test_people_are_claimed_in_one_order(
 
 
 def test_threads_that_repeat_each_other_have_one_effect(desk: Desk) -> None:
-    group = intake_group()
+    group = make_intake_group()
 
     def send(number: int) -> str:
         return desk.submit(number % 10, key=f"k{number % 10}", verified=True, group=group).id
@@ -459,7 +459,7 @@ def test_processes_that_race_for_people_have_one_effect(desk: Desk) -> None:
 
 def test_concurrent_submissions_share_a_transaction(sqlite_desk: Desk) -> None:
     """While one thread writes, seven others queue; the next writes for all of them."""
-    group = intake_group()
+    group = make_intake_group()
     write, rounds = group._write, list[int]()
 
     def write_when_others_wait(items: Sequence[Any]) -> Sequence[Any]:
@@ -481,7 +481,7 @@ def test_concurrent_submissions_share_a_transaction(sqlite_desk: Desk) -> None:
 
 def test_one_bad_submission_of_a_group_does_not_touch_the_others(desk: Desk) -> None:
     prepared = [
-        intake.prepare(
+        intake.prepare_request(
             desk.core,
             desk.model,
             [name],
@@ -571,7 +571,7 @@ def test_a_kill_leaves_all_or_nothing(desk: Desk, point: str) -> None:
 
 def test_an_empty_batch_has_no_ids(still_desk: Desk) -> None:
     with still_desk.database.reading() as connection:
-        assert people.unsealed_ids(still_desk.core, connection, NO_BATCH) is None
+        assert people.decrypt_ids(still_desk.core, connection, NO_BATCH) is None
 
 
 def test_a_request_during_a_retrain_is_taken_in(sqlite_desk: Desk) -> None:
@@ -591,7 +591,7 @@ def test_a_full_disk_is_no_acknowledgement(
     def fail(*_: Any) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(intake, "_claim", fail)
+    monkeypatch.setattr(intake, "_claim_people", fail)
     with pytest.raises(OSError, match="no space"):
         sqlite_desk.submit(1, key="k", verified=True)
     assert sqlite_desk.snapshot() == before

@@ -9,7 +9,7 @@ import pytest
 from letheon.exceptions import StaleWorkerError
 from letheon.ledger import Ledger, leases
 from letheon.ledger.leases import release_lease, renew_lease, require_fence, take_lease
-from letheon.ledger.models.versions import find_model, head_of, raw_model
+from letheon.ledger.models.versions import find_head, find_model, read_raw_model
 from letheon.ledger.worker.apply import apply_batch, find_open_batch, seal_batch
 from letheon.ledger.worker.compute import Computation, ComputationResult, compute
 from letheon.ledger.worker.recover import sweep_model
@@ -151,7 +151,7 @@ def test_a_worker_that_was_overtaken_publishes_nothing(ledger: Ledger, clock: Cl
     assert first is not None
     with core.database.reading() as conn:
         model = find_model(conn, "risk", "default")
-        before = head_of(conn, model.id)
+        before = find_head(conn, model.id)
     batch = seal_batch(core, first, model, "erase", [request.id], "operator")
 
     def overtaken(job: Computation) -> ComputationResult:
@@ -172,8 +172,8 @@ def test_a_worker_that_was_overtaken_publishes_nothing(ledger: Ledger, clock: Cl
     with pytest.raises(StaleWorkerError):
         sweep_model(core, first, model)
     with core.database.reading() as conn:
-        head = head_of(conn, model.id)
+        head = find_head(conn, model.id)
     assert head.parent_id == before.id
-    assert len(raw_model(core, model, head)) > 32
+    assert len(read_raw_model(core, model, head)) > 32
     assert len(core.keys.list_ids("epoch")) == 2, "what the first one wrote is gone"
     assert ledger.models.load("risk").n_rows_ == 58

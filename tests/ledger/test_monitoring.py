@@ -27,13 +27,13 @@ from letheon.exceptions import (
 )
 from letheon.ledger import Ledger
 from letheon.ledger.models.monitoring import (
-    after_retrain,
-    forget_watched,
-    pack,
-    policy_digest,
-    unpack,
+    adopt_retrained,
+    compute_policy_digest,
+    forget_with_monitor,
+    pack_monitor,
+    unpack_monitor,
 )
-from letheon.monitor import Calibration, Monitor, Tolerances, record_of
+from letheon.monitor import Calibration, Monitor, Tolerances, make_record
 from tests.monitor.drifters import QUICK, Keeper, make_people, share_right
 from tests.sharded.people import examples
 
@@ -67,7 +67,7 @@ def watched(model: Any = None, **settings: Any) -> Monitor:
 
 
 def travelled(monitor: Monitor, trusted: Iterable[Any] = ()) -> Monitor:
-    return unpack(pack(monitor), monitor.model, trusted=trusted)
+    return unpack_monitor(pack_monitor(monitor), monitor.model, trusted=trusted)
 
 
 def rows_left(gone: Iterable[str]) -> Rows:
@@ -91,9 +91,9 @@ def test_everything_comes_back() -> None:
     monitor = watched(calibration=QUICK)
     monitor.forget(NAMES[[3, 4]])
     again = travelled(monitor)
-    assert record_of(again) == record_of(monitor) | {"on_breach": "advise"}
+    assert make_record(again) == make_record(monitor) | {"on_breach": "advise"}
     assert again.model is monitor.model
-    assert pack(again) == pack(monitor)
+    assert pack_monitor(again) == pack_monitor(monitor)
 
 
 @examples(8)
@@ -109,7 +109,7 @@ def test_a_monitor_that_travels_sees_what_one_sees_that_stays(
     for person in requests:
         reading = stays.forget([NAMES[person]])
         moves = travelled(moves)
-        _, seen = forget_watched(moves, [NAMES[person]])
+        _, seen = forget_with_monitor(moves, [NAMES[person]])
         assert reading.proxies == seen.proxies | {"efficiency": reading.proxies["efficiency"]}
         assert (reading.decision, reading.reasons) == (seen.decision, seen.reasons)
     assert moves.model.digest() == stays.model.digest()
@@ -119,9 +119,9 @@ def test_it_only_advises() -> None:
     monitor = watched(tolerances=STRICT)
     monitor = travelled(monitor)
     model = monitor.model
-    receipt, reading = forget_watched(monitor, NAMES[[3]])
+    receipt, reading = forget_with_monitor(monitor, NAMES[[3]])
     while reading.decision == "keep":
-        receipt, reading = forget_watched(monitor, [monitor.model.ids_[0]])
+        receipt, reading = forget_with_monitor(monitor, [monitor.model.ids_[0]])
     assert monitor.is_due
     assert not reading.retrained
     assert monitor.model is model
@@ -131,10 +131,10 @@ def test_it_only_advises() -> None:
 
 def test_nothing_of_a_forgotten_person_travels() -> None:
     monitor = watched(calibration=QUICK)
-    before = pack(monitor)
+    before = pack_monitor(monitor)
     gone = NAMES[[3, 7, 25]]
-    forget_watched(monitor, gone)
-    after = pack(monitor)
+    forget_with_monitor(monitor, gone)
+    after = pack_monitor(monitor)
     assert [traces(after, person) for person in gone] == [[], [], []]
     # The search finds them where they are, and those who stay.
     assert all(len(traces(before, person)) >= 3 for person in gone)
@@ -143,25 +143,25 @@ def test_nothing_of_a_forgotten_person_travels() -> None:
 
 def test_nothing_of_a_person_travels_who_left_by_a_retrain() -> None:
     monitor = watched()
-    forget_watched(monitor, NAMES[[3]])
+    forget_with_monitor(monitor, NAMES[[3]])
     gone = NAMES[[5, 6]]
     rows = rows_left(NAMES[[3, 5, 6]])
     model = fitted(rows.ids.to_array())
-    assert len(traces(pack(monitor), gone[0])) >= 3
-    reading = after_retrain(monitor, model, rows, seconds=1.0)
+    assert len(traces(pack_monitor(monitor), gone[0])) >= 3
+    reading = adopt_retrained(monitor, model, rows, seconds=1.0)
     assert reading is not None
     assert (reading.n_people, reading.retrained) == (2, True)
-    data = pack(monitor)
+    data = pack_monitor(monitor)
     assert [traces(data, person) for person in gone] == [[], []]
-    assert unpack(data, model).history[-1] == reading
+    assert unpack_monitor(data, model).history[-1] == reading
 
 
 def test_a_retrain_alone_shows_the_truth() -> None:
     monitor = watched(tolerances=STRICT)
     monitor = travelled(monitor)
-    forget_watched(monitor, NAMES[[3]])
+    forget_with_monitor(monitor, NAMES[[3]])
     rows = rows_left(NAMES[[3]])
-    reading = after_retrain(monitor, fitted(rows.ids.to_array()), rows)
+    reading = adopt_retrained(monitor, fitted(rows.ids.to_array()), rows)
     assert reading is not None
     assert reading.request == 1
     assert reading.truth["effectiveness"] > 0
@@ -171,19 +171,19 @@ def test_an_exact_model_without_rows_travels_too() -> None:
     model = fitted(kind=NaiveUnlearner)
     monitor = Monitor(model, PEOPLE.X_test, PEOPLE.y_test, test_ids=TEST_IDS)
     monitor = travelled(monitor)
-    _, reading = forget_watched(monitor, NAMES[[3]])
+    _, reading = forget_with_monitor(monitor, NAMES[[3]])
     assert (reading.decision, reading.proxies["certifiability"]) == ("keep", 0.0)
     rows = rows_left(NAMES[[3, 8]])
-    after_retrain(monitor, fitted(rows.ids.to_array(), NaiveUnlearner), rows)
-    assert traces(pack(monitor), NAMES[8]) == []
+    adopt_retrained(monitor, fitted(rows.ids.to_array(), NaiveUnlearner), rows)
+    assert traces(pack_monitor(monitor), NAMES[8]) == []
 
 
 def test_who_is_not_held_changes_nothing() -> None:
     monitor = watched()
-    before = pack(monitor)
+    before = pack_monitor(monitor)
     with pytest.raises(UnknownIdError):
-        forget_watched(monitor, ["nobody"])
-    assert pack(monitor) == before
+        forget_with_monitor(monitor, ["nobody"])
+    assert pack_monitor(monitor) == before
 
 
 def test_an_erasure_does_not_wait_for_a_metric() -> None:
@@ -196,7 +196,7 @@ def test_an_erasure_does_not_wait_for_a_metric() -> None:
 
     monitor = watched(metric=fragile)
     fails[0] = True
-    receipt, reading = forget_watched(monitor, NAMES[[3]])
+    receipt, reading = forget_with_monitor(monitor, NAMES[[3]])
     assert receipt is not None
     assert receipt.n_ids == 1
     assert reading.decision == "retrain"
@@ -218,23 +218,23 @@ def test_another_metric_must_be_trusted() -> None:
 
 def test_a_metric_without_a_name_is_refused() -> None:
     with pytest.raises(UnsupportedStateError):
-        pack(watched(metric=lambda y_true, y_pred: float(np.mean(y_true == y_pred))))
+        pack_monitor(watched(metric=lambda y_true, y_pred: float(np.mean(y_true == y_pred))))
 
 
 def test_files_that_the_ledger_does_not_know_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="make it without folder"):
-        pack(watched(folder=tmp_path / "own"))
+        pack_monitor(watched(folder=tmp_path / "own"))
 
 
 def test_a_monitor_that_keeps_people_is_refused() -> None:
     with pytest.raises(ValueError, match="keeps people who are erased"):
-        pack(watched(hold_forgotten_until_retrain=True))
+        pack_monitor(watched(hold_forgotten_until_retrain=True))
 
 
 def test_a_model_of_other_people_is_refused() -> None:
-    data = pack(watched())
-    with pytest.raises(ValueError, match="not those that the model holds"):
-        unpack(data, fitted(NAMES[:29]))
+    data = pack_monitor(watched())
+    with pytest.raises(ValueError, match="not the ids of the model"):
+        unpack_monitor(data, fitted(NAMES[:29]))
 
 
 @pytest.mark.parametrize(
@@ -249,15 +249,15 @@ def test_a_model_of_other_people_is_refused() -> None:
 )
 def test_bytes_that_make_no_sense_are_refused(change: Any, error: type[Exception]) -> None:
     monitor = watched()
-    data = state.encode(change(state.decode(pack(monitor))))
+    data = state.encode(change(state.decode(pack_monitor(monitor))))
     with pytest.raises(error):
-        unpack(data, monitor.model)
+        unpack_monitor(data, monitor.model)
 
 
 @cache
 def packed() -> tuple[Monitor, bytes]:
     monitor = watched()
-    return monitor, pack(monitor)
+    return monitor, pack_monitor(monitor)
 
 
 @given(place=st.integers(min_value=0), bit=st.integers(0, 7))
@@ -266,7 +266,7 @@ def test_an_altered_byte_is_refused(place: int, bit: int) -> None:
     altered = bytearray(data)
     altered[place % len(data)] ^= 1 << bit
     with pytest.raises((CorruptFileError, NewerFormatError)):
-        unpack(bytes(altered), monitor.model)
+        unpack_monitor(bytes(altered), monitor.model)
 
 
 def digest_by_hand(monitor: Monitor) -> str:
@@ -285,16 +285,16 @@ def digest_by_hand(monitor: Monitor) -> str:
 
 def test_the_policy_is_digested_as_written_down() -> None:
     monitor = watched()
-    assert policy_digest(monitor) == digest_by_hand(monitor)
+    assert compute_policy_digest(monitor) == digest_by_hand(monitor)
 
 
 def test_the_digest_of_a_policy_tells_nothing_of_rows_and_requests() -> None:
     monitor = watched(calibration=QUICK)
-    before = policy_digest(monitor)
-    forget_watched(monitor, NAMES[[3]])
-    assert policy_digest(monitor) == before
-    assert policy_digest(travelled(monitor)) == before
-    assert policy_digest(watched(fitted(kind=NaiveUnlearner), calibration=QUICK)) == before
+    before = compute_policy_digest(monitor)
+    forget_with_monitor(monitor, NAMES[[3]])
+    assert compute_policy_digest(monitor) == before
+    assert compute_policy_digest(travelled(monitor)) == before
+    assert compute_policy_digest(watched(fitted(kind=NaiveUnlearner), calibration=QUICK)) == before
 
 
 def test_every_setting_is_part_of_the_policy() -> None:
@@ -306,9 +306,9 @@ def test_every_setting_is_part_of_the_policy() -> None:
     ]
     exact = fitted(kind=NaiveUnlearner)  # nothing is rehearsed
     found = [
-        *(policy_digest(watched(exact, calibration=one)) for one in calibrations),
-        policy_digest(watched(exact, tolerances=replace(LOOSE, budget=0.5))),
-        policy_digest(watched(exact, metric=f1_score)),
+        *(compute_policy_digest(watched(exact, calibration=one)) for one in calibrations),
+        compute_policy_digest(watched(exact, tolerances=replace(LOOSE, budget=0.5))),
+        compute_policy_digest(watched(exact, metric=f1_score)),
     ]
     assert len(set(found)) == len(found)
 
@@ -317,7 +317,7 @@ def test_a_calibration_that_cannot_be_written_down_is_refused() -> None:
     requests = {"candidates": object()}
     monitor = watched(fitted(kind=NaiveUnlearner), calibration=replace(QUICK, requests=requests))
     with pytest.raises(TypeError, match="cannot be part of a policy"):
-        policy_digest(monitor)
+        compute_policy_digest(monitor)
 
 
 def predicate(ledger: Ledger, sequence: int) -> Any:
@@ -327,7 +327,7 @@ def predicate(ledger: Ledger, sequence: int) -> Any:
 
 def test_advice_becomes_a_certified_retrain(tmp_path: Path) -> None:
     monitor = watched(tolerances=STRICT)
-    policy = {"sha256": policy_digest(monitor)}
+    policy = {"sha256": compute_policy_digest(monitor)}
     with Ledger.create(tmp_path / "ledger", name="test") as ledger:
         ledger.models.register(
             monitor.model,

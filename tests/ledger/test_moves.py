@@ -9,7 +9,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from letheon.exceptions import RequestStateError, UnknownRequestError
-from letheon.ledger.requests.people import move
+from letheon.ledger.requests.people import move_requests
 from letheon.ledger.requests.states import ALLOWED, FINAL, NEW, STATES
 from letheon.ledger.tables import events, requests
 from tests.ledger.databases import NOON, Desk, desk, kind, place, sqlite_desk
@@ -39,7 +39,7 @@ def bring(desk: Desk, state: str, person: int) -> str:
     request = desk.submit(person, verified=first == "queued").id
     with desk.database.transaction() as connection:
         for step in rest:
-            move(connection, request, step, at=NOON)
+            move_requests(connection, request, step, at=NOON)
     return request
 
 
@@ -88,7 +88,7 @@ class Undo(Exception):
 def allows_move(desk: Desk, request: str, after: str) -> bool:
     try:
         with desk.database.transaction() as connection:
-            move(connection, request, after, at=NOON)
+            move_requests(connection, request, after, at=NOON)
             raise Undo
     except Undo:
         return True
@@ -150,14 +150,16 @@ def test_all_move_or_none(desk: Desk) -> None:
     one, two = desk.submit(1), desk.submit(2, verified=True)
     before = desk.snapshot()
     with pytest.raises(RequestStateError, match="is queued"), desk.database.transaction() as conn:
-        move(conn, [one.id, two.id], "verified", at=NOON)
+        move_requests(conn, [one.id, two.id], "verified", at=NOON)
     assert desk.snapshot() == before
 
 
 def test_many_move_in_one_call(sqlite_desk: Desk) -> None:
     ids = [sqlite_desk.submit(number, verified=True).id for number in range(3)]
     with sqlite_desk.database.transaction() as connection:
-        move(connection, [*ids, ids[0]], "applying", at=NOON, fields={"batch": "b1"}, tries=2)
+        move_requests(
+            connection, [*ids, ids[0]], "applying", at=NOON, fields={"batch": "b1"}, tries=2
+        )
     moved = sqlite_desk.rows(requests)
     assert {(row.state, row.tries) for row in moved} == {("applying", 2)}
     bodies = [row.body for row in sqlite_desk.rows(events) if row.kind == "applying"]
@@ -168,13 +170,13 @@ def test_many_move_in_one_call(sqlite_desk: Desk) -> None:
 def test_an_unknown_request_moves_nowhere(sqlite_desk: Desk) -> None:
     known = sqlite_desk.submit(1)
     with pytest.raises(UnknownRequestError), sqlite_desk.database.transaction() as connection:
-        move(connection, [known.id, "0" * 32], "verified", at=NOON)
+        move_requests(connection, [known.id, "0" * 32], "verified", at=NOON)
     assert sqlite_desk.state(known) == "received"
 
 
 def test_nobody_moves_without_a_word(sqlite_desk: Desk) -> None:
     with sqlite_desk.database.transaction() as connection:
-        move(connection, [], "verified", at=NOON)
+        move_requests(connection, [], "verified", at=NOON)
     assert sqlite_desk.rows(events) == []
 
 

@@ -12,7 +12,7 @@ from letheon.exceptions import BlockedIdsError, RequestStateError, StaleWorkerEr
 from letheon.ledger import Ledger, Policy
 from letheon.ledger import core as faults
 from letheon.ledger.leases import Lease, keep_renewed, take_lease
-from letheon.ledger.models.versions import ModelRow, find_model, head_of, read_judged
+from letheon.ledger.models.versions import ModelRow, find_head, find_model, read_judged
 from letheon.ledger.tables import batches
 from letheon.ledger.worker import compute as _compute
 from letheon.ledger.worker.apply import BatchRow, apply_batch, seal_batch
@@ -166,7 +166,7 @@ def test_a_beacon_is_settled_once(ledger: Ledger, monkeypatch: pytest.MonkeyPatc
     ledger.log.checkpoint()
     assert ledger.run_once()[0].what == "retrained"
     with ledger._core.database.reading() as conn:
-        head = head_of(conn, 1)
+        head = find_head(conn, 1)
     assert [head.run["training"]["beacon"]] == [f"checkpoint:{beacon}" for beacon in beacons]
 
 
@@ -251,7 +251,7 @@ def test_test_rows_of_erased_people_leave_too(tmp_path: Path) -> None:
     ledger.run_once(force=True)
     core = ledger._core
     with core.database.reading() as conn:
-        judged = read_judged(core, _model(ledger), head_of(conn, 1))
+        judged = read_judged(core, _model(ledger), find_head(conn, 1))
     assert judged is not None
     assert judged.test is not None
     assert np.unique(judged.test.ids.to_array()).tolist() == [person(n) for n in (0, 2, 3)]

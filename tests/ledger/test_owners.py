@@ -113,7 +113,7 @@ def test_people_who_are_erased_pass_on_to_who_erased_them(sqlite_desk: Desk) -> 
     waits = desk.submit(1, verified=True)
     desk.clock.now += 1
     quicker = desk.submit(1, 2, verified=True)
-    people.reseal(desk.core, erase(desk, quicker.id, upto="purging"))
+    people.rotate_intake_key(desk.core, erase(desk, quicker.id, upto="purging"))
     assert waits.id not in bodies(desk)
     requests_of(desk.core).cancel(owner.id)
     assert desk.state(waits) == "duplicate"
@@ -123,10 +123,10 @@ def test_people_who_are_erased_pass_on_to_who_erased_them(sqlite_desk: Desk) -> 
 def test_a_request_whose_people_left_with_others_is_taken_off_the_queue(desk: Desk) -> None:
     first, both = desk.submit(1, verified=True), desk.submit(1, 2, verified=True)
     more, unverified = desk.submit(2, 3, verified=True), desk.submit(1)
-    assert people.settle_queue(desk.core, desk.model.id) == []
+    assert people.mark_queued_duplicates(desk.core, desk.model.id) == []
     erase(desk, both.id, upto="applied")
-    assert people.settle_queue(desk.core, desk.other.id) == []
-    assert people.settle_queue(desk.core, desk.model.id) == [first.id]
+    assert people.mark_queued_duplicates(desk.core, desk.other.id) == []
+    assert people.mark_queued_duplicates(desk.core, desk.model.id) == [first.id]
     waits = desk.found(first)
     assert (waits.state, waits.duplicate_of) == ("duplicate", both.id)
     assert [desk.state(one) for one in (more, unverified)] == ["queued", "received"]
@@ -137,7 +137,7 @@ def test_who_waits_behind_one_that_was_overtaken_waits_behind_who_erased_them(de
     waits = desk.submit(1, verified=True)
     both = desk.submit(1, 2, verified=True)
     erase(desk, both.id, upto="applied")
-    assert people.settle_queue(desk.core, desk.model.id) == [slow.id]
+    assert people.mark_queued_duplicates(desk.core, desk.model.id) == [slow.id]
     assert [desk.found(one).duplicate_of for one in (slow, waits)] == [both.id, both.id]
 
 

@@ -7,7 +7,13 @@ import pytest
 
 from letheon.exceptions import LedgerMissingError
 from letheon.ledger import core as faults
-from letheon.ledger.models.versions import count_pins, head_of, pin_version, release_pin, renew_pin
+from letheon.ledger.models.versions import (
+    count_pins,
+    find_head,
+    pin_version,
+    release_pin,
+    renew_pin,
+)
 from tests.ledger.residue import Marked, make_marked, quick_folder
 
 
@@ -19,7 +25,7 @@ def marked() -> Iterator[Marked]:
 
 def head_id(marked: Marked) -> int:
     with marked.core.database.reading() as conn:
-        return head_of(conn, marked.model.id).id
+        return find_head(conn, marked.model.id).id
 
 
 def n_pins(marked: Marked, version_id: int) -> int:

@@ -38,7 +38,7 @@ from letheon.ledger.certificates.statement import requests_root
 from letheon.ledger.core import BlobStore
 from letheon.ledger.db.log import compute_root
 from letheon.ledger.models import commitment
-from letheon.ledger.models.commitment import new_vault, row_bytes, slots_for, tree_of
+from letheon.ledger.models.commitment import build_tree, count_slots, draw_row_slots, encode_rows
 from letheon.ledger.worker.compute import Computation, compute
 from letheon.verifier import leaf_hash, parse_strict, slot_leaf
 from tests.ledger.residue import quick_folder
@@ -87,7 +87,7 @@ class Pool:
 
     def rows_with(self, person: int) -> Rows:
         one = Rows(self.X[person : person + 1], None, as_ids([self.ids[person]]))
-        return self.left.joined(one)
+        return self.left.concat(one)
 
 
 @dataclass(frozen=True)
@@ -127,9 +127,9 @@ class Unsealed:
 def erase(person: int, pool: Pool, blobs: BlobStore, rng: np.random.Generator) -> Published:
     """Do with the ledger's own functions what it does when one person is erased."""
     rows = pool.rows_with(person)
-    slots = slots_for(len(rows))
-    vault = new_vault(len(rows), slots)
-    tree = tree_of(rows, vault, slots)
+    slots = count_slots(len(rows))
+    vault = draw_row_slots(len(rows), slots)
+    tree = build_tree(rows, vault, slots)
     proof, after = tree.transition(vault.slots[-1:])
     return Published(
         before=blobs.write(state.encode(train(rows.X)), Unsealed()),
@@ -146,7 +146,7 @@ class Attacker:
 
     def __init__(self, pool: Pool) -> None:
         self.known: dict[bytes, int] = {}
-        rows = row_bytes(Rows(pool.X, None, as_ids(pool.ids)))
+        rows = encode_rows(Rows(pool.X, None, as_ids(pool.ids)))
         models = retrained(pool)
         for person, (row, model, name) in enumerate(zip(rows, models, pool.ids, strict=True)):
             guesses = (
@@ -231,10 +231,10 @@ def test_games_are_won_without_blinding(
 @pytest.mark.parametrize("secret", [True, False])
 def test_slot_does_not_show_who_came_when(secret: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     seed_draws(monkeypatch, slots=secret)
-    rng, wins, slots = np.random.default_rng(5), 0, slots_for(HINTS)
+    rng, wins, slots = np.random.default_rng(5), 0, count_slots(HINTS)
     for _ in range(GAMES):
         erased = int(rng.integers(HINTS))
-        slot = int(new_vault(HINTS, slots).slots[erased])
+        slot = int(draw_row_slots(HINTS, slots).slots[erased])
         wins += (slot if slot < HINTS else int(rng.integers(HINTS))) == erased
     least, most = binom.interval(0.99, GAMES, 1 / HINTS)
     assert (least <= wins <= most) if secret else wins > 0.99 * GAMES
@@ -288,9 +288,9 @@ def public_digests(folder: Path) -> set[bytes]:
 def candidate_digests(X: Any, y: Any, ids: list[str], person: int, left: Rows) -> set[bytes]:
     """What an auditor who has the rows that are left computes for one candidate."""
     one = Rows(X[person : person + 1], y[person : person + 1], as_ids([ids[person]]))
-    rows = left.joined(one)
+    rows = left.concat(one)
     model = MODELS["naive"]().fit(rows.X, rows.y, ids=rows.ids.to_array())
-    encoded, row = state.encode(model), next(iter(row_bytes(one)))
+    encoded, row = state.encode(model), next(iter(encode_rows(one)))
     return {
         bytes.fromhex(state.digest(model)),
         *(hashlib.sha256(start + encoded).digest() for start in (b"", ZEROS)),

@@ -15,9 +15,9 @@ from sqlalchemy import select, update
 from letheon.exceptions import LedgerBusyError, RequestStateError
 from letheon.ledger import core as faults
 from letheon.ledger.leases import Lease, owner_name, take_lease
-from letheon.ledger.models.versions import head_of
+from letheon.ledger.models.versions import find_head
 from letheon.ledger.purge import purge
-from letheon.ledger.requests.people import move
+from letheon.ledger.requests.people import move_requests
 from letheon.ledger.requests.states import STATES
 from letheon.ledger.tables import batches, purge_steps, purges, requests, versions
 from letheon.verifier import PURGE, open_envelope, parse_strict
@@ -304,7 +304,7 @@ def test_retry_of_one_request_lets_all_of_its_batch_go_on(marked: Marked) -> Non
 def test_purge_that_goes_on_for_one_request_finishes_all(marked: Marked) -> None:
     first, *_ = stuck(marked, *marked.ids[:3])
     with marked.core.database.transaction() as conn:
-        move(conn, first, "purging", at=marked.clock())
+        move_requests(conn, first, "purging", at=marked.clock())
     marked.run()
     assert marked.states() == {"purged"}
 
@@ -382,7 +382,7 @@ def test_recipients_who_are_told_between_two_signings_change_nothing(
 def test_damage_does_not_protect_a_version(marked: Marked, what: str) -> None:
     blobs = marked.core.blob_store(marked.model.folder)
     with marked.core.database.reading() as conn:
-        old = head_of(conn, marked.model.id)
+        old = find_head(conn, marked.model.id)
 
     def damage(name: str) -> None:
         if name == "certify.before-commit":

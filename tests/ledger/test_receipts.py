@@ -22,10 +22,10 @@ from letheon.ledger import Ledger, Policy
 from letheon.ledger import core as faults
 from letheon.ledger.certificates import certify as receipts
 from letheon.ledger.certificates.receipt_codes import ReceiptCode, open_sealed
-from letheon.ledger.models.commitment import SlotTree, row_bytes
-from letheon.ledger.models.examine import held_rows
-from letheon.ledger.models.versions import read_vault
-from letheon.ledger.requests.people import move
+from letheon.ledger.models.commitment import SlotTree, encode_rows
+from letheon.ledger.models.examine import hold_rows
+from letheon.ledger.models.versions import read_row_slots
+from letheon.ledger.requests.people import move_requests
 from letheon.ledger.tables import certificates, events, requests
 from letheon.verifier import (
     SignedStatement,
@@ -74,7 +74,7 @@ def certificate(ledger: Ledger, number: int) -> SignedStatement:
 def bytes_of(number: int) -> list[bytes]:
     """The canonical bytes of a person's rows, from their own copy of the rows."""
     mine = person(number) == IDS
-    return list(row_bytes(held_rows(X[mine], Y[mine], IDS[mine])))
+    return list(encode_rows(hold_rows(X[mine], Y[mine], IDS[mine])))
 
 
 def test_a_person_checks_alone_what_left_with_their_certificate(ledger: Ledger) -> None:
@@ -147,8 +147,8 @@ def test_who_waited_behind_a_withdrawn_request_has_a_receipt(ledger: Ledger) -> 
 def test_who_was_overtaken_by_another_request_has_a_receipt(ledger: Ledger) -> None:
     slow, code = ask(ledger, 1)
     with ledger._core.database.transaction() as conn:
-        move(conn, slow.id, "applying", at=NOON)
-        move(conn, slow.id, "retry_wait", at=NOON, not_before=NOON + 100)
+        move_requests(conn, slow.id, "applying", at=NOON)
+        move_requests(conn, slow.id, "retry_wait", at=NOON, not_before=NOON + 100)
     ledger.requests.submit([person(1), person(2)], model="risk", verified=True)
     ledger.run_once(force=True)
     assert ledger.certificates.receipts.open(code) is not None
@@ -352,7 +352,7 @@ def test_damage_of_the_version_before_keeps_no_certificate_back(
     def gone(*_: Any) -> Any:
         raise CorruptFileError("gone")
 
-    monkeypatch.setattr(receipts, "read_vault", gone)
+    monkeypatch.setattr(receipts, "read_row_slots", gone)
     _, code = ask(sqlite_ledger, 1)
     sqlite_ledger.run_once(force=True)
     assert sqlite_ledger.certificates.sequences() == (1,)
@@ -382,11 +382,11 @@ def _kept_leaf(proof: bytes) -> Any:
     return [{slot: (old, old) for slot, (old, _) in level.items()} for level in levels]
 
 
-ORIGINAL_VAULT, ORIGINAL_LEVELS = read_vault, receipts._levels
+ORIGINAL_VAULT, ORIGINAL_LEVELS = read_row_slots, receipts._levels
 PLANTED: dict[str, tuple[str, Any]] = {
     "row that stayed": ("IdIndex.find_one", _another_row),
-    "wrong slot": ("read_vault", _shifted),
-    "wrong salt": ("read_vault", _other_salts),
+    "wrong slot": ("read_row_slots", _shifted),
+    "wrong salt": ("read_row_slots", _other_salts),
     "leaf not tombstoned": ("_levels", _kept_leaf),
 }
 

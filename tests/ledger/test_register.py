@@ -124,9 +124,9 @@ def test_a_trained_model_has_the_seed_of_key_and_beacon(ledger: Ledger) -> None:
     info = ledger.models.train(EXACT["sisa"](), X, Y, ids=IDS, name="new", test=(X[:9], Y[:9]))
     core = ledger._core
     with core.database.reading() as conn:
-        from letheon.ledger.models.versions import find_model, head_of
+        from letheon.ledger.models.versions import find_head, find_model
 
-        training = head_of(conn, find_model(conn, "new", "default").id).run["training"]
+        training = find_head(conn, find_model(conn, "new", "default").id).run["training"]
     beacon = training["beacon"].removeprefix("checkpoint:")
     notes = [path.read_text() for path in (ledger.folder / "checkpoints").iterdir()]
     assert beacon in {note_digest(note) for note in notes}

@@ -15,7 +15,7 @@ from letheon.ledger.requests.listing import (
     find_requests,
     list_requests,
 )
-from letheon.ledger.requests.people import move
+from letheon.ledger.requests.people import move_requests
 from letheon.ledger.tables import batches, certificates
 from tests.ledger.databases import (
     NOON,
@@ -41,13 +41,13 @@ def certify(desk: Desk, request: str) -> None:
         rest = {"state": "open", "created_at": NOON, "reason": "operator", "fence": 1}
         connection.execute(insert(batches).values(**values, **rest))
         events.record_event(connection, "sealed", {"batch": BATCH, "requests": 1}, NOON)
-        move(connection, request, "applying", at=NOON, batch_id=BATCH)
+        move_requests(connection, request, "applying", at=NOON, batch_id=BATCH)
         connection.execute(text(_VERSION), {"model": desk.model.id})
         connection.execute(text(f"UPDATE versions SET batch_id = '{BATCH}', sequence = 7"))
-        move(connection, request, "applied", at=NOON)
+        move_requests(connection, request, "applied", at=NOON)
         values = {"sequence": 7, "id": "a" * 64, "version_id": 1, "envelope": b"{}", "at": NOON}
         connection.execute(insert(certificates).values(values))
-        move(connection, request, "certified", at=NOON)
+        move_requests(connection, request, "certified", at=NOON)
 
 
 def test_a_list_is_filtered_and_the_earliest_due_comes_first(desk: Desk) -> None:

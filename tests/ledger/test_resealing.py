@@ -34,7 +34,7 @@ def test_resealing_removes_the_batch_and_keeps_the_rest(desk: Desk) -> None:
     old = desk.rows(intake_keys)[0].id
     batch = erase(desk, first.id, upto="purging")
     assert set(bodies(desk)) == {first.id, second.id, waiting.id}
-    people.reseal(desk.core, batch)
+    people.rotate_intake_key(desk.core, batch)
     assert bodies(desk) == {second.id: ["person-2", "person-3"]}
     assert not desk.core.keys.has(old)
     assert sorted(row.destroyed_at is None for row in desk.rows(intake_keys)) == [False, True]
@@ -44,16 +44,16 @@ def test_resealing_removes_the_batch_and_keeps_the_rest(desk: Desk) -> None:
 def test_a_duplicate_keeps_its_body_while_somebody_is_still_waited_for(desk: Desk) -> None:
     first, second = desk.submit(1, verified=True), desk.submit(2, verified=True)
     both = desk.submit(1, 2, verified=True)
-    people.reseal(desk.core, erase(desk, first.id))
+    people.rotate_intake_key(desk.core, erase(desk, first.id))
     assert bodies(desk) == {second.id: ["person-2"], both.id: ["person-1", "person-2"]}
-    people.reseal(desk.core, erase(desk, second.id))
+    people.rotate_intake_key(desk.core, erase(desk, second.id))
     assert bodies(desk) == {}
 
 
 def test_resealing_may_be_repeated(sqlite_desk: Desk) -> None:
     request = sqlite_desk.submit(1)
     for _ in range(3):
-        people.reseal(sqlite_desk.core, NO_BATCH)
+        people.rotate_intake_key(sqlite_desk.core, NO_BATCH)
     assert bodies(sqlite_desk) == {request.id: ["person-1"]}
     assert len(sqlite_desk.core.keys.list_ids("intake")) == 1
 
@@ -63,10 +63,10 @@ def test_a_key_that_cannot_be_read_now_is_not_said_to_be_destroyed(sqlite_desk: 
     [old] = sqlite_desk.rows(intake_keys)
     file = sqlite_desk.core.keys._files.path_of(old.id)
     aside = file.rename(file.with_suffix(".aside"))
-    people.reseal(sqlite_desk.core, NO_BATCH)
+    people.rotate_intake_key(sqlite_desk.core, NO_BATCH)
     assert [row.destroyed_at for row in sqlite_desk.rows(intake_keys)] == [None, None]
     aside.rename(file)
-    people.reseal(sqlite_desk.core, NO_BATCH)
+    people.rotate_intake_key(sqlite_desk.core, NO_BATCH)
     assert bodies(sqlite_desk) == {request.id: ["person-1"]}
     assert not sqlite_desk.core.keys.has(old.id)
 
@@ -74,7 +74,7 @@ def test_a_key_that_cannot_be_read_now_is_not_said_to_be_destroyed(sqlite_desk: 
 def test_keys_of_processes_that_died_are_destroyed(sqlite_desk: Desk) -> None:
     sqlite_desk.submit(1)
     orphan = sqlite_desk.core.keys.new_key("intake")
-    people.reseal(sqlite_desk.core, NO_BATCH)
+    people.rotate_intake_key(sqlite_desk.core, NO_BATCH)
     assert not sqlite_desk.core.keys.has(orphan)
 
 
@@ -85,7 +85,7 @@ def test_submissions_during_resealing_are_never_under_a_destroyed_key(desk: Desk
 
     def rotate() -> None:
         while not stop.is_set():
-            people.reseal(other, NO_BATCH)
+            people.rotate_intake_key(other, NO_BATCH)
 
     thread = threading.Thread(target=rotate)
     thread.start()
@@ -104,10 +104,10 @@ def test_the_net_above_catches_a_submitter_that_trusts_its_memory(
     sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sqlite_desk.submit(999)
-    remembered = people.remembered_key(sqlite_desk.core)
-    monkeypatch.setattr(intake, "hold_current_key", lambda *_: remembered)
+    remembered = people.get_cached_key(sqlite_desk.core)
+    monkeypatch.setattr(intake, "lock_current_key", lambda *_: remembered)
     other = sqlite_desk.reopened()
-    people.reseal(other, NO_BATCH)
+    people.rotate_intake_key(other, NO_BATCH)
     other.database.dispose()
     with pytest.raises(KeyFileError):
         sqlite_desk.submit(1)
@@ -120,10 +120,10 @@ def test_reading_a_batch_goes_on_when_the_key_is_exchanged(desk: Desk) -> None:
         connection.execute(select(meta)).all()  # a snapshot from before
         other = desk.reopened()
         if desk.kind == "sqlite-delete":
-            ids = people.unsealed_ids(desk.core, connection, batch)
+            ids = people.decrypt_ids(desk.core, connection, batch)
         else:
-            people.reseal(other, NO_BATCH)
-            ids = people.unsealed_ids(desk.core, connection, batch)
+            people.rotate_intake_key(other, NO_BATCH)
+            ids = people.decrypt_ids(desk.core, connection, batch)
     other.database.dispose()
     assert ids is not None
     assert sorted(ids.to_list()) == ["person-1", "person-2", "person-3"]

@@ -78,7 +78,7 @@ def test_tags_of_people_whom_an_open_request_names_stay(desk: Desk) -> None:
     assert {row.request_id for row in desk.rows(blocked)} == {waits.id}
     assert tags(desk, request)[1] == ""
     again = desk.submit(2, verified=True, held=OTHERS)
-    people.settle_queue(desk.core, desk.model.id)
+    people.mark_queued_duplicates(desk.core, desk.model.id)
     assert (desk.state(again), desk.found(again).duplicate_of) == ("duplicate", waits.id)
 
 

@@ -16,7 +16,7 @@ from letheon import state
 from letheon.data import Rows, as_ids, hold_table, hold_target
 from letheon.exceptions import UnsupportedStateError
 from letheon.ledger.models import commitment as _row_bytes
-from letheon.ledger.models.commitment import row_bytes
+from letheon.ledger.models.commitment import encode_rows
 
 DAYS = pd.to_datetime(["2026-01-01", "2026-02-28", None, "2024-02-29"])
 QUIET, OTHER_NAN = (
@@ -88,11 +88,11 @@ def made(kind: str = "float64", target: str = "int", ids: Any = ("a", "b", "b", 
 
 
 def texts(rows: Rows) -> list[bytes]:
-    return list(row_bytes(rows))
+    return list(encode_rows(rows))
 
 
 def one_row(X: Any, y: Any = None, ids: Any = (7,), **extra: Any) -> bytes:
-    (text,) = row_bytes(Rows(X, y, as_ids(list(ids)), extra))
+    (text,) = encode_rows(Rows(X, y, as_ids(list(ids)), extra))
     return text
 
 
@@ -117,7 +117,7 @@ def test_a_saved_row_has_the_same_bytes(kind: str) -> None:
 def test_rows_that_joined_later_keep_their_bytes(kind: str) -> None:
     rows = made(kind)
     head, tail = rows.take(np.array([0, 1])), rows.take(np.array([2, 3]))
-    assert texts(head.joined(tail)) == texts(rows)
+    assert texts(head.concat(tail)) == texts(rows)
 
 
 @pytest.mark.parametrize(
@@ -339,7 +339,7 @@ def test_what_differs_shows(one: bytes, other: bytes) -> None:
 
 
 def test_texts_that_run_into_each_other_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_row_bytes, "_object", lambda value: str(value).encode())
+    monkeypatch.setattr(_row_bytes, "_encode_object", lambda value: str(value).encode())
     left, right = (np.array([words], object) for words in (["ab", "c"], ["a", "bc"]))
     assert one_row(left) == one_row(right)
 
@@ -363,7 +363,7 @@ def test_a_form_that_is_left_out_is_caught(monkeypatch: pytest.MonkeyPatch) -> N
 )
 def test_values_without_canonical_bytes(table: Any) -> None:
     with pytest.raises((UnsupportedStateError, AttributeError)):
-        list(row_bytes(Rows(table, None, as_ids([1]))))
+        list(encode_rows(Rows(table, None, as_ids([1]))))
 
 
 def test_no_rows() -> None:

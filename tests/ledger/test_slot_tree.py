@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from letheon.ledger.models import commitment as slot_tree
-from letheon.ledger.models.commitment import SlotTree, draw_slots, slots_for, transition_between
+from letheon.ledger.models.commitment import SlotTree, count_slots, draw_slots, transition_between
 from letheon.verifier import TOMBSTONE, VerificationError, node_hash, transition_roots
 
 
@@ -46,18 +46,18 @@ def naive_root(slots: int, leaves: Mapping[int, bytes]) -> bytes:
     return level[0]
 
 
-def tree_of(scene: Scene) -> SlotTree:
+def build_tree(scene: Scene) -> SlotTree:
     return SlotTree.build(scene.slots, list(scene.leaves), scene.leaves.values())
 
 
 @given(scenes())
 def test_the_root_is_that_of_a_naive_tree(scene: Scene) -> None:
-    assert tree_of(scene).root == naive_root(scene.slots, scene.leaves)
+    assert build_tree(scene).root == naive_root(scene.slots, scene.leaves)
 
 
 @given(scenes())
 def test_a_transition_gives_both_roots(scene: Scene) -> None:
-    tree, left = tree_of(scene), dict(scene.leaves)
+    tree, left = build_tree(scene), dict(scene.leaves)
     for batch in scene.batches:
         before = naive_root(scene.slots, left)
         for slot in batch:
@@ -66,30 +66,30 @@ def test_a_transition_gives_both_roots(scene: Scene) -> None:
         assert after.root == naive_root(scene.slots, left)
         assert transition_roots(proof) == (before, after.root, len(batch))
         tree = after
-    assert tree_of(scene).root == naive_root(scene.slots, scene.leaves)
+    assert build_tree(scene).root == naive_root(scene.slots, scene.leaves)
 
 
 @given(scenes())
 def test_several_transitions_are_one(scene: Scene) -> None:
-    tree = tree_of(scene)
+    tree = build_tree(scene)
     old: dict[int, bytes] = {}
     for batch in scene.batches:
         proof, tree = tree.transition(batch)
         erased = json.loads(proof)["erased"]
         old |= {one["slot"]: bytes.fromhex(one["leaf"]) for one in erased}
     joined = transition_between(tree, old)
-    assert transition_roots(joined) == (tree_of(scene).root, tree.root, len(old))
+    assert transition_roots(joined) == (build_tree(scene).root, tree.root, len(old))
 
 
 @given(scenes())
 def test_the_order_of_the_batch_does_not_show(scene: Scene) -> None:
-    tree, batch = tree_of(scene), scene.batches[0]
+    tree, batch = build_tree(scene), scene.batches[0]
     assert tree.transition(batch)[0] == tree.transition(np.array(batch[::-1]))[0]
 
 
 @given(scenes(), st.data())
 def test_a_path_leads_to_the_root(scene: Scene, data: st.DataObject) -> None:
-    tree, slot = tree_of(scene), data.draw(st.integers(0, scene.slots - 1))
+    tree, slot = build_tree(scene), data.draw(st.integers(0, scene.slots - 1))
     node = scene.leaves.get(slot, TOMBSTONE)
     assert tree.leaf(slot) == node
     for height, sibling in enumerate(tree.inclusion(slot)):
@@ -99,7 +99,7 @@ def test_a_path_leads_to_the_root(scene: Scene, data: st.DataObject) -> None:
 
 @given(scenes())
 def test_a_changed_sibling_changes_the_roots(scene: Scene) -> None:
-    tree = tree_of(scene)
+    tree = build_tree(scene)
     proof, after = tree.transition(scene.batches[0])
     found = json.loads(proof)
     for i in range(len(found["siblings"])):
@@ -115,15 +115,15 @@ def four_full_slots() -> SlotTree:
 
 def test_siblings_in_a_wrong_order_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     tree = four_full_slots()
-    honest = slot_tree._siblings
-    monkeypatch.setattr(slot_tree, "_siblings", lambda *args: reversed(list(honest(*args))))
+    honest = slot_tree._list_siblings
+    monkeypatch.setattr(slot_tree, "_list_siblings", lambda *args: reversed(list(honest(*args))))
     proof, _ = tree.transition([0, 3])
     assert transition_roots(proof)[0] != tree.root
 
 
 def test_a_path_that_was_not_hashed_again_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     tree = four_full_slots()
-    monkeypatch.setattr(slot_tree, "_halved", lambda places: [places[0] >> 1])
+    monkeypatch.setattr(slot_tree, "_list_parents", lambda places: [places[0] >> 1])
     _, after = tree.transition([0, 3])
     assert after.root != naive_root(4, {i: bytes([i]) * 32 for i in (1, 2)})
 
@@ -171,7 +171,7 @@ def test_a_proof_without_a_sibling_is_refused() -> None:
     ("n_rows", "slots"), [(0, 8), (1, 8), (7, 8), (8, 16), (948_112, 1 << 20), (1 << 20, 1 << 21)]
 )
 def test_there_is_always_an_empty_slot(n_rows: int, slots: int) -> None:
-    assert slots_for(n_rows) == slots
+    assert count_slots(n_rows) == slots
 
 
 def test_places_are_drawn_at_random_and_once() -> None:

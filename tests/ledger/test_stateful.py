@@ -32,7 +32,7 @@ from letheon.ledger.db.log import compute_root
 from letheon.ledger.requests import intake
 from letheon.ledger.requests import people as _people
 from letheon.ledger.requests import requests as _requests
-from letheon.ledger.requests.people import move
+from letheon.ledger.requests.people import move_requests
 from letheon.ledger.requests.states import ALLOWED, NEW, PUBLISHED, STATES
 from letheon.ledger.tables import batches, blocked, events, intake_keys, requests
 from letheon.ledger.worker.policy import Policy
@@ -317,9 +317,9 @@ class History(RuleBasedStateMachine):
         with self.desk.database.transaction() as connection:
             connection.execute(insert(batches).values(**values, **rest))
             ids = [one.id for one in chosen]
-            move(connection, ids, "applying", at=self.desk.clock(), batch_id=batch)
+            move_requests(connection, ids, "applying", at=self.desk.clock(), batch_id=batch)
         with self.desk.database.reading() as connection:
-            whom = _people.unsealed_ids(self.core, connection, batch)
+            whom = _people.decrypt_ids(self.core, connection, batch)
         for one in chosen:
             one.states.append("applying")
             one.batch = batch
@@ -332,7 +332,7 @@ class History(RuleBasedStateMachine):
         together = [one for one in found if one.batch == found[0].batch]
         with self.desk.database.transaction() as connection:
             ids = [one.id for one in together]
-            move(connection, ids, after, at=self.desk.clock(), **columns)
+            move_requests(connection, ids, after, at=self.desk.clock(), **columns)
             change = update(batches).where(batches.c.id == together[0].batch)
             connection.execute(change.values(state=batch_state))
         for one in together:
@@ -354,7 +354,9 @@ class History(RuleBasedStateMachine):
     def worker_finds_nobody_left(self) -> None:
         """Everybody whom a queued request names was erased with somebody else's."""
         left = [one for one in self.in_state("queued") if one.people <= self.known.erased]
-        assert set(_people.settle_queue(self.core, self.model.id)) == {one.id for one in left}
+        assert set(_people.mark_queued_duplicates(self.core, self.model.id)) == {
+            one.id for one in left
+        }
         for one in left:
             one.states.append("duplicate")
             one.has_body &= not self.known.is_covered(one)
@@ -365,7 +367,7 @@ class History(RuleBasedStateMachine):
         one = self.pick(number, "retry_wait")
         assert one is not None
         with self.desk.database.transaction() as connection:
-            move(connection, one.id, after, at=self.desk.clock())
+            move_requests(connection, one.id, after, at=self.desk.clock())
         one.states.append(after)
 
     @precondition(lambda self: self.in_state("applied"))
@@ -385,7 +387,7 @@ class History(RuleBasedStateMachine):
             self.step("purging", "stuck", "certified")
             return
         batch = str(self.in_state("purging")[0].batch)
-        _people.reseal(self.core, batch)
+        _people.rotate_intake_key(self.core, batch)
         for one in self.known.all.values():
             waits = one.state == "duplicate" and self.known.is_covered(one, batch)
             one.has_body &= not (waits or one.batch == batch)
@@ -397,7 +399,7 @@ class History(RuleBasedStateMachine):
         if one is None or one.state == after or (one.state, after) in ALLOWED:
             return
         with pytest.raises(RequestStateError), self.desk.database.transaction() as connection:
-            move(connection, one.id, after, at=self.desk.clock())
+            move_requests(connection, one.id, after, at=self.desk.clock())
         change = text("UPDATE requests SET state = :after WHERE id = :id")
         with pytest.raises(DBAPIError), self.desk.database.transaction() as connection:
             connection.execute(change, {"after": after, "id": one.id})
@@ -423,7 +425,11 @@ class History(RuleBasedStateMachine):
     @invariant()
     def owners_are_those_of_the_reference(self) -> None:
         tags = dict(
-            zip(_people.person_tags(self.core, "default", as_ids(PEOPLE)), PEOPLE, strict=True)
+            zip(
+                _people.compute_person_tags(self.core, "default", as_ids(PEOPLE)),
+                PEOPLE,
+                strict=True,
+            )
         )
         rows = self.mine(blocked)
         assert {tags[row.tag]: row.request_id for row in rows if row.owner} == self.known.owners

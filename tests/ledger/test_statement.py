@@ -16,7 +16,13 @@ from letheon.exceptions import CertificateError
 from letheon.ledger import Ledger
 from letheon.ledger.certificates.certify import _claimed, _next_version, certify_next, covered_by
 from letheon.ledger.certificates.statement import requests_root, unlearning
-from letheon.ledger.models.versions import VersionRow, model_of, raw_model, read_vault, version_of
+from letheon.ledger.models.versions import (
+    VersionRow,
+    find_model_by_id,
+    find_version,
+    read_raw_model,
+    read_row_slots,
+)
 from letheon.ledger.tables import certificates, models, requests, versions
 from letheon.verifier import UNLEARNING, canonical, check_schema
 from tests.ledger.forgetters import SEED, table
@@ -81,8 +87,8 @@ def test_it_names_the_model_after_as_its_only_subject(ledger: Ledger) -> None:
     version, found = claimed(ledger), statement(ledger)
     core = core_of(ledger)
     with core.database.reading() as conn:
-        model = model_of(conn, version.model_id)
-    digest = hashlib.sha256(raw_model(core, model, version)).hexdigest()
+        model = find_model_by_id(conn, version.model_id)
+    digest = hashlib.sha256(read_raw_model(core, model, version)).hexdigest()
     assert found["subject"] == [{"name": f"{NAME}@1", "digest": {"sha256": digest}}]
     assert found["predicate"]["model"]["before"]["sha256"] != digest
 
@@ -120,7 +126,7 @@ def test_a_gap_in_the_chain_is_an_error(ledger: Ledger) -> None:
     core = core_of(ledger)
     claimed(ledger)
     with core.database.reading() as conn:
-        second = version_of(conn, conn.scalar(select(func.max(versions.c.id))) or 0)
+        second = find_version(conn, conn.scalar(select(func.max(versions.c.id))) or 0)
     second = _claimed(core, second)
     with core.database.reading() as conn, pytest.raises(CertificateError, match="before 2"):
         unlearning(conn, second, covered_by(conn, second))
@@ -177,7 +183,7 @@ def test_operators_may_claim_less_about_releases(ledger: Ledger) -> None:
 def test_nothing_of_a_person_a_row_or_a_secret_is_in_it(ledger: Ledger) -> None:
     version, core = claimed(ledger), core_of(ledger)
     with core.database.reading() as conn:
-        vault = read_vault(core, model_of(conn, version.model_id), version)
+        vault = read_row_slots(core, find_model_by_id(conn, version.model_id), version)
         asked = conn.execute(select(requests)).all()
     X, _, ids = table()
     text = json.dumps(statement(ledger))
@@ -265,7 +271,7 @@ def test_what_an_erasure_covers_starts_at_the_version_before(ledger: Ledger) -> 
 
 def test_a_registration_has_no_certificate(ledger: Ledger) -> None:
     with core_of(ledger).database.reading() as conn:
-        registered = version_of(conn, conn.scalars(select(func.min(versions.c.id))).one())
+        registered = find_version(conn, conn.scalars(select(func.min(versions.c.id))).one())
         with pytest.raises(CertificateError, match="registration"):
             covered_by(conn, registered)
 

@@ -60,3 +60,21 @@ def test_arrays_of_objects_are_not_executed(tmp_path: Path) -> None:
     np.savez(path, X=np.array([{}, []], dtype=object), y=[0, 1])
     with pytest.raises(ValueError, match="it contains Python objects"):
         read_rows(path, TEXT)
+
+
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        ("a,b\n1,2\n", "its columns are a, b"),
+        ("anna,2.5\nbert,1.5\n", "its first line is not a header"),
+    ],
+)
+def test_a_missing_column_is_named_and_values_are_not(
+    tmp_path: Path, lines: str, text: str
+) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(lines)
+    columns = TableColumns(target="y", ids=None, has_text_ids=False, is_table=False)
+    with pytest.raises(ValueError, match=f"rows.csv has no column 'y'; {text}") as caught:
+        read_rows(path, columns)
+    assert "anna" not in str(caught.value)

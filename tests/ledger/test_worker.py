@@ -13,7 +13,7 @@ from letheon import InfluenceClassifier, NaiveUnlearner
 from letheon.exceptions import LedgerError, UnknownIdError, UnknownModelError
 from letheon.ledger import Ledger, Policy, Step
 from letheon.ledger.leases import release_lease, take_lease
-from letheon.ledger.models.versions import find_model, versions_of
+from letheon.ledger.models.versions import find_model, list_versions
 from letheon.ledger.worker.apply import apply_batch, seal_batch
 from letheon.ledger.worker.compute import Computation, ComputationResult, compute
 from letheon.verifier import check_chain
@@ -418,10 +418,10 @@ def test_a_monitor_that_wants_a_retrain_in_vain_is_not_tried_in_a_loop(
     ledger.requests.submit([person(1)], model="risk", verified=True)
     ledger.run_once(force=True)
     with ledger._core.database.reading() as conn:
-        head = versions_of(conn, 1)[-1]
+        head = list_versions(conn, 1)[-1]
     due = {**head.facts["certificate"], "monitor": {"decision": "retrain-due"}}
     wanting = replace(head, facts={**head.facts, "certificate": due})
-    monkeypatch.setattr(_plan, "versions_of", lambda *_, **__: [wanting])
+    monkeypatch.setattr(_plan, "list_versions", lambda *_, **__: [wanting])
     monkeypatch.setattr(_compute, "_run_computation", _refuse)
     seen: list[Step] = []
     for _ in range(40):

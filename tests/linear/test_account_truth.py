@@ -84,7 +84,7 @@ def true_residual(model: Any, kind: str, X: Any, y: Any) -> float:
     loss = {"ovr": "logistic", "softmax": "softmax" if target.shape[1] > 1 else "logistic"}
     scale = float(getattr(model, "huber_scale", 1.0))
     objective = Objective(case.X, target, loss.get(kind, kind), scale, case.ridge, None)
-    return objective.residual(model.weights_.open()).least
+    return objective.bound_residual(model.weights_.open()).least
 
 
 def check(problem: HardRequests) -> int:

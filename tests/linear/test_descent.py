@@ -71,7 +71,7 @@ def make_model(name: str, **changes: Any) -> DescentToDeleteClassifier:
 def problem_of(model: DescentToDeleteClassifier) -> FitProblem:
     problem = model._build_problem(model._training_rows())
     l2 = problem.l2 if model.plan_ is None else model.plan_.geometry.strong
-    rows = model.rows_.compacted()
+    rows = model.rows_.compact_copy()
     return FitProblem(rows.X, rows.y, problem.loss, len(rows), l2, problem.reg)
 
 

@@ -64,7 +64,7 @@ def settings_of(kind: str, rng: np.random.Generator) -> dict[str, Any]:
 
 
 def held_problem(model: DescentToDeleteClassifier) -> FitProblem:
-    rows, l2 = model.rows_.compacted(), model.l2
+    rows, l2 = model.rows_.compact_copy(), model.l2
     if model.plan_ is not None:
         l2 = model.plan_.geometry.strong
     loss = model._build_loss(model.classes_)

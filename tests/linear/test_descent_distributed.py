@@ -228,7 +228,7 @@ def test_parts_follow_removals_after_holes_are_closed() -> None:
         model.forget([person])
     model.learn(np.eye(3), [0, 1, 1], ids=[90, 91, 92])
     assert model.rows_.n_slots < 43
-    rows = model.rows_.compacted()
+    rows = model.rows_.compact_copy()
     whole = FitProblem(rows.X, rows.y, Logistic(1), len(rows), 0.2)
     (parts,) = model.parts_
     best = np.array([optimum(build_part(whole, own)) for own in parts.ranks])

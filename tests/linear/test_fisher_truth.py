@@ -82,7 +82,7 @@ class ExactProblem:
     """Gradient and Hessian of a model's problem on the rows that it holds, with many digits."""
 
     def __init__(self, model: FisherClassifier) -> None:
-        rows = model.rows_.compacted()
+        rows = model.rows_.compact_copy()
         self.rows = [[mpmath.mpf(x) for x in row] for row in rows.X.tolist()]
         self.y, self.n = rows.y.tolist(), len(rows.y)
         self.is_joint = model.multi_class == "softmax" and len(model.classes_) > 2
@@ -187,7 +187,7 @@ def run(seed: int) -> tuple[int, int]:
             if model.walk is None:
                 check_training(model)
                 continue
-            rows = model.rows_.compacted()
+            rows = model.rows_.compact_copy()
             X = rows.X[:, : problem.X.shape[1]]
             try:
                 fresh = RecordingFisher(**problem.settings).fit(X, model.classes_[rows.y])

@@ -21,7 +21,7 @@ QUICK = Calibration(
 )
 
 
-class People(NamedTuple):
+class DriftingPeople(NamedTuple):
     X: NDArray[Any]
     y: NDArray[Any]
     ids: NDArray[Any]
@@ -33,13 +33,13 @@ class People(NamedTuple):
         return self.X, self.y, self.ids
 
 
-def make_people(n_people: int = 60, n_test: int = 50, seed: int = 0) -> People:
+def make_people(n_people: int = 60, n_test: int = 50, seed: int = 0) -> DriftingPeople:
     rng = np.random.default_rng(seed)
     ids = np.repeat(np.arange(n_people), rng.integers(1, 3, n_people))
     X = rng.normal(size=(len(ids) + n_test, 3))
     y = (X @ [1.0, -1.0, 0.5] + rng.normal(size=len(X)) > 0).astype(int)
     n = len(ids)
-    return People(X[:n], y[:n], ids, X[n:], y[n:])
+    return DriftingPeople(X[:n], y[:n], ids, X[n:], y[n:])
 
 
 class Keeper(NaiveUnlearner):
@@ -73,15 +73,15 @@ def share_right(y_true: Any, y_pred: Any) -> float:
     return float(np.mean(np.asarray(y_true) == np.asarray(y_pred)))
 
 
-def keeper(people: People) -> Keeper:
+def keeper(people: DriftingPeople) -> Keeper:
     model = Keeper(LogisticRegression(), random_state=0)
     return model.fit(people.X, people.y, ids=people.ids)
 
 
-def exact(people: People) -> NaiveUnlearner:
+def exact(people: DriftingPeople) -> NaiveUnlearner:
     model = NaiveUnlearner(LogisticRegression(), random_state=0)
     return model.fit(people.X, people.y, ids=people.ids)
 
 
-def regression(people: People) -> Keeper:
+def regression(people: DriftingPeople) -> Keeper:
     return Keeper(Ridge(), random_state=0).fit(people.X, people.X @ [1.0, 2.0, 3.0], ids=people.ids)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from letheon.exceptions import GuaranteeWarning, UnknownIdError
-from letheon.monitor import Monitor, Tolerances, record_of
-from letheon.monitor._panel import train
+from letheon.monitor import Monitor, Tolerances, make_record
+from letheon.monitor._panel import train_fresh
 from tests.monitor.drifters import QUICK, exact, keeper, make_people, share_right
 
 PEOPLE = make_people(n_people=30, n_test=20)
@@ -39,7 +39,7 @@ def fresh(gone: Iterable[int], model: Any = None) -> Any:
 
 
 def without_times(monitor: Monitor) -> Any:
-    record = record_of(monitor)
+    record = make_record(monitor)
     record["stretch"].pop("retrain_seconds")
     for reading in record["history"]:
         for name in ("seconds", "retrain_seconds"):
@@ -54,7 +54,7 @@ def test_it_is_the_same_as_a_retrain_of_its_own() -> None:
         monitor.forget([1, 2])
     ours.retrain()
     assert theirs._rows is not None
-    retrained = train(theirs.model, theirs._rows)[0]
+    retrained = train_fresh(theirs.model, theirs._rows)[0]
     assert theirs.adopt(retrained, seconds=1.0) == theirs.history[-1]
     assert without_times(ours) == without_times(theirs)
     assert ours.model.digest() == theirs.model.digest()
@@ -87,10 +87,10 @@ def test_the_limits_do_not_learn_from_people_who_were_never_forgotten() -> None:
 
 def test_without_a_time_the_last_one_counts_by_rows() -> None:
     monitor = watched()
-    monitor._stretch.retrain_seconds, n_before = 6.0, len(PEOPLE.ids)
+    monitor._interval.retrain_seconds, n_before = 6.0, len(PEOPLE.ids)
     monitor.adopt(fresh(range(5, 15)), range(5, 15))
     n_after = int((~np.isin(PEOPLE.ids, range(5, 15))).sum())
-    assert monitor._stretch.retrain_seconds == pytest.approx(6.0 * n_after / n_before)
+    assert monitor._interval.retrain_seconds == pytest.approx(6.0 * n_after / n_before)
 
 
 def test_it_goes_on_from_there() -> None:
@@ -106,10 +106,10 @@ def test_it_goes_on_from_there() -> None:
 )
 def test_a_model_of_other_people_is_refused(gone: list[int], named: list[int]) -> None:
     monitor = watched()
-    before, model = record_of(monitor), monitor.model
-    with pytest.raises(ValueError, match="not those that the model holds"):
+    before, model = make_record(monitor), monitor.model
+    with pytest.raises(ValueError, match="not the ids of the model"):
         monitor.adopt(fresh(gone), named)
-    assert record_of(monitor) == before
+    assert make_record(monitor) == before
     assert monitor.model is model
 
 

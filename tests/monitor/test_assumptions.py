@@ -10,9 +10,9 @@ from sklearn.linear_model import LogisticRegression
 
 from letheon.datasets import Requests
 from letheon.exceptions import EmptyModelError
-from letheon.ledger.models.monitoring import pack, policy_digest, unpack
+from letheon.ledger.models.monitoring import compute_policy_digest, pack_monitor, unpack_monitor
 from letheon.monitor import Calibration, Limit, Monitor, Tolerances
-from letheon.monitor._reading import say_if_useless
+from letheon.monitor._reading import explain_no_saving
 from letheon.monitor._store import read_calibration
 from tests.monitor.drifters import QUICK, Keeper, exact, keeper, make_people
 
@@ -29,7 +29,7 @@ def watched(**settings: Any) -> Monitor:
 
 @pytest.mark.parametrize("words", ["", "  "])
 def test_a_kind_is_left_out_for_a_reason_only(words: str) -> None:
-    with pytest.raises(ValueError, match=r"leaves out class, adaptive, worst.*assume="):
+    with pytest.raises(ValueError, match=r"omits class, adaptive, worst.*assume="):
         Calibration(kinds=("uniform",), assume=words)
 
 
@@ -39,7 +39,7 @@ def test_all_kinds_need_no_reason() -> None:
 
 
 def test_an_assumption_is_a_text() -> None:
-    with pytest.raises(TypeError, match="assume must be a text"):
+    with pytest.raises(TypeError, match="assume must be a str"):
         Calibration(assume=True)  # type: ignore[arg-type]
 
 
@@ -54,7 +54,7 @@ def test_every_decision_quotes_the_assumption(tolerances: Tolerances) -> None:
 
 def test_a_decision_without_rehearsals_says_so() -> None:
     reading = watched(calibration=None, tolerances=LOOSE).forget([3])
-    assert any("nothing was rehearsed" in reason for reason in reading.reasons)
+    assert any("no rehearsals" in reason for reason in reading.reasons)
 
 
 def test_a_proved_decision_assumes_nothing() -> None:
@@ -64,14 +64,14 @@ def test_a_proved_decision_assumes_nothing() -> None:
 
 def test_the_assumption_travels_and_is_part_of_the_policy(tmp_path: Path) -> None:
     monitor = watched(tolerances=LOOSE)
-    again = unpack(pack(monitor), keeper(PEOPLE), trusted=[Keeper])
+    again = unpack_monitor(pack_monitor(monitor), keeper(PEOPLE), trusted=[Keeper])
     assert again.calibration == monitor.calibration
     monitor.save(tmp_path / "watched")
     loaded = Monitor.load(tmp_path / "watched", trusted=[Keeper])
     assert loaded.calibration == monitor.calibration
-    before = policy_digest(monitor)
+    before = compute_policy_digest(monitor)
     monitor.calibration = replace(QUICK, assume="another reason")
-    assert policy_digest(monitor) != before
+    assert compute_policy_digest(monitor) != before
 
 
 def test_a_monitor_of_an_earlier_version_says_that_no_reason_was_asked() -> None:
@@ -79,7 +79,7 @@ def test_a_monitor_of_an_earlier_version_says_that_no_reason_was_asked() -> None
     del saved["assume"]
     calibration = read_calibration(saved)
     assert calibration is not None
-    assert "uniform (saved before a reason was asked for)" in calibration.assume
+    assert "uniform (saved before a reason was required)" in calibration.assume
     assert read_calibration(None) is None
 
 
@@ -104,14 +104,14 @@ def test_a_monitor_that_keeps_does_not() -> None:
 def test_saving_is_counted_in_trainings(n_retrains: int, trainings: int, is_said: bool) -> None:
     retrained = [True] * 3 + [True] * n_retrains + [False] * (10 - n_retrains)
     room = {"effectiveness": Limit("share", 1.0, 1e-3, 0.1)}
-    assert ("saves nothing" in say_if_useless(retrained, room, trainings)) == is_said
-    assert say_if_useless(retrained[-9:], room, 2) == ""
+    assert ("saves nothing" in explain_no_saving(retrained, room, trainings)) == is_said
+    assert explain_no_saving(retrained[-9:], room, 2) == ""
 
 
 @pytest.mark.parametrize(("stretch", "is_said"), [(0.0, True), (1.0, True), (1.5, False)])
 def test_rehearsed_stretches_are_counted_too(stretch: float, is_said: bool) -> None:
     limits = {"effectiveness": Limit("share", 1.0, 1e-3, 0.1, stretch=stretch)}
-    assert ("saves nothing" in say_if_useless([], limits, 2)) == is_said
+    assert ("saves nothing" in explain_no_saving([], limits, 2)) == is_said
 
 
 def three_classes() -> tuple[Monitor, dict[int, list[int]]]:
@@ -136,12 +136,12 @@ def test_a_stream_that_uses_up_a_class_ends_before_anything_changes() -> None:
     monitor, of_class = three_classes()
     for who in of_class[2][:3]:
         monitor.forget([who])
-    before = monitor.model.digest(), len(monitor.history), str(monitor._stretch)
+    before = monitor.model.digest(), len(monitor.history), str(monitor._interval)
     with pytest.raises(
         EmptyModelError, match=r"last training rows of class 2.*Nothing was changed"
     ):
         monitor.forget([of_class[2][3], of_class[0][0]])
-    assert (monitor.model.digest(), len(monitor.history), str(monitor._stretch)) == before
+    assert (monitor.model.digest(), len(monitor.history), str(monitor._interval)) == before
     assert of_class[2][3] in monitor._rows.ids.to_list()  # type: ignore[union-attr]
     assert monitor.forget([of_class[0][0]]).request == 4
 

@@ -14,10 +14,10 @@ from letheon.monitor._limits import (
     Rehearsal,
     Tally,
     blend_scores,
+    compute_scores,
     fit_limit,
     fit_powers,
     score_at_breach,
-    scores_of,
 )
 
 FLOORS = dict.fromkeys(SCORES, 1e-9)
@@ -31,8 +31,8 @@ def rehearsal(scores: list[float], truths: list[float], kind: str = "uniform") -
 def test_the_survey_scores_by_hand() -> None:
     tally = Tally(rows_then=100)
     tally.add(np.array([0.5, 0.1]))
-    cert = scores_of("certifiability", 0.8, 0.9, 0.2, tally)
-    effect = scores_of("effectiveness", 0.8, 0.9, 0.2, tally)
+    cert = compute_scores("certifiability", 0.8, 0.9, 0.2, tally)
+    effect = compute_scores("effectiveness", 0.8, 0.9, 0.2, tally)
     assert cert["metric"] == sape(0.8, 0.9)
     assert effect["metric"] == pytest.approx(0.1)
     assert cert["movement"] == 0.2
@@ -44,7 +44,7 @@ def test_the_survey_scores_by_hand() -> None:
 def test_doubt_is_finite_when_the_model_knew_nothing() -> None:
     tally = Tally(rows_then=10)
     tally.add(np.ones(2))
-    assert np.isfinite(scores_of("certifiability", 0.0, 0.0, 0.0, tally)["doubt"])
+    assert np.isfinite(compute_scores("certifiability", 0.0, 0.0, 0.0, tally)["doubt"])
 
 
 def test_an_estimate_is_factor_times_score() -> None:
@@ -59,24 +59,24 @@ def test_a_score_of_zero_counts_as_the_floor() -> None:
 
 def test_recalibration_is_the_ratio_of_truth_to_score() -> None:
     limit = Limit("metric", 2.0, 0.01, 0.05)
-    assert limit.raised(0.5, {"metric": 0.1}).factor == 5.0
+    assert limit.raise_factor(0.5, {"metric": 0.1}).factor == 5.0
 
 
 def test_zero_over_zero_keeps_the_factor() -> None:
     limit = Limit("metric", 2.0, 0.01, 0.05)
-    assert limit.raised(0.0, {"metric": 0.0}).factor == 2.0
+    assert limit.raise_factor(0.0, {"metric": 0.0}).factor == 2.0
 
 
 def test_a_truth_over_a_score_of_zero_is_divided_by_the_floor() -> None:
     limit = Limit("metric", 2.0, 0.01, 0.05)
-    assert limit.raised(0.1, {"metric": 0.0}).factor == pytest.approx(10.0)
+    assert limit.raise_factor(0.1, {"metric": 0.0}).factor == pytest.approx(10.0)
 
 
 @given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 10)), max_size=20))
 def test_the_factor_never_falls(history: list[tuple[float, float]]) -> None:
     limit = Limit("metric", 1.0, 0.01, 0.05)
     for truth, score in history:
-        after = limit.raised(truth, {"metric": score})
+        after = limit.raise_factor(truth, {"metric": score})
         assert after.factor >= limit.factor
         assert after.estimate({"metric": score}) >= truth * (1 - 1e-12)
         limit = after
@@ -168,7 +168,7 @@ def test_the_weakest_group_says_what_is_proved() -> None:
 
 
 def test_a_model_that_cannot_be_judged_has_infinite_scores() -> None:
-    found = scores_of("certifiability", np.nan, 0.5, 0.0, Tally(10))
+    found = compute_scores("certifiability", np.nan, 0.5, 0.0, Tally(10))
     assert set(found.values()) == {np.inf}
     assert Limit("share", 1e-9, 0.1, 0.05).estimate(found) == np.inf
 

@@ -12,18 +12,26 @@ from sklearn.metrics import accuracy_score
 from letheon import InfluenceClassifier, NaiveUnlearner, select, state
 from letheon.exceptions import CannotForgetError, GuaranteeWarning, NotFittedError, UnknownIdError
 from letheon.measures import sape
-from letheon.monitor import Calibration, History, Limit, Monitor, Reading, Tolerances, record_of
-from tests.monitor.drifters import QUICK, Keeper, People, exact, keeper, make_people, regression
+from letheon.monitor import Calibration, History, Limit, Monitor, Reading, Tolerances, make_record
+from tests.monitor.drifters import (
+    QUICK,
+    DriftingPeople,
+    Keeper,
+    exact,
+    keeper,
+    make_people,
+    regression,
+)
 
 PEOPLE = make_people()
 _SO_FEW = (
-    "so few rehearsals prove only that a breach is unseen in at most 0.5 of such stretches; "
-    "0.05 is asked for"
+    "the rehearsals prove a bound of 0.5 on the share of intervals with an unseen breach; "
+    "0.05 is required"
 )
 LOOSE = Tolerances(effectiveness=10.0, certifiability=1000.0)
 
 
-def watched(people: People = PEOPLE, **settings: Any) -> Monitor:
+def watched(people: DriftingPeople = PEOPLE, **settings: Any) -> Monitor:
     given: dict[str, Any] = {"calibration": QUICK, "retrain_with": people.training}
     model = keeper(people)
     return Monitor(model, people.X_test, people.y_test, random_state=0, **(given | settings))
@@ -160,7 +168,7 @@ def test_a_model_that_answers_nan_is_retrained(tolerances: Tolerances) -> None:
 
 def test_a_tolerance_below_the_noise_of_training_is_said() -> None:
     model = InfluenceClassifier(l2=0.01, sigma=20.0).fit(PEOPLE.X, PEOPLE.y, ids=PEOPLE.ids)
-    with pytest.warns(GuaranteeWarning, match="no retrain can hold"):
+    with pytest.warns(GuaranteeWarning, match="no retrain can meet"):
         Monitor(
             model,
             PEOPLE.X_test,
@@ -174,7 +182,7 @@ def test_a_tolerance_below_the_noise_of_training_is_said() -> None:
 def test_rehearsals_ask_one_by_one_however_many_people_there_are() -> None:
     """Real requests are of one person; a batch would hide what the first of them does."""
     for n_people in (50, 400, 100_000):
-        requests = Calibration().streams(n_people, "uniform")
+        requests = Calibration().make_requests(n_people, "uniform")
         assert requests.batch == 1
         assert len(requests.sizes(n_people)) <= 40
 
@@ -211,7 +219,7 @@ def test_a_rehearsal_that_fails_after_a_retrain_does_not_undo_it(
     def fail(*_: Any, **__: Any) -> Any:
         raise RuntimeError("no memory")
 
-    monkeypatch.setattr("letheon.monitor._calibrate.rehearse", fail)
+    monkeypatch.setattr("letheon.monitor._calibrate.rehearse_stream", fail)
     with pytest.raises(RuntimeError, match="no memory"):
         monitor.retrain()
     assert monitor.model is not old
@@ -229,8 +237,8 @@ def test_nothing_is_rehearsed_or_held_for_an_exact_model() -> None:
     )
     reading = monitor.forget([3])
     assert monitor.limits == {}
-    assert monitor._gone is None
-    assert monitor._stretch.tally.n_rows == 0
+    assert monitor._forgotten is None
+    assert monitor._interval.tally.n_rows == 0
     assert reading.proxies["efficiency"] > 0
 
 
@@ -239,7 +247,7 @@ def test_stored_outputs_stay_with_their_rows() -> None:
     test_ids = np.arange(len(PEOPLE.y_test))
     monitor = watched(test_ids=test_ids, tolerances=LOOSE)
     monitor.forget([0, 5, 9])
-    assert monitor._panel.look(monitor.model)[2] == 0
+    assert monitor._panel.compare_models(monitor.model)[2] == 0
 
 
 def test_a_retrain_is_a_fresh_fit_of_the_remaining_rows() -> None:
@@ -307,7 +315,7 @@ def test_nothing_outlives_what_was_rehearsed() -> None:
     readings = [monitor.forget([who]) for who in range(12)]
     first = next(reading for reading in readings if reading.retrained)
     assert first.since_retrain == 6
-    assert "no more was rehearsed" in first.reasons[0]
+    assert "the largest rehearsed share" in first.reasons[0]
 
 
 def test_advice_leaves_the_model_alone() -> None:
@@ -352,7 +360,7 @@ def test_a_refused_request_changes_nothing() -> None:
         monitor.forget([3, 999])
     assert monitor._rows is rows
     assert len(monitor.history) == 0
-    assert monitor._stretch.tally.n_rows == 0
+    assert monitor._interval.tally.n_rows == 0
 
 
 @pytest.mark.parametrize("holds", [False, True])
@@ -365,8 +373,8 @@ def test_what_is_kept_of_a_forgotten_person(holds: bool) -> None:
         people._replace(ids=ids), tolerances=LOOSE, hold_forgotten_until_retrain=holds
     )
     monitor.forget([1_000_010])
-    rows = {"test": monitor._panel.rows, "rows": monitor._rows, "gone": monitor._gone}
-    saved = state.encode([monitor.model, rows]) + repr(record_of(monitor)).encode()
+    rows = {"test": monitor._panel.rows, "rows": monitor._rows, "gone": monitor._forgotten}
+    saved = state.encode([monitor.model, rows]) + repr(make_record(monitor)).encode()
     assert (np.float64(1234.5678).tobytes() in saved) is holds
     assert (np.int64(1_000_010).tobytes() in saved) is holds
 
@@ -374,15 +382,15 @@ def test_what_is_kept_of_a_forgotten_person(holds: bool) -> None:
 def test_held_rows_go_with_the_retrain() -> None:
     monitor = watched(tolerances=LOOSE, hold_forgotten_until_retrain=True)
     monitor.forget([1])
-    held = monitor._gone
+    held = monitor._forgotten
     monitor.retrain()
     assert held is not None
-    assert monitor._gone is None
+    assert monitor._forgotten is None
 
 
 def test_the_efficiency_is_scaled_by_the_rows() -> None:
     monitor = watched(tolerances=LOOSE)
-    timed = monitor._stretch.retrain_seconds
+    timed = monitor._interval.retrain_seconds
     reading = monitor.forget(list(range(10)))
     assert timed is not None
     expected = timed * reading.rows_left / len(PEOPLE.ids) / reading.seconds
@@ -472,7 +480,7 @@ def test_an_approximate_model_needs_its_rows() -> None:
 
 
 def test_rows_that_are_not_those_of_the_model_are_refused() -> None:
-    with pytest.raises(ValueError, match="rows and the model holds"):
+    with pytest.raises(ValueError, match="rows, the model has"):
         watched(retrain_with=(PEOPLE.X[1:], PEOPLE.y[1:], PEOPLE.ids[1:]))
 
 
@@ -484,7 +492,7 @@ def test_settings_that_mean_nothing(settings: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("bad", [{"effectiveness": 0.0}, {"budget": -1.0}, {"residual": np.nan}])
 def test_tolerances_are_numbers_above_zero(bad: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="above 0"):
+    with pytest.raises(ValueError, match="a number > 0"):
         Tolerances(**bad)
 
 
@@ -532,7 +540,7 @@ def test_a_failed_retrain_leaves_it_due(monkeypatch: pytest.MonkeyPatch) -> None
     def fail(*_: Any, **__: Any) -> Any:
         raise RuntimeError("no memory")
 
-    monkeypatch.setattr("letheon.monitor._monitor.train", fail)
+    monkeypatch.setattr("letheon.monitor._panel.train_fresh", fail)
     with pytest.raises(RuntimeError, match="no memory"):
         monitor.forget([1])
     assert monitor.is_due
@@ -580,9 +588,7 @@ def test_a_reading_says_when_rehearsals_prove_less_than_is_asked_for(
 
 
 def test_two_tolerances_share_what_is_proved() -> None:
-    assert "so few rehearsals prove nothing of such stretches" in str(
-        watched(tolerances=LOOSE).forget([1])
-    )
+    assert "the rehearsals prove no bound" in str(watched(tolerances=LOOSE).forget([1]))
 
 
 def test_test_rows_without_their_labels_are_counted() -> None:

@@ -21,7 +21,7 @@ from letheon.exceptions import (
     UntrustedClassError,
 )
 from letheon.monitor import Monitor, Tolerances
-from letheon.monitor._store import MANIFEST, Folder, record_of
+from letheon.monitor._store import MANIFEST, Folder, make_record
 from tests.monitor.drifters import QUICK, Keeper, keeper, make_people
 from tests.monitor.kills import PERSON
 
@@ -63,7 +63,7 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     monitor.forget([3, 4])
     again = loaded(tmp_path)
     assert again.model.digest() == monitor.model.digest()
-    assert record_of(again) == record_of(monitor)
+    assert make_record(again) == make_record(monitor)
     assert again.history == monitor.history
 
 

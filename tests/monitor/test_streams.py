@@ -20,7 +20,7 @@ DOES_NOTHING = 2
 
 
 def step(truth: float, *, retrained: bool = False, estimate: float = 0.0) -> Step:
-    names = TOLERANCES.watched()
+    names = TOLERANCES.get_watched()
     return Step(
         {name: truth * most for name, most in names.items()},
         {name: estimate * most for name, most in names.items()},

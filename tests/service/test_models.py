@@ -17,7 +17,7 @@ from sklearn.pipeline import make_pipeline
 
 import letheon
 from letheon import NaiveUnlearner
-from letheon.ledger.certificates.explanations import ASSUMPTIONS, NOT_CLAIMED, guarantee_words
+from letheon.ledger.certificates.explanations import ASSUMPTIONS, NOT_CLAIMED, explain_guarantee
 from letheon.service import ServiceSettings
 from letheon.service.routes import registration
 from tests.ledger.forgetters import MAKERS, erased
@@ -403,10 +403,10 @@ def test_every_assumption_of_letheons_methods_has_words() -> None:
 @pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS.keys())
 def test_words_say_no_more_than_the_codes(maker: Any) -> None:
     section = erased(maker).facts["guarantee"]
-    words = guarantee_words(section)
+    words = explain_guarantee(section)
     assert words.lower().startswith(section["kind"])
     assert ("e^" in words) == (section["kind"] == "certified")
-    assert ("No bound is proved" in words) == (section["kind"] == "empirical")
+    assert ("no bound is proved" in words) == (section["kind"] == "empirical")
 
 
 def test_words_for_limits_are_those_of_the_documents() -> None:

@@ -130,7 +130,7 @@ def test_tolerances_stand_beside_the_proxies(watched: Desk) -> None:
         for tolerance in history["tolerances"]
     }
     assert history["is_watched"] is True
-    assert history["assumption"].startswith("nothing was rehearsed")
+    assert history["assumption"].startswith("no rehearsals")
     assert lines["effectiveness"] == (0.5, "at most")
     assert lines["certifiability"] == (60.0, "at most")
     assert lines["efficiency"] == (0.001, "at least")

@@ -132,12 +132,12 @@ def test_many_are_answered_at_once(desk: Desk) -> None:
     again = file(desk, 1, verified=True).id
     client = desk.browser("operator")
     home = client.get("/").text
-    assert "Answer the person: data purged" in home
-    assert "Answer the person: duplicate" in home
+    assert "Answer people: data purged" in home
+    assert "Answer people: duplicates" in home
     assert "Covered by certificate #1" in client.get(f"/requests/{again}").text
     send(client, "/requests/actions", action="answer", requests=[*chosen, again])
     assert {desk.ledger.requests.get(one).state for one in (*chosen, again)} == {"closed"}
-    assert "Answer the person" not in client.get("/").text
+    assert "Answer people" not in client.get("/").text
 
 
 @pytest.mark.parametrize(
@@ -221,10 +221,10 @@ def test_the_menu_shows_what_the_token_may_see(filled: Desk) -> None:
 
 
 def test_home_counts_what_waits_for_the_one_who_looks(filled: Desk) -> None:
-    assert "Approve</span>" in filled.browser("approver").get("/").text
+    assert "Approve requests</span>" in filled.browser("approver").get("/").text
     operator = filled.browser("operator").get("/").text
-    assert "Verify the identity" in operator
-    assert "Approve</span>" not in operator
+    assert "Verify identities" in operator
+    assert "Approve requests</span>" not in operator
 
 
 def test_home_lists_what_it_counts_as_open(desk: Desk) -> None:

@@ -19,7 +19,7 @@ from sqlalchemy import select, update
 from letheon.ledger import Ledger, Policy
 from letheon.ledger.db.events import record_event
 from letheon.ledger.db.webhooks import EVENTS, Webhook, Webhooks, read_service_key
-from letheon.ledger.requests.people import move
+from letheon.ledger.requests.people import move_requests
 from letheon.ledger.tables import deliveries, events, webhooks
 from letheon.service import webhooks as sending
 from letheon.service.settings import ServiceSettings
@@ -193,8 +193,8 @@ def test_who_waits_behind_one_that_was_overtaken_is_told_too(ledger: Ledger, clo
         ledger.requests.submit([person(1)], model="risk", verified=True) for _ in range(2)
     )
     with ledger._core.database.transaction() as conn:
-        move(conn, slow.id, "applying", at=clock.now)
-        move(conn, slow.id, "retry_wait", at=clock.now, not_before=clock.now + 100)
+        move_requests(conn, slow.id, "applying", at=clock.now)
+        move_requests(conn, slow.id, "retry_wait", at=clock.now, not_before=clock.now + 100)
     both = ledger.requests.submit([person(1), person(2)], model="risk", verified=True)
     ledger.run_once(force=True)
     Webhooks(ledger).write_new_messages()

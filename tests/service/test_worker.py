@@ -16,7 +16,7 @@ import pytest
 from letheon.audit import LevelResult
 from letheon.ledger import Ledger, Policy, Step
 from letheon.ledger.db.jobs import KINDS, JobProblem, JobRecord, Jobs
-from letheon.ledger.models.versions import find_model, head_of
+from letheon.ledger.models.versions import find_head, find_model
 from letheon.ledger.worker.compute import ComputationFailed, compute
 from letheon.sandbox import StoppedError
 from letheon.service import jobs
@@ -293,7 +293,7 @@ def test_a_damaged_file_of_the_ledger_fails_the_audit(desk: Desk) -> None:
     desk.work()
     with desk.ledger._core.database.reading() as conn:
         row = find_model(conn, "risk", "default")
-        address = head_of(conn, row.id).model_blob
+        address = find_head(conn, row.id).model_blob
     path = next(desk.ledger.folder.glob(f"blobs/{row.folder}/**/{address}*"))
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1

@@ -114,7 +114,7 @@ class Reading:
         part = ("model", "rows", "vault")[len(data) % 3]
         self._write(f"{part}.blob", bytes(32) + data)
         model = AuditedModel("m", self.folder, ())
-        return model.build() if part == "model" else getattr(model, part)
+        return model.build_model() if part == "model" else getattr(model, part)
 
 
 def use(value: Any) -> None:

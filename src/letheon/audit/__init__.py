@@ -1,19 +1,19 @@
-"""Audit of an erasure ledger by a stranger, with the files and the public key only.
+"""Audit of an erasure ledger by a third party, with only its files and the public key.
 
 ====== ================================= ========================================
 level  shows                             needs
 ====== ================================= ========================================
 V0     signatures, chain, signed index   any bundle
 V1     one append-only log               any bundle
-V2     only erased rows left the data    an auditor's bundle
+V2     only erased rows were removed     an auditor's bundle
 V3     no residue                        attestations; stores and markers
 V4     the model is a fresh fit on the   an auditor's bundle; exact methods
        remaining rows, byte for byte
 V5     (epsilon, delta) follows          an auditor's bundle; certified methods
-V6     erased canaries look unseen       people whom the auditor planted
+V6     erased canaries look unseen       canaries that the auditor planted
 ====== ================================= ========================================
 
-The verdict of a report is "passed", "failed" or "incomplete"; it passes only if no level was
+The verdict of a report is "passed", "failed" or "incomplete". A report passes only if no level is
 skipped that the tier of the bundle promises.
 """
 
@@ -23,7 +23,7 @@ from letheon.audit._bundle import LEVELS, AuditReport, Bundle, LevelResult, key_
 from letheon.audit._levels import Canaries, check_canaries, check_requests, check_residue
 from letheon.audit._rederive import CannotRederiveError, check_rederivation, compare, rederive
 from letheon.checks import (
-    AttackResult,
+    ClaimAttackResult,
     attack_account,
     attack_fold,
     attack_lattice,
@@ -33,11 +33,11 @@ from letheon.checks import (
 __all__ = [
     "BOUNDS",
     "LEVELS",
-    "AttackResult",
     "AuditReport",
     "Bundle",
     "Canaries",
     "CannotRederiveError",
+    "ClaimAttackResult",
     "LevelResult",
     "attack_account",
     "attack_fold",

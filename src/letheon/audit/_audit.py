@@ -1,4 +1,4 @@
-"""`audit`: every level that the files at hand permit."""
+"""`audit`: check a bundle at every level that its files permit."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from letheon import sandbox
-from letheon.audit._bound import check_bound, find_withdrawn
+from letheon.audit._bound import check_bound, find_withdrawn_mechanism
 from letheon.audit._bundle import (
     LEVELS,
     AuditedModel,
@@ -18,7 +18,7 @@ from letheon.audit._bundle import (
     LevelResult,
     LogFacts,
     key_text,
-    summary_of,
+    summarize_certificate,
 )
 from letheon.audit._levels import (
     Canaries,
@@ -28,7 +28,7 @@ from letheon.audit._levels import (
     check_model,
     check_requests,
     check_residue,
-    rebuild,
+    rebuild_model,
 )
 from letheon.measures import Measure
 from letheon.verifier import (
@@ -41,23 +41,23 @@ from letheon.verifier import (
 )
 
 Measures = Mapping[str, Callable[[Any, Any, Any], Any]]
-# Which of the two looks at a model, unless the auditor names levels.
-_LEVEL_OF = {"exact": "V4", "certified": "V5"}
-_MODEL = ("V2", "V4", "V5", "V6", "own")
-# They rest on rows that a certificate commits to, and on events of the log.
-_GROUNDED = ("V4", "V5", "own")
-_ON_THE_LOG = ("V3", *_GROUNDED)
-# One model gives a handful of results, beside one for each measure of the auditor.
+# The decisive level for a model, unless the auditor names levels.
+_LEVEL_BY_KIND = {"exact": "V4", "certified": "V5"}
+_MODEL_LEVELS = ("V2", "V4", "V5", "V6", "own")
+# These levels need the rows that a certificate commits to, and the events of the log.
+_NEED_ROWS_AND_LOG = ("V4", "V5", "own")
+_NEED_LOG = ("V3", *_NEED_ROWS_AND_LOG)
+# One model gives a few results, and one for each measure of the auditor.
 _MOST_RESULTS, _LARGEST_RESULT = 16, 1 << 24
 
 
 def run_measures(
     measures: Measures, model: Any, rederived: Any, audited: AuditedModel
 ) -> Iterator[LevelResult]:
-    """Yield the result of every measure; without a re-derived model it is skipped."""
+    """Yield the result of every measure; without a re-derived model they are skipped."""
     for name, measure in measures.items():
         if rederived is None:
-            reason = f"{name}: there is no re-derived model to measure against"
+            reason = f"{name}: there is no re-derived model to compare with"
             yield LevelResult("own", audited.name, "skipped", reason)
             continue
         try:
@@ -66,10 +66,10 @@ def run_measures(
             reason = f"{name}: raised {type(error).__name__}: {error}"
             yield LevelResult("own", audited.name, "fail", reason[:300])
             continue
-        yield _result(name, value, audited.name)
+        yield _convert_measure(name, value, audited.name)
 
 
-def _result(name: str, value: Any, model: str) -> LevelResult:
+def _convert_measure(name: str, value: Any, model: str) -> LevelResult:
     if isinstance(value, LevelResult):
         return replace(value, level="own", model=model)
     if isinstance(value, bool | np.bool_):
@@ -84,8 +84,8 @@ def _result(name: str, value: Any, model: str) -> LevelResult:
 
 
 @dataclass(frozen=True)
-class _Order:
-    """What the auditor wants looked at, and what they brought."""
+class _AuditOptions:
+    """The levels that the auditor selected, and the inputs that they provided."""
 
     levels: frozenset[str]
     trusted: tuple[Any, ...]
@@ -94,23 +94,23 @@ class _Order:
     only: str | None
     is_complete: bool
 
-    def wants(self, *levels: str) -> bool:
+    def includes_any(self, *levels: str) -> bool:
         return not self.levels.isdisjoint(levels)
 
     @property
-    def wants_measures(self) -> bool:
-        return self.wants("own") and bool(self.measures)
+    def has_measures(self) -> bool:
+        return self.includes_any("own") and bool(self.measures)
 
-    def wants_for(self, level: str, kind: str) -> bool:
-        """Whether to look at V4 or V5, which depends on the kind of guarantee, or at "own"."""
+    def includes_level(self, level: str, kind: str) -> bool:
+        """Return whether to run V4 or V5, depending on the kind of guarantee, or "own"."""
         if level == "own":
-            return self.wants_measures
-        is_meant = not self.is_complete or level == _LEVEL_OF.get(kind, level)
-        return is_meant and self.wants(level)
+            return self.has_measures
+        is_decisive = not self.is_complete or level == _LEVEL_BY_KIND.get(kind, level)
+        return is_decisive and self.includes_any(level)
 
     def mark_promised(self, result: LevelResult, kind: str) -> LevelResult:
-        """Return a result of V4 or V5; skipped, it counts unless the other one decides."""
-        decisive = _LEVEL_OF.get(kind, "V4")
+        """Return a result of V4 or V5, marked as promised unless the other level decides."""
+        decisive = _LEVEL_BY_KIND.get(kind, "V4")
         return replace(result, promised=result.level == decisive or decisive not in self.levels)
 
 
@@ -132,7 +132,7 @@ def audit(
     stop: threading.Event | None = None,
     sandboxed: bool = True,
 ) -> AuditReport:
-    """Audit an exported bundle with its files and the ledger's public key alone.
+    """Audit an exported bundle with only its files and the ledger's public key.
 
     Parameters
     ----------
@@ -140,150 +140,160 @@ def audit(
         The folder that `Ledger.export` wrote.
     key : str, bytes or path
         First public key of the ledger, from a source other than the bundle: 64 hexadecimal digits,
-        the 32 bytes, or a file of the digits.
+        the 32 bytes, or a file with the digits.
     levels : iterable of str, optional
-        Levels to look at, ``"V0"`` to ``"V6"`` and ``"own"``; all by default.
+        Levels to check, ``"V0"`` to ``"V6"`` and ``"own"``; all by default.
     seen : str or path, optional
-        A checkpoint kept from an earlier audit, as text or file: the log must continue it.
+        A checkpoint from an earlier audit, as text or file. The log must continue it.
     witnesses : iterable of str
         Verifier keys of witnesses that must have signed the newest checkpoint.
     stores : mapping or pairs of name and path
-        Places that the auditor may read, to be searched for `markers` (V3).
+        Places that the auditor may read and wants to search for `markers` (V3).
     markers : Markers, or iterable of bytes or str
-        What must not be found: ids, rows or planted texts of erased people.
+        Ids, rows or planted texts of erased people, which must not occur in `stores`.
     canaries : mapping of model name to Canaries
-        People that the auditor planted, for V6.
+        Canary rows that the auditor planted, for V6.
     measures : mapping of str to callable
-        The auditor's own measures, ``measure(model, rederived, rows)``: a number, a `Measure`, a
-        bool that says pass or fail, or a `LevelResult`.
+        The auditor's own measures, ``measure(model, rederived, rows)``. A measure returns a number,
+        a `Measure`, a bool (pass or fail), or a `LevelResult`.
     model : str, optional
-        One model only, as its certificates name it.
+        Name of the only model to audit, as in its certificates. By default all models.
     trusted : iterable of class or str
-        Classes besides letheon's and scikit-learn's that a model may name.
+        Classes that a model may use, in addition to those of letheon and scikit-learn.
     progress : callable, optional
-        Called with every result as soon as it is there, in the order in which they are found.
-        What it raises ends the audit.
+        Called with every result as soon as it is available. An exception that it raises ends the
+        audit.
     seconds : float, default=21600
-        Longest time for one model.
+        Time limit for one model.
     stop : Event, optional
-        When it is set, the process that looks at models is ended and `StoppedError` raised.
+        If it is set, the process that checks models is ended and `StoppedError` is raised.
     sandboxed : bool, default=True
-        Build and train models in a process that can reach no file, no network and no other
-        process. False trusts the bundle: for models that need a GPU, from a ledger of your own.
+        Build and train models in a process without access to files, network and other processes.
+        With False the bundle is trusted. Use it only for your own ledger, if a model needs a GPU.
 
     Returns
     -------
     AuditReport
-        A verdict per level and model, each with its reason, and one verdict on the whole:
-        "passed", "failed" or "incomplete".
+        A verdict with its reason for each level and model, and an overall verdict: "passed",
+        "failed" or "incomplete".
 
     Notes
     -----
-    What each level shows, and what it cannot show, stands in `LEVELS`. Nothing of the bundle is
+    `LEVELS` lists what each level shows and what it cannot show. No code from the bundle is
     executed: models are built from plain values of allowed classes. Re-derivation trains a model,
-    so it takes as long as training did; that happens in a sandboxed process, to which `measures`
-    and `canaries` are sent.
+    so it takes as long as training. It runs in a sandboxed process, which receives `measures` and
+    `canaries`.
     """
-    wanted = frozenset(LEVELS if levels is None else levels)
-    if not wanted <= LEVELS.keys():
-        raise ValueError(f"levels {sorted(wanted - LEVELS.keys())}; expected some of {[*LEVELS]}")
-    order = _Order(wanted, tuple(trusted), canaries or {}, measures or {}, model, levels is None)
-    _require_bundle(Path(bundle))
-    read = Bundle(Path(bundle), key_text(key))
-    found: list[LevelResult] = []
+    selected = frozenset(LEVELS if levels is None else levels)
+    if not selected <= LEVELS.keys():
+        unknown = ", ".join(map(repr, sorted(selected - LEVELS.keys())))
+        raise ValueError(f"unknown levels: {unknown}; expected some of: {', '.join(LEVELS)}")
+    options = _AuditOptions(
+        selected, tuple(trusted), canaries or {}, measures or {}, model, levels is None
+    )
+    _check_bundle_folder(Path(bundle))
+    source = Bundle(Path(bundle), key_text(key))
+    collected: list[LevelResult] = []
 
-    def keep(results: Iterable[LevelResult]) -> None:
+    def add_results(results: Iterable[LevelResult]) -> None:
         for result in results:
-            found.append(result)
+            collected.append(result)
             if progress is not None:
                 progress(result)
 
     verdicts = verify_bundle(
-        read.folder, read.key, seen_checkpoint=_text(seen), witnesses=witnesses
+        source.folder, source.key, seen_checkpoint=_read_checkpoint_text(seen), witnesses=witnesses
     )
-    keep(_paper(verdicts, order))
-    if order.wants("V3") and (stores or markers is not None):
-        keep([check_residue(stores, markers)])
+    add_results(_convert_verdicts(verdicts, options))
+    if options.includes_any("V3") and (stores or markers is not None):
+        add_results([check_residue(stores, markers)])
     if verdicts[0].passed is False:
-        return AuditReport(tuple(found), key=read.key, scope=_scope_of("", order))
-    scope = _scope_of(read.tier, order)
+        return AuditReport(tuple(collected), key=source.key, scope=_describe_scope("", options))
+    scope = _describe_scope(source.tier, options)
     try:
-        _require_known(read, order)
-        log_holds = all(result.verdict != "fail" for result in found if result.level == "V1")
-        keep(_about_requests(read, order, log_holds=log_holds))
-        log = read.log_facts if log_holds and order.wants(*_GROUNDED) else None
-        keep(_missing_models(read, order))
-        for audited in _audited_models(read, order):
-            scene = _Scene(audited.with_files(), order, log)
+        _check_model_names(source, options)
+        log_holds = all(result.verdict != "fail" for result in collected if result.level == "V1")
+        add_results(_audit_requests(source, options, log_holds=log_holds))
+        log = source.log_facts if log_holds and options.includes_any(*_NEED_ROWS_AND_LOG) else None
+        add_results(_report_missing_models(source, options))
+        for audited in _list_models(source, options):
+            inputs = _ModelAuditInputs(audited.with_files(), options, log)
             if sandboxed:
-                _look(scene, lambda result: keep([result]), seconds, stop)
+                _audit_in_sandbox(inputs, lambda result: add_results([result]), seconds, stop)
             else:
-                keep(_about_model(scene))
-        subjects = tuple(summary_of(read, one) for one in _newest(read, order))
+                add_results(_audit_model(inputs))
+        subjects = tuple(
+            summarize_certificate(source, certificate)
+            for certificate in _list_newest_certificates(source, options)
+        )
     except VerificationError as error:
-        keep([LevelResult("V0", "", "fail", str(error))])
-        return AuditReport(tuple(found), key=read.key, scope=scope)
-    ranked = sorted(found, key=lambda result: tuple(LEVELS).index(result.level))
-    return AuditReport(tuple(ranked), read.ledger, read.key, subjects, scope=scope)
+        add_results([LevelResult("V0", "", "fail", str(error))])
+        return AuditReport(tuple(collected), key=source.key, scope=scope)
+    ranked = sorted(collected, key=lambda result: tuple(LEVELS).index(result.level))
+    return AuditReport(tuple(ranked), source.ledger, source.key, subjects, scope=scope)
 
 
-def _require_bundle(folder: Path) -> None:
-    """Refuse a folder that is no bundle at all, and name the one that is meant."""
+def _check_bundle_folder(folder: Path) -> None:
+    """Raise `FileNotFoundError` for a folder that is not a bundle, with a hint."""
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} is no folder; give the one that `Ledger.export` wrote")
+        raise FileNotFoundError(f"{folder} is not a folder; give one that `Ledger.export` wrote")
     if any((folder / name).exists() for name in ("bundle.json", "certificates", "log.json")):
         return
     inside = sorted(path.parent for path in folder.glob("*/bundle.json"))
-    hint = f"; did you mean {inside[0]}?" if inside else "; give the one that `Ledger.export` wrote"
-    raise FileNotFoundError(f"{folder} holds no bundle{hint}")
+    hint = f"did you mean {inside[0]}?" if inside else "give a folder that `Ledger.export` wrote"
+    raise FileNotFoundError(f"{folder} is not a bundle; {hint}")
 
 
-def _scope_of(tier: str, order: _Order) -> str:
-    """Say what a verdict covers."""
-    bundle = {"public": "a public bundle, so no model", "auditor": "an auditor's bundle"}
-    models = "all its models" if order.only is None else f"the model {order.only} only"
-    levels = "all levels that it promises"
-    if not order.is_complete:
-        levels = f"the levels asked for only ({', '.join(sorted(order.levels))})"
+def _describe_scope(tier: str, options: _AuditOptions) -> str:
+    """Return what a verdict covers, in words."""
+    bundle = {"public": "a public bundle, without models", "auditor": "an auditor's bundle"}
+    models = "all its models" if options.only is None else f"only the model {options.only}"
+    levels = "all levels of its tier"
+    if not options.is_complete:
+        levels = f"only the selected levels ({', '.join(sorted(options.levels))})"
     words = [bundle.get(tier, "a bundle that cannot be read"), levels]
     return ", ".join([*words, models] if tier == "auditor" else words)
 
 
-def _text(seen: str | Path | None) -> str | None:
+def _read_checkpoint_text(seen: str | Path | None) -> str | None:
     if seen is None or (isinstance(seen, str) and "\n" in seen):
         return seen
     return read_capped(Path(seen), SMALL).decode("utf-8", "replace")
 
 
-def _paper(verdicts: Iterable[Verdict], order: _Order) -> Iterator[LevelResult]:
-    """V0 to V3 on what is signed; what others rest on is always looked at, and told if it fails."""
+def _convert_verdicts(verdicts: Iterable[Verdict], options: _AuditOptions) -> Iterator[LevelResult]:
+    """Yield results of V0 to V3 on signed files; required levels are included if they fail."""
     words = {True: "pass", False: "fail", None: "skipped"}
     for verdict in verdicts:
         failed_first = verdict.level == "V0" and not verdict.passed
-        needed = verdict.level == "V1" and verdict.passed is False and order.wants(*_ON_THE_LOG)
-        if verdict.level in order.levels or failed_first or needed:
+        needed = (
+            verdict.level == "V1" and verdict.passed is False and options.includes_any(*_NEED_LOG)
+        )
+        if verdict.level in options.levels or failed_first or needed:
             word: Any = words[verdict.passed]
-            promised = verdict.promised or not order.is_complete
+            promised = verdict.promised or not options.is_complete
             yield LevelResult(verdict.level, "", word, verdict.reason, promised=promised)
 
 
-def _newest(bundle: Bundle, order: _Order) -> list[Any]:
-    newest = {one.predicate["model"]["id"]: one for one in bundle.chain}
-    return [one for name, one in newest.items() if order.only in (None, name)]
+def _list_newest_certificates(bundle: Bundle, options: _AuditOptions) -> list[Any]:
+    newest = {opened.predicate["model"]["id"]: opened for opened in bundle.chain}
+    return [opened for name, opened in newest.items() if options.only in (None, name)]
 
 
-def _require_known(bundle: Bundle, order: _Order) -> None:
-    """Refuse names that no certificate has: nothing would be looked at, and nothing would fail."""
-    names = {str(one.predicate["model"]["id"]) for one in bundle.chain}
-    wanted = {*order.canaries, *([] if order.only is None else [order.only])}
-    if not wanted <= names:
+def _check_model_names(bundle: Bundle, options: _AuditOptions) -> None:
+    """Raise `ValueError` for model names without a certificate, which would check nothing."""
+    names = {str(opened.predicate["model"]["id"]) for opened in bundle.chain}
+    required = {*options.canaries, *([] if options.only is None else [options.only])}
+    if not required <= names:
         raise ValueError(
-            f"no certificate is about {sorted(wanted - names)}; expected some of {sorted(names)}"
+            f"no certificate for {sorted(required - names)}; expected some of {sorted(names)}"
         )
 
 
-def _about_requests(bundle: Bundle, order: _Order, *, log_holds: bool) -> Iterator[LevelResult]:
-    if not (log_holds and order.wants("V1")):
+def _audit_requests(
+    bundle: Bundle, options: _AuditOptions, *, log_holds: bool
+) -> Iterator[LevelResult]:
+    if not (log_holds and options.includes_any("V1")):
         return
     try:
         result = check_requests(bundle)
@@ -295,171 +305,185 @@ def _about_requests(bundle: Bundle, order: _Order, *, log_holds: bool) -> Iterat
 
 
 @dataclass(frozen=True)
-class _Scene:
-    """One model with its files, what is asked about it, and the log, where that holds."""
+class _ModelAuditInputs:
+    """One model with its files, the options, and the log if V1 passed."""
 
     audited: AuditedModel
-    order: _Order
+    options: _AuditOptions
     log: LogFacts | None
 
 
-def _audited_models(bundle: Bundle, order: _Order) -> list[AuditedModel]:
-    """Return the models that have certificates and files, if any level looks at models."""
-    if not order.wants(*_MODEL):
+def _list_models(bundle: Bundle, options: _AuditOptions) -> list[AuditedModel]:
+    """Return the models with certificates and files, if a selected level is about models."""
+    if not options.includes_any(*_MODEL_LEVELS):
         return []
-    return [one for one in bundle.models if order.only in (None, one.name)]
+    return [audited for audited in bundle.models if options.only in (None, audited.name)]
 
 
-def _missing_models(bundle: Bundle, order: _Order) -> Iterator[LevelResult]:
-    """Yield what is said about models that have certificates and no files."""
-    have = {one.name for one in _audited_models(bundle, order)}
-    names = [str(one.predicate["model"]["id"]) for one in _newest(bundle, order)]
-    for name in names if order.wants(*_MODEL) else []:
-        if name not in have:
-            # Nothing is left out in silence.
-            is_asked = {
-                "V4": order.wants("V4", "V5"),
-                "V6": order.wants("V6") and name in order.canaries,
-                "own": order.wants_measures,
+def _report_missing_models(bundle: Bundle, options: _AuditOptions) -> Iterator[LevelResult]:
+    """Yield results for models that have certificates but no files."""
+    with_files = {audited.name for audited in _list_models(bundle, options)}
+    names = [
+        str(opened.predicate["model"]["id"])
+        for opened in _list_newest_certificates(bundle, options)
+    ]
+    for name in names if options.includes_any(*_MODEL_LEVELS) else []:
+        if name not in with_files:
+            is_selected = {
+                "V4": options.includes_any("V4", "V5"),
+                "V6": options.includes_any("V6") and name in options.canaries,
+                "own": options.has_measures,
             }
-            missing = _missing_model(bundle, order, name)
-            yield from (replace(missing, level=level) for level, is_it in is_asked.items() if is_it)
+            missing = _report_missing_model(bundle, options, name)
+            yield from (
+                replace(missing, level=level) for level, is_on in is_selected.items() if is_on
+            )
 
 
-def _look(
-    scene: _Scene,
-    keep: Callable[[LevelResult], None],
+def _audit_in_sandbox(
+    inputs: _ModelAuditInputs,
+    add_results: Callable[[LevelResult], None],
     seconds: float,
     stop: threading.Event | None,
 ) -> None:
-    """Look at one model, in a process that can reach nothing."""
-    name = scene.audited.name
-    heard: list[LevelResult] = []
-    decisive = _LEVEL_OF.get(str(scene.audited.newest.predicate["guarantee"]["kind"]), "V4")
+    """Audit one model in a sandboxed process."""
+    name = inputs.audited.name
+    received: list[LevelResult] = []
+    decisive = _LEVEL_BY_KIND.get(str(inputs.audited.newest.predicate["guarantee"]["kind"]), "V4")
 
-    def hear(fields: dict[str, Any]) -> None:
-        # The model may have taken its process over: it speaks for itself, and in bounds.
+    def receive_result(fields: dict[str, Any]) -> None:
+        # A malicious model may control its process, so its answers are limited to this model.
         try:
             result = replace(LevelResult(**fields), model=name)
         except (TypeError, ValueError):
             raise sandbox.EndedError("forged-answer") from None
-        if result.level not in _MODEL or len(heard) > _MOST_RESULTS + len(scene.order.measures):
+        if result.level not in _MODEL_LEVELS or len(received) > _MOST_RESULTS + len(
+            inputs.options.measures
+        ):
             raise sandbox.EndedError("forged-answer")
-        heard.append(replace(result, promised=result.promised or result.level == decisive))
-        keep(heard[-1])
+        received.append(replace(result, promised=result.promised or result.level == decisive))
+        add_results(received[-1])
 
-    files = scene.audited.files or {}
+    files = inputs.audited.files or {}
     content = files["model.blob"]
-    trusted = scene.order.trusted
+    trusted = inputs.options.trusted
     limits = sandbox.Limits.for_input(sum(map(len, files.values())), seconds=seconds)
     try:
         sandbox.call(
-            _tell_about_model,
-            scene,
+            _send_model_results,
+            inputs,
             limits=replace(limits, result=_LARGEST_RESULT),
             modules=sandbox.modules_of(content if isinstance(content, bytes) else b"", trusted),
-            tell=hear,
+            tell=receive_result,
             stop=stop,
         )
     except sandbox.TimeLimitError:
-        reason = f"it took longer than {seconds:g} s; allow more with `seconds`"
-        keep(LevelResult("V4", name, "skipped", reason))
+        reason = f"the audit of the model took longer than {seconds:g} s; increase `seconds`"
+        add_results(LevelResult("V4", name, "skipped", reason))
         return
     except sandbox.EndedError as error:
         verdict: Any = "skipped" if str(error) == "memory-limit" else "fail"
-        keep(LevelResult("V4", name, verdict, f"the process that looked at it ended: {error}"))
+        add_results(
+            LevelResult("V4", name, verdict, f"the process that checked the model ended: {error}")
+        )
         return
-    if scene.order.wants("V4", "V5") and not any(one.level in {"V4", "V5"} for one in heard):
-        keep(LevelResult(decisive, name, "fail", "the process that looked at it gave no verdict"))
+    if inputs.options.includes_any("V4", "V5") and not any(
+        result.level in {"V4", "V5"} for result in received
+    ):
+        add_results(
+            LevelResult(
+                decisive, name, "fail", "the process that checked the model gave no verdict"
+            )
+        )
 
 
-def _tell_about_model(scene: _Scene, tell: Callable[[Any], None]) -> None:
+def _send_model_results(inputs: _ModelAuditInputs, tell: Callable[[Any], None]) -> None:
     try:
-        for result in _about_model(scene):
+        for result in _audit_model(inputs):
             tell(vars(result) | {"details": dict(result.details)})
     except VerificationError as error:
-        tell(vars(LevelResult("V4", scene.audited.name, "fail", str(error)[:300])))
+        tell(vars(LevelResult("V4", inputs.audited.name, "fail", str(error)[:300])))
 
 
-def _missing_model(bundle: Bundle, order: _Order, name: str) -> LevelResult:
-    """Return the verdict on a model that has certificates and no files."""
+def _report_missing_model(bundle: Bundle, options: _AuditOptions, name: str) -> LevelResult:
+    """Return the verdict on a model that has certificates but no files."""
     if bundle.tier == "public":
-        reason = "a public bundle has no files of models; ask for the auditor's bundle"
-        return LevelResult("V4", name, "skipped", reason, promised=not order.is_complete)
+        reason = "a public bundle contains no models; request the auditor's bundle"
+        return LevelResult("V4", name, "skipped", reason, promised=not options.is_complete)
     if bundle.scope is None:
-        reason = "the bundle has no files of the model, and no signed word on which it should have"
+        reason = "the bundle has no files of the model and no signed list of the expected files"
     elif is_in_scope(name, bundle.scope):
         return LevelResult("V4", name, "fail", "the files of the model are missing from the bundle")
     else:
         limits = ", ".join(f"{key} {text}" for key, text in bundle.scope.items())
-        reason = f"the export was limited to {limits}; ask for a bundle of all models, or name one"
+        reason = f"the export was limited to {limits}; request a bundle of all models, or name one"
     return LevelResult("V4", name, "skipped", reason)
 
 
-def _about_model(scene: _Scene) -> Iterator[LevelResult]:
-    audited, order = scene.audited, scene.order
-    data, _ = _guarded("V2", audited, lambda: (check_data(audited), None))
-    if order.wants("V2") or data.verdict == "fail":
+def _audit_model(inputs: _ModelAuditInputs) -> Iterator[LevelResult]:
+    audited, options = inputs.audited, inputs.options
+    data, _ = _run_check("V2", audited, lambda: (check_data(audited), None))
+    if options.includes_any("V2") or data.verdict == "fail":
         yield data
-    if not order.wants("V4", "V5", "V6", "own"):
+    if not options.includes_any("V4", "V5", "V6", "own"):
         return
-    withdrawn = find_withdrawn(audited)
+    withdrawn = find_withdrawn_mechanism(audited)
     if withdrawn is not None:
-        yield order.mark_promised(withdrawn, "certified")
+        yield options.mark_promised(withdrawn, "certified")
         return
-    model = rebuild(audited, "V4", order.trusted)
+    model = rebuild_model(audited, "V4", options.trusted)
     if isinstance(model, LevelResult):
         yield model
         return
-    if data.verdict != "fail" and scene.log is not None:
-        yield from _grounded(scene.log, audited, model, order)
+    if data.verdict != "fail" and inputs.log is not None:
+        yield from _audit_committed_model(inputs.log, audited, model, options)
     else:
-        wrong = "it rests on the log of the bundle, and V1 failed"
+        wrong = "this level needs the log of the bundle, and V1 failed"
         if data.verdict == "fail":
-            wrong = "it rests on rows that are not those that the certificate commits to"
-        kind = _kind_of(model)
-        asked = [level for level in _GROUNDED if order.wants_for(level, kind)]
-        yield from (LevelResult(level, audited.name, "fail", wrong) for level in asked)
-    if order.wants("V6") and audited.name in order.canaries:
-        planted = order.canaries[audited.name]
-        look = lambda: (check_canaries(model, planted, audited.name), None)  # noqa: E731
-        yield _guarded("V6", audited, look)[0]
+            wrong = "this level needs the rows that the certificate commits to, and V2 failed"
+        kind = _read_guarantee_kind(model)
+        selected = [level for level in _NEED_ROWS_AND_LOG if options.includes_level(level, kind)]
+        yield from (LevelResult(level, audited.name, "fail", wrong) for level in selected)
+    if options.includes_any("V6") and audited.name in options.canaries:
+        model_canaries = options.canaries[audited.name]
+        check = lambda: (check_canaries(model, model_canaries, audited.name), None)  # noqa: E731
+        yield _run_check("V6", audited, check)[0]
 
 
-def _grounded(
-    log: LogFacts, audited: AuditedModel, model: Any, order: _Order
+def _audit_committed_model(
+    log: LogFacts, audited: AuditedModel, model: Any, options: _AuditOptions
 ) -> Iterator[LevelResult]:
-    """What is said about a model once its rows and the log are those of the certificates."""
-    kind, rederived = _kind_of(model), None
-    wants_v4 = order.wants_for("V4", kind)
-    if wants_v4 or order.wants_measures:
-        verdict, rederived = _guarded("V4", audited, lambda: check_model(log, audited, model))
+    """Yield results about a model whose rows and log agree with the certificates."""
+    kind, rederived = _read_guarantee_kind(model), None
+    wants_v4 = options.includes_level("V4", kind)
+    if wants_v4 or options.has_measures:
+        verdict, rederived = _run_check("V4", audited, lambda: check_model(log, audited, model))
         if wants_v4:
-            yield order.mark_promised(verdict, kind)
-    if order.wants_for("V5", kind):
-        verdict, _ = _guarded("V5", audited, lambda: (check_bound(audited, model), None))
-        yield order.mark_promised(verdict, kind)
-    if order.wants("own"):
-        yield from run_measures(order.measures, model, rederived, audited)
+            yield options.mark_promised(verdict, kind)
+    if options.includes_level("V5", kind):
+        verdict, _ = _run_check("V5", audited, lambda: (check_bound(audited, model), None))
+        yield options.mark_promised(verdict, kind)
+    if options.includes_any("own"):
+        yield from run_measures(options.measures, model, rederived, audited)
 
 
-def _kind_of(model: Any) -> str:
-    """Return the kind of guarantee; a model that cannot say is looked at as an exact one."""
+def _read_guarantee_kind(model: Any) -> str:
+    """Return the kind of guarantee; "exact", the strictest, if the model does not have one."""
     try:
         return str(model.guarantee_.kind)
     except Exception:  # noqa: BLE001 (an untrusted model may raise anything)
         return "exact"
 
 
-def _guarded(
-    level: str, audited: AuditedModel, look: Callable[[], tuple[LevelResult, Any]]
+def _run_check(
+    level: str, audited: AuditedModel, check: Callable[[], tuple[LevelResult, Any]]
 ) -> tuple[LevelResult, Any]:
-    """Return a verdict and what came with it; a model that cannot be looked at has failed."""
+    """Return the result of a check; a model that cannot be checked fails."""
     try:
-        return look()
+        return check()
     except ImportError as error:
-        reason = f"a library that the level needs is not here: {error.name or 'unknown'}"
+        reason = f"a library that this level needs is not installed: {error.name or 'unknown'}"
         return LevelResult(level, audited.name, "skipped", reason), None
     except Exception as error:  # noqa: BLE001 (an untrusted model may raise anything)
-        reason = f"it could not be looked at: {type(error).__name__}: {error}"
+        reason = f"the check raised {type(error).__name__}: {error}"
         return LevelResult(level, audited.name, "fail", reason[:300]), None

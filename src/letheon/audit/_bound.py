@@ -1,9 +1,9 @@
-r"""V5: (epsilon, delta), what is spent and of how much, computed again from rows and settings.
+r"""V5: compute (epsilon, delta) and the account again, from the rows and the settings.
 
-No history is needed: whatever the path of requests was, the certificate follows from the newest
-model alone. Its parameters without noise must be near the optimum of the remaining rows, which no
-noise can excuse. Whoever does this sees them, and towards them the guarantee lapses: it is done in
-custody.
+No history of requests is needed: the certificate follows from the newest model alone. Its
+parameters before noise must be near the optimum of the remaining rows; noise does not excuse a
+distance. The auditor sees these parameters, so the guarantee does not protect against the auditor,
+who must keep them confidential.
 """
 
 import hashlib
@@ -15,20 +15,20 @@ from typing import Any
 import numpy as np
 
 from letheon.audit._bundle import AuditedModel, LevelResult
-from letheon.audit._levels import is_made_here, unlike_certified
+from letheon.audit._levels import find_claim_mismatch, has_same_environment
 from letheon.audit._objective import (
     Floats,
-    Interval,
     Objective,
-    hidden_shift,
+    RoundingInterval,
+    build_objective,
+    find_optimum,
     is_bounded,
-    length,
+    l2_norm,
+    largest_hidden_shift,
     mismatch_delta,
     noise_bounds,
-    objective_of,
-    optimum,
 )
-from letheon.audit._rederive import FEATURES, beside_the_model, unwrapped
+from letheon.audit._rederive import FEATURES, check_file_content, unwrap_model
 from letheon.data import Rows
 from letheon.linear import choose_noise_scale, plan_descent
 from letheon.methods import find_method
@@ -36,61 +36,61 @@ from letheon.methods import find_method
 # Certificates round what is spent and the budget up to two digits; formulas differ by rounding.
 _CLOSE = 1e-6
 _TWO_DIGITS = 0.11
-# The grids on which the least delta is looked for are not those of the library.
+# The library searches the least delta on other grids.
 _GRID = 0.02
 _LEAST_SPREAD = 0.05
 _LARGEST_HESSIAN = 2048
-# Fisher noise: up to so many parameters in a block the whole matrix shapes it.
+# Fisher noise: the full matrix is used up to this number of parameters in a block.
 _LARGEST_BLOCK = 256
 _RETRAIN = "retrain"
-# Share of what noise hides that is for a fresh fit; the grid ends at so many steps.
+# Share of the hidden distance that is reserved for a fresh fit; the grid has so many steps at most.
 _SHARE_OF_FIT = 0.125
 _MOST_STEPS = 2.0**51
-# Noise whose claims were refuted: in the objective, or added in floats. See SECURITY.md.
+# Mechanisms whose claims were refuted: noise in the objective or in floats. See SECURITY.md.
 _WITHDRAWN = ("objective-perturbation-", "output-perturbation-")
 
 
-class _TooLarge(Exception):  # noqa: N818  (never leaves this module)
-    """A second computation would take too long; its text says why."""
+class _TooLargeError(Exception):
+    """A second computation would take too long; the message says why."""
 
 
 @dataclass
-class _Checks:
-    """Conditions of a bound, each with what was found and what it may be at most."""
+class _BoundConditions:
+    """Conditions of a bound, each with its value and limit, as the details of a result."""
 
-    found: dict[str, dict[str, Any]] = field(default_factory=dict)
+    details: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def at_most(self, name: str, value: float, limit: float, *, slack: float = _CLOSE) -> None:
+    def add_limit(self, name: str, value: float, limit: float, *, slack: float = _CLOSE) -> None:
         holds = bool(value <= limit * (1 + slack))  # NaN does not hold
-        self.found[name] = {"found": f"{value:.4g}", "limit": f"{limit:.4g}", "holds": holds}
+        self.details[name] = {"found": f"{value:.4g}", "limit": f"{limit:.4g}", "holds": holds}
 
-    def holds(self, name: str, condition: bool) -> None:
-        self.found[name] = {"holds": bool(condition)}
+    def add_condition(self, name: str, condition: bool) -> None:
+        self.details[name] = {"holds": bool(condition)}
 
     @property
-    def broken(self) -> list[str]:
-        return [name for name, check in self.found.items() if not check["holds"]]
+    def violations(self) -> list[str]:
+        return [name for name, check in self.details.items() if not check["holds"]]
 
 
 @dataclass(frozen=True)
-class _Case:
-    """A certified model, its problem on the auditor's rows, and what is said about it."""
+class _BoundCase:
+    """A certified model, its problem on the auditor's rows, and the claim about it."""
 
     model: Any
     objective: Objective
-    said: Mapping[str, Any]
-    checks: _Checks
+    claim: Mapping[str, Any]
+    checks: _BoundConditions
     is_fresh: bool = False
     committed: str | None = None
 
-    def stated(self, name: str) -> float:
-        """Return what the certificate says; without `spent` it says that all may be spent."""
-        accounting = self.said.get("accounting", {})
+    def get_stated(self, name: str) -> float:
+        """Return a figure of the claim; without `spent`, the whole budget counts as spent."""
+        accounting = self.claim.get("accounting", {})
         value = accounting.get(name, accounting.get("budget"))
         return float("nan") if value is None else float(value)
 
 
-def find_withdrawn(audited: AuditedModel) -> LevelResult | None:
+def find_withdrawn_mechanism(audited: AuditedModel) -> LevelResult | None:
     """Return the verdict on a certified model whose kind of noise letheon no longer certifies."""
     claims = audited.newest.predicate
     noise = claims["method"]["noise"]
@@ -100,22 +100,22 @@ def find_withdrawn(audited: AuditedModel) -> LevelResult | None:
         return None
     reason = (
         f"mechanism withdrawn: {noise['mechanism']} does not give the (epsilon, delta) that the "
-        "certificate states. Fit the model anew; SECURITY.md says why"
+        "certificate states. Fit the model again; SECURITY.md gives the reason"
     )
     return LevelResult("V5", audited.name, "skipped", reason)
 
 
 def check_bound(audited: AuditedModel, model: Any) -> LevelResult:
-    """V5 for a model of a bundle, against what its newest certificate says."""
-    claims, wrong = audited.newest.predicate, unlike_certified(audited, model)
+    """Return the result of V5 for a model of a bundle and its newest certificate."""
+    claims, wrong = audited.newest.predicate, find_claim_mismatch(audited, model)
     if wrong:
         return LevelResult("V5", audited.name, "fail", wrong)
-    beside = beside_the_model(
-        model, audited.rows, content=audited.content, same_place=is_made_here(audited)
+    findings = check_file_content(
+        model, audited.rows, content=audited.content, same_place=has_same_environment(audited)
     )
-    if beside.wrong:
-        return LevelResult("V5", audited.name, "fail", beside.wrong)
-    # A retrain claims a fresh fit; that its noise hides later removals is the model's word.
+    if findings.wrong:
+        return LevelResult("V5", audited.name, "fail", findings.wrong)
+    # A retrain claims a fresh fit; that its noise hides later removals is the model's own claim.
     is_fresh = claims["method"]["name"] == _RETRAIN
     claim = None if is_fresh else claims["guarantee"]
     noise = claims["method"]["noise"]
@@ -123,8 +123,8 @@ def check_bound(audited: AuditedModel, model: Any) -> LevelResult:
     result = bound(
         model, audited.rows, claim=claim, name=audited.name, fresh=is_fresh, committed=committed
     )
-    if beside.undecided and result.verdict == "pass":
-        return replace(result, verdict="skipped", reason=beside.undecided)
+    if findings.undecided and result.verdict == "pass":
+        return replace(result, verdict="skipped", reason=findings.undecided)
     return result
 
 
@@ -142,32 +142,32 @@ def bound(
     Parameters
     ----------
     model : fitted estimator
-        Of `letheon.linear`, or a certified head on a frozen backbone.
+        A model of `letheon.linear`, or a certified head on a frozen backbone.
     rows : Rows
-        The remaining rows, of the auditor's own.
+        The remaining rows, from the auditor's own source.
     claim : mapping, optional
         `guarantee` of the certificate; by default the model's own guarantee.
     name : str
-        Of the model, for the result.
+        Name of the model, for the result.
     fresh : bool, default=False
-        The model is said to be a fresh fit, so that nothing of removals may be left in it.
+        Whether the model is claimed to be a fresh fit, which contains no residual of removals.
     committed : str, optional
-        What the certificate says is the SHA-256 over the release's salt and noise.
+        SHA-256 over the salt and noise of the release, as the certificate states it.
 
     Returns
     -------
     LevelResult
-        "pass": every condition holds; `details` list them. "fail": one does not. "skipped": the
-        model claims no (epsilon, delta), or its method is not known here.
+        "pass": every condition in `details` holds. "fail": one does not hold. "skipped": the model
+        claims no (epsilon, delta), or letheon has no second computation for its method.
     """
-    said = _claim_of(model) if claim is None else dict(claim)
-    if said.get("kind") == "certified" or model.guarantee_.kind == "certified":
-        return _judge(model, rows, said, name, fresh=fresh, committed=committed)
+    claim = _read_own_claim(model) if claim is None else dict(claim)
+    if claim.get("kind") == "certified" or model.guarantee_.kind == "certified":
+        return _check_certified(model, rows, claim, name, fresh=fresh, committed=committed)
     kind = model.guarantee_.kind
     return LevelResult("V5", name, "skipped", f"the model is {kind} and claims no epsilon")
 
 
-def _claim_of(model: Any) -> dict[str, Any]:
+def _read_own_claim(model: Any) -> dict[str, Any]:
     own = model.guarantee_
     accounting = {"spent": own.spent, "budget": own.budget}
     return {
@@ -178,307 +178,324 @@ def _claim_of(model: Any) -> dict[str, Any]:
     }
 
 
-def _judge(
+def _check_certified(
     model: Any,
     rows: Rows,
-    said: dict[str, Any],
+    claim: dict[str, Any],
     name: str,
     *,
     fresh: bool,
     committed: str | None,
 ) -> LevelResult:
-    checks = _Checks()
-    inner, seen = unwrapped(model, rows)
+    checks = _BoundConditions()
+    inner, seen = unwrap_model(model, rows)
     method = find_method(inner.facts.method)
     check = BOUNDS.get(method.bound or "") if method is not None else None
     if check is None or getattr(inner, "variant", "basic") == "distributed":
-        reason = f"no second computation is known for {inner.facts.method}"
+        reason = f"letheon has no second computation for the method {inner.facts.method}"
         return LevelResult("V5", name, "skipped", reason)
-    objective = objective_of(inner, seen)
-    case = _Case(inner, objective, said, checks, fresh, committed)
+    objective = build_objective(inner, seen)
+    case = _BoundCase(inner, objective, claim, checks, fresh, committed)
     try:
-        is_broken = bool(_find_broken(case, seen, check))
+        is_broken = bool(_find_violations(case, seen, check))
         gap = _feature_gap(objective, inner) if is_broken and hasattr(model, "head_") else 0.0
         if 0.0 < gap <= FEATURES:
-            # Nothing but the features may be the cause.
-            held = replace(objective, X=_held_features(inner))
-            twin = replace(case, objective=held, checks=_Checks())
-            is_broken = bool(_find_broken(twin, seen, check))
-    except _TooLarge as large:
-        return LevelResult("V5", name, "skipped", str(large), checks.found)
-    if checks.broken and not is_broken:
+            # With the stored features, only they can be the cause.
+            stored = replace(objective, X=_get_stored_features(inner))
+            second = replace(case, objective=stored, checks=_BoundConditions())
+            is_broken = bool(_find_violations(second, seen, check))
+    except _TooLargeError as large:
+        return LevelResult("V5", name, "skipped", str(large), checks.details)
+    if checks.violations and not is_broken:
         reason = (
-            f"the features held differ by {gap:.2g} from those computed here, and with these the "
-            "bound does not follow; audit it on a machine that computes the same features"
+            f"the stored features differ by {gap:.2g} from those computed here, and with the "
+            "computed ones the bound does not follow; audit it on a machine that computes the "
+            "same features"
         )
-        return LevelResult("V5", name, "skipped", reason, checks.found)
-    if checks.broken:
-        reason = f"the bound does not follow: {', '.join(checks.broken)}"
-        return LevelResult("V5", name, "fail", reason, checks.found)
+        return LevelResult("V5", name, "skipped", reason, checks.details)
+    if checks.violations:
+        names = ", ".join(f'"{name.replace("-", " ")}"' for name in checks.violations)
+        reason = f"the bound does not follow; conditions that do not hold: {names}"
+        return LevelResult("V5", name, "fail", reason, checks.details)
     reason = f"epsilon and delta follow from the remaining {len(rows)} rows and the settings"
     if inner.facts.method == "fisher":
-        reason += "; how far curvature moved is the model's own word"
-    return LevelResult("V5", name, "pass", reason, checks.found)
+        reason += "; the change of the curvature is the model's own claim"
+    return LevelResult("V5", name, "pass", reason, checks.details)
 
 
-def _find_broken(case: _Case, rows: Rows, check: Callable[[_Case], None]) -> list[str]:
-    """Return the conditions that do not hold; a method is asked only about its own problem."""
+def _find_violations(
+    case: _BoundCase, rows: Rows, check: Callable[[_BoundCase], None]
+) -> list[str]:
+    """Return the conditions that do not hold; the method is checked if the others hold."""
     _check_claim(case)
     _check_problem(case, rows)
-    if not case.checks.broken:
+    if not case.checks.violations:
         check(case)
-    return case.checks.broken
+    return case.checks.violations
 
 
-def _held_features(head: Any) -> Floats:
-    return np.asarray(head.rows_.compacted().X, np.float64)
+def _get_stored_features(head: Any) -> Floats:
+    return np.asarray(head.rows_.compact_copy().X, np.float64)
 
 
 def _feature_gap(objective: Objective, head: Any) -> float:
-    """Return how far the features that a head holds are from those computed here.
+    """Return the relative distance of the stored features of a head from those computed here.
 
-    As a share of the largest one. Another processor may compute other last bits. The bound is
-    checked with the features computed here: others are the operator's word, and a small change of
-    many of them could hide a row. So they never make a level pass, and excuse only what follows
-    with them.
+    It is a share of the largest feature. Another processor may compute other last bits. The bound
+    is checked with the features computed here: the stored ones are the operator's claim, and small
+    changes of many of them could hide a row. So stored features never make a level pass. They only
+    turn a failure into "skipped".
     """
-    held = _held_features(head)
-    if held.shape != objective.X.shape:
+    stored = _get_stored_features(head)
+    if stored.shape != objective.X.shape:
         return np.inf
-    size = max(float(np.abs(held).max(initial=0.0)), 1e-30)
-    gap = float(np.abs(held - objective.X).max(initial=0.0)) / size
+    size = max(float(np.abs(stored).max(initial=0.0)), 1e-30)
+    gap = float(np.abs(stored - objective.X).max(initial=0.0)) / size
     return gap if gap >= 0.0 else np.inf
 
 
-def _check_claim(case: _Case) -> None:
-    """What the certificate says is not stronger than what the settings give."""
-    model, said, checks = case.model, case.said, case.checks
-    checks.holds("kind-is-the-models", said.get("kind") == model.guarantee_.kind == "certified")
-    checks.holds("epsilon-is-in-range", 0.0 < float(model.epsilon) < math.inf)
+def _check_claim(case: _BoundCase) -> None:
+    """Check that the claim is not stronger than the settings permit."""
+    model, claim, checks = case.model, case.claim, case.checks
+    checks.add_condition(
+        "kind-is-the-models", claim.get("kind") == model.guarantee_.kind == "certified"
+    )
+    checks.add_condition("epsilon-is-in-range", 0.0 < float(model.epsilon) < math.inf)
     for name in ("epsilon", "delta"):
-        stated = said.get(name)
+        stated = claim.get(name)
         least = float(getattr(model, name)) * (1 - _CLOSE)
-        checks.holds(f"{name}-is-not-understated", stated is not None and float(stated) >= least)
-    checks.holds("noise-is-secret", model.noise_seed is None)
+        checks.add_condition(
+            f"{name}-is-not-understated", stated is not None and float(stated) >= least
+        )
+    checks.add_condition("noise-is-secret", model.noise_seed is None)
     kept = model._weights_before_noise()
     parameters = [model.model_.weights, *([] if kept is None else [kept])]
-    checks.holds("parameters-are-finite", all(np.isfinite(part).all() for part in parameters))
-    checks.holds("nothing-was-downgraded", vars(model).get("downgraded_") is None)
+    checks.add_condition(
+        "parameters-are-finite", all(np.isfinite(part).all() for part in parameters)
+    )
+    checks.add_condition("nothing-was-downgraded", vars(model).get("downgraded_") is None)
 
 
-def _check_problem(case: _Case, rows: Rows) -> None:
-    """The rows are the remaining ones, bounded as declared, and the problem strongly convex."""
+def _check_problem(case: _BoundCase, rows: Rows) -> None:
+    """Check that the rows are the remaining ones and bounded, and the problem strongly convex."""
     model, objective, checks = case.model, case.objective, case.checks
-    checks.holds("strongly-convex", objective.ridge > 0)
-    checks.holds("rows-are-bounded", is_bounded(objective, model.row_norm))
+    checks.add_condition("strongly-convex", objective.ridge > 0)
+    checks.add_condition("rows-are-bounded", is_bounded(objective, model.row_norm))
     if objective.classes is not None:
         same = np.array_equal(objective.classes, model.classes_)
-        checks.holds("classes-are-those-of-the-rows", same)
+        checks.add_condition("classes-are-those-of-the-rows", same)
     if getattr(model, "data_free", False):
         return
-    held = model.rows_.compacted()
-    same_people = np.array_equal(held.ids.to_array(), rows.ids.to_array())
-    checks.holds("people-are-those-of-the-bundle", same_people)
-    own, theirs = _dense(objective.X), _dense(held.X)
+    stored = model.rows_.compact_copy()
+    same_people = np.array_equal(stored.ids.to_array(), rows.ids.to_array())
+    checks.add_condition("people-are-those-of-the-bundle", same_people)
+    own, theirs = _to_dense(objective.X), _to_dense(stored.X)
     same_rows = own.shape == theirs.shape and np.allclose(own, theirs, rtol=1e-6, atol=1e-9)
-    checks.holds("rows-are-those-of-the-bundle", same_rows)
+    checks.add_condition("rows-are-those-of-the-bundle", same_rows)
 
 
-def _dense(X: Any) -> Floats:
+def _to_dense(X: Any) -> Floats:
     return np.asarray(X.toarray() if hasattr(X, "toarray") else X, np.float64)
 
 
-def _check_account(case: _Case, left: Interval, hides: float) -> None:
-    """What is left is not more than stated, and not more than the noise hides.
+def _check_account(case: _BoundCase, left: RoundingInterval, hides: float) -> None:
+    """Check that the residual is neither more than stated nor more than the noise hides.
 
-    Rounding may excuse an account, which has its own share of it. It excuses no residual.
+    Rounding is allowed for in the account, which has its own share of it, not in the residual.
     """
-    spent, budget = case.stated("spent"), case.stated("budget")
-    case.checks.at_most("spent-is-not-understated", left.least, spent)
-    case.checks.at_most("budget-is-what-noise-hides", budget, hides, slack=_TWO_DIGITS)
-    case.checks.at_most("what-is-left-is-hidden", left.most, hides)
-    case.checks.at_most("spent-is-within-budget", spent, budget)
+    spent, budget = case.get_stated("spent"), case.get_stated("budget")
+    case.checks.add_limit("spent-is-not-understated", left.least, spent)
+    case.checks.add_limit("budget-is-what-noise-hides", budget, hides, slack=_TWO_DIGITS)
+    case.checks.add_limit("what-is-left-is-hidden", left.most, hides)
+    case.checks.add_limit("spent-is-within-budget", spent, budget)
 
 
-def _check_noise(noise: Floats, scale: float, checks: _Checks, *, is_pure: bool) -> None:
-    """The noise has the length that its law gives; for a Laplace law, the sum of sizes."""
+def _check_noise(noise: Floats, scale: float, checks: _BoundConditions, *, is_pure: bool) -> None:
+    """Check that the noise has a plausible norm; for Laplace noise, the sum of absolute values."""
     low, high = noise_bounds(noise.size, ball=is_pure)
-    size = (float(np.abs(noise).sum()) if is_pure else length(noise)) / scale
-    checks.at_most("noise-is-not-too-long", size, high)
-    checks.at_most("noise-is-not-too-short", low, size)
+    size = (float(np.abs(noise).sum()) if is_pure else l2_norm(noise)) / scale
+    checks.add_limit("noise-is-not-too-long", size, high)
+    checks.add_limit("noise-is-not-too-short", low, size)
 
 
-def _check_influence(case: _Case) -> None:
-    """|grad S(W)| on the remaining rows is hidden, and the release is W with noise on the grid.
+def _check_influence(case: _BoundCase) -> None:
+    """Check that |grad S(W)| on the remaining rows is hidden, and the release is W plus noise.
 
-    The first does not depend on any noise: whatever an operator says was drawn, parameters that
-    still know of an erased row are not near the optimum of the others.
+    The first condition does not depend on noise: parameters that still contain an erased row are
+    not near the optimum of the remaining rows, whatever noise the operator reports.
     """
     model, objective = case.model, case.objective
     W, sigma = np.asarray(model.weights_.open()), float(model.sigma)
-    case.checks.holds("noise-is-on-the-output", model.mechanism == "output")
+    case.checks.add_condition("noise-is-on-the-output", model.mechanism == "output")
     _check_release(case, W, sigma, is_shaped=False)
-    hidden = objective.ridge * _hidden_on_grid(sigma, model.epsilon, model.delta, W.size)
-    left = objective.residual(W)
+    hidden = objective.ridge * _compute_hidden_distance(sigma, model.epsilon, model.delta, W.size)
+    left = objective.bound_residual(W)
     _check_account(case, left, (1 - _SHARE_OF_FIT) * hidden)
-    case.checks.at_most("account-is-not-understated", left.least, model.account_.spent)
+    case.checks.add_limit("account-is-not-understated", left.least, model.account_.spent)
     if case.is_fresh:
         stop = float(model.tol) * objective.n_rows
         stop = max(stop, 1e3 * objective.noise_floor(W))
-        case.checks.at_most("training-arrived", left.least, stop)
+        case.checks.add_limit("training-arrived", left.least, stop)
 
 
-def _check_release(case: _Case, W: Floats, sigma: float, *, is_shaped: bool) -> None:
-    """The released parameters are W, rounded to the grid, and integers as the law draws them.
+def _check_release(case: _BoundCase, W: Floats, sigma: float, *, is_shaped: bool) -> None:
+    """Check that the released parameters are W, rounded to the grid, plus plausible noise.
 
-    The law of noise that the rows shape is looked at elsewhere.
+    Noise whose covariance depends on the rows (`is_shaped`) is checked in `_check_shaped`.
     """
-    checks, (step, scale) = case.checks, _grid(sigma)
+    checks, (step, scale) = case.checks, _compute_grid(sigma)
     steps = np.asarray(case.model.model_.weights) / step
-    checks.holds("release-is-on-the-grid", bool(np.all(steps == np.rint(steps))))
+    checks.add_condition("release-is-on-the-grid", bool(np.all(steps == np.rint(steps))))
     limit = _MOST_STEPS * step
     noise = steps - np.rint(np.clip(W, -limit, limit) / step)
     if not is_shaped:
         _check_noise(noise, float(scale), checks, is_pure=float(case.model.delta) == 0.0)
     if case.committed is not None:
         content = noise.astype("<i8").tobytes()
-        found = hashlib.sha256(bytes.fromhex(case.model.release_salt_) + content).hexdigest()
-        checks.holds("noise-is-the-committed-one", found == case.committed)
+        digest = hashlib.sha256(bytes.fromhex(case.model.release_salt_) + content).hexdigest()
+        checks.add_condition("noise-is-the-committed-one", digest == case.committed)
 
 
-def _grid(sigma: float) -> tuple[float, int]:
-    """Return step and scale: 2**20 to 2**21 steps in sigma, the step a power of two."""
+def _compute_grid(sigma: float) -> tuple[float, int]:
+    """Return step and scale of the grid: sigma has 2**20 to 2**21 steps, a power of two each."""
     step = 2.0 ** (math.floor(math.log2(sigma)) - 20)
     return step, math.ceil(sigma / step)
 
 
-def _hidden_on_grid(sigma: float, epsilon: float, delta: float, size: int) -> float:
+def _compute_hidden_distance(sigma: float, epsilon: float, delta: float, size: int) -> float:
     """Return the distance that noise on the grid hides, for `size` parameters."""
-    step, scale = _grid(sigma)
+    step, scale = _compute_grid(sigma)
     if delta == 0.0:
         return max(step * (epsilon * scale - size) / math.sqrt(size), 0.0)
     gap = size / (20.0 * scale**2)
     claimed = min(epsilon, math.log(max(delta / (2 * gap) - 1.0, 1.0)))
     rest = delta - (1.0 + math.exp(claimed)) * gap
-    # Without a charge: the discrete law is as concentrated as the continuous one.
+    # This bound needs no correction: the discrete noise is as concentrated as the continuous one.
     steep = -math.log(delta)
     by_zcdp = math.sqrt(2.0) * (math.sqrt(steep + epsilon) - math.sqrt(steep))
-    shift = max(hidden_shift(claimed, rest) if rest > 0.0 else 0.0, by_zcdp)
+    shift = max(largest_hidden_shift(claimed, rest) if rest > 0.0 else 0.0, by_zcdp)
     return max(step * (shift * scale - math.sqrt(size)), 0.0)
 
 
-def _check_descent(case: _Case) -> None:
-    """Neel et al. 2021: both worlds are within s of one optimum, and noise hides 2s."""
+def _check_descent(case: _BoundCase) -> None:
+    """Check Neel et al. 2021: both models are within s of one optimum, and noise hides 2s."""
     model = case.model
     sigma, delta = float(model.sigma_), float(model.delta)
     half = model.stop == "theorem" and model.state == "published"
     theta = np.asarray(model.model_.weights)
-    hides = _hidden_on_grid(sigma, model.epsilon, delta / 2 if half else delta, theta.size) / 2
+    hides = (
+        _compute_hidden_distance(sigma, model.epsilon, delta / 2 if half else delta, theta.size) / 2
+    )
     plan = plan_descent(model, model._build_problem(model._training_rows()))
-    case.checks.holds("plan-is-that-of-the-settings", model.plan_ == plan)
-    case.checks.holds("sigma-is-that-of-the-settings", sigma == choose_noise_scale(model, plan))
+    case.checks.add_condition("plan-is-that-of-the-settings", model.plan_ == plan)
+    case.checks.add_condition(
+        "sigma-is-that-of-the-settings", sigma == choose_noise_scale(model, plan)
+    )
     if model.unperturbed_ is None:
         _check_around(case, theta, sigma, hides)
-        case.checks.at_most("distance-is-hidden", float(model.distance_), hides)
-        budget = case.stated("budget")
-        case.checks.at_most("budget-is-what-noise-hides", budget, hides, slack=_TWO_DIGITS)
+        case.checks.add_limit("distance-is-hidden", float(model.distance_), hides)
+        budget = case.get_stated("budget")
+        case.checks.add_limit("budget-is-what-noise-hides", budget, hides, slack=_TWO_DIGITS)
         return
     W = np.asarray(model.unperturbed_.open())
     _check_release(case, W, sigma, is_shaped=False)
     if model.stop == "theorem":
-        case.checks.at_most("distance-is-hidden", float(model.plan_.distance), hides)
-    _check_account(case, _distance(case, W), hides)
+        case.checks.add_limit("distance-is-hidden", float(model.plan_.distance), hides)
+    _check_account(case, _bound_distance(case, W), hides)
 
 
-def _distance(case: _Case, W: Floats) -> Interval:
+def _bound_distance(case: _BoundCase, W: Floats) -> RoundingInterval:
     """Return bounds of the distance to the optimum of the remaining rows."""
-    objective, residual = case.objective, case.objective.residual(W)
+    objective, residual = case.objective, case.objective.bound_residual(W)
     most = residual.most / objective.ridge
     if case.model.stop == "residual":
-        return Interval(residual.least / objective.ridge, most)
-    best = optimum(objective, W)
-    away, error = length(W - best), objective.residual(best).most / objective.ridge
-    return Interval(max(away - error, 0.0), min(away + error, most))
+        return RoundingInterval(residual.least / objective.ridge, most)
+    best = find_optimum(objective, W)
+    away, error = l2_norm(W - best), objective.bound_residual(best).most / objective.ridge
+    return RoundingInterval(max(away - error, 0.0), min(away + error, most))
 
 
-def _check_around(case: _Case, theta: Floats, sigma: float, distance: float) -> None:
-    """What is published lies around the optimum of the remaining rows, as noise would put it."""
-    gap, is_pure = theta - optimum(case.objective, theta), float(case.model.delta) == 0.0
+def _check_around(case: _BoundCase, theta: Floats, sigma: float, distance: float) -> None:
+    """Check that the release is as far from the optimum of the remaining rows as noise gives."""
+    gap, is_pure = theta - find_optimum(case.objective, theta), float(case.model.delta) == 0.0
     low, high = noise_bounds(theta.size, ball=is_pure)
-    away = length(gap)
-    if is_pure:  # The sum of p absolute values has a gamma law, too.
+    away = l2_norm(gap)
+    if is_pure:  # The sum of p absolute values has a gamma distribution, too.
         away, distance = float(np.abs(gap).sum()), math.sqrt(theta.size) * distance
-    case.checks.at_most("published-is-near-the-optimum", away, sigma * high + distance)
-    case.checks.at_most("published-is-not-without-noise", sigma * low - distance, away)
+    case.checks.add_limit("published-is-near-the-optimum", away, sigma * high + distance)
+    case.checks.add_limit("published-is-not-without-noise", sigma * low - distance, away)
 
 
-def _check_fisher(case: _Case) -> None:
-    """Golatkar et al. 2020, with covariances: shift and spread are hidden with (epsilon, delta)."""
+def _check_fisher(case: _BoundCase) -> None:
+    """Check Golatkar et al. 2020, with covariances: (epsilon, delta) hides shift and spread."""
     model, checks = case.model, case.checks
     epsilon, delta, sigma = float(model.epsilon), float(model.delta), float(model.sigma)
     close = model.account_.closeness
-    found = mismatch_delta(epsilon, close.shift, close.spread, max(close.dimension, 1.0))
-    # Each law differs from a normal one by `gap` in total variation.
-    found += (1 + float(np.exp(min(epsilon, 700.0)))) * close.gap
-    checks.at_most("closeness-is-hidden", found, delta, slack=_GRID)
-    checks.at_most("budget-is-what-noise-hides", case.stated("budget"), 1.0)
-    checks.at_most("spent-is-within-budget", case.stated("spent"), 1.0)
-    checks.at_most("spent-is-not-understated", float(model.account_.used), case.stated("spent"))
-    theta, furthest = np.asarray(model.model_.weights), hidden_shift(epsilon, delta)
+    needed = mismatch_delta(epsilon, close.shift, close.spread, max(close.dimension, 1.0))
+    # Each distribution differs from a normal one by `gap` in total variation.
+    needed += (1 + float(np.exp(min(epsilon, 700.0)))) * close.gap
+    checks.add_limit("closeness-is-hidden", needed, delta, slack=_GRID)
+    checks.add_limit("budget-is-what-noise-hides", case.get_stated("budget"), 1.0)
+    checks.add_limit("spent-is-within-budget", case.get_stated("spent"), 1.0)
+    checks.add_limit(
+        "spent-is-not-understated", float(model.account_.used), case.get_stated("spent")
+    )
+    theta, furthest = np.asarray(model.model_.weights), largest_hidden_shift(epsilon, delta)
     if model.covariance == "isotropic":
         _check_around(case, theta, sigma, sigma * furthest)
     else:
         _check_shaped(case, theta, furthest, close.spread)
     if model.optimum_ is not None:
-        _check_sealed(case)
+        _check_before_noise(case)
     if case.is_fresh:
-        checks.holds("nothing-was-removed-since", model.account_.used == 0)
+        checks.add_condition("nothing-was-removed-since", model.account_.used == 0)
 
 
-def _check_shaped(case: _Case, theta: Floats, furthest: float, spread: float) -> None:
-    """As `_check_around`, in the metric of the noise: sigma^2 F^(-1/2), or with F's diagonal."""
+def _check_shaped(case: _BoundCase, theta: Floats, furthest: float, spread: float) -> None:
+    """Check as `_check_around`, in the metric of the noise: sigma^2 F^(-1/2), or F's diagonal."""
     objective = case.objective
     low, high = noise_bounds(theta.size, ball=False)
-    best = optimum(objective, theta)
-    values, vectors = np.linalg.eigh(_fisher(case, best))
+    best = find_optimum(objective, theta)
+    values, vectors = np.linalg.eigh(_compute_fisher(case, best))
     gap = vectors.T @ (theta - best).ravel()
-    away = length(np.maximum(values, 0.0) ** 0.25 * gap) / float(case.model.sigma)
-    # Another Fisher matrix within e^(±2 spread) stretches lengths by e^(spread/2) at most.
+    away = l2_norm(np.maximum(values, 0.0) ** 0.25 * gap) / float(case.model.sigma)
+    # Another Fisher matrix within e^(±2 spread) changes norms by a factor of e^(spread/2) at most.
     stretch = float(np.exp(0.5 * max(spread, _LEAST_SPREAD)))
-    case.checks.at_most("published-is-near-the-optimum", away, high * stretch + furthest)
-    case.checks.at_most("published-is-not-without-noise", low / stretch - furthest, away)
+    case.checks.add_limit("published-is-near-the-optimum", away, high * stretch + furthest)
+    case.checks.add_limit("published-is-not-without-noise", low / stretch - furthest, away)
 
 
-def _check_sealed(case: _Case) -> None:
-    """The parameters before noise are as close to the optimum as the account says."""
+def _check_before_noise(case: _BoundCase) -> None:
+    """Check that the parameters before noise are as close to the optimum as the account says."""
     model, objective = case.model, case.objective
     W, stop = np.asarray(model.optimum_.open())[0], float(model.tol) * objective.n_rows
     _check_release(case, W, float(model.sigma), is_shaped=model.covariance == "fisher")
-    residual, scale = objective.residual(W), 1.0
+    residual, scale = objective.bound_residual(W), 1.0
     if model.covariance != "isotropic":
-        scale = float(np.linalg.eigvalsh(_fisher(case, W))[-1]) ** 0.25
+        scale = float(np.linalg.eigvalsh(_compute_fisher(case, W))[-1]) ** 0.25
     per_gradient = scale / objective.ridge / float(model.sigma)
-    furthest = hidden_shift(float(model.epsilon), float(model.delta))
-    # The stop rule is a setting: however large it is, noise must hide what is left.
-    case.checks.at_most("what-is-left-is-hidden", per_gradient * residual.most, furthest)
+    furthest = largest_hidden_shift(float(model.epsilon), float(model.delta))
+    # The stop rule is a setting. However large it is, noise must hide the residual.
+    case.checks.add_limit("what-is-left-is-hidden", per_gradient * residual.most, furthest)
     if not model.account_.used:
-        case.checks.at_most("training-arrived", residual.least, stop)
+        case.checks.add_limit("training-arrived", residual.least, stop)
         return
-    true, shift = per_gradient * (residual.least + stop), float(model.account_.closeness.shift)
-    case.checks.at_most("shift-is-not-understated", true, shift, slack=1e-3)
+    needed = per_gradient * (residual.least + stop)
+    shift = float(model.account_.closeness.shift)
+    case.checks.add_limit("shift-is-not-understated", needed, shift, slack=1e-3)
 
 
-def _fisher(case: _Case, W: Floats) -> Floats:
-    """Return what shapes the noise: F, or its diagonal where a block has many parameters."""
+def _compute_fisher(case: _BoundCase, W: Floats) -> Floats:
+    """Return the matrix that shapes the noise: F, or its diagonal if a block is large."""
     if W.size > _LARGEST_HESSIAN:
-        raise _TooLarge(f"{W.size} parameters are too many for a second computation")
+        raise _TooLargeError(f"{W.size} parameters are too many for a second computation")
     matrix: Floats = case.objective.hessian(W) / case.objective.n_rows
     block = W.size if case.model.multi_class == "softmax" else len(W)
     return matrix if block <= _LARGEST_BLOCK else np.diag(np.diag(matrix))
 
 
-# By the names that `letheon.methods` gives them.
-BOUNDS: dict[str, Callable[[_Case], None]] = {
+# Keys are the names in `letheon.methods`.
+BOUNDS: dict[str, Callable[[_BoundCase], None]] = {
     "influence": _check_influence,
     "descent": _check_descent,
     "fisher": _check_fisher,

@@ -1,8 +1,8 @@
-"""What an audit reads and returns: a bundle, and a report of one result per level and model.
+"""The bundle that an audit reads, and the report that it returns.
 
-Files of a bundle have limited sizes and are decoded without running anything in them. Nothing here
-opens the home of a ledger. What a file says about itself is believed only where a signed
-certificate says the same.
+Files of a bundle have limited sizes and are decoded without running code from them. The audit does
+not open the ledger itself. A statement of a file about itself counts only if a signed certificate
+says the same.
 """
 
 import hashlib
@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 from letheon import state, verifier
 from letheon.data import Rows
 from letheon.exceptions import StateError
-from letheon.ledger.models.commitment import Vault
+from letheon.ledger.certificates.explanations import (
+    ASSUMPTIONS,
+    NOT_CLAIMED,
+    explain_codes,
+    explain_guarantee,
+)
+from letheon.ledger.models.commitment import RowSlots
 from letheon.verifier import (
     LARGEST,
     SMALL,
@@ -35,15 +41,15 @@ ReportVerdict = Literal["passed", "failed", "incomplete"]
 _KINDS = {"pass": "good", "fail": "bad", "skipped": "open"}
 _PASSED: dict[str, bool | None] = {"pass": True, "fail": False, "skipped": None}
 
-# What each level shows, and what it cannot show.
+# What each level checks, and what it cannot show.
 LEVELS: dict[str, tuple[str, str]] = {
-    "V0": ("signature, schema, chain", "that the work was done"),
-    "V1": ("log", "private copies, requests that nobody recorded"),
-    "V2": ("data transition", "what the erased leaves were, and whose"),
-    "V3": ("residue", "stores that nobody listed"),
-    "V4": ("re-derivation", "that an old copy is gone"),
-    "V5": ("bound", "assumptions that cannot be checked, noise that was used twice"),
-    "V6": ("canaries", "anything against a dishonest operator"),
+    "V0": ("signature, schema, chain", "that the erasure was carried out"),
+    "V1": ("log", "private copies, and requests that were not recorded"),
+    "V2": ("data transition", "what the erased rows contained, and whose they were"),
+    "V3": ("residue", "stores that are not listed"),
+    "V4": ("re-derivation", "that old copies were deleted"),
+    "V5": ("bound", "assumptions that cannot be checked, and noise that was used twice"),
+    "V6": ("canaries", "anything if the operator recognises the canaries"),
     "own": ("measures of the auditor", "what the auditor did not measure"),
 }
 _NONCE_BYTES = 32
@@ -59,16 +65,16 @@ class LevelResult:
     level : str
         ``"V0"`` to ``"V6"``, or ``"own"`` for a measure that the auditor brought.
     model : str
-        Whom it is about; empty for the whole ledger.
+        Name of the model; empty for the whole ledger.
     verdict : {"pass", "fail", "skipped"}
-        "skipped" is no pass: something that the level needs was not there, and `reason` says what.
+        "skipped" is not a pass: something that the level needs is missing, and `reason` says what.
     reason : str
-        One sentence for people.
+        One sentence for readers.
     details : mapping of str to plain values
-        Numbers behind it.
+        The numbers behind the verdict.
     promised : bool
-        Whether the tier of the bundle or the auditor's own choice asks for this result. A promised
-        result that was skipped makes the report incomplete.
+        Whether the tier of the bundle or the selection of the auditor requires this result. A
+        promised result that was skipped makes the report incomplete.
     """
 
     level: str
@@ -79,16 +85,23 @@ class LevelResult:
     promised: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse words that nobody knows."""
+        """Reject unknown levels and verdicts."""
         if self.level not in LEVELS:
-            raise ValueError(f"level={self.level!r} is not one of {tuple(LEVELS)}")
+            raise ValueError(f"level={self.level!r} is unknown; expected one of {tuple(LEVELS)}")
         if self.verdict not in get_args(Verdict):
-            raise ValueError(f"verdict={self.verdict!r} is not one of {get_args(Verdict)}")
+            raise ValueError(
+                f"verdict={self.verdict!r} is unknown; expected one of {get_args(Verdict)}"
+            )
 
     @property
     def name(self) -> str:
-        """What the level shows, in a few words."""
+        """What the level checks, in a few words."""
         return LEVELS[self.level][0]
+
+    def __str__(self) -> str:
+        """Return the result in one line."""
+        model = f" of {self.model}" if self.model else ""
+        return f"{self.level} {self.name}{model}: {self.verdict} ({self.reason})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
@@ -97,20 +110,22 @@ class LevelResult:
 
 @dataclass(frozen=True)
 class AuditReport:
-    """Every verdict of one audit.
+    """Every verdict of one audit; ``print(report)`` shows them as text.
 
     Attributes
     ----------
     results : tuple of LevelResult
-        In the order of the levels.
+        One result per level and model, in the order of the levels.
     ledger : str
-        Name of the ledger, as its certificates say.
+        Name of the ledger, as its certificates state it.
     key : str
         The public key that the auditor trusts, as hexadecimal text.
     subjects : tuple of dict
-        The newest certificate of every model: what was claimed, and what was not.
+        The newest certificate of every model: what it claims, and what it does not claim.
+    audited_at : str
+        Time of the audit, in UTC.
     scope : str
-        What the verdict is about: the tier of the bundle, the levels and the models.
+        What the verdict covers: the tier of the bundle, the levels and the models.
     """
 
     results: tuple[LevelResult, ...]
@@ -126,12 +141,23 @@ class AuditReport:
         """Iterate over the results."""
         return iter(self.results)
 
+    def __str__(self) -> str:
+        """Return the verdict, the scope, one line per result, and what is not claimed."""
+        lines = [f"Audit of {self.ledger or 'a ledger'}, {self.audited_at}: {self.verdict}"]
+        lines += [f"Scope: {self.scope}"] if self.scope else []
+        lines += ["", *map(str, self.results)]
+        for subject in self.subjects:
+            lines += ["", f"{subject['model']}: {explain_guarantee(subject['guarantee'])}"]
+            lines += ["Not claimed:"]
+            lines += [f"- {text}" for _, text in explain_codes(subject["notClaimed"], NOT_CLAIMED)]
+        return "\n".join(lines)
+
     @property
     def verdict(self) -> ReportVerdict:
-        """The verdict on what `scope` says.
+        """The verdict on what `scope` covers.
 
-        *failed*: a level failed. *passed*: none failed, and none was skipped that the tier of the
-        bundle promises or that the auditor asked for. *incomplete*: something is left open.
+        *failed*: a level failed. *passed*: none failed, and no level was skipped that the tier of
+        the bundle promises or that the auditor selected. *incomplete*: such a level was skipped.
         """
         pairs = ((_PASSED[result.verdict], result.promised) for result in self.results)
         return cast("ReportVerdict", verifier.overall(pairs))
@@ -148,12 +174,12 @@ class AuditReport:
 
     @property
     def failures(self) -> tuple[LevelResult, ...]:
-        """Results that are failures."""
+        """Results with the verdict "fail"."""
         return tuple(result for result in self.results if result.verdict == "fail")
 
     @property
     def skipped(self) -> tuple[LevelResult, ...]:
-        """Results of levels that could not be looked at."""
+        """Results of levels that could not be checked."""
         return tuple(result for result in self.results if result.verdict == "skipped")
 
     def of(self, level: str) -> tuple[LevelResult, ...]:
@@ -178,7 +204,7 @@ class AuditReport:
         return json.dumps(self.to_dict(), indent=2, sort_keys=True)
 
     def to_page(self) -> str:
-        """Return the report as one page that opens without a network; every text is escaped."""
+        """Return the report as one HTML page without external resources; texts are escaped."""
         from letheon.evaluation.report import render_page
 
         to_json = partial(json.dumps, indent=1, sort_keys=True, default=str, ensure_ascii=False)
@@ -190,36 +216,40 @@ class AuditReport:
             report=self,
             limits=limits,
             to_json=to_json,
+            explain_guarantee=explain_guarantee,
+            explain_codes=explain_codes,
+            assumptions=ASSUMPTIONS,
+            not_claimed=NOT_CLAIMED,
         )
 
     def to_html(self, path: str | Path) -> Path:
-        """Write the report as one page that opens without a network; return the file."""
+        """Write the report as one HTML page without external resources; return its path."""
         from letheon.evaluation.report import write_page
 
         return write_page(path, self.to_page())
 
     def __rich__(self) -> "RichTable":
-        """One line per verdict; what a report says is text, never markup."""
+        """Return a table with one line per verdict; texts are never read as markup."""
         from letheon.evaluation.report import Cell, Table
 
         words = {"passed": "passed", "failed": "FAILED", "incomplete": "INCOMPLETE"}
         title = f"Audit of {self.ledger or 'a ledger'}: {words[self.verdict]}"
         rows = [
             (
-                one.level,
-                one.name,
-                one.model or "all",
-                Cell(one.verdict, kind=_KINDS[one.verdict]),
-                one.reason,
+                result.level,
+                result.name,
+                result.model or "all",
+                Cell(result.verdict, kind=_KINDS[result.verdict]),
+                result.reason,
             )
-            for one in self.results
+            for result in self.results
         ]
         table = Table(title, ("level", "shows", "model", "verdict", "reason"), rows, self.scope)
         return table.to_rich(no_wrap=("level", "verdict"))
 
 
 def key_text(key: str | bytes | Path) -> str:
-    """Return a public key as 64 hexadecimal digits, from the text itself or from a file of it."""
+    """Return a public key as 64 hexadecimal digits, from bytes, text or a file with the text."""
     if isinstance(key, bytes):
         return key.hex()
     if isinstance(key, Path) or len(str(key)) != 64:
@@ -227,7 +257,9 @@ def key_text(key: str | bytes | Path) -> str:
     else:
         text = str(key)
     if len(text) != 64 or set(text) - set("0123456789abcdef"):
-        raise ValueError("the key is not 64 hexadecimal digits, and no file of them either")
+        raise ValueError(
+            "the key is not valid: expected 64 lower-case hexadecimal digits, or a file with them"
+        )
     return text
 
 
@@ -241,9 +273,9 @@ class AuditedModel:
     files: Mapping[str, bytes | str] | None = None
 
     def with_files(self) -> "AuditedModel":
-        """Return it with the content of its files, for a process that can open none.
+        """Return the model with the content of its files, for a process that cannot open files.
 
-        A file that cannot be read is a text that says why.
+        The content of a file that cannot be read is an error message.
         """
         sizes = {"model.blob": LARGEST, "rows.blob": LARGEST, "vault.blob": LARGEST}
         files: dict[str, bytes | str] = {}
@@ -274,49 +306,49 @@ class AuditedModel:
 
     @property
     def content(self) -> bytes:
-        """The model's file without the nonce that blinds its hash."""
+        """The model's file without the nonce at its start."""
         return self.raw[_NONCE_BYTES:]
 
     @property
     def is_subject(self) -> bool:
         """Whether the file is the one that the newest certificate is about."""
-        wanted = self.newest.statement["subject"][0]["digest"]["sha256"]
-        return bool(hashlib.sha256(self.raw).hexdigest() == wanted)
+        expected = self.newest.statement["subject"][0]["digest"]["sha256"]
+        return bool(hashlib.sha256(self.raw).hexdigest() == expected)
 
-    def build(self, trusted: Iterable[Any] = ()) -> Any:
-        """Build the model; classes that nobody trusts are refused before they are imported."""
+    def build_model(self, trusted: Iterable[Any] = ()) -> Any:
+        """Build the model; classes that are not trusted are refused before they are imported."""
         return state.decode(self.content, trusted=tuple(trusted))
 
     @cached_property
     def rows(self) -> Rows:
-        """The remaining rows, in held order."""
-        rows = self._decoded("rows.blob")
+        """The remaining rows, in the model's order."""
+        rows = self._decode_file("rows.blob")
         if type(rows) is not Rows:
-            raise VerificationError("rows.blob: holds no rows")
+            raise VerificationError("rows.blob: does not contain rows")
         return rows
 
     @cached_property
-    def vault(self) -> Vault:
-        """Slot, salt and place of every row."""
-        parts = self._decoded("vault.blob")
-        if type(parts) is not dict or parts.keys() != set(Vault._fields):
-            raise VerificationError("vault.blob: holds no slots, salts and places")
-        return Vault(**parts)
+    def vault(self) -> RowSlots:
+        """Slot, salt and position of every row."""
+        parts = self._decode_file("vault.blob")
+        if type(parts) is not dict or parts.keys() != set(RowSlots._fields):
+            raise VerificationError("vault.blob: does not contain slots, salts and positions")
+        return RowSlots(**parts)
 
     @cached_property
     def training(self) -> dict[str, Any]:
-        """How the seed was made, and the key that it was made from."""
+        """How the training seed was derived, and the key that it was derived from."""
         facts = parse_strict(self._read("training.json", SMALL), SMALL)
         if type(facts) is not dict or facts.keys() != _TRAINING:
             raise VerificationError(
-                "training.json: not an object of rule, beacon, keyCommitment and key"
+                "training.json: expected the keys rule, beacon, keyCommitment and key"
             )
         return facts
 
-    def _decoded(self, name: str) -> Any:
+    def _decode_file(self, name: str) -> Any:
         data = self._read(name, LARGEST)
         if data[:_NONCE_BYTES] != bytes(_NONCE_BYTES):
-            raise VerificationError(f"{name}: does not begin with {_NONCE_BYTES} zeros")
+            raise VerificationError(f"{name}: does not begin with {_NONCE_BYTES} zero bytes")
         try:
             return state.decode(data[_NONCE_BYTES:])
         except StateError as error:
@@ -324,23 +356,30 @@ class AuditedModel:
 
 
 class Commitment(NamedTuple):
-    """An event of the log that commits to a training key, or says that a model has one."""
+    """An event of the log that commits to a training key, or registers a model with one."""
 
     place: int
     event: dict[str, Any]
 
-    def is_of(self, subject: str) -> bool:
-        """Whether it is the registration of this file."""
+    def is_registration_of(self, subject: str) -> bool:
+        """Return whether the event is the registration of this file."""
         return self.event.get("kind") == "registered" and self.event.get("subject") == subject
 
 
 class LogFacts(NamedTuple):
     """What the log says about training keys, beacons and publications.
 
-    Events about training keys in the order of the log; sizes of the checkpoints by the digest of
-    their signed text; place of the publication of each batch; how many keys were committed to that
-    no registration and no certificate used. A batch may still be open or may have failed; an
-    operator may have thrown keys away.
+    Attributes
+    ----------
+    commitments : tuple of Commitment
+        Events about training keys, in the order of the log.
+    checkpoint_sizes : dict of str to int
+        Sizes of the checkpoints by the digest of their signed text.
+    published : dict of str to int
+        Position of the publication of each batch.
+    unused_training_keys : int
+        Number of committed keys that no registration and no certificate used. Their batch is open
+        or has failed, or an operator discarded them.
     """
 
     commitments: tuple[Commitment, ...]
@@ -351,14 +390,14 @@ class LogFacts(NamedTuple):
 
 @dataclass(frozen=True)
 class Bundle:
-    """A folder that `Ledger.export` wrote, or that somebody says it wrote."""
+    """A folder that `Ledger.export` wrote; its content is not trusted."""
 
     folder: Path
     key: str
 
     @cached_property
     def trust(self) -> verifier.Trust:
-        """Keys that follow from the pinned one."""
+        """The keys that follow from the pinned one."""
         return verifier.Trust.from_pinned(self.key, self._read_all("keys"))
 
     @cached_property
@@ -375,8 +414,8 @@ class Bundle:
     def models(self) -> tuple[AuditedModel, ...]:
         """Models whose files are in the bundle and that have a certificate."""
         certificates: dict[str, list[SignedStatement]] = {}
-        for one in self.chain:
-            certificates.setdefault(str(one.predicate["model"]["id"]), []).append(one)
+        for opened in self.chain:
+            certificates.setdefault(str(opened.predicate["model"]["id"]), []).append(opened)
         return tuple(
             AuditedModel(name, place, tuple(chain))
             for name, chain in certificates.items()
@@ -385,19 +424,19 @@ class Bundle:
 
     @cached_property
     def tier(self) -> str:
-        """The tier, "public" or "auditor", by what is in the folder."""
+        """The tier, "public" or "auditor", derived from the files of the folder."""
         return verifier.tier_of(verifier.list_files(self.folder))
 
     @cached_property
     def scope(self) -> dict[str, str] | None:
-        """Which tenant or model the export was limited to; None where no signed index says it."""
+        """The tenant or model that the export was limited to; None without a signed index."""
         if not (self.folder / verifier.INDEX_FILES[0]).is_file():
             return None
         return dict(verifier.read_description(self.folder)["scope"])
 
     @property
     def log_facts(self) -> LogFacts:
-        """What re-derivation needs of the log, as plain values."""
+        """The facts of the log that re-derivation needs, as plain values."""
         notes = (
             verifier.read_note(read_capped(path, SMALL).decode("utf-8", "replace"))
             for path in sorted((self.folder / "checkpoints").glob("*.txt"))
@@ -405,20 +444,21 @@ class Bundle:
         sizes = {hashlib.sha256(note.body).hexdigest(): note.size for note in notes}
         commitments: list[Commitment] = []
         published: dict[str, int] = {}
-        for place, event in enumerate(self.events()):
+        for place, event in enumerate(self.read_events()):
             if "training" in event:
                 commitments.append(Commitment(place, event))
             if event.get("kind") == "published":
                 published[event["batch"]] = place
         used = {
-            one.predicate["method"]["trainingRandomness"]["keyCommitment"] for one in self.chain
+            opened.predicate["method"]["trainingRandomness"]["keyCommitment"]
+            for opened in self.chain
         }
         used |= {e["training"] for _, e in commitments if e.get("kind") == "registered"}
         unused = {event["training"] for _, event in commitments} - used
         return LogFacts(tuple(commitments), sizes, published, len(unused))
 
-    def events(self) -> Iterator[dict[str, Any]]:
-        """Yield the events of the log, in order; they are the ledger's where V1 holds."""
+    def read_events(self) -> Iterator[dict[str, Any]]:
+        """Yield the events of the log, in order; they are authentic if V1 passes."""
         path = self.folder / "events.jsonl"
         if not path.is_file():
             return
@@ -427,8 +467,8 @@ class Bundle:
                 event = parse_strict(line.rstrip(b"\n"), SMALL)
                 yield event if isinstance(event, dict) else {}
 
-    def definition(self, digest: str) -> str | None:
-        """Return the definition text with this hash, if the bundle has it."""
+    def read_definition(self, digest: str) -> str | None:
+        """Return the definition text with this hash, or None if the bundle does not have it."""
         path = self.folder / "definitions" / f"{digest}.md"
         if not path.is_file():
             return None
@@ -442,8 +482,8 @@ class Bundle:
         return (read_capped(path, SMALL) for path in paths)
 
 
-def summary_of(bundle: Bundle, certificate: SignedStatement) -> dict[str, Any]:
-    """Return what a certificate claims, for a report."""
+def summarize_certificate(bundle: Bundle, certificate: SignedStatement) -> dict[str, Any]:
+    """Return the claims of a certificate, for a report."""
     claims = certificate.predicate
     definition = claims["method"]["definition"]["sha256"]
     return {
@@ -453,7 +493,7 @@ def summary_of(bundle: Bundle, certificate: SignedStatement) -> dict[str, Any]:
         "subject": certificate.statement["subject"][0]["digest"]["sha256"],
         "method": claims["method"]["name"],
         "definition": definition,
-        "definitionInBundle": bundle.definition(definition) is not None,
+        "definitionInBundle": bundle.read_definition(definition) is not None,
         "guarantee": parse_strict(verifier.canonical(claims["guarantee"])),
         "rows": claims["erasure"]["rows"],
         "liveAfter": claims["dataset"]["liveAfter"],

@@ -1,15 +1,16 @@
-r"""The regularised problem of a linear method and curves of Gaussian noise, written a second time.
+r"""The regularised problem of a linear method and the bounds of Gaussian noise, for auditors.
 
 .. math:: S(W) = \sum_i l(x_i W, y_i) + \tfrac{ridge}{2} |W|^2
 
-with the intercept as a column of ones, and rows scaled as the settings say. Everything is taken
-from the rows in the bundle and the settings; nothing from the model's own state.
+The intercept is a column of ones, and rows are scaled as the settings say. Everything is computed
+from the rows in the bundle and the settings, and nothing is read from the model's own state.
 
 A shift of mu standard deviations is (epsilon, delta)-hidden if and only if
 
 .. math:: δ \ge Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ)   \quad (Balle and Wang 2018, Theorem 8).
 
-The library computes this by other closed forms; an audit must not repeat its mistakes.
+The library uses other closed forms for this. The audit has its own code so that it does not repeat
+an error of the library.
 """
 
 import math
@@ -28,15 +29,15 @@ _TAIL = 1e-9
 Floats = NDArray[np.float64]
 _NORM_ROUNDING = 1e-6
 _MOST_STEPS = 60
-# Entries of the rows that are taken in long floats at once.
+# Number of entries of the rows that are converted to long floats at once.
 _BLOCK = 2**22
 # Relative residual at which a Newton step counts as solved.
 _PRECISION = 1e-8
 
 
 def shift_delta(epsilon: float, mu: float) -> float:
-    """Smallest delta at which a shift of mu standard deviations is hidden with epsilon."""
-    # Beyond 38 standard deviations nothing is left that a float could hold.
+    """Return the smallest delta at which a shift of mu standard deviations is hidden."""
+    # Beyond 38 standard deviations the probability is below the smallest float.
     if mu <= 0.0 or epsilon / 38.0 > mu + mu * mu:
         return 0.0
     first = float(log_ndtr(mu / 2 - epsilon / mu))
@@ -44,8 +45,8 @@ def shift_delta(epsilon: float, mu: float) -> float:
     return max(-math.expm1(min(second - first, 0.0)), 0.0) * math.exp(first)
 
 
-def hidden_shift(epsilon: float, delta: float) -> float:
-    """Largest shift, in standard deviations, that is hidden with (epsilon, delta)."""
+def largest_hidden_shift(epsilon: float, delta: float) -> float:
+    """Return the largest shift, in standard deviations, that (epsilon, delta) hides."""
     if delta <= 0.0:
         return 0.0
     high = 1.0
@@ -55,10 +56,11 @@ def hidden_shift(epsilon: float, delta: float) -> float:
 
 
 def noise_bounds(size: int, *, ball: bool) -> tuple[float, float]:
-    """Lengths, in units of sigma, between which noise of `size` entries lies but for 2e-9.
+    """Return the least and the largest plausible norm of noise with `size` entries.
 
-    The squared length of Gaussian noise has a chi-square law; the length of noise with the density
-    exp(-|b| / sigma) has a gamma law.
+    Norms are in units of sigma and lie outside with probability 2e-9. The squared norm of Gaussian
+    noise has a chi-square distribution; the norm of noise with the density exp(-|b| / sigma) has a
+    gamma distribution (`ball`).
     """
     if ball:
         return float(gammaincinv(size, _TAIL)), float(gammainccinv(size, _TAIL))
@@ -67,17 +69,18 @@ def noise_bounds(size: int, *, ball: bool) -> tuple[float, float]:
 
 
 def mismatch_delta(epsilon: float, shift: float, spread: float, dimension: float) -> float:
-    r"""Bound of delta between Gaussians whose covariances differ, too.
+    r"""Return a bound of delta between Gaussians with different means and covariances.
 
-    Means are apart by `shift`; eigenvalues of one covariance seen by the other lie within
-    e^(±spread), in `dimension` directions. With ν = shift e^(spread/2) and any λ > 0 for which
-    1 + λ - λ e^spread > 0, Markov's inequality for the λ-th moment of the ratio of densities gives
+    `shift` is the distance of the means. The eigenvalues of one covariance relative to the other
+    are within e^(±spread), in `dimension` directions. With ν = shift e^(spread/2) and any λ > 0 for
+    which 1 + λ - λ e^spread > 0, Markov's inequality for the λ-th moment of the density ratio gives
 
     .. math:: δ \le \frac{λ^λ}{(1+λ)^{1+λ}}
               \exp\Big(\frac{λ(1+λ)ν²}{2(1+λ-λe^t)} + d K - λε\Big),
               \quad K = -\tfrac12 [λt + \log(1+λ-λe^t)];
 
-    and a covariance first, mean second, δ <= δ_1(a) + e^a δ_shift(ε - a). The least of both.
+    Changing first the covariance and then the mean gives δ <= δ_1(a) + e^a δ_shift(ε - a). The
+    smaller of both bounds is returned.
     """
     if spread <= 0.0:
         return shift_delta(epsilon, shift)
@@ -98,12 +101,12 @@ def mismatch_delta(epsilon: float, shift: float, spread: float, dimension: float
     return least
 
 
-def length(values: NDArray[np.float64]) -> float:
-    """Euclidean norm over all entries."""
+def l2_norm(values: NDArray[np.float64]) -> float:
+    """Return the Euclidean norm over all entries."""
     return float(np.sqrt(np.sum(np.square(values))))
 
 
-class Interval(NamedTuple):
+class RoundingInterval(NamedTuple):
     """Bounds of a number that was computed with rounding errors."""
 
     least: float
@@ -126,8 +129,8 @@ class Objective:
         """Number of rows."""
         return int(self.X.shape[0])
 
-    def slopes(self, W: Floats) -> Floats:
-        """Derivative of every row's loss in its scores."""
+    def loss_slopes(self, W: Floats) -> Floats:
+        """Return the derivative of every row's loss with respect to its scores."""
         return np.asarray(self._slopes_at(np.asarray(self.X @ W), self.Y))
 
     def _slopes_at(self, Z: Any, target: Any) -> Any:
@@ -139,20 +142,21 @@ class Objective:
         return gaps if self.loss == "squared" else gaps / np.sqrt(1.0 + (gaps / self.scale) ** 2)
 
     def gradient(self, W: Floats) -> Floats:
-        """Gradient of S, without any noise."""
-        return np.asarray(self.X.T @ self.slopes(W)) + self.ridge * W
+        """Return the gradient of S, without noise."""
+        return np.asarray(self.X.T @ self.loss_slopes(W)) + self.ridge * W
 
     def noise_floor(self, W: Floats) -> float:
-        """What rounding may do to the length of a gradient."""
-        sizes = abs(self.X).T @ np.abs(self.slopes(W))
-        return 1e-11 * (length(np.asarray(sizes)) + self.ridge * length(W))
+        """Return a bound of the rounding error in the norm of a gradient."""
+        sizes = abs(self.X).T @ np.abs(self.loss_slopes(W))
+        return 1e-11 * (l2_norm(np.asarray(sizes)) + self.ridge * l2_norm(W))
 
-    def residual(self, W: Floats) -> "Interval":
-        """Bounds of the length of the gradient at W, in the longest floats of this machine.
+    def bound_residual(self, W: Floats) -> "RoundingInterval":
+        """Return bounds of the norm of the gradient at W, computed in long floats.
 
-        Sums of n terms are off by n units of the sum of sizes, slopes by some units and by what d
-        products do to scores. Parameters can be so long that this explains every gradient; only
-        the upper bound shows that they are near the optimum.
+        The rounding error of a sum of n terms is at most n units of the sum of absolute values.
+        Slopes add some units, and the error of d products in their scores. With very large
+        parameters the error can exceed every gradient, so only the upper bound shows that they
+        are near the optimum.
         """
         long = W.astype(np.longdouble)
         gradient, sizes = np.longdouble(self.ridge) * long, np.abs(long) * self.ridge
@@ -164,18 +168,18 @@ class Objective:
             Z, target = rows @ long, self.Y[begin : begin + step].astype(np.longdouble)
             slopes = self._slopes_at(Z, target)
             gradient += rows.T @ slopes
-            # No second derivative is above 1; those of softmax couple the scores of a row.
+            # No second derivative exceeds 1; softmax couples the scores of a row.
             scores = (np.abs(rows) @ np.abs(long)).max(axis=1, keepdims=True)
             off = (self.n_rows + 64) * np.abs(slopes) + 64 + (W.shape[0] + 8) * scores
             sizes += np.abs(rows).T @ off
-        length, error = (np.sqrt(np.sum(np.square(part))) for part in (gradient, sizes))
+        size, error = (np.sqrt(np.sum(np.square(part))) for part in (gradient, sizes))
         error *= np.finfo(np.longdouble).eps
-        least, most = float(length - error) * (1 - 2.0**-52), float(length + error) * (1 + 2.0**-52)
-        # NaN stays: it is at most nothing.
-        return Interval(max(least, 0.0), most)
+        least, most = float(size - error) * (1 - 2.0**-52), float(size + error) * (1 + 2.0**-52)
+        # NaN stays NaN, and no condition holds for it.
+        return RoundingInterval(max(least, 0.0), most)
 
-    def product(self, W: Floats, V: Floats) -> Floats:
-        """Hessian at W times V."""
+    def hessian_product(self, W: Floats, V: Floats) -> Floats:
+        """Return the Hessian at W times V."""
         Z, change = np.asarray(self.X @ W), np.asarray(self.X @ V)
         if self.loss == "softmax":
             shares = softmax(Z, axis=1)
@@ -187,16 +191,16 @@ class Objective:
         return np.asarray(self.X.T @ change) + self.ridge * V
 
     def hessian(self, W: Floats) -> Floats:
-        """Hessian at W as one matrix over all entries of W, row by row."""
+        """Return the Hessian at W as one matrix over the entries of W in row-major order."""
         size = W.size
-        columns = [self.product(W, unit.reshape(W.shape)).ravel() for unit in np.eye(size)]
+        columns = [self.hessian_product(W, unit.reshape(W.shape)).ravel() for unit in np.eye(size)]
         matrix = np.array(columns).T
         return (matrix + matrix.T) / 2
 
 
-def objective_of(model: Any, rows: Rows) -> Objective:
-    """Return the problem that a convex model says it solves, on rows of the auditor's."""
-    X = design(rows.X, bool(model.fit_intercept), model.rows, model.row_norm)
+def build_objective(model: Any, rows: Rows) -> Objective:
+    """Return the problem that a convex model says it solves, on the auditor's rows."""
+    X = build_design(rows.X, bool(model.fit_intercept), model.rows, model.row_norm)
     y = np.asarray(rows.y)
     plan = vars(model).get("plan_")
     l2 = float(model.l2) if plan is None else float(plan.geometry.strong)
@@ -215,8 +219,8 @@ def objective_of(model: Any, rows: Rows) -> Objective:
     return Objective(X, target, loss, 1.0, ridge, classes)
 
 
-def design(X: Any, intercept: bool, rule: str, row_norm: float | None) -> Any:
-    """Return rows with the intercept's column, scaled to the declared norm where asked."""
+def build_design(X: Any, intercept: bool, rule: str, row_norm: float | None) -> Any:
+    """Return rows with the intercept column, scaled to the declared norm if the rule says so."""
     if sp.issparse(X):
         ones = [sp.csr_array(np.ones((X.shape[0], 1)))] if intercept else []
         rows: Any = sp.csr_array(sp.hstack([sp.csr_array(X), *ones]), dtype=np.float64)
@@ -226,7 +230,7 @@ def design(X: Any, intercept: bool, rule: str, row_norm: float | None) -> Any:
         table = table.astype(dtype)
         rows = np.hstack([table, np.ones((len(table), 1), dtype)]) if intercept else table
     if rule in ("clip", "normalize") and row_norm is not None:
-        norms = norms_of(rows)
+        norms = row_norms(rows)
         far = norms > row_norm if rule == "clip" else norms > 0
         factors = np.ones(len(norms))
         factors[far] = row_norm / norms[far]
@@ -237,31 +241,31 @@ def design(X: Any, intercept: bool, rule: str, row_norm: float | None) -> Any:
     return rows.astype(np.float64)
 
 
-def norms_of(rows: Any) -> Floats:
-    """Norm of every row."""
+def row_norms(rows: Any) -> Floats:
+    """Return the norm of every row."""
     squares = rows.power(2) if sp.issparse(rows) else np.square(rows.astype(np.float64))
     return np.sqrt(np.asarray(squares.sum(axis=1), np.float64)).ravel()
 
 
 def is_bounded(objective: Objective, row_norm: float | None) -> bool:
-    """Whether no row is longer than declared."""
+    """Return whether no row exceeds the declared norm."""
     if row_norm is None:
         return True
-    return bool(norms_of(objective.X).max(initial=0.0) <= row_norm * (1 + 2 * _NORM_ROUNDING))
+    return bool(row_norms(objective.X).max(initial=0.0) <= row_norm * (1 + 2 * _NORM_ROUNDING))
 
 
-def optimum(objective: Objective, start: Floats) -> Floats:
-    """Return the minimum of S, by damped Newton steps with conjugate gradients."""
+def find_optimum(objective: Objective, start: Floats) -> Floats:
+    """Return the minimiser of S, by damped Newton steps with conjugate gradients."""
     W = np.zeros_like(start)
-    wanted = 1e-10 * max(objective.n_rows, 1)
+    tolerance = 1e-10 * max(objective.n_rows, 1)
     for _ in range(_MOST_STEPS):
         gradient = objective.gradient(W)
-        if length(gradient) <= wanted:
+        if l2_norm(gradient) <= tolerance:
             break
         step = _newton_step(objective, W, gradient)
-        # The first of 1, 1/2, 1/4, ... after which the gradient is shorter.
-        share = 1.0
-        while share > 1e-6 and length(objective.gradient(W + share * step)) >= length(gradient):
+        # Take the first of 1, 1/2, 1/4, ... that makes the gradient shorter.
+        share, size = 1.0, l2_norm(gradient)
+        while share > 1e-6 and l2_norm(objective.gradient(W + share * step)) >= size:
             share /= 2
         W = W + share * step
     return W
@@ -271,11 +275,11 @@ def _newton_step(objective: Objective, W: Floats, gradient: Floats) -> Floats:
     """Solve H step = -gradient by conjugate gradients (Hestenes and Stiefel 1952)."""
     step, rest = np.zeros_like(W), -gradient
     direction, size = rest.copy(), float(np.sum(rest * rest))
-    wanted = _PRECISION**2 * size
+    tolerance = _PRECISION**2 * size
     for _ in range(20 * W.size):
-        if size <= wanted:
+        if size <= tolerance:
             break
-        image = objective.product(W, direction)
+        image = objective.hessian_product(W, direction)
         share = size / float(np.sum(direction * image))
         step, rest = step + share * direction, rest - share * image
         before, size = size, float(np.sum(rest * rest))

@@ -1,23 +1,24 @@
-r"""V4: the model, trained again from the remaining rows, byte for byte.
+r"""V4: train the model again on the remaining rows and compare the bytes.
 
 An exact method promises ``U(A(D), D, D_u) = A(D \ D_u)`` with the same seed (survey, Definition 2).
-So one fresh fit on the rows that remain and one comparison of bytes decide, whatever the history
-of requests was. The bytes are those of the file, not those of the digest: an attribute that is no
-part of the digest must not hide anything either.
+One fresh fit on the remaining rows and one comparison of bytes decide, whatever requests came
+before. The bytes of the file are compared, not those of the digest: an attribute outside the digest
+must not hide data either.
 
-Other libraries than those here explain a difference only as far as `letheon.audit._tolerance`
-derives it for the method; they never turn a difference into a pass.
+If the model was made with other libraries, a difference is excused only within the tolerance that
+`letheon.audit._tolerance` derives for the method. A different library never turns a difference into
+a pass.
 
-Noise, and what an approximate removal leaves, make numbers differ between two fits. Their names,
-dtypes and shapes do not differ, nor do the rows that the model holds. So a fresh fit also shows
-whether something was put into the file beside the model; what the numbers are, it does not show.
+With noise or an approximate removal, two fits have different numbers. Names, dtypes and shapes, and
+the rows in the model, still agree. So a fresh fit also shows whether the file contains anything
+besides the model. It does not check the numbers themselves.
 
-Settings that change what is learned show in every byte that is learned. Those that do not (threads,
-talk) could carry anything, so each may have a few plain values only. A fresh fit runs with one
-thread and in silence. What the model says instead is taken over where it was declared, as a
-parameter of the model or of an estimator in its parameters. A fitted copy of an estimator, one of a
-thousand shards perhaps, must say what was declared for its class: otherwise a thousand copies with
-a small number each could carry a row.
+Settings that change what is learned are visible in the learned bytes. Other settings (`n_jobs`,
+`verbose`) could carry hidden data, so only a few plain values are allowed for each. A fresh fit
+runs with one thread and without output. A different value in the model is accepted only if it was
+declared as a parameter of the model or of a nested estimator. A fitted copy of an estimator, such
+as a shard, must have the value declared for its class. Otherwise many copies with a small number
+each could carry a row.
 """
 
 import re
@@ -30,7 +31,7 @@ from sklearn import config_context, get_config
 
 from letheon import state
 from letheon.audit._bundle import LevelResult
-from letheon.audit._tolerance import Difference, differences, join_places, judge_differences
+from letheon.audit._tolerance import Difference, join_places, judge_differences, list_differences
 from letheon.base import ForgetMixin, neutral_parameters
 from letheon.compose import clone_unfitted
 from letheon.data import Rows
@@ -46,7 +47,7 @@ _SHOWN = 3
 _VERSION = re.compile(r"[0-9]{1,4}(\.[0-9]{1,5}){0,3}([a-z]{1,4}[0-9]{0,3})?")
 _NAME = re.compile(r"[0-9A-Za-z._:+,/() -]{1,120}")
 _VERSIONED = ("python", "numpy", "scipy", "scikit-learn")
-# The last bits of features depend on the batch that they were computed in.
+# The last bits of features depend on the batch in which they were computed.
 FEATURES = 1e-3
 _ROWS = re.compile(r"\brows_\.(X|y|ids)\b")
 _MOST_JOBS = 1024
@@ -55,58 +56,57 @@ _MOST_MEMORY = 2**20
 _MOST_BYTES = 2**48
 _MOST_ROWS = 2**32
 _WORDS = frozenset({"default", "pandas", "polars", "diagram", "text", "spmatrix", "sparray"})
-# Neutral settings and the values that each may have, whatever the fresh fit was run with.
 _DEVICE = re.compile("auto|cpu|mps|cuda(:[0-9]{1,2})?")
-# Fitted steps of a pipeline keep the seed that each was given, which may be none.
+# Fitted steps of a pipeline keep their seed parameter, which may be None.
 _STEPS = ("fitted_", "steps")
 
 
 class CannotRederiveError(LetheonError, ValueError):
-    """The model cannot be trained again here; the text says why."""
+    """The model cannot be trained again here; the message says why."""
 
 
 def rederive(model: Any, rows: Rows) -> Any:
-    """Train a model anew on rows, with the settings and the seed of a fitted one.
+    """Train a model again on rows, with the settings and the seed of a fitted one.
 
     Parameters
     ----------
     model : fitted estimator of an exact method
         Only its class, its parameters and its seeds are used.
     rows : Rows
-        The remaining rows, in held order; ``rows.extra`` goes to `fit` by name.
+        The remaining rows, in the model's order; ``rows.extra`` is passed to `fit` by name.
 
     Returns
     -------
     estimator
-        What an honest model is, up to settings that say how the work is done.
+        The model that a correct removal gives, up to settings such as `n_jobs`.
 
     Raises
     ------
     CannotRederiveError
-        Its settings are no plain values, or it keeps states outside its file.
+        The settings are not plain values, or the model keeps state outside its file.
     """
-    wrong = wrong_settings(model)
+    wrong = find_unsafe_settings(model)
     if wrong:
         raise CannotRederiveError(
-            f"settings that are no part of what is learned have values that could carry anything: "
+            "these settings do not affect learning and have values that could hide data: "
             f"{', '.join(wrong[:_SHOWN])}"
         )
     if model._parameters() != vars(model).get("parameters_"):
-        raise CannotRederiveError("parameters are not those that it says it was trained with")
-    config = config_of(model)
+        raise CannotRederiveError("the parameters differ from those recorded at training")
+    config = read_sklearn_config(model)
     if config is None:
-        raise CannotRederiveError("config_ is not a set of scikit-learn's settings")
+        raise CannotRederiveError("config_ is not a valid scikit-learn configuration")
     fresh = clone_unfitted(model)
     for part in list(iter_estimators(fresh)):
-        part.estimator.set_params(**_quiet(part.params))
-    X, y = rows.part(0, len(rows))
+        part.estimator.set_params(**_get_quiet_settings(part.params))
+    X, y = rows.slice(0, len(rows))
     with config_context(**config), one_thread():
         fresh.fit(X, y, ids=rows.ids.to_array(), **rows.extra)
     return fresh
 
 
-def _quiet(params: dict[str, Any]) -> dict[str, Any]:
-    """Return how a fresh fit works, whatever the model says: settings that change no result."""
+def _get_quiet_settings(params: dict[str, Any]) -> dict[str, Any]:
+    """Return settings for a fresh fit without threads and output; they change no result."""
     settings: dict[str, Any] = {"n_jobs": None} if "n_jobs" in params else {}
     if "verbose" in params:
         settings["verbose"] = False if isinstance(params["verbose"], bool) else 0
@@ -130,47 +130,47 @@ def compare(
     rederived : fitted estimator
         What `rederive` returned for it.
     content : bytes, optional
-        The file that the model was decoded from. It must be exactly what the model encodes to, so
-        that no byte in it goes unseen.
+        The file that the model was decoded from. It must equal the encoded model, so that every
+        byte of it is checked.
     name : str
-        Of the model, for the result.
+        Name of the model, for the result.
     same_place : bool, default=False
-        The certificate says that the model was made with the libraries and the kernel that are
-        here. A model that says otherwise is a failure then.
+        Whether the certificate names the libraries and the kernel installed here. Then a model that
+        names others fails.
 
     Returns
     -------
     LevelResult
-        "pass": equal in every byte, apart from settings that say how the work is done, which have
-        plain values, and from the names of libraries. "fail": not equal, and nothing explains the
-        difference. "skipped": not equal, made with other libraries or another CPU kernel, and the
-        difference is within the tolerance of the method, or no tolerance is known for it.
+        "pass": equal in every byte, except for settings such as `n_jobs` with plain values, and the
+        names of libraries. "fail": not equal, and nothing explains the difference. "skipped": not
+        equal, made with other libraries or another CPU kernel, and the difference is within the
+        tolerance of the method, or no tolerance is known for it.
     """
     if content is not None and state.encode(model) != content:
-        return LevelResult("V4", name, "fail", "the file holds bytes that the model does not")
+        return LevelResult("V4", name, "fail", "the file contains bytes that the model does not")
     tree = state.to_tree(model)
-    expected, content = with_neutral(tree, state.to_tree(rederived)), to_bytes(tree)
+    expected, content = merge_neutral_settings(tree, state.to_tree(rederived)), to_bytes(tree)
     size = {"bytes": len(content), "parameters": vars(model).get("parameters_", "")}
     if content == to_bytes(expected):
-        reason = "equal, byte for byte, to a fresh fit on the remaining rows"
+        reason = "byte-for-byte equal to a fresh fit on the remaining rows"
         return LevelResult("V4", name, "pass", reason, size)
-    other = _environments(model, rederived)
+    other = _compare_environments(model, rederived)
     is_elsewhere = not same_place and names_another_environment(model, rederived)
     if is_elsewhere:
-        expected = with_environment(expected, _environment_of(model))
-    elif other or _environment_of(rederived).get("kernels") != "free":
-        return _unequal(name, differences(tree, expected))
+        expected = with_environment(expected, _get_environment(model))
+    elif other or _get_environment(rederived).get("kernels") != "free":
+        return _report_difference(name, list_differences(tree, expected))
     if content == to_bytes(expected):
         reason = (
-            "equal to a fresh fit on the remaining rows in every byte that was learned; the file "
-            f"names {_in_words(other)}"
+            "all learned bytes are equal to a fresh fit on the remaining rows; the file "
+            f"names {_describe_environments(other)}"
         )
         return LevelResult("V4", name, "pass", reason, size | {"environment": other})
     if replay_of(model) == "bitwise":
-        why = "; no library explains that of this method"
-        return _unequal(name, differences(tree, expected), why)
+        why = "; for this method, different libraries do not explain a difference"
+        return _report_difference(name, list_differences(tree, expected), why)
     other = other or {"kernels": ["free", "free"]}
-    return _judge_elsewhere(model, rederived, name, other, differences(tree, expected, None))
+    return _judge_elsewhere(model, rederived, name, other, list_differences(tree, expected, None))
 
 
 def check_rederivation(
@@ -183,15 +183,15 @@ def check_rederivation(
 ) -> tuple[LevelResult, Any]:
     """Re-derive a model and compare; return the verdict and the re-derived model, or None.
 
-    Whatever goes wrong in a fresh fit is a failure of the model: it was trained on more than these
-    rows, or on others. Only a library that is not installed here is not its fault.
+    Any error in the fresh fit is a failure of the model, which was then trained on other rows.
+    Only a library that is missing here gives "skipped".
     """
     try:
         rederived = rederive(model, rows)
     except CannotRederiveError as error:
         return LevelResult("V4", name, "fail", str(error)), None
     except ImportError as error:
-        reason = f"a library that the model needs is not here: {error.name or 'unknown'}"
+        reason = f"a library that the model needs is not installed: {error.name or 'unknown'}"
         return LevelResult("V4", name, "skipped", reason), None
     except Exception as error:  # noqa: BLE001 (an untrusted model may raise anything)
         reason = f"a fresh fit on the remaining rows raises {type(error).__name__}"
@@ -200,46 +200,46 @@ def check_rederivation(
     return compared, rederived
 
 
-def _unequal(name: str, places: list[Difference], why: str = "") -> LevelResult:
+def _report_difference(name: str, places: list[Difference], why: str = "") -> LevelResult:
     return LevelResult(
         "V4",
         name,
         "fail",
-        "not what a fresh fit on the remaining rows gives: it differs at "
+        "different from a fresh fit on the remaining rows, at "
         f"{join_places([place.place for place in places])}{why}",
         {"places": [place.place for place in places]},
     )
 
 
-def _in_words(other: dict[str, list[str]]) -> str:
+def _describe_environments(other: dict[str, list[str]]) -> str:
     return ", ".join(f"{key} {was} (here {now})" for key, (was, now) in other.items())
 
 
 def _judge_elsewhere(
     model: Any, rederived: Any, name: str, other: dict[str, list[str]], places: list[Difference]
 ) -> LevelResult:
-    """Judge a model that was made with other libraries or kernels and differs: never a pass."""
+    """Return the verdict on a model that differs and was made elsewhere; it is never a pass."""
     beyond, unknown, _ = judge_differences(model, rederived, places)
     largest = max((place.gap for place in places if place.gap is not None), default=0.0)
     details = {"environment": other, "rounding": not beyond and not unknown}
     details |= {"gap": f"{largest:.3g}"}
-    made = f"made with {_in_words(other)}"
+    made = f"made with {_describe_environments(other)}"
     if beyond:
         reason = (
-            "not what a fresh fit on the remaining rows gives: it differs by more than the "
-            f"tolerance of its method at {join_places(beyond)}; it says that it was {made}, which "
-            "does not explain that"
+            "different from a fresh fit on the remaining rows, by more than the tolerance of its "
+            f"method, at {join_places(beyond)}; the file says that it was {made}, which does not "
+            "explain the difference"
         )
         return LevelResult("V4", name, "fail", reason, details | {"places": beyond[:64]})
     how = "it differs from a fresh fit here, within the tolerance of its method"
     if unknown:
         how = f"no tolerance is known for what differs at {join_places(unknown)}"
-    reason = f"{made}, so bytes need not agree; {how}. Repeat the audit with these libraries"
+    reason = f"{made}, so the bytes may differ; {how}. Repeat the audit with these libraries"
     return LevelResult("V4", name, "skipped", reason, details)
 
 
 def with_environment(node: Any, environment: dict[str, str], key: str = "") -> Any:
-    """Return a tree whose parts all say that they were made with these libraries."""
+    """Return the tree with these libraries as the environment of every part."""
     if type(node) is Instance:
         return node._replace(state=with_environment(node.state, environment))
     if type(node) is Items:
@@ -252,30 +252,30 @@ def with_environment(node: Any, environment: dict[str, str], key: str = "") -> A
     return Record(tuple(items))
 
 
-def _environment_of(model: Any) -> dict[str, str]:
-    found = vars(model).get("environment_")
-    return found if type(found) is dict else {}
+def _get_environment(model: Any) -> dict[str, str]:
+    environment = vars(model).get("environment_")
+    return environment if type(environment) is dict else {}
 
 
-def _environments(model: Any, rederived: Any) -> dict[str, list[str]]:
-    """Return what affects results and is not the same: what the model says, and what is here."""
-    was, now = _environment_of(model), _environment_of(rederived)
+def _compare_environments(model: Any, rederived: Any) -> dict[str, list[str]]:
+    """Return the entries of the environment that differ: the model's value, and the one here."""
+    was, now = _get_environment(model), _get_environment(rederived)
     keys = [key for key in {**now, **was} if was.get(key) != now.get(key)]
     return {str(key)[:40]: [str(was.get(key))[:120], str(now.get(key))[:120]] for key in keys}
 
 
 def names_another_environment(model: Any, rederived: Any) -> bool:
-    """Whether a model says, plausibly, that it was made with something else than is here."""
-    other = _environments(model, rederived)
+    """Return whether a model plausibly says that it was made with other libraries."""
+    other = _compare_environments(model, rederived)
     return bool(other) and _is_environment(vars(model).get("environment_"), rederived)
 
 
 def _is_environment(environment: Any, rederived: Any) -> bool:
-    """Whether it names the same things as here, each as a version or a short name.
+    """Return whether an environment has the expected keys, each with a version or a short name.
 
-    The format of letheon is never another one: its name is no place to write something.
+    The format of letheon must be the one used here, so that its name cannot hide data.
     """
-    here = _environment_of(rederived)
+    here = _get_environment(rederived)
     if type(environment) is not dict or environment.keys() != here.keys():
         return False
     if environment.get("letheon") != here.get("letheon"):
@@ -286,85 +286,86 @@ def _is_environment(environment: Any, rederived: Any) -> bool:
     )
 
 
-class Beside(NamedTuple):
-    """What is wrong with a file, and what cannot be decided here; None where there is nothing."""
+class FileFindings(NamedTuple):
+    """What is wrong with a file, and what cannot be decided on this machine, if anything."""
 
     wrong: str | None = None
     undecided: str | None = None
 
 
-def beside_the_model(
+def check_file_content(
     model: Any, rows: Rows, *, content: bytes | None = None, same_place: bool = False
-) -> Beside:
-    """Return what is in a file of a method that is not exact beside the numbers of a fit.
+) -> FileFindings:
+    """Return what a file contains besides a fit, for a method that is not exact.
 
     Parameters
     ----------
     model : fitted estimator
         The model under audit.
     rows : Rows
-        The remaining rows, in held order.
+        The remaining rows, in the model's order.
     content : bytes, optional
         The file that the model was decoded from.
     same_place : bool, default=False
-        The certificate names the libraries and the kernel that are here.
+        Whether the certificate names the libraries and the kernel installed here.
     """
     if content is not None and state.encode(model) != content:
-        return Beside("the file holds bytes that the model does not")
+        return FileFindings("the file contains bytes that the model does not")
     try:
         fresh = rederive(model, rows)
     except CannotRederiveError as error:
-        return Beside(str(error))
-    _rekey(fresh, model, rows)
+        return FileFindings(str(error))
+    _copy_keys(fresh, model, rows)
     tree = state.to_tree(model)
-    expected = with_neutral(tree, state.to_tree(fresh))
+    expected = merge_neutral_settings(tree, state.to_tree(fresh))
     is_elsewhere = not same_place and names_another_environment(model, fresh)
     if is_elsewhere:
         expected = with_environment(expected, model.environment_)
     is_bounded = model.guarantee_.kind == "certified"
-    rule = _Rule(counted=_counted_place(model), is_bounded=is_bounded)
-    strange = [one for one in differences(tree, expected, None) if not rule.permits(one)]
-    wrong, undecided = [one.place for one in strange], list[str]()
+    rule = _NoiseRule(noisy_part=_find_noisy_part(model), is_bounded=is_bounded)
+    every = list_differences(tree, expected, None)
+    unexpected = [difference for difference in every if not rule.permits_difference(difference)]
+    wrong, undecided = [difference.place for difference in unexpected], list[str]()
     if is_elsewhere:
-        beyond, unknown, within = judge_differences(model, fresh, strange)
+        beyond, unknown, within = judge_differences(model, fresh, unexpected)
         wrong, undecided = beyond, unknown + within
     if wrong:
-        return Beside(f"a fresh fit has not what the file has at {join_places(wrong)}")
+        return FileFindings(f"a fresh fit does not have what the file has at {join_places(wrong)}")
     if undecided:
-        return Beside(
-            undecided=f"made with other libraries, and it differs at {join_places(undecided)}, "
-            "where rounding may be the cause. Repeat the audit with these libraries"
+        return FileFindings(
+            undecided=f"made with other libraries and different at {join_places(undecided)}; "
+            "rounding may be the cause. Repeat the audit with these libraries"
         )
-    return Beside()
+    return FileFindings()
 
 
 @dataclass(frozen=True)
-class _Rule:
-    """Where noise or an approximation may make numbers differ."""
+class _NoiseRule:
+    """Where numbers may differ because of noise or an approximation."""
 
-    counted: str
+    noisy_part: str
     is_bounded: bool
 
-    def permits(self, difference: Difference) -> bool:
+    def permits_difference(self, difference: Difference) -> bool:
         place, gap = difference.place, difference.gap
         if difference.numbers == "seed":
             return place.rpartition(".")[2] == "seed_"
         if _ROWS.search(place):
-            return self.counted == "head_" and gap is not None and gap <= FEATURES
-        return place.startswith(self.counted) and self._is_number(difference)
+            return self.noisy_part == "head_" and gap is not None and gap <= FEATURES
+        return place.startswith(self.noisy_part) and self._is_number(difference)
 
     def _is_number(self, difference: Difference) -> bool:
-        """Whether only numbers differ; where a bound is claimed, none beside the rows."""
+        """Return whether only numbers differ; with a claimed bound, none of the rows."""
         if not self.is_bounded:
             return difference.numbers != "other"
         return difference.numbers in ("float", "count") and "rows_" not in difference.place
 
 
-def _rekey(fresh: Any, model: Any, rows: Rows) -> None:
-    """Give a fresh fit the model's salt and key, so that what is not random can be compared."""
-    given = vars(counted_part(model))
-    key, salt = given.get("fingerprint_key_"), given.get("release_salt_")
-    inner, seen = unwrapped(fresh, rows)
+def _copy_keys(fresh: Any, model: Any, rows: Rows) -> None:
+    """Give a fresh fit the model's salt and key, so that deterministic values can be compared."""
+    fitted = vars(counted_part(model))
+    key, salt = fitted.get("fingerprint_key_"), fitted.get("release_salt_")
+    inner, seen = unwrap_model(fresh, rows)
     if _is_key(salt) and _is_key(vars(inner).get("release_salt_")):
         inner.release_salt_ = salt
     if _is_key(key) and vars(inner).get("fingerprint_key_") is not None:
@@ -377,24 +378,24 @@ def _is_key(text: Any) -> bool:
     return type(text) is str and re.fullmatch("[0-9a-f]{64}", text) is not None
 
 
-def unwrapped(model: Any, rows: Rows) -> tuple[Any, Rows]:
-    """Return the convex part of a model, and what it sees of the rows."""
+def unwrap_model(model: Any, rows: Rows) -> tuple[Any, Rows]:
+    """Return the convex part of a model, and the rows as that part receives them."""
     if hasattr(model, "head_"):
         features = np.asarray(model._training_features(rows.X))
         return model.head_, Rows(features, rows.y, rows.ids)
     if hasattr(model, "steps_"):
         table = model.fitted_.transform(rows.X)
-        return unwrapped(model.steps_[-1][1], Rows(table, rows.y, rows.ids))
+        return unwrap_model(model.steps_[-1][1], Rows(table, rows.y, rows.ids))
     return model, rows
 
 
-def _counted_place(model: Any) -> str:
-    """Return where the part lies that noise or an approximation changes; "" for the whole model."""
+def _find_noisy_part(model: Any) -> str:
+    """Return the path of the part that noise or an approximation changes; "" for all of it."""
     if hasattr(model, "head_"):
         return "head_"
     if hasattr(model, "steps_"):
         last = len(model.steps_) - 1
-        return f"fitted_.steps[{last}][1].{_counted_place(model.steps_[-1][1])}".rstrip(".")
+        return f"fitted_.steps[{last}][1].{_find_noisy_part(model.steps_[-1][1])}".rstrip(".")
     return ""
 
 
@@ -407,15 +408,15 @@ def _is_size(value: Any) -> bool:
     return whole and 0 <= value <= _MOST_BYTES
 
 
-TAKEN_OVER: dict[str, Callable[[Any], bool]] = {
+MERGED_SETTINGS: dict[str, Callable[[Any], bool]] = {
     "n_jobs": lambda value: value is None or _is_whole(value, _MOST_JOBS),
     "verbose": lambda value: type(value) is bool or _is_whole(value, _MOST_TALK),
     "rebuild": lambda value: value in ("lazy", "eager"),
 }
 
 
-# Neutral settings that a fresh fit takes from the model; no certificate has them.
-_COPIED: dict[str, Callable[[Any], bool]] = {
+# Neutral settings that a fresh fit copies from the model; they are in no certificate.
+_COPIED_SETTINGS: dict[str, Callable[[Any], bool]] = {
     "checkpoint_dir": lambda value: value is None,
     "device": lambda value: (
         value is None or (type(value) is str and bool(_DEVICE.fullmatch(value)))
@@ -425,35 +426,35 @@ _COPIED: dict[str, Callable[[Any], bool]] = {
 }
 
 
-def wrong_settings(model: Any) -> list[str]:
-    """Return the settings of a model, nested ones included, that no re-derivation can vouch for.
+def find_unsafe_settings(model: Any) -> list[str]:
+    """Return the settings of a model, nested ones included, that a re-derivation cannot check.
 
-    A setting that changes nothing is in no certificate, so one that is not known here is refused.
+    Neutral settings are in no certificate, so an unknown one is refused.
     """
     return [
         f"{part.path}{name}"
         for part in iter_estimators(model)
         for name, value in part.params.items()
-        if not _is_vouched_for(part.estimator, name, value)
+        if not _is_checked_setting(part.estimator, name, value)
     ]
 
 
-def _is_vouched_for(estimator: Any, name: str, value: Any) -> bool:
+def _is_checked_setting(estimator: Any, name: str, value: Any) -> bool:
     if name == "random_state":
-        # A seed has no more room than a seed: the state of a generator has.
+        # An integer seed has few bits; the state of a generator could hide data.
         is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
         bits = 128 if isinstance(estimator, ForgetMixin) else 32
         return value is None or (is_whole and 0 <= int(value) < 2**bits)
-    if name in TAKEN_OVER:
-        return TAKEN_OVER[name](value)
+    if name in MERGED_SETTINGS:
+        return MERGED_SETTINGS[name](value)
     is_neutral = name in neutral_parameters(estimator)
-    return not is_neutral or (name in _COPIED and _COPIED[name](value))
+    return not is_neutral or (name in _COPIED_SETTINGS and _COPIED_SETTINGS[name](value))
 
 
-def config_of(model: Any) -> dict[str, Any] | None:
-    """Return scikit-learn's settings of the model's fit, or None if they are not plausible ones.
+def read_sklearn_config(model: Any) -> dict[str, Any] | None:
+    """Return the scikit-learn configuration of the model's fit, or None if it is not plausible.
 
-    A model that does not keep them is fitted with those of this process.
+    A model without one is fitted with the configuration of this process.
     """
     here = get_config()
     config = vars(model).get("config_", here)
@@ -468,81 +469,88 @@ def _is_plain(value: Any) -> bool:
     return _is_whole(value, _MOST_MEMORY) or (type(value) is str and value in _WORDS)
 
 
-def with_neutral(found: Any, fresh: Any) -> Any:
-    """Return the tree of a fresh fit with the neutral settings that the other tree has."""
-    return _Merge(frozenset(_declared(found))).node(found, fresh, ())
+def merge_neutral_settings(audited: Any, fresh: Any) -> Any:
+    """Return the tree of a fresh fit with the neutral settings of the other tree."""
+    return _Merge(frozenset(_iter_declared_settings(audited))).merge_node(audited, fresh, ())
 
 
 def _is_declared(path: tuple[str, ...]) -> bool:
-    """Whether a path leads through parameters only: fitted attributes end with an underscore."""
+    """Return whether a path has parameters only: fitted attributes end with an underscore."""
     return not any(name.endswith("_") or name.startswith("_") for name in path)
 
 
-def _declared(node: Any) -> Iterator[tuple[str, str, Any]]:
-    """Yield class, name and value of every neutral setting among the parameters of a model."""
+def _iter_declared_settings(node: Any) -> Iterator[tuple[str, str, Any]]:
+    """Yield class, name and value of the neutral settings in the parameters of a model."""
     if type(node) is Instance:
         for key, value in node.state.items:
-            if key in TAKEN_OVER and TAKEN_OVER[key](value):
+            if key in MERGED_SETTINGS and MERGED_SETTINGS[key](value):
                 yield node.name, key, value
             elif _is_declared((key,)):
-                yield from _declared(value)
+                yield from _iter_declared_settings(value)
     elif type(node) is Items:
         for value in node.items:
-            yield from _declared(value)
+            yield from _iter_declared_settings(value)
 
 
 @dataclass(frozen=True)
 class _Merge:
     declared: frozenset[tuple[str, str, Any]]
 
-    def node(self, found: Any, fresh: Any, path: tuple[str, ...]) -> Any:
-        if type(found) is not type(fresh):
+    def merge_node(self, audited: Any, fresh: Any, path: tuple[str, ...]) -> Any:
+        if type(audited) is not type(fresh):
             return fresh
-        if type(found) is Instance and found.name == fresh.name:
-            return fresh._replace(state=self.record(found.state, fresh.state, path, found.name))
-        if type(found) is Record:
-            return self.record(found, fresh, path, None)
-        if type(found) is Items and len(found.items) == len(fresh.items):
-            pairs = zip(found.items, fresh.items, strict=True)
-            return fresh._replace(items=tuple([self.node(*pair, path) for pair in pairs]))
+        if type(audited) is Instance and audited.name == fresh.name:
+            return fresh._replace(
+                state=self.merge_record(audited.state, fresh.state, path, audited.name)
+            )
+        if type(audited) is Record:
+            return self.merge_record(audited, fresh, path, None)
+        if type(audited) is Items and len(audited.items) == len(fresh.items):
+            pairs = zip(audited.items, fresh.items, strict=True)
+            return fresh._replace(items=tuple([self.merge_node(*pair, path) for pair in pairs]))
         return fresh
 
-    def record(
-        self, found: Record, fresh: Record, path: tuple[str, ...], owner: str | None
+    def merge_record(
+        self, audited: Record, fresh: Record, path: tuple[str, ...], owner: str | None
     ) -> Record:
-        mine = dict(found.items)
+        mine = dict(audited.items)
         return Record(
             tuple(
                 [
-                    (key, self.value(owner, key, mine[key], value, path) if key in mine else value)
+                    (
+                        key,
+                        self.merge_value(owner, key, mine[key], value, path)
+                        if key in mine
+                        else value,
+                    )
                     for key, value in fresh.items
                 ]
             )
         )
 
-    def value(
-        self, owner: str | None, key: str, found: Any, fresh: Any, path: tuple[str, ...]
+    def merge_value(
+        self, owner: str | None, key: str, audited: Any, fresh: Any, path: tuple[str, ...]
     ) -> Any:
-        """Return the value of an attribute of the expected tree."""
+        """Return the expected value of an attribute."""
         if owner is not None and key == "random_state":
-            return found if _may_be(found, fresh, path) else fresh
-        if owner is not None and key in TAKEN_OVER:
-            plain = TAKEN_OVER[key](found)
-            return found if plain and (owner, key, found) in self.declared else fresh
-        return self.node(found, fresh, (*path, key))
+            return audited if _is_same_seed(audited, fresh, path) else fresh
+        if owner is not None and key in MERGED_SETTINGS:
+            plain = MERGED_SETTINGS[key](audited)
+            return audited if plain and (owner, key, audited) in self.declared else fresh
+        return self.merge_node(audited, fresh, (*path, key))
 
 
-def _may_be(found: Any, fresh: Any, path: tuple[str, ...]) -> bool:
-    """Whether a seed was not given, or is the one of the fit as a NumPy number.
+def _is_same_seed(audited: Any, fresh: Any, path: tuple[str, ...]) -> bool:
+    """Return whether a seed parameter is None, or is the seed of the fit as a NumPy number.
 
-    What was drawn then is `seed_`, which the fresh fit was given.
+    The seed drawn at fitting is `seed_`, which the fresh fit uses.
     """
-    if found is None:
+    if audited is None:
         return _is_declared(path) or path == _STEPS
-    return type(found) is Scalar and _is_declared(path) and _whole(found) == fresh
+    return type(audited) is Scalar and _is_declared(path) and _read_integer(audited) == fresh
 
 
-def _whole(node: Scalar) -> int | None:
+def _read_integer(node: Scalar) -> int | None:
     array: Any = node.value
     kind = np.dtype(array.dtype)
     return int(np.frombuffer(array.data, kind)[0]) if kind.kind in "iu" else None

@@ -1,17 +1,17 @@
-r"""How far two honest fits on the same rows may be apart where libraries or kernels differ.
+r"""How far two correct fits on the same rows may differ if libraries or kernels differ.
 
-Bytes then need not agree, and an operator may say so of a model that forgot nothing. So a
-difference is compared with a bound that follows from the method, computed on the rows that remain:
+Then bytes may differ, and an operator could say so of a model that forgot nothing. So a difference
+is compared with a bound that follows from the method and the remaining rows:
 
-- *exact*: whatever does not depend on rounding (rows, ids, counts, settings, the forest);
-- *closed form* (means, variances, least squares): bounds of rounding for sums in any order, with
-  the condition number of the problem (Higham 2002, sections 3.1, 4.2 and 20.1);
-- *convex solver* (logistic regression): a solver stops where no entry of the gradient is above
-  `tol`, and by strong convexity that fixes the model up to ``|gradient| / ridge``. The gradient of
-  the remaining rows at the published coefficients is computed itself, which is sharper;
-- anything else: nothing is known, so no difference is explained.
+- *exact*: values that do not depend on rounding (rows, ids, counts, settings, forests);
+- *closed form* (means, variances, least squares): rounding bounds for sums in any order, with the
+  condition number of the problem (Higham 2002, sections 3.1, 4.2 and 20.1);
+- *convex solver* (logistic regression): a solver stops when no entry of the gradient is above
+  `tol`. By strong convexity that determines the model up to ``|gradient| / ridge``. The code uses
+  the gradient of the remaining rows at the published coefficients, which is sharper;
+- anything else: there is no bound, so no difference is excused.
 
-Beyond a bound the level fails. Within it the level is skipped, never passed.
+Beyond a bound the level fails. Within the bound the level is skipped; it never passes.
 """
 
 import re
@@ -46,16 +46,16 @@ _SINGULAR = 1e-12
 _ROWS = re.compile(r"(^|\.)rows_?\.(X|y|ids)\b")
 _LATER_STEP = re.compile(r"(^|\.)fitted_\.steps\[[1-9][0-9]*\]")
 _EXACT = re.compile(r"(^|\.)(seed_|parameters_|config_|environment_)($|[.\[])")
-# Saved states of shards are files of their own; what is in them shows in the final models.
+# Saved states of shards are separate files; their effect is visible in the final models.
 _STATES = re.compile(r"\.states\[[0-9]+\]")
 
 
 class Difference(NamedTuple):
-    """A place, and how far its numbers are apart, as a share of the largest of them and as such.
+    """A path in a model, with the relative (`gap`) and absolute (`distance`) difference there.
 
-    Gap and distance are None where it is no matter of rounding. `numbers` says whether only values
-    differ: "float" or "whole" where both are arrays of one dtype and shape, "count" and "seed"
-    where both are one whole number, of ordinary size or of 128 bits; anything else is "other".
+    Gap and distance are None if rounding cannot be the cause. `numbers` says what differs: "float"
+    or "whole" for arrays of one dtype and shape, "count" for whole numbers of ordinary size, "seed"
+    for whole numbers of up to 128 bits, and "other" for anything else.
     """
 
     place: str
@@ -64,19 +64,19 @@ class Difference(NamedTuple):
     distance: float | None = None
 
 
-def differences(left: Any, right: Any, most: int | None = _MOST) -> list[Difference]:
-    """Return where two trees differ, up to a number of places."""
-    return list(islice(_walk(left, right, ""), most))
+def list_differences(left: Any, right: Any, most: int | None = _MOST) -> list[Difference]:
+    """Return where two trees differ, at most `most` places."""
+    return list(islice(_iter_differences(left, right, ""), most))
 
 
 def join_places(places: Sequence[str]) -> str:
-    """Return the first places for a sentence."""
+    """Return the first places as text."""
     more = " and elsewhere" if len(places) > _SHOWN else ""
     return f"{', '.join(places[:_SHOWN])}{more}"
 
 
-def _walk(left: Any, right: Any, place: str) -> Iterator[Difference]:
-    mine, theirs = _parts(left), _parts(right)
+def _iter_differences(left: Any, right: Any, place: str) -> Iterator[Difference]:
+    mine, theirs = _get_children(left), _get_children(right)
     if type(left) is not type(right) or (mine and theirs and mine[0] != theirs[0]):
         yield Difference(place or "the model")
     elif mine and theirs:
@@ -85,16 +85,16 @@ def _walk(left: Any, right: Any, place: str) -> Iterator[Difference]:
         for key in both[0] if is_alike else sorted(both[0].keys() | both[1].keys()):
             where = f"{place}{key}" if place else key.removeprefix(".")
             if key in both[0] and key in both[1]:
-                yield from _walk(both[0][key], both[1][key], where)
+                yield from _iter_differences(both[0][key], both[1][key], where)
             else:
                 yield Difference(where)
     elif to_bytes(left) != to_bytes(right):
-        gap, distance = _gap(left, right)
-        yield Difference(place or "the model", gap, _numbers(left, right), distance)
+        gap, distance = _measure_gap(left, right)
+        yield Difference(place or "the model", gap, _classify_numbers(left, right), distance)
 
 
-def _parts(node: Any) -> tuple[Any, dict[str, Any]] | None:
-    """Return what two nodes must share, and the nodes below by place; None for a leaf."""
+def _get_children(node: Any) -> tuple[Any, dict[str, Any]] | None:
+    """Return what two nodes must share, and the child nodes by path; None for a leaf."""
     if type(node) is Record:
         return "", {f".{key}": value for key, value in node.items}
     if type(node) is Instance or type(node) is Coded:
@@ -105,25 +105,26 @@ def _parts(node: Any) -> tuple[Any, dict[str, Any]] | None:
     return None
 
 
-def _gap(left: Any, right: Any) -> tuple[float | None, float | None]:
-    """Return how far two leaves of numbers are apart, relatively and absolutely.
+def _measure_gap(left: Any, right: Any) -> tuple[float | None, float | None]:
+    """Return the relative and the absolute difference of two leaves of numbers.
 
-    Whole numbers have no relative distance: they do not round. None stands for anything else.
+    Whole numbers are not rounded, so they have no relative difference. Both are None for leaves
+    that are not numbers.
     """
-    if _numbers(left, right) == "whole":
+    if _classify_numbers(left, right) == "whole":
         whole = [np.frombuffer(node.data, node.dtype).astype(float) for node in (left, right)]
         return None, float(np.abs(whole[0] - whole[1]).max(initial=0.0))
-    one, other = floats_of(left), floats_of(right)
-    if one is None or other is None or one.shape != other.shape:
+    first, second = read_floats(left), read_floats(right)
+    if first is None or second is None or first.shape != second.shape:
         return None, None
-    if not (np.isfinite(one).all() and np.isfinite(other).all()):
+    if not (np.isfinite(first).all() and np.isfinite(second).all()):
         return None, None
-    size = max(float(np.abs(one).max(initial=0.0)), float(np.abs(other).max(initial=0.0)))
-    distance = float(np.abs(one - other).max(initial=0.0))
+    size = max(float(np.abs(first).max(initial=0.0)), float(np.abs(second).max(initial=0.0)))
+    distance = float(np.abs(first - second).max(initial=0.0))
     return (distance / size if size else 0.0), distance
 
 
-def _numbers(left: Any, right: Any) -> Numbers:
+def _classify_numbers(left: Any, right: Any) -> Numbers:
     if type(left) is int:
         largest = max(abs(left), abs(right))
         if largest <= _LARGEST_COUNT:
@@ -132,7 +133,7 @@ def _numbers(left: Any, right: Any) -> Numbers:
     if type(left) is float:
         return "float"
     if type(left) is ScalarNode and type(right.value) is type(left.value):
-        numbers = _numbers(left.value, right.value)
+        numbers = _classify_numbers(left.value, right.value)
         return "count" if numbers == "whole" else numbers
     if type(left) is not Array or (left.dtype, left.shape) != (right.dtype, right.shape):
         return "other"
@@ -140,25 +141,25 @@ def _numbers(left: Any, right: Any) -> Numbers:
     return "float" if kind == "f" else "whole" if kind in "iu" else "other"
 
 
-def floats_of(node: Any) -> NDArray[np.float64] | None:
-    """Return the floats of a leaf, or None."""
+def read_floats(node: Any) -> NDArray[np.float64] | None:
+    """Return the floats of a leaf, or None for other leaves."""
     if type(node) is float:
         return np.array([node])
     if type(node) is ScalarNode:
-        return floats_of(node.value)
+        return read_floats(node.value)
     if type(node) is Array and np.dtype(node.dtype).kind == "f":
         return np.frombuffer(node.data, node.dtype).astype(np.float64).reshape(node.shape)
     return None
 
 
-class Part(NamedTuple):
+class FittedPart(NamedTuple):
     """A fitted estimator inside a model, its re-derivation, and the rows that it was fitted to.
 
-    `fresh` is None where nothing is known about what lies at `place`.
+    `fresh` is None if no tolerance is known for the part at `place`.
     """
 
     place: str
-    found: Any = None
+    audited: Any = None
     fresh: Any = None
     X: Any = None
     y: Any = None
@@ -172,24 +173,24 @@ class Judgement(NamedTuple):
     within: list[str]
 
 
-def judge_differences(model: Any, fresh: Any, found: Iterable[Difference]) -> Judgement:
-    """Compare the differences between a model and its re-derivation with what rounding explains."""
-    limits = {part.place: limits_of(part) for part in fitted_parts(model, fresh)}
-    here, there = (vars(one).get("environment_", {}) for one in (fresh, model))
-    rule = _Rule(limits, here.get("scikit-learn") != there.get("scikit-learn"))
+def judge_differences(model: Any, fresh: Any, differences: Iterable[Difference]) -> Judgement:
+    """Sort the differences between a model and its re-derivation by what rounding explains."""
+    limits = {part.place: derive_limits(part) for part in iter_fitted_parts(model, fresh)}
+    own, other = (vars(each).get("environment_", {}) for each in (fresh, model))
+    rule = _ToleranceRule(limits, own.get("scikit-learn") != other.get("scikit-learn"))
     judgement = Judgement([], [], [])
-    for difference in found:
-        getattr(judgement, rule.judge(difference)).append(difference.place)
+    for difference in differences:
+        getattr(judgement, rule.judge_difference(difference)).append(difference.place)
     return judgement
 
 
-class _Rule(NamedTuple):
-    """Limits of every fitted part, and whether scikit-learn is another version."""
+class _ToleranceRule(NamedTuple):
+    """Limits of every fitted part, and whether the scikit-learn version differs."""
 
     limits: dict[str, Limits | None]
     is_other_version: bool
 
-    def judge(self, difference: Difference) -> str:
+    def judge_difference(self, difference: Difference) -> str:
         place = difference.place
         inside = [part for part in self.limits if _is_inside(place, part)]
         if _EXACT.search(place):
@@ -203,7 +204,7 @@ class _Rule(NamedTuple):
         return self._judge_part(difference, self.limits[part], place[len(part) :].lstrip("."))
 
     def _judge_part(self, difference: Difference, limits: Limits | None, name: str) -> str:
-        # Another version may keep other attributes.
+        # Another version may have other attributes.
         if limits is None or (self.is_other_version and difference.numbers == "other"):
             return "unknown"
         distance = difference.distance
@@ -215,41 +216,41 @@ def _is_inside(place: str, outer: str) -> bool:
     return not outer or place == outer or place.startswith((f"{outer}.", f"{outer}["))
 
 
-def fitted_parts(model: Any, fresh: Any, place: str = "") -> Iterator[Part]:
-    """Yield the fitted estimators of a model beside those of its re-derivation."""
+def iter_fitted_parts(model: Any, fresh: Any, place: str = "") -> Iterator[FittedPart]:
+    """Yield the fitted estimators of a model with those of its re-derivation."""
     prefix = f"{place}." if place else ""
     if hasattr(fresh, "steps_"):
         pairs = zip(model.steps_, fresh.steps_, strict=True)
-        for number, ((_, found), (_, step)) in enumerate(pairs):
-            yield from fitted_parts(found, step, f"{prefix}fitted_.steps[{number}][1]")
+        for number, ((_, audited), (_, step)) in enumerate(pairs):
+            yield from iter_fitted_parts(audited, step, f"{prefix}fitted_.steps[{number}][1]")
     elif type(fresh) is NaiveUnlearner:
-        X, y = fresh.rows_.part(0, len(fresh.rows_))
-        yield from _estimators(model.estimator_, fresh.estimator_, X, y, f"{prefix}estimator_")
+        X, y = fresh.rows_.slice(0, len(fresh.rows_))
+        yield from _iter_estimators(model.estimator_, fresh.estimator_, X, y, f"{prefix}estimator_")
     elif type(fresh) in (SISAClassifier, SISARegressor) and fresh.epochs is None:
         for number, shard in enumerate(fresh.ensemble_.shards):
-            found = model.ensemble_.shards[number].model
-            X, y = shard.rows.part(0, len(shard.rows))
+            audited = model.ensemble_.shards[number].model
+            X, y = shard.rows.slice(0, len(shard.rows))
             where = f"{prefix}ensemble_.shards[{number}].model"
-            yield from _estimators(found, shard.model, X, y, where)
+            yield from _iter_estimators(audited, shard.model, X, y, where)
     else:
-        yield Part(place)
+        yield FittedPart(place)
 
 
-def _estimators(found: Any, fresh: Any, X: Any, y: Any, place: str) -> Iterator[Part]:
+def _iter_estimators(audited: Any, fresh: Any, X: Any, y: Any, place: str) -> Iterator[FittedPart]:
     """Yield an estimator of scikit-learn, or the steps of its pipeline."""
     if type(fresh) is not Pipeline:
-        yield Part(place, found, fresh, X, y)
+        yield FittedPart(place, audited, fresh, X, y)
         return
-    for number, ((_, inner), (_, step)) in enumerate(zip(found.steps, fresh.steps, strict=True)):
-        yield Part(f"{place}.steps[{number}][1]", inner, step, X, y)
+    for number, ((_, inner), (_, step)) in enumerate(zip(audited.steps, fresh.steps, strict=True)):
+        yield FittedPart(f"{place}.steps[{number}][1]", inner, step, X, y)
         if number < len(fresh.steps) - 1 and hasattr(step, "transform"):
             X = step.transform(X)
 
 
-def limits_of(part: Part) -> Limits | None:
-    """Return how far each attribute may be off, or None where no bound is known."""
+def derive_limits(part: FittedPart) -> Limits | None:
+    """Return the largest difference allowed for each attribute, or None without a known bound."""
     derive = _DERIVED.get(type(part.fresh))
-    if derive is None or type(part.found) is not type(part.fresh):
+    if derive is None or type(part.audited) is not type(part.fresh):
         return None
     try:
         X: Any = part.X if sp.issparse(part.X) else np.asarray(part.X)
@@ -260,39 +261,39 @@ def limits_of(part: Part) -> Limits | None:
         return None
 
 
-def _rounding_of(X: Any) -> float:
-    """Return the unit of rounding of computations on a table."""
+def _unit_roundoff(X: Any) -> float:
+    """Return the unit roundoff of computations on a table."""
     return float(np.finfo(X.dtype if X.dtype.kind == "f" else np.float64).eps) / 2
 
 
-def _largest(X: Any) -> float:
+def _max_abs(X: Any) -> float:
     return float(abs(X).max()) if X.shape[0] else 0.0
 
 
-def _moments(X: Any) -> tuple[float, float]:
-    """Return how far two computations of a mean, and of a variance, may be apart."""
-    unit, n, size = _rounding_of(X), X.shape[0], _largest(X)
+def _bound_moments(X: Any) -> tuple[float, float]:
+    """Return bounds of the difference of two computed means, and of two computed variances."""
+    unit, n, size = _unit_roundoff(X), X.shape[0], _max_abs(X)
     return 2 * (n + 2) * unit * size, 8 * (2 * n + 8) * unit * size**2
 
 
-def _limits_of_scaler(part: Part) -> Limits | None:
+def _limits_of_scaler(part: FittedPart) -> Limits | None:
     if sp.issparse(part.X):
         return None
-    mean, var = _moments(part.X)
+    mean, var = _bound_moments(part.X)
     least = float(np.min(part.fresh.scale_)) if part.fresh.scale_ is not None else 1.0
     return {"mean_": mean, "var_": var, "scale_": var / max(least, var**0.5) if var else 0.0}
 
 
-def _limits_of_bayes(part: Part) -> Limits | None:
+def _limits_of_bayes(part: FittedPart) -> Limits | None:
     if sp.issparse(part.X):
         return None
-    mean, var = _moments(part.X)
+    mean, var = _bound_moments(part.X)
     spread = float(part.fresh.var_smoothing) * var
-    prior = 2 * _rounding_of(part.X)
+    prior = 2 * _unit_roundoff(part.X)
     return {"theta_": mean, "var_": var + spread, "epsilon_": spread, "class_prior_": prior}
 
 
-def _limits_of_least_squares(part: Part) -> Limits | None:
+def _limits_of_least_squares(part: FittedPart) -> Limits | None:
     fresh, alpha = part.fresh, float(getattr(part.fresh, "alpha", 0.0))
     is_plain = getattr(fresh, "solver", "auto") in ("auto", "cholesky", "svd")
     if sp.issparse(part.X) or fresh.positive or not is_plain:
@@ -306,30 +307,30 @@ def _limits_of_least_squares(part: Part) -> Limits | None:
     n, p = X.shape
     target = float(np.linalg.norm(y - y.mean() if fresh.fit_intercept else y))
     length = float(np.linalg.norm(fresh.coef_)) + sizes[0] * target / top
-    unit = _rounding_of(part.X)
+    unit = _unit_roundoff(part.X)
     coef = float(16 * n * p * unit * top / low * length)
-    shift = 4 * (n + 2) * unit * (_largest(y) + _largest(X) * float(np.abs(fresh.coef_).sum()))
+    shift = 4 * (n + 2) * unit * (_max_abs(y) + _max_abs(X) * float(np.abs(fresh.coef_).sum()))
     singular = 16 * n * p * unit * float(sizes[0])
     intercept = coef * float(np.linalg.norm(middle)) + shift
     return {"coef_": coef, "intercept_": intercept, "singular_": singular}
 
 
-def _limits_of_logistic(part: Part) -> Limits | None:
-    """The solver could have stopped where the model is, or the model is not of these rows."""
+def _limits_of_logistic(part: FittedPart) -> Limits | None:
+    """Allow any difference if the solver could have stopped at the audited model, else none."""
     fresh = part.fresh
     is_ridge = getattr(fresh, "penalty", "l2") in ("l2", "deprecated") and not fresh.l1_ratio
     if not is_ridge or fresh.solver not in _SOLVERS or fresh.class_weight is not None:
         return None
-    most = float(fresh.tol) + 64 * _rounding_of(part.X) * (1.0 + _largest(part.X))
+    most = float(fresh.tol) + 64 * _unit_roundoff(part.X) * (1.0 + _max_abs(part.X))
     if not largest_slope(fresh, part) <= most:
-        return None  # it ran out of steps, so where it stopped is no matter of its tolerance
-    is_stop = largest_slope(part.found, part) <= most
+        return None  # the solver ran out of steps, so its tolerance does not apply
+    is_stop = largest_slope(part.audited, part) <= most
     limit = float("inf") if is_stop else 0.0
     return {"coef_": limit, "intercept_": limit, "n_iter_": float("inf")}
 
 
-def largest_slope(fitted: Any, part: Part) -> float:
-    """Return the largest entry of the gradient that a logistic regression's solver looks at."""
+def largest_slope(fitted: Any, part: FittedPart) -> float:
+    """Return the largest entry of the gradient in the stopping rule of logistic regression."""
     X, classes = part.X, part.fresh.classes_
     W, b = np.asarray(fitted.coef_, np.float64), np.asarray(fitted.intercept_, np.float64)
     scores = np.asarray(X @ W.T) + b
@@ -343,7 +344,7 @@ def largest_slope(fitted: Any, part: Part) -> float:
     return float(np.abs(np.concatenate(both)).max())
 
 
-_DERIVED: dict[type, Callable[[Part], Limits | None]] = {
+_DERIVED: dict[type, Callable[[FittedPart], Limits | None]] = {
     StandardScaler: _limits_of_scaler,
     GaussianNB: _limits_of_bayes,
     Ridge: _limits_of_least_squares,

@@ -1,21 +1,28 @@
-"""A benchmark of all methods on the survey's data sets, as its conclusion asks for.
+"""A benchmark of all methods on the survey's data sets, as its conclusion requests.
 
 `run` measures every method with both extremes of its efficiency parameters through
-`letheon.evaluate`, one file per cell, so that a run that was killed goes on where it was.
-`write_results` sets the numbers beside those that the survey collected (its Tables 2 and 3).
+`letheon.evaluate`. Every cell has its own file, so a killed run can be resumed.
+`write_results` shows the numbers next to those that the survey collected (its Tables 2 and 3).
 """
 
-from letheon.bench._grid import DATASETS, METHODS, QUICK_DATASETS, Cell, Options, cells_of
+from letheon.bench._grid import (
+    DATASETS,
+    METHODS,
+    QUICK_DATASETS,
+    BenchmarkCell,
+    BenchmarkOptions,
+    list_cells,
+)
 from letheon.bench._report import write_results
 from letheon.bench._run import describe_machine, read_cells, run
 from letheon.bench._tables import (
     PUBLISHED,
-    Line,
-    Published,
+    PublishedLine,
+    ResultLine,
     Spread,
     brief_table,
-    lines_of,
     main_table,
+    make_lines,
 )
 from letheon.evaluation.report import Table
 
@@ -24,17 +31,17 @@ __all__ = [
     "METHODS",
     "PUBLISHED",
     "QUICK_DATASETS",
-    "Cell",
-    "Line",
-    "Options",
-    "Published",
+    "BenchmarkCell",
+    "BenchmarkOptions",
+    "PublishedLine",
+    "ResultLine",
     "Spread",
     "Table",
     "brief_table",
-    "cells_of",
     "describe_machine",
-    "lines_of",
+    "list_cells",
     "main_table",
+    "make_lines",
     "read_cells",
     "run",
     "write_results",

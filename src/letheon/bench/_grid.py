@@ -1,4 +1,4 @@
-"""Which cells the benchmark has: data set x method x setting x people removed.
+"""The cells of the benchmark: data set x method x setting x people removed.
 
 Every method has recipes with both extremes of its efficiency parameters.
 """
@@ -27,15 +27,15 @@ _CHOLESKY_COLUMNS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """What a recipe has to know about the cell it is made for.
+class RecipeContext:
+    """Properties of a cell that a recipe depends on.
 
     Attributes
     ----------
     n_rows, n_columns : int
         Shape of the training rows.
     n_leaving : int
-        People who leave in one request, m.
+        People removed in one request, m.
     is_image : bool
         Whether rows are images.
     random_depths : tuple of int
@@ -43,12 +43,12 @@ class Place:
     small : bool
         Small models.
     device : str
-        Where nets are trained.
+        Device for training networks.
     """
 
     n_rows: int
     n_columns: int
-    n_leaving: int
+    n_removed: int
     is_image: bool = False
     random_depths: tuple[int, int] = (1, 3)
     small: bool = False
@@ -56,7 +56,7 @@ class Place:
 
     @property
     def l2(self) -> float:
-        """Regulariser per row: that of earlier work, larger for images."""
+        """Regularisation per row: that of earlier work, larger for images."""
         return 1e-3 if self.is_image else 1e-4
 
     @property
@@ -65,15 +65,15 @@ class Place:
         return 10 if self.small else 50
 
 
-Make = Callable[[Place], Any]
+Make = Callable[[RecipeContext], Any]
 
 
-class Recipe(NamedTuple):
+class MethodRecipe(NamedTuple):
     """A method with one setting.
 
-    `least` and `most` are the numbers of people in a request for which the setting makes sense:
-    an eighth of one person is nobody, some theorems take hours for a crowd, and naive retraining
-    takes as long for one as for many.
+    `least` and `most` limit the number of people in a request: a setting may divide the request
+    into eight parts, some theorems take hours for many people, and naive retraining takes as long
+    for one person as for many.
     """
 
     method: str
@@ -83,89 +83,89 @@ class Recipe(NamedTuple):
     note: str = ""
     least: int = 1
     most: int | None = None
-    attacked: bool = True
+    is_attacked: bool = True
 
-    def serves(self, removed: str) -> bool:
-        """Whether so many people may leave at once; a share counts as many."""
+    def supports(self, removed: str) -> bool:
+        """Return whether this many people can be removed at once; a share counts as 100."""
         n = 100 if removed.endswith("%") else int(removed)
         return self.least <= n and (self.most is None or n <= self.most)
 
 
-def find_recipe(method: str, family: Family, setting: str) -> Recipe:
+def find_recipe(method: str, family: Family, setting: str) -> MethodRecipe:
     """Return the recipe of a cell."""
     for recipe in RECIPES:
         if recipe[:3] == (method, family, setting):
             return recipe
-    raise ValueError(f"no recipe for {method} ({family}) with {setting!r}")
+    raise ValueError(f"there is no recipe for {method} ({family}) with the setting {setting!r}")
 
 
-def ordinary_model(family: Family, place: Place) -> Any:
+def make_ordinary_model(family: Family, context: RecipeContext) -> Any:
     """Return the ordinary model of a family, without unlearning support."""
-    return _ORDINARY[family](place)
+    return _ORDINARY[family](context)
 
 
-def _logistic(place: Place) -> Any:
+def _make_logistic(context: RecipeContext) -> Any:
     from sklearn.linear_model import LogisticRegression
 
-    solver = "newton-cholesky" if place.n_columns <= _CHOLESKY_COLUMNS else "lbfgs"
+    solver = "newton-cholesky" if context.n_columns <= _CHOLESKY_COLUMNS else "lbfgs"
     return LogisticRegression(C=1.0, fit_intercept=False, solver=solver, max_iter=1_000)
 
 
-def _random_forest(place: Place) -> Any:
+def _make_random_forest(context: RecipeContext) -> Any:
     from sklearn.ensemble import RandomForestClassifier
 
-    return RandomForestClassifier(place.n_trees, n_jobs=1, random_state=0)
+    return RandomForestClassifier(context.n_trees, n_jobs=1, random_state=0)
 
 
-def _naive(place: Place, *, inner: Make) -> Any:
-    return naive.NaiveUnlearner(inner(place))
+def _make_naive(context: RecipeContext, *, inner: Make) -> Any:
+    return naive.NaiveUnlearner(inner(context))
 
 
-def _linear(place: Place, *, kind: Any, **settings: Any) -> Any:
-    return kind(l2=place.l2, fit_intercept=False, rows="clip", row_norm=1.0, **settings)
+def _make_linear(context: RecipeContext, *, kind: Any, **settings: Any) -> Any:
+    return kind(l2=context.l2, fit_intercept=False, rows="clip", row_norm=1.0, **settings)
 
 
-def _certified(place: Place, *, parts: int | None = None, **settings: Any) -> Any:
+def _make_certified(context: RecipeContext, *, parts: int | None = None, **settings: Any) -> Any:
     """Return a certified model; `parts` are the batches of a request."""
     if parts is not None:
-        settings["batch_size"] = max(1, place.n_leaving // parts)
-    return _linear(place, epsilon=EPSILON, delta=DELTA, **settings)
+        settings["batch_size"] = max(1, context.n_removed // parts)
+    return _make_linear(context, epsilon=EPSILON, delta=DELTA, **settings)
 
 
-def _sisa(place: Place, *, n_slices: int) -> Any:
+def _make_sisa(context: RecipeContext, *, n_slices: int) -> Any:
     from sklearn.linear_model import SGDClassifier
 
     inner = SGDClassifier(
-        loss="log_loss", alpha=place.l2, fit_intercept=False, learning_rate="optimal"
+        loss="log_loss", alpha=context.l2, fit_intercept=False, learning_rate="optimal"
     )
     return sharded.SISAClassifier(inner, n_shards=N_SHARDS, n_slices=n_slices, epochs=10)
 
 
-def _dare(place: Place, *, extreme: int) -> Any:
-    # Only here: forests need the compiled core, and the benchmarks of nets run without it.
+def _make_dare(context: RecipeContext, *, extreme: int) -> Any:
+    # Imported here: forests need the compiled core, and benchmarks of networks run without it.
     from letheon.forest import DaREForestClassifier
 
     return DaREForestClassifier(
-        n_estimators=place.n_trees, random_depth=place.random_depths[extreme], n_jobs=1
+        n_estimators=context.n_trees, random_depth=context.random_depths[extreme], n_jobs=1
     )
 
 
-def _net(place: Place, *, kind: str, **settings: Any) -> Any:
+def _make_net(context: RecipeContext, *, kind: str, **settings: Any) -> Any:
     from letheon import deep
 
     module: Any = deep.MLP(widths=(32,))
-    if place.is_image:
+    if context.is_image:
         module = deep.CNN(channels=(8, 16), hidden=0, pool="stride", conv="cudnn", scale=1.0)
-    return getattr(deep, kind)(module=module, device=place.device, **settings)
+    return getattr(deep, kind)(module=module, device=context.device, **settings)
 
 
-def _sisa_net(place: Place, *, n_shards: int = N_SHARDS, n_slices: int = 1) -> Any:
-    return _net(
-        place,
+def _make_sisa_net(context: RecipeContext, *, n_shards: int = N_SHARDS, n_slices: int = 1) -> Any:
+    return _make_net(
+        context,
         kind="SISANetClassifier",
         n_shards=n_shards,
         n_slices=n_slices,
-        epochs=4 if place.small else 6,
+        epochs=4 if context.small else 6,
         optimizer="adam",
         learning_rate=0.005,
         schedule="one-cycle",
@@ -173,12 +173,12 @@ def _sisa_net(place: Place, *, n_shards: int = N_SHARDS, n_slices: int = 1) -> A
     )
 
 
-def _obliviate(place: Place, *, epsilon: float) -> Any:
-    return _net(
-        place,
+def _make_obliviate(context: RecipeContext, *, epsilon: float) -> Any:
+    return _make_net(
+        context,
         kind="DeepObliviateClassifier",
         n_blocks=N_BLOCKS,
-        epochs=2 if place.small else 4,
+        epochs=2 if context.small else 4,
         optimizer="sgd",
         learning_rate=0.15,
         batch_size=10,
@@ -188,77 +188,92 @@ def _obliviate(place: Place, *, epsilon: float) -> Any:
     )
 
 
-def _with_defaults(_: Place, *, module: str, name: str) -> Any:
+def _make_with_defaults(_: RecipeContext, *, module: str, name: str) -> Any:
     return getattr(import_module(module), name)()
 
 
-# One shard and one slice are naive retraining.
+# One shard with one slice is naive retraining.
 _ORDINARY: dict[Family, Make] = {
-    "linear": _logistic,
-    "forest": _random_forest,
-    "net": partial(_sisa_net, n_shards=1),
+    "linear": _make_logistic,
+    "forest": _make_random_forest,
+    "net": partial(_make_sisa_net, n_shards=1),
 }
 _N_SLICES = N_BLOCKS // N_SHARDS
 _KEPT, _DESCENT = "kept Hessian", "Descent-to-Delete"
-_KEPT_NOTE = "all at once, from the Hessian that is kept; not in the literature"
+_KEPT_NOTE = "all at once, from the stored Hessian; not in the literature"
 _SISA_NOTE = "S = 5, R = 4, B = 20"
-_influence = partial(_certified, kind=linear.InfluenceClassifier)
-_fisher = partial(_certified, kind=linear.FisherClassifier)
-_descend = partial(_certified, kind=linear.DescentToDeleteClassifier)
+_influence = partial(_make_certified, kind=linear.InfluenceClassifier)
+_fisher = partial(_make_certified, kind=linear.FisherClassifier)
+_descend = partial(_make_certified, kind=linear.DescentToDeleteClassifier)
 _steps = partial(_descend, stop="theorem")
-_delta_grad = partial(_linear, kind=linear.DeltaGradClassifier)
-_retrain, _retrain_trees = partial(_naive, inner=_logistic), partial(_naive, inner=_random_forest)
+_delta_grad = partial(_make_linear, kind=linear.DeltaGradClassifier)
+_retrain, _retrain_trees = (
+    partial(_make_naive, inner=_make_logistic),
+    partial(_make_naive, inner=_make_random_forest),
+)
 
-_LISTED: tuple[Recipe, ...] = (
-    Recipe("Naive", "linear", "retrain", _retrain, most=1, attacked=False),
-    Recipe("SISA", "linear", "S = 5, R = 1", partial(_sisa, n_slices=1), "shards of SGD"),
-    Recipe("SISA", "linear", "S R = B", partial(_sisa, n_slices=_N_SLICES), _SISA_NOTE),
-    Recipe("Fisher", "linear", "m' = m/8", partial(_fisher, parts=8), least=8, attacked=False),
-    Recipe("Fisher", "linear", "m' = m", partial(_fisher, parts=1), attacked=False),
-    Recipe("Fisher", "linear", _KEPT, _fisher, _KEPT_NOTE),
-    Recipe("Influence", "linear", "m' = m/8", partial(_influence, parts=8), "", 8, attacked=False),
-    Recipe("Influence", "linear", "m' = m", partial(_influence, parts=1), attacked=False),
-    Recipe("Influence", "linear", _KEPT, _influence, _KEPT_NOTE),
-    Recipe("DeltaGrad", "linear", "T0 = 2", partial(_delta_grad, period=2)),
-    Recipe("DeltaGrad", "linear", "T0 = 20", partial(_delta_grad, period=20)),
-    Recipe(_DESCENT, "linear", "PGD, I = 10", partial(_steps, variant="basic", iterations=10)),
-    Recipe(_DESCENT, "linear", "PGD, I = 200", partial(_steps, variant="basic", iterations=200)),
-    Recipe(
+_LISTED: tuple[MethodRecipe, ...] = (
+    MethodRecipe("Naive", "linear", "retrain", _retrain, most=1, is_attacked=False),
+    MethodRecipe(
+        "SISA", "linear", "S = 5, R = 1", partial(_make_sisa, n_slices=1), "shards of SGD"
+    ),
+    MethodRecipe("SISA", "linear", "S R = B", partial(_make_sisa, n_slices=_N_SLICES), _SISA_NOTE),
+    MethodRecipe(
+        "Fisher", "linear", "m' = m/8", partial(_fisher, parts=8), least=8, is_attacked=False
+    ),
+    MethodRecipe("Fisher", "linear", "m' = m", partial(_fisher, parts=1), is_attacked=False),
+    MethodRecipe("Fisher", "linear", _KEPT, _fisher, _KEPT_NOTE),
+    MethodRecipe(
+        "Influence", "linear", "m' = m/8", partial(_influence, parts=8), "", 8, is_attacked=False
+    ),
+    MethodRecipe("Influence", "linear", "m' = m", partial(_influence, parts=1), is_attacked=False),
+    MethodRecipe("Influence", "linear", _KEPT, _influence, _KEPT_NOTE),
+    MethodRecipe("DeltaGrad", "linear", "T0 = 2", partial(_delta_grad, period=2)),
+    MethodRecipe("DeltaGrad", "linear", "T0 = 20", partial(_delta_grad, period=20)),
+    MethodRecipe(
+        _DESCENT, "linear", "PGD, I = 10", partial(_steps, variant="basic", iterations=10)
+    ),
+    MethodRecipe(
+        _DESCENT, "linear", "PGD, I = 200", partial(_steps, variant="basic", iterations=200)
+    ),
+    MethodRecipe(
         _DESCENT,
         "linear",
         "sRPGD, I = 50",
         partial(_steps, variant="regularized-strong", iterations=50),
-        attacked=False,
+        is_attacked=False,
     ),
-    Recipe(
+    MethodRecipe(
         _DESCENT,
         "linear",
         "wRPGD, I = 50",
         partial(_steps, variant="regularized-weak", iterations=50),
         "one person at a time: the i-th request takes i^2 I steps",
         most=1,
-        attacked=False,
+        is_attacked=False,
     ),
-    Recipe(
+    MethodRecipe(
         _DESCENT,
         "linear",
         "residual stop",
         _descend,
         "Newton steps until the measured gradient is small enough; not in the literature",
     ),
-    Recipe("Naive", "forest", "retrain", _retrain_trees, most=1, attacked=False),
-    Recipe("DaRE", "forest", "least d_rmax", partial(_dare, extreme=0)),
-    Recipe("DaRE", "forest", "largest d_rmax", partial(_dare, extreme=1)),
-    Recipe("Naive", "net", "retrain", _ORDINARY["net"], most=1, attacked=False),
-    Recipe("SISA", "net", "S = 5, R = 1", _sisa_net),
-    Recipe("SISA", "net", "S R = B", partial(_sisa_net, n_slices=_N_SLICES), _SISA_NOTE),
-    Recipe("DeepObliviate", "net", "epsilon = 0.05", partial(_obliviate, epsilon=0.05)),
-    Recipe("DeepObliviate", "net", "epsilon = 0.1", partial(_obliviate, epsilon=0.1)),
+    MethodRecipe("Naive", "forest", "retrain", _retrain_trees, most=1, is_attacked=False),
+    MethodRecipe("DaRE", "forest", "least d_rmax", partial(_make_dare, extreme=0)),
+    MethodRecipe("DaRE", "forest", "largest d_rmax", partial(_make_dare, extreme=1)),
+    MethodRecipe("Naive", "net", "retrain", _ORDINARY["net"], most=1, is_attacked=False),
+    MethodRecipe("SISA", "net", "S = 5, R = 1", _make_sisa_net),
+    MethodRecipe("SISA", "net", "S R = B", partial(_make_sisa_net, n_slices=_N_SLICES), _SISA_NOTE),
+    MethodRecipe("DeepObliviate", "net", "epsilon = 0.05", partial(_make_obliviate, epsilon=0.05)),
+    MethodRecipe("DeepObliviate", "net", "epsilon = 0.1", partial(_make_obliviate, epsilon=0.1)),
 )
 _KNOWN = {recipe.method.lower() for recipe in _LISTED}
-# A registered method without recipes of its own is tried with its defaults, beside linear models.
+# A registered method without recipes is run with its defaults, among the linear models.
 RECIPES = _LISTED + tuple(
-    Recipe(name, "linear", "defaults", partial(_with_defaults, module=each.module, name=name))
+    MethodRecipe(
+        name, "linear", "defaults", partial(_make_with_defaults, module=each.module, name=name)
+    )
     for each in REGISTRY
     for name in each.class_names[:1]
     if each.is_candidate and each.module != "letheon.deep" and each.name not in _KNOWN
@@ -267,34 +282,35 @@ METHODS = tuple(dict.fromkeys(recipe.method for recipe in RECIPES))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """What to run and how large.
+class BenchmarkOptions:
+    """What to run, and its size.
 
     Attributes
     ----------
     datasets : tuple of str
         Names; see `DATASETS` and `QUICK_DATASETS`.
     methods : tuple of str or None
-        Methods, by the names of the table; None: all.
+        Methods, by their names in the table; None for all.
     families : tuple of {"linear", "forest", "net"}
         Model families.
     removed : tuple of str
-        People who leave: a number (``"100"``) or a share (``"1%"``). All of them in one request,
-        but for ``"1"``: then one after the other leaves, so that the time of one is a mean.
+        People to remove: a number (``"100"``) or a share (``"1%"``). All are removed in one
+        request, except for ``"1"``: then several are removed one after the other, and the time is
+        their mean.
     attack_removed : str
-        People whom the attackers are after.
+        People to remove in cells with attacks.
     seeds : int
         Repetitions of every cell.
     rows, net_rows, attack_rows, test_rows : int
-        Rows at most: to train linear models and forests, nets, models under attack, and to test.
+        Maximum rows: to train linear models and forests, networks, attacked models, and to test.
     attacks : bool
-        Whether attacks are run too.
+        Whether to run attacks.
     small : bool
         Small models: fewer trees, fewer epochs.
     device : str
-        Where nets are trained.
+        Device for training networks.
     synthetic : {"never", "if-absent"}
-        Whether made-up tables stand in for absent files.
+        Whether synthetic tables replace missing files.
     random_state : int
         Seed of splits, samples and trials.
     """
@@ -316,12 +332,12 @@ class Options:
     random_state: int = 0
 
     def __post_init__(self) -> None:
-        """Reject people who are neither a number nor a share."""
+        """Reject values of `removed` that are neither a number nor a share."""
         for removed in self.removed:
-            share_or_number(removed)
+            parse_removed(removed)
 
     @classmethod
-    def quick(cls, **others: Any) -> "Options":
+    def quick(cls, **others: Any) -> "BenchmarkOptions":
         """Return the options of a run of about two minutes on data that ship with scikit-learn."""
         usual: dict[str, Any] = {
             "datasets": QUICK_DATASETS,
@@ -335,20 +351,20 @@ class Options:
         }
         return cls(**(usual | others))
 
-    def rows_of(self, cell: "Cell") -> int:
-        """Return how many rows a cell trains on at most."""
+    def max_rows(self, cell: "BenchmarkCell") -> int:
+        """Return the maximum number of training rows of a cell."""
         most = self.net_rows if cell.family == "net" else self.rows
         return min(most, self.attack_rows) if cell.kind == "attack" else most
 
-    def fingerprint(self, cell: "Cell") -> dict[str, Any]:
-        """Return what a cell's result depends on; a result with another one is not resumed.
+    def fingerprint(self, cell: "BenchmarkCell") -> dict[str, Any]:
+        """Return what a cell's result depends on; a result with other values is not resumed.
 
-        The device is not in it: nets may be run elsewhere and their cells put beside the others.
+        The device is not included: networks may be run elsewhere and their cells added.
         """
         return {
             **asdict(cell),
             "seeds": self.seeds,
-            "rows": self.rows_of(cell),
+            "rows": self.max_rows(cell),
             "test_rows": self.test_rows,
             "small": self.small,
             "random_state": self.random_state,
@@ -360,8 +376,8 @@ class Options:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
-    """One experiment: a method with a setting on a data set, and so many people who leave."""
+class BenchmarkCell:
+    """One experiment: a method with a setting on a data set, and the people to remove."""
 
     dataset: str
     method: str
@@ -372,14 +388,14 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Name of its file: unique, and readable."""
+        """Unique and readable name of its file."""
         parts = [getattr(self, field.name) for field in fields(self)]
         words = [re.sub(r"[^a-z0-9.%]+", "-", str(part).lower()).strip("-") for part in parts]
         return "_".join(words).replace("%", "pc")
 
 
-def share_or_number(text: str) -> float:
-    """Return the people who leave: a share below 1 for ``"10%"``, a whole number for ``"100"``.
+def parse_removed(text: str) -> float:
+    """Return the people to remove: a share below 1 for ``"10%"``, a whole number for ``"100"``.
 
     Examples
     --------
@@ -392,23 +408,23 @@ def share_or_number(text: str) -> float:
             return share
     elif re.fullmatch(r"[1-9]\d*", text):
         return int(text)
-    raise ValueError(f"{text!r}; expected a number of people from 1, or a share such as 10%")
+    raise ValueError(f"{text!r} is not valid: expected a number of people >= 1, or a share as 10%")
 
 
-def cells_of(options: Options) -> list[Cell]:
-    """Return all cells, data set by data set: a data set is loaded once for all its cells."""
+def list_cells(options: BenchmarkOptions) -> list[BenchmarkCell]:
+    """Return all cells, grouped by data set, so that each data set is loaded once."""
     cells = []
     for dataset in options.datasets:
         for family in options.families:
             for recipe in RECIPES:
-                is_wanted = options.methods is None or recipe.method in options.methods
-                if not is_wanted or recipe.family != family:
+                is_selected = options.methods is None or recipe.method in options.methods
+                if not is_selected or recipe.family != family:
                     continue
                 method, _, setting = recipe[:3]
-                first = Cell(
+                first = BenchmarkCell(
                     dataset=dataset, method=method, family=family, setting=setting, removed=""
                 )
-                cells += [replace(first, removed=r) for r in options.removed if recipe.serves(r)]
-                if options.attacks and recipe.attacked:
+                cells += [replace(first, removed=r) for r in options.removed if recipe.supports(r)]
+                if options.attacks and recipe.is_attacked:
                     cells.append(replace(first, removed=options.attack_removed, kind="attack"))
     return cells

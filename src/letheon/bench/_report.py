@@ -1,4 +1,4 @@
-"""The report of a run: Markdown, JSON, and one HTML page with pictures."""
+"""The report of a run: Markdown, JSON, and one HTML page with figures."""
 
 import json
 from collections.abc import Sequence
@@ -7,23 +7,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from letheon.bench import _tables
-from letheon.bench._grid import DELTA, EPSILON, RECIPES, Options
+from letheon.bench._grid import DELTA, EPSILON, RECIPES, BenchmarkOptions
 from letheon.bench._run import describe_machine
-from letheon.bench._tables import Line, Spread, attack_value
+from letheon.bench._tables import ResultLine, Spread, attack_value
 from letheon.evaluation.report import Picture, Report, write_page
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Record = dict[str, Any]
-_TITLE = "Benchmark of all methods: measured beside published"
+_TITLE = "Benchmark of all methods: measured and published numbers"
 _ENDS = ("value", "low", "high")
 _ORDINARY = {
-    "linear": "logistic regression of scikit-learn, C = 1",
-    "forest": "random forest of scikit-learn, as many trees, no limit of depth",
-    "net": "the same net trained in one go (Adam, one cycle)",
+    "linear": "scikit-learn logistic regression, C = 1",
+    "forest": "scikit-learn random forest, as many trees, unlimited depth",
+    "net": "the same network trained in one run (Adam, one cycle)",
 }
-# Okabe and Ito's colours, and where a range is drawn in its line.
+# Okabe and Ito's colours, and the vertical offset of a range in its line.
 _RANGES = {
     "same algorithm": ("#0072B2", -0.22),
     "ordinary model": ("#D55E00", 0.06),
@@ -39,46 +39,46 @@ _LEAST_POINTS = 0.01
 
 def write_results(
     records: Sequence[Record],
-    options: Options,
+    options: BenchmarkOptions,
     file: str | Path,
     *,
     seconds: float | None = None,
     figures: bool = True,
     picture: bool = False,
 ) -> list[Path]:
-    """Write ``file.md``, ``file.json`` and ``file.html``, which opens without a network.
+    """Write ``file.md``, ``file.json`` and ``file.html``, a page without external resources.
 
     Parameters
     ----------
     records : sequence of dict
         Cells, as `run` or `read_cells` returns them.
     options : Options
-        What was run.
+        Options of the run.
     file : path
-        Without a suffix.
+        Path without a suffix.
     seconds : float, optional
-        How long the run took.
+        Duration of the run.
     figures : bool, default=True
-        Whether the page has pictures; they need matplotlib.
+        Whether the page has figures, which need matplotlib.
     picture : bool, default=False
-        Also write the first of them as ``file.png``.
+        Whether to write the first figure as ``file.png``.
 
     Returns
     -------
     list of Path
-        The files.
+        The written files.
     """
     base = Path(file)
     notes = [f"{r.method} ({r.family}), {r.setting}: {r.note}." for r in RECIPES if r.note]
-    heard = {text for record in records for text in record["warnings"]}
+    messages = {text for record in records for text in record["warnings"]}
     report = Report(
         _TITLE,
-        settings=_settings(records, options, seconds),
-        machine=_machine(records),
+        settings=_make_settings(records, options, seconds),
+        machine=_describe_machines(records),
         table=_tables.main_table(records),
         tables=[_tables.brief_table(records), *_tables.report_tables(records, options)],
-        summary=_summary(records, options),
-        notes=[*notes, *(f"Warning in some cells: {text}" for text in sorted(heard)[:20])],
+        summary=_make_summary(records, options),
+        notes=[*notes, *(f"Warning in some cells: {text}" for text in sorted(messages)[:20])],
         pictures=draw_pictures(records) if figures else (),
     )
     content = {
@@ -86,12 +86,12 @@ def write_results(
         "machine": report.machine,
         "settings": report.settings,
         "options": options.to_dict(),
-        "lines": [asdict(line) for line in _tables.lines_of(records)],
+        "lines": [asdict(line) for line in _tables.make_lines(records)],
         "published": [asdict(line) for line in _tables.PUBLISHED],
     }
     # One line for each cell.
     head = json.dumps(content, indent=1).removesuffix("\n}")
-    cells = ",\n".join(json.dumps(_compact(record)) for record in records)
+    cells = ",\n".join(json.dumps(_compact_record(record)) for record in records)
     written = [
         write_page(base.with_suffix(".md"), report.to_markdown()),
         write_page(base.with_suffix(".json"), f'{head},\n "cells": [\n{cells}\n]\n}}\n'),
@@ -103,30 +103,32 @@ def write_results(
     return written
 
 
-def _summary(records: Sequence[Record], options: Options) -> list[str]:
-    """Return what a reader has to know before the first table."""
+def _make_summary(records: Sequence[Record], options: BenchmarkOptions) -> list[str]:
+    """Return the sentences before the first table."""
     n_failed = sum(record["error"] is not None for record in records)
     n_attacked = sum(bool(record["attacks"]) for record in records)
     size = (
-        f"At most {options.rows:,} training rows, {options.net_rows:,} for nets; larger tables "
+        f"At most {options.rows:,} training rows, {options.net_rows:,} for networks; larger tables "
         "favour removal over retraining."
     )
     published = (
-        "Published numbers are of other data, machines and experiments. They stand beside ours for "
-        "orientation, and the survey itself warns against comparing them."
+        "Published numbers come from other data, machines and experiments. They are shown for "
+        "orientation; the survey itself warns against comparing them."
     )
     tested = (
-        f"Forgetting was tested in {n_attacked:,} cells, by attacks; the other measures do not."
+        f"Attacks tested forgetting in {n_attacked:,} cells; the other measures do not test it."
     )
     return [
         f"{len(records):,} cells, {f'{n_failed:,} of them' if n_failed else 'none'} failed.",
         tested if n_attacked else "Forgetting was not tested: no attack ran.",
-        "Small models on few rows: a look at the tool, no results." if options.small else size,
+        "Small models on few rows: a trial run, not a result." if options.small else size,
         published,
     ]
 
 
-def _settings(records: Sequence[Record], options: Options, seconds: float | None) -> dict[str, Any]:
+def _make_settings(
+    records: Sequence[Record], options: BenchmarkOptions, seconds: float | None
+) -> dict[str, Any]:
     n_failed = sum(record["error"] is not None for record in records)
     made_up = {r["cell"]["dataset"] for r in records if not r.get("real", True)}
     settings = {
@@ -137,7 +139,7 @@ def _settings(records: Sequence[Record], options: Options, seconds: float | None
             f"{options.attack_rows:,} under attack, {options.test_rows:,} to test"
         ),
         "rows for linear models": (
-            "columns centred and scaled by constants of rows set aside, clipped at 3, a column "
+            "columns centred and scaled with constants from separate rows, clipped at 3, a column "
             "of ones, each row divided by its norm; images: pixels (CIFAR: means of 4 x 4), each "
             "row divided by its norm"
         ),
@@ -148,14 +150,14 @@ def _settings(records: Sequence[Record], options: Options, seconds: float | None
         "seconds of all cells": round(sum(record["seconds"] for record in records)),
     }
     if seconds is not None:
-        settings["seconds on the clock"] = round(seconds)
+        settings["duration in seconds"] = round(seconds)
     if made_up:
         settings["SYNTHETIC stand-ins"] = ", ".join(sorted(made_up))
     return settings
 
 
-def _machine(records: Sequence[Record]) -> dict[str, Any]:
-    """Return the machine of the cells; others, if nets were run elsewhere, are named too."""
+def _describe_machines(records: Sequence[Record]) -> dict[str, Any]:
+    """Return the machine of the cells; other machines of some cells are named too."""
     machines = [record["machine"] for record in records] or [describe_machine()]
     first = machines[0]
     others = {
@@ -166,8 +168,8 @@ def _machine(records: Sequence[Record]) -> dict[str, Any]:
     return {**first, **({"some cells ran on": "; ".join(sorted(others))} if others else {})}
 
 
-def _compact(record: Record) -> Record:
-    """Return a cell without its trials: settings, and of every measure value, low and high."""
+def _compact_record(record: Record) -> Record:
+    """Return a cell without its trials: settings, and value, low and high of every measure."""
     compact = {
         name: record.get(name)
         for name in ("cell", "data", "setting", "device", "error", "warnings", "seconds")
@@ -175,30 +177,32 @@ def _compact(record: Record) -> Record:
     compact["attacks"] = [
         {
             **{name: attack.get(name) for name in ("attack", "about", "n_models")},
-            **{name: _numbers(attack[name]) for name in ("measures", "floor")},
+            **{name: _extract_numbers(attack[name]) for name in ("measures", "floor")},
         }
         for attack in record["attacks"]
     ]
     whole = record["evaluation"]
     if whole is not None:
-        compact |= {name: _numbers(whole[name]) for name in ("floor", "seconds", "scores")}
-        compact["measures"] = {name: _numbers(each) for name, each in whole["measures"].items()}
+        compact |= {name: _extract_numbers(whole[name]) for name in ("floor", "seconds", "scores")}
+        compact["measures"] = {
+            name: _extract_numbers(each) for name, each in whole["measures"].items()
+        }
         kept = ("storage", "guarantee", "baselines", "equal_digests", "strength", "work")
         compact |= {name: whole[name] for name in kept if name in whole}
     return compact
 
 
-def _numbers(measures: dict[str, Any]) -> dict[str, list[Any]]:
+def _extract_numbers(measures: dict[str, Any]) -> dict[str, list[Any]]:
     return {name: [each[end] for end in _ENDS] for name, each in measures.items()}
 
 
 def draw_pictures(records: Sequence[Record]) -> list[Picture]:
-    """Return the pictures of a report; without matplotlib there are none."""
+    """Return the figures of a report; none without matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         return []
-    lines = _tables.lines_of(records)
+    lines = _tables.make_lines(records)
     if not lines:
         return []
     pictures = [_draw_measures(lines, Figure)]
@@ -207,14 +211,14 @@ def draw_pictures(records: Sequence[Record]) -> list[Picture]:
     return pictures
 
 
-def _draw_measures(lines: Sequence[Line], figure_type: Any) -> Picture:
+def _draw_measures(lines: Sequence[ResultLine], figure_type: Any) -> Picture:
     from matplotlib.lines import Line2D
 
-    names = list(dict.fromkeys(map(_name, lines)))
+    names = list(dict.fromkeys(map(_name_line, lines)))
     figure = figure_type(figsize=(11, 1.4 + 0.36 * len(names)), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
     for line in lines:
-        place, known = names.index(_name(line)), line.published
+        place, known = names.index(_name_line(line)), line.published
         points = Spread(*(max(value, _LEAST_POINTS) for value in line.effectiveness))
         _draw_range(left, place, line.baseline, line.efficiency)
         _draw_range(right, place, line.baseline, points)
@@ -230,7 +234,7 @@ def _draw_measures(lines: Sequence[Line], figure_type: Any) -> Picture:
         ax.grid(axis="x", alpha=0.3)
         for place in range(1, len(names), 2):
             ax.axhspan(place - 0.5, place + 0.5, color="#f2f2f2", zorder=0)
-    words = ("against the same algorithm", "against an ordinary model", "published")
+    words = ("compared with the same algorithm", "compared with an ordinary model", "published")
     handles = [
         Line2D([], [], color=colour, marker="o", label=word)
         for (colour, _), word in zip(_RANGES.values(), words, strict=True)
@@ -241,13 +245,13 @@ def _draw_measures(lines: Sequence[Line], figure_type: Any) -> Picture:
         title="Efficiency and effectiveness, measured and published",
         alt="Ranges over data sets for each method and setting; the main table has the numbers",
         note=(
-            "Least, geometric mean (effectiveness: mean) and largest over data sets; the least "
-            f"number of people. Below {_LEAST_POINTS} points is drawn there."
+            "Minimum, geometric mean (effectiveness: mean) and maximum over data sets, for the "
+            f"least number of people. Values below {_LEAST_POINTS} points are drawn there."
         ),
     )
 
 
-def _name(line: Line) -> str:
+def _name_line(line: ResultLine) -> str:
     return f"{line.name}, {line.setting}"
 
 
@@ -257,8 +261,10 @@ def _draw_range(ax: "Axes", place: int, what: str, spread: Spread) -> None:
     ax.plot([spread.mean], [place + shift], marker="o", markersize=4, color=colour)
 
 
-def _draw_attacks(records: Sequence[Record], lines: Sequence[Line], figure_type: Any) -> Picture:
-    keys = {_name(line): line.key for line in lines}
+def _draw_attacks(
+    records: Sequence[Record], lines: Sequence[ResultLine], figure_type: Any
+) -> Picture:
+    keys = {_name_line(line): line.key for line in lines}
     names = [name for name, key in keys.items() if attack_value(records, key, "rmia", "AUC")]
     figure = figure_type(figsize=(9, 1.4 + 0.32 * len(names)), layout="constrained")
     ax = figure.subplots()
@@ -273,15 +279,15 @@ def _draw_attacks(records: Sequence[Record], lines: Sequence[Line], figure_type:
             ax.plot([pair[1]], [height], "o", color=colour, markersize=5, fillstyle="none")
     ax.axvline(0.5, color="black", linewidth=0.8)
     ax.set_yticks(range(len(names)), names)
-    ax.set(xlabel="AUC; 0.5: nothing is found", xlim=(0.3, 1.02), ylim=(len(names) - 0.4, -0.6))
+    ax.set(xlabel="AUC; 0.5 finds nothing", xlim=(0.3, 1.02), ylim=(len(names) - 0.4, -0.6))
     ax.grid(axis="x", alpha=0.3)
     figure.legend(loc="outside upper center", ncols=len(_ATTACKS), frameon=False)
     return Picture(
         figure,
-        title="What attackers find about forgotten people",
+        title="Attacks on forgotten people",
         alt="AUC of three attacks on each method, with their floors",
         note=(
-            "Full: the unlearned model; hollow: the floor (of before and after: people who never "
-            "were there). Means over data sets."
+            "Filled: the unlearned model; hollow: the floor (before and after: people who were "
+            "never in the data). Means over data sets."
         ),
     )

@@ -1,12 +1,12 @@
-"""Experiments: rows as each family wants them, and cells that become dictionaries and files.
+"""Experiments: prepare rows for each family, run cells and write their files.
 
-Rows are prepared without a look at those that may be forgotten. Linear models and nets get columns
-that are centred and scaled by constants, and clipped at 3. The constants are means and deviations
-over rows that are set aside: they are neither trained nor tested on, so nobody who leaves has a
-part in them. Linear models then get a column of ones, and every row is divided by its norm. Images
-are pixels in 0..1: nets see them as they are, linear models divided by their norms; those of CIFAR
-are first made smaller (means of 4 x 4 pixels, 192 numbers). Forests get the provider's numbers, and
-words as codes. Every cell is a file, so that a run that was killed goes on.
+Preparation does not use rows that may be forgotten. Linear models and networks get columns that are
+centred and scaled by constants, and clipped at 3. The constants are means and deviations over
+separate rows, which are neither trained nor tested on. Linear models then get a column of ones, and
+every row is divided by its norm. Images are pixels in 0..1. Networks get them as they are, linear
+models divided by their norms; CIFAR images are first reduced (means of 4 x 4 pixels, 192 numbers).
+Forests get the provider's numbers, and words as codes. Every cell is a file, so a killed run can be
+resumed.
 """
 
 import json
@@ -30,7 +30,7 @@ import threadpoolctl
 from numpy.typing import NDArray
 
 from letheon.bench import _grid
-from letheon.bench._grid import Cell, Family, Options, Place
+from letheon.bench._grid import BenchmarkCell, BenchmarkOptions, Family, RecipeContext
 from letheon.datasets import Requests, load
 from letheon.parallel import one_thread
 
@@ -50,10 +50,10 @@ Synthetic = Literal["never", "if-absent"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """Rows to train and to test on, and whose they are.
+class BenchmarkData:
+    """Rows to train and to test on, with their ids.
 
-    `constants` are the rows set aside, `shape` is that of an image.
+    `constants` are the separate rows for scaling; `shape` is that of an image.
     """
 
     name: str
@@ -79,36 +79,38 @@ class Prepared:
 
 
 @lru_cache(maxsize=4)
-def prepared(
+def prepare_data(
     name: str,
     family: Family,
     rows: int,
     test_rows: int,
     seed: int = 0,
     synthetic: Synthetic = "never",
-) -> Prepared:
-    """Return a data set for a family, with so many rows at most.
+) -> BenchmarkData:
+    """Return a data set for a family, with a maximum number of rows.
 
     Parameters
     ----------
     name : str
         One of `letheon.datasets.names`, "breast-cancer" or "digits".
     family : {"linear", "forest", "net"}
-        Who trains on it.
+        The model family to prepare for.
     rows, test_rows : int
-        Rows at most.
+        Maximum numbers of rows.
     seed : int, default=0
         Seed of splits and samples.
     synthetic : {"never", "if-absent"}, default="never"
-        Whether a made-up table may stand in for absent files.
+        Whether a synthetic table replaces missing files.
 
     Returns
     -------
     Prepared
-        With fresh arrays; do not write into them, they are shared.
+        Do not write into its arrays: they are shared.
     """
     encode = "ordinal" if family == "forest" else "one-hot"
-    data = _cut(_read(name, encode, max(rows, _READ_ROWS), seed, synthetic), rows, test_rows, seed)
+    data = _select_rows(
+        _read_table(name, encode, max(rows, _READ_ROWS), seed, synthetic), rows, test_rows, seed
+    )
     X, X_test = (_FEATURES[family](part, data) for part in (data.X, data.X_test))
     shape = " x ".join(map(str, X.shape[1:]))
     title = f"{data.title}: {len(data.y):,} rows of {shape}, {len(data.y_test):,} to test"
@@ -116,8 +118,10 @@ def prepared(
 
 
 @lru_cache(maxsize=2)
-def _read(name: str, encode: Any, rows: int, seed: int, synthetic: Synthetic) -> Prepared:
-    """Read a table; it is kept, since cells of different sizes are cut from the same one."""
+def _read_table(
+    name: str, encode: Any, rows: int, seed: int, synthetic: Synthetic
+) -> BenchmarkData:
+    """Read a table; it is cached, because cells of different sizes use the same one."""
     if name in _SHIPPED:
         return _read_shipped(name, seed)
     n_read = int((rows + _ASIDE) / (1 - _TEST_SHARE)) + 1
@@ -129,7 +133,7 @@ def _read(name: str, encode: Any, rows: int, seed: int, synthetic: Synthetic) ->
         seed=seed,
         encode=encode,
     ).split(_TEST_SHARE, seed)
-    return Prepared(
+    return BenchmarkData(
         name=name,
         title=data.name + (f" ({data.note})" if data.note else ""),
         X=data.X,
@@ -142,7 +146,7 @@ def _read(name: str, encode: Any, rows: int, seed: int, synthetic: Synthetic) ->
     )
 
 
-def _read_shipped(name: str, seed: int) -> Prepared:
+def _read_shipped(name: str, seed: int) -> BenchmarkData:
     """Return a table that comes with scikit-learn, split by row."""
     from sklearn.datasets import load_breast_cancer, load_digits
 
@@ -152,7 +156,7 @@ def _read_shipped(name: str, seed: int) -> Prepared:
     y = (y >= _FIVE).astype(np.int64) if is_image else y
     order = np.random.default_rng(seed).permutation(len(y))
     test, train = np.split(order, [int(_TEST_SHARE * len(y))])
-    return Prepared(
+    return BenchmarkData(
         name=name,
         title="digits, from 5 on or below" if is_image else name,
         X=X[train],
@@ -164,8 +168,8 @@ def _read_shipped(name: str, seed: int) -> Prepared:
     )
 
 
-def _cut(data: Prepared, rows: int, test_rows: int, seed: int) -> Prepared:
-    """Set people aside for the constants, and keep so many rows of the others."""
+def _select_rows(data: BenchmarkData, rows: int, test_rows: int, seed: int) -> BenchmarkData:
+    """Separate people for the constants, and select at most `rows` rows of the others."""
     rng = np.random.default_rng(seed)
     people, owner = np.unique(data.ids, return_inverse=True)
     order = rng.permutation(len(people))
@@ -186,7 +190,7 @@ def _cut(data: Prepared, rows: int, test_rows: int, seed: int) -> Prepared:
     )
 
 
-def _scaled(X: Any, data: Prepared) -> NDArray[np.float64]:
+def _scale_columns(X: Any, data: BenchmarkData) -> NDArray[np.float64]:
     known = np.asarray(data.constants, np.float64)
     filled = np.where(np.isfinite(known), known, np.nan)
     # A column without any number among the constants stays zero.
@@ -197,15 +201,15 @@ def _scaled(X: Any, data: Prepared) -> NDArray[np.float64]:
     return np.asarray(np.nan_to_num(scaled))
 
 
-def _for_linear(X: Any, data: Prepared) -> NDArray[np.float64]:
-    table = _pooled(X, data.shape) if data.shape is not None else _scaled(X, data)
+def _prepare_linear(X: Any, data: BenchmarkData) -> NDArray[np.float64]:
+    table = _pool_pixels(X, data.shape) if data.shape is not None else _scale_columns(X, data)
     whole = np.column_stack([table, np.ones(len(table))])
     norms = np.linalg.norm(whole, axis=1, keepdims=True) * _NO_MORE_THAN_ONE
     return np.ascontiguousarray(whole / norms)
 
 
-def _pooled(X: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Return pixels; of large images the means of 4 x 4."""
+def _pool_pixels(X: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Return pixels; for large images, means of 4 x 4 pixels."""
     pixels = np.asarray(X, np.float64).reshape(-1, *shape)
     if np.prod(shape) > _POOLED_PIXELS:
         channels, height, width = shape
@@ -214,25 +218,25 @@ def _pooled(X: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
     return pixels.reshape(len(pixels), -1)
 
 
-def _for_net(X: Any, data: Prepared) -> NDArray[np.float32]:
+def _prepare_net(X: Any, data: BenchmarkData) -> NDArray[np.float32]:
     if data.shape is None:
-        return np.ascontiguousarray(_scaled(X, data), np.float32)
+        return np.ascontiguousarray(_scale_columns(X, data), np.float32)
     return np.ascontiguousarray(np.asarray(X, np.float32).reshape(-1, *data.shape))
 
 
-_FEATURES: dict[Family, Callable[[Any, Prepared], NDArray[Any]]] = {
-    "linear": _for_linear,
+_FEATURES: dict[Family, Callable[[Any, BenchmarkData], NDArray[Any]]] = {
+    "linear": _prepare_linear,
     "forest": lambda X, _: np.ascontiguousarray(X, np.float32),
-    "net": _for_net,
+    "net": _prepare_net,
 }
 
 
 Record = dict[str, Any]
 Progress = Callable[[int, int, Record], None]
-Runner = Callable[[Cell, Options], Record]
+Runner = Callable[[BenchmarkCell, BenchmarkOptions], Record]
 
-# So many people leave one after the other where the time of a single one is wanted; nets and
-# naive retraining take longer for each.
+# Number of people removed one after the other to time a single removal; fewer for networks and
+# naive retraining, which take longer.
 _SINGLES, _FEW_SINGLES = 8, 3
 _TUNING_ROWS, _TUNING_TREES, _DEEPEST = 3_000, 20, 8
 _TOLERANCES = (0.001, 0.01)
@@ -247,7 +251,7 @@ def describe_machine(device: str | None = None) -> dict[str, Any]:
     Parameters
     ----------
     device : str, optional
-        Where nets were trained. It adds torch's version and, for "cuda", the name of the GPU.
+        Device for networks. It adds torch's version and, for "cuda", the name of the GPU.
 
     Returns
     -------
@@ -291,7 +295,7 @@ def _find_processor() -> str:
 
 
 def _describe_device(device: str) -> dict[str, str]:
-    """Return torch's version and the GPU in use, as far as there are any."""
+    """Return torch's version and the name of the GPU, if there are any."""
     try:
         facts = {"torch": version("torch")}
     except PackageNotFoundError:
@@ -303,14 +307,14 @@ def _describe_device(device: str) -> dict[str, str]:
     return facts
 
 
-def run_cell(cell: Cell, options: Options) -> dict[str, Any]:
-    """Run an experiment and return what it found, or how it failed, as plain values.
+def run_cell(cell: BenchmarkCell, options: BenchmarkOptions) -> dict[str, Any]:
+    """Run an experiment and return its results or its error, as plain values.
 
     Returns
     -------
     dict
         `cell`, `fingerprint`, `data` (words), `evaluation` (of `letheon.evaluate`) or `attacks`,
-        `warnings`, `error` (None if it went well), `seconds`, `machine`, `device`.
+        `warnings`, `error` (None without one), `seconds`, `machine`, `device`.
     """
     record: dict[str, Any] = {
         "format": FORMAT,
@@ -321,7 +325,7 @@ def run_cell(cell: Cell, options: Options) -> dict[str, Any]:
         "error": None,
     }
     begin = time.perf_counter()
-    with warnings.catch_warnings(record=True) as heard:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             with one_thread():
@@ -331,16 +335,16 @@ def run_cell(cell: Cell, options: Options) -> dict[str, Any]:
             where = f"{line.name}, line {line.lineno}"
             record["error"] = {"kind": type(error).__name__, "text": str(error), "where": where}
     doubts = [] if record["evaluation"] is None else record["evaluation"]["warnings"]
-    texts = [f"{each.category.__name__}: {each.message}" for each in heard]
+    texts = [f"{each.category.__name__}: {each.message}" for each in caught]
     record["warnings"] = list(dict.fromkeys([*doubts, *texts]))[:_MOST_WARNINGS]
     record["seconds"] = time.perf_counter() - begin
     record["machine"] = describe_machine(options.device if cell.family == "net" else None)
     return record
 
 
-def _run_experiment(cell: Cell, options: Options) -> dict[str, Any]:
-    rows, seed = options.rows_of(cell), options.random_state
-    data = prepared(
+def _run_experiment(cell: BenchmarkCell, options: BenchmarkOptions) -> dict[str, Any]:
+    rows, seed = options.max_rows(cell), options.random_state
+    data = prepare_data(
         cell.dataset, cell.family, rows, options.test_rows, seed, synthetic=options.synthetic
     )
     recipe, depths = _grid.find_recipe(cell.method, cell.family, cell.setting), (0, 0)
@@ -349,11 +353,11 @@ def _run_experiment(cell: Cell, options: Options) -> dict[str, Any]:
         depths = random_depths(cell.dataset, options.test_rows, seed, options.synthetic)
         depth = depths[cell.setting.startswith("largest")]
         words.append(f"d_rmax = {depth} by cross-validation on {_TUNING_ROWS:,} training rows")
-    wanted = _grid.share_or_number(cell.removed)
-    place = Place(
+    wanted = _grid.parse_removed(cell.removed)
+    context = RecipeContext(
         n_rows=len(data.y),
         n_columns=data.X.shape[1],
-        n_leaving=max(1, round(wanted * data.n_people)) if wanted < 1 else int(wanted),
+        n_removed=max(1, round(wanted * data.n_people)) if wanted < 1 else int(wanted),
         is_image=data.is_image,
         random_depths=depths,
         small=options.small,
@@ -365,10 +369,10 @@ def _run_experiment(cell: Cell, options: Options) -> dict[str, Any]:
         "n_people": data.n_people,
         "setting": "; ".join([*words, recipe.note] if recipe.note else words),
     }
-    model = recipe.make(place)
+    model = recipe.make(context)
     if cell.kind == "attack":
-        return about | {"attacks": _run_attacks(cell, options, model, place, data)}
-    return about | {"evaluation": _evaluate(cell, options, model, place, data)}
+        return about | {"attacks": _run_attacks(cell, options, model, context, data)}
+    return about | {"evaluation": _evaluate_cell(cell, options, model, context, data)}
 
 
 @lru_cache(maxsize=16)
@@ -378,7 +382,7 @@ def random_depths(
     """Return the random levels that cost at most 0.1 % and 1 % of the cross-validated score."""
     from letheon.forest import DaREForestClassifier, tune_random_depth
 
-    data = prepared(dataset, "forest", _TUNING_ROWS, test_rows, seed, synthetic=synthetic)
+    data = prepare_data(dataset, "forest", _TUNING_ROWS, test_rows, seed, synthetic=synthetic)
     tuned = tune_random_depth(
         DaREForestClassifier(n_estimators=_TUNING_TREES, n_jobs=1, random_state=seed),
         data.X,
@@ -394,13 +398,17 @@ def random_depths(
     return min(least, tuned.random_depth), tuned.random_depth
 
 
-def _evaluate(
-    cell: Cell, options: Options, model: Any, place: Place, data: Prepared
+def _evaluate_cell(
+    cell: BenchmarkCell,
+    options: BenchmarkOptions,
+    model: Any,
+    context: RecipeContext,
+    data: BenchmarkData,
 ) -> dict[str, Any]:
-    """Measure a method; where the cell is about one person, one leaves after the other."""
+    """Measure a method; for cells of one person, several are removed one after the other."""
     from letheon.evaluation import evaluate
 
-    n = batch = _grid.share_or_number(cell.removed)
+    n = batch = _grid.parse_removed(cell.removed)
     if n == 1:
         is_slow = cell.family == "net" or cell.method == "Naive" or options.small
         n = _FEW_SINGLES if is_slow else _SINGLES
@@ -409,7 +417,7 @@ def _evaluate(
         (data.X, data.y, data.ids),
         Requests(kind="uniform", n=n, batch=batch),
         test=(data.X_test, data.y_test),
-        ordinary=_grid.ordinary_model(cell.family, place),
+        ordinary=_grid.make_ordinary_model(cell.family, context),
         seeds=options.seeds,
         comparisons=1,
         # Attacks have cells of their own.
@@ -421,12 +429,15 @@ def _evaluate(
 
 
 def _run_attacks(
-    cell: Cell, options: Options, model: Any, place: Place, data: Prepared
+    cell: BenchmarkCell,
+    options: BenchmarkOptions,
+    model: Any,
+    context: RecipeContext,
+    data: BenchmarkData,
 ) -> list[dict[str, Any]]:
-    """Run RMIA, the backdoor test and the attacker with both versions, nets with fewer models.
+    """Run RMIA, the backdoor test and the before/after attack, for networks with fewer models.
 
-    The people they are after are random ones; the attacker with both versions looks at the removal
-    of one person at a time.
+    Their targets are random people; the before/after attack targets one person at a time.
     """
     from letheon.measures.attacks import RMIA, BackdoorTest, BeforeAfter
 
@@ -444,7 +455,7 @@ def _run_attacks(
             data.X,
             data.y,
             ids=data.ids,
-            forget=people[: place.n_leaving],
+            forget=people[: context.n_removed],
             population=(data.X_test, data.y_test),
             seed=options.random_state,
         )
@@ -452,7 +463,7 @@ def _run_attacks(
 
 
 def run(
-    options: Options,
+    options: BenchmarkOptions,
     folder: str | Path,
     *,
     resume: bool = False,
@@ -460,33 +471,32 @@ def run(
     progress: Progress | None = None,
     runner: Runner = run_cell,
 ) -> list[Record]:
-    """Run every cell and keep its result as a file in ``folder/cells``.
+    """Run every cell and write its result to a file in ``folder/cells``.
 
     Parameters
     ----------
     options : Options
         What to run.
     folder : path
-        Where results go.
+        Directory for the results.
     resume : bool, default=False
-        Keep results that are there already and were made with the same options. Cells that failed
-        are run again.
+        Keep existing results with the same options. Failed cells are run again.
     jobs : int, default=1
-        Cells at once, each in a process of its own with one thread. More than one makes times a
-        little noisier; a ratio has both of its sides from the same process.
+        Number of parallel cells, each in its own process with one thread. More than one makes times
+        slightly noisier; both sides of a ratio come from the same process.
     progress : callable, optional
-        Called with (cells done, cells in all, record) after each cell.
+        Called with (cells done, total cells, record) after each cell.
     runner : callable, optional
-        What runs a cell; for tests.
+        Function that runs a cell; for tests.
 
     Returns
     -------
     list of dict
         One record per cell, in the order of the grid.
     """
-    cells, home = _grid.cells_of(options), Path(folder) / "cells"
+    cells, home = _grid.list_cells(options), Path(folder) / "cells"
     home.mkdir(parents=True, exist_ok=True)
-    done: dict[Cell, Record] = {}
+    done: dict[BenchmarkCell, Record] = {}
     for cell in cells if resume else ():
         record = _read_record(home / f"{cell.name}.json")
         is_done = record is not None and record["error"] is None
@@ -495,9 +505,9 @@ def run(
     missing = [cell for cell in cells if cell not in done]
     for cell, record in _run_cells(missing, options, jobs, runner):
         file = home / f"{cell.name}.json"
-        # Under another name first, so that a kill leaves the old file or the new one.
+        # A temporary name first: a killed process leaves either the old file or the new one.
         partial = file.with_suffix(f".{os.getpid()}.partial")
-        partial.write_text(json.dumps(record, indent=1, default=_plain) + "\n", "utf-8")
+        partial.write_text(json.dumps(record, indent=1, default=_to_plain) + "\n", "utf-8")
         partial.replace(file)
         done[cell] = record
         if progress is not None:
@@ -506,13 +516,13 @@ def run(
 
 
 def read_cells(folder: str | Path) -> list[Record]:
-    """Return the records of all cells in a folder, those of other runs and machines too."""
+    """Return the records of all cells in a folder, including other runs and machines."""
     files = sorted((Path(folder) / "cells").glob("*.json"))
     return [record for file in files if (record := _read_record(file)) is not None]
 
 
 def _read_record(file: Path) -> Record | None:
-    """Return a record; None if there is none, or only a part of one, or one of another format."""
+    """Return a record; None if it is missing, truncated or of another format."""
     try:
         record = json.loads(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
@@ -521,19 +531,19 @@ def _read_record(file: Path) -> Record | None:
     return record if usable else None
 
 
-def _plain(value: Any) -> Any:
-    """Return NumPy's numbers as Python's, and anything else in words."""
+def _to_plain(value: Any) -> Any:
+    """Return NumPy numbers as Python numbers, and anything else as text."""
     return value.item() if hasattr(value, "item") else str(value)
 
 
 def _run_cells(
-    cells: Sequence[Cell], options: Options, jobs: int, runner: Runner
-) -> Iterator[tuple[Cell, Record]]:
+    cells: Sequence[BenchmarkCell], options: BenchmarkOptions, jobs: int, runner: Runner
+) -> Iterator[tuple[BenchmarkCell, Record]]:
     if jobs == 1 or len(cells) <= 1:
         for cell in cells:
             yield cell, runner(cell, options)
         return
-    # A fresh interpreter for each: a fork would copy locks of BLAS and torch.
+    # Processes are spawned: a fork would copy locks of BLAS and torch.
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         waiting = {pool.submit(runner, cell, options): cell for cell in cells}
         for future in as_completed(waiting):

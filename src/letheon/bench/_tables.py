@@ -1,9 +1,9 @@
-"""From cells to the survey's Tables 2 and 3, with the published numbers beside ours.
+"""Tables of the results in the form of the survey's Tables 2 and 3, with the published numbers.
 
 Mercuri et al., "An Introduction to Machine Unlearning", arXiv:2209.00939 (2022), took the numbers
-from papers with different data, experiments and machines, and says that they must not be used to
-compare methods with each other. Where the print is wrong, `note` says so and the number stays as
-printed.
+from papers with different data, experiments and machines. The survey says that they must not be
+used to compare methods with each other. If a printed number is wrong, `note` says so and the number
+stays as printed.
 """
 
 import math
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from letheon.bench._grid import RECIPES, Options
+from letheon.bench._grid import RECIPES, BenchmarkOptions
 from letheon.evaluation.report import Cell, Table
 
 
@@ -26,36 +26,36 @@ class Spread(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Published:
+class PublishedLine:
     """One line of the survey's Table 3, with its line of Table 2.
 
     Attributes
     ----------
     method : str
-        As in the benchmark's own lines.
+        Name of the method in the benchmark.
     settings : tuple of str
-        The benchmark's own settings that it stands beside; empty where there is none.
+        Settings of the benchmark that it is shown with; may be empty.
     row : str
-        The line's second column in Table 3.
+        The second column of the line in Table 3.
     source : str
-        Whose experiments they are.
+        The paper with the experiments.
     efficiency : Spread or str
-        Times faster than a retrain; or a formula, where nobody measured it.
+        Times faster than a retrain; or a formula, if it was not measured.
     effectiveness : str
-        As printed: a bound over experiments, in brackets one that stands out.
+        As printed: a bound over experiments, with an outlier in brackets.
     efficiency_against, effectiveness_against : str
-        Which of our baselines the number belongs to. Papers on exact methods compare accuracy
-        with an ordinary model, and SISA's compares times with one too.
+        The baseline that the number belongs to. Papers on exact methods compare accuracy with an
+        ordinary model, and the SISA paper compares times with one too.
     consistency : Spread, str or None
         None: not reported.
     consistency_name : str
-        Which of the survey's consistencies it is.
+        The kind of consistency in the survey.
     certificate : str
         Table 2's last column.
     certifiability : float or None
         Per cent, SAPE on deleted rows: Table 2, geometric mean over data sets.
     note : str
-        What to know before comparing, and errors of the print.
+        Caveats for comparisons, and printing errors.
     """
 
     method: str
@@ -73,19 +73,19 @@ class Published:
     note: str = ""
 
 
-def _read_line(entry: dict[str, Any]) -> Published:
+def _read_line(entry: dict[str, Any]) -> PublishedLine:
     for name in ("efficiency", "consistency"):
         if isinstance(entry.get(name), list):
             entry[name] = Spread(*entry[name])
-    return Published(**entry | {"settings": tuple(entry["settings"])})
+    return PublishedLine(**entry | {"settings": tuple(entry["settings"])})
 
 
 _TABLES = tomllib.loads(files("letheon.bench").joinpath("published.toml").read_text("utf-8"))
-PUBLISHED: tuple[Published, ...] = tuple(map(_read_line, _TABLES["line"]))
+PUBLISHED: tuple[PublishedLine, ...] = tuple(map(_read_line, _TABLES["line"]))
 
 
-def find_published(method: str, setting: str) -> Published | None:
-    """Return the survey's line for one of the benchmark's own, or None."""
+def find_published(method: str, setting: str) -> PublishedLine | None:
+    """Return the survey's line for a method and setting of the benchmark, or None."""
     return next((p for p in PUBLISHED if p.method == method and setting in p.settings), None)
 
 
@@ -108,55 +108,55 @@ _MAIN = (
 )  # fmt: skip
 _NOTE = (
     "One line for each method, setting and baseline; numbers over {sets}. In brackets or below: "
-    "what the survey printed (Mercuri et al. 2022, Tables 2 and 3), from other data, machines and "
-    "experiments; it warns against comparisons. *people*: who leave; for 1, one after the other. "
-    "*efficiency*: time of the baseline's retrain over that of a request, data set by data set; "
-    "the retrain of the *same algorithm* is by the fastest solver that reaches its loss. *x own "
-    "training*: the method's own fit over a request, geometric mean, which is what papers on "
-    "DeltaGrad and Descent-to-Delete report. *effectiveness*: absolute difference of test "
-    "accuracy, in percentage points. *consistency*: equal answers on test rows; *parameters*: "
+    "the numbers in the survey (Mercuri et al. 2022, Tables 2 and 3), from other data, machines "
+    "and experiments; it warns against comparisons. *people*: people removed; for 1, one after the "
+    "other. *efficiency*: time of the baseline's retrain divided by that of a request, per data "
+    "set; the retrain of the *same algorithm* uses the fastest solver that reaches its loss. *x "
+    "own training*: time of the method's own fit divided by that of a request, geometric mean, as "
+    "in papers on DeltaGrad and Descent-to-Delete. *effectiveness*: absolute difference of test "
+    "accuracy, in percentage points. *consistency*: equal predictions on test rows; *parameters*: "
     "distance of the parameters, geometric mean. *claim*: exact, (epsilon, delta), or none. "
     "*SAPE*: 100 |a - b| / (a + b) of the accuracies on forgotten rows, mean. *storage*: bytes of "
-    "the state over the baseline's. *attacks*: means over data sets, in brackets the floor (a "
-    "retrain against a retrain); AUC 0.5 finds nothing. *before/after*: one person leaves and the "
-    "attacker holds both versions, which reveals deletion whatever the method."
+    "the state divided by the baseline's. *attacks*: means over data sets, in brackets the floor "
+    "(one retrain compared with another); AUC 0.5 finds nothing. *before/after*: one person is "
+    "removed and the attacker has both versions, which reveals the removal with any method."
 )
 _BRIEF_NOTE = (
     "Published numbers in brackets. *x*: times faster than a retrain, geometric mean over {sets}. "
     "*points off*: largest difference of test accuracy, in percentage points. *agreement*: equal "
-    "answers with a retrain of the same algorithm, geometric mean."
+    "predictions with a retrain of the same algorithm, geometric mean."
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
-    """One method with one setting against one baseline, over data sets.
+class ResultLine:
+    """One method with one setting, compared with one baseline over data sets.
 
     Attributes
     ----------
     method, family, setting, baseline, removed : str
-        Which cells it is made from.
+        The cells of the line.
     datasets : tuple of str
-        Data sets that gave a result.
+        Data sets with a result.
     failed : int
-        Cells that ended with an error; they are in no number.
+        Cells with an error; they are not in the numbers.
     efficiency : Spread
         Times faster than the baseline's retrain.
     own_efficiency : Spread
-        Training time of the method itself over the time of a request.
+        Training time of the method itself divided by the time of a request.
     effectiveness : Spread
         Absolute difference of test accuracy, in percentage points; `mean` is the arithmetic one.
     consistency : Spread
-        Output consistency in per cent: equal answers on test rows.
+        Output consistency in per cent: equal predictions on test rows.
     parameters : Spread or None
-        Distance of the parameters, where both sides have the same ones.
+        Distance of the parameters, if both sides have the same ones.
     certifiability : Spread
         SAPE of the accuracies on forgotten rows, per cent; `mean` is the arithmetic one, since
         zeros are frequent.
     storage : Spread or None
-        Bytes of the state over those of the baseline's.
+        Bytes of the state divided by those of the baseline.
     certificate : str
-        What the method claims: exact, (epsilon, delta), or none; on how many data sets.
+        The claim of the method: exact, (epsilon, delta), or none, and the number of data sets.
     published : Published or None
         The survey's line.
     """
@@ -176,7 +176,7 @@ class Line:
     certifiability: Spread
     storage: Spread | None
     certificate: str
-    published: Published | None
+    published: PublishedLine | None
 
     @property
     def name(self) -> str:
@@ -189,33 +189,33 @@ class Line:
         return self.method, self.family, self.setting
 
 
-def spread_of(values: Iterable[float], *, geometric: bool = True) -> Spread:
-    """Return least value, mean and largest value; a geometric mean with a zero in it is zero.
+def make_spread(values: Iterable[float], *, geometric: bool = True) -> Spread:
+    """Return minimum, mean and maximum; a geometric mean of values with a zero is zero.
 
     Examples
     --------
-    >>> spread = spread_of([1.0, 100.0])
+    >>> spread = make_spread([1.0, 100.0])
     >>> spread.low, round(spread.mean, 6), spread.high
     (1.0, 10.0, 100.0)
-    >>> spread_of([0.0, 3.0], geometric=False).mean
+    >>> make_spread([0.0, 3.0], geometric=False).mean
     1.5
     """
     sample = [float(value) for value in values]
     if not sample:
-        raise ValueError("no values")
+        raise ValueError("values is empty; expected at least one number")
     if not geometric:
         mean = math.fsum(sample) / len(sample)
     elif min(sample) < 0:
-        raise ValueError(f"a geometric mean needs numbers from 0 on, not {min(sample)}")
+        raise ValueError(f"a geometric mean needs numbers >= 0, got {min(sample)}")
     elif min(sample) == 0:
         mean = 0.0
     else:
         mean = math.exp(math.fsum(map(math.log, sample)) / len(sample))
-    # Rounding of exp and log must not push the mean of equal values over its ends.
+    # Rounding of exp and log must not move the mean outside of minimum and maximum.
     return Spread(min(sample), min(max(mean, min(sample)), max(sample)), max(sample))
 
 
-def lines_of(records: Sequence[Record], removed: str | None = None) -> list[Line]:
+def make_lines(records: Sequence[Record], removed: str | None = None) -> list[ResultLine]:
     """Return one line for each method, family, setting and baseline, in the grid's order.
 
     Parameters
@@ -223,62 +223,66 @@ def lines_of(records: Sequence[Record], removed: str | None = None) -> list[Line
     records : sequence of dict
         Cells, as `run` returns them.
     removed : str, optional
-        Cells with so many people removed. None: the first number of people that the setting was
-        run with, which is the least, as in the survey's table.
+        Use cells with this number of people removed. None: the least number that the setting was
+        run with, as in the survey's table.
     """
     groups: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
         if record["cell"]["kind"] == "measure":
-            groups.setdefault(_key(record), []).append(record)
+            groups.setdefault(_get_key(record), []).append(record)
     lines = []
     for key in sorted(groups, key=lambda key: _ORDER.get(key, len(_ORDER))):
         # A share counts as more than any number.
-        wanted = removed or min(
+        chosen_removed = removed or min(
             {str(record["cell"]["removed"]) for record in groups[key]},
             key=lambda text: (text.endswith("%"), float(text.rstrip("%"))),
         )
-        chosen = [record for record in groups[key] if record["cell"]["removed"] == wanted]
+        chosen = [record for record in groups[key] if record["cell"]["removed"] == chosen_removed]
         if any(record["error"] is None for record in chosen):
-            lines += [_line(chosen, baseline) for baseline in BASELINES]
+            lines += [_make_line(chosen, baseline) for baseline in BASELINES]
     return lines
 
 
-def _key(record: Record) -> tuple[str, ...]:
+def _get_key(record: Record) -> tuple[str, ...]:
     cell = record["cell"]
     return cell["method"], cell["family"], cell["setting"]
 
 
-def _line(records: Sequence[Record], baseline: str) -> Line:
+def _make_line(records: Sequence[Record], baseline: str) -> ResultLine:
     good = [record for record in records if record["error"] is None]
     cell, evaluations = good[0]["cell"], [record["evaluation"] for record in good]
 
     def spread(name: str, factor: float = 1, *, geometric: bool = True) -> Any:
         measures = [evaluation["measures"][baseline] for evaluation in evaluations]
         values = [factor * each[name]["value"] for each in measures if name in each]
-        return spread_of(values, geometric=geometric) if values else None
+        return make_spread(values, geometric=geometric) if values else None
 
     sizes = [evaluation["storage"] for evaluation in evaluations]
     known = [size for size in sizes if {"unlearned", baseline} <= set(size)]
     times = [evaluation["seconds"] for evaluation in evaluations]
-    return Line(
+    return ResultLine(
         **{name: cell[name] for name in ("method", "family", "setting", "removed")},
         baseline=baseline,
         datasets=tuple(record["cell"]["dataset"] for record in good),
         failed=len(records) - len(good),
         efficiency=spread("efficiency"),
-        own_efficiency=spread_of(each["fit"]["value"] / each["forget"]["value"] for each in times),
+        own_efficiency=make_spread(
+            each["fit"]["value"] / each["forget"]["value"] for each in times
+        ),
         effectiveness=spread("effectiveness", 100, geometric=False),
         consistency=spread("output consistency"),
         parameters=spread("parameter consistency"),
         certifiability=spread("certifiability", geometric=False),
-        storage=spread_of(size["unlearned"] / size[baseline] for size in known) if known else None,
-        certificate=_certificate(evaluations),
+        storage=make_spread(size["unlearned"] / size[baseline] for size in known)
+        if known
+        else None,
+        certificate=_describe_claim(evaluations),
         published=find_published(cell["method"], cell["setting"]),
     )
 
 
-def _certificate(evaluations: Sequence[Record]) -> str:
-    """Return what is claimed; with how often, where data sets differ."""
+def _describe_claim(evaluations: Sequence[Record]) -> str:
+    """Return the claim; with counts if data sets differ."""
     claims = []
     for guarantee in (evaluation["guarantee"] for evaluation in evaluations):
         if guarantee["kind"] == "certified":
@@ -298,7 +302,7 @@ def attack_value(
     measure: str,
     about: str = "forgotten",
 ) -> tuple[float, float] | None:
-    """Return the mean over data sets of what an attack measured and of its floor, or None.
+    """Return the means over data sets of an attack's measure and of its floor, or None.
 
     Parameters
     ----------
@@ -312,7 +316,7 @@ def attack_value(
     pairs = [
         (result["measures"][measure]["value"], result["floor"][measure]["value"])
         for record in records
-        if record["cell"]["kind"] == "attack" and _key(record) == key
+        if record["cell"]["kind"] == "attack" and _get_key(record) == key
         for result in record["attacks"]
         if (result["attack"], result["about"]) == (attack, about) and measure in result["measures"]
     ]
@@ -322,22 +326,22 @@ def attack_value(
     return math.fsum(values) / len(values), math.fsum(floors) / len(floors)
 
 
-def report_tables(records: Sequence[Record], options: Options) -> list[Table]:
-    """Return every table but the main one."""
+def report_tables(records: Sequence[Record], options: BenchmarkOptions) -> list[Table]:
+    """Return every table except the main one."""
     tables = []
     for removed in options.removed:
         people = (
-            "1 person after the other" if removed == "1" else f"{removed} of the people at once"
+            "one person after the other" if removed == "1" else f"{removed} of the people at once"
         )
-        if lines := lines_of(records, removed):
+        if lines := make_lines(records, removed):
             tables.append(_make_table(f"Removed: {people}", _SHORT, lines))
-    for dataset in _datasets(records):
+    for dataset in _list_datasets(records):
         good = [r for r in records if r["cell"]["dataset"] == dataset and r["evaluation"]]
         titles = dict.fromkeys(f"{r['cell']['family']}: {r['data']}" for r in good)
         note = "; ".join(titles) + ". *floor*: agreement of one retrain with another."
         tables.append(_make_table(f"Data set: {dataset}", _DATASET, good, note))
-    note = "Least, geometric mean and largest over experiments, as printed. Formulas are theory."
-    tables.append(_make_table("What the survey printed", _PRINTED, PUBLISHED, note))
+    note = "Minimum, geometric mean and maximum over experiments, as printed. Formulas are theory."
+    tables.append(_make_table("Numbers in the survey", _PRINTED, PUBLISHED, note))
     failed = [record for record in records if record["error"] is not None]
     return [*tables, _make_table("Cells that failed", _ERRORS, failed)] if failed else tables
 
@@ -349,32 +353,34 @@ def _make_table(title: str, columns: Columns, items: Sequence[Any], note: str = 
 
 def main_table(records: Sequence[Record]) -> Table:
     """Return the survey's table with our numbers and the published ones."""
-    rows = [_main_row(records, line) for line in lines_of(records)]
-    names = ", ".join(_datasets(records)) or "nothing"
+    rows = [_main_row(records, line) for line in make_lines(records)]
+    names = ", ".join(_list_datasets(records)) or "nothing"
     return Table(_TITLE, _MAIN, rows, _NOTE.format(sets=names))
 
 
 def brief_table(records: Sequence[Record]) -> Table:
     """Return the main table with one line for each method and setting, for narrow places."""
-    lines = lines_of(records)
+    lines = make_lines(records)
     pairs = [*zip(lines[::2], lines[1::2], strict=True)]
-    attacks: Columns = {"RMIA AUC (floor)": lambda both: _attack(records, both[0], "rmia", "AUC")}
-    names = ", ".join(_datasets(records)) or "nothing"
+    attacks: Columns = {
+        "RMIA AUC (floor)": lambda both: _format_attack(records, both[0], "rmia", "AUC")
+    }
+    names = ", ".join(_list_datasets(records)) or "nothing"
     return _make_table("In short", _BRIEF | attacks, pairs, _BRIEF_NOTE.format(sets=names))
 
 
 def _without_formula(cell: Any) -> Any:
-    """Return a cell with the word "theory" in the place of a formula."""
+    """Return a cell with the word "theory" in place of a formula."""
     if isinstance(cell, Cell) and "(" in cell.published:
         return replace(cell, published="theory")
     return cell
 
 
-def _datasets(records: Sequence[Record]) -> list[str]:
+def _list_datasets(records: Sequence[Record]) -> list[str]:
     return list(dict.fromkeys(r["cell"]["dataset"] for r in records if r["error"] is None))
 
 
-def _main_row(records: Sequence[Record], line: Line) -> tuple[Any, ...]:
+def _main_row(records: Sequence[Record], line: ResultLine) -> tuple[Any, ...]:
     # Consistency, certificates and attacks are about a retrain of the same algorithm.
     is_same = line.baseline == BASELINES[0]
     known = line.published if is_same else None
@@ -390,69 +396,74 @@ def _main_row(records: Sequence[Record], line: Line) -> tuple[Any, ...]:
         line.setting,
         line.baseline,
         line.removed,
-        *_efficiency(line),
-        _factor(line.own_efficiency.mean),
-        _effectiveness(line),
+        *_efficiency_cells(line),
+        _format_factor(line.own_efficiency.mean),
+        _effectiveness_cell(line),
         f"{line.effectiveness.mean:.2f}",
-        *_consistency(line, known),
-        _beside(line.certificate, known and known.certificate),
-        _beside(f"{line.certifiability.mean:.2g}", None if sape is None else f"{sape:g} %"),
+        *_consistency_cells(line, known),
+        _with_published(line.certificate, known and known.certificate),
+        _with_published(f"{line.certifiability.mean:.2g}", None if sape is None else f"{sape:g} %"),
         "-" if line.storage is None else f"{line.storage.mean:.3g}",
-        *(_attack(records, line, *attack) if is_same else None for attack in attacks),
+        *(_format_attack(records, line, *attack) if is_same else None for attack in attacks),
     )
 
 
-def _beside(value: str, published: Any) -> Any:
+def _with_published(value: str, published: Any) -> Any:
     return value if published is None else Cell(value, published)
 
 
-def _efficiency(line: Line) -> list[Any]:
-    known, texts = line.published, [_factor(value) for value in line.efficiency]
+def _efficiency_cells(line: ResultLine) -> list[Any]:
+    known, texts = line.published, [_format_factor(value) for value in line.efficiency]
     if known is None or known.efficiency_against != line.baseline:
         return texts
     if isinstance(known.efficiency, str):
-        return [texts[0], _beside(texts[1], known.efficiency), texts[2]]
-    return [*map(_beside, texts, map(_factor, known.efficiency))]
+        return [texts[0], _with_published(texts[1], known.efficiency), texts[2]]
+    return [*map(_with_published, texts, map(_format_factor, known.efficiency))]
 
 
-def _effectiveness(line: Line) -> Any:
+def _effectiveness_cell(line: ResultLine) -> Any:
     known, worst = line.published, f"{line.effectiveness.high:.2f}"
     is_here = known is not None and known.effectiveness_against == line.baseline
-    return _beside(worst, known.effectiveness if known and is_here else None)
+    return _with_published(worst, known.effectiveness if known and is_here else None)
 
 
-def _consistency(line: Line, known: Published | None) -> list[Any]:
+def _consistency_cells(line: ResultLine, known: PublishedLine | None) -> list[Any]:
     """Return least, mean and largest agreement, and the distance of parameters."""
     if line.certificate == "exact" and line.baseline == BASELINES[0]:
-        return ["exact", _beside("exact", known and "exact"), "exact", "-"]
+        return ["exact", _with_published("exact", known and "exact"), "exact", "-"]
     ours = [f"{value:.4g}" for value in line.consistency]
     parameters = "-" if line.parameters is None else f"{line.parameters.mean:.2g}"
     if known is None or known.consistency is None:
         return [*ours, parameters]
     if isinstance(known.consistency, str):
-        return [ours[0], _beside(ours[1], known.consistency), ours[2], parameters]
+        return [ours[0], _with_published(ours[1], known.consistency), ours[2], parameters]
     if known.consistency_name == "parameter consistency":
-        return [*ours, _beside(parameters, f"{known.consistency.mean:.2g}")]
-    return [*map(_beside, ours, (f"{value:.4g}" for value in known.consistency)), parameters]
+        return [*ours, _with_published(parameters, f"{known.consistency.mean:.2g}")]
+    return [
+        *map(_with_published, ours, (f"{value:.4g}" for value in known.consistency)),
+        parameters,
+    ]
 
 
-def _factor(value: float) -> str:
+def _format_factor(value: float) -> str:
     return f"{value:,.0f}x" if value >= 100 else f"{value:.3g}x"
 
 
-def _attack(records: Sequence[Record], line: Line, attack: str, measure: str) -> str:
+def _format_attack(records: Sequence[Record], line: ResultLine, attack: str, measure: str) -> str:
     pair = attack_value(records, line.key, attack, measure)
     return "-" if pair is None else f"{pair[0]:.3g} ({pair[1]:.3g})"
 
 
-def _interval(record: Record, baseline: str) -> str:
+def _format_interval(record: Record, baseline: str) -> str:
     measure = record["evaluation"]["measures"][baseline]["efficiency"]
     low, high = measure["low"], measure["high"]
-    ends = "" if low is None or high is None else f" [{_factor(low)}, {_factor(high)}]"
-    return _factor(measure["value"]) + ends
+    ends = (
+        "" if low is None or high is None else f" [{_format_factor(low)}, {_format_factor(high)}]"
+    )
+    return _format_factor(measure["value"]) + ends
 
 
-def _measured(record: Record, baseline: str, name: str, form: str, factor: float = 1) -> str:
+def _format_measure(record: Record, baseline: str, name: str, form: str, factor: float = 1) -> str:
     value = record["evaluation"]["measures"][baseline][name]["value"]
     return format(factor * value, form)
 
@@ -462,11 +473,11 @@ def _agreement_floor(record: Record) -> str:
     return "-" if floor is None else f"{floor['value']:.4g}"
 
 
-def _seconds(record: Record, name: str) -> str:
+def _format_seconds(record: Record, name: str) -> str:
     return f"{1000 * record['evaluation']['seconds'][name]['value']:.3g}"
 
 
-def _score(record: Record, name: str) -> str:
+def _format_score(record: Record, name: str) -> str:
     return f"{record['evaluation']['scores'][name]['value']:.4f}"
 
 
@@ -477,50 +488,52 @@ def _as_printed(value: Spread | str | None, unit: str) -> str:
 
 
 _SAME, _OTHER = BASELINES
-# Of a line.
+# Columns of a line.
 _SHORT: Columns = {
     "method": lambda line: line.name,
     "setting": lambda line: line.setting,
     "against": lambda line: line.baseline,
-    ("efficiency", "min"): lambda line: _factor(line.efficiency.low),
-    ("efficiency", "g. mean"): lambda line: _factor(line.efficiency.mean),
-    ("efficiency", "max"): lambda line: _factor(line.efficiency.high),
+    ("efficiency", "min"): lambda line: _format_factor(line.efficiency.low),
+    ("efficiency", "g. mean"): lambda line: _format_factor(line.efficiency.mean),
+    ("efficiency", "max"): lambda line: _format_factor(line.efficiency.high),
     ("effectiveness", "worst, points"): lambda line: f"{line.effectiveness.high:.2f}",
     ("consistency", "g. mean %"): lambda line: f"{line.consistency.mean:.4g}",
     ("certificate", "SAPE %"): lambda line: f"{line.certifiability.mean:.2g}",
     "data sets": lambda line: len(line.datasets),
     "failed": lambda line: line.failed,
 }
-# Of both lines of a setting.
+# Columns of both lines of a setting.
 _BRIEF: Columns = {
     "method": lambda both: both[0].name,
     "setting": lambda both: both[0].setting,
     "people": lambda both: both[0].removed,
-    "x same algorithm": lambda both: _without_formula(_efficiency(both[0])[1]),
-    "x ordinary model": lambda both: _without_formula(_efficiency(both[1])[1]),
-    "points off: same": lambda both: _effectiveness(both[0]),
-    "points off: ordinary": lambda both: _effectiveness(both[1]),
-    "agreement %": lambda both: _without_formula(_consistency(both[0], both[0].published)[1]),
+    "x same algorithm": lambda both: _without_formula(_efficiency_cells(both[0])[1]),
+    "x ordinary model": lambda both: _without_formula(_efficiency_cells(both[1])[1]),
+    "points off: same": lambda both: _effectiveness_cell(both[0]),
+    "points off: ordinary": lambda both: _effectiveness_cell(both[1]),
+    "agreement %": lambda both: _without_formula(_consistency_cells(both[0], both[0].published)[1]),
     "claim": lambda both: both[0].certificate,
 }
-# Of a record.
+# Columns of a record.
 _DATASET: Columns = {
     "method": lambda r: f"{r['cell']['method']} ({r['cell']['family']})",
     "setting": lambda r: r["setting"],
     "people": lambda r: r["cell"]["removed"],
-    ("efficiency", "same"): lambda r: _interval(r, _SAME),
-    ("efficiency", "ordinary"): lambda r: _interval(r, _OTHER),
-    ("effectiveness", "same"): lambda r: _measured(r, _SAME, "effectiveness", ".2f", 100),
-    ("effectiveness", "ordinary"): lambda r: _measured(r, _OTHER, "effectiveness", ".2f", 100),
-    ("agreement %", "same"): lambda r: _measured(r, _SAME, "output consistency", ".4g"),
+    ("efficiency", "same"): lambda r: _format_interval(r, _SAME),
+    ("efficiency", "ordinary"): lambda r: _format_interval(r, _OTHER),
+    ("effectiveness", "same"): lambda r: _format_measure(r, _SAME, "effectiveness", ".2f", 100),
+    ("effectiveness", "ordinary"): lambda r: _format_measure(
+        r, _OTHER, "effectiveness", ".2f", 100
+    ),
+    ("agreement %", "same"): lambda r: _format_measure(r, _SAME, "output consistency", ".4g"),
     ("agreement %", "floor"): _agreement_floor,
-    ("agreement %", "ordinary"): lambda r: _measured(r, _OTHER, "output consistency", ".4g"),
-    ("SAPE %", "same"): lambda r: _measured(r, _SAME, "certifiability", ".3g"),
-    ("ms", "request"): lambda r: _seconds(r, "forget"),
-    ("ms", "retrain"): lambda r: _seconds(r, _SAME),
-    ("ms", "ordinary"): lambda r: _seconds(r, _OTHER),
-    ("accuracy", "unlearned"): lambda r: _score(r, "unlearned"),
-    ("accuracy", "ordinary"): lambda r: _score(r, _OTHER),
+    ("agreement %", "ordinary"): lambda r: _format_measure(r, _OTHER, "output consistency", ".4g"),
+    ("SAPE %", "same"): lambda r: _format_measure(r, _SAME, "certifiability", ".3g"),
+    ("ms", "request"): lambda r: _format_seconds(r, "forget"),
+    ("ms", "retrain"): lambda r: _format_seconds(r, _SAME),
+    ("ms", "ordinary"): lambda r: _format_seconds(r, _OTHER),
+    ("accuracy", "unlearned"): lambda r: _format_score(r, "unlearned"),
+    ("accuracy", "ordinary"): lambda r: _format_score(r, _OTHER),
 }
 _ERRORS: Columns = {
     "data set": lambda r: r["cell"]["dataset"],

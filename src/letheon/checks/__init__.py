@@ -1,4 +1,4 @@
-"""Checks that every forgetting estimator must pass; run them on your own.
+"""Checks that every forgetting estimator must pass; run them on your own estimators.
 
 >>> from sklearn.tree import DecisionTreeClassifier
 >>> from letheon import NaiveUnlearner
@@ -17,16 +17,16 @@ scikit-learn's own `check_estimator` covers the ordinary conventions; these cove
 from letheon.checks._attacks import (
     CASES,
     AttackCase,
-    AttackResult,
+    ClaimAttackResult,
     Releases,
     attack_account,
     attack_fold,
     attack_lattice,
     attack_refusal,
+    get_released_parameters,
+    get_secret_parameters,
     make_hard_cases,
     play_worlds,
-    released_parameters,
-    sealed_parameters,
 )
 from letheon.checks._people import make_people
 from letheon.checks._suite import check_forgetting_estimator, parametrize_with_checks, yield_checks
@@ -35,7 +35,7 @@ from letheon.data import People
 __all__ = [
     "CASES",
     "AttackCase",
-    "AttackResult",
+    "ClaimAttackResult",
     "People",
     "Releases",
     "attack_account",
@@ -43,11 +43,11 @@ __all__ = [
     "attack_lattice",
     "attack_refusal",
     "check_forgetting_estimator",
+    "get_released_parameters",
+    "get_secret_parameters",
     "make_hard_cases",
     "make_people",
     "parametrize_with_checks",
     "play_worlds",
-    "released_parameters",
-    "sealed_parameters",
     "yield_checks",
 ]

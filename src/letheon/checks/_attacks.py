@@ -1,8 +1,8 @@
-"""Attacks on certified methods: lower confidence bounds on epsilon, against what is claimed.
+"""Attacks on certified methods: lower confidence bounds on epsilon, compared with the claim.
 
-Two worlds are played many times: in one a model forgets people, in the other it is fitted without
-them. Whatever tells the releases of the two apart gives a lower bound on epsilon (`_leak`). A
-bound above the claim refutes it; a bound below it proves nothing.
+Two worlds are simulated many times: in one a model forgets people, in the other it is fitted
+without them. A test that distinguishes the releases of both gives a lower bound on epsilon
+(`_leak`). A bound above the claim refutes it; a bound below it proves nothing.
 
 >>> from letheon import InfluenceClassifier
 >>> from letheon.checks import attack_fold
@@ -32,31 +32,31 @@ Floats = NDArray[np.float64]
 Read = Callable[[Any], Floats]
 Make = Callable[[], Any]
 _FEWEST_RELEASES = 30
-# Neighbours of a multiple of 2**-53 that are tried; parameters up to 40 sigma need no more.
+# Neighbours of a multiple of 2**-53 to try; they suffice for parameters up to 40 sigma.
 _NEIGHBOURS = np.arange(-32, 33)
 
 
-def unperturbed_weights(model: Any) -> NDArray[np.float64]:
-    """Return the sealed parameters before noise of a linear model, shape (d, K)."""
-    held = vars(model)
+def get_weights_before_noise(model: Any) -> NDArray[np.float64]:
+    """Return the secret parameters before noise of a linear model, shape (d, K)."""
+    fitted = vars(model)
     names = ("weights_", "unperturbed_", "optimum_")
-    sealed = next((held[name] for name in names if held.get(name) is not None), None)
-    if sealed is None:
-        raise TypeError(f"{type(model).__name__} holds no parameters before noise; give `secret=`")
-    values = np.asarray(sealed.open() if hasattr(sealed, "open") else sealed, np.float64)
-    return values[0] if values.ndim == 3 else values  # Fisher seals its gradient with them
+    secret = next((fitted[name] for name in names if fitted.get(name) is not None), None)
+    if secret is None:
+        raise TypeError(f"{type(model).__name__} has no parameters before noise; pass `secret=`")
+    values = np.asarray(secret.open() if hasattr(secret, "open") else secret, np.float64)
+    return values[0] if values.ndim == 3 else values  # Fisher stores its gradient with them
 
 
 def true_residual(model: Any) -> float:
-    """Return the norm of the gradient at the parameters before noise, on the rows held.
+    """Return the norm of the gradient at the parameters before noise, on the remaining rows.
 
-    For Influence and other linear models with the same objective that hold their rows; computed
-    in `numpy.longdouble`, which has 64 bits or more on most machines.
+    This works for Influence and other linear models with the same objective that store their rows.
+    It is computed in `numpy.longdouble`, which has 64 bits or more on most machines.
     """
     rows = model.rows_
     X = rows.X[rows.alive]
     X = np.asarray(X.toarray() if sp.issparse(X) else X).astype(np.longdouble)
-    W = unperturbed_weights(model).astype(np.longdouble)
+    W = get_weights_before_noise(model).astype(np.longdouble)
     loss = model._build_loss(model.model_.classes)
     with np.errstate(over="ignore", under="ignore"):
         slopes = _slopes(type(loss).__name__, X @ W, rows.y[rows.alive], loss)
@@ -68,13 +68,13 @@ def true_residual(model: Any) -> float:
 
 
 def _slopes(kind: str, Z: Long, y: NDArray[Any], loss: Any) -> Long:
-    """Return the derivative of every row's loss in its scores."""
+    """Return the derivative of every row's loss with respect to its scores."""
     if kind in ("Squared", "PseudoHuber"):
         gaps = Z - y[:, None]
         return np.asarray(gaps if kind == "Squared" else gaps / np.hypot(1, gaps / loss.scale))
     own = y[:, None] == (np.arange(Z.shape[1]) if Z.shape[1] > 1 else 1)
     if kind == "Logistic":
-        # No difference of numbers that are nearly equal.
+        # This form avoids differences of nearly equal numbers.
         return np.asarray(np.where(own, -1 / (1 + np.exp(Z)), 1 / (1 + np.exp(-Z))))
     shares = np.exp(Z - Z.max(axis=1, keepdims=True))
     total, others = shares.sum(axis=1, keepdims=True), np.where(own, 0, shares)
@@ -86,7 +86,7 @@ Draw = Callable[[np.random.Generator, int, int], Floats]
 
 @dataclass(frozen=True)
 class AttackCase:
-    """A problem, and who leaves.
+    """A training problem, and the rows to forget.
 
     Attributes
     ----------
@@ -94,9 +94,9 @@ class AttackCase:
     X, y : ndarray
         Rows and targets. The id of a row is its position.
     leaving : tuple of int
-        Who leaves, one request each.
+        Rows to forget, one request each.
     settings : mapping
-        Parameters of the estimator, where it has them.
+        Parameters of the estimator; those that it does not have are ignored.
     """
 
     name: str
@@ -106,15 +106,15 @@ class AttackCase:
     settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
-    def staying(self) -> list[int]:
-        """Who does not leave."""
+    def remaining(self) -> list[int]:
+        """The rows that are not forgotten."""
         return [row for row in range(len(self.y)) if row not in self.leaving]
 
 
 _FLAT = {"fit_intercept": False}
 # Name, rows, targets, settings.
 _REFUTED: list[tuple[str, Any, Any, dict[str, Any]]] = [
-    # The curvature of the rows that stay underflows, and with it a bound that is false.
+    # The curvature of the remaining rows underflows, and the bound with it.
     (
         "zero-energy",
         [[5.0, 0.0], *[[-4.5, 2.18]] * 3],
@@ -128,7 +128,7 @@ _REFUTED: list[tuple[str, Any, Any, dict[str, Any]]] = [
         np.arange(12) % 3,
         {"reg": "total", "l2": 1e-3, "sigma": 10.0, "batch_size": 1},
     ),
-    # What a removal leaves depends on noise in the objective, so that laws fold.
+    # The residual of a removal depends on noise in the objective, so distributions fold.
     ("one-column-4", [[-4.38], [1.17], [18.5], [-1.32]], [0, 1, 0, 1], _FLAT),
     ("one-column-5", [[-6.87], [1.03], [1.34], [1.95], [0.87]], [1, 1, 0, 1, 1], _FLAT),
     (
@@ -147,7 +147,7 @@ CASES: Mapping[str, AttackCase] = MappingProxyType(
         for name, X, y, settings in _REFUTED
     }
 )
-"""Named cases: those of the audit that refuted earlier versions of letheon."""
+"""Named cases that refuted earlier versions of letheon."""
 
 _HARD: Mapping[str, Draw] = {
     "plain": lambda rng, n, d: rng.normal(size=(n, d)),
@@ -162,7 +162,7 @@ _HARD: Mapping[str, Draw] = {
 
 
 def make_hard_cases(n: int, seed: int = 0) -> list[AttackCase]:
-    """Return small problems with two or three classes whose accounts are hard to keep."""
+    """Return small problems with two or three classes that are hard for an account."""
     rng = np.random.default_rng(seed)
     cases = []
     for number in range(n):
@@ -180,21 +180,21 @@ def make_hard_cases(n: int, seed: int = 0) -> list[AttackCase]:
     return cases
 
 
-class _Claim(NamedTuple):
+class _StatedClaim(NamedTuple):
     epsilon: float
     delta: float
 
 
 @dataclass(frozen=True)
-class AttackResult:
-    """What an attack found.
+class ClaimAttackResult:
+    """Result of an attack on a certified claim; ``print(result)`` shows it in one line.
 
     Attributes
     ----------
     attack, case : str
-        What was played, and on which rows.
+        Names of the attack and of the case.
     epsilon, delta : float
-        What is claimed.
+        The claim.
     bound : float
         Lower bound on epsilon at this delta. It is too large with probability `level` at most.
     level : float
@@ -220,7 +220,7 @@ class AttackResult:
         return not (self.bound <= self.epsilon and not self.details.get("understated", 0))
 
     def __str__(self) -> str:
-        """One line for people."""
+        """Return the result in one line."""
         verdict = "REFUTED" if self.is_refuted else "not refuted"
         more = "".join(f", {name} {value:.3g}" for name, value in self.details.items())
         return (
@@ -229,25 +229,25 @@ class AttackResult:
         )
 
 
-def released_parameters(model: Any) -> Floats:
-    """Return what a linear model shows: coefficients and intercepts as one vector."""
+def get_released_parameters(model: Any) -> Floats:
+    """Return the published parameters of a linear model: coefficients and intercepts."""
     return np.append(np.ravel(model.coef_), np.ravel(model.intercept_)).astype(np.float64)
 
 
-def sealed_parameters(model: Any) -> Floats:
+def get_secret_parameters(model: Any) -> Floats:
     """Return the parameters before noise, in the order of `released_parameters`.
 
-    An attacker who knows the rows can compute them for either world; here they are read from the
-    seal, `weights_`, `unperturbed_` or `optimum_`.
+    An attacker who knows the rows can compute them for either world. Here they are read from
+    `weights_`, `unperturbed_` or `optimum_`.
     """
-    values = unperturbed_weights(model)
+    values = get_weights_before_noise(model)
     if model.fit_intercept:
         return np.append(values[:-1].T.ravel(), values[-1])
     return np.append(values.T.ravel(), np.zeros(values.shape[1]))
 
 
-class _Played(NamedTuple):
-    """What was released and claimed in one world, and the share of tries that were refused."""
+class _WorldRuns(NamedTuple):
+    """Releases and claims of one world, and the share of refused tries."""
 
     seen: Floats
     claims: set[tuple[Any, Any]]
@@ -259,11 +259,11 @@ class Releases:
     """Runs of both worlds, for several attacks; see `play_worlds`."""
 
     case: AttackCase
-    forgot: _Played
-    fresh: _Played
+    forgot: _WorldRuns
+    fresh: _WorldRuns
 
     def bound(self, delta: float, level: float) -> float:
-        """Return a lower bound on the epsilon of what was released."""
+        """Return a lower bound on the epsilon of the releases."""
         seen = self.forgot.seen, self.fresh.seen
         return epsilon_lower_bound(*seen, delta=delta, level=level, has_folds=True)
 
@@ -273,18 +273,20 @@ def play_worlds(
     case: str | AttackCase | Releases,
     *,
     n_runs: int = 2000,
-    released: Read = released_parameters,
+    released: Read = get_released_parameters,
     most_tries: int = 50,
 ) -> Releases:
-    """Fit and forget in one world, fit without those who leave in the other, many times.
+    """Simulate both worlds many times: fit and forget in one, fit without the rows in the other.
 
-    Parameters as in `attack_fold` and `attack_refusal`; both, and `attack_lattice`, take the
-    result in place of a case. Runs that are given as a case are returned.
+    Parameters are those of `attack_fold` and `attack_refusal`. Both, and `attack_lattice`, accept
+    the result in place of a case. `Releases` passed as `case` are returned unchanged.
     """
     if isinstance(case, Releases):
         return case
-    case = _case(case, n_runs)
-    played = (_play(make, n_runs, released, most_tries) for make in _worlds(estimator, case))
+    case = _resolve_case(case, n_runs)
+    played = (
+        _play_world(make, n_runs, released, most_tries) for make in _make_worlds(estimator, case)
+    )
     return Releases(case, *played)
 
 
@@ -294,24 +296,24 @@ def attack_fold(
     *,
     n_runs: int = 2000,
     level: float = 0.05,
-    released: Read = released_parameters,
+    released: Read = get_released_parameters,
     claim: tuple[float, float] | None = None,
-) -> AttackResult:
-    """Compare the laws of released parameters: shifts, other spreads, holes and folds.
+) -> ClaimAttackResult:
+    """Compare the distributions of released parameters: shifts, spreads, holes and folds.
 
     Parameters
     ----------
     estimator : forgetting estimator
         Unfitted. A `noise_seed` is set to None.
     case : str, AttackCase or Releases
-        Rows, who leaves, and settings; a name of `CASES`; or runs that `play_worlds` has made, so
-        that several attacks share them.
+        A case, a name in `CASES`, or the result of `play_worlds`, so that several attacks share
+        its runs.
     n_runs : int, default=2000
         Models in each world. 20,000 runs can show an epsilon of 7.7, 2,000 one of 5.4.
     level : float, default=0.05
-        Probability of a bound that is too large, at most.
+        Largest probability of a bound that is too large.
     released : callable
-        Returns what an observer sees of a model, as a vector.
+        Function that returns the published parameters of a model, as a vector.
     claim : (float, float), optional
         epsilon and delta; by default those of the model's guarantee.
 
@@ -320,9 +322,9 @@ def attack_fold(
     AttackResult
     """
     runs = play_worlds(estimator, case, n_runs=n_runs, released=released, most_tries=0)
-    said = _largest(runs.forgot.claims, claim)
-    bound = runs.bound(said.delta, level)
-    return AttackResult("fold", runs.case.name, *said, bound, level, len(runs.forgot.seen))
+    stated = _choose_claim(runs.forgot.claims, claim)
+    bound = runs.bound(stated.delta, level)
+    return ClaimAttackResult("fold", runs.case.name, *stated, bound, level, len(runs.forgot.seen))
 
 
 def attack_refusal(
@@ -331,25 +333,25 @@ def attack_refusal(
     *,
     n_runs: int = 2000,
     level: float = 0.05,
-    released: Read = released_parameters,
+    released: Read = get_released_parameters,
     claim: tuple[float, float] | None = None,
     most_tries: int = 50,
-) -> AttackResult:
-    """Try again until `fit` and `forget` succeed, and compare what is released then.
+) -> ClaimAttackResult:
+    """Retry until `fit` and `forget` succeed, and compare the releases.
 
-    A method that refuses depending on its noise selects the noise. Parameters and result as in
-    `attack_fold`; `details` has the share of refused tries in each world.
+    A method that refuses depending on its noise selects the noise. Parameters and result are those
+    of `attack_fold`; `details` has the share of refused tries in each world.
     """
     runs = play_worlds(estimator, case, n_runs=n_runs, released=released, most_tries=most_tries)
-    said = _largest(runs.forgot.claims | runs.fresh.claims, claim)
+    stated = _choose_claim(runs.forgot.claims | runs.fresh.claims, claim)
     n_least = min(len(runs.forgot.seen), len(runs.fresh.seen))
-    bound = runs.bound(said.delta, level) if n_least >= _FEWEST_RELEASES else 0.0
+    bound = runs.bound(stated.delta, level) if n_least >= _FEWEST_RELEASES else 0.0
     details = {"refused": runs.forgot.refused, "refused_fresh": runs.fresh.refused}
-    return AttackResult("refusal", runs.case.name, *said, bound, level, n_least, details)
+    return ClaimAttackResult("refusal", runs.case.name, *stated, bound, level, n_least, details)
 
 
-def _play(make: Make, n_runs: int, released: Read, most_tries: int) -> _Played:
-    """Play one world; with `most_tries` a refusal is tried again so often, else it is raised."""
+def _play_world(make: Make, n_runs: int, released: Read, most_tries: int) -> _WorldRuns:
+    """Simulate one world; a refusal is retried up to `most_tries` times, or raised if that is 0."""
     seen, claims, n_refused = [], set(), 0
     for _ in range(n_runs):
         model = None
@@ -364,14 +366,14 @@ def _play(make: Make, n_runs: int, released: Read, most_tries: int) -> _Played:
         if model is not None:
             seen.append(released(model))
             claims.add((model.guarantee_.epsilon, model.guarantee_.delta))
-    return _Played(np.array(seen), claims, n_refused / max(len(seen) + n_refused, 1))
+    return _WorldRuns(np.array(seen), claims, n_refused / max(len(seen) + n_refused, 1))
 
 
-def _worlds(estimator: Any, case: AttackCase) -> tuple[Make, Make]:
-    """Return how a model that forgot is made, and how a fresh one."""
+def _make_worlds(estimator: Any, case: AttackCase) -> tuple[Make, Make]:
+    """Return a function that makes a model that forgot, and one that makes a fresh model."""
     return (
-        lambda: forget_each(_fitted(estimator, case, range(len(case.y))), [*case.leaving]),
-        lambda: _fitted(estimator, case, case.staying),
+        lambda: forget_each(_fit_case(estimator, case, range(len(case.y))), [*case.leaving]),
+        lambda: _fit_case(estimator, case, case.remaining),
     )
 
 
@@ -381,35 +383,35 @@ def attack_lattice(
     *,
     n_runs: int = 2000,
     level: float = 0.05,
-    released: Read = released_parameters,
-    secret: Read = sealed_parameters,
+    released: Read = get_released_parameters,
+    secret: Read = get_secret_parameters,
     claim: tuple[float, float] | None = None,
-) -> AttackResult:
-    """Ask the low-order bits which noiseless parameters a release came from (Mironov 2012).
+) -> ClaimAttackResult:
+    """Infer from low-order bits which noiseless parameters a release came from (Mironov 2012).
 
-    Noise from 53 random bits that is added in floating point reaches few of the numbers around:
-    a coordinate that ``fl(w + sigma ndtri(k 2**-53))`` explains for one w and no k explains for
-    the other tells them apart. So do trailing zeros of what is left when w is taken away.
+    Noise from 53 random bits, added in floating point, reaches only some of the numbers nearby. A
+    coordinate that ``fl(w + sigma ndtri(k 2**-53))`` gives for one w and for no k with the other w
+    distinguishes them. So do the trailing zeros of the difference from w.
 
     Parameters
     ----------
     estimator, case, n_runs, level, released, claim
         As in `attack_fold`. The estimator has the deviation of its noise as `sigma`, or `sigma_`.
     secret : callable
-        Returns the parameters of a model before noise, in the order of `released`.
+        Function that returns the parameters of a model before noise, in the order of `released`.
 
     Returns
     -------
     AttackResult
         `details`: the share of coordinates that the right and the wrong w explain.
     """
-    rows = case.case if isinstance(case, Releases) else _case(case, n_runs)
-    first = [make() for make in _worlds(estimator, rows)]
+    rows = case.case if isinstance(case, Releases) else _resolve_case(case, n_runs)
+    first = [make() for make in _make_worlds(estimator, rows)]
     origins = [secret(model) for model in first]
     use = origins[0] != origins[1]
-    said = _claim_of(first[0], claim)
+    stated = _read_claim(first[0], claim)
     if not use.any():
-        return AttackResult("lattice", rows.name, *said, 0.0, level, n_runs)
+        return ClaimAttackResult("lattice", rows.name, *stated, 0.0, level, n_runs)
     sigma = float(getattr(first[0], "sigma_", None) or first[0].sigma)
     origins = [origin[use] for origin in origins]
     runs = play_worlds(estimator, case, n_runs=n_runs, released=released, most_tries=0)
@@ -417,22 +419,22 @@ def attack_lattice(
         np.array([_read_bits(theta[use], origins, sigma) for theta in world.seen])
         for world in (runs.forgot, runs.fresh)
     ]
-    bound = epsilon_lower_bound(*marks, delta=said.delta, level=level, has_folds=True)
+    bound = epsilon_lower_bound(*marks, delta=stated.delta, level=level, has_folds=True)
     right = (marks[0][:, 0].mean() + marks[1][:, 1].mean()) / 2 / use.sum()
     wrong = (marks[0][:, 1].mean() + marks[1][:, 0].mean()) / 2 / use.sum()
     details = {"right": float(right), "wrong": float(wrong)}
-    return AttackResult("lattice", rows.name, *said, bound, level, len(marks[0]), details)
+    return ClaimAttackResult("lattice", rows.name, *stated, bound, level, len(marks[0]), details)
 
 
 def _read_bits(theta: Floats, origins: Sequence[Floats], sigma: float) -> Floats:
-    """Return for each origin how many coordinates it explains; then trailing zeros beyond it."""
+    """Return how many coordinates each origin explains, and differences of trailing zeros."""
     explained = [float(_is_explained(theta, origin, sigma).sum()) for origin in origins]
     zeros = [float(sum(map(_trailing_zeros, theta, origin))) for origin in origins]
     return np.array([*explained, explained[0] - explained[1], zeros[0] - zeros[1]])
 
 
 def _is_explained(theta: Floats, origin: Floats, sigma: float) -> NDArray[np.bool_]:
-    """Whether some k gives exactly this coordinate as ``origin + sigma ndtri(k 2**-53)``."""
+    """Return whether some k gives this coordinate as ``origin + sigma ndtri(k 2**-53)``."""
     middle = np.rint(ndtr((theta - origin) / sigma) * 2.0**53)
     shares = (middle[:, None] + _NEIGHBOURS) * 2.0**-53
     is_inside = (shares > 0.0) & (shares < 1.0)
@@ -441,9 +443,9 @@ def _is_explained(theta: Floats, origin: Floats, sigma: float) -> NDArray[np.boo
     return is_explained
 
 
-def _trailing_zeros(one: float, two: float) -> int:
+def _trailing_zeros(first: float, second: float) -> int:
     """Return the exponent of the lowest bit of a difference, computed exactly."""
-    gap = abs(Fraction(one) - Fraction(two))
+    gap = abs(Fraction(first) - Fraction(second))
     if gap == 0:
         return 0
     lowest = gap.numerator & -gap.numerator
@@ -458,22 +460,22 @@ def attack_account(
     level: float = 0.05,
     residual: Callable[[Any], float] = true_residual,
     claim: tuple[float, float] | None = None,
-) -> AttackResult:
-    """Compare what a model says is spent with the gradient that is really left.
+) -> ClaimAttackResult:
+    """Compare the spent part of a model's account with the true gradient.
 
     Parameters
     ----------
     estimator : forgetting estimator
-        Unfitted; its guarantee has `spent` and `budget`, in the unit of `residual`. Where there
-        is an `account_` with `spent`, that is taken.
+        Unfitted; its guarantee has `spent` and `budget`, in the unit of `residual`. If the model
+        has an `account_` with `spent`, that is used.
     cases : sequence of AttackCase, optional
         By default 40 small problems with saturated, equal, long and nearly dependent rows.
     n_requests : int, default=3
-        People who leave each model, one after the other.
+        People to forget in each model, one after the other.
     level, claim
         As in `attack_fold`.
     residual : callable
-        Returns the norm of a model's gradient on the rows held, in higher precision.
+        Function that returns the norm of the gradient on the remaining rows, in higher precision.
 
     Returns
     -------
@@ -483,43 +485,45 @@ def attack_account(
         `details`: how often the account was below the truth, and by which factor at most.
     """
     needed, factors = [], []
-    said = None if claim is None else _Claim(*claim)
+    stated = None if claim is None else _StatedClaim(*claim)
     cases = make_hard_cases(40) if cases is None else cases
     for case in cases:
-        for model in _sequence(estimator, case, n_requests):
-            said = _claim_of(model, claim)
-            # a guarantee rounds up what the account says
+        for model in _iter_models(estimator, case, n_requests):
+            stated = _read_claim(model, claim)
+            # A guarantee rounds the account up.
             account = getattr(model, "account_", None)
             truth, spent = residual(model), float(getattr(account, "spent", model.guarantee_.spent))
-            needed.append(_needed_epsilon(truth, model.guarantee_.budget, said))
+            needed.append(_compute_needed_epsilon(truth, model.guarantee_.budget, stated))
             factors.append(truth / spent if spent > 0.0 else (inf if truth > 0.0 else 0.0))
-    if said is None:
-        raise ValueError("no model of these cases is certified; give other cases or settings")
+    if stated is None:
+        raise ValueError("no model of these cases is certified; use other cases or settings")
     understated = sum(not factor <= 1.0 for factor in factors)
     details = {"understated": float(understated), "largest_factor": max(factors)}
-    bound = _quantile_bound(np.array(needed), said.delta, level)
-    return AttackResult("account", f"{len(cases)} cases", *said, bound, level, len(needed), details)
+    bound = _quantile_bound(np.array(needed), stated.delta, level)
+    return ClaimAttackResult(
+        "account", f"{len(cases)} cases", *stated, bound, level, len(needed), details
+    )
 
 
-def _sequence(estimator: Any, case: AttackCase, n_requests: int) -> Iterator[Any]:
-    """Return the model after each request, as long as it is certified; refusals end it."""
+def _iter_models(estimator: Any, case: AttackCase, n_requests: int) -> Iterator[Any]:
+    """Yield the model after each request while it is certified; a refusal ends the sequence."""
     try:
-        model = _fitted(estimator, case, range(len(case.y)))
-        for person in [*case.leaving, *case.staying][:n_requests]:
+        model = _fit_case(estimator, case, range(len(case.y)))
+        for person in [*case.leaving, *case.remaining][:n_requests]:
             model.forget([person])
             if model.guarantee_.kind != "certified" or model.guarantee_.budget is None:
                 return
             yield model
-    except ValueError:  # a refusal is no false account
+    except ValueError:  # a refusal is not a wrong account
         return
 
 
-def _needed_epsilon(truth: float, budget: float, said: _Claim) -> float:
+def _compute_needed_epsilon(truth: float, budget: float, stated: _StatedClaim) -> float:
     if not truth <= budget * 1e6:
         return inf
-    if said.delta == 0.0:
-        return said.epsilon * truth / budget
-    return float(gaussian_epsilon(truth / budget * gaussian_mu(*said), said.delta))
+    if stated.delta == 0.0:
+        return stated.epsilon * truth / budget
+    return float(gaussian_epsilon(truth / budget * gaussian_mu(*stated), stated.delta))
 
 
 def _quantile_bound(needed: Floats, delta: float, level: float) -> float:
@@ -530,7 +534,7 @@ def _quantile_bound(needed: Floats, delta: float, level: float) -> float:
     return 0.0
 
 
-def _case(case: str | AttackCase, n_runs: int) -> AttackCase:
+def _resolve_case(case: str | AttackCase, n_runs: int) -> AttackCase:
     if n_runs < _FEWEST_RELEASES:
         raise ValueError(f"n_runs={n_runs}; expected at least {_FEWEST_RELEASES}")
     if isinstance(case, AttackCase):
@@ -540,21 +544,21 @@ def _case(case: str | AttackCase, n_runs: int) -> AttackCase:
     return CASES[case]
 
 
-def _fitted(estimator: Any, case: AttackCase, who: Sequence[int]) -> Any:
-    rows = np.asarray(who)
+def _fit_case(estimator: Any, case: AttackCase, positions: Sequence[int]) -> Any:
+    rows = np.asarray(positions)
     people = People(case.X[rows], case.y[rows], rows)
     return fit_with(estimator, people, **{**case.settings, "noise_seed": None})
 
 
-def _claim_of(model: Any, claim: tuple[float, float] | None) -> _Claim:
-    return _largest({(model.guarantee_.epsilon, model.guarantee_.delta)}, claim)
+def _read_claim(model: Any, claim: tuple[float, float] | None) -> _StatedClaim:
+    return _choose_claim({(model.guarantee_.epsilon, model.guarantee_.delta)}, claim)
 
 
-def _largest(claims: set[tuple[Any, Any]], claim: tuple[float, float] | None) -> _Claim:
+def _choose_claim(claims: set[tuple[Any, Any]], claim: tuple[float, float] | None) -> _StatedClaim:
     if claim is not None:
-        return _Claim(*claim)
+        return _StatedClaim(*claim)
     if not claims or any(None in each for each in claims):
         raise ValueError(
-            "the model claims no epsilon and delta; give claim=(epsilon, delta) to attack it anyway"
+            "the model claims no epsilon and delta; pass claim=(epsilon, delta) to attack it anyway"
         )
-    return _Claim(max(each[0] for each in claims), max(each[1] for each in claims))
+    return _StatedClaim(max(each[0] for each in claims), max(each[1] for each in claims))

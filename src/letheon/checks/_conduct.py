@@ -1,4 +1,4 @@
-"""Checks of conduct: errors change nothing, receipts tell the truth, predictions are pure."""
+"""Checks of behaviour: errors change nothing, receipts are correct, predictions are pure."""
 
 import sys
 import threading
@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 
 from letheon.base import neutral_parameters
-from letheon.checks._exactness import another_value
+from letheon.checks._exactness import change_value
 from letheon.checks._people import (
-    answers,
     fit,
-    fit_in_secret,
     fit_people,
-    has_noise,
+    fit_with_secret_noise,
+    get_outputs,
+    has_secret_noise,
     make_people,
     refit,
-    saved_bytes,
+    save_to_bytes,
 )
 from letheon.data import People
 from letheon.exceptions import ChangedParametersError, EmptyModelError, UnknownIdError
@@ -45,41 +45,41 @@ def _require_refusal(error: type[Exception], model: Any, ids: list[Any], what: s
 
 
 def check_forget_unknown_id_raises(estimator: Any) -> None:
-    """An id that nobody has is refused by name, whatever its kind."""
+    """An unknown id raises `UnknownIdError`, whatever its type."""
     _, model = fit_people(estimator)
-    _require_refusal(UnknownIdError, model, ["nobody"], "an unknown id")
+    _require_refusal(UnknownIdError, model, ["unknown"], "an unknown id")
     _require_refusal(UnknownIdError, model, [17], "an int id where ids are str")
 
 
 def check_forget_twice_raises(estimator: Any) -> None:
     """A forgotten person is unknown afterwards."""
     people, model = fit_people(estimator)
-    first = people.names[:1]
+    first = people.unique_ids[:1]
     model.forget(first)
     _require_refusal(UnknownIdError, model, first, "forgetting the same person again")
 
 
-def _watch_for_changes(model: Any, people: People) -> Callable[[str], None]:
-    """Return a check that digest, file, answers and ids are as they are now."""
-    digest, file, said = model.digest(), saved_bytes(model), answers(model, people.X)
+def _make_unchanged_check(model: Any, people: People) -> Callable[[str], None]:
+    """Return a check that digest, file, outputs and ids have not changed since this call."""
+    digest, file, outputs = model.digest(), save_to_bytes(model), get_outputs(model, people.X)
 
-    def require(what: str) -> None:
-        assert np.array_equal(answers(model, people.X), said), f"{what} changed answers"
+    def require_unchanged(what: str) -> None:
+        assert np.array_equal(get_outputs(model, people.X), outputs), f"{what} changed the outputs"
         assert model.digest() == digest, f"{what} changed the digest"
-        assert saved_bytes(model) == file, f"{what} changed the saved file"
-        assert sorted(model.ids_.tolist()) == sorted(people.names), f"{what} lost people"
+        assert save_to_bytes(model) == file, f"{what} changed the saved file"
+        assert sorted(model.ids_.tolist()) == sorted(people.unique_ids), f"{what} changed ids_"
 
-    return require
+    return require_unchanged
 
 
 def check_forget_failure_leaves_model_unchanged(estimator: Any) -> None:
-    """After every kind of refusal the model and its file are as they were."""
+    """After every kind of error the model and its file are unchanged."""
     people, model = fit_people(estimator)
-    require_unchanged = _watch_for_changes(model, people)
+    require_unchanged = _make_unchanged_check(model, people)
     refusals: list[tuple[type[Exception], list[Any]]] = [
-        (UnknownIdError, [people.names[0], "nobody"]),
-        (EmptyModelError, people.names),
-        (TypeError, [people.names[0], None]),
+        (UnknownIdError, [people.unique_ids[0], "unknown"]),
+        (EmptyModelError, people.unique_ids),
+        (TypeError, [people.unique_ids[0], None]),
         (TypeError, [1.5]),
     ]
     for error, ids in refusals:
@@ -88,7 +88,7 @@ def check_forget_failure_leaves_model_unchanged(estimator: Any) -> None:
         require_unchanged(f"a refused forget ({error.__name__})")
 
 
-def check_forget_nobody_is_a_no_op(estimator: Any) -> None:
+def check_forget_no_ids_is_a_no_op(estimator: Any) -> None:
     """An empty request changes nothing and has a receipt."""
     _, model = fit_people(estimator)
     digest = model.digest()
@@ -98,54 +98,54 @@ def check_forget_nobody_is_a_no_op(estimator: Any) -> None:
 
 
 def check_forget_removes_all_rows_of_a_person(estimator: Any) -> None:
-    """Every row of a person goes and stays away, and repeated ids count once."""
+    """All rows of a person are removed for good, and repeated ids count once."""
     people, model = fit_people(estimator)
-    name = max(people.names, key=people.ids.tolist().count)
+    name = max(people.unique_ids, key=people.ids.tolist().count)
     receipt = model.forget([name, name])
     owned = people.ids.tolist().count(name)
     assert (receipt.n_ids, receipt.n_rows) == (1, owned), f"wrong numbers in {receipt}"
-    assert model.n_rows_ == len(people.ids) - owned, "some rows of the person are still held"
+    assert model.n_rows_ == len(people.ids) - owned, "some rows of the person remain"
     assert name not in model.ids_.tolist(), "the person is still in ids_"
-    next_one = next(other for other in people.names if other != name)
-    model.forget([next_one])
-    expected = sorted(set(people.names) - {name, next_one})
-    assert model.ids_.tolist() == expected, "after another request, ids_ are not those remaining"
-    n_rows = len(people.without([name, next_one]).ids)
-    assert model.n_rows_ == n_rows, "after another request, rows of forgotten people are back"
+    second = next(other for other in people.unique_ids if other != name)
+    model.forget([second])
+    expected = sorted(set(people.unique_ids) - {name, second})
+    assert model.ids_.tolist() == expected, "after a second request, ids_ are not the remaining ids"
+    n_rows = len(people.without([name, second]).ids)
+    assert model.n_rows_ == n_rows, "after a second request, n_rows_ counts forgotten rows"
 
 
 def check_receipt_digest_matches_model(estimator: Any) -> None:
-    """Digests in a receipt are those of the model before and after, and only when asked for."""
+    """A receipt has the digests of the model before and after, and only on request."""
     people, model = fit_people(estimator)
     before = model.digest()
-    receipt = model.forget(people.names[:2], digest=True)
-    assert receipt.digest_before == before, "digest_before is not that of the model before"
-    assert receipt.digest_after == model.digest(), "digest_after is not that of the model after"
-    assert receipt.digest_after != before, "the digest did not change though rows left"
-    plain = model.forget(people.names[2:3])
-    assert plain.digest_before is None, "a digest nobody asked for"
-    assert plain.digest_after is None, "a digest nobody asked for"
-    assert people.names[0] not in repr(receipt), "the receipt names a person"
+    receipt = model.forget(people.unique_ids[:2], digest=True)
+    assert receipt.digest_before == before, "digest_before is not the digest before forget"
+    assert receipt.digest_after == model.digest(), "digest_after is not the digest after forget"
+    assert receipt.digest_after != before, "the digest did not change though rows were removed"
+    plain = model.forget(people.unique_ids[2:3])
+    assert plain.digest_before is None, "digest_before is set without digest=True"
+    assert plain.digest_after is None, "digest_after is set without digest=True"
+    assert people.unique_ids[0] not in repr(receipt), "the receipt contains an id"
 
 
 def check_forget_last_of_class(estimator: Any) -> None:
-    """When the last row of a class leaves, `classes_` shrinks as in a retrain."""
+    """When the last row of a class is removed, `classes_` shrinks as in a retrain."""
     people, model = fit_people(estimator)
-    gone = people.y[0]
-    holders = [name for name in people.names if gone in people.y[people.ids == name]]
+    label = people.y[0]
+    holders = [name for name in people.unique_ids if label in people.y[people.ids == name]]
     model.forget(holders)
     fresh = refit(model, people.without(holders))
-    assert gone not in model.classes_.tolist(), f"class {gone!r} has no row but is in classes_"
+    assert label not in model.classes_.tolist(), f"class {label!r} has no row but is in classes_"
     assert np.array_equal(model.classes_, fresh.classes_), "classes_ differ from a fresh fit"
-    said, expected = answers(model, people.X), answers(fresh, people.X)
-    assert said.shape == expected.shape, "answers still have room for the class"
+    outputs, expected = get_outputs(model, people.X), get_outputs(fresh, people.X)
+    assert outputs.shape == expected.shape, "the outputs still have a column for the class"
 
 
 def check_predict_is_pure(estimator: Any) -> None:
-    """Asking the model changes neither it nor its answers."""
+    """Predictions change neither the model nor later predictions."""
     people, model = fit_people(estimator)
-    require_unchanged = _watch_for_changes(model, people)
-    answers(model, people.X)
+    require_unchanged = _make_unchanged_check(model, people)
+    get_outputs(model, people.X)
     require_unchanged("predict")
 
 
@@ -154,10 +154,10 @@ def check_guarantee_is_honest(estimator: Any) -> None:
     for heading in ("Claim", "Assumptions", "Removal"):
         assert f"**{heading}" in estimator.facts.definition, f"the definition has no {heading}"
     people = make_people(estimator)
-    for train in (fit, fit_in_secret) if has_noise(estimator) else (fit,):
+    for train in (fit, fit_with_secret_noise) if has_secret_noise(estimator) else (fit,):
         model = train(estimator, people)
         _require_permitted_claim(model)
-        receipt = model.forget(people.names[:1])
+        receipt = model.forget(people.unique_ids[:1])
         assert receipt.guarantee == model.guarantee_, "receipt and model differ"
         _require_permitted_claim(model)
 
@@ -172,24 +172,24 @@ def _require_permitted_claim(model: Any) -> None:
 
 
 def check_changed_parameters_are_noticed(estimator: Any) -> None:
-    """Settings changed after fit are refused, whatever their kind, until they are set back."""
+    """Parameters changed after fit make `forget` raise until they are restored."""
     people, model = fit_people(estimator)
-    for name, value in _one_of_each_kind(model).items():
-        # A nested estimator or another object gives way to None, and None to a number.
+    for name, value in _choose_parameters(model).items():
+        # A nested estimator or other object is replaced by None, and None by a number.
         is_plain = isinstance(value, bool | int | float | str)
-        other = another_value(value) if is_plain else (1 if value is None else None)
+        other = change_value(value) if is_plain else (1 if value is None else None)
         model.set_params(**{name: other})
         what = f"forget after fit with {name} changed from {value!r} to {other!r}"
-        _require_refusal(ChangedParametersError, model, people.names[:1], what)
+        _require_refusal(ChangedParametersError, model, people.unique_ids[:1], what)
         model.set_params(**{name: value})
-    receipt = model.forget(people.names[:1])
-    assert receipt.n_ids == 1, "with all parameters set back, forget did nothing"
+    receipt = model.forget(people.unique_ids[:1])
+    assert receipt.n_ids == 1, "with all parameters restored, forget did nothing"
 
 
-def _one_of_each_kind(model: Any) -> dict[str, Any]:
-    """Return one parameter of each plain kind; None, or any at all, only where there is none.
+def _choose_parameters(model: Any) -> dict[str, Any]:
+    """Return one parameter of each plain type, or one that is None, or any other one.
 
-    Empty only for an estimator that has no parameters that could change a result.
+    It is empty only for an estimator without parameters that could change a result.
     """
     neutral = neutral_parameters(model)
     settings = {
@@ -206,41 +206,45 @@ def _one_of_each_kind(model: Any) -> dict[str, Any]:
 def check_predict_while_forgetting(estimator: Any) -> None:
     """A concurrent reader sees the model before or after a request, never a mixture.
 
-    One reader asks as often as it can; another asks after every line that a method of the model
-    runs, and whenever an attribute of the model was replaced.
+    One reader predicts as often as it can. Another one predicts after every line that a method of
+    the model runs, and after every replaced attribute of the model.
     """
     people = make_people(estimator)
-    for watch in (_often, _after_every_line):
+    for watch in (_ask_repeatedly, _ask_after_every_line):
         model = fit(estimator, people)
-        before = answers(model, people.X)
-        with watch(partial(answers, model, people.X), model) as seen:
-            model.forget(people.names[:1])
-        allowed = [before, answers(model, people.X)]
-        failed = [said for said in seen if isinstance(said, Exception)]
+        before = get_outputs(model, people.X)
+        with watch(partial(get_outputs, model, people.X), model) as seen:
+            model.forget(people.unique_ids[:1])
+        allowed = [before, get_outputs(model, people.X)]
+        failed = [outputs for outputs in seen if isinstance(outputs, Exception)]
         assert not failed, f"a concurrent reader failed {len(failed)} time(s): {failed[0]!r}"
-        mixed = [said for said in seen if not any(np.array_equal(said, fine) for fine in allowed)]
-        assert not mixed, f"{len(mixed)} of {len(seen)} answers were of neither model"
+        mixed = [
+            outputs
+            for outputs in seen
+            if not any(np.array_equal(outputs, fine) for fine in allowed)
+        ]
+        assert not mixed, f"{len(mixed)} of {len(seen)} outputs belong to neither model"
 
 
-def _try(ask: Ask) -> Any:
-    """Return the answer, or the error instead of it."""
+def _call_or_error(ask: Ask) -> Any:
+    """Return the output, or the error that was raised."""
     try:
         return ask()
-    except Exception as error:  # noqa: BLE001  (whatever it is, the check reports it)
+    except Exception as error:  # noqa: BLE001  (the check reports every error)
         return error
 
 
 @contextmanager
-def _often(ask: Ask, _: Any) -> Iterator[list[Any]]:
-    """Ask again and again in another thread, with threads that change places often."""
+def _ask_repeatedly(ask: Ask, _: Any) -> Iterator[list[Any]]:
+    """Predict repeatedly in another thread, with a short switch interval."""
     seen: list[Any] = []
     stop = threading.Event()
 
-    def read() -> None:
+    def read_repeatedly() -> None:
         while not stop.is_set() and len(seen) < _MOST_READINGS:
-            seen.append(_try(ask))
+            seen.append(_call_or_error(ask))
 
-    reader, interval = threading.Thread(target=read), sys.getswitchinterval()
+    reader, interval = threading.Thread(target=read_repeatedly), sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     reader.start()
     try:
@@ -252,62 +256,62 @@ def _often(ask: Ask, _: Any) -> Iterator[list[Any]]:
 
 
 @contextmanager
-def _after_every_line(ask: Ask, model: Any) -> Iterator[list[Any]]:
-    """Stop the forgetting thread after every line of the model's own and let another one ask."""
+def _ask_after_every_line(ask: Ask, model: Any) -> Iterator[list[Any]]:
+    """Pause the forgetting thread after every line of the model and predict in another one."""
     previous = sys.gettrace()
     with ThreadPoolExecutor(1) as pool:
-        stops = _Stops(model, lambda: pool.submit(_try, ask))
-        sys.settrace(stops.on_call)
+        reader = _StepReader(model, lambda: pool.submit(_call_or_error, ask))
+        sys.settrace(reader.on_call)
         try:
-            yield stops.seen
+            yield reader.seen
         finally:
             sys.settrace(previous)
-    stops.collect()
+    reader.collect_answer()
 
 
-class _Stops:
+class _StepReader:
     """A trace function; it runs in the forgetting thread, between two of its lines."""
 
     def __init__(self, model: Any, ask: Callable[[], "Future[Any]"]) -> None:
         self.seen: list[Any] = []
         self._model = model
         self._ask = ask
-        self._waiting: Future[Any] | None = None
+        self._pending: Future[Any] | None = None
         self._readings = {True: 0, False: 0}
-        self._parts = self._identity()
+        self._parts = self._list_object_ids()
 
     def on_call(self, frame: FrameType, _event: str, _arg: Any) -> Any:
-        """Follow methods of the model, and what a commit calls."""
+        """Trace methods of the model, and functions that a commit calls."""
         if not (self._is_method(frame) or self._in_commit(frame)):
             return None
         frame.f_trace_opcodes = True  # `self.a, self.b = a, b` is one line and two steps
         return self._on_step
 
-    def collect(self) -> None:
-        """Take the answer of a reader that waited for the forgetting to end."""
-        if self._waiting is not None:
-            self.seen.append(self._waiting.result())
+    def collect_answer(self) -> None:
+        """Add the output of a reader that waited until the end of `forget`."""
+        if self._pending is not None:
+            self.seen.append(self._pending.result())
 
     def _on_step(self, frame: FrameType, event: str, _arg: Any) -> Any:
-        parts = self._identity()
+        parts = self._list_object_ids()
         if event != "opcode" or parts != self._parts:
             self._parts = parts
-            self._read(self._in_commit(frame))
+            self._take_reading(self._in_commit(frame))
         return self._on_step
 
-    def _read(self, in_commit: bool) -> None:
-        # Counted apart, so that a long preparation leaves enough for the commit.
-        if self._waiting is not None or self._readings[in_commit] >= _MOST_READINGS:
+    def _take_reading(self, in_commit: bool) -> None:
+        # Separate counts leave enough readings for the commit after a long preparation.
+        if self._pending is not None or self._readings[in_commit] >= _MOST_READINGS:
             return
         self._readings[in_commit] += 1
-        asked = self._ask()
+        pending = self._ask()
         try:
-            self.seen.append(asked.result(timeout=_PATIENCE_S))
-        except StillWaiting:  # the reader waits for the model's lock, as it may
-            self._waiting = asked
+            self.seen.append(pending.result(timeout=_PATIENCE_S))
+        except StillWaiting:  # the reader may wait for the model's lock
+            self._pending = pending
 
-    def _identity(self) -> list[int]:
-        """Which objects are the attributes of the model, and theirs."""
+    def _list_object_ids(self) -> list[int]:
+        """Return the ids of the objects in the attributes of the model, and in theirs."""
         own = list(vars(self._model).values())
         theirs = [part for value in own for part in getattr(value, "__dict__", {}).values()]
         return [id(part) for part in (*own, *theirs)]

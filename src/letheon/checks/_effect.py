@@ -1,8 +1,8 @@
-"""Checks of effect, for methods of every kind: after `forget` the model answers as a retrain does.
+"""Checks of effect, for all methods: after `forget` the model predicts like a retrained model.
 
-The canary of these checks is a person whose rows contradict everybody else's: far out, with the
-label or target that the others would never give there. How many rows it takes for a retrain
-without them to answer clearly differently depends on the estimator, so several numbers are tried.
+The canary of these checks is a person whose rows contradict all others: far out, with another label
+or target. The number of such rows that changes the predictions of a retrained model clearly depends
+on the estimator, so several numbers are tried.
 """
 
 from typing import Any, NamedTuple
@@ -17,14 +17,14 @@ from letheon.checks._leak import epsilon_lower_bound
 from letheon.checks._people import (
     CANARY,
     CLASSES,
-    answers,
     as_numbers,
     fit,
-    fit_in_secret,
+    fit_with_secret_noise,
     forget_each,
+    get_outputs,
     make_people,
+    make_target,
     refit,
-    target_of,
 )
 from letheon.data import People
 
@@ -37,12 +37,12 @@ _LEVEL = 1e-4
 _SEEDS = range(20)
 _AVERAGED_SEEDS = range(8)
 _RUNS = 300
-# Two points tell the two parameters of a linear model with one column and an intercept.
+# Two points determine a linear model with one column and an intercept.
 _POINTS = np.array([[1.0], [0.25]])
 
 
 class _Effect(NamedTuple):
-    """How far answers had to move, how far they still are from a retrain's, and what is noise."""
+    """Distance of the outputs from a retrain before and after forgetting, and the noise level."""
 
     to_move: float
     left: float
@@ -50,47 +50,47 @@ class _Effect(NamedTuple):
 
 
 def check_forget_moves_answers_towards_retrain(estimator: Any) -> None:
-    """Forgetting an influential person brings the answers at least half the way to a retrain's."""
+    """Forgetting an influential person moves outputs at least half the way to a retrain's."""
     n_rows = _clear_number_of_rows(estimator)
     if n_rows is None:
         return
     people = make_contrary_people(estimator, n_rows)
-    # A second request must not bring back what the first took out.
-    for leaving in ([CANARY], [CANARY, people.names[0]]):
-        effect = _effect(estimator, people, leaving)
+    # A second request must not undo the first.
+    for leaving in ([CANARY], [CANARY, people.unique_ids[0]]):
+        effect = _measure_effect(estimator, people, leaving)
         assert effect.left <= 0.5 * effect.to_move, (
-            f"forgetting {n_rows} influential row(s) in {len(leaving)} request(s) left the answers "
-            f"{effect.left:.3g} away from those of a retrain; they were {effect.to_move:.3g} away "
-            "before"
+            f"after forgetting {n_rows} influential row(s) in {len(leaving)} request(s), the "
+            f"outputs differ from a retrain by {effect.left:.3g}; before, they differed by "
+            f"{effect.to_move:.3g}"
         )
 
 
 def check_forget_law_close_to_retrain(estimator: Any) -> None:
-    """Over many seeds, models that forgot and retrained models answer alike on the canary.
+    """Over many seeds, models that forgot and retrained models agree on the canary's rows.
 
-    A two-sample Kolmogorov-Smirnov test at level 1e-4. A gap of less than a few per cent of the
-    answer passes: an approximate method with hardly any randomness need not be exact.
+    This is a two-sample Kolmogorov-Smirnov test at level 1e-4. A gap of less than a few per cent of
+    the output passes: an approximate method with little randomness need not be exact.
     """
     n_rows = _clear_number_of_rows(estimator)
     if n_rows is None:
         return
     people = make_contrary_people(estimator, n_rows)
-    rest, canary = people.without([CANARY]), people.of([CANARY])
+    rest, canary = people.without([CANARY]), people.rows_of([CANARY])
     before, after, retrained = [], [], []
     for seed in _SEEDS:
         model = fit(estimator, people, seed=seed)
-        before.append(_statistic(model, canary))
+        before.append(_compute_statistic(model, canary))
         model.forget([CANARY])
-        after.append(_statistic(model, canary))
-        retrained.append(_statistic(fit(estimator, rest, seed=seed + len(_SEEDS)), canary))
+        after.append(_compute_statistic(model, canary))
+        retrained.append(_compute_statistic(fit(estimator, rest, seed=seed + len(_SEEDS)), canary))
     gap = abs(np.median(after) - np.median(retrained))
     scale = max(abs(np.median(before)), abs(np.median(retrained)))
     if gap <= _TOLERANCE * scale:
         return
     p_value = float(ks_2samp(after, retrained).pvalue)
     assert p_value >= _LEVEL, (
-        f"over {len(_SEEDS)} seeds, models that forgot say {np.median(after):.4g} about the canary "
-        f"and retrained ones {np.median(retrained):.4g} (medians; p = {p_value:.1g})"
+        f"over {len(_SEEDS)} seeds, the median output for the canary is {np.median(after):.4g} for "
+        f"models that forgot and {np.median(retrained):.4g} for retrained ones (p = {p_value:.1g})"
     )
 
 
@@ -107,91 +107,93 @@ def make_contrary_people(estimator: Any, n_rows: int) -> People:
 
 
 def _clear_number_of_rows(estimator: Any) -> int | None:
-    """Return how many contrary rows make a retrain answer clearly differently.
+    """Return the number of contrary rows that clearly change the outputs of a retrain.
 
-    None if the answers do not depend on the training rows at all; an error if they do, but these
-    checks cannot tell a model that forgot from one that did not.
+    None if the outputs do not depend on the training rows. Raises `AssertionError` if they do, but
+    these checks cannot distinguish a model that forgot from one that did not.
     """
     for n_rows in _NUMBERS_OF_ROWS:
-        effect = _effect(estimator, make_contrary_people(estimator, n_rows), [CANARY])
+        effect = _measure_effect(estimator, make_contrary_people(estimator, n_rows), [CANARY])
         if effect.to_move > effect.noise:
             return n_rows
-    # Two models of quite different people give the same answers.
+    # Do two models of quite different people give the same outputs?
     people, others = make_people(estimator), make_people(estimator, seed=1)
-    one, two = (_numbers(fit(estimator, data), people.X) for data in (people, others))
-    assert np.array_equal(one, two), (
-        f"this check cannot tell whether {type(estimator).__name__} forgets: a retrain without "
-        f"{_NUMBERS_OF_ROWS[-1]} contrary rows gives nearly the same answers, or they are hidden "
-        "by noise; check it with settings under which single people matter more"
+    first, second = (_get_numbers(fit(estimator, data), people.X) for data in (people, others))
+    assert np.array_equal(first, second), (
+        f"this check cannot decide whether {type(estimator).__name__} forgets: a retrain without "
+        f"{_NUMBERS_OF_ROWS[-1]} contrary rows gives nearly the same outputs, or noise hides the "
+        "difference; use settings with more influence of single people"
     )
     return None
 
 
-def _effect(estimator: Any, people: People, leaving: list[str]) -> _Effect:
+def _measure_effect(estimator: Any, people: People, leaving: list[str]) -> _Effect:
     rest, seeds = people.without(leaving), range(1)
-    # One seed where answers do not depend on it, or where no two models may differ.
+    # One seed suffices if outputs do not depend on it, or if the method is exact.
     if not estimator.facts.exact:
-        one, two = (_numbers(fit(estimator, people, seed=seed), people.X) for seed in (0, 1))
-        seeds = range(1) if np.array_equal(one, two) else _AVERAGED_SEEDS
+        first, second = (
+            _get_numbers(fit(estimator, people, seed=seed), people.X) for seed in (0, 1)
+        )
+        seeds = range(1) if np.array_equal(first, second) else _AVERAGED_SEEDS
     before, after, retrained = [], [], []
     for seed in seeds:
         model = fit(estimator, people, seed=seed)
-        before.append(_numbers(model, people.X))
-        after.append(_numbers(forget_each(model, leaving), people.X))
-        retrained.append(_numbers(refit(model, rest), people.X))
+        before.append(_get_numbers(model, people.X))
+        after.append(_get_numbers(forget_each(model, leaving), people.X))
+        retrained.append(_get_numbers(refit(model, rest), people.X))
     half, goal = len(retrained) // 2, np.mean(retrained, axis=0)
-    noise = _distance(retrained[:half], np.mean(retrained[half:], axis=0)) if half else 0.0
+    noise = _compute_distance(retrained[:half], np.mean(retrained[half:], axis=0)) if half else 0.0
     spread = float(np.abs(goal - goal.mean(axis=0)).mean())
     least = max(_CLEAR * spread, 4 * noise, 1e-9)
-    return _Effect(_distance(before, goal), _distance(after, goal), least)
+    return _Effect(_compute_distance(before, goal), _compute_distance(after, goal), least)
 
 
-def _numbers(model: Any, X: NDArray[Any]) -> Floats:
-    return as_numbers(answers(model, X))
+def _get_numbers(model: Any, X: NDArray[Any]) -> Floats:
+    return as_numbers(get_outputs(model, X))
 
 
-def _statistic(model: Any, canary: People) -> float:
-    """Return the mean answer on the canary's rows: of a classifier, the share of their label."""
-    said = _numbers(model, canary.X)
+def _compute_statistic(model: Any, canary: People) -> float:
+    """Return the mean output for the canary's rows; for a classifier, of their own label."""
+    outputs = _get_numbers(model, canary.X)
     if canary.y is None or not is_classifier(model):
-        return float(said.mean())
-    held = model.classes_.tolist() if said.shape[1] == len(model.classes_) else list(CLASSES)
-    return float(said[:, held.index(canary.y[0])].mean())
+        return float(outputs.mean())
+    classes = model.classes_.tolist() if outputs.shape[1] == len(model.classes_) else list(CLASSES)
+    return float(outputs[:, classes.index(canary.y[0])].mean())
 
 
-def _distance(several: list[Floats], goal: Floats) -> float:
-    """Return how far the mean of several answers is from others."""
+def _compute_distance(several: list[Floats], goal: Floats) -> float:
+    """Return the distance of the mean of several outputs from a goal."""
     mean = np.mean(several, axis=0)
     return float(np.abs(mean - goal).mean()) if mean.shape == goal.shape else np.inf
 
 
 def check_certificate_bounds_the_leak(estimator: Any) -> None:
-    """Models that forgot and fresh ones are no easier to tell apart than epsilon allows.
+    """Models that forgot and fresh models differ by no more than the claimed epsilon.
 
-    On a tiny problem, where one person matters more than all others, `_RUNS` models forget two
-    people and as many are fitted without them, all with secret noise. What both say at two points
-    gives a lower bound on epsilon at the claimed delta, which must not exceed the claimed one. An
-    honest method fails once in ten thousand times at most. A bound from so few runs never exceeds
-    3: check a method with an epsilon of about 1.
+    On a tiny problem with one very influential person, `_RUNS` models forget two people, and as
+    many are fitted without them, all with secret noise. The outputs at two points give a lower
+    bound on epsilon at the claimed delta, which must not exceed the claim. A correct method fails
+    at most once in ten thousand times. A bound from so few runs never exceeds 3: use an epsilon of
+    about 1 for this check.
     """
     people = make_lopsided_people(estimator)
-    if fit_in_secret(estimator, people).guarantee_.kind != "certified":
+    if fit_with_secret_noise(estimator, people).guarantee_.kind != "certified":
         return
-    leaving = [people.names[0], CANARY]
+    leaving = [people.unique_ids[0], CANARY]
     rest = people.without(leaving)
     forgot, fresh, claims = [], [], []
     for _ in range(_RUNS):
-        model = forget_each(fit_in_secret(estimator, people), leaving)
+        model = forget_each(fit_with_secret_noise(estimator, people), leaving)
         claims.append(model.guarantee_)
-        forgot.append(_published(model))
-        fresh.append(_published(fit_in_secret(estimator, rest)))
+        forgot.append(_get_published_output(model))
+        fresh.append(_get_published_output(fit_with_secret_noise(estimator, rest)))
     if any(claim.kind != "certified" for claim in claims):
         return
     epsilon, delta = (max(getattr(c, name) for c in claims) for name in ("epsilon", "delta"))
     leak = epsilon_lower_bound(np.array(forgot), np.array(fresh), delta=delta, level=_LEVEL)
     assert leak <= epsilon, (
-        f"the certificate says epsilon = {epsilon:.3g} at delta = {delta:.3g}, but {_RUNS} models "
-        f"that forgot and {_RUNS} fresh ones differ by an epsilon of at least {leak:.3g}"
+        f"the model claims epsilon = {epsilon:.3g} at delta = {delta:.3g}, but {_RUNS} models that "
+        f"forgot and {_RUNS} fresh models differ by an epsilon of at least {leak:.3g}"
     )
 
 
@@ -202,17 +204,17 @@ def make_lopsided_people(estimator: Any) -> People:
         x = np.abs(x)
     ids = np.array([*(f"person-{number:02d}" for number in range(19)), CANARY])
     above = np.append(x[:-1] > np.median(x[:-1]), False).astype(int)
-    return People(x[:, None], target_of(estimator, np.append(3.0 * x[:-1], -1.0), above), ids)
+    return People(x[:, None], make_target(estimator, np.append(3.0 * x[:-1], -1.0), above), ids)
 
 
-def _published(model: Any) -> Floats:
-    """Return what an observer sees, as one vector."""
+def _get_published_output(model: Any) -> Floats:
+    """Return the published outputs as one vector."""
     if model.guarantee_.releases == "labels-only" and is_classifier(model):
-        said = model.predict(_POINTS)
+        outputs = model.predict(_POINTS)
     elif hasattr(model, "decision_function"):
-        said = model.decision_function(_POINTS)
+        outputs = model.decision_function(_POINTS)
     else:
-        said = answers(model, _POINTS)
-    numbers = as_numbers(np.asarray(said)).ravel()
-    assert np.isfinite(numbers).all(), "the model answers with numbers that are not finite"
+        outputs = get_outputs(model, _POINTS)
+    numbers = as_numbers(np.asarray(outputs)).ravel()
+    assert np.isfinite(numbers).all(), "the model has outputs that are not finite"
     return numbers

@@ -1,12 +1,12 @@
-"""How much two laws differ at least, seen from samples: a lower bound on epsilon.
+"""A lower bound on epsilon from samples of two distributions.
 
-Laws P and Q are (epsilon, delta)-indistinguishable if ``P(E) <= e^epsilon Q(E) + delta`` for every
+P and Q are (epsilon, delta)-indistinguishable if ``P(E) <= e^epsilon Q(E) + delta`` for every
 event E, and the same with P and Q exchanged. Hence every event gives
 
     epsilon >= log((P(E) - delta) / Q(E)),
 
-and with a lower confidence bound in place of P(E) and an upper one in place of Q(E) the inequality
-holds but for the level of the two.
+With a lower confidence bound for P(E) and an upper one for Q(E), the inequality holds except with
+the probability of the two levels.
 """
 
 from collections.abc import Callable
@@ -19,25 +19,25 @@ from scipy.special import betaincinv
 Floats = NDArray[np.float64]
 Score = Callable[[Floats], Floats]
 
-# Narrower than this part of the whole spread, a law counts as a point.
+# A distribution that is narrower than this part of the whole spread counts as a point.
 _POINT = 1e-9
 # Histograms: columns and bins at most, and samples per bin.
 _MOST_COLUMNS, _MOST_BINS, _PER_BIN = 8, 64, 16
 
 
 def epsilon_lower_bound(
-    one: Floats, two: Floats, *, delta: float, level: float, has_folds: bool = False
+    left: Floats, right: Floats, *, delta: float, level: float, has_folds: bool = False
 ) -> float:
     """Return a lower bound on epsilon that holds with probability at least ``1 - level``.
 
     Parameters
     ----------
-    one, two : ndarray of shape (n, k)
-        Independent samples of the two laws.
+    left, right : ndarray of shape (n, k)
+        Independent samples of the two distributions.
     delta : float
         The delta at which epsilon is claimed.
     level : float
-        Probability of a bound that is too large, at most.
+        Largest probability of a bound that is too large.
     has_folds : bool, default=False
         Also try histograms of each column: they find holes and folds, and need more samples.
 
@@ -49,27 +49,27 @@ def epsilon_lower_bound(
         thresholds, the others are counted, so the choice costs no confidence. Four bounds at
         ``level / 4`` (Clopper and Pearson, 1934) hold together by the union bound.
     """
-    n = min(len(one), len(two)) // (2 if has_folds else 3)
-    spread = np.concatenate([one[:n], two[:n]]).std(axis=0)
+    n = min(len(left), len(right)) // (2 if has_folds else 3)
+    spread = np.concatenate([left[:n], right[:n]]).std(axis=0)
     scale = np.where(spread > 0, spread, 1.0)
-    one, two = one / scale, two / scale
-    scores, half = [_log_ratio(one[:n], two[:n])], n
+    left, right = left / scale, right / scale
+    scores, half = [_log_ratio(left[:n], right[:n])], n
     if has_folds:
         # Histograms fit the samples that made them: others choose among the scores.
         half = n // 2
-        columns = range(min(one.shape[1], _MOST_COLUMNS))
-        scores = [_log_ratio(one[:half], two[:half])]
-        scores += [_histogram_ratio(one[:half], two[:half], column) for column in columns]
+        columns = range(min(left.shape[1], _MOST_COLUMNS))
+        scores = [_log_ratio(left[:half], right[:half])]
+        scores += [_histogram_ratio(left[:half], right[:half], column) for column in columns]
     start = half if has_folds else 0
     bounds = []
     for is_exchanged in (False, True):
-        # exchanged: the other tail, with the laws exchanged
+        # The other tail, with the distributions exchanged.
         pairs = [
-            (-score(two), -score(one)) if is_exchanged else (score(one), score(two))
+            (-score(right), -score(left)) if is_exchanged else (score(left), score(right))
             for score in scores
         ]
         chosen = [(first[start:n], second[start:n]) for first, second in pairs]
-        limits = [_threshold(*each, delta, level) for each in chosen]
+        limits = [_choose_threshold(*each, delta, level) for each in chosen]
         shown = [
             _bound_beyond(t, *each, delta, level) for t, each in zip(limits, chosen, strict=True)
         ]
@@ -86,23 +86,23 @@ def clopper_pearson(hits: int, n: int, level: float) -> tuple[float, float]:
     return low, high
 
 
-def _log_ratio(one: Floats, two: Floats) -> Score:
+def _log_ratio(left: Floats, right: Floats) -> Score:
     """Return the log of the ratio of two normal densities with the moments of the samples.
 
-    It is the best score for normal laws, whether they differ in mean or in spread, and a valid one
-    for all others.
+    It is the best score for normal distributions, whether they differ in mean or in spread, and a
+    valid one for all others.
     """
-    first, second = _log_density(one), _log_density(two)
+    first, second = _log_density(left), _log_density(right)
     return lambda points: first(points) - second(points)
 
 
-def _histogram_ratio(one: Floats, two: Floats, column: int) -> Score:
+def _histogram_ratio(left: Floats, right: Floats, column: int) -> Score:
     """Return the log of the ratio of two histograms of one column, with bins of equal counts."""
-    both = np.concatenate([one[:, column], two[:, column]])
+    both = np.concatenate([left[:, column], right[:, column]])
     n_bins = int(min(_MOST_BINS, max(2, len(both) // _PER_BIN)))
     inner = np.unique(np.quantile(both, np.arange(1, n_bins) / n_bins))
     shares = []
-    for sample in (one, two):
+    for sample in (left, right):
         counts = np.bincount(np.searchsorted(inner, sample[:, column]), minlength=len(inner) + 1)
         shares.append(np.log(counts + 0.5))
     ratio: Floats = shares[0] - shares[1]
@@ -122,17 +122,19 @@ def _log_density(sample: Floats) -> Score:
     return score
 
 
-def _threshold(one: Floats, two: Floats, delta: float, level: float) -> float:
+def _choose_threshold(left: Floats, right: Floats, delta: float, level: float) -> float:
     """Return the threshold beyond which the bound is largest; of many, one in the middle."""
-    scores = np.unique(np.concatenate([one, two]))
+    scores = np.unique(np.concatenate([left, right]))
     between = np.concatenate([scores[:1] - 1.0, (scores[:-1] + scores[1:]) / 2])
-    bounds = np.array([_bound_beyond(each, one, two, delta, level) for each in between])
+    bounds = np.array([_bound_beyond(each, left, right, delta, level) for each in between])
     best = np.flatnonzero(bounds == bounds.max())
     return float(between[best[len(best) // 2]])
 
 
-def _bound_beyond(threshold: float, one: Floats, two: Floats, delta: float, level: float) -> float:
+def _bound_beyond(
+    threshold: float, left: Floats, right: Floats, delta: float, level: float
+) -> float:
     """Return the bound from the event that the score is beyond the threshold."""
-    low, _ = clopper_pearson(int((one > threshold).sum()), len(one), level / 4)
-    _, high = clopper_pearson(int((two > threshold).sum()), len(two), level / 4)
+    low, _ = clopper_pearson(int((left > threshold).sum()), len(left), level / 4)
+    _, high = clopper_pearson(int((right > threshold).sum()), len(right), level / 4)
     return log((low - delta) / high) if low > delta else -inf

@@ -1,4 +1,4 @@
-"""What all checks need: people with one or more rows, models fitted on them, and saved files."""
+"""Helpers of all checks: people with one or more rows, models fitted on them, and saved files."""
 
 import tempfile
 from pathlib import Path
@@ -18,7 +18,7 @@ CANARY = "canary-9f2c51d7"
 CLASSES = ("ash", "elm", "oak")
 
 
-def saved_bytes(model: Any) -> bytes:
+def save_to_bytes(model: Any) -> bytes:
     """Return the bytes that `letheon.save` writes."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.letheon"
@@ -26,20 +26,20 @@ def saved_bytes(model: Any) -> bytes:
         return path.read_bytes()
 
 
-def loaded_copy(model: Any) -> Any:
+def load_copy(model: Any) -> Any:
     """Return the model after a round trip through a file."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.letheon"
         save(model, path)
-        # Classes that are not on the allow-list: a user's own estimator, say.
+        # The classes may be a user's own estimators, which are not on the allow-list.
         return load(path, trusted=list(classes_of(model)))
 
 
 def make_people(estimator: Any, *, seed: int = 0, n_people: int = 24) -> People:
-    """Return rows that suit the estimator: labels, targets or none; non-negative if it must be.
+    """Return rows for the estimator, with labels, targets or neither, and non-negative if needed.
 
-    Everybody owns one to three rows. One person is called `CANARY`; their only row holds large
-    and unmistakable numbers.
+    Every person has one to three rows. The id of one person is `CANARY`; their only row has large
+    and distinctive numbers.
     """
     rng = np.random.default_rng(seed)
     owners = np.repeat(np.arange(n_people), rng.integers(1, 4, n_people))
@@ -50,11 +50,11 @@ def make_people(estimator: Any, *, seed: int = 0, n_people: int = 24) -> People:
     labels = np.append(labels, 1)
     ids = np.array([*(f"person-{owner:02d}" for owner in owners), CANARY])
     X = np.abs(X) if get_tags(estimator).input_tags.positive_only else X
-    return People(X, target_of(estimator, labels + X[:, 0] / 10, labels), ids)
+    return People(X, make_target(estimator, labels + X[:, 0] / 10, labels), ids)
 
 
-def target_of(estimator: Any, numbers: NDArray[Any], labels: NDArray[Any]) -> NDArray[Any] | None:
-    """Return what the estimator predicts: numbers, the names of classes, or nothing."""
+def make_target(estimator: Any, numbers: NDArray[Any], labels: NDArray[Any]) -> NDArray[Any] | None:
+    """Return the target for the estimator: numbers, names of classes, or None."""
     if is_regressor(estimator):
         return np.asarray(numbers)
     is_labelled = is_classifier(estimator) or get_tags(estimator).target_tags.required
@@ -62,18 +62,20 @@ def target_of(estimator: Any, numbers: NDArray[Any], labels: NDArray[Any]) -> ND
 
 
 def fit(estimator: Any, people: People, *, seed: int = 0) -> Any:
-    """Return a fitted clone; `random_state` and `noise_seed`, where it has them, are the seed."""
+    """Return a fitted clone; `random_state` and `noise_seed`, if it has them, are the seed."""
     return fit_with(estimator, people, random_state=seed, noise_seed=seed)
 
 
 def fit_people(estimator: Any) -> tuple[People, Any]:
-    """Return people that suit the estimator, and a clone of it fitted on them."""
+    """Return people for the estimator, and a clone of it fitted on them."""
     people = make_people(estimator)
     return people, fit(estimator, people)
 
 
-def fit_in_secret(estimator: Any, people: People, *, random_state: int | None = None) -> Any:
-    """Return a fitted clone whose noise nobody can repeat."""
+def fit_with_secret_noise(
+    estimator: Any, people: People, *, random_state: int | None = None
+) -> Any:
+    """Return a fitted clone with secret noise, which cannot be reproduced."""
     return fit_with(estimator, people, random_state=random_state, noise_seed=None)
 
 
@@ -83,7 +85,7 @@ def refit(model: Any, people: People) -> Any:
 
 
 def fit_with(estimator: Any, people: People, **settings: Any) -> Any:
-    """Return a fitted clone with those of the settings that it has."""
+    """Return a fitted clone with these settings; those that it does not have are ignored."""
     model = clone(estimator)
     own = model.get_params(deep=False)
     model.set_params(**{name: value for name, value in settings.items() if name in own})
@@ -91,28 +93,28 @@ def fit_with(estimator: Any, people: People, **settings: Any) -> Any:
 
 
 def forget_each(model: Any, people: list[Any]) -> Any:
-    """Let people leave, one request each; return the model."""
+    """Forget people, one request each; return the model."""
     for person in people:
         model.forget([person])
     return model
 
 
-def has_noise(estimator: Any) -> bool:
-    """Whether the estimator adds noise that nobody can repeat unless it is told how."""
+def has_secret_noise(estimator: Any) -> bool:
+    """Return whether the estimator adds secret noise, which only a `noise_seed` reproduces."""
     return "noise_seed" in estimator.get_params(deep=False)
 
 
-def answers(model: Any, X: NDArray[Any]) -> NDArray[Any]:
-    """Return what the model says: probabilities where it has them."""
+def get_outputs(model: Any, X: NDArray[Any]) -> NDArray[Any]:
+    """Return the outputs of the model: probabilities if it has them."""
     for method in ("predict_proba", "predict", "transform"):
         if hasattr(model, method):
-            said = getattr(model, method)(X)
-            return np.asarray(said.toarray() if sp.issparse(said) else said)
+            outputs = getattr(model, method)(X)
+            return np.asarray(outputs.toarray() if sp.issparse(outputs) else outputs)
     raise TypeError(f"{type(model).__name__} neither predicts nor transforms")
 
 
-def as_numbers(said: NDArray[Any]) -> NDArray[np.float64]:
-    """Return answers as numbers: labels become one indicator per class."""
-    if said.dtype.kind in "USO":
-        said = said[..., None] == np.array(CLASSES)
-    return np.asarray(said, float)
+def as_numbers(outputs: NDArray[Any]) -> NDArray[np.float64]:
+    """Return outputs as numbers: labels become one indicator per class."""
+    if outputs.dtype.kind in "USO":
+        outputs = outputs[..., None] == np.array(CLASSES)
+    return np.asarray(outputs, float)

@@ -8,7 +8,7 @@ from sklearn.base import is_classifier
 
 from letheon.base import ForgetMixin
 from letheon.checks import _conduct, _effect, _exactness, _residue
-from letheon.checks._people import has_noise
+from letheon.checks._people import has_secret_noise
 from letheon.guarantee import MethodFacts
 
 _OFFERED = ("forget", "digest", "ids_", "n_rows_", "guarantee_", "residual_state_")
@@ -20,7 +20,7 @@ _ALWAYS: tuple[Check, ...] = (
     _conduct.check_forget_unknown_id_raises,
     _conduct.check_forget_twice_raises,
     _conduct.check_forget_failure_leaves_model_unchanged,
-    _conduct.check_forget_nobody_is_a_no_op,
+    _conduct.check_forget_no_ids_is_a_no_op,
     _conduct.check_forget_removes_all_rows_of_a_person,
     _conduct.check_receipt_digest_matches_model,
     _conduct.check_predict_is_pure,
@@ -46,71 +46,71 @@ _APPROXIMATE: tuple[Check, ...] = (
 
 
 def require_forgetting_estimator(estimator: Any) -> None:
-    """Raise one TypeError that says everything the estimator lacks."""
+    """Raise one TypeError that lists everything the estimator lacks."""
     if isinstance(estimator, type):
-        raise TypeError(f"{estimator.__name__} is a class; give an instance, unfitted")
+        raise TypeError(f"{estimator.__name__} is a class; pass an unfitted instance")
     lacking = [
         f"{name}(): derive it from sklearn.base.BaseEstimator"
         for name in ("get_params", "set_params", "__sklearn_tags__")
         if not hasattr(estimator, name)
     ]
     if not any(hasattr(estimator, name) for name in _ANSWERS):
-        lacking.append(f"a way to answer: one of {', '.join(_ANSWERS)}")
-    lacking += _of_letheon(estimator)
+        lacking.append(f"an output method: one of {', '.join(_ANSWERS)}")
+    lacking += _list_missing(estimator)
     if lacking:
         listed = "".join(f"\n- {lack}" for lack in lacking)
         raise TypeError(
-            f"{type(estimator).__name__} is no forgetting estimator that can be checked; it lacks:"
+            f"{type(estimator).__name__} is not a forgetting estimator; it lacks:"
             f"{listed}\nWrap a scikit-learn estimator (NaiveUnlearner(...), SISAClassifier(...)), "
             "or derive your own class from letheon.base.ForgetMixin and BaseEstimator."
         )
 
 
-def _of_letheon(estimator: Any) -> list[str]:
+def _list_missing(estimator: Any) -> list[str]:
     kind = type(estimator)
     lacking = []
     if not isinstance(getattr(estimator, "facts", None), MethodFacts):
         lacking.append("facts: a letheon.guarantee.MethodFacts that declares the method")
-    parameters = _parameters(estimator, "fit")
+    parameters = _list_parameters(estimator, "fit")
     if not any(each.name == "ids" or each.kind is each.VAR_KEYWORD for each in parameters):
-        lacking.append("fit(X, y, *, ids=None): ids say whose row each is")
+        lacking.append("fit(X, y, *, ids=None): the id of each row")
     for name in ("fit", "learn"):
-        # By position, ids could be taken for what comes after y.
-        parameters = _parameters(estimator, name)
+        # A positional argument after y could be confused with ids.
+        parameters = _list_parameters(estimator, name)
         by_position = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
         late = ", ".join(by_position[2:])
         if late:
-            lacking.append(f"{name}(X, y, *, {late}): everything after y by keyword only")
+            lacking.append(f"{name}(X, y, *, {late}): keyword-only parameters after y")
     if isinstance(estimator, ForgetMixin):
         left = [n for n in _TO_WRITE if getattr(kind, n, None) is getattr(ForgetMixin, n, None)]
-        return lacking + [f"{name}: still to be written" for name in left]
+        return lacking + [f"{name}: not implemented" for name in left]
     absent = [name for name in _OFFERED if not hasattr(kind, name)]
     alike = (
-        f", which brings {', '.join(absent)}" if absent else " (to have its names is not enough)"
+        f", which provides {', '.join(absent)}" if absent else " (its methods alone are not enough)"
     )
     return [f"letheon.base.ForgetMixin among its bases{alike}", *lacking]
 
 
-def _parameters(estimator: Any, name: str) -> Iterable[inspect.Parameter]:
-    """Return the parameters of a method; none where there is no such method."""
+def _list_parameters(estimator: Any, name: str) -> Iterable[inspect.Parameter]:
+    """Return the parameters of a method; empty if there is no such method."""
     method = getattr(estimator, name, None)
     return inspect.signature(method).parameters.values() if callable(method) else ()
 
 
 def yield_checks(estimator: Any) -> Iterator[Check]:
-    """Return the checks that apply to this estimator, one after the other.
+    """Return an iterator over the checks that apply to this estimator.
 
     Raises
     ------
     TypeError
-        It is no forgetting estimator; the text lists everything that it lacks.
+        It is not a forgetting estimator; the message lists everything that it lacks.
     """
     require_forgetting_estimator(estimator)
     is_exact = estimator.facts.exact
     checks = [*_ALWAYS, *(_EXACT if is_exact else _APPROXIMATE)]
     if is_exact and hasattr(estimator, "learn"):
         checks.append(_exactness.check_learn_equals_fit)
-    if has_noise(estimator):
+    if has_secret_noise(estimator):
         checks.append(_residue.check_noise_stays_secret)
     if is_classifier(estimator):
         checks.append(_conduct.check_forget_last_of_class)

@@ -1,4 +1,4 @@
-"""Everything that a model reaches through attributes and containers, leaf by leaf."""
+"""Iterate over all values that a model reaches through attributes and containers."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,28 +15,28 @@ Attributes = Callable[[Any], dict[str, Any]]
 
 _ATOMS = (bool, int, float, complex, str, bytes, np.generic)
 _LONG = 4
-# How the path of a leaf ends that lies under a seal.
-SEAL = "[sealed]"
+# Suffix of the path of a secret value.
+SECRET_SUFFIX = "[secret]"
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """A number, text or array in a model; `put` sets another in its place, where one can."""
+    """A number, text or array in a model; `put` replaces it, or is None if that is impossible."""
 
     path: str
     value: Any
     put: Put | None
 
 
-def leaves(
+def iter_leaves(
     root: Any, *, attributes: Attributes | None = None, brief: bool = False
 ) -> Iterator[Leaf]:
-    """Yield every leaf; of long sequences of plain values only both ends if `brief`.
+    """Yield every leaf; with `brief`, only both ends of long sequences of plain values.
 
-    `attributes` says which attributes of an object count; by default all of them do.
+    `attributes` returns the attributes of an object to visit; by default all of them.
     """
     walk = _Walk(attributes or (lambda value: dict(vars(value))), brief)
-    # The root stands in nothing that could hold another value.
+    # The root has no owner in which it could be replaced.
     return walk.visit(Leaf(type(root).__name__, root, lambda _: None))
 
 
@@ -52,26 +52,26 @@ class _Walk:
             yield leaf
         elif id(value) not in self._open:
             self._open.add(id(value))
-            for part in self._parts(leaf):
-                # A copy that pickle would make cannot be changed, nor can anything in it.
+            for part in self._list_children(leaf):
+                # A copy made for pickle cannot be changed, nor can its content.
                 yield from self.visit(part if leaf.put else replace(part, put=None))
             self._open.discard(id(value))
 
-    def _parts(self, leaf: Leaf) -> Iterable[Leaf]:
+    def _list_children(self, leaf: Leaf) -> Iterable[Leaf]:
         value, path = leaf.value, leaf.path
         if isinstance(value, dict):
             return [Leaf(f"{path}[{k!r}]", v, partial(setitem, value, k)) for k, v in value.items()]
         if isinstance(value, np.ndarray):
-            return self._items(path, value.ravel().tolist(), value.flat.__setitem__)
+            return self._list_items(path, value.ravel().tolist(), value.flat.__setitem__)
         if isinstance(value, list):
-            return self._items(path, value, partial(setitem, value))
+            return self._list_items(path, value, partial(setitem, value))
         if isinstance(value, tuple):
-            return self._items(path, value, partial(_put_in_tuple, leaf))
+            return self._list_items(path, value, partial(_put_in_tuple, leaf))
         if isinstance(value, set | frozenset):
             return [Leaf(f"{path}{{}}", part, None) for part in sorted(value, key=repr)]
-        return self._inside(value, path)
+        return self._list_attributes(value, path)
 
-    def _items(
+    def _list_items(
         self, path: str, items: Sequence[Any], put: Callable[[int, Any], None]
     ) -> Iterable[Leaf]:
         chosen: Iterable[int] = range(len(items))
@@ -79,18 +79,18 @@ class _Walk:
             chosen = (0, len(items) - 1)
         return [Leaf(f"{path}[{k}]", items[k], partial(put, k)) for k in chosen]
 
-    def _inside(self, value: Any, path: str) -> Iterable[Leaf]:
+    def _list_attributes(self, value: Any, path: str) -> Iterable[Leaf]:
         if isinstance(value, type) or (callable(value) and not hasattr(value, "get_params")):
             return []
         if isinstance(value, SecretArray):
-            return [Leaf(f"{path}{SEAL}", value.open(), partial(setattr, value, "_value"))]
+            return [Leaf(f"{path}{SECRET_SUFFIX}", value.open(), partial(setattr, value, "_value"))]
         if hasattr(value, "__dict__"):
             own = vars(value)
             return [
                 Leaf(f"{path}.{name}", part, partial(setitem, own, name))
                 for name, part in self._attributes(value).items()
             ]
-        # What an object without attributes (a compiled tree, say) gives to pickle.
+        # The pickled state of an object without attributes, such as a compiled tree.
         try:
             reduced = value.__reduce_ex__(4)
         except TypeError:
@@ -100,7 +100,7 @@ class _Walk:
 
 
 def _put_in_tuple(leaf: Leaf, position: int, new: Any) -> None:
-    """Rebuild a tuple with one item changed, and give it to the tuple's owner."""
+    """Rebuild a tuple with one item changed, and put it into the tuple's owner."""
     items = [*leaf.value]
     items[position] = new
     make = getattr(type(leaf.value), "_make", tuple)

@@ -12,7 +12,7 @@ from letheon.cli import _command
 from letheon.cli._command import exit_with_error, make_number_parser, parse_whole_numbers
 
 if TYPE_CHECKING:
-    from letheon.bench import Options
+    from letheon.bench import BenchmarkOptions
     from letheon.datasets import DatasetInfo
     from letheon.sharded import Plan
 
@@ -304,7 +304,7 @@ def bench(
     resume : bool
         Continue a run that was stopped.
     """
-    from letheon.bench import METHODS, Options
+    from letheon.bench import METHODS, BenchmarkOptions
 
     chosen: dict[str, Any] = {"attacks": attacks, "device": device}
     chosen |= {} if seeds is None else {"seeds": seeds}
@@ -317,7 +317,7 @@ def bench(
     if not quick or data is not None:
         chosen["datasets"] = _find_datasets(data)
     try:
-        options = Options.quick(**chosen) if quick else Options(**chosen)
+        options = BenchmarkOptions.quick(**chosen) if quick else BenchmarkOptions(**chosen)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--removed") from None
     if not _run_bench(options, out, resume=resume, jobs=jobs or min(2, os.cpu_count() or 1)):
@@ -356,7 +356,7 @@ def _find_datasets(text: str | None) -> tuple[str, ...]:
     return chosen
 
 
-def _run_bench(options: "Options", out: Path, *, resume: bool, jobs: int) -> bool:
+def _run_bench(options: "BenchmarkOptions", out: Path, *, resume: bool, jobs: int) -> bool:
     """Run the experiments and write the report; return whether every experiment succeeded."""
     from letheon.bench import brief_table, run, write_results
     from letheon.terminal import PlainConsole, print_table

@@ -1,7 +1,7 @@
-"""The rows a model holds, and whose they are: ids, tables, labels, physical removal."""
+"""The rows of a model and their ids: tables, labels, ids, physical removal."""
 
 from letheon.data._ids import IdIndex, Ids, IntIds, TextIds, as_ids, row_ids
-from letheon.data._rows import Found, People, Rows, SlotRows
+from letheon.data._rows import People, RowMatch, Rows, SlotRows
 from letheon.data._tables import (
     hold_labels,
     hold_table,
@@ -14,11 +14,11 @@ from letheon.data._tables import (
 )
 
 __all__ = [
-    "Found",
     "IdIndex",
     "Ids",
     "IntIds",
     "People",
+    "RowMatch",
     "Rows",
     "SlotRows",
     "TextIds",

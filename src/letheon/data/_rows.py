@@ -1,8 +1,8 @@
-"""Rows of people: a table, its labels and ids, with physical removal.
+"""Rows: a table with its labels and ids, and physical removal.
 
-`Rows.without` copies everybody who stays. A method that forgets in microseconds cannot afford
-that: in `SlotRows` a row is overwritten with zeros, and its slot stays empty until a fifth of all
-slots are. Products with X need no mask: an empty slot is a row of zeros.
+`Rows.without` copies all remaining rows. A method that forgets in microseconds cannot afford that:
+`SlotRows` overwrites a row with zeros, and its slot stays empty until a fifth of all slots are
+empty. Products with X need no mask: an empty slot is a row of zeros.
 """
 
 from collections.abc import Mapping
@@ -31,15 +31,15 @@ from letheon.exceptions import IdsLengthError
 _SLOTS_PER_HOLE = 5
 
 
-class Found(NamedTuple):
-    """Positions of the rows of some people, and the ids that nobody here has."""
+class RowMatch(NamedTuple):
+    """Positions of the rows with some ids, and the ids without rows."""
 
     positions: NDArray[np.int64]
     missing: Ids
 
 
 class Rows:
-    """Rows in held order. Immutable: removal returns new rows in fresh memory.
+    """Rows in their original order. Immutable: removal returns new rows in new memory.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class Rows:
     ids : Ids
         One per row; a person may own many rows.
     extra : mapping of str to ndarray
-        Further values per row that the method needs, such as its slice.
+        Further values per row, such as its slice.
     """
 
     def __init__(
@@ -70,16 +70,16 @@ class Rows:
 
     @cached_property
     def index(self) -> IdIndex:
-        """Index of the ids; a cache, built at the first look-up."""
+        """Index of the ids; a cache, built at the first lookup."""
         return IdIndex(self.ids)
 
-    def find(self, wanted: Ids) -> Found:
-        """Return where the rows of these people are."""
-        matches = self.index.find(wanted)
-        return Found(matches.positions, wanted.take(np.flatnonzero(~matches.found)))
+    def find(self, requested: Ids) -> RowMatch:
+        """Return the positions of the rows with these ids, and the ids without rows."""
+        matches = self.index.find(requested)
+        return RowMatch(matches.positions, requested.take(np.flatnonzero(~matches.has_rows)))
 
     def take(self, positions: NDArray[np.int64]) -> Self:
-        """Return the rows at these positions, in that order, in fresh memory."""
+        """Return the rows at these positions, in that order, in new memory."""
         extra = {name: values[positions] for name, values in self.extra.items()}
         return type(self)(
             take_rows(self.X, positions),
@@ -89,12 +89,12 @@ class Rows:
         )
 
     def without(self, positions: NDArray[np.int64]) -> Self:
-        """Return the other rows, in fresh memory."""
+        """Return the other rows, in new memory."""
         keep = np.ones(len(self), bool)
         keep[positions] = False
         return self.take(np.flatnonzero(keep))
 
-    def joined(self, other: "Rows") -> Self:
+    def concat(self, other: "Rows") -> Self:
         """Return these rows followed by `other`."""
         extra = {
             name: np.concatenate([values, other.extra[name]]) for name, values in self.extra.items()
@@ -102,12 +102,12 @@ class Rows:
         return type(self)(
             join_rows(self.X, other.X),
             join_target(self.y, other.y),
-            self.ids.joined(other.ids),
+            self.ids.concat(other.ids),
             extra,
         )
 
-    def part(self, begin: int, end: int) -> tuple[Table, NDArray[Any] | None]:
-        """Return X and y of rows begin..end to train on; writing into them spoils nothing."""
+    def slice(self, begin: int, end: int) -> tuple[Table, NDArray[Any] | None]:
+        """Return X and y of rows begin..end for training: read-only views or copies."""
         y = None if self.y is None else read_only(self.y[begin:end])
         return slice_rows(self.X, begin, end), y
 
@@ -119,7 +119,7 @@ class Rows:
         return cls(state["X"], state["y"], state["ids"], state["extra"])
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the index out: it is rebuilt where it is needed."""
+        """Return the state without the index, which is rebuilt when needed."""
         return self._to_state()
 
 
@@ -129,23 +129,23 @@ class SlotRows:
     Parameters
     ----------
     X : ndarray or CSR, shape (n, d)
-        float32 or float64, as `hold_table` returns it. It is taken over, not copied: nobody else
-        may hold its memory. Dense: writable, in C order and no view of anything larger; it may be
-        uint8 and have more axes, as images do. CSR (array or matrix): sorted indices without
-        repetition; buffers that scipy made views are copied.
+        float32 or float64, as `hold_table` returns it. It is not copied: no other object may use
+        its memory. Dense: writable, in C order and not a view of a larger array; it may be uint8
+        and have more axes, like images. CSR (array or matrix): sorted indices without duplicates;
+        buffers that are views are copied.
     y : ndarray, shape (n,)
-        float64 or int64; taken over, or copied if it is a view.
+        float64 or int64; copied only if it is a view.
     ids : Ids
-        One per row; a person may own many rows. Copied, since an `Ids` may be shared.
+        One per row; a person may own many rows. Copied, because an `Ids` may be shared.
     extra : mapping of str to ndarray, optional
-        Further numbers per row, along the first axis; as y.
+        Further numbers per row, along the first axis; copied only if they are views.
 
     Attributes
     ----------
     X, y, extra
-        One entry per slot; zeros in empty slots. Read them anew after every `wipe` and `append`.
+        One entry per slot; zeros in empty slots. Read them again after every `wipe` and `append`.
     alive : ndarray of bool, shape (n_slots,)
-        Which slots hold a row.
+        Which slots have a row.
 
     Raises
     ------
@@ -154,12 +154,11 @@ class SlotRows:
 
     Notes
     -----
-    What `wipe` leaves of a row in the memory of the process, until the next compaction: that its
-    slot was in use, how many values a sparse row stored and how many bytes a text id had. What
-    leaves the process (state, pickle) has no slots and no holes: it is that of rows which never
-    held the wiped ones.
+    Until the next compaction the memory of the process still shows that a wiped slot was in use,
+    how many values a sparse row had and how many bytes a text id had. The state and the pickle
+    have no slots: they equal those of rows that never contained the wiped ones.
 
-    Nothing here is locked. Positions hold until the next `wipe` or `append`, so find and wipe
+    There are no locks. Positions are valid until the next `wipe` or `append`, so find and wipe
     under one lock.
 
     Examples
@@ -178,21 +177,23 @@ class SlotRows:
         ids: Ids,
         extra: Mapping[str, NDArray[Any]] | None = None,
     ) -> None:
-        self._adopt(X, y, ids, dict(extra or {}))
+        self._replace_arrays(X, y, ids, dict(extra or {}))
 
-    def _adopt(self, X: Table, y: NDArray[Any], ids: Ids, extra: dict[str, NDArray[Any]]) -> None:
-        """Check everything, then hold it in place of what was held."""
+    def _replace_arrays(
+        self, X: Table, y: NDArray[Any], ids: Ids, extra: dict[str, NDArray[Any]]
+    ) -> None:
+        """Check the arrays, then replace the current ones."""
         X = _own_csr(X) if sp.issparse(X) else _require_dense(X)
         n_slots = X.shape[0]
         _require_target(y, n_slots)
         _require_extra(extra, n_slots)
         if len(ids) != n_slots:
             raise IdsLengthError(f"got {len(ids)} ids for {n_slots} rows; give one id per row")
-        own = {name: _owned(values) for name, values in extra.items()}
+        own = {name: _ensure_owned(values) for name, values in extra.items()}
         fresh_ids = ids.take(np.arange(n_slots))
-        self._hold(X, _owned(y), fresh_ids, own, np.ones(n_slots, bool))
+        self._set_arrays(X, _ensure_owned(y), fresh_ids, own, np.ones(n_slots, bool))
 
-    def _hold(
+    def _set_arrays(
         self,
         X: Table,
         y: NDArray[Any],
@@ -205,11 +206,11 @@ class SlotRows:
         self.extra = extra
         self.alive = alive
         self._ids = ids
-        self._n_held = int(np.count_nonzero(alive))
+        self._n_rows = int(np.count_nonzero(alive))
         vars(self).pop("index", None)
 
     def __len__(self) -> int:
-        return self._n_held
+        return self._n_rows
 
     @property
     def n_slots(self) -> int:
@@ -218,7 +219,7 @@ class SlotRows:
 
     @property
     def ids(self) -> Ids:
-        """Ids of the rows held, in the order of their slots; a copy."""
+        """Ids of the remaining rows, in slot order; a copy."""
         return self._ids.take(np.flatnonzero(self.alive))
 
     def ids_at(self, positions: NDArray[np.int64]) -> Ids:
@@ -227,49 +228,49 @@ class SlotRows:
 
     @cached_property
     def index(self) -> IdIndex:
-        """Index of the ids held; a cache, built at the first look-up (or by asking for it)."""
+        """Index of the remaining ids; a cache, built at the first lookup."""
         index = IdIndex(self._ids)
         index.erase(np.flatnonzero(~self.alive))
         return index
 
     @cached_property
-    def _nobody(self) -> Ids:
+    def _no_ids(self) -> Ids:
         return self._ids.take(np.empty(0, np.int64))
 
-    def find(self, wanted: Ids) -> Found:
-        """Return the slots of these people's rows, ascending, and the ids that nobody has.
+    def find(self, requested: Ids) -> RowMatch:
+        """Return the slots of the rows with these ids, ascending, and the ids without rows.
 
         O(k log n) for k ids.
         """
-        if len(wanted) == 1:
-            positions = self.index.find_one(wanted)
-            return Found(positions, self._nobody if len(positions) else wanted)
-        matches = self.index.find(wanted)
-        return Found(matches.positions, wanted.take(np.flatnonzero(~matches.found)))
+        if len(requested) == 1:
+            positions = self.index.find_one(requested)
+            return RowMatch(positions, self._no_ids if len(positions) else requested)
+        matches = self.index.find(requested)
+        return RowMatch(matches.positions, requested.take(np.flatnonzero(~matches.has_rows)))
 
     def wipe(self, positions: NDArray[np.int64]) -> None:
         """Overwrite rows, labels, extras, ids and index entries with zeros; empty the slots.
 
-        Costs O(size of the rows). Empty slots among `positions` are skipped, so a call that was
-        interrupted can be repeated. When more than a fifth of the slots are empty, the rest moves
-        together: positions that were found before are void then.
+        Costs O(size of the rows). Empty slots among `positions` are skipped, so an interrupted call
+        can be repeated. When more than a fifth of the slots are empty, the rows are compacted:
+        earlier positions are then invalid.
 
         Raises
         ------
         IndexError
-            If there is no such slot; nothing has changed then. Nothing else can fail.
+            If there is no such slot; the rows are then unchanged. Nothing else can fail.
         """
         if len(positions) > 1:
             positions = np.unique(positions)
         if len(positions) and positions[0] < 0:
             raise IndexError(f"slot {positions[0]} is negative")
         positions = positions[self.alive[positions]]
-        self._zero(positions)
-        if (self.n_slots - self._n_held) * _SLOTS_PER_HOLE > self.n_slots:
-            self._compact()
+        self._zero_slots(positions)
+        if (self.n_slots - self._n_rows) * _SLOTS_PER_HOLE > self.n_slots:
+            self._compact_slots()
 
-    def _zero(self, positions: NDArray[np.int64]) -> None:
-        # NumPy writes through a lone position fastest if it is a number.
+    def _zero_slots(self, positions: NDArray[np.int64]) -> None:
+        # NumPy writes a single position fastest if it is an int.
         where = int(positions[0]) if len(positions) == 1 else positions
         if isinstance(self.X, np.ndarray):
             self.X[where] = 0
@@ -281,26 +282,30 @@ class SlotRows:
         if "index" in vars(self):
             self.index.erase(positions)
         self._ids.wipe(positions)
-        # Last: whoever is interrupted before this can wipe the same positions again.
+        # Last: after an interruption before this line the same positions can be wiped again.
         self.alive[where] = False
-        self._n_held -= len(positions)
+        self._n_rows -= len(positions)
 
-    def _compact(self) -> None:
-        """Move the rows together, in their order; what they leave behind is zeroed."""
-        kept = np.flatnonzero(self.alive)
+    def _compact_slots(self) -> None:
+        """Close the empty slots, in order; freed memory is overwritten with zeros."""
+        slots = np.flatnonzero(self.alive)
         try:
-            ids, alive, runs = self._ids.take(kept), np.ones(len(kept), bool), _runs(kept)
-            rebuilt = _own_csr(take_rows(self.X, kept)) if sp.issparse(self.X) else None
+            ids, alive, runs = (
+                self._ids.take(slots),
+                np.ones(len(slots), bool),
+                _find_runs(slots),
+            )
+            rebuilt = _own_csr(take_rows(self.X, slots)) if sp.issparse(self.X) else None
         except MemoryError:  # nothing has moved; the next wipe tries again
             return
         if rebuilt is None:
-            X = _moved_down(self.X, runs)
+            X = _move_down(self.X, runs)
         else:
             X = rebuilt
             for buffer in (self.X.data, self.X.indices):
-                buffer.fill(0)  # people who may leave later; a stale reference must not keep them
-        extra = {name: _moved_down(values, runs) for name, values in self.extra.items()}
-        self._hold(X, _moved_down(self.y, runs), ids, extra, alive)
+                buffer.fill(0)  # a stale reference must not keep rows that are removed later
+        extra = {name: _move_down(values, runs) for name, values in self.extra.items()}
+        self._set_arrays(X, _move_down(self.y, runs), ids, extra, alive)
 
     def append(
         self,
@@ -309,15 +314,16 @@ class SlotRows:
         ids: Ids,
         extra: Mapping[str, NDArray[Any]] | None = None,
     ) -> None:
-        """Add rows after those held; holes are closed on the way. O(n): everything is copied.
+        """Add rows after the existing ones and close empty slots. O(n): everything is copied.
 
-        The dtypes held stay. Positions found before are void.
+        The dtypes do not change. Earlier positions are then invalid.
 
         Raises
         ------
         ValueError
             For another kind of table, other columns, other names or dtypes in `extra`, lengths
-            that differ, or values that the dtypes held cannot represent. Nothing has changed then.
+            that differ, or values that the current dtypes cannot represent. The rows are then
+            unchanged.
         IdsTypeError
             For ids of the other kind.
         """
@@ -325,23 +331,23 @@ class SlotRows:
         n_new = X.shape[0]
         _require_target(y, n_new)
         _require_extra(extra, n_new)
-        held, given = _layout(self.extra), _layout(extra)
-        if held != given:
-            raise ValueError(f"extra values are {given}; these rows hold {held}")
+        expected, layout = _extra_layout(self.extra), _extra_layout(extra)
+        if expected != layout:
+            raise ValueError(f"extra values are {layout}; expected {expected}")
         if len(ids) != n_new:
             raise IdsLengthError(f"got {len(ids)} ids for {n_new} rows; give one id per row")
-        both = Rows(**self._held_parts()).joined(Rows(X, y, ids, extra))
+        both = Rows(**self._compact_parts()).concat(Rows(X, y, ids, extra))
         assert both.y is not None
-        self._adopt(both.X, both.y, both.ids, both.extra)
+        self._replace_arrays(both.X, both.y, both.ids, both.extra)
 
-    def compacted(self) -> Self:
-        """Return the rows held, without holes, in fresh memory."""
-        kept = np.flatnonzero(self.alive)
-        extra = {name: values[kept] for name, values in self.extra.items()}
-        return type(self)(take_rows(self.X, kept), self.y[kept], self._ids.take(kept), extra)
+    def compact_copy(self) -> Self:
+        """Return the remaining rows without empty slots, in new memory."""
+        slots = np.flatnonzero(self.alive)
+        extra = {name: values[slots] for name, values in self.extra.items()}
+        return type(self)(take_rows(self.X, slots), self.y[slots], self._ids.take(slots), extra)
 
     def __copy__(self) -> Self:
-        """Return the same rows in the same slots, in fresh memory."""
+        """Return the same rows in the same slots, in new memory."""
         new = object.__new__(type(self))
         X = self.X
         if sp.issparse(X):
@@ -350,37 +356,37 @@ class SlotRows:
             X = X.copy()
         extra = {name: values.copy() for name, values in self.extra.items()}
         ids = self._ids.take(np.arange(self.n_slots))
-        new._hold(X, self.y.copy(), ids, extra, self.alive.copy())
+        new._set_arrays(X, self.y.copy(), ids, extra, self.alive.copy())
         return new
 
     def __deepcopy__(self, _: dict[int, Any]) -> Self:
         return self.__copy__()
 
-    def _held_parts(self) -> dict[str, Any]:
-        """Return X, y, ids and extra without holes; shared with these rows if there are none."""
-        if self._n_held < self.n_slots:
-            return self.compacted()._held_parts()
+    def _compact_parts(self) -> dict[str, Any]:
+        """Return X, y, ids and extra without empty slots; shared memory if there are none."""
+        if self._n_rows < self.n_slots:
+            return self.compact_copy()._compact_parts()
         return {"X": self.X, "y": self.y, "ids": self._ids, "extra": self.extra}
 
     def _to_state(self) -> dict[str, Any]:
-        return self._held_parts()
+        return self._compact_parts()
 
     @classmethod
     def _from_state(cls, state: dict[str, Any]) -> Self:
         X = state["X"]
-        # A pickle or joblib hands over views of its own buffers, maybe read-only ones.
+        # pickle and joblib pass views of their own buffers, which may be read-only.
         if not sp.issparse(X) and not isinstance(X, np.ndarray):
-            raise ValueError(f"rows of {type(X).__name__}; expected an array or a sparse matrix")
-        X = X if sp.issparse(X) else _owned(X)
+            raise ValueError(f"X is a {type(X).__name__}; expected an array or a sparse matrix")
+        X = X if sp.issparse(X) else _ensure_owned(X)
         return cls(X, state["y"], state["ids"], state["extra"])
 
     def __reduce__(self) -> tuple[Any, tuple[dict[str, Any]]]:
-        """Pickle the rows held: holes, slots and the index stay in this process."""
+        """Pickle the remaining rows, without slots and index."""
         return type(self)._from_state, (self._to_state(),)
 
 
 def _is_owned(array: NDArray[Any]) -> bool:
-    """Say whether an array can be written and shows all of the memory that it keeps alive."""
+    """Return whether an array is writable and covers all of its memory."""
     if type(array) is not np.ndarray or not (array.flags.writeable and array.flags.c_contiguous):
         return False
     base = array.base
@@ -388,8 +394,8 @@ def _is_owned(array: NDArray[Any]) -> bool:
     return base is None or whole
 
 
-def _owned(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the array if its memory is its own, else a copy in C order."""
+def _ensure_owned(array: NDArray[Any]) -> NDArray[Any]:
+    """Return the array if it owns its memory, else a copy in C order."""
     return array if _is_owned(array) else np.array(array, order="C", subok=False)
 
 
@@ -401,7 +407,7 @@ def _require_dense(X: Any) -> NDArray[Any]:
     if not _is_owned(X):
         raise ValueError(
             "X is read-only, not in C order or a view of other memory; rows are wiped in place, "
-            "so give an array of its own, such as np.array(X, order='C')"
+            "so pass a copy, such as np.array(X, order='C')"
         )
     return X
 
@@ -412,30 +418,30 @@ def _require_float(X: Any) -> None:
 
 
 def _own_csr(X: Any) -> Any:
-    """Return the CSR with buffers of its own, in the index dtype that its size asks for."""
+    """Return the CSR with its own buffers, in the index dtype for its size."""
     if X.format != "csr":
         raise ValueError(f"X is sparse in {X.format} form; expected CSR: X.tocsr()")
     _require_float(X)
     if not X.has_canonical_format:
-        raise ValueError("X has unsorted or repeated indices; give hold_table(X)")
+        raise ValueError("X has unsorted or duplicate indices; pass hold_table(X)")
     largest = max(X.nnz, *X.shape)
     kind = np.int32 if largest <= np.iinfo(np.int32).max else np.int64
     indices, indptr = (part.astype(kind, copy=False) for part in (X.indices, X.indptr))
-    return _csr_like(X, _owned(X.data), _owned(indices), _owned(indptr))
+    return _csr_like(X, _ensure_owned(X.data), _ensure_owned(indices), _ensure_owned(indptr))
 
 
 def _csr_like(X: Any, data: Any, indices: Any, indptr: Any) -> Any:
-    """Return a CSR of the class and shape of X; always built alike, so pickles tell no history."""
+    """Return a CSR of the class and shape of X; its pickle does not depend on its history."""
     new = type(X)((data, indices, indptr), shape=X.shape)
-    # Holes will repeat column 0; scipy would squeeze that out in place and shift the rows.
+    # Empty slots repeat column 0; scipy would remove the duplicates and shift the rows.
     new.has_canonical_format = True
     return new
 
 
 def _require_target(y: Any, n_rows: int) -> None:
     if not isinstance(y, np.ndarray) or y.dtype not in (np.float64, np.int64):
-        given = getattr(y, "dtype", type(y).__name__)
-        raise ValueError(f"y is {given}; expected an array of float64 or int64")
+        kind = getattr(y, "dtype", type(y).__name__)
+        raise ValueError(f"y is {kind}; expected an array of float64 or int64")
     if y.shape != (n_rows,):
         raise ValueError(f"y has shape {y.shape}; expected ({n_rows},), one label per row")
 
@@ -443,45 +449,45 @@ def _require_target(y: Any, n_rows: int) -> None:
 def _require_extra(extra: Mapping[str, Any], n_rows: int) -> None:
     for name, values in extra.items():
         if not isinstance(values, np.ndarray) or values.dtype.kind not in "biuf":
-            raise ValueError(f"extra[{name!r}] is no array of numbers")
+            raise ValueError(f"extra[{name!r}] is not an array of numbers")
         if values.shape[:1] != (n_rows,):
             raise ValueError(f"extra[{name!r}] has shape {values.shape} for {n_rows} rows")
 
 
-def _layout(extra: Mapping[str, NDArray[Any]]) -> dict[str, tuple[str, tuple[int, ...]]]:
+def _extra_layout(extra: Mapping[str, NDArray[Any]]) -> dict[str, tuple[str, tuple[int, ...]]]:
     return {name: (str(extra[name].dtype), extra[name].shape[1:]) for name in sorted(extra)}
 
 
 def _zero_csr(X: Any, positions: NDArray[np.int64]) -> None:
-    """Turn rows into explicit zeros of column 0: the others stay where they are."""
+    """Replace rows by explicit zeros in column 0, so other rows do not move."""
     for position in positions.tolist():
         begin, end = X.indptr[position : position + 2].tolist()
         X.data[begin:end] = 0
         X.indices[begin:end] = 0
 
 
-def _runs(kept: NDArray[np.int64]) -> list[tuple[int, int]]:
+def _find_runs(slots: NDArray[np.int64]) -> list[tuple[int, int]]:
     """Return begin and end of every run of neighbours, ascending."""
-    if not len(kept):
+    if not len(slots):
         return []
-    breaks = np.flatnonzero(np.diff(kept) != 1)
-    begins = kept[np.concatenate([[0], breaks + 1])]
-    ends = kept[np.concatenate([breaks, [len(kept) - 1]])] + 1
+    breaks = np.flatnonzero(np.diff(slots) != 1)
+    begins = slots[np.concatenate([[0], breaks + 1])]
+    ends = slots[np.concatenate([breaks, [len(slots) - 1]])] + 1
     return list(zip(begins.tolist(), ends.tolist(), strict=True))
 
 
-def _moved_down(array: NDArray[Any], runs: list[tuple[int, int]]) -> NDArray[Any]:
+def _move_down(array: NDArray[Any], runs: list[tuple[int, int]]) -> NDArray[Any]:
     """Move runs of rows to the front, in place, zero the rest, and return a view of the front.
 
-    Rows move in blocks no longer than the way they go: such a block never overlaps its target,
-    so NumPy makes no copy of it.
+    Rows move in blocks no longer than the distance: such a block never overlaps its target, so
+    NumPy does not copy it.
     """
     target = 0
     for begin, end in runs:
-        way = begin - target
-        for source in range(begin, end, way) if way else ():
-            stop = min(source + way, end)
-            array[source - way : stop - way] = array[source:stop]
+        distance = begin - target
+        for source in range(begin, end, distance) if distance else ():
+            stop = min(source + distance, end)
+            array[source - distance : stop - distance] = array[source:stop]
         target += end - begin
     array[target:] = 0
     return array[:target]
@@ -489,7 +495,7 @@ def _moved_down(array: NDArray[Any], runs: list[tuple[int, int]]) -> NDArray[Any
 
 @dataclass(frozen=True)
 class People:
-    """Rows with their labels and owners.
+    """Rows with their labels and ids.
 
     Attributes
     ----------
@@ -498,35 +504,34 @@ class People:
     y : ndarray or None
         Their labels or targets.
     ids : ndarray
-        Whose row each is.
-    owned : bool
-        Rows of which nobody said whose they are (False) have their numbers as ids: nobody who is
-        forgotten owns one of them.
+        The id of each row.
+    has_owners : bool
+        False for rows without ids: their positions serve as ids, and `without` removes none.
     """
 
     X: Any
     y: Any
     ids: NDArray[Any]
-    owned: bool = True
+    has_owners: bool = True
 
     @property
-    def names(self) -> list[Any]:
-        """Every person once, in order of first appearance."""
+    def unique_ids(self) -> list[Any]:
+        """Every id once, in order of first appearance."""
         return list(dict.fromkeys(self.ids.tolist()))
 
-    def at(self, where: NDArray[Any]) -> "People":
-        """Return some of the rows, in the order they have."""
+    def take(self, where: NDArray[Any]) -> "People":
+        """Return the rows at some positions."""
         X = self.X.iloc[where] if hasattr(self.X, "iloc") else self.X[where]
         y = None if self.y is None else self.y[where]
-        return People(X, y, self.ids[where], self.owned)
+        return People(X, y, self.ids[where], self.has_owners)
 
-    def without(self, people: Any) -> "People":
-        """Return the rows of everybody else."""
-        return self.at(np.flatnonzero(~np.isin(self.ids, people))) if self.owned else self
+    def without(self, ids: Any) -> "People":
+        """Return the rows with other ids."""
+        return self.take(np.flatnonzero(~np.isin(self.ids, ids))) if self.has_owners else self
 
-    def of(self, people: Any) -> "People":
-        """Return the rows of some people."""
-        return self.at(np.flatnonzero(np.isin(self.ids, people)))
+    def rows_of(self, ids: Any) -> "People":
+        """Return the rows with some ids."""
+        return self.take(np.flatnonzero(np.isin(self.ids, ids)))
 
     def __len__(self) -> int:
         """Return the number of rows."""

@@ -1,7 +1,7 @@
-"""X and y as a model holds them: converted once, owned, in canonical order.
+"""X and y as a model stores them: converted once, copied, in canonical form.
 
 A table is a NumPy array (C order), a scipy.sparse CSR, a pandas or polars frame, or one column of
-texts. The inner estimator of a wrapper receives the kind of table that was given.
+strings. The inner estimator of a wrapper gets the same kind of table as the caller passed.
 """
 
 import math
@@ -24,21 +24,21 @@ def table_length(X: Table) -> int:
 
 
 def is_text_column(X: Table) -> bool:
-    """Return whether X is one column of texts, as text vectorisers take it."""
+    """Return whether X is one column of strings, as text vectorisers take it."""
     return isinstance(X, np.ndarray) and X.ndim == 1
 
 
 def hold_table(X: Any) -> Table:
-    """Convert X once: own copy, C order, -0.0 to +0.0, one NaN pattern.
+    """Return a converted copy of X: C order, -0.0 as +0.0, one NaN pattern.
 
-    Raises the errors scikit-learn users know for empty, one-dimensional or complex input;
-    whether NaN and infinity are allowed is the inner estimator's business.
+    Raises scikit-learn's errors for empty, one-dimensional or complex input. The inner estimator
+    decides whether NaN and infinity are allowed.
     """
     frame = nw.from_native(X, eager_only=True, pass_through=True)
     if isinstance(frame, nw.DataFrame):
         _require_rows(frame.shape)
         return _tidy_frame(_plain_columns(_fresh_rows(frame, list(range(len(frame))))))
-    if not sp.issparse(X) and _is_texts(X):
+    if not sp.issparse(X) and _is_text_column(X):
         return np.array([str(value) for value in X], object)
     array = check_array(
         _with_dtype(X),
@@ -53,9 +53,9 @@ def hold_table(X: Any) -> Table:
 
 
 def present_table(X: Any) -> Table:
-    """Return X as the model may be asked about it: converted as when held, safe from writing.
+    """Return X for predictions: converted like `hold_table`, and protected from writing.
 
-    Copied only where that is needed; an estimator that works in place cannot spoil the caller's X.
+    It is copied only if needed; an estimator that works in place cannot change the caller's X.
     """
     if sp.issparse(X):
         return X.copy()
@@ -69,7 +69,7 @@ def present_table(X: Any) -> Table:
 
 
 def _with_dtype(X: Any) -> Any:
-    """Return a list as an array whose dtype does not depend on rows that may leave: float64."""
+    """Return a list as a float64 array: its dtype must not depend on rows that may be removed."""
     if not isinstance(X, list | tuple):
         return X
     array = np.asarray(X)
@@ -78,14 +78,14 @@ def _with_dtype(X: Any) -> Any:
     texts = np.asarray(X, object).ravel() if array.dtype.kind == "U" else ()
     if array.dtype.kind == "O" or not all(isinstance(value, str) for value in texts):
         raise ValueError(
-            "X is a list that holds more than numbers, or more than texts; give "
+            "X is a list of mixed types; expected numbers only or strings only. Pass "
             "np.array(X, dtype=object) or a data frame"
         )
     return array
 
 
 def take_rows(X: Table, positions: NDArray[np.int64]) -> Table:
-    """Return the rows at these positions in fresh memory; the others leave no trace in it."""
+    """Return the rows at these positions in new memory, without traces of the others."""
     if isinstance(X, np.ndarray):
         return X[positions]
     if sp.issparse(X):
@@ -94,28 +94,28 @@ def take_rows(X: Table, positions: NDArray[np.int64]) -> Table:
 
 
 def _fresh_rows(frame: "nw.DataFrame[Any]", positions: list[int]) -> "nw.DataFrame[Any]":
-    """Return rows in fresh memory.
+    """Return rows in new memory.
 
-    polars copies what it takes by number, but not what it clones, and it can share memory with the
-    caller's NumPy arrays. pandas takes neighbouring rows as a view, but its clones are copies.
+    polars copies rows taken by position, but not clones, and it can share memory with the caller's
+    NumPy arrays. pandas returns neighbouring rows as a view, but its clones are copies.
     """
     return frame[positions].clone()
 
 
 def slice_rows(X: Table, begin: int, end: int) -> Table:
-    """Return rows begin..end to train on: a read-only view, or a copy that may be spoilt.
+    """Return rows begin..end for training: a read-only view, or a copy.
 
-    An estimator told not to copy (``copy_X=False``) writes into what it is given.
+    An estimator with ``copy_X=False`` writes to its input.
     """
     if isinstance(X, np.ndarray):
         return read_only(X[begin:end])
     if sp.issparse(X):
-        return X[begin:end]  # scipy copies, and some estimators refuse read-only sparse data
+        return X[begin:end]  # scipy copies; some estimators reject read-only sparse data
     return nw.from_native(X, eager_only=True)[begin:end].clone().to_native()
 
 
 def read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """Return a view of the array that nobody can write through."""
+    """Return a read-only view of the array."""
     view = array.view()
     view.flags.writeable = False
     return view
@@ -135,11 +135,10 @@ def join_rows(X: Table, other: Table) -> Table:
 
 
 def hold_target(y: Any, *, as_float: bool = False) -> NDArray[Any]:
-    """Return y as an owned array of a canonical dtype.
+    """Return a copy of y in a canonical dtype: int64, float64, bool or fixed-width strings.
 
-    int64, float64, bool or the narrowest fixed-width text: the width of a text dtype would
-    otherwise still show the length of a forgotten label. With `as_float`, for regression, numbers
-    are float64 whatever they were.
+    Strings get the smallest width: otherwise the dtype would show the length of a forgotten label.
+    With `as_float`, for regression, all numbers become float64.
     """
     if not as_float:
         require_one_kind(y)
@@ -149,27 +148,27 @@ def hold_target(y: Any, *, as_float: bool = False) -> NDArray[Any]:
 
 
 def require_one_kind(y: Any) -> None:
-    """Refuse labels of mixed kinds: their common dtype would depend on rows that may leave.
+    """Raise for labels of mixed kinds: their common dtype would depend on rows that may be removed.
 
-    In an array of objects texts may stand beside numbers; in a list NumPy would turn the numbers
-    into texts.
+    An array of objects may contain strings and numbers; in a list NumPy would convert the numbers
+    to strings.
     """
     numbers = {"bool", "int", "float"}
     kinds = {type(_plain_value(value)).__name__ for value in _objects_of(y)}
-    _require_one(kinds & (numbers | {"str"} if isinstance(y, list | tuple) else numbers))
+    _refuse_mixed_kinds(kinds & (numbers | {"str"} if isinstance(y, list | tuple) else numbers))
 
 
 def _objects_of(y: Any) -> list[Any]:
-    """Return the labels of a list or of an array of objects; arrays of one dtype hold no others."""
+    """Return the labels of a list or of an array of objects; [] for arrays of one dtype."""
     is_list = isinstance(y, list | tuple)
     if not is_list and str(getattr(y, "dtype", "")).lower() != "object":
         return []
     return np.asarray(y, object).ravel().tolist()
 
 
-def _require_one(kinds: set[str]) -> None:
+def _refuse_mixed_kinds(kinds: set[str]) -> None:
     if len(kinds) > 1:
-        raise ValueError(f"y mixes {' and '.join(sorted(kinds))}; give labels of one kind")
+        raise ValueError(f"y mixes {' and '.join(sorted(kinds))}; expected labels of one kind")
 
 
 def _plain_value(value: Any) -> Any:
@@ -177,24 +176,23 @@ def _plain_value(value: Any) -> Any:
 
 
 def hold_labels(y: Any, *, name: str, regressor: str) -> NDArray[Any]:
-    """Return class labels in canonical form, or raise for those of the wrong kind.
+    """Return class labels in canonical form, or raise for other values.
 
-    `name` is the estimator's and `regressor` the one to take for fractions instead.
+    `name` is the name of the estimator, `regressor` the one to suggest for fractions.
     """
     _require_labels(y)
-    given = column_or_1d(y, warn=True)
-    assert_all_finite(given, estimator_name=name, input_name="y")
-    labels = hold_target(given)
-    # Of dates NumPy may make numbers.
-    if labels.dtype.kind not in "biUf" or given.dtype.kind in "mM":
-        kind = type(given.flat[0]).__name__ if given.dtype.kind == "O" else given.dtype.name
-        raise ValueError(f"y holds labels of type {kind}; give numbers, truth values or texts")
+    values = column_or_1d(y, warn=True)
+    assert_all_finite(values, estimator_name=name, input_name="y")
+    labels = hold_target(values)
+    # NumPy may convert dates to numbers.
+    if labels.dtype.kind not in "biUf" or values.dtype.kind in "mM":
+        kind = type(values.flat[0]).__name__ if values.dtype.kind == "O" else values.dtype.name
+        raise ValueError(f"y has labels of type {kind}; expected numbers, bool or strings")
     if labels.dtype.kind != "f":
         return labels
     if (labels != np.floor(labels)).any():
         raise ValueError(
-            f"Unknown label type: continuous; y holds fractions, so {regressor} may be "
-            "what you want"
+            f"Unknown label type: continuous; y contains fractions. For regression use {regressor}"
         )
     return labels + 0.0  # -0.0 becomes 0.0
 
@@ -203,14 +201,12 @@ def _require_labels(y: Any) -> None:
     """Raise for labels that are missing or of mixed kinds, in a list, objects or a series."""
     series = nw.from_native(y, series_only=True, pass_through=True)
     if isinstance(series, nw.Series) and not series.dtype.is_float() and series.is_null().any():
-        raise ValueError("y has missing labels; leave these rows out")
+        raise ValueError("y has missing labels; remove these rows")
     values = [_plain_value(value) for value in _objects_of(y)]
     missing = {"None" if value is None else "NaN" for value in values if _is_missing(value)}
     if missing:
-        raise ValueError(
-            f"y has missing labels ({', '.join(sorted(missing))}); leave these rows out"
-        )
-    _require_one({type(value).__name__ for value in values})
+        raise ValueError(f"y has missing labels ({', '.join(sorted(missing))}); remove these rows")
+    _refuse_mixed_kinds({type(value).__name__ for value in values})
 
 
 def _is_missing(value: Any) -> bool:
@@ -223,10 +219,10 @@ def take_target(y: NDArray[Any] | None, positions: NDArray[np.int64]) -> NDArray
 
 
 def join_target(y: NDArray[Any] | None, other: NDArray[Any] | None) -> NDArray[Any] | None:
-    """Return y followed by `other`; numbers and texts do not mix."""
+    """Return y followed by `other`; numbers and strings cannot be mixed."""
     if y is None or other is None:
         if y is not other:
-            raise ValueError("the model was fitted with y or without it; give the same now")
+            raise ValueError("y must be given exactly if the model was fitted with y")
         return None
     if (y.dtype.kind == "U") != (other.dtype.kind == "U") or y.shape[1:] != other.shape[1:]:
         raise ValueError(
@@ -237,28 +233,28 @@ def join_target(y: NDArray[Any] | None, other: NDArray[Any] | None) -> NDArray[A
     return _canonical_labels(np.concatenate([y, other]))
 
 
-def _cast_like(held: Any, given: NDArray[Any], what: str) -> NDArray[Any]:
+def _cast_like(stored: Any, values: NDArray[Any], what: str) -> NDArray[Any]:
     """Return the given values in the held dtype, which must not depend on rows that may leave.
 
     Raises rather than change a value: 1.5 among ints, 300 among int8. Floats may be rounded.
     """
-    dtype = held.dtype
+    dtype = stored.dtype
     with np.errstate(invalid="ignore"):
-        cast = given.astype(dtype, copy=False)
-    both_floats = dtype.kind == given.dtype.kind == "f"
-    if dtype != given.dtype and not both_floats and not _same_values(cast, given):
+        cast = values.astype(dtype, copy=False)
+    both_floats = dtype.kind == values.dtype.kind == "f"
+    if dtype != values.dtype and not both_floats and not _same_values(cast, values):
         raise ValueError(
-            f"new {what} have dtype {given.dtype} and values that {dtype}, which this model "
-            f"holds, cannot represent; fit with {given.dtype} {what} from the start"
+            f"new {what} have dtype {values.dtype} and values that {dtype}, which this model "
+            f"holds, cannot represent; fit with {values.dtype} {what} from the start"
         )
     return cast
 
 
-def _same_values(cast: NDArray[Any], given: NDArray[Any]) -> bool:
-    """Whether a cast lost nothing, there and back: large whole numbers round alike as floats."""
+def _same_values(cast: NDArray[Any], values: NDArray[Any]) -> bool:
+    """Return whether a cast and the cast back lose nothing: large integers round as floats."""
     with np.errstate(invalid="ignore"):
-        back = cast.astype(given.dtype)
-    return np.array_equal(cast, given) and np.array_equal(back, given)
+        back = cast.astype(values.dtype)
+    return np.array_equal(cast, values) and np.array_equal(back, values)
 
 
 def _require_rows(shape: tuple[int, int]) -> None:
@@ -269,7 +265,7 @@ def _require_rows(shape: tuple[int, int]) -> None:
         )
 
 
-def _is_texts(X: Any) -> bool:
+def _is_text_column(X: Any) -> bool:
     if isinstance(X, np.ndarray) and (X.ndim != 1 or X.dtype.kind not in "OUT"):
         return False
     if not isinstance(X, np.ndarray | list | tuple):
@@ -334,7 +330,7 @@ def _labels_of(values: list[Any]) -> NDArray[Any]:
 def _int64_labels(array: NDArray[Any]) -> NDArray[np.int64]:
     for extreme in (array.min(), array.max()) if array.size else ():
         if not _INT64.min <= extreme <= _INT64.max:
-            raise ValueError(f"y holds {extreme}, which does not fit 64 bits; use str labels")
+            raise ValueError(f"y contains {extreme}, which does not fit 64 bits; use str labels")
     return array.astype(np.int64)
 
 
@@ -352,9 +348,9 @@ def _plain_column(name: str, kind: "nw.dtypes.DType") -> "nw.Expr":
 
 
 def _tidy_frame(frame: "nw.DataFrame[Any]") -> Table:
-    """Return the native frame without old row labels, unused categories and shared texts.
+    """Return the native frame without old row labels, unused categories and shared strings.
 
-    A filtered frame keeps the labels of its rows and the *names* of values that only forgotten
+    A filtered frame keeps the labels of its rows and the *names* of categories that only forgotten
     rows had.
     """
     frame = nw.maybe_reset_index(frame)
@@ -362,7 +358,7 @@ def _tidy_frame(frame: "nw.DataFrame[Any]") -> Table:
         if kind in (nw.Categorical, nw.Enum):
             frame = frame.with_columns(_used_categories(frame.get_column(name)).alias(name))
         elif kind == nw.String and frame.implementation.is_polars():
-            # In a fresh buffer; rows taken from a polars frame share the old one.
+            # In a new buffer; rows taken from a polars frame share the old one.
             texts = frame.get_column(name).to_list()
             own = nw.new_series(name, texts, nw.String, backend="polars")
             frame = frame.with_columns(own.alias(name))
@@ -373,7 +369,7 @@ def _used_categories(series: "nw.Series[Any]") -> "nw.Series[Any]":
     native = series.to_native()
     if not series.implementation.is_polars():
         native = native.cat.remove_unused_categories()
-        if not native.cat.ordered:  # their order tells nothing of who was there before
+        if not native.cat.ordered:  # a sorted order reveals nothing about earlier rows
             order = sorted(native.cat.categories, key=lambda value: (type(value).__name__, value))
             native = native.cat.reorder_categories(order)
         return _as_series(native)
@@ -393,14 +389,14 @@ def _same_categories(frames: "list[nw.DataFrame[Any]]") -> "list[nw.DataFrame[An
             continue
         native, other = head.get_column(name).to_native(), tail.get_column(name).to_native()
         if not head.implementation.is_polars():
-            held = native.cat.categories
-            union = [*held, *(value for value in other.cat.categories if value not in held)]
+            stored = native.cat.categories
+            union = [*stored, *(value for value in other.cat.categories if value not in stored)]
             head = head.with_columns(_as_series(native.cat.set_categories(union)).alias(name))
             tail = tail.with_columns(_as_series(other.cat.set_categories(union)).alias(name))
         elif kind == nw.Enum:
-            held = native.dtype.categories.to_list()
-            more = [value for value in other.dtype.categories.to_list() if value not in held]
-            wide = type(native.dtype)([*held, *more])
+            stored = native.dtype.categories.to_list()
+            more = [value for value in other.dtype.categories.to_list() if value not in stored]
+            wide = type(native.dtype)([*stored, *more])
             head = head.with_columns(_as_series(native.cast(wide)).alias(name))
             tail = tail.with_columns(_as_series(other.cast(wide)).alias(name))
     return [head, tail]
@@ -411,27 +407,29 @@ def _as_series(native: Any) -> "nw.Series[Any]":
 
 
 def _label_kind(y: NDArray[Any]) -> str:
-    kind = "texts" if y.dtype.kind == "U" else f"numbers ({y.dtype})"
+    kind = "strings" if y.dtype.kind == "U" else f"numbers ({y.dtype})"
     return kind if y.ndim == 1 else f"{kind} in {y.shape[1]} columns"
 
 
 def _require_same_layout(X: Table, other: Table) -> None:
-    held, given = _layout(X), _layout(other)
-    if held == given:
+    expected, layout = _table_layout(X), _table_layout(other)
+    if expected == layout:
         return
-    if held[0] == given[0] and isinstance(held[-1], tuple):
+    if expected[0] == layout[0] and isinstance(expected[-1], tuple):
         wrong = [
-            f"{a} where {b} is held" for a, b in zip(given[1:], held[1:], strict=False) if a != b
+            f"{a} instead of {b}" for a, b in zip(layout[1:], expected[1:], strict=False) if a != b
         ]
-        what = "; ".join(wrong[:3]) or f"{len(given) - 1} columns, not {len(held) - 1}"
+        what = "; ".join(wrong[:3]) or f"{len(layout) - 1} columns, not {len(expected) - 1}"
         raise ValueError(
-            f"new rows have other columns: {what}. Give the columns of the fit, in that order and "
+            f"new rows have other columns: {what}. Pass the columns of the fit, in that order and "
             "with those dtypes (frame[list(model.feature_names_in_)], astype)"
         )
-    raise ValueError(f"new rows are {given}; this model holds {held}; give the same kind of table")
+    raise ValueError(
+        f"new rows are {layout}; this model holds {expected}; give the same kind of table"
+    )
 
 
-def _layout(X: Table) -> tuple[Any, ...]:
+def _table_layout(X: Table) -> tuple[Any, ...]:
     if isinstance(X, np.ndarray):
         kind = "number" if X.dtype.kind in "biuf" else X.dtype.name
         return ("array", kind, *X.shape[1:])

@@ -1,4 +1,4 @@
-"""Deep nets that forget: any torch module, trained by one deterministic loop.
+"""Neural networks that forget: any PyTorch module, trained by one deterministic loop.
 
 Needs torch: ``pip install 'letheon[torch]'``.
 """

@@ -1,4 +1,4 @@
-"""What the nets share: parameters, rows in, labels, answers, requests that end in a retrain."""
+"""Base class of the networks: parameters, training data, predictions, retraining."""
 
 import copy
 import inspect
@@ -28,10 +28,10 @@ from letheon.base import (
 )
 from letheon.data import SlotRows, hold_labels, row_ids
 from letheon.deep._device import (
-    ask_rows,
+    check_query_rows,
+    copy_rows,
     describe_device,
-    hold_rows,
-    repeatable,
+    reproducible_run,
     resolve_device,
     shape_attributes,
 )
@@ -49,14 +49,7 @@ from letheon.deep._nets import MLP
 from letheon.exceptions import LetheonWarning, warn_caller
 from letheon.guarantee import MethodFacts
 from letheon.receipt import Receipt
-from letheon.removal import (
-    Cache,
-    Change,
-    Opaque,
-    ProbabilitiesMixin,
-    RowsMixin,
-    TrainingRows,
-)
+from letheon.removal import Cache, Change, Opaque, ProbabilitiesMixin, RowsMixin, TrainingRows
 from letheon.seeds import Purpose, seed_from
 from letheon.validation import (
     POSITIVE,
@@ -78,11 +71,11 @@ Floats = NDArray[np.float64]
 _ANSWER_BATCH = 4096
 _CALIBRATION_BATCH = 256
 _CALIBRATION_ROWS = 4096
-_FACTORY = "a factory: it takes the shape of a row and the number of classes, and returns a net"
+_FACTORY = "a factory that takes the shape of a row and the number of classes, and returns a module"
 
 
 def loop_settings(model: Any) -> LoopSettings:
-    """Return the settings of the loop; losses reduce nothing, where they can be told to."""
+    """Return the settings of the loop; a loss with a `reduction` parameter gets "none"."""
     loss = model.loss
     try:
         has_reduction = "reduction" in inspect.signature(loss).parameters
@@ -101,26 +94,26 @@ def loop_settings(model: Any) -> LoopSettings:
 
 
 @dataclass(eq=False, repr=False)
-class Workshop(Opaque):
+class TrainingContext(Opaque):
     """Rows on the device, the template, and loops with their captured steps.
 
-    On a CPU the rows are those of `SlotRows`, in the same memory. On a GPU they are a copy, from
-    which `wipe` removes people too.
+    On a CPU the rows share the memory of `SlotRows`. On a GPU they are a copy; `wipe` removes rows
+    from it.
 
     Parameters
     ----------
     rows : SlotRows
-        Rows held; the slots of the device are theirs.
+        The remaining rows; the slots on the device are the same.
     template : Template
         The architecture.
     settings : LoopSettings
-        How to train.
+        Settings of the training loop.
     seed : int
         Seed of the model.
     device : torch.device
-        Where to train.
+        Device of the training.
     calibration_rows : int
-        Rows, at most, that BatchNorm's running statistics are taken from.
+        Largest number of rows to compute BatchNorm's running statistics from.
     """
 
     rows: SlotRows
@@ -137,8 +130,8 @@ class Workshop(Opaque):
         )
         self._loops: dict[tuple[tuple[int, ...], int], Loop] = {}
 
-    def loop(self, lanes: tuple[int, ...] = (0,), group: int = 0) -> Loop:
-        """Return the loop of some lanes; it is made once."""
+    def get_loop(self, lanes: tuple[int, ...] = (0,), group: int = 0) -> Loop:
+        """Return the loop of some lanes, created at the first call."""
         key = lanes, group
         if key not in self._loops:
             self._loops[key] = Loop(
@@ -146,37 +139,39 @@ class Workshop(Opaque):
             )
         return self._loops[key]
 
-    def serves(self, rows: SlotRows, device: torch.device) -> bool:
-        """Whether the slots of these rows are still those of this device."""
+    def is_valid_for(self, rows: SlotRows, device: torch.device) -> bool:
+        """Return whether the data on the device is still that of these rows."""
         return rows.X is self._X and rows.y is self._y and device == self.device
 
     def wipe(self, positions: Positions) -> None:
-        """Remove people from the device's own copy of the rows, if it has one."""
+        """Overwrite rows in the device's copy, if it has one."""
         if self.device.type != "cpu":
             where = torch.from_numpy(positions).to(self.device)
             self.data.X[where] = 0
             self.data.y[where] = 0
 
-    def statistics(self, flat: Tensor, positions: Positions) -> Statistics:
-        """Return BatchNorm's running statistics of one net, from a sample of its rows."""
+    def compute_statistics(self, flat: Tensor, positions: Positions) -> Statistics:
+        """Return BatchNorm's running statistics of one network, from a sample of its rows."""
         if not self.template.has_batch_norm or not len(positions):
             return {}
-        sample = calibration_sample(self.rows, positions, self.seed, self.calibration_rows)
+        sample = sample_calibration_rows(self.rows, positions, self.seed, self.calibration_rows)
         if len(sample) == 1:
-            sample = np.repeat(sample, 2)  # BatchNorm refuses one row; in training too
+            sample = np.repeat(sample, 2)  # BatchNorm needs two rows
         parts = np.array_split(sample, -(-len(sample) // _CALIBRATION_BATCH))
-        return self.template.statistics(flat, map(self.rows_at, parts))
+        return self.template.running_statistics(flat, map(self.load_rows, parts))
 
-    def rows_at(self, positions: Positions) -> Tensor:
-        """Return rows as a net takes them."""
+    def load_rows(self, positions: Positions) -> Tensor:
+        """Return rows as float32 on the device."""
         where = torch.from_numpy(positions).to(self.device)
         return self.data.X.index_select(0, where).to(torch.float32)
 
 
-def calibration_sample(rows: SlotRows, positions: Positions, seed: int, limit: int) -> Positions:
-    """Return the `limit` of these rows whose people have the smallest keyed hashes.
+def sample_calibration_rows(
+    rows: SlotRows, positions: Positions, seed: int, limit: int
+) -> Positions:
+    """Return the `limit` of these rows whose ids have the smallest keyed hashes.
 
-    Whether a row is in the sample of a smaller group of people depends on nobody who left before.
+    So the sample of the remaining rows does not depend on rows that were forgotten.
     """
     if len(positions) <= limit:
         return positions
@@ -184,16 +179,16 @@ def calibration_sample(rows: SlotRows, positions: Positions, seed: int, limit: i
     return positions[np.sort(np.argsort(hashes, kind="stable")[:limit])]
 
 
-def alive_without(rows: SlotRows, leaving: Positions | None) -> NDArray[np.bool_]:
-    """Return which slots hold rows that stay."""
+def alive_mask(rows: SlotRows, leaving: Positions | None) -> NDArray[np.bool_]:
+    """Return a mask of the slots with remaining rows."""
     alive = rows.alive.copy()
     if leaving is not None:
         alive[leaving] = False
     return alive
 
 
-def numbered_slots(groups: Positions) -> Positions:
-    """Return the slot of every row: how many rows of its group stand before it."""
+def assign_slots(groups: Positions) -> Positions:
+    """Return the slot of every row: the number of earlier rows in its group."""
     order = np.argsort(groups, kind="stable")
     ranked = groups[order]
     slots = np.empty_like(groups)
@@ -202,7 +197,7 @@ def numbered_slots(groups: Positions) -> Positions:
 
 
 def net_facts(method: str, **own: Any) -> MethodFacts:
-    """Return the facts of a method for nets; `own` are those that differ from most others."""
+    """Return the facts of a method for networks; `own` overrides the common values."""
     facts: dict[str, Any] = {
         "applicability": "any torch module that classifies",
         "exact": False,
@@ -219,7 +214,7 @@ def net_facts(method: str, **own: Any) -> MethodFacts:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class NetParameters:
-    """Parameters of all nets: each is declared once, with its default."""
+    """Parameters of all networks, with their defaults."""
 
     module: Any = None
     epochs: int = 20
@@ -240,21 +235,21 @@ class NetParameters:
 class NetBase(
     NetParameters, ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixin, RowsMixin, BaseEstimator
 ):
-    """A classifier made of one or more nets of one architecture, which holds its rows.
+    """A classifier of one or more networks with the same architecture; it stores its rows.
 
-    A family writes `_train` (everything from scratch) and `_remove` (a request after which every
-    class still has rows); both return a `Change` to be committed.
+    A subclass implements `_train_all` (train from scratch) and `_prepare_removal` (a removal after
+    which every class still has rows). Both return a `Change` to be committed.
     """
 
-    counts_: NDArray[np.int64]  # a net is a classifier
+    counts_: NDArray[np.int64]
     nets_: Nets
     shape_: tuple[int, ...]
-    cache_: Cache[Workshop]
+    cache_: Cache[TrainingContext]
     environment_: dict[str, str]
     seed_: int
     n_features_in_: int
 
-    # Where a net is trained is part of `environment_`, where its states lie of nothing.
+    # `environment_` has the device; where checkpoints are stored does not affect the result.
     _neutral_parameters: ClassVar[frozenset[str]] = frozenset({"device", "max_memory"})
     _parameter_rules: ClassVar[Rules] = {
         "epochs": Whole(1),
@@ -273,19 +268,19 @@ class NetBase(
     _not_digested: ClassVar[frozenset[str]] = ForgetMixin._not_digested | {"cache_"}
 
     def fit(self, X: Any, y: Any, *, ids: Any = None, callback: Callback | None = None) -> Self:
-        """Train on all rows and keep them.
+        """Train on all rows and store them.
 
         Parameters
         ----------
         X : array-like, Tensor, pandas or polars frame, of shape (n_rows, ...)
-            Training rows: tables, or images and the like with more axes. Held as uint8 if they
-            are, else as float32; either way a batch reaches the net as float32.
+            Training rows: a table, or images and other rows with more axes. uint8 is stored as
+            uint8, everything else as float32. A batch is always converted to float32.
         y : array-like of shape (n_rows,)
             Labels.
         ids : sequence of int or of str, optional
-            Whose row each is; may repeat. Default ``0..n-1``.
+            The id of each row; may repeat. Default ``0..n-1``.
         callback : callable, optional
-            Called with a `Progress` after every epoch. It may ask this model, but not change it.
+            Called with a `Progress` after every epoch. It may use this model, but not change it.
 
         Returns
         -------
@@ -294,214 +289,227 @@ class NetBase(
         with lock_for_change(self):
             self._check_settings()
             seed = seed_from(self.random_state)
-            held = self._hold(X, y, ids)
-            # Before training: settings without canonical bytes are refused here.
-            about = {"seed_": seed, **shape_attributes(X, held.rows.X.shape[1:])}
+            data = self._check_training_data(X, y, ids)
+            # Before training: parameters that cannot be saved are rejected here.
+            about = {"seed_": seed, **shape_attributes(X, data.rows.X.shape[1:])}
             about |= self._remember_settings()
-            with self._training():
-                change = self._train(held, seed, callback)
-            found = self._replace_all(change, about)
-        warn_all(found)
+            with self._training_run():
+                change = self._train_all(data, seed, callback)
+            warnings = self._replace_all(change, about)
+        warn_all(warnings)
         return self
 
     def forget(
         self, ids: Any, *, digest: bool = False, callback: Callback | None = None
     ) -> Receipt:
-        """Remove every row of these people; see `ForgetMixin.forget`.
+        """Remove every row with these ids; see `ForgetMixin.forget`.
 
         Parameters
         ----------
         ids : sequence of int or of str
-            People to forget.
+            Ids to forget.
         digest : bool, default=False
             Also record the digests before and after.
         callback : callable, optional
-            Called with a `Progress` after every epoch of training that the request takes.
+            Called with a `Progress` after every epoch of training that the removal needs.
 
         Returns
         -------
         Receipt
-            What was done: numbers, never the ids.
+            Numbers of ids and rows, cost and guarantee; never the ids.
         """
         return self._answer_request(ids, digest, partial(self._prepare, callback=callback))
 
     @property
     def classes_(self) -> NDArray[Any]:
-        """Labels still held, sorted."""
+        """Labels of the remaining rows, sorted."""
         require_fitted(self)
         return self.nets_.classes
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Return the likeliest label of every row.
+        """Return the most likely label of every row.
 
-        The first answer of a model that was loaded waits for nets in training in other threads.
+        The first call on a loaded model waits for networks that other threads train.
         """
-        nets, shares = self._answer(X)
+        nets, shares = self._predict_shares(X)
         labels: NDArray[Any] = nets.classes[shares.argmax(axis=1)]
         return labels
 
     def predict_proba(self, X: Any) -> Floats:
         """Return class probabilities, in the order of `classes_`."""
-        return self._answer(X)[1]
+        return self._predict_shares(X)[1]
 
     def to_modules(self) -> list[torch.nn.Module]:
-        """Return copies of the trained nets, as modules in evaluation mode on the CPU."""
+        """Return copies of the trained networks, as modules in evaluation mode on the CPU."""
         require_fitted(self)
         nets = self.nets_
-        return [copy.deepcopy(net).cpu() for net in nets.modules(self._template_of, self._device())]
+        return [
+            copy.deepcopy(net).cpu()
+            for net in nets.make_modules(self._make_template, self._torch_device())
+        ]
 
     @abstractmethod
-    def _train(self, held: TrainingRows, seed: int, callback: Callback | None) -> Change:
-        """Train from scratch. The change sets `nets_`, `cache_` and the family's own attributes."""
+    def _train_all(self, data: TrainingRows, seed: int, callback: Callback | None) -> Change:
+        """Train from scratch. The change sets `nets_`, `cache_` and the subclass's attributes."""
 
     @abstractmethod
-    def _remove(self, removal: Removal, callback: Callback | None) -> Any:
-        """Prepare a removal after which every class still has rows; `_without` completes it.
+    def _prepare_removal(self, removal: Removal, callback: Callback | None) -> Any:
+        """Prepare a removal after which every class still has rows; see `_removal_change`.
 
-        Returns what the family's `_commit` takes; here a `Change`.
+        Returns the argument of the subclass's `_commit`; here a `Change`.
         """
 
-    def _aggregate(self, shares: Floats) -> Floats:
-        """Return one answer per row from those of all nets, shape (W, k, n_classes)."""
+    def _aggregate_shares(self, shares: Floats) -> Floats:
+        """Return the probabilities of the model from those of all networks (W, k, n_classes)."""
         answer: Floats = shares.mean(axis=0)
         return answer
 
     def _check_settings(self) -> None:
-        """Raise ValueError or TypeError for the first parameter that makes no sense."""
+        """Raise ValueError or TypeError for the first invalid parameter."""
         module, loss, optimizer = self.module, self.loss, self.optimizer
         if isinstance(optimizer, torch.optim.Optimizer):
             name = type(optimizer).__name__
             raise ValueError(
-                f"optimizer is an object of {name}; expected one of {OPTIMIZERS}, or what makes "
-                f"one for parameters, such as functools.partial(torch.optim.{name}, lr=0.01)"
+                f"optimizer is an instance of {name}; expected one of {OPTIMIZERS} or a factory "
+                f"that takes parameters, such as functools.partial(torch.optim.{name}, lr=0.01)"
             )
         validate_parameters(self)
         if callable(optimizer) and self.schedule != "constant":
             raise ValueError(
-                f"schedule={self.schedule!r} needs an optimizer by name, one of {OPTIMIZERS}: an "
-                "optimiser of your own has its own learning rate"
+                f"schedule={self.schedule!r} needs an optimizer by name, one of {OPTIMIZERS}: a "
+                "custom optimizer has its own learning rate"
             )
         if isinstance(loss, nn.Module):
             raise ValueError(
-                f"loss is a module ({type(loss).__name__}); expected a function, such as those of "
+                f"loss is a module ({type(loss).__name__}); expected a function, such as one of "
                 "torch.nn.functional"
             )
         if isinstance(module, nn.Module):
-            raise ValueError(f"module is a net ({type(module).__name__}); expected {_FACTORY}")
+            raise ValueError(
+                f"module is an instance ({type(module).__name__}); expected {_FACTORY}"
+            )
         if isinstance(module, type) and module.__module__.startswith("torch."):
-            raise ValueError(f"module is a layer of torch ({module.__name__}); expected {_FACTORY}")
+            raise ValueError(f"module is a torch layer ({module.__name__}); expected {_FACTORY}")
         resolve_device(self.device)
 
-    def _device(self) -> torch.device:
+    def _torch_device(self) -> torch.device:
         return resolve_device(self.device)
 
     @contextmanager
-    def _training(self) -> Iterator[None]:
-        """Context of all training: repeatable; running out of a GPU's memory is a MemoryError."""
+    def _training_run(self) -> Iterator[None]:
+        """Train reproducibly; raise MemoryError when a GPU has no memory left."""
         try:
-            with repeatable(self._device(), deterministic=bool(self.deterministic)):
+            with reproducible_run(self._torch_device(), deterministic=bool(self.deterministic)):
                 yield
         except torch.OutOfMemoryError as error:
             raise MemoryError(
-                f"the GPU has no memory left, so nothing was changed: {error}. Use a smaller "
-                "batch_size or fewer nets at once, or device='cpu'"
+                f"the GPU has no memory left; nothing was changed: {error}. Use a smaller "
+                "batch_size, fewer networks at once, or device='cpu'"
             ) from error
 
-    def _hold(self, X: Any, y: Any, ids: Any) -> TrainingRows:
+    def _check_training_data(self, X: Any, y: Any, ids: Any) -> TrainingRows:
         require_target(self, y)
-        rows = hold_rows(self, X)
+        rows = copy_rows(self, X)
         self._warn_if_scaled_twice(rows)
-        labels = self._hold_labels(y, rows)
+        labels = self._copy_labels(y, rows)
         classes, codes = np.unique(labels, return_inverse=True)
         if len(classes) < 2:
             raise ValueError(
-                f"y holds one class only ({classes[0]!r}); a classifier needs at least two classes"
+                f"y has only one class ({classes[0]!r}); a classifier needs at least two classes"
             )
         slots = SlotRows(rows, codes.astype(np.int64), row_ids(ids, len(rows)))
         return TrainingRows(slots, classes, np.bincount(codes))
 
-    def _hold_labels(self, y: Any, rows: NDArray[Any]) -> NDArray[Any]:
+    def _copy_labels(self, y: Any, rows: NDArray[Any]) -> NDArray[Any]:
         labels = hold_labels(y, name=type(self).__name__, regressor="a regressor of scikit-learn")
         check_consistent_length(rows, labels)
         return labels
 
     def _warn_if_scaled_twice(self, rows: NDArray[Any]) -> None:
-        scale = getattr(self._factory, "scale", None)
+        scale = getattr(self._module_factory, "scale", None)
         is_small = rows.dtype != np.uint8 and bool(np.abs(rows).max(initial=0.0) <= 1.0)
         if is_small and isinstance(scale, float) and scale <= 1 / 255:
             warn_caller(
-                f"rows lie between -1 and 1, and module multiplies them by {scale:.3g}, which is "
-                "meant for bytes; give scale=1.0 to the module",
+                f"all values are between -1 and 1, and module multiplies them by {scale:.3g}, a "
+                "factor for bytes (0 to 255); pass scale=1.0 to the module",
                 LetheonWarning,
             )
 
-    def _new_workshop(self, held: TrainingRows, seed: int) -> Workshop:
-        """Return a workshop for rows that are about to be trained on."""
-        assert held.classes is not None
-        template = Template(self._factory, held.rows.X.shape[1:], len(held.classes), seed)
+    def _new_context(self, data: TrainingRows, seed: int) -> TrainingContext:
+        """Return the context for rows that are about to be trained on."""
+        assert data.classes is not None
+        template = Template(self._module_factory, data.rows.X.shape[1:], len(data.classes), seed)
         if template.has_batch_norm and self.batch_size < 2:
             raise ValueError(
-                f"batch_size={self.batch_size}, and the net has BatchNorm, which needs 2 or more"
+                f"batch_size={self.batch_size}; BatchNorm needs a batch_size of 2 or more"
             )
-        return self._furnished(held.rows, template, seed)
+        return self._make_context(data.rows, template, seed)
 
-    def _furnished(self, rows: SlotRows, template: Template, seed: int) -> Workshop:
+    def _make_context(self, rows: SlotRows, template: Template, seed: int) -> TrainingContext:
         limit = int(self.calibration_rows)
-        return Workshop(rows, template, loop_settings(self), seed, self._device(), limit)
+        return TrainingContext(
+            rows, template, loop_settings(self), seed, self._torch_device(), limit
+        )
 
-    def _workshop(self) -> Workshop:
-        """Return the workshop of the rows held, made again after a load or a compaction."""
-        workshop = self.cache_.content
-        if workshop is not None and workshop.serves(self.rows_, self._device()):
-            return workshop
-        workshop = self._furnished(self.rows_, self._template_of(self.nets_), self.seed_)
-        self.cache_.content = workshop
-        return workshop
+    def _current_context(self) -> TrainingContext:
+        """Return the context of the remaining rows, rebuilt after a load or a compaction."""
+        context = self.cache_.content
+        if context is not None and context.is_valid_for(self.rows_, self._torch_device()):
+            return context
+        context = self._make_context(self.rows_, self._make_template(self.nets_), self.seed_)
+        self.cache_.content = context
+        return context
 
     @property
-    def _factory(self) -> Any:
+    def _module_factory(self) -> Any:
         return MLP() if self.module is None else self.module
 
-    def _template_of(self, nets: Nets) -> Template:
-        return Template(self._factory, self.shape_, len(nets.classes), self.seed_, nets.constants)
+    def _make_template(self, nets: Nets) -> Template:
+        return Template(
+            self._module_factory, self.shape_, len(nets.classes), self.seed_, nets.constants
+        )
 
-    def _nets(
-        self, workshop: Workshop, flat: Tensor, owned: Sequence[Positions | None], classes: Any
+    def _make_nets(
+        self,
+        context: TrainingContext,
+        flat: Tensor,
+        owned: Sequence[Positions | None],
+        classes: Any,
     ) -> Nets:
-        """Return nets that can answer; `owned` are the rows of each, None those that it had.
+        """Return trained networks; `owned` has the rows of each, None if they did not change.
 
-        A net without any rows does not answer.
+        A network without rows takes no part in predictions.
         """
         parts = list[tuple[Statistics, bool]]()
         for number, (line, rows) in enumerate(zip(flat, owned, strict=True)):
             if rows is None:
                 parts.append((self.nets_.statistics[number], self.nets_.answers[number]))
             else:
-                parts.append((workshop.statistics(line, rows), len(rows) > 0))
+                parts.append((context.compute_statistics(line, rows), len(rows) > 0))
         statistics, answers = zip(*parts, strict=True)
-        constants = {name: part.clone() for name, part in workshop.template.constants.items()}
-        return Nets(flat, statistics, answers, classes, constants, workshop.template)
+        constants = {name: part.clone() for name, part in context.template.constants.items()}
+        return Nets(flat, statistics, answers, classes, constants, context.template)
 
-    def _trained(
+    def _fit_change(
         self,
-        held: TrainingRows,
-        workshop: Workshop,
+        data: TrainingRows,
+        context: TrainingContext,
         nets: Nets,
         rebuilt: Mapping[str, int] = {},
         **own: Any,
     ) -> Change:
-        """Return the change of a training from scratch; `own` are attributes of the family."""
+        """Return the change of a training from scratch; `own` has the subclass's attributes."""
         attributes = {
-            "rows_": held.rows,
-            "counts_": held.counts,
+            "rows_": data.rows,
+            "counts_": data.counts,
             "nets_": nets,
-            "shape_": held.rows.X.shape[1:],
-            "cache_": Cache(workshop),
+            "shape_": data.rows.X.shape[1:],
+            "cache_": Cache(context),
         }
         return Change(attributes | own, Outcome(1.0, rebuilt))
 
     def _replace_all(self, change: Change, about: dict[str, Any]) -> tuple[Warning, ...]:
-        """Put a fit in place of what was there, in one call for concurrent readers."""
+        """Replace all fitted attributes at once, for concurrent readers."""
         vars(self).update(change.attributes | about)
         for stale in {"tuning_", "feature_names_in_"} - about.keys():
             vars(self).pop(stale, None)
@@ -509,50 +517,60 @@ class NetBase(
 
     def _prepare(self, removal: Removal, callback: Callback | None = None) -> Any:
         counts = self._counts_without(removal.where)
-        with self._training():
+        with self._training_run():
             if counts is not None and 0 in counts:
-                return self._retrain(removal.where, callback)
-            return self._remove(removal, callback)
+                return self._prepare_retrain(removal.where, callback)
+            return self._prepare_removal(removal, callback)
 
-    def _retrain(self, positions: Positions, callback: Callback | None) -> Change:
+    def _prepare_retrain(self, positions: Positions, callback: Callback | None) -> Change:
         """Prepare a fit from scratch on the remaining rows."""
-        held = TrainingRows(self.rows_, self.nets_.classes, self.counts_).without(positions)
-        change = self._train(held, self.seed_, callback)
+        data = TrainingRows(self.rows_, self.nets_.classes, self.counts_).without(positions)
+        change = self._train_all(data, self.seed_, callback)
         outcome = change.outcome._replace(work=1.0, rebuilt={"retrains": 1})
         return Change(change.attributes, outcome, (partial(self.rows_.wipe, positions),))
 
-    def _without(self, removal: Removal, attributes: dict[str, Any], outcome: Outcome) -> Change:
+    def _removal_change(
+        self, removal: Removal, attributes: dict[str, Any], outcome: Outcome
+    ) -> Change:
         """Return the change that also removes the rows, on the host and on the device."""
         positions: Positions = removal.where
         attributes = {"counts_": self._counts_without(positions), **attributes}
-        writes = partial(self._workshop().wipe, positions), partial(self.rows_.wipe, positions)
+        writes = (
+            partial(self._current_context().wipe, positions),
+            partial(self.rows_.wipe, positions),
+        )
         return Change(attributes, outcome, writes)
 
-    def _answer(self, X: Any) -> tuple[Nets, Floats]:
+    def _predict_shares(self, X: Any) -> tuple[Nets, Floats]:
         require_fitted(self)
-        rows = ask_rows(self, X, self.shape_)
-        nets, device = self.nets_, self._device()  # read once: a commit may replace them meanwhile
-        modules, parts = nets.modules(self._template_of, device), []
+        rows = check_query_rows(self, X, self.shape_)
+        nets, device = (
+            self.nets_,
+            self._torch_device(),
+        )  # read once: a commit may replace them
+        modules, parts = nets.make_modules(self._make_template, device), []
         with torch.no_grad(), torch.autocast(device.type, enabled=False):
             for begin in range(0, len(rows), _ANSWER_BATCH):
                 x = torch.from_numpy(rows[begin : begin + _ANSWER_BATCH]).to(device)
                 batch = x.to(torch.float32)
                 shares = [torch.softmax(module(batch).double(), dim=1) for module in modules]
                 parts.append(torch.stack(shares).cpu().numpy())
-        return nets, self._aggregate(np.concatenate(parts, axis=1))
+        return nets, self._aggregate_shares(np.concatenate(parts, axis=1))
 
     def _describe_environment(self) -> dict[str, str]:
         kernels = "fixed" if self.deterministic else "free"
         return (
-            super()._describe_environment() | describe_device(self._device()) | {"kernels": kernels}
+            super()._describe_environment()
+            | describe_device(self._torch_device())
+            | {"kernels": kernels}
         )
 
     def _in_place_attributes(self) -> tuple[str, ...]:
-        """Names of attributes whose memory a request writes into."""
+        """Return the names of attributes whose memory a removal overwrites."""
         return ("rows_", "cache_")
 
     def __sklearn_tags__(self) -> Tags:
-        """Dense numbers; two fits are the same unless kernels may add in any order."""
+        """Return the tags: dense numbers; not deterministic if kernels may add in any order."""
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
         tags.non_deterministic = not self.deterministic

@@ -1,4 +1,4 @@
-"""Devices, and rows on their way to them."""
+"""Devices, reproducible runs, and validation of rows."""
 
 import os
 import tempfile
@@ -24,28 +24,28 @@ from letheon.removal import allocate_file
 CPU = torch.device("cpu")
 DEVICES = ("auto", "cpu", "cuda")
 
-_turn = threading.RLock()
+_training_lock = threading.RLock()
 
 
 def resolve_device(name: str) -> torch.device:
-    """Return the device of a name; "auto" is the GPU where there is one.
+    """Return the device of a name; "auto" uses a GPU if there is one.
 
     Raises
     ------
     ValueError
-        For a name that is unknown, and for "cuda" on a machine without a GPU.
+        For an unknown name, and for "cuda" on a machine without a GPU.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if not isinstance(name, str) or name.partition(":")[0] not in DEVICES[1:]:
         raise ValueError(f"device={name!r}; expected one of {DEVICES}, or 'cuda:1' and the like")
     if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"device={name!r}, but torch finds no GPU here; use 'auto' or 'cpu'")
+        raise ValueError(f"device={name!r}, but torch finds no GPU; use 'auto' or 'cpu'")
     return torch.device(name)
 
 
 def describe_device(device: torch.device) -> dict[str, str]:
-    """Return what of torch and of the machine affects the last bits of a net."""
+    """Return the versions and hardware that affect the last bits of a network."""
     if device.type == "cuda":
         unit = torch.cuda.get_device_name(device)
     else:
@@ -53,42 +53,42 @@ def describe_device(device: torch.device) -> dict[str, str]:
     return {"torch": str(torch.__version__), "device": unit}
 
 
-def mapped_zeros(
+def allocate_on_disk(
     shape: tuple[int, ...],
     what: str = "checkpoints",
     advice: str = "set checkpoint_dir, or raise max_memory",
 ) -> torch.Tensor:
-    """Return zeros in a file without a name, which only this user reads and ends with the process.
+    """Return zeros in an unnamed temporary file, which is released when the process ends.
 
-    Raises `CheckpointError` where there is no room for `what`, with some `advice`.
+    Raises `CheckpointError` if there is no space for `what`, with some `advice`.
     """
     n_bytes = 4 * prod(shape)
     try:
         room = allocate_file(n_bytes)
     except OSError as error:
         raise CheckpointError(
-            f"cannot keep {n_bytes} bytes of {what} in {tempfile.gettempdir()}: "
+            f"cannot store {n_bytes} bytes of {what} in {tempfile.gettempdir()}: "
             f"{error.strerror or error}; {advice}"
         ) from error
     return torch.from_numpy(np.frombuffer(room, np.float32).reshape(shape))
 
 
-class _Switch(NamedTuple):
-    """One of torch's settings: how to read and to write it, and the value that it should have."""
+class _TorchSetting(NamedTuple):
+    """One of torch's settings: functions to read and write it, and the required value."""
 
     read: Callable[[], Any]
     write: Callable[[Any], object]
     value: Any
 
     @classmethod
-    def of(cls, place: Any, name: str, value: Any) -> "_Switch":
-        """Return the switch that is an attribute."""
+    def from_attribute(cls, place: Any, name: str, value: Any) -> "_TorchSetting":
+        """Return the setting that is an attribute of an object."""
         return cls(partial(getattr, place, name), partial(setattr, place, name), value)
 
 
 @contextmanager
-def _set(switches: list[_Switch]) -> Iterator[None]:
-    """Set switches, and put back what the caller has set."""
+def _apply_settings(switches: list[_TorchSetting]) -> Iterator[None]:
+    """Apply settings, and restore the caller's values afterwards."""
     before = [switch.read() for switch in switches]
     try:
         for switch in switches:
@@ -99,115 +99,117 @@ def _set(switches: list[_Switch]) -> Iterator[None]:
             switch.write(value)
 
 
-def _precision(device: torch.device, *, coarse: bool) -> list[_Switch]:
-    """Return whether a GPU may round factors of products to 10 bits (TF32); a CPU never may."""
+def _precision_settings(device: torch.device, *, coarse: bool) -> list[_TorchSetting]:
+    """Return settings that allow a GPU to round matrix factors to 10 bits (TF32), or forbid it."""
     backends: Any = torch.backends  # modules with properties, which stubs do not know
     is_coarse = coarse and device.type == "cuda"
     if hasattr(backends.cudnn, "conv"):
-        # Since torch 2.9; reading the older switches is an error for whoever has used these.
+        # Since torch 2.9; reading the older settings fails after these were used.
         cuda = [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn]
         cpu = [backends.mkldnn.matmul, backends.mkldnn.conv, backends.mkldnn.rnn]
         places = cuda if device.type == "cuda" else cpu
         value = "tf32" if is_coarse else "ieee"
-        return [_Switch.of(place, "fp32_precision", value) for place in places]
+        return [_TorchSetting.from_attribute(place, "fp32_precision", value) for place in places]
     get, put = torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
     return [
-        _Switch(get, put, "high" if is_coarse else "highest"),
-        _Switch.of(backends.cudnn, "allow_tf32", is_coarse),
+        _TorchSetting(get, put, "high" if is_coarse else "highest"),
+        _TorchSetting.from_attribute(backends.cudnn, "allow_tf32", is_coarse),
     ]
 
 
-def products(device: torch.device, *, coarse: bool) -> AbstractContextManager[None]:
-    """Return the context in which a GPU may round factors of products, or may not."""
-    return _set(_precision(device, coarse=coarse))
+def matmul_precision(device: torch.device, *, coarse: bool) -> AbstractContextManager[None]:
+    """Return a context that allows a GPU to round matrix factors to 10 bits, or forbids it."""
+    return _apply_settings(_precision_settings(device, coarse=coarse))
 
 
-def _plain_modes() -> list[_Switch]:
+def _default_modes() -> list[_TorchSetting]:
     mkldnn: Any = torch.backends.mkldnn  # a module with a property, which stubs do not know
     return [
-        _Switch(torch.get_default_dtype, torch.set_default_dtype, torch.float32),
-        _Switch.of(mkldnn, "enabled", True),
+        _TorchSetting(torch.get_default_dtype, torch.set_default_dtype, torch.float32),
+        _TorchSetting.from_attribute(mkldnn, "enabled", True),
     ]
 
 
-def _fixed_kernels() -> list[_Switch]:
+def _deterministic_kernels() -> list[_TorchSetting]:
     # cuBLAS reads it when it is first used; without it torch refuses matrix products on a GPU.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     enabled = torch.are_deterministic_algorithms_enabled
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled
     return [
-        _Switch(
+        _TorchSetting(
             lambda: (enabled(), warn_only()),
             lambda mode: torch.use_deterministic_algorithms(mode[0], warn_only=mode[1]),
             (True, False),
         ),
-        # No result reads memory that was not written.
-        _Switch.of(torch.utils.deterministic, "fill_uninitialized_memory", False),
-        _Switch.of(torch.backends.cudnn, "benchmark", False),
-        _Switch(torch.get_num_threads, torch.set_num_threads, 1),
+        # No result depends on uninitialised memory.
+        _TorchSetting.from_attribute(torch.utils.deterministic, "fill_uninitialized_memory", False),
+        _TorchSetting.from_attribute(torch.backends.cudnn, "benchmark", False),
+        _TorchSetting(torch.get_num_threads, torch.set_num_threads, 1),
     ]
 
 
 @dataclass(eq=False)
-class _Run:
-    """What a run fixes outside its nets; it can be let go for a while and taken up again."""
+class _ReproducibleRun:
+    """Settings that a run fixes for the whole process; it can be paused and continued."""
 
     device: torch.device
     deterministic: bool
 
     def begin(self) -> None:
         device = self.device
-        switches = [*_plain_modes(), *_precision(device, coarse=False)]
+        switches = [*_default_modes(), *_precision_settings(device, coarse=False)]
         with ExitStack() as fixed:
-            fixed.enter_context(_turn)
+            fixed.enter_context(_training_lock)
             fixed.enter_context(
                 torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
             )
             fixed.enter_context(
-                _set([*switches, *_fixed_kernels()] if self.deterministic else switches)
+                _apply_settings(
+                    [*switches, *_deterministic_kernels()] if self.deterministic else switches
+                )
             )
             fixed.enter_context(torch.inference_mode(mode=False))
             fixed.enter_context(torch.autocast(device.type, enabled=False))
             self.end = fixed.pop_all().close
 
 
-class _Runs(threading.local):
-    """The runs of this thread, one inside the other."""
+class _RunStack(threading.local):
+    """The nested runs of this thread."""
 
     def __init__(self) -> None:
-        self.stack: list[_Run] = []
+        self.stack: list[_ReproducibleRun] = []
 
 
-_mine = _Runs()
+_thread_runs = _RunStack()
 
 
 @contextmanager
-def repeatable(device: torch.device, *, deterministic: bool) -> Iterator[None]:
-    """Fix everything outside a net that could change what it learns, and put it back.
+def reproducible_run(device: torch.device, *, deterministic: bool) -> Iterator[None]:
+    """Fix everything outside a network that affects training, and restore it afterwards.
 
-    Generators, kernels and threads belong to the whole process, so nets that are trained in
-    threads of one process take turns. Deterministic: kernels with a fixed order of additions, and
-    one thread on a CPU. The caller's autocast, inference mode, default dtype and precision of
-    products do not reach in; they and the generators are the caller's again afterwards.
+    Generators, kernels and threads are shared by the whole process, so only one thread trains at a
+    time. Deterministic: kernels with a fixed order of additions, and one thread on a CPU. The
+    caller's autocast, inference mode, default dtype and matrix precision have no effect inside;
+    they and the generators are restored afterwards.
     """
-    run = _Run(device, deterministic)
+    run = _ReproducibleRun(device, deterministic)
     run.begin()
-    _mine.stack.append(run)
+    _thread_runs.stack.append(run)
     try:
         yield
     finally:
-        _mine.stack.remove(run)
+        _thread_runs.stack.remove(run)
         run.end()
 
 
 @contextmanager
-def paused() -> Iterator[None]:
-    """Let the runs of this thread go while a callback runs, and take them up again.
+def pause_runs() -> Iterator[None]:
+    """Pause the runs of this thread while a callback runs, and continue them afterwards.
 
-    Other threads may have their turn meanwhile, so a callback can wait for them. The generators
-    start anew afterwards: whoever pauses seeds them again.
+    Other threads may train in the meantime, so a callback can wait for them. The generators are
+    reset afterwards: the caller must seed them again.
     """
-    runs, _mine.stack = _mine.stack, []
+    runs, _thread_runs.stack = _thread_runs.stack, []
     for run in reversed(runs):
         run.end()
     try:
@@ -215,53 +217,55 @@ def paused() -> Iterator[None]:
     finally:
         for run in runs:
             run.begin()
-        _mine.stack = runs
+        _thread_runs.stack = runs
 
 
-# Words of other people's errors that quote somebody's row, and what is said instead.
-_QUOTING = {
-    "could not convert": "X holds texts, and a net needs numbers; encode these columns first",
-    "could not be promoted": "X holds dates, and a net needs numbers; encode these columns first",
+# Errors of other libraries that quote values of a row, and the messages that replace them.
+_SAFE_MESSAGES = {
+    "could not convert": "X contains strings; expected numbers: encode these columns first",
+    "could not be promoted": "X contains dates; expected numbers: encode these columns first",
     "Expected 2D array": (
         "Expected 2D array, or one with more axes, for X: one row per person. Reshape your data "
         "with X.reshape(-1, 1) if it has a single feature, or X.reshape(1, -1) if it is one row"
     ),
-    "Complex data": "Complex data not supported: X holds complex numbers",
+    "Complex data": "Complex data not supported: X contains complex numbers",
 }
 
 
-def hold_rows(model: Any, X: Any) -> NDArray[Any]:
-    """Return rows in memory of their own: uint8 as they are, everything else as float32."""
-    return _rows(model, X, copy=True)
+def copy_rows(model: Any, X: Any) -> NDArray[Any]:
+    """Return a copy of the rows: uint8 stays uint8, everything else becomes float32."""
+    return _check_rows(model, X, copy=True)
 
 
-def _rows(model: Any, X: Any, *, copy: bool) -> NDArray[Any]:
-    given = _as_array(X, model)
-    kind = np.uint8 if getattr(given, "dtype", None) == np.uint8 else np.float32
+def _check_rows(model: Any, X: Any, *, copy: bool) -> NDArray[Any]:
+    array = _as_array(X, model)
+    kind = np.uint8 if getattr(array, "dtype", None) == np.uint8 else np.float32
     options = {"order": "C", "copy": copy, "allow_nd": True, "input_name": "X"}
     try:
-        rows: NDArray[Any] = check_array(given, dtype=kind, estimator=model, **options)
+        rows: NDArray[Any] = check_array(array, dtype=kind, estimator=model, **options)
     except (ValueError, TypeError) as error:
-        words = [said for word, said in _QUOTING.items() if word in str(error)]
-        if not words:
+        messages = [text for words, text in _SAFE_MESSAGES.items() if words in str(error)]
+        if not messages:
             raise
     else:
         return rows
-    # Outside the handler: the text of the other error quotes somebody's row.
-    raise ValueError(words[0])
+    # Outside the handler: the original error quotes values of a row.
+    raise ValueError(messages[0])
 
 
-def ask_rows(model: Any, X: Any, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Return rows to answer, or raise unless they have the shape of those of the fit.
+def check_query_rows(model: Any, X: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return rows to predict; raise if their shape is not that of the training rows.
 
-    They are only read, and may be the caller's own memory.
+    They are only read, and may share memory with the caller's.
     """
     if len(shape) == 1:
         require_features(model, X)
-    rows = _rows(model, X, copy=False)
+    rows = _check_rows(model, X, copy=False)
     if rows.shape[1:] != shape:
-        raise ValueError(f"X has rows of shape {rows.shape[1:]}; this net was fitted with {shape}")
-    # torch takes no memory that is read-only.
+        raise ValueError(
+            f"X has rows of shape {rows.shape[1:]}; this model was fitted with {shape}"
+        )
+    # torch does not accept read-only memory.
     return rows if rows.flags.writeable else rows.copy()
 
 
@@ -269,7 +273,7 @@ def shape_attributes(X: Any, shape: tuple[int, ...]) -> dict[str, Any]:
     """Return `n_features_in_`, and `feature_names_in_` for a table with names."""
     if len(shape) > 1:
         return {"n_features_in_": int(np.prod(shape))}
-    # On somebody else: a fit that fails later must not have renamed the columns of the model.
+    # On a separate object: a fit that fails later must not change the column names of the model.
     stand_in = BaseEstimator()
     remember_features(stand_in, X)
     return vars(stand_in)
@@ -277,7 +281,7 @@ def shape_attributes(X: Any, shape: tuple[int, ...]) -> dict[str, Any]:
 
 def _as_array(X: Any, model: Any) -> Any:
     if isinstance(X, torch.Tensor):
-        # NumPy knows no bfloat16.
+        # NumPy has no bfloat16.
         X = X.detach().cpu()
         return (X.float() if X.dtype == torch.bfloat16 else X).numpy()
     if sp.issparse(X):

@@ -1,4 +1,4 @@
-"""Scrubbing of nets with Fisher noise (Golatkar et al. 2020; survey section 5.1)."""
+"""Scrubbing of networks with Fisher noise (Golatkar et al. 2020; survey section 5.1)."""
 
 import copy
 from collections.abc import Iterator
@@ -14,14 +14,21 @@ from letheon.base import Outcome, Removal
 from letheon.deep._base import (
     NetBase,
     Positions,
-    Workshop,
-    alive_without,
-    calibration_sample,
+    TrainingContext,
+    alive_mask,
+    assign_slots,
     net_facts,
-    numbered_slots,
+    sample_calibration_rows,
 )
-from letheon.deep._information import Batch, Batches, Information, Power, diagonal, kronecker
-from letheon.deep._loop import Callback, Stretch
+from letheon.deep._information import (
+    FisherBatch,
+    FisherBatches,
+    FisherInformation,
+    Power,
+    diagonal_fisher,
+    kronecker_fisher,
+)
+from letheon.deep._loop import Callback, TrainingPhase
 from letheon.exceptions import TrainingError
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
 from letheon.noise import NoiseSource
@@ -30,24 +37,24 @@ from letheon.seeds import Purpose, mix64
 from letheon.validation import POSITIVE, Interval, OneOf, OrNone, Rules, Whole
 
 _REFERENCES = {
-    0.25: "Golatkar et al. 2020, Lagrangian with noise F^(-1/4); not proved for nets",
-    0.5: "Golatkar et al. 2020 as in the authors' code, noise F^(-1/2); not proved for nets",
+    0.25: "Golatkar et al. 2020, Lagrangian with noise F^(-1/4); not proved for networks",
+    0.5: "Golatkar et al. 2020 as in the authors' code, noise F^(-1/2); not proved for networks",
 }
 _SECRET, _QUADRATIC = "noise-fresh-and-secret", "loss-quadratic-near-the-parameters"
-_DESCENT = "nets_: parameters that were trained on the rows that left"
-_STEP = ", after a step on the loss of those that stay"
-_HIDDEN = ", with noise; how much of them the noise hides is measured, not proved"
-_REPEATABLE = ", with noise that whoever knows noise_seed can subtract: it hides nothing from them"
-_BARE = "; no noise was added, and nothing hides them"
-# Gradients of single rows that are in memory at once, in numbers, and rows at most.
+_DESCENT = "nets_: parameters that were trained on the forgotten rows"
+_STEP = ", after a step on the loss of the remaining rows"
+_HIDDEN = ", with noise; how well the noise hides them is measured, not proved"
+_REPEATABLE = ", with noise that can be subtracted by a party that knows noise_seed"
+_BARE = ", without noise to hide them"
+# Limits of a batch of row gradients: numbers in memory, and rows.
 _GRADIENTS, _ROWS = 1 << 26, 256
 _MOST_HALVINGS = 12
 
 
 class _Objective(NamedTuple):
-    """Mean loss of some rows in evaluation mode, with the regulariser, as a function of w."""
+    """Mean loss of some rows in evaluation mode, plus the regulariser, as a function of w."""
 
-    workshop: Workshop
+    context: TrainingContext
     module: nn.Module
     positions: Positions
     decay: float
@@ -56,48 +63,48 @@ class _Objective(NamedTuple):
         return opaque_repr(self)
 
     def value(self, flat: Tensor) -> float:
-        """Return the value at a flat vector of float64."""
+        """Return the objective at a flat float64 vector."""
         with torch.no_grad():
-            parts = [float(part) for part in self._parts(flat.float())]
+            parts = [float(part) for part in self._batch_losses(flat.float())]
         return sum(parts) + self.decay / 2 * float(flat @ flat)
 
     def gradient(self, flat: Tensor) -> Tensor:
-        """Return the gradient there."""
+        """Return the gradient at a flat float64 vector."""
         leaf, total = flat.float().requires_grad_(), self.decay * flat
         with torch.enable_grad():
-            for part in self._parts(leaf):
+            for part in self._batch_losses(leaf):
                 total = total + torch.autograd.grad(part, leaf)[0]
         return total
 
-    def _parts(self, flat: Tensor) -> Iterator[Tensor]:
-        data = self.workshop.data
+    def _batch_losses(self, flat: Tensor) -> Iterator[Tensor]:
+        data = self.context.data
         for begin in range(0, len(self.positions), _ROWS):
             where = torch.from_numpy(self.positions[begin : begin + _ROWS]).to(flat.device)
             rows = data.X.index_select(0, where).to(torch.float32)
-            values = self.workshop.template.unflatten(flat)
+            values = self.context.template.unflatten(flat)
             logits = functional_call(self.module, values, (rows,))
-            losses = self.workshop.settings.row_losses(logits, data.y.index_select(0, where))
+            losses = self.context.settings.row_losses(logits, data.y.index_select(0, where))
             yield losses.sum() / len(self.positions)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class FisherNetClassifier(NetBase):
-    """A net that hides people who leave under noise, most where the other rows decide least.
+    """A network that hides forgotten rows with noise, most where the other rows matter least.
 
-    To forget, the parameters get noise,
+    `forget` adds noise to the parameters,
 
         w <- w + sigma min(1 / (F + damping), clamp)^exponent b,   b standard normal,
 
-    F the Fisher information of the rows that stay, at the parameters as they are. It costs one
-    backward pass over these rows per label. **Nothing is unlearned by that**: unless
-    ``newton_step=True`` the parameters keep what they learned, blurred. Parameters that matter to
-    the rows that stay get little noise, the others much. Every request adds noise to that of the
-    requests before; call `fit` when the answers have become too coarse.
+    where F is the Fisher information of the remaining rows at the current parameters. It costs one
+    backward pass over these rows per label. **The noise removes no information by itself**: unless
+    ``newton_step=True``, the parameters only become less precise. Parameters that matter for the
+    remaining rows get little noise, the others much. The noise of several removals adds up; call
+    `fit` when the predictions are no longer good enough.
 
     Parameters
     ----------
     module : callable or None, default=None
-        Factory of the net: takes the shape of a row and the number of classes (or nothing) and
+        Factory of the network: takes the shape of a row and the number of classes (or nothing) and
         returns a `torch.nn.Module` whose output is one logit per class. None is `MLP()`.
     sigma : float, default=1e-3
         Scale of the noise; with ``exponent=0.25`` the theory's (lambda sigma_h^2)^(1/4), with 0.5
@@ -106,23 +113,25 @@ class FisherNetClassifier(NetBase):
         0.25 is the optimum of the Lagrangian of Golatkar et al., variance F^(-1/2); 0.5 is what
         the authors' code does, variance F^(-1).
     fisher : {"diagonal", "kfac"}, default="diagonal"
-        Diagonal of F, or Kronecker factors for linear layers and convolutions (others keep the
-        diagonal). Gradients of single rows are taken of many rows at once by `torch.func`, or row
-        by row, which is slow, where it cannot: nn.GRU, a `forward` that looks at values.
+        Diagonal of F, or Kronecker factors for linear layers and convolutions (others use the
+        diagonal). Row gradients are computed for many rows at once by `torch.func`, or row by row,
+        which is slow, for modules that it does not support: nn.GRU, a `forward` that branches on
+        values.
     labels : {"all", "sampled"}, default="all"
-        F is an expectation over the labels that the net itself would give: exact, with as many
-        backward passes as classes, or one label per row, drawn from the net (unbiased).
+        F is an expectation over the labels that the network predicts: exact, with one backward pass
+        per class, or with one label per row, drawn from its probabilities (unbiased).
     fisher_rows : int or None, default=None
-        F from at most so many rows, those of smallest keyed hash. None: all.
+        Largest number of rows for F: those with the smallest keyed hash. None: all.
     damping : float, default=1e-8
         Added to F.
     clamp : float or None, default=None
-        Largest 1 / (F + damping). The authors' code has 1e3 (and other factors for some layers,
-        which are not offered here).
+        Largest 1 / (F + damping). The authors' code uses 1e3, and other factors for some layers,
+        which are not implemented here.
     newton_step : bool, default=False
-        First move to w - t (F + step_damping + decay)^(-1) grad, the gradient that of the loss of
-        the rows that stay with its weight decay (0 for "adamw", which has none in its loss); t is
-        1, or halved until this falls. The survey has this step (t = 1); the authors' code has none.
+        First move to w - t (F + step_damping + decay)^(-1) grad, where grad is the gradient of the
+        loss of the remaining rows with its weight decay (0 for "adamw", which has none in its
+        loss). t is 1, halved until the loss falls. The survey has this step with t = 1; the
+        authors' code has none.
     step_damping : float, default=1e-2
         Added to F in that step.
     epochs : int, default=20
@@ -132,48 +141,50 @@ class FisherNetClassifier(NetBase):
     learning_rate, momentum, weight_decay : float, default=0.005, 0.9, 0.0
         For optimisers by name; momentum is that of "sgd".
     schedule : {"constant", "cosine", "one-cycle"}, default="constant"
-        How the learning rate goes over training.
+        Schedule of the learning rate.
     loss : "cross_entropy" or callable, default="cross_entropy"
         Takes logits and class codes and returns one loss per row.
     batch_size : int, default=64
         Rows of every batch in training.
     precision : {"float32", "tf32", "bfloat16"}, default="float32"
-        Of the forward pass in training.
+        Precision of the forward pass in training.
     calibration_rows : int, default=4096
-        Rows from which BatchNorm's running statistics are taken, after training and anew after
-        every request.
+        Rows from which BatchNorm's running statistics are computed, after training and after every
+        removal.
     device : str, default="auto"
-        "auto" is the GPU where there is one.
+        "auto" uses a GPU if there is one.
     deterministic : bool, default=True
-        Kernels that add in a fixed order, and one thread on a CPU.
+        Use kernels that add in a fixed order, and one thread on a CPU.
     noise_seed : int or None, default=None
-        Repeatable noise, for tests: whoever knows it can subtract the noise. `guarantee_` says so.
+        Repeatable noise, for tests: a party that knows the seed can subtract the noise.
+        `guarantee_` reports it.
     random_state : int, RandomState, Generator or None, default=None
-        Seed of everything random that is no noise.
+        Seed of all random numbers except the noise.
 
     Attributes
     ----------
     classes_ : ndarray
-        Labels still held, sorted. When the last row of a class leaves, the net is trained again.
-    nets_ : Nets
-        The net; `to_modules` gives it as a module.
+        Labels of the remaining rows, sorted. When the last row of a class is removed, the network
+        is trained again.
+    nets_ : Networks
+        The network; `to_modules` returns it as a module.
     rows_ : SlotRows
-        The rows held. A saved model is personal data.
+        The remaining rows. A saved model is personal data.
     seed_, ids_, guarantee_, residual_state_, n_rows_
         See `ForgetMixin`.
 
     See Also
     --------
     FisherClassifier : Linear models, with a certificate.
-    CertifiedHeadClassifier : A frozen net with a head that is certified.
+    CertifiedHeadClassifier : A frozen network with a head that has a certified guarantee.
 
     Notes
     -----
     Guarantee: empirical, always. The formula is derived for a quadratic loss around its minimum;
-    for a net nothing is proved, and a model that was scrubbed may still know the people who
-    left. `letheon.deep.gaussian_kl` measures what is left against a retrained net. With
-    ``newton_step=False`` the answers stay where they were; with it they move towards those of a
-    retrain, how far depends on the settings: measure it on your own.
+    for a network nothing is proved, and a scrubbed model may still contain information about the
+    forgotten rows. `letheon.deep.gaussian_kl` measures what remains, compared with a retrained
+    network. With ``newton_step=False`` the predictions hardly change. With ``newton_step=True``
+    they move towards those of a retrained network; how far depends on the settings, so measure it.
 
     References
     ----------
@@ -229,106 +240,120 @@ class FisherNetClassifier(NetBase):
         if self.newton_step and self.loss != "cross_entropy":
             raise ValueError(
                 "newton_step=True needs loss='cross_entropy': the Fisher information is the "
-                "curvature of that loss and of no other"
+                "curvature of this loss only"
             )
         NoiseSource(self.noise_seed)
 
-    def _train(self, held: TrainingRows, seed: int, callback: Callback | None) -> Change:
-        workshop = self._new_workshop(held, seed)
-        self._require_information(workshop)
-        slots, loop = np.flatnonzero(held.rows.alive), workshop.loop()
-        flat = loop.train(loop.initial(), Stretch(0, (slots,), int(self.epochs)), callback)
-        nets = self._nets(workshop, flat, [slots], held.classes)
-        return self._trained(held, workshop, nets, source_=NoiseSource(self.noise_seed))
+    def _train_all(self, data: TrainingRows, seed: int, callback: Callback | None) -> Change:
+        context = self._new_context(data, seed)
+        self._require_information(context)
+        slots, loop = np.flatnonzero(data.rows.alive), context.get_loop()
+        flat = loop.train(
+            loop.initial_flat(), TrainingPhase(0, (slots,), int(self.epochs)), callback
+        )
+        nets = self._make_nets(context, flat, [slots], data.classes)
+        return self._fit_change(data, context, nets, source_=NoiseSource(self.noise_seed))
 
-    def _remove(self, removal: Removal, callback: Callback | None) -> Change:  # noqa: ARG002
-        staying = np.flatnonzero(alive_without(self.rows_, removal.where))
-        workshop, source = self._workshop(), copy.copy(self.source_)
-        old, n_steps = self.nets_.flat[0].to(workshop.device), 0
-        # Statistics of the old net are those of who leaves, too.
-        module = workshop.template.answering(old, workshop.statistics(old, staying))
-        information, n_backward = self._information(workshop, module, staying)
+    def _prepare_removal(self, removal: Removal, callback: Callback | None) -> Change:  # noqa: ARG002
+        staying = np.flatnonzero(alive_mask(self.rows_, removal.where))
+        context, source = self._current_context(), copy.copy(self.source_)
+        old, n_steps = self.nets_.flat[0].to(context.device), 0
+        # The running statistics of the old network depend on the removed rows too.
+        module = context.template.make_module(old, context.compute_statistics(old, staying))
+        information, n_backward = self._estimate_information(context, module, staying)
         new = old.double()
         if self.newton_step:
-            # The regulariser that training has in its loss.
+            # Only these optimizers have the regulariser in the loss.
             decay = float(self.weight_decay) if self.optimizer in ("sgd", "adam") else 0.0
-            objective = _Objective(workshop, module, staying, decay)
-            new, n_steps = self._stepped(objective, new, information)
+            objective = _Objective(context, module, staying, decay)
+            new, n_steps = self._take_newton_step(objective, new, information)
             n_backward += len(staying)
-        new = (new + self._noise(information, source, len(new))).float()
+        new = (new + self._draw_noise(information, source, len(new))).float()
         if not bool(torch.isfinite(new).all()):
             raise TrainingError(
-                "noise or Newton step made parameters that are not finite, so nothing was changed; "
-                "raise damping, or set clamp"
+                "noise or Newton step led to parameters that are not finite; the model is "
+                "unchanged. Raise damping, or set clamp"
             )
-        nets = self._nets(workshop, new[None], [staying], self.nets_.classes)
+        nets = self._make_nets(context, new[None], [staying], self.nets_.classes)
         rebuilt = {"Newton steps": n_steps} if n_steps else {}
         work = n_backward / (int(self.epochs) * len(staying))
-        return self._without(removal, {"nets_": nets, "source_": source}, Outcome(work, rebuilt))
+        return self._removal_change(
+            removal, {"nets_": nets, "source_": source}, Outcome(work, rebuilt)
+        )
 
-    def _noise(self, information: Information, source: NoiseSource, n: int) -> Tensor | float:
+    def _draw_noise(
+        self, information: FisherInformation, source: NoiseSource, n: int
+    ) -> Tensor | float:
         if not self.sigma:
             return 0.0
         clamp = None if self.clamp is None else float(self.clamp)
         power = Power(float(self.exponent), float(self.damping), clamp)
-        normals = torch.from_numpy(source.normals(n)).to(self._device())
-        return float(self.sigma) * information.applied(power, normals)
+        normals = torch.from_numpy(source.normals(n)).to(self._torch_device())
+        return float(self.sigma) * information.apply_power(power, normals)
 
-    def _information(
-        self, workshop: Workshop, module: nn.Module, staying: Positions
-    ) -> tuple[Information, int]:
-        """Return F of the rows that stay, and how many backward passes of rows it took."""
+    def _estimate_information(
+        self, context: TrainingContext, module: nn.Module, staying: Positions
+    ) -> tuple[FisherInformation, int]:
+        """Return F of the remaining rows, and the number of row gradients that it took."""
         limit = int(self.fisher_rows or len(staying))
-        chosen = calibration_sample(self.rows_, staying, self.seed_, limit)
+        chosen = sample_calibration_rows(self.rows_, staying, self.seed_, limit)
         per_row = len(self.nets_.classes) if self.labels == "all" else 1
-        n_rows = min(_ROWS, max(1, _GRADIENTS // workshop.template.n_parameters))
-        found = self._estimate(module, lambda: self._batches(workshop, chosen, n_rows))
-        return found, per_row * len(chosen)
+        n_rows = min(_ROWS, max(1, _GRADIENTS // context.template.n_parameters))
+        information = self._compute_fisher(
+            module, lambda: self._iterate_batches(context, chosen, n_rows)
+        )
+        return information, per_row * len(chosen)
 
-    def _estimate(self, module: nn.Module, batches: Batches) -> Information:
-        return kronecker(module, batches) if self.fisher == "kfac" else diagonal(module, batches())
+    def _compute_fisher(self, module: nn.Module, batches: FisherBatches) -> FisherInformation:
+        return (
+            kronecker_fisher(module, batches)
+            if self.fisher == "kfac"
+            else diagonal_fisher(module, batches())
+        )
 
-    def _require_information(self, workshop: Workshop) -> None:
-        """Raise where a request could not be answered, before anybody's rows are learned."""
-        template = workshop.template
-        module = template.answering(template.initial(0).to(workshop.device), {})
-        zeros = Batch(torch.zeros(2, *template.shape, device=workshop.device), None)
+    def _require_information(self, context: TrainingContext) -> None:
+        """Raise before training if F cannot be computed: a removal would be impossible."""
+        template = context.template
+        module = template.make_module(template.initial_flat(0).to(context.device), {})
+        zeros = FisherBatch(torch.zeros(2, *template.shape, device=context.device), None)
         try:
-            self._estimate(module, lambda: iter([zeros]))
+            self._compute_fisher(module, lambda: iter([zeros]))
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
             raise TrainingError(
-                "the Fisher information of this module cannot be computed, so that nobody could "
-                f"ever leave: {type(error).__name__}: {error}"
+                "the Fisher information of this module cannot be computed, so no row could be "
+                f"forgotten: {type(error).__name__}: {error}"
             ) from error
 
-    def _batches(self, workshop: Workshop, positions: Positions, size: int) -> Iterator[Batch]:
-        """Yield rows as the net takes them, with the numbers that their labels are drawn by."""
-        draws = self._draws(positions)
+    def _iterate_batches(
+        self, context: TrainingContext, positions: Positions, size: int
+    ) -> Iterator[FisherBatch]:
+        """Yield batches of float32 rows, with the uniform numbers that select their labels."""
+        draws = self._label_draws(positions)
         for begin in range(0, len(positions), size):
-            part = None if draws is None else draws[begin : begin + size].to(workshop.device)
-            yield Batch(workshop.rows_at(positions[begin : begin + size]), part)
+            part = None if draws is None else draws[begin : begin + size].to(context.device)
+            yield FisherBatch(context.load_rows(positions[begin : begin + size]), part)
 
-    def _draws(self, positions: Positions) -> Tensor | None:
-        """Return a uniform number per row: of the seed, its id, and how many of these are before.
+    def _label_draws(self, positions: Positions) -> Tensor | None:
+        """Return a uniform number per row, from the seed, its id and its rank among equal ids.
 
-        Where a row lies in memory plays no part: that changes when others leave, and in a file.
+        It does not depend on the position of a row, which changes after removals and loading.
         """
         if self.labels == "all":
             return None
         people = self.rows_.ids_at(positions).hashes(self.seed_, Purpose.FISHER_LABEL)
         _, numbers = np.unique(people, return_inverse=True)
-        ranks = numbered_slots(numbers.astype(np.int64)).astype(np.uint64)
+        ranks = assign_slots(numbers.astype(np.int64)).astype(np.uint64)
         words = mix64(people, ranks) >> np.uint64(11)
         return torch.from_numpy(words.astype(np.float64) * 2.0**-53)
 
-    def _stepped(
-        self, objective: "_Objective", old: Tensor, information: Information
+    def _take_newton_step(
+        self, objective: "_Objective", old: Tensor, information: FisherInformation
     ) -> tuple[Tensor, int]:
         """Return parameters after a Newton step, halved until it lowers the objective."""
         power = Power(1.0, float(self.step_damping) + objective.decay)
-        step = information.applied(power, objective.gradient(old))
+        step = information.apply_power(power, objective.gradient(old))
         before = objective.value(old)
         for halvings in range(_MOST_HALVINGS):
             new = old - 0.5**halvings * step

@@ -1,4 +1,4 @@
-"""A frozen backbone with a convex head: the route to certified removal for deep nets."""
+"""A frozen backbone with a convex head: certified removal for deep networks."""
 
 import copy
 from collections.abc import Iterator
@@ -23,9 +23,9 @@ from letheon.data import Ids
 from letheon.deep._backbone import Backbone
 from letheon.deep._base import net_facts
 from letheon.deep._device import (
-    ask_rows,
+    check_query_rows,
+    copy_rows,
     describe_device,
-    hold_rows,
     resolve_device,
     shape_attributes,
 )
@@ -40,24 +40,24 @@ FROZEN = "backbone-never-saw-the-rows"
 
 
 def default_head() -> InfluenceClassifier:
-    """Return the head of ``head=None``: features of length 1, and a certificate that lasts."""
+    """Return the head of ``head=None``: it normalises features to length 1."""
     return InfluenceClassifier(l2=1e-3, rows="normalize", row_norm=1.0)
 
 
-def _head(model: "CertifiedHeadClassifier") -> Any:
-    """The head, fitted if there is one."""
-    given = InfluenceClassifier if model.head is None else model.head
-    return vars(model).get("head_", given)
+def _get_head(model: "CertifiedHeadClassifier") -> Any:
+    """Return the fitted head, or the parameter before `fit`."""
+    parameter = InfluenceClassifier if model.head is None else model.head
+    return vars(model).get("head_", parameter)
 
 
 class _HeadFacts:
-    """Facts of the route in general; of one model, limited by those of its head."""
+    """Facts of the class; on an instance, those of its head."""
 
     def __init__(self, general: MethodFacts) -> None:
         self._general = general
 
     def __get__(self, model: Any, owner: type) -> MethodFacts:
-        facts = None if model is None else getattr(_head(model), "facts", None)
+        facts = None if model is None else getattr(_get_head(model), "facts", None)
         if not isinstance(facts, MethodFacts):
             return self._general
         names = ("strength", "requests", "releases", "exact", "certificate", "batches")
@@ -67,8 +67,8 @@ class _HeadFacts:
         return replace(self._general, **own, needs=("frozen-backbone", *facts.needs))
 
 
-def _of_head(name: str, doc: str) -> property:
-    """Return a property that is the head's."""
+def _head_property(name: str, doc: str) -> property:
+    """Return a property that reads an attribute of the head."""
 
     def read(model: "CertifiedHeadClassifier") -> NDArray[Any]:
         require_fitted(model)
@@ -78,21 +78,21 @@ def _of_head(name: str, doc: str) -> property:
     return property(read, doc=doc)
 
 
-def _with_assumption(claim: Guarantee) -> Guarantee:
+def _add_assumption(claim: Guarantee) -> Guarantee:
     return replace(claim, assumptions=(*claim.assumptions, FROZEN))
 
 
 class CertifiedHeadClassifier(
     KeywordScoreMixin, ForgetMixin, MetaEstimatorMixin, ClassifierMixin, BaseEstimator
 ):
-    """A net that is never trained again, and a linear head on it that forgets with a certificate.
+    """A frozen network with a linear head; the head forgets with a certified guarantee.
 
-    The backbone turns every row x into features phi(x); the head, a convex method of letheon,
-    is trained on (phi(x), y) and forgets there. For a fixed phi this is the head's own problem,
-    so that its whole theory holds, (epsilon, delta) included. It holds as long as **phi does
-    not depend on anybody who may leave**: train the backbone on public data, on data that is never
-    erased, or take a published one. If it was trained on the rows that are given to `fit`, it
-    remembers people after they were forgotten, and nothing is certified at all.
+    The backbone turns every row x into features phi(x). The head, a convex method of letheon, is
+    trained on (phi(x), y) and forgets there. For a fixed phi its whole theory holds, including
+    (epsilon, delta). The condition: **phi must not depend on rows that may be forgotten**. Train
+    the backbone on public data or on data that is never erased, or use a published one. If it was
+    trained on the rows that are passed to `fit`, it keeps information about forgotten rows, and
+    the guarantee is void.
 
     Parameters
     ----------
@@ -100,35 +100,35 @@ class CertifiedHeadClassifier(
         The frozen feature extractor; ``Backbone(factory, module.state_dict())``.
     head : classifier of letheon.linear or None, default=None
         `InfluenceClassifier`, `FisherClassifier`, `DescentToDeleteClassifier` or
-        `DeltaGradClassifier` (which certifies nothing). A clone is fitted. None is
+        `DeltaGradClassifier` (whose guarantee is empirical). A clone is fitted. None is
         ``InfluenceClassifier(l2=1e-3, rows="normalize", row_norm=1.0)``. Lengths of features
         differ widely: let the head clip or normalize them. A scaler would learn from the rows.
     batch_size : int, default=1024
-        Rows that go through the backbone at a time in answers. Rows of `fit` and `learn` go
-        through alone, so that their features depend on nothing else.
+        Rows per forward pass of the backbone in predictions. In `fit` and `learn` every row is a
+        batch of its own, so its features depend on no other row.
     device : {"auto", "cpu", "cuda"}, default="auto"
-        Where the backbone runs. The head runs on the CPU.
+        Device of the backbone. The head runs on the CPU.
 
     Attributes
     ----------
     backbone_ : Backbone
-        The backbone of the fit; it answers even when the parameter is another one now.
+        The backbone of the fit; predictions use it even if the parameter has changed.
     head_ : estimator
-        The fitted head. It holds features and not rows; features can tell as much as rows, so a
-        saved model is personal data.
+        The fitted head. It stores features instead of rows; features can reveal as much as rows,
+        so a saved model is personal data.
     classes_, coef_, intercept_ : ndarray
-        Those of the head.
+        Attributes of the head.
     ids_, guarantee_, residual_state_, n_rows_
         See `ForgetMixin`.
 
     Notes
     -----
-    Guarantee: that of the head, with the further assumption ``backbone-never-saw-the-rows``, which
-    only the caller can know. The certificate says nothing about what the backbone reveals of the
-    rows that it was trained on.
+    Guarantee: that of the head, with the additional assumption ``backbone-never-saw-the-rows``,
+    which only the caller can check. The guarantee does not cover what the backbone reveals about
+    the rows that it was trained on.
 
     A module that changes its parameters or buffers in evaluation mode, or whose features of a row
-    depend on other rows, is refused with `TrainingError`.
+    depend on other rows, raises `TrainingError`.
 
     References
     ----------
@@ -163,8 +163,8 @@ class CertifiedHeadClassifier(
         )
     )
     _parameter_rules: ClassVar[Rules] = {"batch_size": Whole(1)}
-    # The size of batches matters to answers only. Features are held as they came out, so that
-    # another device changes the last bits of later ones at most.
+    # batch_size affects predictions only. Training features are stored, so another device changes
+    # at most the last bits of later features.
     _neutral_parameters: ClassVar[frozenset[str]] = frozenset({"batch_size", "device"})
 
     backbone_: Backbone
@@ -187,12 +187,12 @@ class CertifiedHeadClassifier(
         Parameters
         ----------
         X : array-like of shape (n_rows, ...)
-            Rows as the backbone takes them: a table, or images and the like. float32 and uint8 stay
-            as they are, other numbers become float32.
+            Rows as the backbone takes them: a table, or images and other rows with more axes.
+            float32 and uint8 stay as they are, other numbers become float32.
         y : array-like of shape (n_rows,)
             Labels.
         ids : sequence of int or of str, optional
-            Whose row each is; may repeat. Default ``0..n-1``.
+            The id of each row; may repeat. Default ``0..n-1``.
 
         Returns
         -------
@@ -200,14 +200,14 @@ class CertifiedHeadClassifier(
         """
         with lock_model(self):
             self._check_settings()
-            rows, backbone = hold_rows(self, X), self.backbone
+            rows, backbone = copy_rows(self, X), self.backbone
             head = default_head() if self.head is None else clone(self.head)
             backbone.require_row_by_row(rows, batch_size=self.batch_size, device=self.device)
-            features = backbone.of_single_rows(rows, device=self.device)
+            features = backbone.compute_row_features(rows, device=self.device)
             head.fit(features, y, ids=ids)
             for stale in ("tuning_", "feature_names_in_"):
                 vars(self).pop(stale, None)
-            # One call, so that a concurrent predict never sees half of it.
+            # One call, so a concurrent predict sees either the old or the new model.
             vars(self).update(
                 backbone_=backbone,
                 head_=head,
@@ -219,23 +219,23 @@ class CertifiedHeadClassifier(
         return self
 
     def forget(self, ids: Any, *, digest: bool = False, **options: Any) -> Receipt:
-        """Let the head forget these people; see `ForgetMixin.forget`.
+        """Remove every row with these ids from the head; see `ForgetMixin.forget`.
 
         Parameters
         ----------
         ids : sequence of int or of str
-            People to forget.
+            Ids to forget.
         digest : bool, default=False
             Also record the digests before and after.
         **options
-            What the `forget` of the head takes besides, such as `batch_size`.
+            Further parameters of the head's `forget`, such as `batch_size`.
 
         Returns
         -------
         Receipt
-            The head's, with the guarantee of the whole.
+            The receipt of the head, with the guarantee of this model.
         """
-        with self._unchanged() as head:
+        with self._lock_head() as head:
             before = self.digest() if digest else None
             receipt: Receipt = head.forget(ids, **options)
             return replace(
@@ -246,47 +246,47 @@ class CertifiedHeadClassifier(
                 digest_after=self.digest() if digest else None,
             )
 
-    @available_from(_head)
+    @available_from(_get_head)
     def learn(self, X: Any, y: Any, *, ids: Any) -> Self:
-        """Add rows, where the head can; see `DescentToDeleteClassifier.learn`."""
+        """Add rows, if the head supports it; see `DescentToDeleteClassifier.learn`."""
         require_fitted(self)
         if ids is None:
-            raise IdsTypeError("learn got ids=None; say whose rows they are, one id per row")
-        with self._unchanged() as head:
+            raise IdsTypeError("learn got ids=None; expected one id per row")
+        with self._lock_head() as head:
             head.learn(self._training_features(X), y, ids=ids)
         return self
 
-    @available_from(_head)
+    @available_from(_get_head)
     def settle(self) -> Self:
-        """Let the head replace what earlier removals left in its state, where it can."""
-        with self._unchanged() as head:
+        """Remove traces of earlier removals from the state of the head, if it supports it."""
+        with self._lock_head() as head:
             head.settle()
         return self
 
     def publish(self) -> PublishedModel:
-        """Return the head to give away: parameters and claim, without features, noise or account.
+        """Return the head for publication: parameters and guarantee, without features or noise.
 
-        It takes features: ``model.publish().predict(model.features(X))``. The backbone is no
-        secret of this model; give it away as you got it.
+        It takes features: ``model.publish().predict(model.features(X))``. The backbone contains
+        nothing of the training rows, so it may be published too.
         """
-        with self._unchanged() as head:
+        with self._lock_head() as head:
             published: PublishedModel = head.publish()
-            return replace(published, guarantee=_with_assumption(published.guarantee))
+            return replace(published, guarantee=_add_assumption(published.guarantee))
 
     @contextmanager
-    def _unchanged(self) -> Iterator[Any]:
-        """Hold the lock of a fitted model with the parameters of the fit; yield the head."""
+    def _lock_head(self) -> Iterator[Any]:
+        """Lock a fitted model whose parameters have not changed; yield the head."""
         require_fitted(self)
         with lock_model(self):
             self._require_same_parameters()
             yield self.head_
 
     def features(self, X: Any) -> NDArray[Any]:
-        """Return what the backbone makes of rows, shape (n_rows, n_features)."""
+        """Return the features of rows, shape (n_rows, n_features)."""
         return self._ask_head(X, None)
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Return the likeliest label of every row."""
+        """Return the most likely label of every row."""
         return self._ask_head(X, "predict")
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
@@ -301,21 +301,21 @@ class CertifiedHeadClassifier(
         """Return the scores: one per row for two classes, else one per row and class."""
         return self._ask_head(X, "decision_function")
 
-    classes_ = _of_head("classes_", "Labels still held, sorted.")
-    coef_ = _of_head("coef_", "Coefficients of the features, one line per score.")
-    intercept_ = _of_head("intercept_", "Intercepts, one per score.")
+    classes_ = _head_property("classes_", "Labels of the remaining rows, sorted.")
+    coef_ = _head_property("coef_", "Coefficients of the features, one row per score.")
+    intercept_ = _head_property("intercept_", "Intercepts, one per score.")
 
     @property
     def n_rows_(self) -> int:
-        """Number of rows whose features are still held."""
+        """Number of remaining rows."""
         require_fitted(self)
         return int(self.head_.n_rows_)
 
     @property
     def guarantee_(self) -> Guarantee:
-        """What is claimed about the model as it is now: the head's claim, for a frozen backbone.
+        """The guarantee of the current model: that of the head, for a frozen backbone.
 
-        Raises `ChangedParametersError` after `set_params`: the claim is that of the fit.
+        Raises `ChangedParametersError` after `set_params`: the guarantee is that of the fit.
         """
         require_fitted(self)
         self._require_same_parameters()
@@ -326,7 +326,7 @@ class CertifiedHeadClassifier(
             raise TypeError(
                 f"backbone is {type(self.backbone).__name__}; expected a Backbone: "
                 "Backbone(factory, module.state_dict()), where factory() builds the module. A "
-                "module alone could not be saved with the model"
+                "module cannot be saved with the model"
             )
         if self.head is not None and not isinstance(self.head, LinearClassifier):
             raise TypeError(
@@ -336,30 +336,26 @@ class CertifiedHeadClassifier(
             )
         if getattr(self.head, "data_free", False):
             raise ValueError(
-                "head has data_free=True, which compares features bit by bit when rows leave; they "
-                "differ in their last bits on another device or with other libraries. Use "
-                "data_free=False"
+                "head has data_free=True, which compares features bit by bit in a removal; their "
+                "last bits differ on another device or with other libraries. Use data_free=False"
             )
         validate_parameters(self)
         resolve_device(self.device)
 
     def _training_features(self, X: Any) -> NDArray[Any]:
-        """Return features as `fit` computes them: row by row, a function of the row alone.
-
-        An audit computes them again.
-        """
-        rows = ask_rows(self, X, self.shape_)
-        return self.backbone_.of_single_rows(rows, device=self.device)
+        """Return features as `fit` computes them, row by row; an audit computes them again."""
+        rows = check_query_rows(self, X, self.shape_)
+        return self.backbone_.compute_row_features(rows, device=self.device)
 
     def _ask_head(self, X: Any, method: str | None) -> NDArray[Any]:
-        """Return the features of rows, or what a method of the head makes of them."""
+        """Return the features of rows, or the result of a method of the head for them."""
         require_fitted(self)
-        held = vars(self).copy()  # one reading: a fit may replace all of it meanwhile
-        rows = ask_rows(self, X, held["shape_"])
-        features: NDArray[Any] = held["backbone_"].of_rows(
+        fitted = vars(self).copy()  # read once: a concurrent fit may replace the attributes
+        rows = check_query_rows(self, X, fitted["shape_"])
+        features: NDArray[Any] = fitted["backbone_"].compute_features(
             rows, batch_size=self.batch_size, device=self.device
         )
-        return features if method is None else getattr(held["head_"], method)(features)
+        return features if method is None else getattr(fitted["head_"], method)(features)
 
     def _describe_environment(self) -> dict[str, str]:
         return super()._describe_environment() | describe_device(resolve_device(self.device))
@@ -369,7 +365,7 @@ class CertifiedHeadClassifier(
         return ids
 
     def _make_guarantee(self) -> Guarantee:
-        return _with_assumption(self.head_.guarantee_)
+        return _add_assumption(self.head_.guarantee_)
 
     def _locate_rows(self, wanted: Ids) -> Removal:
         removal: Removal = self.head_._locate_rows(wanted)
@@ -387,10 +383,10 @@ class CertifiedHeadClassifier(
         return outcome
 
     def _to_state(self) -> dict[str, Any]:
-        """Return the attributes; a backbone that is the parameter still is written once."""
+        """Return the attributes; the backbone is written once if the parameter has not changed."""
         state = dict(vars(self))
-        given = getattr(self.backbone, "fingerprint", None)
-        if "backbone_" in state and self.backbone_.fingerprint == given:
+        fingerprint = getattr(self.backbone, "fingerprint", None)
+        if "backbone_" in state and self.backbone_.fingerprint == fingerprint:
             state["backbone_"] = None
         return state
 
@@ -401,20 +397,20 @@ class CertifiedHeadClassifier(
         if "backbone_" in state:
             model.backbone_ = state["backbone_"] or state["backbone"]
             if not isinstance(model.backbone_, Backbone):
-                raise ValueError("a fitted model needs its backbone")
+                raise ValueError("not a valid model: the backbone is missing")
         return model
 
     def __copy__(self) -> Self:
-        """Return a copy with a head of its own: its rows change in place."""
-        twin = type(self).__new__(type(self))
+        """Return a copy with its own copy of the head, whose rows change in place."""
+        duplicate = type(self).__new__(type(self))
         with lock_model(self):
-            vars(twin).update(vars(self))
+            vars(duplicate).update(vars(self))
             if "head_" in vars(self):
-                vars(twin)["head_"] = copy.copy(self.head_)
-        return twin
+                vars(duplicate)["head_"] = copy.copy(self.head_)
+        return duplicate
 
     def __sklearn_tags__(self) -> Tags:
-        """Dense rows of any shape; noise of the head makes two fits differ."""
+        """Return the tags: dense rows of any shape; the head's noise makes fits differ."""
         tags = super().__sklearn_tags__()
         head = default_head() if self.head is None else self.head
         if hasattr(head, "__sklearn_tags__"):

@@ -1,11 +1,11 @@
-"""The Fisher information of a net: its diagonal, or Kronecker factors.
+"""The Fisher information of a network: its diagonal, or Kronecker factors.
 
-The diagonal is made of gradients of single rows:
+The diagonal is computed from row gradients:
 
     F = mean over rows x of sum over labels y of p(y|x) (d log p(y|x) / dw)^2
 
-The labels are the model's own, not those of the rows, and every gradient is squared by itself: the
-square of a mean over a batch is something else.
+The labels are those that the model predicts, not those of the rows. Every row gradient is squared
+by itself; the square of a mean over a batch is a different quantity.
 
 Kronecker factors (Martens and Grosse, 2015): for a layer ``o = W a`` the block of F is the mean of
 ``(a a') x (g g')``, g = d log p / do; its approximation is the product of the means, A x G. A
@@ -29,8 +29,8 @@ from torch.nn import functional
 from letheon.removal import opaque_repr
 
 
-class Batch(NamedTuple):
-    """Rows, float32; and a uniform number of each, by which its label is drawn, or None for all."""
+class FisherBatch(NamedTuple):
+    """Float32 rows, and a uniform number per row that selects its label; None uses all labels."""
 
     rows: Tensor
     draws: Tensor | None
@@ -39,8 +39,8 @@ class Batch(NamedTuple):
         return opaque_repr(self)
 
 
-class Term(NamedTuple):
-    """One label per row and its weight; the weights of a row's terms have the sum 1 on average."""
+class LabelTerm(NamedTuple):
+    """One label per row and its weight; the weights of a row's terms sum to 1 on average."""
 
     labels: Tensor
     weights: Tensor
@@ -56,118 +56,121 @@ class Power(NamedTuple):
     damping: float
     clamp: float | None = None
 
-    def of(self, information: Tensor) -> Tensor:
-        """Return its values."""
+    def evaluate_at(self, information: Tensor) -> Tensor:
+        """Return the function of each value."""
         inverse = 1.0 / (information + self.damping)
         if self.clamp is not None:
             inverse = inverse.clamp(max=self.clamp)
         return inverse**self.exponent
 
 
-class Block(NamedTuple):
-    """Factors of one layer as eigenvalues and eigenvectors, and where its parameters lie.
+class KroneckerBlock(NamedTuple):
+    """Factors of one layer as eigenvalues and eigenvectors, and the positions of its parameters.
 
     Attributes
     ----------
     inputs, outputs : tuple of Tensor
-        Eigenvalues, none negative, and eigenvectors of A and G.
+        Eigenvalues (not negative) and eigenvectors of A and G.
     where : int64 tensor of shape (outputs, inputs)
-        Places in the flat vector; those of the bias are the last column.
+        Positions in the flat vector; the last column has those of the bias.
     """
 
     inputs: tuple[Tensor, Tensor]
     outputs: tuple[Tensor, Tensor]
     where: Tensor
 
-    def applied(self, power: Power, matrix: Tensor) -> Tensor:
+    def apply_power(self, power: Power, matrix: Tensor) -> Tensor:
         """Return ``Q_G [f(l_G l_A') o (Q_G' V Q_A)] Q_A'`` for the layer's part V of a vector."""
         (l_a, q_a), (l_g, q_g) = self.inputs, self.outputs
-        scales = power.of(torch.outer(l_g, l_a))
+        scales = power.evaluate_at(torch.outer(l_g, l_a))
         return q_g @ (scales * (q_g.T @ matrix @ q_a)) @ q_a.T
 
 
-class Information:
-    """An estimate of F: a diagonal, and blocks for layers that have some.
+class FisherInformation:
+    """An estimate of F: a diagonal, and Kronecker blocks for some layers.
 
     Parameters
     ----------
     values : Tensor
         The diagonal, in float64.
     where : Tensor or slice
-        Places of the diagonal in the flat vector; all by default.
+        Positions of the diagonal in the flat vector; all by default.
     blocks : sequence of Block
-        Blocks of the other places.
+        Blocks of the other positions.
     """
 
     def __init__(
-        self, values: Tensor, where: Tensor | slice = slice(None), blocks: Sequence[Block] = ()
+        self,
+        values: Tensor,
+        where: Tensor | slice = slice(None),
+        blocks: Sequence[KroneckerBlock] = (),
     ) -> None:
         self.values, self._where, self.blocks = values, where, tuple(blocks)
 
-    def applied(self, power: Power, vector: Tensor) -> Tensor:
+    def apply_power(self, power: Power, vector: Tensor) -> Tensor:
         """Return a function of F times a flat vector."""
         result = torch.zeros_like(vector)
         for block in self.blocks:
-            result[block.where] = block.applied(power, vector[block.where])
-        result[self._where] = power.of(self.values) * vector[self._where]
+            result[block.where] = block.apply_power(power, vector[block.where])
+        result[self._where] = power.evaluate_at(self.values) * vector[self._where]
         return result
 
 
-def terms(logits: Tensor, draws: Tensor | None) -> list[Term]:
-    """Return the labels that an expectation over the model's labels is made of.
+def label_terms(logits: Tensor, draws: Tensor | None) -> list[LabelTerm]:
+    """Return the terms of an expectation over the model's labels.
 
-    All of them, weighted by their probabilities; or one per row, drawn by a uniform number.
+    All labels, weighted by their probabilities, or one per row, selected by a uniform number.
     """
     shares = functional.softmax(logits.detach().double(), dim=1)
     n_rows, n_classes = shares.shape
     if draws is None:
         all_labels = torch.arange(n_classes, device=logits.device)
-        return [Term(label.expand(n_rows), shares[:, label]) for label in all_labels]
-    # A product, because a GPU has no cumulative sum that adds in a fixed order.
+        return [LabelTerm(label.expand(n_rows), shares[:, label]) for label in all_labels]
+    # A matrix product: the cumulative sum of a GPU does not add in a fixed order.
     below = torch.ones(n_classes, n_classes, dtype=shares.dtype, device=shares.device).triu()
     labels = (shares @ below < draws[:, None]).sum(dim=1).clamp(max=n_classes - 1)
-    return [Term(labels, torch.ones_like(shares[:, 0]))]
+    return [LabelTerm(labels, torch.ones_like(shares[:, 0]))]
 
 
-def diagonal(
-    module: nn.Module, batches: Iterable[Batch], names: Sequence[str] | None = None
-) -> Information:
+def diagonal_fisher(
+    module: nn.Module, batches: Iterable[FisherBatch], names: Sequence[str] | None = None
+) -> FisherInformation:
     """Return the diagonal of the Fisher information.
 
     Parameters
     ----------
     module : Module
-        The net, in evaluation mode; returns logits.
-    batches : iterable of Batch
+        The network, in evaluation mode; returns logits.
+    batches : iterable of FisherBatch
         Gradients of all rows of a batch are in memory at once: rows x parameters.
     names : sequence of str, optional
-        Parameters to look at; all of them by default.
+        Names of the parameters to include; all by default.
     """
     everything = {name: part.detach() for name, part in module.named_parameters()}
     chosen = {name: everything[name] for name in (everything if names is None else names)}
-    gradients = row_gradients(module, chosen)
+    compute_gradients = row_gradients(module, chosen)
     total = torch.zeros(sum(part.numel() for part in chosen.values()), dtype=torch.float64)
     total, n_rows = total.to(next(iter(everything.values())).device), 0
-    # `grad` has a graph of its own; nothing else needs one.
+    # `grad` builds its own graph; nothing else needs one.
     with torch.no_grad():
         for rows, draws in batches:
-            for labels, weights in terms(module(rows), draws):
-                found = gradients(rows, labels).values()
-                squares = [weights.float() @ part.flatten(1).square() for part in found]
+            for labels, weights in label_terms(module(rows), draws):
+                parts = compute_gradients(rows, labels).values()
+                squares = [weights.float() @ part.flatten(1).square() for part in parts]
                 total += torch.cat(squares)
             n_rows += len(rows)
-    return Information(total / max(n_rows, 1))
+    return FisherInformation(total / max(n_rows, 1))
 
 
 def row_gradients(
     module: nn.Module, parameters: Mapping[str, Tensor]
 ) -> Callable[[Tensor, Tensor], dict[str, Tensor]]:
-    """Return the function (rows, labels) -> d log p(label | row) / dw of every row by itself.
+    """Return the function (rows, labels) -> d log p(label | row) / dw, for every row separately.
 
-    All rows at once, or one after the other where torch cannot vectorise the module: some layers,
-    and code that looks at values, have no rule for it.
+    It computes all rows at once, or one after the other if torch cannot vectorise the module:
+    some layers, and code that branches on values, have no vmap rule.
     """
-    given, refused = dict(parameters), list[RuntimeError]()
+    current, errors = dict(parameters), list[RuntimeError]()
 
     def log_likelihood(values: dict[str, Tensor], row: Tensor, label: Tensor) -> Tensor:
         logits = functional_call(module, values, (row[None],))
@@ -176,36 +179,36 @@ def row_gradients(
     at_once = vmap(grad(log_likelihood), in_dims=(None, 0, 0))
 
     def one_by_one(rows: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        found = []
+        gradients = []
         for row, label in zip(rows, labels, strict=True):
-            leaves = {name: part.detach().requires_grad_() for name, part in given.items()}
+            leaves = {name: part.detach().requires_grad_() for name, part in current.items()}
             with torch.enable_grad():
                 value = log_likelihood(leaves, row, label)
-            found.append(torch.autograd.grad(value, list(leaves.values())))
-        stacks = (torch.stack(parts) for parts in zip(*found, strict=True))
-        return dict(zip(given, stacks, strict=True))
+            gradients.append(torch.autograd.grad(value, list(leaves.values())))
+        stacks = (torch.stack(parts) for parts in zip(*gradients, strict=True))
+        return dict(zip(current, stacks, strict=True))
 
-    def gradients(rows: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        if not refused:
+    def compute_gradients(rows: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        if not errors:
             try:
-                return at_once(given, rows, labels)  # type: ignore[no-any-return]
+                return at_once(current, rows, labels)  # type: ignore[no-any-return]
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:
-                refused.append(error)
+                errors.append(error)
         return one_by_one(rows, labels)
 
-    return gradients
+    return compute_gradients
 
 
 def gaussian_kl(mean0: ArrayLike, var0: ArrayLike, mean1: ArrayLike, var1: ArrayLike) -> float:
-    """Return KL(N(mean0, var0) || N(mean1, var1)) of independent normal numbers.
+    """Return KL(N(mean0, var0) || N(mean1, var1)) of independent normal variables.
 
         1/2 sum ((mean0 - mean1)^2 / var1 + var0 / var1 - log(var0 / var1) - 1)
 
-    With the laws of scrubbed and of retrained parameters this bounds the information that remains
-    (Golatkar et al. 2020, Proposition 1). It needs the retrained net, so it serves to evaluate and
-    cannot be claimed. The authors' code leaves out the factor 1/2.
+    With the distributions of scrubbed and of retrained parameters this bounds the remaining
+    information (Golatkar et al. 2020, Proposition 1). It needs the retrained network, so it is an
+    evaluation measure and no guarantee. The authors' code omits the factor 1/2.
 
     Examples
     --------
@@ -218,18 +221,18 @@ def gaussian_kl(mean0: ArrayLike, var0: ArrayLike, mean1: ArrayLike, var1: Array
     return float(terms_of_sum.sum() / 2)
 
 
-Batches = Callable[[], Iterator[Batch]]
+FisherBatches = Callable[[], Iterator[FisherBatch]]
 
 
-def kronecker(module: nn.Module, batches: Batches) -> Information:
-    """Return the Fisher information with Kronecker factors where a layer has them.
+def kronecker_fisher(module: nn.Module, batches: FisherBatches) -> FisherInformation:
+    """Return the Fisher information, with Kronecker factors for layers that have them.
 
     Parameters
     ----------
     module : Module
-        The net, in evaluation mode and the caller's own; returns logits.
+        The network, in evaluation mode; it is modified. Returns logits.
     batches : callable
-        Returns the batches anew: they are read twice where some layers have no factors.
+        Returns an iterator over the batches; it is called again for layers without factors.
     """
     module.requires_grad_(True)
     parameters = dict(module.named_parameters())
@@ -241,23 +244,24 @@ def kronecker(module: nn.Module, batches: Batches) -> Information:
     factors = {name: _Factors(layer) for name, layer in layers.items()}
     n_rows = 0
     for rows, draws in batches():
-        _look(module, list(factors.values()), rows, draws)
+        _add_rows(module, list(factors.values()), rows, draws)
         n_rows += len(rows)
     blocks = []
-    for name, found in factors.items():
+    for name, sums in factors.items():
         prefix = f"{name}." if name else ""
-        own = [places.pop(f"{prefix}{part}") for part, _ in found.layer.named_parameters()]
-        where = torch.cat([place.view(len(found.outputs), -1) for place in own], dim=1)
-        blocks.append(Block(_eigen(found.inputs / n_rows), _eigen(found.outputs / n_rows), where))
+        own = [places.pop(f"{prefix}{part}") for part, _ in sums.layer.named_parameters()]
+        where = torch.cat([place.view(len(sums.outputs), -1) for place in own], dim=1)
+        inputs, outputs = (_decompose_factor(part / n_rows) for part in (sums.inputs, sums.outputs))
+        blocks.append(KroneckerBlock(inputs, outputs, where))
     if not places:
         nothing = torch.zeros(0, dtype=torch.float64, device=device)
-        return Information(nothing, slice(0), blocks)
-    rest = diagonal(module, batches(), list(places))
-    return Information(rest.values, torch.cat(list(places.values())), blocks)
+        return FisherInformation(nothing, slice(0), blocks)
+    rest = diagonal_fisher(module, batches(), list(places))
+    return FisherInformation(rest.values, torch.cat(list(places.values())), blocks)
 
 
 class _Factors:
-    """Sums over rows of a layer's factors, gathered while rows go through the net."""
+    """Sums over rows of a layer's factors, updated by forward passes."""
 
     def __init__(self, layer: nn.Module) -> None:
         self.layer = layer
@@ -268,15 +272,15 @@ class _Factors:
         self.output: Tensor
 
     def on_forward(self, _: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        """Add to the first factor, and keep the output for the gradient."""
+        """Add to the first factor, and store the output for the gradient."""
         a = _inputs_of(self.layer, args[0].detach()).flatten(0, 1).double()
         self.inputs += a.T @ a
         self.output = output
-        # The next layer may work in place.
+        # The next layer may modify its input in place.
         return output.clone()
 
     def add(self, gradient: Tensor, weights: Tensor) -> None:
-        """Add to the second factor, from the gradients of every row by itself."""
+        """Add to the second factor, from row gradients of the output."""
         if isinstance(self.layer, nn.Conv2d):
             gradient = gradient.flatten(2).transpose(1, 2)
         # Rows, positions, outputs.
@@ -285,13 +289,15 @@ class _Factors:
         self.outputs += weighted.T @ g.flatten(0, 1) / g.shape[1]
 
 
-def _look(module: nn.Module, factors: list[_Factors], rows: Tensor, draws: Tensor | None) -> None:
-    """Add what these rows say to the factors."""
-    with torch.enable_grad(), _hooked({each.layer: each.on_forward for each in factors}):
+def _add_rows(
+    module: nn.Module, factors: list[_Factors], rows: Tensor, draws: Tensor | None
+) -> None:
+    """Add the contribution of these rows to the factors."""
+    with torch.enable_grad(), _forward_hooks({each.layer: each.on_forward for each in factors}):
         logits = module(rows)
         likely = functional.log_softmax(logits, dim=1)
-        for labels, weights in terms(logits, draws):
-            # In evaluation mode rows do not meet, so the gradient of a sum is that of each row.
+        for labels, weights in label_terms(logits, draws):
+            # In evaluation mode rows are independent, so the gradient of a sum has row gradients.
             total = likely.gather(1, labels[:, None]).sum()
             outputs = [each.output for each in factors]
             gradients = torch.autograd.grad(total, outputs, retain_graph=True) if factors else ()
@@ -300,7 +306,7 @@ def _look(module: nn.Module, factors: list[_Factors], rows: Tensor, draws: Tenso
 
 
 @contextmanager
-def _hooked(hooks: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
+def _forward_hooks(hooks: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
     handles = [layer.register_forward_hook(hook) for layer, hook in hooks.items()]
     try:
         yield
@@ -321,13 +327,13 @@ def _layers_with_factors(module: nn.Module, rows: Tensor) -> dict[str, nn.Module
     }
     calls: Counter[nn.Module] = Counter()
     hooks = dict.fromkeys(layers.values(), lambda layer, *_: calls.update([layer]))
-    with torch.no_grad(), _hooked(hooks):
+    with torch.no_grad(), _forward_hooks(hooks):
         module(rows[:1])
     return {name: layer for name, layer in layers.items() if calls[layer] == 1}
 
 
 def _has_factors(layer: nn.Module) -> bool:
-    """Whether it is linear, with a weight and bias that are not made of other parameters."""
+    """Return whether a layer is linear, with a plain weight and bias as its only parameters."""
     is_linear = isinstance(layer, nn.Linear)
     if isinstance(layer, nn.Conv2d):
         is_linear = layer.groups == 1 and layer.padding_mode == "zeros"
@@ -337,7 +343,7 @@ def _has_factors(layer: nn.Module) -> bool:
 
 
 def _inputs_of(layer: nn.Module, x: Tensor) -> Tensor:
-    """Return what the layer multiplies with its weight, shape (rows, positions, inputs)."""
+    """Return the inputs of the layer's matrix product, shape (rows, positions, inputs)."""
     if isinstance(layer, nn.Conv2d):
         assert not isinstance(layer.padding, str)
         windows = functional.unfold(
@@ -349,6 +355,6 @@ def _inputs_of(layer: nn.Module, x: Tensor) -> Tensor:
     return a if layer.bias is None else torch.cat([a, torch.ones_like(a[..., :1])], dim=2)
 
 
-def _eigen(factor: Tensor) -> tuple[Tensor, Tensor]:
+def _decompose_factor(factor: Tensor) -> tuple[Tensor, Tensor]:
     values, vectors = torch.linalg.eigh(factor)
     return values.clamp(min=0.0), vectors

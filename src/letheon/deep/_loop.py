@@ -1,19 +1,19 @@
-"""The one loop that trains every net: deterministic, position-stable, many lanes at once.
+"""The loop that trains every network: deterministic, with stable batches, many lanes at once.
 
-A lane is one net. W lanes with one architecture are one tensor of parameters, (W, p), and take
-their steps together. What a lane becomes depends on its own start, rows, number and seed only: at
-the same width of lanes it has the same bits whoever else is trained beside it.
+A lane is one network. W lanes with one architecture are one tensor of parameters, (W, p), and take
+their steps together. The result of a lane depends on its own start, rows, number and seed only: for
+the same number of lanes it has the same bits, whatever the other lanes train.
 
-Rows lie in slots. An epoch takes the slots in the order of a keyed hash of their numbers, cut into
-batches; a slot whose row was forgotten keeps its place, so that nobody else changes batches::
+Rows are in slots. An epoch takes the slots in the order of a keyed hash of their numbers, cut into
+batches. The slot of a forgotten row stays empty, so all other rows stay in the same batches::
 
-    order(slots) = argsort mix64(mix64(keyed_hash(seed, "net-order", stretch, epoch), lane), slot)
+    order(slots) = argsort mix64(mix64(keyed_hash(seed, "net-order", phase, epoch), lane), slot)
 
-The numbers are 64-bit integers, so every device finds the same order.
+The numbers are 64-bit integers, so the order is the same on every device.
 
-A lane that takes no part in a step must stay as it is, its momentum and its count of steps too;
-that is why optimisers by name are written here, on the whole tensor with a mask. An optimiser of
-the caller's gets the parameters of every lane as tensors of their own.
+A lane that takes no part in a step must not change, including its momentum and its step count.
+Therefore the named optimizers are implemented here, on the whole tensor with a mask. A custom
+optimizer gets the parameters of every lane as separate tensors.
 """
 
 import inspect
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from letheon.deep._device import paused, products
+from letheon.deep._device import matmul_precision, pause_runs
 from letheon.deep._module import Template
 from letheon.exceptions import TrainingError
 from letheon.removal import opaque_repr
@@ -50,17 +50,17 @@ _WARM_UP = 0.25
 _WARM_UPS = 3
 
 
-class Batches(NamedTuple):
+class LaneBatches(NamedTuple):
     """T steps of W lanes, b slots each.
 
     Attributes
     ----------
     rows : int64 tensor of shape (T, W, b)
-        Positions of rows; empty slots repeat the rows of their batch in turn.
+        Positions of rows; empty slots repeat the rows of their batch cyclically.
     weights : float32 tensor of shape (T, W, b)
         1 / (rows present), 0 for empty slots: the weighted sum of losses is their mean.
     active : bool tensor of shape (T, W)
-        Whether anybody is in the batch; otherwise it is no step.
+        Whether the batch has rows; otherwise it is not a step.
     """
 
     rows: Tensor
@@ -68,23 +68,23 @@ class Batches(NamedTuple):
     active: Tensor
 
 
-def signed(word: int) -> int:
-    """Return an unsigned word of 64 bits as the integer that has the same bits."""
+def to_signed(word: int) -> int:
+    """Return an unsigned 64-bit integer as the signed one with the same bits."""
     return word - (1 << 64) if word >= 1 << 63 else word
 
 
 def mix64(key: Tensor, bits: Tensor) -> Tensor:
-    """`letheon.seeds.mix64` on int64 tensors, which broadcast against each other."""
-    return _finalise(key ^ _finalise(bits + signed(_GOLDEN_GAMMA)))
+    """Return `letheon.seeds.mix64` of int64 tensors, with broadcasting."""
+    return _finalise_bits(key ^ _finalise_bits(bits + to_signed(_GOLDEN_GAMMA)))
 
 
-def _finalise(z: Tensor) -> Tensor:
-    z = (z ^ _shifted(z, 30)) * signed(_MULTIPLIER_1)
-    z = (z ^ _shifted(z, 27)) * signed(_MULTIPLIER_2)
-    return z ^ _shifted(z, 31)
+def _finalise_bits(z: Tensor) -> Tensor:
+    z = (z ^ _shift_right(z, 30)) * to_signed(_MULTIPLIER_1)
+    z = (z ^ _shift_right(z, 27)) * to_signed(_MULTIPLIER_2)
+    return z ^ _shift_right(z, 31)
 
 
-def _shifted(z: Tensor, bits: int) -> Tensor:
+def _shift_right(z: Tensor, bits: int) -> Tensor:
     return (z >> bits) & ((1 << (64 - bits)) - 1)
 
 
@@ -98,7 +98,7 @@ def slot_matrix(slots: Sequence[Slots | None], device: torch.device) -> Tensor:
     return torch.from_numpy(matrix).to(device)
 
 
-def epoch_batches(matrix: Tensor, lanes: Tensor, key: int, batch_size: int) -> Batches:
+def epoch_batches(matrix: Tensor, lanes: Tensor, key: int, batch_size: int) -> LaneBatches:
     """Return the batches of one epoch, of `batch_size` slots.
 
     The matrix (W, n) is that of `slot_matrix`, lanes (W,) are the numbers of the lanes, and the key
@@ -106,7 +106,7 @@ def epoch_batches(matrix: Tensor, lanes: Tensor, key: int, batch_size: int) -> B
     """
     n_lanes, n_slots = matrix.shape
     n_steps = -(-n_slots // batch_size)
-    keys = mix64(torch.full_like(lanes, signed(key)), lanes)
+    keys = mix64(torch.full_like(lanes, to_signed(key)), lanes)
     order = mix64(keys[:, None], torch.arange(n_slots, device=matrix.device)[None, :])
     order = order.masked_fill(matrix == _ABSENT, torch.iinfo(torch.int64).max)
     sequence = matrix.gather(1, order.argsort(dim=1, stable=True))
@@ -114,31 +114,29 @@ def epoch_batches(matrix: Tensor, lanes: Tensor, key: int, batch_size: int) -> B
         (n_lanes, n_steps * batch_size), EMPTY, dtype=torch.int64, device=matrix.device
     )
     padded[:, :n_slots] = sequence
-    return _tables(padded.view(n_lanes, n_steps, batch_size).transpose(0, 1))
+    return _fill_batches(padded.view(n_lanes, n_steps, batch_size).transpose(0, 1))
 
 
-def _tables(rows: Tensor) -> Batches:
+def _fill_batches(rows: Tensor) -> LaneBatches:
     present = rows >= 0
     counts = present.sum(dim=2, keepdim=True)
-    # The empty slots repeat those present in turn: BatchNorm then sees them in equal shares.
+    # Empty slots repeat the rows cyclically, so BatchNorm weights them about equally.
     first = rows.gather(2, (~present).to(torch.int8).argsort(dim=2, stable=True)).clamp(min=0)
     turn = ((~present).cumsum(dim=2) - 1).clamp(min=0) % counts.clamp(min=1)
     weights = present / counts.clamp(min=1)
     filled = torch.where(present, rows, first.gather(2, turn))
-    return Batches(filled, weights, counts[:, :, 0] > 0)
+    return LaneBatches(filled, weights, counts[:, :, 0] > 0)
 
 
 def slot_batches(
-    matrix: Tensor, lanes: Tensor, seed: int, stretch: int, n_epochs: int, batch_size: int
-) -> Batches:
-    """Return the batches of all epochs of a stretch, one after the other."""
+    matrix: Tensor, lanes: Tensor, seed: int, phase: int, n_epochs: int, batch_size: int
+) -> LaneBatches:
+    """Return the batches of all epochs of a phase, one after the other."""
     epochs = [
-        epoch_batches(
-            matrix, lanes, keyed_hash(seed, Purpose.NET_ORDER, stretch, epoch), batch_size
-        )
+        epoch_batches(matrix, lanes, keyed_hash(seed, Purpose.NET_ORDER, phase, epoch), batch_size)
         for epoch in range(n_epochs)
     ]
-    return Batches(*map(torch.cat, zip(*epochs, strict=True)))
+    return LaneBatches(*map(torch.cat, zip(*epochs, strict=True)))
 
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -151,22 +149,22 @@ class DeviceData(NamedTuple):
     y: Tensor
 
     def __repr__(self) -> str:
-        """Show no rows: a traceback must not spell them out."""
+        """Show no rows: a traceback must not contain them."""
         return opaque_repr(self)
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far training is; given to the callback after every epoch.
+    """Progress of training; passed to the callback after every epoch.
 
     Attributes
     ----------
     part, n_parts : int
-        Block or stage in training, from 0, and how many there are to train.
+        Current block or stage, from 0, and the number of them to train.
     epoch, n_epochs : int
-        Epoch in it, from 0, and how many it has.
+        Epoch in this part, from 0, and its number of epochs.
     loss : float
-        Mean loss of the epoch, over the nets that took part.
+        Mean loss of the epoch, over the networks that took part.
     """
 
     part: int
@@ -180,22 +178,22 @@ Callback = Callable[[Progress], object]
 
 
 @dataclass(frozen=True)
-class Stretch:
+class TrainingPhase:
     """One block or stage to train.
 
     Attributes
     ----------
     number : int
-        Enters the seeds.
+        Number of the phase; part of the seeds.
     slots : tuple of ndarray or None
-        For every lane the positions of its rows in slot order, -1 where nobody is; None leaves the
-        lane as it is.
+        For every lane the positions of its rows in slot order, -1 for empty slots; None does not
+        train the lane.
     epochs : int
         Passes over the slots.
     rate : float
-        Factor of the learning rate, for optimisers by name.
+        Factor of the learning rate, for named optimizers.
     kind : str
-        What to call it in an error: block, stage.
+        Name of the phase in errors: block, stage.
     """
 
     number: int
@@ -207,7 +205,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class LoopSettings:
-    """How nets are trained; the parameters of the estimators have the same names."""
+    """Settings of the training; the parameters of the estimators have the same names."""
 
     batch_size: int
     optimizer: Any
@@ -219,9 +217,9 @@ class LoopSettings:
     precision: str
 
     def row_losses(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of every row of one net; a caller's must be one per row.
+        """Return the loss of every row of one network; a custom loss must return one per row.
 
-        Net by net: a loss may look at a whole batch, and must not see other people's.
+        It is called per network, because a custom loss may combine all rows that it gets.
         """
         if isinstance(self.loss, str):
             return functional.cross_entropy(logits, targets, reduction="none")
@@ -244,7 +242,7 @@ class FlatSGD:
         self._velocity = torch.zeros_like(flat) if momentum else None
 
     def reset(self) -> None:
-        """Forget the momentum."""
+        """Reset the momentum."""
         if self._velocity is not None:
             self._velocity.zero_()
 
@@ -256,14 +254,14 @@ class FlatSGD:
         if self._velocity is None:
             self._flat.addcmul_(gradient, -rate * pull)
             return
-        # Few passes over the memory: with many lanes they take most of the time of a step.
+        # Few passes over memory: with many lanes they take most of the time of a step.
         self._velocity.mul_(torch.where(active, self._momentum, 1.0))
         self._velocity.addcmul_(gradient, pull)
         self._flat.addcmul_(self._velocity, -rate * pull)
 
 
 class FlatAdam:
-    """Adam (Kingma and Ba, 2015), and AdamW with a decay that is not part of the gradient."""
+    """Adam (Kingma and Ba, 2015), or AdamW, whose decay is not part of the gradient."""
 
     can_be_captured = True
 
@@ -274,7 +272,7 @@ class FlatAdam:
         self._count = torch.zeros(len(flat), 1, device=flat.device)
 
     def reset(self) -> None:
-        """Forget both moments and the number of steps."""
+        """Reset both moments and the number of steps."""
         for part in (self._first, self._second, self._count):
             part.zero_()
 
@@ -287,24 +285,24 @@ class FlatAdam:
         self._first.copy_(torch.where(active, first, self._first))
         self._second.copy_(torch.where(active, second, self._second))
         self._count.add_(active.to(self._count.dtype))
-        # A lane that has made no step yet divides by nothing.
+        # Avoids a division by zero for lanes without a step.
         count = self._count.clamp(min=1)
-        scale = torch.sqrt(self._second / _share_seen(_BETA_2, count)) + _TINY
-        way = self._first / _share_seen(_BETA_1, count) / scale
+        scale = torch.sqrt(self._second / _bias_correction(_BETA_2, count)) + _TINY
+        update = self._first / _bias_correction(_BETA_1, count) / scale
         if self._decay and self._decoupled:
-            way = way.add(self._flat, alpha=self._decay)
-        self._flat.sub_(torch.where(active, way * rate, 0.0))
+            update = update.add(self._flat, alpha=self._decay)
+        self._flat.sub_(torch.where(active, update * rate, 0.0))
 
 
-def _share_seen(beta: float, count: Tensor) -> Tensor:
-    """Return ``1 - beta ** count``; the difference itself has few digits left in float32."""
+def _bias_correction(beta: float, count: Tensor) -> Tensor:
+    """Return ``1 - beta ** count``; plain subtraction loses digits in float32."""
     return -torch.expm1(log(beta) * count)
 
 
-class OwnOptimizer:
-    """Optimisers of the caller's, one for every lane: lanes share nothing.
+class CustomOptimizer:
+    """Custom optimizers, one per lane: lanes share nothing.
 
-    The learning rate is theirs too. That of a lane which takes no part makes no step.
+    They have their own learning rate. The optimizer of an inactive lane makes no step.
     """
 
     can_be_captured = False
@@ -315,19 +313,19 @@ class OwnOptimizer:
         self._factory = factory
         self._sizes = [shape.numel() for shape in shapes]
         self._shapes = list(shapes)
-        self._lanes = [self._views(line) for line in flat]
+        self._lanes = [self._split_views(line) for line in flat]
         self.reset()
 
     def reset(self) -> None:
-        """Make new ones."""
+        """Create new optimizers."""
         self._optimizers = [self._factory(views) for views in self._lanes]
         first = self._optimizers[0]
         try:
             inspect.signature(first.step).bind()
         except TypeError:
             raise TrainingError(
-                f"optimizer {type(first).__name__} needs a closure that computes the loss again; "
-                "expected one that makes a step from gradients"
+                f"optimizer {type(first).__name__} needs a closure that recomputes the loss; "
+                "expected an optimizer whose step() takes no arguments"
             ) from None
 
     def step(self, gradient: Tensor, rate: Tensor, active: Tensor) -> None:  # noqa: ARG002
@@ -336,26 +334,26 @@ class OwnOptimizer:
         lanes = zip(self._lanes, self._optimizers, gradient, takes_part, strict=True)
         for views, optimizer, line, is_active in lanes:
             if is_active:
-                for view, part in zip(views, self._views(line), strict=True):
+                for view, part in zip(views, self._split_views(line), strict=True):
                     view.grad = part
                 optimizer.step()
 
-    def _views(self, line: Tensor) -> list[Tensor]:
+    def _split_views(self, line: Tensor) -> list[Tensor]:
         parts = zip(line.split(self._sizes), self._shapes, strict=True)
         return [part.view(shape) for part, shape in parts]
 
 
-# Moves the lanes in place.
-LaneOptimizer = FlatSGD | FlatAdam | OwnOptimizer
+# Updates the lanes in place.
+LaneOptimizer = FlatSGD | FlatAdam | CustomOptimizer
 
 
 def make_optimizer(
     settings: LoopSettings, flat: Tensor, shapes: Sequence[torch.Size]
 ) -> LaneOptimizer:
-    """Return the optimiser of a name, or of a factory such as ``lambda ps: SGD(ps, lr=0.1)``."""
+    """Return the optimizer of a name, or of a factory such as ``lambda ps: SGD(ps, lr=0.1)``."""
     name, decay = settings.optimizer, settings.weight_decay
     if callable(name):
-        return OwnOptimizer(flat, shapes, name)
+        return CustomOptimizer(flat, shapes, name)
     if name == "sgd":
         return FlatSGD(flat, settings.momentum, decay)
     return FlatAdam(flat, decay, decoupled=name == "adamw")
@@ -380,16 +378,16 @@ def learning_rates(active: Tensor, schedule: str, learning_rate: float) -> Tenso
 
 
 class Loop:
-    """Trains W lanes of an architecture, with the seed of the model.
+    """Training loop of W lanes with one architecture.
 
     Parameters
     ----------
     data : DeviceData
-        Rows of all lanes. On a GPU a captured step reads this very memory.
+        Rows of all lanes. On a GPU a captured step reads this memory directly.
     lanes : tuple of int
-        Numbers of the lanes; they enter the seeds.
+        Numbers of the lanes; part of the seeds.
     group : int
-        Number of this group of lanes: dropout is drawn for the group as a whole.
+        Number of this group of lanes: dropout is drawn for the whole group.
     """
 
     def __init__(
@@ -410,70 +408,70 @@ class Loop:
         self._flat = torch.zeros(width, template.n_parameters, device=self.device)
         self._optimizer = make_optimizer(settings, self._flat, template.shapes)
         self._loss = torch.zeros(width, device=self.device)
-        self._captured: _Captured | None = None
+        self._captured: _CapturedStep | None = None
 
-    def initial(self) -> Tensor:
-        """Return what the lanes start from, shape (W, p)."""
-        lanes = [self._template.initial(lane) for lane in self._lanes.tolist()]
+    def initial_flat(self) -> Tensor:
+        """Return the initial parameters of the lanes, shape (W, p)."""
+        lanes = [self._template.initial_flat(lane) for lane in self._lanes.tolist()]
         return torch.stack(lanes).to(self.device)
 
     def train(
         self,
         flat: Tensor,
-        stretch: Stretch,
+        phase: TrainingPhase,
         callback: Callback | None = None,
         place: tuple[int, int] = (0, 1),
     ) -> Tensor:
-        """Train the lanes on their slots, from `flat` on, and return what they become.
+        """Train the lanes on their slots, starting from `flat`, and return the new parameters.
 
         Parameters
         ----------
         flat : Tensor of shape (W, p)
-            Parameters at the start; left as they are.
+            Initial parameters; not modified.
         callback : callable, optional
-            Called after every epoch; on a GPU this waits for it. Other threads may train
-            meanwhile, and torch has the caller's settings.
+            Called after every epoch; on a GPU this synchronises. Other threads may train in the
+            meantime, and torch has the caller's settings.
         place : tuple of int
-            Which part of how many this is, for the callback.
+            Number of this part and number of parts, for the callback.
 
         Raises
         ------
         TrainingError
-            The loss or a parameter is not finite; the text names lane, part and epoch.
+            The loss or a parameter is not finite; the message has lane, part and epoch.
         """
         self._flat.copy_(flat)
         self._optimizer.reset()
-        if not any(lane is not None and (lane >= 0).any() for lane in stretch.slots):
+        if not any(lane is not None and (lane >= 0).any() for lane in phase.slots):
             return self._flat.clone()
-        plan = self._plan(slot_matrix(stretch.slots, self.device), stretch)
+        plan = self._make_plan(slot_matrix(phase.slots, self.device), phase)
         if self._uses_graph and (self._captured is None or plan.n_steps > self._captured.room):
             # Before the generators are seeded: the first steps on a GPU draw numbers too.
-            self._captured = _Captured(self, plan.n_steps)
+            self._captured = _CapturedStep(self, plan.n_steps)
         losses = []
-        for epoch in range(stretch.epochs):
-            self._seed_generators(stretch.number, epoch)
-            losses.append(self._epoch(plan, epoch))
+        for epoch in range(phase.epochs):
+            self._seed_generators(phase.number, epoch)
+            losses.append(self._run_epoch(plan, epoch))
             if callback is not None:
                 mean = float(losses[-1][plan.takes_part].mean())
-                with paused():
-                    callback(Progress(*place, epoch, stretch.epochs, mean))
-        # Lanes that took no part computed too, on nothing that means anything.
+                with pause_runs():
+                    callback(Progress(*place, epoch, phase.epochs, mean))
+        # Inactive lanes were computed too, with meaningless results.
         self._flat.copy_(torch.where(plan.takes_part[:, None], self._flat, flat))
-        self._require_finite(torch.stack(losses), stretch)
+        self._require_finite(torch.stack(losses), phase)
         return self._flat.clone()
 
-    def _plan(self, matrix: Tensor, stretch: Stretch) -> "_Plan":
-        size, n_epochs = self._settings.batch_size, stretch.epochs
+    def _make_plan(self, matrix: Tensor, phase: TrainingPhase) -> "_PhasePlan":
+        size, n_epochs = self._settings.batch_size, phase.epochs
         if len(self._lanes) == 1 and not (self._uses_graph or self._template.has_batch_norm):
-            # A lone lane can do without slots that are never filled. BatchNorm cannot: it would
-            # see other shares of the rows than it does among other lanes.
+            # A single lane does not need slots that are never filled. With BatchNorm it does: the
+            # weights of the rows must be the same as next to other lanes.
             size = min(size, matrix.shape[1])
         rows, weights, active = slot_batches(
-            matrix, self._lanes, self._seed, stretch.number, n_epochs, size
+            matrix, self._lanes, self._seed, phase.number, n_epochs, size
         )
-        top = stretch.rate * self._settings.learning_rate
+        top = phase.rate * self._settings.learning_rate
         rates = learning_rates(active, self._settings.schedule, top)
-        return _Plan((rows, weights, rates, active), len(rows) // n_epochs, active.any(dim=0))
+        return _PhasePlan((rows, weights, rates, active), len(rows) // n_epochs, active.any(dim=0))
 
     def _seed_generators(self, number: int, epoch: int) -> None:
         seed = keyed_hash(self._seed, Purpose.NET_EPOCH, self._group, number, epoch)
@@ -482,8 +480,8 @@ class Loop:
             with torch.cuda.device(self.device):
                 torch.cuda.manual_seed(seed)
 
-    def _epoch(self, plan: "_Plan", epoch: int) -> Tensor:
-        """Make the steps of one epoch; return the mean loss of every lane."""
+    def _run_epoch(self, plan: "_PhasePlan", epoch: int) -> Tensor:
+        """Run the steps of one epoch; return the mean loss of every lane."""
         self._loss.zero_()
         begin = epoch * plan.n_steps
         tables = [table[begin : begin + plan.n_steps] for table in plan.tables]
@@ -492,24 +490,24 @@ class Loop:
             self._captured.replay(tables)
         else:
             for step in zip(*tables, strict=True):
-                self._step(*step)
+                self._run_step(*step)
         return self._loss / tables[-1].sum(dim=0).clamp(min=1)
 
     @property
     def _uses_graph(self) -> bool:
         return self._optimizer.can_be_captured and self.device.type == "cuda"
 
-    def _step(self, rows: Tensor, weights: Tensor, rates: Tensor, active: Tensor) -> None:
-        """Make one step: rows and weights (W, b), learning rates and activity (W,)."""
+    def _run_step(self, rows: Tensor, weights: Tensor, rates: Tensor, active: Tensor) -> None:
+        """Run one step: rows and weights (W, b), learning rates and activity (W,)."""
         leaf = self._flat.detach().requires_grad_()
-        # A GPU may round the factors of products.
+        # TF32: a GPU may round the factors of matrix products.
         is_coarse = self._settings.precision == "tf32"
-        rounding = products(self.device, coarse=True) if is_coarse else nullcontext()
+        rounding = matmul_precision(self.device, coarse=True) if is_coarse else nullcontext()
         with torch.enable_grad(), rounding:
             losses = (self._row_losses(leaf, rows) * weights).sum(dim=1)
             (gradient,) = torch.autograd.grad(losses.sum(), leaf)
         with torch.no_grad():
-            # Lanes that take no part have weights of 0, but 0 times infinity is not 0.
+            # Inactive lanes have weights of 0, but 0 times infinity is NaN.
             self._loss.add_(torch.where(active, losses, 0.0))
             self._optimizer.step(gradient, rates[:, None], active[:, None])
 
@@ -517,47 +515,47 @@ class Loop:
         width, size = rows.shape
         x = self._data.X.index_select(0, rows.reshape(-1)).to(torch.float32)
         y = self._data.y.index_select(0, rows.reshape(-1))
-        with self._autocast():
+        with self._autocast_context():
             if width == 1:
                 logits = self._template.train_logits(flat[0], x)
             else:
                 stacked = x.view(width, size, *x.shape[1:])
-                logits = self._template.stacked_logits(flat, stacked).flatten(0, 1)
+                logits = self._template.compute_stacked_logits(flat, stacked).flatten(0, 1)
         logits, settings = logits.float(), self._settings
         if isinstance(settings.loss, str):
             return settings.row_losses(logits, y).view(width, size)
         lanes = zip(logits.split(size), y.split(size), strict=True)
         return torch.stack([settings.row_losses(*lane) for lane in lanes])
 
-    def _autocast(self) -> AbstractContextManager[Any]:
+    def _autocast_context(self) -> AbstractContextManager[Any]:
         if self._settings.precision != "bfloat16":
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
 
-    def _require_finite(self, losses: Tensor, stretch: Stretch) -> None:
-        # The last step can spoil parameters whose loss nobody sees any more.
+    def _require_finite(self, losses: Tensor, phase: TrainingPhase) -> None:
+        # The last step can make parameters infinite after the last loss was computed.
         losses[-1] = torch.where(torch.isfinite(self._flat).all(dim=1), losses[-1], torch.nan)
         bad = (~torch.isfinite(losses)).nonzero()
         if len(bad) == 0:
             return
         epoch, lane = bad[0].tolist()
         raise TrainingError(
-            f"training diverged: the loss is {float(losses[epoch, lane])} in {stretch.kind} "
-            f"{stretch.number}, epoch {epoch} of net {int(self._lanes[lane])} (counted from 0); "
+            f"training diverged: the loss is {float(losses[epoch, lane])} in {phase.kind} "
+            f"{phase.number}, epoch {epoch} of network {int(self._lanes[lane])} (counted from 0); "
             "nothing was changed. Scale the rows, or lower learning_rate"
         )
 
 
-class _Plan(NamedTuple):
-    """Rows, weights, rates and activity of all steps, steps per epoch, lanes that take part."""
+class _PhasePlan(NamedTuple):
+    """Rows, weights, rates and activity of all steps; steps per epoch; lanes that take part."""
 
     tables: tuple[Tensor, Tensor, Tensor, Tensor]
     n_steps: int
     takes_part: Tensor
 
 
-class _Captured:
-    """One step as a CUDA graph that reads its batch from a table and counts on by itself."""
+class _CapturedStep:
+    """One step as a CUDA graph; it reads its batch from a table and advances a counter."""
 
     def __init__(self, loop: Loop, n_steps: int) -> None:
         device, size = loop.device, loop._settings.batch_size
@@ -570,27 +568,27 @@ class _Captured:
         )
         self._counter = torch.zeros(1, dtype=torch.int64, device=device)
         self._graph = torch.cuda.CUDAGraph()
-        # Nobody is active in these steps, so they change nothing.
+        # All lanes are inactive in these steps, so they change nothing.
         stream = torch.cuda.Stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.device(device), torch.cuda.stream(stream):
             for _ in range(_WARM_UPS):
-                self._step(loop)
+                self._run_step(loop)
         torch.cuda.current_stream(device).wait_stream(stream)
         self._counter.zero_()
-        # What other threads do on the GPU meanwhile, such as answering, is no part of the step.
+        # Work of other threads on the GPU, such as predictions, is not part of the step.
         with (
             torch.cuda.device(device),
             torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"),
         ):
-            self._step(loop)
+            self._run_step(loop)
 
-    def _step(self, loop: Loop) -> None:
-        loop._step(*(table.index_select(0, self._counter)[0] for table in self._tables))
+    def _run_step(self, loop: Loop) -> None:
+        loop._run_step(*(table.index_select(0, self._counter)[0] for table in self._tables))
         self._counter.add_(1)
 
     def replay(self, tables: Sequence[Tensor]) -> None:
-        """Make the steps of these tables by replaying the captured one."""
+        """Run the steps of these tables by replaying the captured one."""
         n_steps = len(tables[0])
         for own, table in zip(self._tables, tables, strict=True):
             own[:n_steps] = table

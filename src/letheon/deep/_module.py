@@ -1,10 +1,10 @@
-"""Modules as templates with flat parameters, and the nets that were trained.
+"""Modules as functions of flat parameters, and trained networks.
 
-A template is a caller's module as a function of one flat vector of parameters.
+A template is the caller's module as a function of one flat vector of parameters.
 
-Training must depend on the parameters alone, so that a checkpoint of them is enough to go on:
+Training must depend on the parameters alone, so training can continue from a checkpoint of them:
 BatchNorm is trained on the statistics of each batch, and its running statistics are computed
-afterwards, from rows that are still held. Any other buffer must be a constant.
+afterwards, from the remaining rows. Any other buffer must be a constant.
 """
 
 import copy
@@ -23,7 +23,7 @@ from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
-from letheon.deep._device import CPU, repeatable
+from letheon.deep._device import CPU, reproducible_run
 from letheon.exceptions import TrainingError
 from letheon.removal import Opaque
 from letheon.seeds import Purpose, keyed_hash
@@ -33,21 +33,21 @@ Statistics = dict[str, Tensor]
 Factory = Callable[..., nn.Module]
 
 _PROBE_ROWS = 2
-# What torch says of layers written in C++ alone, such as nn.GRU, on a CPU and on a GPU.
+# Errors of torch for layers written in C++, such as nn.GRU, on a CPU and on a GPU.
 _CANNOT_STACK = ("atching rule not implemented", "doesn't have storage")
 _FIXED_SIZE = (
     ". This module is built without arguments, so it cannot have fewer logits when the last row of "
-    "a class leaves: give a factory that takes (shape, n_classes)"
+    "a class is removed: pass a factory that takes (shape, n_classes)"
 )
 
 
 class Template:
-    """What all nets of one model have in common: the module's code, layout and constants.
+    """The common part of all networks of a model: the module's code, layout and constants.
 
     Parameters
     ----------
     factory : callable
-        Takes the shape of a row and the number of classes, or nothing, and returns a module.
+        Takes the shape of a row and the number of classes, or no arguments, and returns a module.
     shape : tuple of int
         Shape of one row.
     n_classes : int
@@ -55,12 +55,12 @@ class Template:
     seed : int
         Seed of the model, 128 bits.
     constants : mapping of str to Tensor, optional
-        Values of buffers that do not change, of an earlier template; otherwise the factory's.
+        Values of constant buffers, of an earlier template; by default those of the factory.
 
     Attributes
     ----------
     names, shapes, sizes
-        Of the parameters, in the order in which the flat vector holds them.
+        Names, shapes and sizes of the parameters, in the order of the flat vector.
     n_parameters : int
         Length p of the flat vector.
     constants : dict of str to Tensor
@@ -77,9 +77,9 @@ class Template:
     ) -> None:
         self.shape, self.n_classes = shape, n_classes
         self._factory, self._seed = factory, seed
-        self._plain = self._built(0)
+        self._plain = self._build_module(0)
         self._require_repeatable_start()
-        self.names, self.shapes = _layout(self._plain)
+        self.names, self.shapes = _parameter_layout(self._plain)
         self.sizes = [part.numel() for part in self.shapes]
         self.n_parameters = sum(self.sizes)
         self._running = frozenset(
@@ -98,27 +98,27 @@ class Template:
             norm.running_mean = norm.running_var = norm.num_batches_tracked = None
         self._stacked = copy.deepcopy(self._training)
         for _, norm in _batch_norms(self._stacked):
-            norm.forward = MethodType(_normalised, norm)  # type: ignore[method-assign]
-        self._probe()
+            norm.forward = MethodType(_normalise_batch, norm)  # type: ignore[method-assign]
+        self._check_output()
 
     @property
     def has_batch_norm(self) -> bool:
-        """Whether the net needs running statistics to answer."""
+        """Whether the network needs running statistics for predictions."""
         return bool(self._running)
 
-    def initial(self, lane: int) -> Tensor:
-        """Return the parameters that a lane starts from, a function of the seed and its number."""
-        module = self._built(lane)
-        if _layout(module) != (self.names, self.shapes):
+    def initial_flat(self, lane: int) -> Tensor:
+        """Return the initial parameters of a lane, a function of the seed and its number."""
+        module = self._build_module(lane)
+        if _parameter_layout(module) != (self.names, self.shapes):
             raise TrainingError(
-                "module returned nets with different parameters in two calls; it must build the "
-                "same architecture every time"
+                "module returned networks with different parameters in two calls; it must build "
+                "the same architecture every time"
             )
         parts = [part.detach().reshape(-1) for part in module.parameters()]
         return torch.cat(parts) if parts else torch.empty(0)
 
     def unflatten(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return a flat vector as parameters by name; they are views."""
+        """Return the parameters of a flat vector by name, as views."""
         parts = zip(self.names, flat.split(self.sizes), self.shapes, strict=True)
         return {name: part.view(shape) for name, part, shape in parts}
 
@@ -127,8 +127,8 @@ class Template:
         logits: Tensor = functional_call(self._training, self.unflatten(flat), (x,))
         return logits
 
-    def stacked_logits(self, flat: Tensor, x: Tensor) -> Tensor:
-        """Return `train_logits` of many nets: flat (W, p), x (W, k, ...), logits (W, k, C)."""
+    def compute_stacked_logits(self, flat: Tensor, x: Tensor) -> Tensor:
+        """Return `train_logits` of many networks: flat (W, p), x (W, k, ...), logits (W, k, C)."""
 
         def logits_of_net(line: Tensor, rows: Tensor) -> Any:
             return functional_call(self._stacked, self.unflatten(line), (rows,))
@@ -139,16 +139,16 @@ class Template:
             if not any(words in str(error) for words in _CANNOT_STACK):
                 raise
             raise TrainingError(
-                f"a layer of this module cannot be trained in many nets at once ({error}); set "
-                "lane_width=1"
+                f"a layer of this module cannot be trained in several networks at once ({error}); "
+                "set lane_width=1"
             ) from error
         return logits
 
-    def statistics(self, flat: Tensor, batches: Iterable[Tensor]) -> Statistics:
+    def running_statistics(self, flat: Tensor, batches: Iterable[Tensor]) -> Statistics:
         """Return BatchNorm's running means and variances: plain means over batches."""
         if not self.has_batch_norm:
             return {}
-        module = self.answering(flat, {})
+        module = self.make_module(flat, {})
         for _, norm in _batch_norms(module):
             norm.reset_running_stats()
             norm.momentum = None
@@ -158,12 +158,12 @@ class Template:
                 module(batch)
         return {name: value for name, value in module.named_buffers() if name in self._running}
 
-    def answering(self, flat: Tensor, statistics: Mapping[str, Tensor]) -> nn.Module:
-        """Return a module of its own with these parameters, in evaluation mode."""
+    def make_module(self, flat: Tensor, statistics: Mapping[str, Tensor]) -> nn.Module:
+        """Return a new module with these parameters, in evaluation mode."""
         if len(flat) != self.n_parameters:
             raise TrainingError(
-                f"module builds a net of {self.n_parameters} parameters, and this one has "
-                f"{len(flat)}: the factory has changed since"
+                f"module builds a network of {self.n_parameters} parameters; the saved one has "
+                f"{len(flat)}: the factory has changed"
             )
         module = copy.deepcopy(self._plain).to(flat.device)
         with torch.no_grad():
@@ -172,7 +172,7 @@ class Template:
         return module.eval().requires_grad_(False)
 
     def to(self, device: torch.device) -> Self:
-        """Move the constants to a device; parameters come with every call."""
+        """Move the constants to a device; parameters are passed with every call."""
         self._training.to(device)
         self._stacked.to(device)
         return self
@@ -180,37 +180,37 @@ class Template:
     def _replace_constants(self, saved: Mapping[str, Tensor]) -> None:
         both = self.constants, saved
         if not eq(*({name: value.shape for name, value in part.items()} for part in both)):
-            raise TrainingError("module has other buffers than the net that was saved")
+            raise TrainingError("module has other buffers than the saved network")
         for name, value in saved.items():
             self.constants[name].copy_(value)
 
-    def _built(self, lane: int) -> nn.Module:
-        with repeatable(CPU, deterministic=False), torch.device(CPU):
+    def _build_module(self, lane: int) -> nn.Module:
+        with reproducible_run(CPU, deterministic=False), torch.device(CPU):
             torch.default_generator.manual_seed(keyed_hash(self._seed, Purpose.NET_INIT, lane))
             module = _call_factory(self._factory, self.shape, self.n_classes)
         if not isinstance(module, nn.Module):
             name = type(module).__name__
-            # A factory of factories, perhaps.
+            # Possibly a factory of factories.
             hint = f"; did you mean module={name}()?" if callable(module) else ""
             raise TrainingError(
                 f"module returned a {name}; expected a factory that returns a torch.nn.Module{hint}"
             )
-        for name, part in named_tensors(module).items():
+        for name, part in get_tensors(module).items():
             if is_lazy(part):
                 raise TrainingError(
-                    f"{name} has no shape yet: the module has a lazy layer; build it with the "
-                    "numbers that the factory is given"
+                    f"{name} has no shape yet: the module has a lazy layer; build the layer with "
+                    "the shape that the factory gets"
                 )
         return module.cpu()
 
     def _require_repeatable_start(self) -> None:
-        """Raise if a second call with the same seed builds other weights."""
-        again = named_tensors(self._built(0))
-        for name, value in named_tensors(self._plain).items():
+        """Raise if a second call with the same seed gives other weights."""
+        again = get_tensors(self._build_module(0))
+        for name, value in get_tensors(self._plain).items():
             if name not in again or not has_same_bits(value, again[name]):
                 raise TrainingError(
                     f"module builds another {name} in a second call with the same seed; it must "
-                    "draw from torch's own generator only, so that training can be repeated"
+                    "use torch's random generator only, so training can be repeated"
                 )
 
     def _require_trainable(self) -> None:
@@ -218,45 +218,45 @@ class Template:
             if not part.requires_grad:
                 raise TrainingError(
                     f"parameter {name} has requires_grad=False; make it a buffer, or use "
-                    "CertifiedHeadClassifier for a backbone that stays as it is"
+                    "CertifiedHeadClassifier for a frozen backbone"
                 )
             if part.dtype != torch.float32:
                 raise TrainingError(f"parameter {name} is {part.dtype}; expected float32")
         for name, norm in _batch_norms(self._plain):
             if not norm.track_running_stats:
                 raise TrainingError(
-                    f"BatchNorm {name} has track_running_stats=False, so that an answer would "
-                    "depend on who else is asked about; set it to True"
+                    f"BatchNorm {name} has track_running_stats=False, so a prediction would depend "
+                    "on the other rows of its batch; set it to True"
                 )
         if not self.n_parameters:
             raise TrainingError("the module has no parameters, so there is nothing to train")
 
-    def _probe(self) -> None:
-        """Look at the answer to a few rows of zeros, and at the buffers afterwards."""
+    def _check_output(self) -> None:
+        """Check the output for a few rows of zeros, and the buffers afterwards."""
         buffers = [(name, part, part.clone()) for name, part in self._training.named_buffers()]
-        logits, again = self._answer_to_zeros(), self._answer_to_zeros()
+        logits, again = self._run_on_zeros(), self._run_on_zeros()
         expected = (_PROBE_ROWS, self.n_classes)
         if not isinstance(logits, Tensor) or tuple(logits.shape) != expected:
             got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             advice = "" if _takes_shape(self._factory) else _FIXED_SIZE
             raise TrainingError(
-                f"module answers {_PROBE_ROWS} rows of shape {self.shape} with {got}; expected "
+                f"module returns {got} for {_PROBE_ROWS} rows of shape {self.shape}; expected "
                 f"{expected}: one logit for each of the {self.n_classes} classes{advice}"
             )
         if not torch.equal(logits.nan_to_num(), again.nan_to_num()):
             raise TrainingError(
-                "module answers the same rows differently with the same seed; it must draw from "
-                "torch's own generator only and keep no count, so that training can be repeated"
+                "module returns different outputs for the same rows and seed; it must use torch's "
+                "random generator only and store no values, so training can be repeated"
             )
         for name, value, before in buffers:
             if not torch.equal(value, before):
                 raise TrainingError(
-                    f"buffer {name} changes in training; only BatchNorm's running statistics may, "
-                    "because a checkpoint holds parameters alone"
+                    f"buffer {name} changes in training; only BatchNorm's running statistics may "
+                    "change, because a checkpoint contains the parameters only"
                 )
 
-    def _answer_to_zeros(self) -> Any:
-        with repeatable(CPU, deterministic=False), torch.device(CPU), torch.no_grad():
+    def _run_on_zeros(self) -> Any:
+        with reproducible_run(CPU, deterministic=False), torch.device(CPU), torch.no_grad():
             torch.default_generator.manual_seed(0)
             rows = torch.zeros(_PROBE_ROWS, *self.shape)
             try:
@@ -269,7 +269,7 @@ class Template:
 
 
 def _call_factory(factory: Factory, shape: Shape, n_classes: int) -> Any:
-    """Call a factory with the shape and the number of classes, or with nothing."""
+    """Call a factory with the shape and the number of classes, or without arguments."""
     if _takes_shape(factory):
         return factory(shape, n_classes)
     signature = inspect.signature(factory)
@@ -278,16 +278,16 @@ def _call_factory(factory: Factory, shape: Shape, n_classes: int) -> Any:
     except TypeError:
         raise TrainingError(
             f"module={factory!r} takes {signature}; expected a factory that takes the shape of a "
-            "row and the number of classes, or nothing"
+            "row and the number of classes, or no arguments"
         ) from None
     return factory()
 
 
 def _takes_shape(factory: Factory) -> bool:
-    """Whether a factory asks for the shape of a row and the number of classes.
+    """Return whether a factory takes the shape of a row and the number of classes.
 
-    Two parameters that it could do without mean something else, as ``hidden=32, dropout=0.1`` do,
-    unless they have these very names.
+    Two optional parameters, such as ``hidden=32, dropout=0.1``, mean something else unless they
+    have exactly these names.
     """
     signature = inspect.signature(factory)
     try:
@@ -296,17 +296,17 @@ def _takes_shape(factory: Factory) -> bool:
         return False
     by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     first = [each for each in signature.parameters.values() if each.kind in by_position][:2]
-    asked = [each for each in first if each.default is inspect.Parameter.empty]
-    return bool(asked) or [each.name for each in first] in ([], ["shape", "n_classes"])
+    required = [each for each in first if each.default is inspect.Parameter.empty]
+    return bool(required) or [each.name for each in first] in ([], ["shape", "n_classes"])
 
 
-def named_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Return all parameters and buffers by name, those too that are in no state_dict."""
+def get_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Return all parameters and buffers by name, including those outside the state_dict."""
     return dict(module.named_parameters()) | dict(module.named_buffers())
 
 
 def has_same_bits(one: Tensor, two: Tensor) -> bool:
-    """Compare bits, so that NaN equals itself and 0 does not equal -0."""
+    """Return whether two tensors have the same bits: NaN equals itself, 0 does not equal -0."""
     if one.shape != two.shape or one.dtype != two.dtype or one.device != two.device:
         return False
     parts = (part.detach().contiguous().reshape(-1).view(torch.uint8) for part in (one, two))
@@ -317,16 +317,16 @@ def _batch_norms(module: nn.Module) -> list[tuple[str, _BatchNorm]]:
     return [(name, part) for name, part in module.named_modules() if isinstance(part, _BatchNorm)]
 
 
-def _layout(module: nn.Module) -> tuple[tuple[str, ...], tuple[torch.Size, ...]]:
+def _parameter_layout(module: nn.Module) -> tuple[tuple[str, ...], tuple[torch.Size, ...]]:
     named = list(module.named_parameters())
     return tuple(name for name, _ in named), tuple(part.shape for _, part in named)
 
 
-def _normalised(norm: _BatchNorm, x: Tensor) -> Tensor:
+def _normalise_batch(norm: _BatchNorm, x: Tensor) -> Tensor:
     """Return ``(x - mean) / sqrt(variance + eps) * weight + bias``, by channel over the batch.
 
-    In plain steps: torch's own fails under vmap on a GPU, where it looks at the order of the axes
-    in memory, which stacked tensors do not tell.
+    Written out, because torch's own version fails under vmap on a GPU, where it needs the memory
+    order of the axes.
     """
     axes = [0, *range(2, x.ndim)]
     values = x.float()
@@ -341,22 +341,22 @@ def _normalised(norm: _BatchNorm, x: Tensor) -> Tensor:
 
 @dataclass(eq=False, repr=False)
 class Nets(Opaque):
-    """W trained nets of one architecture. Immutable: a request makes others.
+    """W trained networks of one architecture. Immutable: a removal creates new ones.
 
     Parameters
     ----------
     flat : Tensor of shape (W, p)
         Parameters.
     statistics : tuple of dict
-        BatchNorm's running statistics of every net.
+        BatchNorm's running statistics of every network.
     answers : tuple of bool
-        Which nets answer: one that never saw a row does not.
+        Which networks take part in predictions: those without rows do not.
     classes : ndarray
         Labels, in the order of the logits.
     constants : dict of str to Tensor
-        Buffers that do not change.
+        Constant buffers.
     template : Template, optional
-        The architecture, where it is at hand: it is no part of what is saved.
+        The architecture, if available; it is not saved.
     """
 
     flat: Tensor
@@ -367,17 +367,19 @@ class Nets(Opaque):
     template: Template | None = None
     _modules: tuple[torch.device, list[nn.Module]] | None = field(default=None, init=False)
 
-    def modules(self, build: Callable[["Nets"], Template], device: torch.device) -> list[nn.Module]:
-        """Return the nets that answer, as modules in evaluation mode, made at the first call.
+    def make_modules(
+        self, build: Callable[["Nets"], Template], device: torch.device
+    ) -> list[nn.Module]:
+        """Return the networks as modules in evaluation mode, built at the first call.
 
-        Only nets that were loaded have to `build` a template, and wait for whoever is training.
-        Without a lock: two threads may both make them, and they are the same.
+        Only loaded networks need to `build` a template, and wait for threads that train. There is
+        no lock: two threads may both build the modules, with the same result.
         """
-        made = self._modules
-        if made is None or made[0] != device:
+        cached = self._modules
+        if cached is None or cached[0] != device:
             template = build(self) if self.template is None else self.template
             modules = [
-                template.answering(
+                template.make_module(
                     line.to(device), {name: part.to(device) for name, part in statistics.items()}
                 )
                 for line, statistics, answers in zip(
@@ -385,8 +387,8 @@ class Nets(Opaque):
                 )
                 if answers
             ]
-            made = self._modules = device, modules
-        return made[1]
+            cached = self._modules = device, modules
+        return cached[1]
 
     def _to_state(self) -> dict[str, Any]:
         return {
@@ -420,5 +422,5 @@ def _as_arrays(tensors: dict[str, Tensor]) -> dict[str, NDArray[Any]]:
 
 def _as_tensors(arrays: dict[str, NDArray[Any]]) -> dict[str, Tensor]:
     if not all(isinstance(array, np.ndarray) for array in arrays.values()):
-        raise ValueError("the parts of a net are no arrays")
+        raise ValueError("not a valid network: expected arrays")
     return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}

@@ -1,13 +1,12 @@
-"""Nets to start from: MLP, CNN and ResNet, and the layers that they are made of.
+"""Ready-made networks (MLP, CNN, ResNet) and their layers.
 
-The nets are settings, not modules: frozen dataclasses that build the module when called with the
-shape of a row and the number of classes. So they can be compared, saved with a model and digested.
-All their layers work under `torch.func.vmap`, and none has a gradient that a GPU adds up in another
-order the next time.
+The networks are factories, not modules: frozen dataclasses that build the module when called with
+the shape of a row and the number of classes. So they can be compared, saved and digested. All
+their layers work under `torch.func.vmap`, and their gradients are deterministic on a GPU.
 
-W convolutions with weights of their own become one grouped convolution, which trains slowly on a
-GPU. Written as a matrix product they become one batched product. Tensors have torch's shapes,
-(n, channels, height, width); where a product made them, the channels lie last in memory.
+Under vmap, W convolutions become one grouped convolution, which trains slowly on a GPU. Written as
+a matrix product they become one batched product. Tensors have torch's shapes, (n, channels, height,
+width); the result of a product has the channels last in memory.
 """
 
 from collections import OrderedDict
@@ -36,14 +35,14 @@ Pair = tuple[int, int]
 Shape = tuple[int, ...]
 
 
-def _patches(x: Tensor, kernel: Pair, stride: Pair) -> Tensor:
+def _extract_windows(x: Tensor, kernel: Pair, stride: Pair) -> Tensor:
     """Return all windows of (n, h, w, c) as (n, h', w', kernel height x kernel width x c)."""
     windows = x.unfold(1, kernel[0], stride[0]).unfold(2, kernel[1], stride[1])
     return windows.permute(0, 1, 2, 4, 5, 3).flatten(3)
 
 
-def _framed(x: Tensor, top: int, bottom: int, left: int, right: int) -> Tensor:
-    """Return (n, h, w, c) with zeros around it."""
+def _pad_zeros(x: Tensor, top: int, bottom: int, left: int, right: int) -> Tensor:
+    """Return (n, h, w, c) padded with zeros."""
     if top == bottom == left == right == 0:
         return x
     return functional.pad(x, (0, 0, left, right, top, bottom))
@@ -52,7 +51,7 @@ def _framed(x: Tensor, top: int, bottom: int, left: int, right: int) -> Tensor:
 def _input_gradient(
     gradient: Tensor, weight: Tensor, size: Sequence[int], stride: Pair, padding: Pair
 ) -> Tensor:
-    """Return the gradient of the input: a convolution with the kernel turned around.
+    """Return the gradient of the input: a convolution with the flipped kernel.
 
     A sum over overlapping windows would need atomic additions or one pass for each position of
     the kernel.
@@ -66,7 +65,7 @@ def _input_gradient(
         before = kernel[axis] - 1 - padding[axis]
         edges += before, size[axis] + kernel[axis] - 1 - before - spread.shape[axis + 1]
     turned = weight.flip(2, 3).permute(2, 3, 0, 1).flatten(0, 2)
-    return _patches(_framed(spread, *edges), kernel, (1, 1)) @ turned
+    return _extract_windows(_pad_zeros(spread, *edges), kernel, (1, 1)) @ turned
 
 
 class _Convolve(torch.autograd.Function):
@@ -76,9 +75,9 @@ class _Convolve(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> Tensor:
-        framed = _framed(x, padding[0], padding[0], padding[1], padding[1])
+        padded = _pad_zeros(x, padding[0], padding[0], padding[1], padding[1])
         kernel = (weight.shape[2], weight.shape[3])
-        return _patches(framed, kernel, stride) @ weight.permute(2, 3, 1, 0).flatten(0, 2)
+        return _extract_windows(padded, kernel, stride) @ weight.permute(2, 3, 1, 0).flatten(0, 2)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
@@ -93,10 +92,10 @@ class _Convolve(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             of_x = _input_gradient(gradient, weight, x.shape[1:3], stride, padding)
         if ctx.needs_input_grad[1]:
-            framed = _framed(x, padding[0], padding[0], padding[1], padding[1])
+            padded = _pad_zeros(x, padding[0], padding[0], padding[1], padding[1])
             into, height, width = weight.shape[1:]
-            # Made again: kept windows would take kernel height x width times the memory of x.
-            windows = _patches(framed, (height, width), stride).flatten(0, 2)
+            # Recomputed: stored windows would take kernel height x width times the memory of x.
+            windows = _extract_windows(padded, (height, width), stride).flatten(0, 2)
             product = gradient.flatten(0, 2).t() @ windows
             of_weight = product.unflatten(1, (height, width, into)).permute(0, 3, 1, 2)
         return of_x, of_weight, None, None
@@ -107,14 +106,14 @@ class MatmulConv2d(nn.Conv2d):
 
     All windows of the input are copied side by side, (n h' w', k k c), and multiplied with the
     kernels, (k k c, o). Under `torch.func.vmap` this is one batched product. The gradient of the
-    input is the same kind of product, and it is left out where the input needs none. Groups,
-    dilation and padding by other values than zero are not supported.
+    input is the same kind of product, and is skipped if the input needs none. Groups, dilation and
+    padding by other values than zero are not supported.
     """
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the convolution of a batch."""
         kind = x.device.type
-        # Autocast ends before the backward pass, so both factors are cast here.
+        # Autocast does not cover the backward pass, so both factors are cast here.
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
         y: Tensor = _Convolve.apply(  # type: ignore[no-untyped-call]
             x.to(dtype).permute(0, 2, 3, 1), self.weight.to(dtype), self.stride, self.padding
@@ -125,7 +124,7 @@ class MatmulConv2d(nn.Conv2d):
 
 
 class AutoConv2d(MatmulConv2d):
-    """A matrix product on a GPU, torch's own convolution on a CPU: each where it is quicker."""
+    """A matrix product on a GPU, torch's convolution on a CPU: the faster one on each."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the convolution of a batch."""
@@ -157,14 +156,14 @@ class _HalvingMax(torch.autograd.Function):
         chosen = places.permute(0, 2, 3, 1)[:, :, None, :, None] == grid
         values = gradient.permute(0, 2, 3, 1)[:, :, None, :, None]
         whole = torch.where(chosen, values, 0.0).flatten(3, 4).flatten(1, 2)
-        whole = _framed(whole, 0, height - 2 * rows, 0, width - 2 * columns)
+        whole = _pad_zeros(whole, 0, height - 2 * rows, 0, width - 2 * columns)
         return whole.permute(0, 3, 1, 2)
 
 
 class HalvingMax(nn.Module):
-    """Largest value of every 2 x 2 window; an odd last row or column is left out.
+    """Largest value of every 2 x 2 window; an odd last row or column is dropped.
 
-    Equal to ``torch.nn.MaxPool2d(2)``, gradients too, and deterministic on a GPU.
+    Equal to ``torch.nn.MaxPool2d(2)``, including gradients, and deterministic on a GPU.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -176,7 +175,7 @@ class HalvingMax(nn.Module):
 
 
 class HalvingMean(nn.Module):
-    """Mean of every 2 x 2 window; an odd last row or column is left out.
+    """Mean of every 2 x 2 window; an odd last row or column is dropped.
 
     Equal to ``torch.nn.AvgPool2d(2)``.
     """
@@ -189,7 +188,7 @@ class HalvingMean(nn.Module):
 
 
 class GroupNorm(nn.GroupNorm):
-    """`torch.nn.GroupNorm` in plain steps: torch's own cannot be batched with channels last."""
+    """`torch.nn.GroupNorm` written out: torch's own cannot be batched with channels last."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the batch, each group of channels of each row with mean 0 and variance 1."""
@@ -211,19 +210,19 @@ class Affine(nn.Module):
         self.register_buffer("shift", -means / divisor, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the images in the units in which the net works."""
+        """Return the scaled images."""
         return x * self.get_buffer("factor") + self.get_buffer("shift")
 
 
-class Images(nn.Module):
-    """Gives images of shape (n, h, w) their one channel."""
+class AddChannel(nn.Module):
+    """Adds a channel axis to images of shape (n, h, w)."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return images of shape (n, c, h, w)."""
         return x.unsqueeze(1) if x.ndim == 3 else x
 
 
-class Times(nn.Module):
+class ScaleBy(nn.Module):
     """Multiplies by a constant."""
 
     def __init__(self, factor: float) -> None:
@@ -263,24 +262,24 @@ class _Factory:
 
 @dataclass(frozen=True, kw_only=True)
 class MLP(_Factory):
-    """Fully connected net: linear layers with ReLU between them.
+    """Fully connected network: linear layers with ReLU between them.
 
     Parameters
     ----------
     widths : tuple of int, default=(64,)
         Units of each hidden layer; ``()`` is a linear model.
     dropout : float, default=0.0
-        Share of the hidden units that are left out in each training step.
+        Share of the hidden units that are dropped in each training step.
     batch_norm : bool, default=False
         Whether each hidden layer is normalised over the batch.
     scale : float, default=1.0
-        The rows are multiplied by it; say ``1 / 255`` for images of bytes.
+        Factor of the rows; use ``1 / 255`` for images of bytes.
 
     Examples
     --------
     >>> MLP(widths=(8,))((4,), 3)
     Sequential(
-      (scale): Times(1.0)
+      (scale): ScaleBy(1.0)
       (flatten): Flatten(start_dim=1, end_dim=-1)
       (hidden1): Linear(in_features=4, out_features=8, bias=True)
       (relu1): ReLU()
@@ -300,8 +299,8 @@ class MLP(_Factory):
     scale: float = 1.0
 
     def __call__(self, shape: Shape, n_classes: int) -> nn.Module:
-        """Build the net."""
-        parts: dict[str, nn.Module] = {"scale": Times(self.scale), "flatten": nn.Flatten()}
+        """Build the network."""
+        parts: dict[str, nn.Module] = {"scale": ScaleBy(self.scale), "flatten": nn.Flatten()}
         last = prod(shape)
         for number, width in enumerate(self.widths, 1):
             parts[f"hidden{number}"] = nn.Linear(last, width)
@@ -312,32 +311,31 @@ class MLP(_Factory):
                 parts[f"dropout{number}"] = nn.Dropout(self.dropout)
             last = width
         parts["output"] = nn.Linear(last, n_classes)
-        return _sequence(parts)
+        return _to_sequential(parts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CNN(_Factory):
-    """Small convolutional net: for each entry of `channels` a convolution, ReLU and a halving.
+    """Small convolutional network: for each entry of `channels` a convolution, ReLU and pooling.
 
     Parameters
     ----------
     channels : tuple of int, default=(16, 32)
         Channels of each convolution.
     hidden : int, default=64
-        Units of the linear layer before the last; 0 leaves it out.
+        Units of the linear layer before the last; 0 omits it.
     kernel : int, default=3
         Height and width of the kernels, odd; the borders are padded with zeros.
     conv : {"auto", "matmul", "cudnn"}, default="auto"
         How convolutions are computed: as matrix products, by torch's own kernels, or the first on a
         GPU and the second on a CPU. The parameters are the same; results differ by rounding.
     pool : {"max", "mean", "stride"}, default="max"
-        How the image is halved: largest or mean value of 2 x 2 windows, or convolutions that take
-        every second position only, which cost a quarter.
+        How the image is halved: largest or mean value of 2 x 2 windows, or convolutions with stride
+        2, which cost a quarter.
     dropout : float, default=0.0
-        Share of the units before the last layer that are left out in each training step.
+        Share of the units before the last layer that are dropped in each training step.
     scale : float, default=1 / 255
-        The images are multiplied by it; the default is right for bytes. Say 1.0 for images whose
-        values lie in 0..1 already.
+        Factor of the images; the default is for bytes. Use 1.0 for images with values in 0..1.
 
     Examples
     --------
@@ -371,18 +369,18 @@ class CNN(_Factory):
             raise InvalidParameterError(f"kernel={self.kernel}; expected an odd number")
 
     def __call__(self, shape: Shape, n_classes: int) -> nn.Module:
-        """Build the net."""
+        """Build the network."""
         last, height, width = _image_shape(shape)
-        parts: dict[str, nn.Module] = {"scale": Times(self.scale), "images": Images()}
+        parts: dict[str, nn.Module] = {"scale": ScaleBy(self.scale), "images": AddChannel()}
         for number, channels in enumerate(self.channels, 1):
-            parts.update(self._stage(number, last, channels))
+            parts.update(self._conv_stage(number, last, channels))
             last = channels
             # A stride keeps an odd last row or column.
             height, width = ((size + (self.pool == "stride")) // 2 for size in (height, width))
         if not height or not width:
             raise ValueError(
                 f"rows of shape {shape} are too small to be halved {len(self.channels)} times; "
-                f"give fewer channels{_order_hint(shape)}"
+                f"use fewer entries in channels{_order_hint(shape)}"
             )
         parts["flatten"], last = nn.Flatten(), last * height * width
         if self.hidden:
@@ -391,15 +389,15 @@ class CNN(_Factory):
         if self.dropout:
             parts["dropout"] = nn.Dropout(self.dropout)
         parts["output"] = nn.Linear(last, n_classes)
-        return _sequence(parts)
+        return _to_sequential(parts)
 
-    def _stage(self, number: int, last: int, channels: int) -> dict[str, nn.Module]:
+    def _conv_stage(self, number: int, last: int, channels: int) -> dict[str, nn.Module]:
         stride = 2 if self.pool == "stride" else 1
         convolution = _CONVOLUTIONS[self.conv](
             last, channels, self.kernel, stride=stride, padding=self.kernel // 2
         )
         parts: dict[str, nn.Module] = {f"conv{number}": convolution}
-        # ReLU keeps the order of values, so it may follow the maximum, on a quarter of them.
+        # ReLU is monotone, so it may follow the maximum, on a quarter of the values.
         if self.pool == "max":
             parts[f"pool{number}"] = HalvingMax()
         parts[f"relu{number}"] = nn.ReLU()
@@ -410,26 +408,26 @@ class CNN(_Factory):
 
 @dataclass(frozen=True, kw_only=True)
 class ResNet(_Factory):
-    """Residual net for small images.
+    """Residual network for small images.
 
     Parameters
     ----------
     depth : {9, 18}, default=9
-        9 is the net of Page (2018), made for quick training on CIFAR-10; 18 is the net of He et al.
-        (2016) with a first convolution of 3 x 3 and no first pooling, as is usual for CIFAR-10.
+        9 is the network of Page (2018), designed for fast training on CIFAR-10; 18 is the network
+        of He et al. (2016) with a first convolution of 3 x 3 and no first pooling, as is usual for
+        CIFAR-10.
     width : int, default=64
         Channels of the first convolution; the last has 8 times as many.
     norm : {"batch", "group"}, default="batch"
-        Normalisation. Groups need no running statistics, and a row's answer does not depend on the
-        rest of its batch.
+        Normalisation. Groups need no running statistics, and the output for a row does not depend
+        on the rest of its batch.
     conv : {"auto", "matmul", "cudnn"}, default="auto"
         How convolutions are computed, as in `CNN`.
     scale : float, default=1 / 255
-        The images are multiplied by it; the default is right for bytes. Say 1.0 for images whose
-        values lie in 0..1 already.
+        Factor of the images; the default is for bytes. Use 1.0 for images with values in 0..1.
     mean, std : tuple of float, default=(0.5,) and (0.25,)
         Subtracted from the scaled images, and divided by: one number, or one for each channel.
-        Constants: numbers computed from the training rows would have to be forgotten too.
+        Use constants: numbers computed from the training rows would have to be forgotten too.
 
     References
     ----------
@@ -462,12 +460,12 @@ class ResNet(_Factory):
     std: tuple[float, ...] = (0.25,)
 
     def __call__(self, shape: Shape, n_classes: int) -> nn.Module:
-        """Build the net."""
+        """Build the network."""
         channels, height, width = _image_shape(shape)
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) not in (1, channels):
                 raise ValueError(
-                    f"{name} has {len(values)} numbers; the rows have {channels} channels"
+                    f"{name} has {len(values)} numbers; expected 1 or {channels}, one per channel"
                 )
         if min(height, width) < 8:
             raise ValueError(
@@ -475,70 +473,76 @@ class ResNet(_Factory):
                 f"{_order_hint(shape)}"
             )
         parts: dict[str, nn.Module] = {
-            "images": Images(),
+            "images": AddChannel(),
             "affine": Affine(self.scale, self.mean, self.std),
-            "first": self._normed(channels, self.width),
+            "first": self._conv_block(channels, self.width),
         }
-        parts.update(self._nine() if self.depth == 9 else self._eighteen())
+        parts.update(self._resnet9_stages() if self.depth == 9 else self._resnet18_stages())
         parts["output"] = nn.Linear(8 * self.width, n_classes, bias=self.depth != 9)
         if self.depth == 9:
-            parts["shrink"] = Times(_RESNET_9_LOGITS)
-        return _sequence(parts)
+            parts["shrink"] = ScaleBy(_RESNET_9_LOGITS)
+        return _to_sequential(parts)
 
-    def _nine(self) -> dict[str, nn.Module]:
+    def _resnet9_stages(self) -> dict[str, nn.Module]:
         w = self.width
         return {
-            "stage1": nn.Sequential(self._normed(w, 2 * w, pooled=True), self._around(2 * w)),
-            "stage2": self._normed(2 * w, 4 * w, pooled=True),
-            "stage3": nn.Sequential(self._normed(4 * w, 8 * w, pooled=True), self._around(8 * w)),
-            "everywhere": _Everywhere("max"),
+            "stage1": nn.Sequential(
+                self._conv_block(w, 2 * w, pooled=True), self._residual_block(2 * w)
+            ),
+            "stage2": self._conv_block(2 * w, 4 * w, pooled=True),
+            "stage3": nn.Sequential(
+                self._conv_block(4 * w, 8 * w, pooled=True), self._residual_block(8 * w)
+            ),
+            "global_pool": _GlobalPool("max"),
         }
 
-    def _eighteen(self) -> dict[str, nn.Module]:
+    def _resnet18_stages(self) -> dict[str, nn.Module]:
         parts: dict[str, nn.Module] = {}
         last = self.width
         for number in range(4):
             width = self.width << number
             stride = 2 if number else 1
             parts[f"stage{number + 1}"] = nn.Sequential(
-                self._basic(last, width, stride), self._basic(width, width, 1)
+                self._basic_block(last, width, stride), self._basic_block(width, width, 1)
             )
             last = width
-        return parts | {"everywhere": _Everywhere("mean")}
+        return parts | {"global_pool": _GlobalPool("mean")}
 
-    def _normed(self, last: int, width: int, *, pooled: bool = False) -> nn.Sequential:
-        """Return convolution, normalisation, ReLU and, if asked for, a halving before ReLU."""
+    def _conv_block(self, last: int, width: int, *, pooled: bool = False) -> nn.Sequential:
+        """Return convolution, normalisation and ReLU, with pooling before ReLU if `pooled`."""
         middle: list[nn.Module] = [HalvingMax()] if pooled else []
-        return nn.Sequential(self._conv(last, width), self._norm(width), *middle, nn.ReLU())
+        return nn.Sequential(
+            self._make_conv(last, width), self._make_norm(width), *middle, nn.ReLU()
+        )
 
-    def _around(self, width: int) -> nn.Module:
-        """Return two normed convolutions with a way around them, ReLU before the sum."""
+    def _residual_block(self, width: int) -> nn.Module:
+        """Return two convolution blocks with a skip connection, ReLU before the sum."""
         return _Residual(
-            nn.Sequential(self._normed(width, width), self._normed(width, width)),
+            nn.Sequential(self._conv_block(width, width), self._conv_block(width, width)),
             nn.Identity(),
             nn.Identity(),
         )
 
-    def _basic(self, last: int, width: int, stride: int) -> nn.Module:
+    def _basic_block(self, last: int, width: int, stride: int) -> nn.Module:
         """Return the basic block of He et al., ReLU after the sum."""
         inside = nn.Sequential(
-            self._conv(last, width, stride=stride),
-            self._norm(width),
+            self._make_conv(last, width, stride=stride),
+            self._make_norm(width),
             nn.ReLU(),
-            self._conv(width, width),
-            self._norm(width),
+            self._make_conv(width, width),
+            self._make_norm(width),
         )
         around: nn.Module = nn.Identity()
         if stride != 1 or last != width:
-            around = nn.Sequential(self._conv(last, width, 1, stride), self._norm(width))
+            around = nn.Sequential(self._make_conv(last, width, 1, stride), self._make_norm(width))
         return _Residual(inside, around, nn.ReLU())
 
-    def _conv(self, last: int, width: int, kernel: int = 3, stride: int = 1) -> nn.Conv2d:
+    def _make_conv(self, last: int, width: int, kernel: int = 3, stride: int = 1) -> nn.Conv2d:
         return _CONVOLUTIONS[self.conv](
             last, width, kernel, stride=stride, padding=kernel // 2, bias=False
         )
 
-    def _norm(self, width: int) -> nn.Module:
+    def _make_norm(self, width: int) -> nn.Module:
         if self.norm == "batch":
             return nn.BatchNorm2d(width)
         return GroupNorm(gcd(_MOST_GROUPS, width), width)
@@ -557,7 +561,7 @@ class _Residual(nn.Module):
         return y
 
 
-class _Everywhere(nn.Module):
+class _GlobalPool(nn.Module):
     """Largest or mean value of each channel."""
 
     def __init__(self, kind: str) -> None:
@@ -569,7 +573,7 @@ class _Everywhere(nn.Module):
         return x.amax((-2, -1)) if self.kind == "max" else x.mean((-2, -1))
 
 
-def _sequence(parts: dict[str, nn.Module]) -> nn.Module:
+def _to_sequential(parts: dict[str, nn.Module]) -> nn.Module:
     return nn.Sequential(OrderedDict(parts))
 
 
@@ -583,10 +587,10 @@ def _image_shape(shape: Shape) -> tuple[int, int, int]:
 
 
 def _order_hint(shape: Shape) -> str:
-    """Say how to turn images around whose last axis looks like colours."""
+    """Return a hint for images whose last axis looks like the channels."""
     if len(shape) != 3 or shape[2] > _MOST_COLOURS or min(shape[:2]) <= _MOST_COLOURS:
         return ""
     return (
-        ". Rows are (channels, height, width), and yours look like (height, width, channels): "
-        "turn them with X.transpose(0, 3, 1, 2)"
+        ". Expected (channels, height, width), but this looks like (height, width, channels): "
+        "use X.transpose(0, 3, 1, 2)"
     )

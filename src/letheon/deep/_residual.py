@@ -1,31 +1,30 @@
-"""When the residual influence of removed rows has faded.
+"""Stop rules of DeepObliviate: when the residual influence of removed rows has faded.
 
-Detrended fluctuation analysis: how the fluctuation of a series grows with the window.
+Detrended fluctuation analysis (DFA): how the fluctuation of a series grows with the window.
 
 With the profile ``y_k = sum_{i<=k} (x_i - mean(x))``, windows of ``s`` points and the polynomial of
 degree `order` fitted to each window,
 
     F(s)^2 = mean of the squared residuals over all windows,    F(s) ~ s^alpha.
 
-Windows are cut from both ends of the series, so that no point is left out.
+Windows are cut from both ends of the series, so every point is used.
 
 References
 ----------
 C.-K. Peng et al., Mosaic organization of DNA nucleotides, Physical Review E 49, 1994.
 
-Laws ``Y(x) = a x^-alpha + b`` of a residual that fades, and their least-squares fits.
+A fading residual is modelled by ``Y(x) = a x^-alpha + b``, fitted by least squares.
 
-When DeepObliviate may stop to retrain, and what it leaves out then.
-
-Block ``i`` moves the parameters by ``V_i = theta_i - theta_(i-1)`` in the run that saw a person,
-and by ``V'_i`` in the run without. From the last affected block ``d`` on, the *residual memory* is
+Block ``i`` moves the parameters by ``V_i = theta_i - theta_(i-1)`` in the run with the removed
+rows, and by ``V'_i`` in the run without them. From the last affected block ``d`` on, the *residual
+memory* is
 
     Delta_t = ||V_(d+t) - V'_(d+t)||_1,    t = 0, 1, ...
 
-A rule is given the residuals one after the other: as they are, or relative to ``||V_(d+t)||_1``.
-When it stops after ``t``, the rest of the old run is added to the new one, and the new parameters
-are off by at most the sum of the residuals that were never computed. The rules estimate each of
-them. Guarantee: empirical; a small slope, or a small estimate, is no bound on what later blocks do.
+A rule gets the residuals one after the other: absolute, or relative to ``||V_(d+t)||_1``. When it
+stops after ``t``, the remaining moves of the old run are added to the new run, and the error of the
+parameters is at most the sum of the residuals that were not computed. The rules estimate each of
+them. Guarantee: empirical; a small slope or estimate does not bound the effect of later blocks.
 
 References
 ----------
@@ -55,11 +54,11 @@ def _window_sizes(n: int, order: int) -> list[int]:
         return []
     ratio = most / least
     steps = (least * ratio ** (i / (_N_SIZES - 1)) for i in range(_N_SIZES))
-    # A power that should be whole may come out just below.
+    # Rounding may put an integer power just below the integer.
     return sorted({math.floor(step + 1e-9) for step in steps})
 
 
-def _fluctuation(profile: Floats, size: int, order: int) -> float:
+def _window_fluctuation(profile: Floats, size: int, order: int) -> float:
     """Return the root mean square of the profile around its trend in windows of `size`."""
     used = len(profile) // size * size
     windows = np.concatenate([profile[:used], profile[-used:]]).reshape(-1, size)
@@ -69,14 +68,14 @@ def _fluctuation(profile: Floats, size: int, order: int) -> float:
 
 
 def dfa_exponent(series: Floats, order: int = 1) -> float | None:
-    """Return the slope of ``log F(s)`` over ``log s``, or None where there is none.
+    """Return the slope of ``log F(s)`` over ``log s``, or None if it is undefined.
 
     Parameters
     ----------
     series : array of shape (n,)
         The series, in order. Its scale and its mean do not matter.
     order : int, default=1
-        Degree of the trend that is taken out of every window.
+        Degree of the trend that is removed from every window.
 
     Returns
     -------
@@ -87,8 +86,8 @@ def dfa_exponent(series: Floats, order: int = 1) -> float | None:
 
     Notes
     -----
-    The exponent says how a series fluctuates, not how fast it falls: for ``x_t = t^-h``
-    it goes *down* as ``h`` goes up.
+    The exponent measures how a series fluctuates, not how fast it falls: for ``x_t = t^-h`` it
+    *decreases* as ``h`` increases.
 
     Examples
     --------
@@ -107,7 +106,7 @@ def dfa_exponent(series: Floats, order: int = 1) -> float | None:
     logs = [
         (math.log(size), math.log(fluctuation))
         for size in sizes
-        if (fluctuation := _fluctuation(profile, size, order)) > _ROUNDING * len(points)
+        if (fluctuation := _window_fluctuation(profile, size, order)) > _ROUNDING * len(points)
     ]
     if len(logs) < 2:
         return None
@@ -122,7 +121,7 @@ _ZOOMS, _ZOOM_POINTS = 7, 17
 
 
 @dataclass(frozen=True)
-class Law:
+class FadingLaw:
     """``Y(x) = a x^-alpha + b`` for ``x >= 1``.
 
     Parameters
@@ -137,59 +136,59 @@ class Law:
 
     def values(self, x: Floats) -> Floats:
         """Return ``Y(x)`` of every x."""
-        return self._fading(x) + self.b
+        return self._power_term(x) + self.b
 
     def slope(self, x: float) -> float:
         """Return ``Y'(x) = -a alpha x^(-alpha - 1)``."""
-        return -self.alpha * float(self._fading(np.array([float(x)]))[0]) / x
+        return -self.alpha * float(self._power_term(np.array([float(x)]))[0]) / x
 
-    def scaled(self, factor: float) -> "Law":
-        """Return the law of `factor` times the residual."""
-        return Law(factor * self.a, self.alpha, factor * self.b)
+    def scale_by(self, factor: float) -> "FadingLaw":
+        """Return the law multiplied by a factor."""
+        return FadingLaw(factor * self.a, self.alpha, factor * self.b)
 
-    def _fading(self, x: Floats) -> Floats:
+    def _power_term(self, x: Floats) -> Floats:
         """Return ``a x^-alpha``."""
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             fading: Floats = self.a * x**-self.alpha
         return fading
 
 
-def fit_scale_and_level(x: Floats, y: Floats, alpha: float) -> Law | None:
+def fit_scale_and_level(x: Floats, y: Floats, alpha: float) -> FadingLaw | None:
     """Fit ``a`` and ``b`` to points for a given exponent by ordinary least squares.
 
-    Where all ``x^-alpha`` are equal (``alpha = 0`` or one point) ``a`` is not determined;
-    it is 0 then, and ``b`` is the mean.
+    If all ``x^-alpha`` are equal (``alpha = 0`` or one point), ``a`` is undetermined; it is set to
+    0, and ``b`` to the mean.
 
     Parameters
     ----------
     x, y : array of shape (n,)
-        The points, ``x > 0`` and rising, all finite.
+        The points, all finite; ``x > 0`` and increasing.
     alpha : float
         The exponent; any sign.
 
     Returns
     -------
     Law or None
-        None when ``a`` is out of a float's range.
+        None if ``a`` is out of the range of a float.
     """
     unit_x, unit_y = x[0] if alpha >= 0 else x[-1], float(np.abs(y).max()) or 1.0
-    # Relative to the largest power, large exponents keep their digits.
+    # Powers relative to the largest one stay accurate for large exponents.
     with np.errstate(under="ignore"):
         power = (x / unit_x) ** -alpha
     shares = y / unit_y
     spread = power - power.mean()
     square = float(spread @ spread)
-    # Equal up to rounding: the direction of `spread` means nothing.
+    # Equal up to rounding: the direction of `spread` is meaningless.
     if square <= len(x) * 1e-30:
-        return Law(0.0, alpha, unit_y * float(shares.mean()))
+        return FadingLaw(0.0, alpha, unit_y * float(shares.mean()))
     height = float(spread @ shares) / square
     level = float(shares.mean()) - height * float(power.mean())
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        law = Law(float(height * unit_y * unit_x**alpha), alpha, unit_y * level)
+        law = FadingLaw(float(height * unit_y * unit_x**alpha), alpha, unit_y * level)
     return law if math.isfinite(law.a) and math.isfinite(law.b) else None
 
 
-def _profile(log_x: Floats, y: Floats, alphas: Floats, level: bool) -> tuple[Floats, ...]:
+def _fit_exponents(log_x: Floats, y: Floats, alphas: Floats, level: bool) -> tuple[Floats, ...]:
     """Return the best ``a >= 0``, ``b >= 0`` and the squared error for each exponent."""
     power = np.exp(-np.multiply.outer(alphas, log_x))
     a = power @ y / np.einsum("ij,ij->i", power, power)
@@ -199,25 +198,25 @@ def _profile(log_x: Floats, y: Floats, alphas: Floats, level: bool) -> tuple[Flo
         spread = power - centre[:, None]
         free_a = spread @ y / np.einsum("ij,ij->i", spread, spread)
         free_b = y.mean() - free_a * centre
-        # No number of y is negative, so at most one of the two is.
+        # y is not negative, so at most one of the two is.
         a = np.where(free_b < 0, a, np.maximum(free_a, 0.0))
         b = np.where(a > 0, np.maximum(free_b, 0.0), y.mean())
     error = a[:, None] * power + b[:, None] - y
     return a, b, np.einsum("ij,ij->i", error, error)
 
 
-def fit_fading_law(y: Floats, *, level: bool = True) -> Law:
+def fit_fading_law(y: Floats, *, level: bool = True) -> FadingLaw:
     """Fit ``a x^-alpha + b`` to ``x = 1..n`` by least squares, ``a, b >= 0``.
 
     ``a`` and ``b`` have a closed form for every exponent. The exponent is searched on a grid over
-    ``0.02..10`` that is zoomed seven times; the answer depends on nothing but `y`.
+    ``0.02..10`` that is refined seven times; the result is a function of `y`.
 
     Parameters
     ----------
     y : array of shape (n,)
         At least two finite numbers, none negative.
     level : bool, default=True
-        Whether there is a ``b``; without it ``b = 0``.
+        Whether to fit ``b``; otherwise ``b = 0``.
 
     Returns
     -------
@@ -226,33 +225,33 @@ def fit_fading_law(y: Floats, *, level: bool = True) -> Law:
     """
     unit = float(y.max())
     if not y.min() < unit:
-        return Law(0.0, 0.0, unit)
+        return FadingLaw(0.0, 0.0, unit)
     shares, log_x = y / unit, np.log(np.arange(1.0, len(y) + 1))
     alphas = _GRID
     for _ in range(_ZOOMS + 1):
-        a, b, error = _profile(log_x, shares, alphas, level)
+        a, b, error = _fit_exponents(log_x, shares, alphas, level)
         best = int(error.argmin())
-        found = Law(float(a[best]), float(alphas[best]), float(b[best]))
+        law = FadingLaw(float(a[best]), float(alphas[best]), float(b[best]))
         low, high = alphas[max(best - 1, 0)], alphas[min(best + 1, len(alphas) - 1)]
         alphas = np.linspace(low, high, _ZOOM_POINTS)
     constant = float(shares.mean())
     if not error[best] < float(np.square(shares - constant).sum()):
-        found = Law(0.0, 0.0, constant)
-    return found.scaled(unit)
+        law = FadingLaw(0.0, 0.0, constant)
+    return law.scale_by(unit)
 
 
 Origin = Literal["block", "one"]
 
 _SHORT_SERIES = 8  # fewer residuals have no DFA exponent
-_FEWEST_TO_FIT = 3  # as many as the fading law has numbers
-_FEWEST_TO_TRUST = 6  # three spare points: enough to tell a level from a slow decay
+_FEWEST_TO_FIT = 3  # the number of parameters of the law
+_FEWEST_TO_TRUST = 6  # three more points, to distinguish a level from a slow decay
 
 
-def ratio(residual: float, influence: float) -> float:
-    """Return a residual relative to what the block did.
+def relative_residual(residual: float, influence: float) -> float:
+    """Return a residual relative to the influence of the block.
 
-    Where the block did nothing: 0 if it does nothing in the new run either, otherwise infinite,
-    after which no rule stops.
+    If the influence is 0: 0 if the residual is 0 too, otherwise infinite, after which no rule
+    stops.
     """
     if influence > 0:
         return residual / influence
@@ -260,10 +259,10 @@ def ratio(residual: float, influence: float) -> float:
 
 
 class StopRule(ABC):
-    """Decides after every retrained block whether the rest may be left out.
+    """Decides after every retrained block whether the other blocks may be skipped.
 
-    Only blocks in which training took a step count. The residual of a block that holds nobody is
-    zero whatever the parameters are, and must not be given to a rule.
+    Only blocks with rows count. The residual of an empty block is always zero and must not be
+    passed to a rule.
     """
 
     _most: ClassVar[float] = math.inf
@@ -273,80 +272,84 @@ class StopRule(ABC):
         if not 0.0 <= epsilon < math.inf:
             raise ValueError(f"epsilon must be a finite number of at least 0, not {epsilon!r}")
         self.epsilon = float(epsilon)
-        self.law: Law | None = None  # the one fitted last, in units of the residual
+        self.law: FadingLaw | None = None  # the last fit, in units of the residual
         self.residuals: list[float] = []
         self._first = first  # x of the first residual
-        self._deltas: list[float] = []  # residuals, relative ones if the rule looks at those
+        self._deltas: list[float] = []  # residuals, relative or absolute
         self._finite = True
 
     def update(self, residual: float, influence: float = 1.0) -> bool:
-        """Take a residual and what the block did in the old run; return whether to stop now."""
+        """Add a residual and the influence of its block in the old run; return whether to stop."""
         if residual < 0.0:
             raise ValueError(f"a residual is a norm and cannot be negative: {residual!r}")
-        delta = ratio(residual, influence) if self._is_relative else residual
+        delta = relative_residual(residual, influence) if self._is_relative else residual
         self.residuals.append(residual)
         self._deltas.append(float(delta))
         self._finite = self._finite and math.isfinite(delta)
         self.law = None
-        return self._finite and self._stops(delta)
+        return self._finite and self._should_stop(delta)
 
     @abstractmethod
-    def _stops(self, delta: float) -> bool:
-        """Fit the law to the series, which is finite; return whether to stop now."""
+    def _should_stop(self, delta: float) -> bool:
+        """Fit the law to the finite series; return whether to stop now."""
 
     @property
     def slope(self) -> float | None:
         """Slope of the law at the last residual."""
         return None if self.law is None else self.law.slope(self._first + len(self._deltas) - 1)
 
-    def left_out(self, influences: Floats) -> tuple[float, float]:
-        """Return tail and ceiling for blocks that did so much in the old run.
+    def estimate_omitted(self, influences: Floats) -> tuple[float, float]:
+        """Return tail and ceiling for skipped blocks with these influences in the old run.
 
         With ``r_k`` the rule's estimate for the k-th of them, the sum over k of ``r_k`` times its
         influence for relative residuals, else of ``r_k``.
         """
         n_left = len(influences)
         weights = influences if self._is_relative else np.ones(n_left)
-        return float(self.expected(n_left) @ weights), float(self.ceiling(n_left) @ weights)
+        return float(self.expected_residuals(n_left) @ weights), float(
+            self.ceiling_residuals(n_left) @ weights
+        )
 
-    def expected(self, n_left: int) -> Floats:
-        """Return estimates of the next `n_left` residuals, in the units that were given.
+    def expected_residuals(self, n_left: int) -> Floats:
+        """Return estimates of the next `n_left` residuals, in the units of the rule.
 
-        By the heavier of the laws ``a x^-alpha + b`` of `RobustRule` under every rule, because the
-        published fit often has a negative level. Where nothing fades, the larger of the last two.
+        Every rule uses the larger of the fits ``a x^-alpha + b`` of `RobustRule`, because the
+        published fit often has a negative level. If nothing fades, the larger of the last two.
         """
         laws = self._fading_laws() if self._finite else []
         if not laws or laws[0].a == 0.0:
-            return np.full(max(n_left, 0), self._level())
+            return np.full(max(n_left, 0), self._recent_level())
         x = len(self._deltas) + np.arange(1.0, n_left + 1)
-        found: Floats = np.maximum.reduce([law.values(x) for law in laws])
-        return np.maximum(found, 0.0)
+        values: Floats = np.maximum.reduce([law.values(x) for law in laws])
+        return np.maximum(values, 0.0)
 
-    def ceiling(self, n_left: int) -> Floats:
-        """Return the next `n_left` residuals if they go on as their later half did.
+    def ceiling_residuals(self, n_left: int) -> Floats:
+        """Return the next `n_left` residuals if they continue like their later half.
 
-        At least the larger of the last two, rising as the line through the later half does, up to
-        the most that the rule knows of.
+        They start at the larger of the last two and rise like the line through the later half, up
+        to the largest possible value of the rule.
         """
         ahead = np.arange(1.0, n_left + 1)
-        rise = max(self._rise(), 0.0) if self._finite else 0.0
-        return np.minimum(self._level() + rise * ahead, max(self._most, self._level()))
+        rise = max(self._recent_slope(), 0.0) if self._finite else 0.0
+        return np.minimum(
+            self._recent_level() + rise * ahead, max(self._most, self._recent_level())
+        )
 
-    def _level(self) -> float:
-        """Return the larger of the last two residuals; infinite when any was."""
+    def _recent_level(self) -> float:
+        """Return the larger of the last two residuals; infinite if any residual was."""
         return max(self._deltas[-2:]) if self._finite and self._deltas else math.inf
 
-    def _rise(self) -> float:
+    def _recent_slope(self) -> float:
         """Return the slope of the line through the later half of the residuals."""
         later = np.array(self._deltas[-max(len(self._deltas) // 2, 2) :])
         if len(later) < 2:
             return 0.0
         steps = np.arange(len(later)) - (len(later) - 1) / 2
-        top = float(later.max()) or 1.0  # keeps the digits of tiny residuals
+        top = float(later.max()) or 1.0  # keeps tiny residuals accurate
         return float(steps @ (later / top) / (steps @ steps)) * top
 
-    def _fading_laws(self) -> list[Law]:
-        """Return the law with a level and, while points are few, the one without."""
+    def _fading_laws(self) -> list[FadingLaw]:
+        """Return the fit with a level and, for few points, also the one without."""
         n = len(self._deltas)
         if n < _FEWEST_TO_FIT:
             return []
@@ -372,17 +375,17 @@ class PaperRule(StopRule):
 
     Notes
     -----
-    *Short series.* DFA has no exponent for fewer than 8 residuals. The publication does
-    not say what to do then; this rule keeps retraining.
+    *Short series.* DFA has no exponent for fewer than 8 residuals. The publication does not cover
+    this case; this rule continues retraining.
 
     *Origin.* With ``"block"`` the same residuals give another slope in another block.
 
     *Scale.* The slope has the units of the residual, an L1 norm over all parameters: the same
-    `epsilon` means another thing for another net. `RobustRule` is free of both.
+    `epsilon` means something else for another network. `RobustRule` has neither problem.
 
-    *Series without fluctuation.* Equal residuals, all zeros too, have no exponent but a slope of 0:
-    the rule stops at the eighth. A series that grows has a negative ``a``, and only the size of
-    the slope counts. After a residual that is not finite the rule never stops.
+    *Series without fluctuation.* Equal residuals, including zeros, have no exponent but a slope of
+    0: the rule stops at the eighth. A growing series has a negative ``a``, and only the absolute
+    value of the slope counts. After a residual that is not finite the rule never stops.
     """
 
     def __init__(self, epsilon: float, first_block: int, origin: Origin = "block") -> None:
@@ -392,22 +395,22 @@ class PaperRule(StopRule):
             raise ValueError(f"origin must be 'block' or 'one', not {origin!r}")
         super().__init__(epsilon, first_block if origin == "block" else 1)
 
-    def _stops(self, delta: float) -> bool:  # noqa: ARG002
+    def _should_stop(self, delta: float) -> bool:  # noqa: ARG002
         if len(self._deltas) < _SHORT_SERIES:
             return False
         y = np.array(self._deltas)
         x = self._first + np.arange(float(len(y)))
-        # No exponent means no fluctuation: any exponent gives the constant law.
+        # Without fluctuation there is no exponent; any exponent gives a constant fit.
         self.law = fit_scale_and_level(x, y, dfa_exponent(y) or 0.0)
         return self.law is not None and abs(self.law.slope(x[-1])) < self.epsilon
 
 
 class RobustRule(StopRule):
-    """Stop when the residual, relative to what the block does, is stable or lost in the noise.
+    """Stop when the residual, relative to the block's influence, is stable or at noise level.
 
-    It is given ``r_t = Delta_t / ||V_(d+t)||_1``. After each, ``a x^-alpha + b`` with ``a, alpha,
-    b >= 0`` is fitted over ``x = 1 .. t + 1``. An ``r_t`` is a *hit* when neither the law nor the
-    line through the later half of the series changes by `epsilon` per block, or when
+    It uses ``r_t = Delta_t / ||V_(d+t)||_1``. After each residual, ``a x^-alpha + b`` with ``a,
+    alpha, b >= 0`` is fitted over ``x = 1 .. t + 1``. An ``r_t`` is a *hit* when neither the fit
+    nor the line through the later half of the series changes by `epsilon` per block, or when
     ``r_t <= 2 floor``. The rule stops at `patience` hits in a row.
 
     Parameters
@@ -416,30 +419,30 @@ class RobustRule(StopRule):
         Largest change per block that counts as stable, as a share of the block's own influence.
         0 never stops, not even at residuals of zero.
     floor : float, default=0.0
-        ``r`` of a replay in which nobody was dropped; 0 where training repeats bit by bit.
+        ``r`` of a replay without removed rows; 0 if training is reproducible bit by bit.
     patience : int, default=2
-        Hits in a row that are needed.
+        Required hits in a row.
     min_points : int, default=3
-        Blocks after the last affected one before a small slope may stop the rule. Hits
-        by the floor alone need no more than `patience` blocks.
+        Blocks after the last affected one before a small slope may stop the rule. Hits by the
+        floor need `patience` blocks only.
 
     Notes
     -----
-    *Scale.* ``r`` has no unit, so the rule decides the same for a net with all parameters scaled.
-    It is 0 where the block does the same in both runs, about 1.4 where it does two unrelated things
-    of one size, and at most 2 where they have one size. `ceiling` rises no further than 2.
+    *Scale.* ``r`` has no unit, so scaling all parameters of a network does not change the decision.
+    It is 0 if the block makes the same change in both runs, about 1.4 for two unrelated changes of
+    one size, and at most 2 for changes of one size. `ceiling_residuals` never exceeds 2.
 
-    *Growth.* In much of ordinary training the residual does not fade: it grows from block to block
+    *Growth.* In ordinary training the residual often does not fade: it grows from block to block
     and then levels off, because small differences of parameters are amplified. While it grows by
-    `epsilon` or more per block, the rule goes on. At a level, or in slower growth, it stops, and
-    the estimates say how much is left out.
+    `epsilon` or more per block, the rule continues. At a level, or in slower growth, it stops, and
+    the estimates show how much is skipped.
 
-    *Few points.* Three points are interpolated by three numbers, and a level cannot be told from a
-    slow decay. Up to five points the law without a level (``b = 0``) is fitted as well; the steeper
-    slope decides and the heavier tail is reported.
+    *Few points.* Three parameters interpolate three points, and a level cannot be distinguished
+    from a slow decay. Up to five points the law without a level (``b = 0``) is fitted as well; the
+    steeper slope decides and the larger tail is reported.
 
-    *Equal residuals* are stable: the rule stops, and the estimates say that nothing faded. After
-    a residual that is not finite it never stops.
+    *Equal residuals* are stable: the rule stops, and the estimates show that nothing faded. After a
+    residual that is not finite it never stops.
     """
 
     _most: ClassVar[float] = 2.0
@@ -456,11 +459,11 @@ class RobustRule(StopRule):
         self.floor, self.patience, self.min_points = float(floor), patience, min_points
         self._quiet = self._hits = 0
 
-    def _stops(self, delta: float) -> bool:
+    def _should_stop(self, delta: float) -> bool:
         laws = self._fading_laws()
         self.law = laws[0] if laws else None
-        # Neither the laws nor the later residuals change by `epsilon` a block.
-        slopes = [*(abs(law.slope(len(self._deltas))) for law in laws), abs(self._rise())]
+        # Neither the fits nor the later residuals change by `epsilon` per block.
+        slopes = [*(abs(law.slope(len(self._deltas))) for law in laws), abs(self._recent_slope())]
         is_stable = bool(laws) and max(slopes) < self.epsilon
         is_quiet = delta <= 2.0 * self.floor
         self._quiet = self._quiet + 1 if is_quiet else 0

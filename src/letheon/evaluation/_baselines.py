@@ -82,7 +82,7 @@ def without_jobs(estimator: Any) -> Any:
 def _sample_rows(rows: People) -> People:
     """Return the rows of some people, enough to walk through the code once."""
     people = np.random.default_rng(0).permutation(np.unique(rows.ids))
-    return rows.of(people[:_FEW_ROWS])
+    return rows.rows_of(people[:_FEW_ROWS])
 
 
 def _warm_up_contender(contender: BaselineTrainer, rows: People) -> None:
@@ -436,7 +436,7 @@ def best_ordinary(problem: LearningProblem, given: Any, seed: int) -> tuple[Base
         model, how = candidates[0], "as given"
     else:
         some = np.random.default_rng(seed).permutation(len(problem.train))[:_MOST_CHOICE_ROWS]
-        rows = problem.train.at(np.sort(some))
+        rows = problem.train.take(np.sort(some))
         folds = CrossValidation(replace(problem, train=rows), cv=3, seed=None)
         model, _, scores = choose_best(candidates, folds.score, are_given=given is not None)
         n_rows = f"{len(rows):,} rows"

@@ -139,7 +139,7 @@ def _run_canary(attack: Any, unlearner: Any, problem: LearningProblem, seed: int
     numbers = rng.permutation(len(people))[owners]
     sizes = np.cumsum(np.bincount(numbers))
     n_people = max(int(np.searchsorted(sizes, _CANARY_ROWS, side="right")), 1)
-    rows, ids = problem.train.at(np.flatnonzero(numbers < n_people)), numbers[numbers < n_people]
+    rows, ids = problem.train.take(np.flatnonzero(numbers < n_people)), numbers[numbers < n_people]
     y, population = rows.y, None
     if isinstance(attack, BackdoorTest):
         n_canaries = min(max(round(_BACKDOOR_SHARE * n_people), 5), _MOST_BACKDOORS)
@@ -279,7 +279,7 @@ def evaluate(
     if progress:
         bar = _progress_bar(title or type(unlearner).__name__, len(numbers) * len(asked.sizes))
     with one_thread(), bar as note:
-        clock = RequestClock(problem.test.at(np.arange(min(_MOST_ANSWERED, len(problem.test)))).X)
+        clock = RequestClock(problem.test.take(np.arange(min(_MOST_ANSWERED, len(problem.test)))).X)
         with joblib.parallel_config(backend="sequential"):
             warm = warm_up(alone, problem)
             clock.wait_until_idle()

@@ -258,7 +258,7 @@ def _require_target(what: str, y: NDArray[Any], unlearner: Any) -> None:
 
 def _test_rows(X: Any, y: Any, ids: Any = None) -> People:
     """Return test rows; without ids nobody who is forgotten is among them."""
-    return replace(_check_rows("test", X, y, ids), owned=ids is not None)
+    return replace(_check_rows("test", X, y, ids), has_owners=ids is not None)
 
 
 def _split_people(rows: People, share: float, seed: int) -> tuple[People, People]:
@@ -270,7 +270,7 @@ def _split_people(rows: People, share: float, seed: int) -> tuple[People, People
         raise ValueError("a split into training and test rows needs at least two people")
     order = np.random.default_rng(seed).permutation(people)
     held_out = order[: max(1, round(share * len(people)))]
-    return rows.without(held_out), rows.of(held_out)
+    return rows.without(held_out), rows.rows_of(held_out)
 
 
 _LOOK_AT_THE_MODEL = ("worst", "adaptive")

@@ -353,7 +353,7 @@ def _compare_final_models(contest: TrialSetup, seed: int, run: _TrialRun) -> Tri
     test = problem.test.without(run.gone)
     if len(test) == 0:
         raise ValueError("everybody among the test rows was forgotten; give others with test=")
-    exam = ComparisonData(problem, test, problem.train.of(run.gone), contest.with_intervals)
+    exam = ComparisonData(problem, test, problem.train.rows_of(run.gone), contest.with_intervals)
     fresh = contest.fit_unlearner(run.left, getattr(model, "seed_", seed))
     # What the model puts off even now is added to the last request.
     rows = [(part.X, part.y) for part in (exam.test, exam.forgotten)]

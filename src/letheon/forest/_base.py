@@ -324,7 +324,7 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         batch = self._prepare_batch(X, y, sample_weight, ids)
         require_features(self, X)
         forest = self.forest_
-        _NO_IDS[forest.id_type.kind].joined(batch.ids)  # raises for ids of the other kind
+        _NO_IDS[forest.id_type.kind].concat(batch.ids)  # raises for ids of the other kind
         return partial(forest.learn, batch, eager, threads_for(self.n_jobs))
 
     def _commit(self, plan: PendingChange) -> Outcome:

@@ -83,7 +83,7 @@ class BlobStore:
             raise ValueError(f"{address!r} is no address: 64 hexadecimal digits")
         return self.folder / address
 
-    def write(self, content: bytes, sealer: BlobCipher) -> str:
+    def write(self, content: bytes, cipher: BlobCipher) -> str:
         """Write a blob and return its address: the file is whole and on the disk then.
 
         After an error of the disk the half file is given up, and nothing is tried again on it: a
@@ -93,7 +93,7 @@ class BlobStore:
         address = hashlib.sha256(blob).hexdigest()
         partial = self.folder / f".{secrets.token_hex(8)}{_PARTIAL}"
         try:
-            _write_synced(partial, sealer.encrypt(blob))
+            _write_synced(partial, cipher.encrypt(blob))
             fault_point("blob.before-rename")
             partial.replace(self.path_of(address))
         except BaseException:
@@ -104,7 +104,7 @@ class BlobStore:
         fault_point("blob.after-rename")
         return address
 
-    def read(self, address: str, sealer: BlobCipher) -> bytes:
+    def read(self, address: str, cipher: BlobCipher) -> bytes:
         """Return the content of a blob, without its nonce.
 
         Raises
@@ -114,9 +114,9 @@ class BlobStore:
         CorruptFileError
             The file is not the one of this address.
         """
-        return self.read_with_nonce(address, sealer)[NONCE_BYTES:]
+        return self.read_with_nonce(address, cipher)[NONCE_BYTES:]
 
-    def read_with_nonce(self, address: str, sealer: BlobCipher) -> bytes:
+    def read_with_nonce(self, address: str, cipher: BlobCipher) -> bytes:
         """Return nonce and content, whose SHA-256 is the address; that is checked."""
         try:
             sealed = self.path_of(address).read_bytes()
@@ -127,17 +127,17 @@ class BlobStore:
             ) from error
         altered = f"blob {address[:12]}… in {self.folder} was altered; restore the file"
         try:
-            blob = sealer.decrypt(sealed)
+            blob = cipher.decrypt(sealed)
         except CorruptFileError as error:
             raise CorruptFileError(altered) from error
         if not hmac.compare_digest(hashlib.sha256(blob).hexdigest(), address):
             raise CorruptFileError(altered)
         return blob
 
-    def is_sound(self, address: str, sealer: BlobCipher) -> bool:
+    def is_sound(self, address: str, cipher: BlobCipher) -> bool:
         """Return whether the blob is there, opens, and has the hash that its name says."""
         try:
-            self.read_with_nonce(address, sealer)
+            self.read_with_nonce(address, cipher)
         except (LedgerMissingError, CorruptFileError, KeyFileError):
             return False
         return True

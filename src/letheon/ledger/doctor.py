@@ -17,9 +17,9 @@ from letheon.ledger.db.elapsed import seconds_ahead
 from letheon.ledger.db.engines import is_writable, sqlite_module
 from letheon.ledger.db.events import read_leaves, read_log_head, require_agreement, seconds_behind
 from letheon.ledger.db.log import LogTree
-from letheon.ledger.models.versions import head_of, list_models, sealer
+from letheon.ledger.models.versions import find_head, list_models, make_blob_cipher
 from letheon.ledger.purge.purge import list_problems
-from letheon.ledger.requests.deadlines import Calendar, alarm, confirm_by
+from letheon.ledger.requests.deadlines import Calendar, alarm_level, confirm_by
 from letheon.ledger.requests.listing import list_requests
 from letheon.ledger.requests.people import unreadable_requests
 from letheon.ledger.schemas import Request, to_datetime
@@ -130,7 +130,7 @@ def _look_at_keys(core: Core) -> _CheckResults:
 
 def _look_at_models(core: Core) -> _CheckResults:
     with core.database.reading() as conn:
-        heads = [(model, head_of(conn, model.id)) for model in list_models(conn)]
+        heads = [(model, find_head(conn, model.id)) for model in list_models(conn)]
     for model, version in heads:
         if not core.keys.has(version.epoch_key):
             yield "error", f"the key of model {model.name!r} is gone: restore keys/"
@@ -138,7 +138,7 @@ def _look_at_models(core: Core) -> _CheckResults:
         kinds = ("model", "rows", "ids", "vault", "monitor")
         for what in kinds if version.monitor_blob else kinds[:-1]:
             address = getattr(version, f"{what}_blob")
-            opener = sealer(core, model, version.epoch_key, what)
+            opener = make_blob_cipher(core, model, version.epoch_key, what)
             if not core.blob_store(model.folder).is_sound(address, opener):
                 words = (
                     f"the {what} of model {model.name!r}, blob {address[:12]}…, is gone or was "
@@ -179,7 +179,7 @@ def _look_at_due_days(core: Core) -> _CheckResults:
     with core.database.reading() as conn:
         waiting = [request for request in list_requests(conn) if request.is_open]
     for request in waiting:
-        share = alarm(request, now, core.settings.calendar)
+        share = alarm_level(request, now, core.settings.calendar)
         about = f"request {request.id} is"
         if request.state == "stuck":
             yield "error", f"{about} stuck ({request.reason}): look at it, then retry it"

@@ -364,7 +364,7 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
         new = self._build_design().build_rows(X)
         check_consistent_length(new, labels)
         classes = hold_target(np.unique(join_target(self.classes_, labels)))  # type: ignore[arg-type]
-        rows, n_before = self.rows_.compacted(), len(self.rows_)
+        rows, n_before = self.rows_.compact_copy(), len(self.rows_)
         if len(classes) > len(self.classes_):
             rows.y[:] = np.searchsorted(classes, self.classes_)[rows.y]
         codes = np.searchsorted(classes, labels.astype(classes.dtype)).astype(np.int64)

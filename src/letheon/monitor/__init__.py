@@ -1,16 +1,16 @@
-"""Watch a model through a stream of requests and say when to train it again (survey, 6.3).
+"""Watch a model through a stream of requests and decide when to retrain it (survey, 6.3).
 
-Effectiveness and certifiability compare with a naively retrained model, which is just what one
-wants to avoid. `Monitor` computes proxies of both after every request, from limits that were
-calibrated on rehearsed streams, and retrains before the tolerances are passed.
+Effectiveness and certifiability compare with a retrained model, which is what unlearning avoids.
+`Monitor` estimates both after every request, with limits that were calibrated on rehearsed streams,
+and retrains before a tolerance is exceeded.
 """
 
 from letheon.monitor._calibrate import Calibration
 from letheon.monitor._limits import Limit
 from letheon.monitor._monitor import Monitor
-from letheon.monitor._panel import judge_for, same_people, spread_of
+from letheon.monitor._panel import check_same_ids, choose_judge, spread_of
 from letheon.monitor._reading import History, Reading, Tolerances, assumptions
-from letheon.monitor._store import read_calibration, record_of, restore
+from letheon.monitor._store import make_record, read_calibration, restore
 
 __all__ = [
     "Calibration",
@@ -20,10 +20,10 @@ __all__ = [
     "Reading",
     "Tolerances",
     "assumptions",
-    "judge_for",
+    "check_same_ids",
+    "choose_judge",
+    "make_record",
     "read_calibration",
-    "record_of",
     "restore",
-    "same_people",
     "spread_of",
 ]

@@ -1,4 +1,4 @@
-"""Rehearsals: streams of requests on copies of the model, with the truth beside the scores."""
+"""Rehearsals: streams of requests on copies of the model, with scores and measured truth."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -11,8 +11,8 @@ import numpy as np
 from letheon.data import Ids, Rows, as_ids
 from letheon.datasets import Requests
 from letheon.exceptions import GuaranteeWarning, warn_caller
-from letheon.monitor._limits import Limit, Rehearsal, Tally, fit_limit, gap_of, scores_of
-from letheon.monitor._panel import Panel, positions_of, train, used_up_classes
+from letheon.monitor._limits import Limit, Rehearsal, Tally, compute_gap, compute_scores, fit_limit
+from letheon.monitor._panel import Panel, find_emptied_classes, find_positions, train_fresh
 from letheon.seeds import library_seed
 
 _PURPOSE, _REFRESH = "monitor-rehearsal", "monitor-refresh"
@@ -23,13 +23,13 @@ _ALL_KINDS = ("uniform", "class", "adaptive", "worst")
 class Calibration:
     """How limits are learned before the first request: rehearsed removals on copies of the model.
 
-    People who are still held play those who leave; in the model itself nobody leaves. Of the
-    streams of each kind one half starts from the model as it is, a quarter from a model that was
-    retrained after some people had left, and a quarter only serves to choose the score.
+    Rehearsals remove remaining people from copies; the model itself is not changed. Of the streams
+    of each kind, one half starts from the model as it is, a quarter from a model that was retrained
+    after some removals, and a quarter is used only to choose the score.
 
-    This is not cheap: a stream costs at most `n_requests` removals and `n_looks` retrains, so the
-    default of four kinds costs up to 1,680 trainings before the first request. It pays for long
-    streams of requests and models that are quick to train.
+    A stream costs at most `n_requests` removals and `n_looks` retrains, so the default of four
+    kinds costs up to 1,680 trainings before the first request. This pays off for long streams of
+    requests and models that train quickly.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ class Calibration:
     assume: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse settings that rehearse nothing."""
+        """Reject settings without a rehearsal."""
         if isinstance(self.kinds, str):
             raise ValueError(
                 f"kinds={self.kinds!r} must be a tuple of kinds: kinds=({self.kinds!r},)"
@@ -98,15 +98,15 @@ class Calibration:
             raise ValueError(f"age={self.age!r} must be at least 0 and below 1")
 
     def _require_assumption(self) -> None:
-        """Raise where kinds are left out and no reason is given."""
+        """Raise if kinds are omitted without a stated assumption."""
         if not isinstance(self.assume, str):
-            raise TypeError(f"assume must be a text, not {type(self.assume).__name__}")
+            raise TypeError(f"assume must be a str, not {type(self.assume).__name__}")
         left_out = [kind for kind in _ALL_KINDS if kind not in self.kinds]
         if left_out and not self.assume.strip():
             raise ValueError(
-                f"kinds={self.kinds!r} leaves out {', '.join(left_out)}: breaches in such streams "
-                "would not be seen. Rehearse all kinds (the default), or say why these will not "
-                "come: assume='requests come uniformly'"
+                f"kinds={self.kinds!r} omits {', '.join(left_out)}: breaches in such streams would "
+                "not be detected. Rehearse all kinds (the default), or state why these will not "
+                "occur: assume='requests come uniformly'"
             )
 
     def to_dict(self) -> dict[str, Any]:
@@ -117,24 +117,24 @@ class Calibration:
         kept = {k: v for k, v in (self.requests or {}).items() if not callable(v)}
         return values | {"requests": kept or None}
 
-    def n_leaving(self, n_people: int) -> int:
-        """Return how many of so many people leave in a rehearsal, and at most between retrains."""
+    def n_removed(self, n_people: int) -> int:
+        """Return the number of removals in a rehearsal, and at most between retrains."""
         return max(1, min(int(self.horizon * n_people), self.n_requests * self.batch, n_people - 2))
 
-    def streams(self, n_people: int, kind: str, n_leaving: int | None = None) -> Requests:
-        """Return the distribution of a rehearsal among so many people."""
-        n = self.n_leaving(n_people) if n_leaving is None else n_leaving
+    def make_requests(self, n_people: int, kind: str, n_removed: int | None = None) -> Requests:
+        """Return the distribution of requests in a rehearsal among `n_people` people."""
+        n = self.n_removed(n_people) if n_removed is None else n_removed
         batch = min(self.batch, n)
         return Requests(kind=kind, n=n, batch=batch, **(self.requests or {}))  # type: ignore[arg-type]
 
-    def looks(self, n_requests: int) -> frozenset[int]:
+    def choose_looks(self, n_requests: int) -> frozenset[int]:
         """Return the requests, from 0, after which the truth is measured; the last is one."""
         places = np.linspace(n_requests - 1, 0, min(self.n_looks, n_requests))
         return frozenset(int(place) for place in places.round())
 
 
-def floors(name: str, n_test: int, n_rows: int) -> dict[str, float]:
-    """Return the least score that can be told from 0: what one row of the set can change.
+def score_floors(name: str, n_test: int, n_rows: int) -> dict[str, float]:
+    """Return the least score that differs from 0: the effect of one row of the set.
 
     One row of n changes an accuracy by 1 / n, and so its SAPE by 50 / n per cent or more.
     """
@@ -158,9 +158,9 @@ def measure_truth(panel: Panel, model: Any, retrained: Any, gone: Rows | None) -
     for name, rows in (("effectiveness", panel.rows), ("certifiability", gone)):
         if rows is None or len(rows) == 0:
             continue
-        now, then = panel.value_on(model, rows), panel.value_on(retrained, rows)
+        now, then = panel.compute_value(model, rows), panel.compute_value(retrained, rows)
         if math.isfinite(now) and math.isfinite(then):
-            truth[name] = gap_of(name, now, then)
+            truth[name] = compute_gap(name, now, then)
     return truth
 
 
@@ -171,21 +171,21 @@ def warn_of_noise(panel: Panel, model: Any, twin: Any, tolerances: Mapping[str, 
         gap = floor.get(name, math.nan)
         if not gap < most:
             warn_caller(
-                f"the model and one that was trained afresh on the same rows differ by {gap:.3g} "
-                f"in {name} on the test set, and {most:.3g} is tolerated: no retrain can hold "
-                "that. Use a larger tolerance or less noise.",
+                f"the model and a retrained model on the same rows differ by {gap:.3g} in {name} "
+                f"on the test set, but the tolerance is {most:.3g}: no retrain can meet it. Use a "
+                "larger tolerance or less noise.",
                 GuaranteeWarning,
             )
 
 
-class Stage(NamedTuple):
-    """Where a rehearsal starts: a freshly trained model, the test set as it sees it, its rows."""
+class RehearsalStart(NamedTuple):
+    """The start of a rehearsal: a newly trained model, its test panel, and its rows."""
 
     model: Any
     panel: Panel
     rows: Rows
 
-    def stream(self, requests: Requests, model: Any, seed: int) -> Iterator[Ids]:
+    def iter_requests(self, requests: Requests, model: Any, seed: int) -> Iterator[Ids]:
         """Yield the people of one request after the other, as `model` is at each."""
         assert self.rows.y is not None
         ids = self.rows.ids.to_array()
@@ -195,7 +195,7 @@ class Stage(NamedTuple):
 
 @dataclass
 class _Shadow:
-    """A copy of the model that forgets in a rehearsal, and what has left it."""
+    """A copy of the model that forgets in a rehearsal, with remaining and removed rows."""
 
     model: Any
     panel: Panel
@@ -205,49 +205,49 @@ class _Shadow:
 
     def forget(self, ids: Ids) -> None:
         """Forget in the copy; the last row of a class stays."""
-        places = positions_of(self.left, ids)
-        if len(used_up_classes(self.model, self.left, places)) == 0:
+        places = find_positions(self.left, ids)
+        if len(find_emptied_classes(self.model, self.left, places)) == 0:
             leaving = self.left.take(places)
-            self.gone = leaving if self.gone is None else self.gone.joined(leaving)
-            self.tally.add(self.panel.wrongness_on(self.model, leaving))
+            self.gone = leaving if self.gone is None else self.gone.concat(leaving)
+            self.tally.add(self.panel.compute_wrongness(self.model, leaving))
             self.model.forget(ids.to_array())
             self.left = self.left.without(places)
-            self.panel = self.panel.rehearsed_without(ids)
+            self.panel = self.panel.drop_in_rehearsal(ids)
 
 
-def rehearse(
+def rehearse_stream(
     calibration: Calibration,
-    stage: Stage,
+    start: RehearsalStart,
     tolerances: Mapping[str, float],
     *,
     kind: str,
     seed: int,
-    n_leaving: int | None = None,
+    n_removed: int | None = None,
 ) -> dict[str, Rehearsal]:
     """Return one rehearsed stream, for each property that has a tolerance.
 
     It ends early when every tolerance is passed.
     """
-    n_people = len(stage.rows.ids.distinct())
-    requests = calibration.streams(n_people, kind, n_leaving)
-    looks = calibration.looks(len(requests.sizes(n_people)))
+    n_people = len(start.rows.ids.distinct())
+    requests = calibration.make_requests(n_people, kind, n_removed)
+    looks = calibration.choose_looks(len(requests.sizes(n_people)))
     rehearsed = {name: Rehearsal(kind, {}, [], []) for name in tolerances}
     unpassed = set(tolerances)
-    shadow = _Shadow(deepcopy(stage.model), stage.panel, stage.rows, Tally(len(stage.rows)))
-    for number, ids in enumerate(stage.stream(requests, shadow.model, seed)):
+    shadow = _Shadow(deepcopy(start.model), start.panel, start.rows, Tally(len(start.rows)))
+    for number, ids in enumerate(start.iter_requests(requests, shadow.model, seed)):
         shadow.forget(ids)
-        look = shadow.panel.look(shadow.model)
+        look = shadow.panel.compare_models(shadow.model)
         for name, rehearsal in rehearsed.items():
-            for score, value in scores_of(name, *look, shadow.tally).items():
+            for score, value in compute_scores(name, *look, shadow.tally).items():
                 peaks = rehearsal.scores.setdefault(score, [])
                 peaks.append(max([value, *peaks[-1:]]))
         if number not in looks:
             continue
-        retrained, _ = train(stage.model, shadow.left, in_memory=True)
+        retrained, _ = train_fresh(start.model, shadow.left, in_memory=True)
         truth = measure_truth(shadow.panel, shadow.model, retrained, shadow.gone)
         for name, rehearsal in rehearsed.items():
             rehearsal.looks.append(number)
-            # What cannot be judged is a breach.
+            # A model that cannot be judged counts as a breach.
             rehearsal.truths.append(truth.get(name, math.inf))
         unpassed = {name for name in unpassed if rehearsed[name].truths[-1] <= tolerances[name]}
         if not unpassed:
@@ -255,54 +255,60 @@ def rehearse(
     return rehearsed
 
 
-def kinds_for(calibration: Calibration, panel: Panel) -> tuple[str, ...]:
-    """Return the kinds that make sense: numbers have no classes."""
+def select_kinds(calibration: Calibration, panel: Panel) -> tuple[str, ...]:
+    """Return the kinds that apply: a continuous target has no classes."""
     y = panel.rows.y
     is_continuous = y is not None and y.dtype.kind == "f" and bool((y != np.round(y)).any())
     kept = tuple(kind for kind in calibration.kinds if kind != "class" or not is_continuous)
     return kept or ("uniform",)
 
 
-def age_stage(calibration: Calibration, stage: Stage, *, kind: str, seed: int) -> Stage:
-    """Return the stage after some people of this kind have left and the model was retrained.
+def age_start(
+    calibration: Calibration, start: RehearsalStart, *, kind: str, seed: int
+) -> RehearsalStart:
+    """Return the start of a rehearsal after removals of this kind and a retrain.
 
     How many is drawn evenly up to `Calibration.age`.
     """
-    n_people = len(stage.rows.ids.distinct())
+    n_people = len(start.rows.ids.distinct())
     share = calibration.age * np.random.default_rng(seed).uniform()
-    n_leaving = min(int(share * n_people), n_people - 2)
-    if n_leaving < 1:
-        return stage
-    requests = Requests(kind=kind, n=n_leaving, batch=n_leaving, **(calibration.requests or {}))  # type: ignore[arg-type]
-    leaving = next(stage.stream(requests, stage.model, seed))
-    places = positions_of(stage.rows, leaving)
-    if len(used_up_classes(stage.model, stage.rows, places)):
-        return stage
-    rows = stage.rows.without(places)
-    model, _ = train(stage.model, rows, in_memory=True)
-    return Stage(model, stage.panel.rehearsed_without(leaving).renewed(model), rows)
+    n_removed = min(int(share * n_people), n_people - 2)
+    if n_removed < 1:
+        return start
+    requests = Requests(kind=kind, n=n_removed, batch=n_removed, **(calibration.requests or {}))  # type: ignore[arg-type]
+    leaving_ids = next(start.iter_requests(requests, start.model, seed))
+    places = find_positions(start.rows, leaving_ids)
+    if len(find_emptied_classes(start.model, start.rows, places)):
+        return start
+    rows = start.rows.without(places)
+    model, _ = train_fresh(start.model, rows, in_memory=True)
+    return RehearsalStart(
+        model, start.panel.drop_in_rehearsal(leaving_ids).with_outputs_of(model), rows
+    )
 
 
-def rehearsals(
-    calibration: Calibration, stage: Stage, tolerances: Mapping[str, float], *, seed: int
+def rehearse_all(
+    calibration: Calibration, start: RehearsalStart, tolerances: Mapping[str, float], *, seed: int
 ) -> dict[str, list[Rehearsal]]:
     """Return all rehearsed streams of every property, on copies of a freshly trained model."""
     streams: dict[str, list[Rehearsal]] = {name: [] for name in tolerances}
-    for kind in kinds_for(calibration, stage.panel):
+    for kind in select_kinds(calibration, start.panel):
         for number in range(calibration.n_streams):
             stream_seed = library_seed(seed, _PURPOSE, kind, number)
             is_aged, chooses = number % 8 in (1, 3, 5), number % 4 == 3
-            here = stage
+            origin = start
             if is_aged:
-                here = age_stage(calibration, stage, kind=kind, seed=stream_seed)
-            rehearsed = rehearse(calibration, here, tolerances, kind=kind, seed=stream_seed)
+                origin = age_start(calibration, start, kind=kind, seed=stream_seed)
+            rehearsed = rehearse_stream(
+                calibration, origin, tolerances, kind=kind, seed=stream_seed
+            )
             group = f"{kind}, aged" if is_aged else kind
             for name, rehearsal in rehearsed.items():
                 streams[name].append(rehearsal._replace(kind=group, chooses=chooses))
     return streams
 
 
-def limits_from(
+def fit_limits(
     streams: Mapping[str, list[Rehearsal]],
     tolerances: Mapping[str, float],
     *,
@@ -315,46 +321,50 @@ def limits_from(
         name: fit_limit(
             rehearsed,
             tolerances[name],
-            floors=floors(name, n_test, n_rows),
+            floors=score_floors(name, n_test, n_rows),
             miss=miss / len(streams),
         )
         for name, rehearsed in streams.items()
     }
 
 
-def first_limits(
-    calibration: Calibration | None, stage: Stage, tolerances: Mapping[str, float], *, seed: int
+def make_limits(
+    calibration: Calibration | None,
+    start: RehearsalStart,
+    tolerances: Mapping[str, float],
+    *,
+    seed: int,
 ) -> dict[str, Limit]:
     """Return the limits before the first request; the survey's own without a calibration."""
-    n_test, n_rows = len(stage.panel), len(stage.rows)
+    n_test, n_rows = len(start.panel), len(start.rows)
     if calibration is None:
-        least = {name: floors(name, n_test, 1)["metric"] for name in tolerances}
+        least = {name: score_floors(name, n_test, 1)["metric"] for name in tolerances}
         return {name: Limit("metric", 1.0, floor, 1.0) for name, floor in least.items()}
-    streams = rehearsals(calibration, stage, tolerances, seed=seed)
-    return limits_from(streams, tolerances, n_test=n_test, n_rows=n_rows, miss=calibration.miss)
+    streams = rehearse_all(calibration, start, tolerances, seed=seed)
+    return fit_limits(streams, tolerances, n_test=n_test, n_rows=n_rows, miss=calibration.miss)
 
 
 def refresh_limit(
     limit: Limit,
     calibration: Calibration,
-    stage: Stage,
+    start: RehearsalStart,
     tolerance: float,
     *,
     number: int,
     seed: int,
-    n_leaving: int,
+    n_removed: int,
 ) -> Limit:
     """Return the limit of certifiability after one more rehearsal, that of retrain `number`."""
-    kinds, name = kinds_for(calibration, stage.panel), "certifiability"
-    rehearsal = rehearse(
+    kinds, name = select_kinds(calibration, start.panel), "certifiability"
+    rehearsal = rehearse_stream(
         replace(calibration, n_looks=1),
-        stage,
+        start,
         {name: tolerance},
         kind=kinds[number % len(kinds)],
         seed=library_seed(seed, _REFRESH, number),
-        n_leaving=n_leaving,
+        n_removed=n_removed,
     )[name]
-    # One person alone may be an exception; what counts is a breach that would not be seen.
+    # One person alone may be an exception; only a breach that would not be detected counts.
     last = {score: values[-1] for score, values in rehearsal.scores.items()}
     truth = rehearsal.truths[-1]
-    return limit.raised(truth, last) if limit.estimate(last) <= tolerance < truth else limit
+    return limit.raise_factor(truth, last) if limit.estimate(last) <= tolerance < truth else limit

@@ -1,9 +1,9 @@
-"""From rehearsed streams to limits: how far a score may go before a tolerance may be passed.
+"""Limits from rehearsed streams: how large a score may be before a tolerance may be exceeded.
 
-A *score* is something that can be seen without retraining and that grows while people leave. A
-*limit* turns it into an upper estimate of a property, ``estimate = factor x score``, as the
-survey's ``c SAPE`` and ``e |...|`` do. The factor is chosen so that on rehearsed streams the
-estimate passes the tolerance no later than the truth does, but for a share `miss` of them.
+A *score* can be computed without retraining and grows with removals. A *limit* turns it into an
+upper estimate of a property, ``estimate = factor x score``, like the survey's ``c SAPE`` and
+``e |...|``. The factor is chosen so that in rehearsed streams the estimate exceeds the tolerance
+no later than the truth, except for a share `miss` of them.
 """
 
 import math
@@ -17,12 +17,12 @@ from scipy.optimize import nnls
 
 from letheon.measures import from_plain, sape
 
-# The survey's own score, how far single outputs moved, how many rows left, and how much the model
-# was wrong about them.
+# The survey's own score, the change of single outputs, the number of removed rows, and two scores
+# from the errors of the model on them.
 SCORES = ("metric", "movement", "share", "weight", "doubt")
 # A product of powers of these, learned from the rehearsals.
 BLEND = "blend"
-# Truths below this share of the tolerance are all the same to the blend.
+# The blend does not distinguish truths below this share of the tolerance.
 _NEGLIGIBLE = 0.01
 _HUGE = 1e9
 
@@ -43,7 +43,7 @@ class Rehearsal(NamedTuple):
 
 @dataclass
 class Tally:
-    """Sums over the rows that left since the last retrain; nothing of a single row is kept."""
+    """Sums over the rows removed since the last retrain; no single row is kept."""
 
     rows_then: int
     n_rows: int = 0
@@ -51,36 +51,36 @@ class Tally:
     wrong_squared: float = 0.0
 
     def add(self, wrongness: NDArray[np.float64]) -> None:
-        """Count rows that leave; `wrongness` is that of the model they leave, from 0 to 1."""
+        """Add removed rows; `wrongness` is the error of the model on each, from 0 to 1."""
         self.n_rows += len(wrongness)
         self.wrong += float(wrongness.sum())
         self.wrong_squared += float((wrongness**2).sum())
 
 
-def gap_of(name: str, metric: float, other: float) -> float:
-    """Return how far two performances differ, as the property counts it."""
+def compute_gap(name: str, metric: float, other: float) -> float:
+    """Return the difference of two performances, as the property defines it."""
     return sape(metric, other) if name == "certifiability" else abs(metric - other)
 
 
-def scores_of(
+def compute_scores(
     name: str, metric: float, metric_retrained: float, movement: float, tally: Tally
 ) -> dict[str, float]:
     """Return the scores of a property.
 
     *metric* is the survey's: ``SAPE(M_test(h_m), M_test(h*_ik))`` for certifiability,
-    ``|M_test(h_m) - M_test(h*_ik)|`` for effectiveness. It is blind to a model that does not move
-    and to changes that cancel. *movement* is the mean change of single outputs, which does not
-    cancel. The others look at who left, and are never blind: *share* is their number, as a share
-    of the rows at the last retrain; *weight* counts each row by how wrong the model was
-    about it, w, which is the size of its pull on a model with logistic loss; *doubt* is
-    ``sum w**2 / sum (1 - w)``, how far the performance on these very rows would fall, relative to
-    itself, if each pull were undone. A model that cannot be judged has infinite scores.
+    ``|M_test(h_m) - M_test(h*_ik)|`` for effectiveness. It misses a model that does not change, and
+    changes that cancel. *movement* is the mean change of single outputs, which does not cancel. The
+    others depend on the removed rows. *share* is their number, as a share of the rows at the last
+    retrain. *weight* counts each row by the error w of the model on it, which is the size of its
+    pull on a model with logistic loss. *doubt* is ``sum w**2 / sum (1 - w)``, the relative loss of
+    performance on these rows if each pull were undone. A model that cannot be judged has infinite
+    scores.
     """
     if not all(map(math.isfinite, (metric, metric_retrained, movement, tally.wrong))):
         return dict.fromkeys(SCORES, math.inf)
     known = max(tally.n_rows - tally.wrong, 1e-3)
     return {
-        "metric": gap_of(name, metric, metric_retrained),
+        "metric": compute_gap(name, metric, metric_retrained),
         "movement": movement,
         "share": tally.n_rows / tally.rows_then,
         "weight": tally.wrong / tally.rows_then,
@@ -95,7 +95,7 @@ class Limit:
     Attributes
     ----------
     score : {"metric", "movement", "share", "weight", "doubt", "blend"}
-        The score in use: the one that lets stretches between retrains be longest.
+        The score in use: the one with the longest intervals between retrains.
     factor : float
         The survey's c or e.
     floor : float
@@ -120,20 +120,20 @@ class Limit:
 
     def estimate(self, scores: Mapping[str, float]) -> float:
         """Return the upper estimate of the property."""
-        return self.factor * self._seen(scores)
+        return self.factor * self._get_score(scores)
 
-    def _seen(self, scores: Mapping[str, float]) -> float:
+    def _get_score(self, scores: Mapping[str, float]) -> float:
         if self.score == BLEND:
             return blend_scores(self.powers, scores)
         return max(scores[self.score], self.floor)
 
-    def raised(self, truth: float, scores: Mapping[str, float]) -> Self:
+    def raise_factor(self, truth: float, scores: Mapping[str, float]) -> Self:
         """Return the limit after a retrain showed the truth: a running maximum.
 
         ``c = truth / score``, the ratio of what the proxy should have said to what it said. A
         truth of 0 over a score of 0 keeps the factor, and so does a smaller ratio.
         """
-        ratio = truth / self._seen(scores)
+        ratio = truth / self._get_score(scores)
         return replace(self, factor=max(self.factor, ratio))
 
     def to_dict(self) -> dict[str, Any]:
@@ -148,11 +148,11 @@ class Limit:
 
 
 def score_at_breach(rehearsal: Rehearsal, score: str, tolerance: float) -> float:
-    """Return a score that was reached no later than the tolerance was passed.
+    """Return a score that was reached no later than the tolerance was exceeded.
 
-    The truth is known at looks only. The breach may have come with the first request after the
-    last look that found none, so that request's score counts. Without a breach it is the last
-    score: nothing is known of what lies beyond.
+    The truth is measured at some requests only. The breach may have come with the first request
+    after the last measurement without one, so that request's score counts. Without a breach it is
+    the last score.
     """
     values, first = rehearsal.scores[score], 0
     for look, truth in zip(rehearsal.looks, rehearsal.truths, strict=True):
@@ -204,25 +204,25 @@ def fit_limit(
     choosing, judging = ([_with_blend(r, powers) for r in part] for part in (choosing, judging))
 
     def rank_score(score: str) -> tuple[float, str]:
-        """Rank by the length of stretches; a score that is blind has none."""
-        threshold = _threshold(choosing, score, tolerance, miss)
+        """Rank by the mean interval between retrains; a blind score has none."""
+        threshold = _find_threshold(choosing, score, tolerance, miss)
         is_blind = threshold <= floors[score]
-        return (0.0 if is_blind else _mean_stretch(choosing, score, threshold)), score
+        return (0.0 if is_blind else _mean_interval(choosing, score, threshold)), score
 
     score = max((*SCORES, BLEND), key=rank_score)
-    threshold = max(_threshold(judging, score, tolerance, miss), floors[score])
+    threshold = max(_find_threshold(judging, score, tolerance, miss), floors[score])
     # The least factor with which the threshold passes the tolerance, rounding included.
     factor = tolerance / threshold
     while factor * threshold <= tolerance:
         factor = math.nextafter(factor, math.inf)
-    groups = _by_kind(judging)
+    groups = _group_by_kind(judging)
     return Limit(
         score=score,
         factor=factor,
         floor=floors[score],
-        miss=max(_k(group, miss) / (len(group) + 1) for group in groups),
+        miss=max(_threshold_rank(group, miss) / (len(group) + 1) for group in groups),
         powers=powers if score == BLEND else {},
-        stretch=max(_mean_stretch(group, score, threshold) for group in groups),
+        stretch=max(_mean_interval(group, score, threshold) for group in groups),
     )
 
 
@@ -233,33 +233,37 @@ def _with_blend(rehearsal: Rehearsal, powers: Mapping[str, tuple[float, float]])
     return rehearsal._replace(scores={**rehearsal.scores, BLEND: blend})
 
 
-def _threshold(rehearsals: Sequence[Rehearsal], score: str, tolerance: float, miss: float) -> float:
+def _find_threshold(
+    rehearsals: Sequence[Rehearsal], score: str, tolerance: float, miss: float
+) -> float:
     return min(
-        sorted(score_at_breach(r, score, tolerance) for r in group)[_k(group, miss) - 1]
-        for group in _by_kind(rehearsals)
+        sorted(score_at_breach(r, score, tolerance) for r in group)[
+            _threshold_rank(group, miss) - 1
+        ]
+        for group in _group_by_kind(rehearsals)
     )
 
 
-def _k(group: Sequence[Rehearsal], miss: float) -> int:
-    """Return which of the smallest scores is the threshold."""
-    # tiny: 0.05 * 20 must be 1
+def _threshold_rank(group: Sequence[Rehearsal], miss: float) -> int:
+    """Return the rank of the score that is the threshold, from 1 for the smallest."""
+    # The small term makes 0.05 * 20 equal 1.
     return max(1, int(miss * (len(group) + 1) + 1e-9))
 
 
-def _mean_stretch(rehearsals: Iterable[Rehearsal], score: str, threshold: float) -> float:
+def _mean_interval(rehearsals: Iterable[Rehearsal], score: str, threshold: float) -> float:
     """Return the mean number of requests until the score reaches the threshold."""
     reached = (np.array([*r.scores[score], math.inf]) >= threshold for r in rehearsals)
     return float(np.mean([np.argmax(each) for each in reached]))
 
 
-def _by_kind(rehearsals: Sequence[Rehearsal]) -> list[list[Rehearsal]]:
+def _group_by_kind(rehearsals: Sequence[Rehearsal]) -> list[list[Rehearsal]]:
     kinds = dict.fromkeys(rehearsal.kind for rehearsal in rehearsals)
     return [[each for each in rehearsals if each.kind == kind] for kind in kinds]
 
 
 @dataclass
-class Stretch:
-    """What happened since the last retrain: numbers only."""
+class RetrainInterval:
+    """Counts and peak scores since the last retrain."""
 
     tally: Tally
     people_then: int
@@ -268,8 +272,8 @@ class Stretch:
     n_people: int = 0
     peaks: dict[str, dict[str, float]] = field(default_factory=dict)
 
-    def note(self, scores: Mapping[str, Mapping[str, float]]) -> None:
-        """Take the scores of one request: a proxy never falls within a stretch."""
+    def update_peaks(self, scores: Mapping[str, Mapping[str, float]]) -> None:
+        """Add the scores of one request; a proxy never decreases between retrains."""
         for name, values in scores.items():
             peaks = self.peaks.setdefault(name, {})
             peaks |= {score: max(peaks.get(score, 0.0), value) for score, value in values.items()}

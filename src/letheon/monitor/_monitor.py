@@ -14,12 +14,12 @@ from letheon import state
 from letheon.data import Rows, as_ids
 from letheon.evaluation import require_function
 from letheon.exceptions import CheckpointError, GuaranteeWarning, warn_caller
-from letheon.monitor import _calibrate, _panel, _reading
-from letheon.monitor._calibrate import Calibration, Stage, measure_truth
-from letheon.monitor._limits import Limit, Stretch, Tally, scores_of
-from letheon.monitor._panel import Judge, Panel, guarantee_of, judge_for, positions_of, train
-from letheon.monitor._reading import History, Reading, Seen, Tolerances
-from letheon.monitor._store import Folder, destroyed, new_folder, record_of, restore, warn_about
+from letheon.monitor import _calibrate, _panel, _reading, _store
+from letheon.monitor._calibrate import Calibration, RehearsalStart, measure_truth
+from letheon.monitor._limits import Limit, RetrainInterval, Tally, compute_scores
+from letheon.monitor._panel import Judge, Panel, choose_judge, find_positions, read_guarantee
+from letheon.monitor._reading import DecisionInputs, History, Reading, Tolerances
+from letheon.monitor._store import Folder, make_record, new_folder, restore
 from letheon.receipt import Receipt
 from letheon.seeds import seed_from
 
@@ -51,32 +51,33 @@ class Monitor:
     Parameters
     ----------
     model : fitted estimator with `forget`
-        Freshly trained: its outputs on the test set stand for ``h*_i0``.
+        A newly trained model; its outputs on the test set are those of ``h*_i0``.
     X_test, y_test : array-like
-        Rows that the model is judged by; never trained on.
+        Rows on which the model is judged; they are never trained on.
     test_ids : sequence of int or of str, optional
-        Whose test rows they are. A forgotten person leaves the test set too, and both performances
-        are taken again on the rows that stay. None: nobody of the training set is in it.
+        Ids of the test rows. A forgotten person is removed from the test set too, and both
+        performances are computed again on its remaining rows. None: the test set has no person of
+        the training set.
     metric : callable, optional
         ``metric(y_true, y_pred)``. Default: the mean probability of the true label, the
         accuracy without `predict_proba`, R² for a regression.
     tolerances : Tolerances, optional
-        What is still accepted.
+        The limits to enforce.
     on_breach : {"retrain", "advise"}, default="retrain"
-        Retrain when a tolerance may be passed, or only say so.
+        Retrain when a tolerance may be exceeded, or only report it.
     retrain_with : (X, y) or (X, y, ids), optional
-        The training rows, as they were given to `fit`. They are held in memory, and leave it with
-        their people. Needed for every method that is not exact.
+        The training rows, as passed to `fit`. They are kept in memory; rows of forgotten people are
+        removed. Required for every method that is not exact.
     calibration : Calibration or None, optional
-        The rehearsals. None: no rehearsal, the survey's own proxy with c = e = 1 until the first
-        retrain; it may well miss the first breach.
+        The rehearsals. None: no rehearsal, and the survey's own proxy with c = e = 1 until the
+        first retrain, which may miss the first breach.
     hold_forgotten_until_retrain : bool, default=False
         Keep the rows of forgotten people until the next retrain, to measure certifiability on
-        those very people. Whoever does this has not forgotten them yet; the default keeps nothing
-        of a forgotten person, and recalibrates certifiability on people who are still held.
+        them. Until then they are not forgotten. By default nothing of a forgotten person is kept,
+        and certifiability is recalibrated on remaining people.
     folder : path, optional
-        Where model, rows and history are committed together after every request. It is personal
-        data.
+        Directory to which model, rows and history are written after every request. It contains
+        personal data.
     random_state : int, RandomState, Generator or None, default=None
         Seed of the rehearsals.
 
@@ -148,10 +149,9 @@ class Monitor:
         random_state: Any = None,
     ) -> None:
         if on_breach not in ("retrain", "advise"):
-            raise ValueError(f"on_breach={on_breach!r} is neither 'retrain' nor 'advise'")
+            raise ValueError(f"on_breach={on_breach!r} is unknown; expected 'retrain' or 'advise'")
         _panel.require_model(model)
         if metric is not None:
-            # Of a loss the change counts as well, so it is welcome.
             require_function(metric)
         self.model = model
         self.tolerances = Tolerances() if tolerances is None else tolerances
@@ -166,15 +166,15 @@ class Monitor:
         self._folder = new_folder(folder)
         self._seed = seed_from(random_state)
         self._rows = _panel.training_rows(model, retrain_with)
-        test, judge = _panel.test_rows(model, X_test, y_test, test_ids), judge_for(model, metric)
-        self._panel = Panel.seen_by(model, test, judge, knows_people=test_ids is not None)
-        self._gone: Rows | None = None
-        self._stretch = self._new_stretch(None)
-        self._start()
+        test, judge = _panel.test_rows(model, X_test, y_test, test_ids), choose_judge(model, metric)
+        self._panel = Panel.from_model(model, test, judge, knows_people=test_ids is not None)
+        self._forgotten: Rows | None = None
+        self._interval = self._new_interval(None)
+        self._calibrate_limits()
         self._commit()
 
     def forget(self, ids: Any) -> Reading:
-        """Forget these people, in the model and in all rows held here, and look at the model.
+        """Forget these ids in the model and in all rows of the monitor, and judge the model.
 
         Parameters
         ----------
@@ -199,24 +199,24 @@ class Monitor:
         """
         people = as_ids(ids).distinct()
         panel = self._panel.without(people)
-        leaving = _panel.find_leaving(people, self._panel, self._rows, self.model)
+        leaving_ids = _panel.find_model_ids(people, self._panel, self._rows, self.model)
         rows, left, wrongness = None, self._rows, np.empty(0)
         if self._rows is not None:
-            places = positions_of(self._rows, leaving)
+            places = find_positions(self._rows, leaving_ids)
             rows, left = self._rows.take(places), self._rows.without(places)
             if not self._is_exact:
                 _panel.require_classes(self.model, self._rows, places)
                 if len(rows):
-                    wrongness = self._panel.wrongness_on(self.model, rows)
+                    wrongness = self._panel.compute_wrongness(self.model, rows)
         start = time.perf_counter()
-        self.receipt = self.model.forget(leaving.to_array()) if len(leaving) else None
-        seconds = time.perf_counter() - start if len(leaving) else 0.0
+        self.receipt = self.model.forget(leaving_ids.to_array()) if len(leaving_ids) else None
+        seconds = time.perf_counter() - start if len(leaving_ids) else 0.0
         self._panel, self._rows = panel, left
-        self._stretch.n_people += len(leaving)
-        self._stretch.tally.add(wrongness)
+        self._interval.n_people += len(leaving_ids)
+        self._interval.tally.add(wrongness)
         if rows is not None and self.hold_forgotten_until_retrain and not self._is_exact:
-            self._gone = rows if self._gone is None else self._gone.joined(rows)
-        self._take_reading(len(people), seconds)
+            self._forgotten = rows if self._forgotten is None else self._forgotten.concat(rows)
+        self._add_reading(len(people), seconds)
         if self.history[-1].decision == "retrain" and self.on_breach == "retrain":
             self.retrain()
         else:
@@ -225,37 +225,37 @@ class Monitor:
         return reading
 
     def retrain(self) -> Reading | None:
-        """Train afresh on the remaining rows now, and recalibrate.
+        """Retrain on the remaining rows now, and recalibrate.
 
         Returns
         -------
         Reading or None
             The last reading, with the truth that the retrain showed; None before any request.
         """
-        old, n_people = self.model, self._stretch.n_people
+        old, n_people = self.model, self._interval.n_people
         try:
             if self._rows is None:
                 raise ValueError(
-                    "this monitor holds no training rows to retrain on; give them at the start: "
+                    "this monitor has no training rows for a retrain; pass them to Monitor: "
                     "retrain_with=(X, y, ids)"
                 )
-            model, seconds = train(old, self._rows)
-            truth = measure_truth(self._panel, old, model, self._gone)
-            panel = self._panel.renewed(model)
+            model, seconds = _panel.train_fresh(old, self._rows)
+            truth = measure_truth(self._panel, old, model, self._forgotten)
+            panel = self._panel.with_outputs_of(model)
         except BaseException:
             self._commit()  # the retrain is due
             raise
         self._replace_model(model, panel, truth, seconds)
-        self._note_retrain(truth, seconds)
+        self._record_retrain(truth, seconds)
         try:
-            self._refresh(n_people)
+            self._recalibrate(n_people)
         finally:
             self._commit()
-            warn_about(destroyed(old))
+            _store.warn_about_files(_store.destroy_model_files(old))
         return self.history[-1] if len(self.history) else None
 
     def adopt(self, model: Any, ids: Any = (), *, seconds: float | None = None) -> Reading | None:
-        """Go on with a model that somebody else trained afresh on the remaining rows.
+        """Continue with a model that was trained elsewhere on the remaining rows.
 
         The same as `retrain`, but the training was done already. Files that the old model keeps on
         a disk are left to its owner.
@@ -278,34 +278,33 @@ class Monitor:
         Raises
         ------
         UnknownIdError, ValueError
-            Nobody knows one of the people, or the model does not hold those who are left. Nothing
-            was changed.
+            An id is unknown, or the model does not have the remaining ids. Nothing was changed.
         """
         _panel.require_model(model)
         people = as_ids(ids).distinct()
-        panel, rows, leaving = self._panel, self._rows, people
+        panel, rows, leaving_ids = self._panel, self._rows, people
         if len(people):
-            leaving = _panel.find_leaving(people, panel, rows, self.model)
+            leaving_ids = _panel.find_model_ids(people, panel, rows, self.model)
             panel = panel.without(people)
-            rows = None if rows is None else rows.without(positions_of(rows, leaving))
-        _panel.require_left(self.model, model, rows, leaving)
-        panel, truth = panel.renewed(model), {}
+            rows = None if rows is None else rows.without(find_positions(rows, leaving_ids))
+        _panel.check_remaining(self.model, model, rows, leaving_ids)
+        panel, truth = panel.with_outputs_of(model), {}
         if not len(people):
             # Those who leave now are still in the old model, which says nothing about `forget`.
             with contextlib.suppress(Exception):
-                truth = measure_truth(self._panel, self.model, model, self._gone)
-        n_rows, n_people, before = self._n_rows(), self._stretch.n_people, self._stretch
+                truth = measure_truth(self._panel, self.model, model, self._forgotten)
+        n_rows, n_people, before = self._n_rows(), self._interval.n_people, self._interval
         n_left = len(rows) if rows is not None else int(model.n_rows_)
         if seconds is None and before.retrain_seconds is not None:
             seconds = before.retrain_seconds * n_left / before.tally.rows_then
         self._rows = rows
         self._replace_model(model, panel, truth, seconds)
         if len(people):
-            self._note_leaving(len(people), n_rows - n_left, seconds)
+            self._record_removal(len(people), n_rows - n_left, seconds)
         else:
-            self._note_retrain(truth, seconds)
+            self._record_retrain(truth, seconds)
         try:
-            self._refresh(n_people)
+            self._recalibrate(n_people)
         except Exception as error:  # noqa: BLE001  (a rehearsal runs the caller's own functions)
             # The model is in place already.
             text = f"the limits could not be recalibrated after a retrain: {error!r}"
@@ -315,7 +314,7 @@ class Monitor:
         return self.history[-1] if len(self.history) else None
 
     def predict(self, X: Any) -> Any:
-        """Predict with the model as it is now."""
+        """Predict with the current model."""
         return self.model.predict(X)
 
     @property
@@ -324,22 +323,22 @@ class Monitor:
         return any(r.decision == "retrain" and not r.retrained for r in self.history[-1:])
 
     def save(self, folder: str | os.PathLike[str] | None = None) -> None:
-        """Commit everything to the folder.
+        """Write everything to the folder.
 
         Parameters
         ----------
         folder : path, optional
-            Another folder: everything moves there. The old one is destroyed, because it would keep
-            people who are forgotten later.
+            A new folder, to which everything moves. The old one is deleted, because it would keep
+            data of people who are forgotten later.
         """
         old = self._folder
         if folder is not None and (old is None or not old.is_at(folder)):
             self._folder = new_folder(folder)
         if self._folder is None:
-            raise ValueError("this monitor has no folder; give one: save(folder)")
+            raise ValueError("this monitor has no folder; pass one: save(folder)")
         self._commit()
         if old is not None and old is not self._folder:
-            warn_about(old.destroy())
+            _store.warn_about_files(old.destroy())
 
     @classmethod
     def load(
@@ -350,7 +349,7 @@ class Monitor:
         trusted: Any = (),
         max_memory: int | None = None,
     ) -> Self:
-        """Return the monitor that was committed to a folder, and sweep what a kill left there.
+        """Return the monitor that was saved to a folder, and delete leftovers of a killed process.
 
         Parameters
         ----------
@@ -382,12 +381,12 @@ class Monitor:
         """Draw proxies, tolerances and retrains over the requests; needs matplotlib."""
         from letheon.plot import MonitorDisplay
 
-        names = [*self.tolerances.watched()]
+        names = [*self.tolerances.get_watched()]
         readings = [*self.history]
         return MonitorDisplay(
             [reading.request for reading in readings],
             {name: [reading.proxies[name] for reading in readings] for name in names},
-            tolerances=self.tolerances.watched(),
+            tolerances=self.tolerances.get_watched(),
             retrains=self.history.retrains,
             truths={name: [r.truth.get(name, math.nan) for r in readings] for name in names},
         ).plot()
@@ -397,22 +396,22 @@ class Monitor:
         return self.history.__rich__()
 
     def __str__(self) -> str:
-        """One line for people."""
+        """Return the numbers of requests and retrains, and remarks, in one line."""
         model, n_requests = type(self.model).__name__, len(self.history)
         done = f"{model}: {n_requests} requests, {self.n_retrains} retrains"
-        return "; ".join([done, *self._remarks(*(r.retrained for r in self.history))])
+        return "; ".join([done, *self._list_remarks(*(r.retrained for r in self.history))])
 
-    def _remarks(self, *retrained: bool) -> tuple[str, ...]:
-        """Return what a decision takes for granted, and whether the monitor saves anything."""
+    def _list_remarks(self, *retrained: bool) -> tuple[str, ...]:
+        """Return the assumptions of a decision, and a note if the monitor saves nothing."""
         if self._is_exact:
             return ()
-        useless = _reading.say_if_useless(retrained, self.limits, 2 if self._is_refreshed else 1)
+        useless = _reading.explain_no_saving(retrained, self.limits, 2 if self._is_refreshed else 1)
         return (*_reading.assumptions(self.calibration), *([useless] if useless else []))
 
-    def _new_stretch(self, seconds: float | None) -> Stretch:
-        kind, _, _ = guarantee_of(self.model)
+    def _new_interval(self, seconds: float | None) -> RetrainInterval:
+        kind, _, _ = read_guarantee(self.model)
         n_people = 0 if self._rows is None else len(self._rows.ids.distinct())
-        return Stretch(Tally(self._n_rows()), n_people, kind, seconds)
+        return RetrainInterval(Tally(self._n_rows()), n_people, kind, seconds)
 
     def _n_rows(self) -> int:
         return len(self._rows) if self._rows is not None else int(self.model.n_rows_)
@@ -423,71 +422,76 @@ class Monitor:
 
     @property
     def _is_exact(self) -> bool:
-        return self._stretch.guaranteed == "exact"
+        return self._interval.guaranteed == "exact"
 
     @property
     def _is_refreshed(self) -> bool:
-        """Whether certifiability is rehearsed once more after a retrain."""
-        is_wanted = self.calibration is not None and self.calibration.refresh
-        is_held = self.hold_forgotten_until_retrain
-        return is_wanted and not is_held and "certifiability" in self.limits
+        """Whether certifiability is rehearsed again after a retrain."""
+        refreshes = self.calibration is not None and self.calibration.refresh
+        keeps_rows = self.hold_forgotten_until_retrain
+        return refreshes and not keeps_rows and "certifiability" in self.limits
 
-    def _start(self) -> None:
-        """Time one retrain and rehearse on it, so that the first stretch is not blind."""
+    def _calibrate_limits(self) -> None:
+        """Time one retrain and rehearse on it, to calibrate the first limits."""
         self.limits = {}
         if self._rows is None:
             return
-        shadow, self._stretch.retrain_seconds = train(self.model, self._rows, in_memory=True)
+        shadow, self._interval.retrain_seconds = _panel.train_fresh(
+            self.model, self._rows, in_memory=True
+        )
         if self._is_exact:
             return
-        watched = self.tolerances.watched()
+        watched = self.tolerances.get_watched()
         _calibrate.warn_of_noise(self._panel, self.model, shadow, watched)
-        stage = Stage(shadow, self._panel.renewed(shadow), self._rows)
-        self.limits = _calibrate.first_limits(self.calibration, stage, watched, seed=self._seed)
+        start = RehearsalStart(shadow, self._panel.with_outputs_of(shadow), self._rows)
+        self.limits = _calibrate.make_limits(self.calibration, start, watched, seed=self._seed)
 
-    def _take_reading(self, n_people: int, seconds: float) -> None:
-        """Add the reading of a request that was just answered; if that fails, a retrain is due."""
+    def _add_reading(self, n_people: int, seconds: float) -> None:
+        """Add the reading of a request that was just applied; if that fails, a retrain is due."""
         n_rows = 0 if self.receipt is None else int(self.receipt.n_rows)
         try:
             if self.receipt is not None:
-                seconds += _panel.time_rest(self.model, self._panel.rows.part(0, 1)[0])
+                seconds += _panel.time_deferred_work(self.model, self._panel.rows.slice(0, 1)[0])
             reading = self._judge_request(n_people, n_rows, seconds)
         except BaseException as error:
             reasons = (f"the model could not be judged: {error!r}",)
             blank = self._new_reading(n_people, n_rows, seconds)
             failed = replace(blank, decision="retrain", reasons=reasons)
-            self.history = self.history.with_(failed)
+            self.history = self.history.with_reading(failed)
             self._commit()
             raise
-        self.history = self.history.with_(reading)
+        self.history = self.history.with_reading(reading)
 
     def _judge_request(self, n_people: int, n_rows: int, seconds: float) -> Reading:
-        """Return the reading of a request that was just answered."""
-        now, then, movement = self._panel.look(self.model)
-        names, tally = self.tolerances.watched(), self._stretch.tally
-        self._stretch.note({n: scores_of(n, now, then, movement, tally) for n in names})
+        """Return the reading of a request that was just applied."""
+        now, then, movement = self._panel.compare_models(self.model)
+        names, tally = self.tolerances.get_watched(), self._interval.tally
+        self._interval.update_peaks(
+            {n: compute_scores(n, now, then, movement, tally) for n in names}
+        )
         reading, residual = self._new_reading(n_people, n_rows, seconds, now, then), None
         if self.tolerances.residual is not None and hasattr(self.model, "exact_residual"):
             residual = float(self.model.exact_residual()) / self._n_rows()
-        proxies = self._proxies(reading.guarantee, seconds)
+        proxies = self._estimate_proxies(reading.guarantee, seconds)
         reading = replace(reading, proxies=proxies, residual=residual)
         recent = [*self.history[-_RECENT + 1 :], reading]
-        held, horizon = max(self._stretch.people_then, 1), None
+        people_then, horizon = max(self._interval.people_then, 1), None
         if self.calibration is not None and not self._is_exact:
-            horizon = self.calibration.n_leaving(held) / held
-        seen = Seen(
+            horizon = self.calibration.n_removed(people_then) / people_then
+        inputs = DecisionInputs(
             reading,
-            share=self._stretch.n_people / held,
+            share=self._interval.n_people / people_then,
             horizon=horizon,
-            was_guaranteed=self._stretch.guaranteed,
+            was_guaranteed=self._interval.guaranteed,
             speed_ups=tuple(r.proxies["efficiency"] for r in recent if "efficiency" in r.proxies),
             is_judged=all(map(math.isfinite, (now, then, movement))),
         )
-        decision, reasons = _reading.decide(seen, self.tolerances)
+        decision, reasons = _reading.make_decision(inputs, self.tolerances)
         if decision == "keep" and reading.guarantee != "exact":
-            reasons = (reasons[0], *_reading.proof_gap(self.limits, self.calibration), *reasons[1:])
+            notes = _reading.note_proof_gap(self.limits, self.calibration)
+            reasons = (reasons[0], *notes, *reasons[1:])
         done = [r.retrained for r in self.history]
-        reasons = (*reasons, *self._remarks(*done, decision == "retrain"))
+        reasons = (*reasons, *self._list_remarks(*done, decision == "retrain"))
         return replace(reading, decision=decision, reasons=reasons)
 
     def _new_reading(
@@ -498,93 +502,95 @@ class Monitor:
         now: float = math.nan,
         then: float = math.nan,
     ) -> Reading:
-        """Return a reading with everything that needs no estimate."""
-        kind, spent, budget = guarantee_of(self.model)
+        """Return a reading without estimates."""
+        kind, spent, budget = read_guarantee(self.model)
         return Reading(
             request=len(self.history) + 1,
             n_people=n_people,
             n_rows=n_rows,
-            since_retrain=self._stretch.n_people,
+            since_retrain=self._interval.n_people,
             rows_left=self._n_rows(),
             n_test=len(self._panel),
             metric=now,
             metric_retrained=then,
             seconds=seconds,
-            proxies=dict.fromkeys(self.tolerances.watched(), math.inf),
+            proxies=dict.fromkeys(self.tolerances.get_watched(), math.inf),
             guarantee=kind,
             spent=spent,
             budget=budget,
         )
 
-    def _proxies(self, kind: str, seconds: float) -> dict[str, float]:
+    def _estimate_proxies(self, kind: str, seconds: float) -> dict[str, float]:
         """Return the upper estimates of both properties, and the efficiency."""
-        # A model that was exact and is not any more was never rehearsed: nothing bounds it.
-        proxies = dict.fromkeys(self.tolerances.watched(), 0.0 if kind == "exact" else math.inf)
+        # A model that is no longer exact was never rehearsed, so it has no bound.
+        proxies = dict.fromkeys(self.tolerances.get_watched(), 0.0 if kind == "exact" else math.inf)
         if kind != "exact":
-            peaks = self._stretch.peaks
+            peaks = self._interval.peaks
             proxies |= {name: limit.estimate(peaks[name]) for name, limit in self.limits.items()}
-        timed = self._stretch.retrain_seconds
+        timed = self._interval.retrain_seconds
         if timed is not None and seconds > 0:
-            proxies["efficiency"] = timed * self._n_rows() / self._stretch.tally.rows_then / seconds
+            proxies["efficiency"] = (
+                timed * self._n_rows() / self._interval.tally.rows_then / seconds
+            )
         return proxies
 
     def _replace_model(
         self, model: Any, panel: Panel, truth: Mapping[str, float], seconds: float | None
     ) -> None:
-        """Go on with a retrained model; the truth about the old one raises the limits."""
+        """Replace the model by a retrained one; the truth about the old one raises the limits."""
         for name, limit in self.limits.items():
-            if name in truth and name in self._stretch.peaks:
-                self.limits[name] = limit.raised(truth[name], self._stretch.peaks[name])
-        self._panel, self.model, self._gone = panel, model, None
-        self._stretch = self._new_stretch(seconds)
+            if name in truth and name in self._interval.peaks:
+                self.limits[name] = limit.raise_factor(truth[name], self._interval.peaks[name])
+        self._panel, self.model, self._forgotten = panel, model, None
+        self._interval = self._new_interval(seconds)
         self.n_retrains += 1
 
-    def _note_retrain(self, truth: dict[str, float], seconds: float | None) -> None:
-        """Write a retrain into the last reading."""
+    def _record_retrain(self, truth: dict[str, float], seconds: float | None) -> None:
+        """Add a retrain to the last reading."""
         if len(self.history):
             last = replace(self.history[-1], retrained=True, retrain_seconds=seconds, truth=truth)
-            self.history = self.history[:-1].with_(last)
+            self.history = self.history[:-1].with_reading(last)
 
-    def _note_leaving(self, n_people: int, n_rows: int, seconds: float | None) -> None:
-        """Add the reading of people who left by the retrain: nothing of them is in the model."""
+    def _record_removal(self, n_people: int, n_rows: int, seconds: float | None) -> None:
+        """Add the reading of ids that a retrain removed; nothing of them is in the model."""
         metrics: tuple[float, ...] = ()
         with contextlib.suppress(Exception):
-            metrics = self._panel.look(self.model)[:2]
+            metrics = self._panel.compare_models(self.model)[:2]
         reading = replace(
             self._new_reading(n_people, n_rows, seconds or 0.0, *metrics),
-            proxies=dict.fromkeys(self.tolerances.watched(), 0.0),
+            proxies=dict.fromkeys(self.tolerances.get_watched(), 0.0),
             decision="retrain",
             reasons=("retrained without them",),
             retrained=True,
             retrain_seconds=seconds,
         )
-        self.history = self.history.with_(reading)
+        self.history = self.history.with_reading(reading)
 
-    def _refresh(self, n_people: int) -> None:
-        """Recalibrate certifiability on people who are still held: as many as left before."""
+    def _recalibrate(self, n_people: int) -> None:
+        """Recalibrate certifiability on as many remaining people as were removed before."""
         rows, name, calibration = self._rows, "certifiability", self.calibration
         if rows is None or calibration is None or not self._is_refreshed or n_people == 0:
             return
         self.limits[name] = _calibrate.refresh_limit(
             self.limits[name],
             calibration,
-            Stage(_panel.in_memory(self.model, rows), self._panel, rows),
-            self.tolerances.watched()[name],
+            RehearsalStart(_panel.copy_in_memory(self.model, rows), self._panel, rows),
+            self.tolerances.get_watched()[name],
             number=self.n_retrains,
             seed=self._seed,
-            n_leaving=min(n_people, calibration.n_leaving(self._stretch.people_then)),
+            n_removed=min(n_people, calibration.n_removed(self._interval.people_then)),
         )
 
     def _commit(self) -> None:
-        """Write everything to the folder, if there is one, whole or not at all."""
+        """Write everything to the folder, if there is one, completely or not at all."""
         if self._folder is None:
             return
-        rows = {"test": self._panel.rows, "training": self._rows, "forgotten": self._gone}
+        rows = {"test": self._panel.rows, "training": self._rows, "forgotten": self._forgotten}
         parts = {"model": state.encode(self.model), "rows": state.encode(rows)}
         try:
-            resisting = self._folder.commit(parts, record_of(self))
+            resisting = self._folder.commit(parts, make_record(self))
         except CheckpointError:
             raise
         except OSError as error:
             raise CheckpointError(f"cannot write to {self._folder.path}: {error}") from error
-        warn_about(resisting)
+        _store.warn_about_files(resisting)

@@ -1,4 +1,4 @@
-"""What a monitor saw, and what it decides: tolerances, one reading per request, and all of them."""
+"""Tolerances, readings and decisions of a monitor."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Tolerances:
-    """What is still accepted; None: not looked at.
+    """Limits that a monitor enforces; None disables a check.
 
     Parameters
     ----------
@@ -34,12 +34,14 @@ class Tolerances:
     certifiability : float or None, default=5.0
         Largest SAPE of both performances on the forgotten rows, in per cent.
     efficiency : float or None, default=None
-        Least speed-up over retraining. A slow removal is reported; it is no reason to retrain.
+        Least speed-up compared with retraining. A slow removal is reported, but does not cause a
+        retrain.
     budget : float, default=1.0
         Largest share of a certified budget that may be spent.
     residual : float or None, default=None
-        Largest norm of the gradient per row on the remaining rows, for linear models that offer
-        `exact_residual`: one pass over the rows per request, and no proxy but a fact.
+        Largest norm of the gradient per row on the remaining rows, for linear models with
+        `exact_residual`. It is measured, not estimated, and takes one pass over the rows per
+        request.
     """
 
     effectiveness: float | None = 0.02
@@ -49,30 +51,30 @@ class Tolerances:
     residual: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse tolerances that nothing can meet, or that are no numbers."""
+        """Reject tolerances that are not positive finite numbers."""
         for name, value in asdict(self).items():
             if value is not None and not (math.isfinite(value) and value > 0):
-                raise ValueError(f"{name}={value!r}; a tolerance is a number above 0, or None")
+                raise ValueError(f"{name}={value!r} is not valid: expected a number > 0, or None")
 
-    def watched(self) -> dict[str, float]:
+    def get_watched(self) -> dict[str, float]:
         """Return the tolerances of the two properties that are estimated by proxies."""
         return {name: most for name, most in asdict(self).items() if name in _BOTH and most}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What is known after one request. It never names a person.
+    """What is known about the model after one request. It contains no ids.
 
     Attributes
     ----------
     request : int
         Number of the request, from 1.
     n_people, n_rows : int
-        Forgotten by this request.
+        People and rows that this request removed.
     since_retrain : int
         People forgotten since the last retrain, this request included.
     rows_left, n_test : int
-        Rows that the model holds, and rows of the test set, after it.
+        Remaining rows of the model, and rows of the test set, after the request.
     metric : float
         Test performance ``M_test(h_m)`` of the model after the request.
     metric_retrained : float
@@ -81,27 +83,27 @@ class Reading:
         Time of the removal.
     proxies : dict of str to float
         Upper estimates of "effectiveness" and "certifiability"; 0 by proof for an exact method.
-        "efficiency", where a retrain was timed:
-        ``time(h*_ik) (rows left / rows then) / time of the removal``. The survey leaves the ratio
-        of rows out and calls that conservative; it is not, since a retrain now would see fewer
-        rows than the one that was timed, and be faster.
+        "efficiency", if a retrain was timed:
+        ``time(h*_ik) (rows left / rows then) / time of the removal``. The survey omits the ratio of
+        rows and calls that conservative. It is not: a retrain now would have fewer rows than the
+        timed one, and be faster.
     guarantee : str
         Kind of the model's guarantee, "exact", "certified" or "empirical".
     spent, budget : float or None
-        Of a certified guarantee.
+        Account of a certified guarantee.
     residual : float or None
-        Norm of the gradient per row, where it was asked for.
+        Norm of the gradient per row, if the tolerance is set.
     decision : {"keep", "retrain"}
-        What the tolerances say.
+        Decision by the tolerances.
     reasons : tuple of str
-        Why, in words.
+        Reasons of the decision, as text.
     retrained : bool
         Whether the model was retrained in this request.
     retrain_seconds : float or None
-        How long that took.
+        Time of that retrain.
     truth : dict of str to float
-        Effectiveness (and certifiability, where forgotten rows were held) measured against the
-        retrained model; only where it was retrained.
+        Effectiveness (and certifiability, if forgotten rows were kept) measured with the retrained
+        model; empty without a retrain.
     """
 
     request: int
@@ -126,7 +128,7 @@ class Reading:
 
     @property
     def measures(self) -> dict[str, Measure]:
-        """The proxies with what they rest on."""
+        """The proxies as measures with their basis."""
         is_exact = self.guarantee == "exact"
         proved = {name for name in self.proxies if is_exact and name != "efficiency"}
         return {
@@ -152,7 +154,7 @@ class Reading:
         return reading
 
     def __str__(self) -> str:
-        """One line for people."""
+        """Return the reading in one line."""
         proxies = ", ".join(f"{name} {value:.3g}" for name, value in self.proxies.items())
         done = "retrained" if self.retrained else self.decision
         return f"request {self.request}: {proxies}: {done} ({'; '.join(self.reasons)})"
@@ -173,7 +175,7 @@ class History(tuple[Reading, ...]):
         part = super().__getitem__(at)
         return History(part) if isinstance(at, slice) else part
 
-    def with_(self, reading: Reading) -> "History":
+    def with_reading(self, reading: Reading) -> "History":
         """Return the history with one more reading."""
         return History((*self, reading))
 
@@ -187,7 +189,7 @@ class History(tuple[Reading, ...]):
         return [reading.to_dict() for reading in self]
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return one line per request; needs pandas."""
+        """Return a data frame with one line per request; needs pandas."""
         lines = []
         for reading in self:
             line = reading.to_dict() | {"reasons": "; ".join(reading.reasons)}
@@ -198,7 +200,7 @@ class History(tuple[Reading, ...]):
         return frame.iloc[: len(self)].set_index("request")
 
     def __rich__(self) -> Any:
-        """Table of the last requests, and of every retrain."""
+        """Return a table of the last requests, and of every retrain."""
         columns = ("request", "rows left", "M test", *_BOTH, "decision")
         rows = [
             (
@@ -217,81 +219,85 @@ class History(tuple[Reading, ...]):
         return Table(str(self), columns, rows).to_rich()
 
     def __str__(self) -> str:
-        """One line for people."""
-        return f"{len(self)} requests, a retrain after {len(self.retrains)} of them"
+        """Return the number of requests and retrains."""
+        return f"{len(self)} requests, {len(self.retrains)} of them followed by a retrain"
 
 
-# So many requests are looked back at before a monitor is called useless.
+# Number of past requests that decide whether a monitor saves anything.
 _WINDOW = 10
 
 
-class Seen(NamedTuple):
-    """What a decision rests on."""
+class DecisionInputs(NamedTuple):
+    """Inputs of a decision."""
 
     reading: Reading
     share: float
-    """People who left since the last retrain, of those held then."""
+    """People removed since the last retrain, as a share of those in the model then."""
     horizon: float | None
-    """Largest such share that was rehearsed; None: nothing was rehearsed, or need not be."""
+    """Largest rehearsed share; None without rehearsals, or if none are needed."""
     was_guaranteed: str
     """Kind of the guarantee right after the last retrain."""
     speed_ups: tuple[float, ...]
-    """Efficiency of the last few requests."""
+    """Efficiency of the last requests."""
     is_judged: bool = True
-    """Whether the performance is a number at all."""
+    """Whether the performance is a finite number."""
 
 
-def decide(seen: Seen, tolerances: Tolerances) -> tuple[Decision, tuple[str, ...]]:
+def make_decision(
+    inputs: DecisionInputs, tolerances: Tolerances
+) -> tuple[Decision, tuple[str, ...]]:
     """Return the decision and its reasons."""
-    breaches = [*_breaches_of_proxies(seen, tolerances), *_breaches_of_facts(seen, tolerances)]
+    breaches = [*_breaches_of_proxies(inputs, tolerances), *_breaches_of_facts(inputs, tolerances)]
     notes = []
-    # One slow removal alone says little.
-    usual = median(seen.speed_ups) if seen.speed_ups else math.inf
+    # One slow removal alone is not conclusive.
+    usual = median(inputs.speed_ups) if inputs.speed_ups else math.inf
     if tolerances.efficiency is not None and usual < tolerances.efficiency:
-        notes.append(f"removals are only {usual:.3g} times faster than a retrain; look into it")
+        notes.append(f"removals are only {usual:.3g} times faster than a retrain; check the method")
     if breaches:
         return "retrain", (*breaches, *notes)
     return "keep", ("within all tolerances", *notes)
 
 
-def _breaches_of_proxies(seen: Seen, tolerances: Tolerances) -> Iterator[str]:
-    is_exact, proxies = seen.reading.guarantee == "exact", seen.reading.proxies
-    if not is_exact and not seen.is_judged:
-        yield "answers or metric are not finite: the model cannot be judged"
+def _breaches_of_proxies(inputs: DecisionInputs, tolerances: Tolerances) -> Iterator[str]:
+    is_exact, proxies = inputs.reading.guarantee == "exact", inputs.reading.proxies
+    if not is_exact and not inputs.is_judged:
+        yield "predictions or metric are not finite: the model cannot be judged"
         return
-    for name, most in tolerances.watched().items():
+    for name, most in tolerances.get_watched().items():
         if not is_exact and proxies[name] > most:
             yield f"{name} may be up to {proxies[name]:.3g}, tolerance {most:.3g}"
-    if seen.horizon is not None and seen.share >= seen.horizon:
-        yield f"{seen.share:.1%} of the people left since the last retrain; no more was rehearsed"
+    if inputs.horizon is not None and inputs.share >= inputs.horizon:
+        yield (
+            f"{inputs.share:.1%} of the people were removed since the last retrain, the largest "
+            "rehearsed share"
+        )
 
 
-def _breaches_of_facts(seen: Seen, tolerances: Tolerances) -> Iterator[str]:
-    reading = seen.reading
+def _breaches_of_facts(inputs: DecisionInputs, tolerances: Tolerances) -> Iterator[str]:
+    reading = inputs.reading
     if reading.spent is not None and reading.budget is not None:
         limit = tolerances.budget * reading.budget
         if reading.spent > limit:
             yield f"{reading.spent:.3g} of a budget of {limit:.3g} is spent"
-    if seen.was_guaranteed != "empirical" and reading.guarantee == "empirical":
-        yield f"the guarantee was {seen.was_guaranteed} and is empirical now"
+    if inputs.was_guaranteed != "empirical" and reading.guarantee == "empirical":
+        yield f"the guarantee was {inputs.was_guaranteed} and is empirical now"
     residual, most = reading.residual, tolerances.residual
     if residual is not None and most is not None and residual > most:
         yield f"the gradient per row is {residual:.3g}, tolerance {most:.3g}"
 
 
-def say_if_useless(
+def explain_no_saving(
     retrained: Sequence[bool], limits: Mapping[str, Limit], trainings_per_retrain: int
 ) -> str:
-    """Return in words that a monitor saves nothing, if so.
+    """Return a note if a monitor needs as many trainings as a retrain at every request, else "".
 
-    A retrain at every request costs one training each. A monitor saves nothing where its trainings,
-    those of rehearsals after a retrain included, are as many: over the last ten requests, or over
-    the stretches between retrains that the rehearsals let expect.
+    Trainings of rehearsals after a retrain count too. The note is based on the last ten requests,
+    or on the expected intervals between retrains in the rehearsals.
     """
-    stretches = [limit.stretch for limit in limits.values() if limit.stretch is not None]
-    if stretches and min(stretches) + 1 <= trainings_per_retrain:
+    intervals = [limit.stretch for limit in limits.values() if limit.stretch is not None]
+    if intervals and min(intervals) + 1 <= trainings_per_retrain:
         return (
-            f"by the rehearsals a retrain is due after {min(stretches) + 1:.2g} request(s), and "
+            f"in the rehearsals a retrain is due after {min(intervals) + 1:.2g} request(s) and "
             f"costs {trainings_per_retrain} training(s): this monitor saves nothing"
         )
     n_retrains = sum(retrained[-_WINDOW:])
@@ -299,24 +305,23 @@ def say_if_useless(
         return ""
     return (
         f"{n_retrains} of the last {_WINDOW} requests ended with a retrain, "
-        f"{n_retrains * trainings_per_retrain} trainings in all: this monitor saves nothing over a "
-        "retrain at every request"
+        f"{n_retrains * trainings_per_retrain} trainings in total: this monitor saves nothing "
+        "compared with a retrain at every request"
     )
 
 
 def assumptions(calibration: Calibration | None) -> tuple[str, ...]:
-    """Return what a decision takes for granted about the requests to come, in words."""
+    """Return the assumptions of a decision about future requests, as text."""
     if calibration is None:
-        return ("nothing was rehearsed: the survey's proxy misses most breaches",)
+        return ("no rehearsals: the survey's proxy misses most breaches",)
     return (f"assumed: {calibration.assume}",) if calibration.assume else ()
 
 
-def proof_gap(limits: Mapping[str, Limit], calibration: Calibration | None) -> tuple[str, ...]:
-    """Return a note if the rehearsals were too few to prove the misses that are accepted."""
+def note_proof_gap(limits: Mapping[str, Limit], calibration: Calibration | None) -> tuple[str, ...]:
+    """Return a note if there are too few rehearsals to prove the accepted misses."""
     proved = min(1.0, sum(limit.miss for limit in limits.values()))
     if calibration is None or proved <= calibration.miss:
         return ()
-    known = "nothing" if proved == 1 else f"only that a breach is unseen in at most {proved:.2g}"
-    return (
-        f"so few rehearsals prove {known} of such stretches; {calibration.miss:g} is asked for",
-    )
+    known = "no bound" if proved == 1 else f"a bound of {proved:.2g}"
+    note = f"the rehearsals prove {known} on the share of intervals with an unseen breach"
+    return (f"{note}; {calibration.miss:g} is required",)

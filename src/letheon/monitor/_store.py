@@ -26,8 +26,8 @@ from letheon.exceptions import (
 )
 from letheon.measures import from_plain
 from letheon.monitor._calibrate import Calibration
-from letheon.monitor._limits import Limit, Stretch
-from letheon.monitor._panel import Panel, judge_for
+from letheon.monitor._limits import Limit, RetrainInterval
+from letheon.monitor._panel import Panel, choose_judge
 from letheon.monitor._reading import History, Reading, Tolerances
 from letheon.state import CheckpointName, DirectoryStore, write_atomically
 
@@ -47,7 +47,7 @@ class Folder:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._store = DirectoryStore(self.path)
-        # Number of the manifest that was read or written last; 0: none was there.
+        # Number of the manifest that was read or written last; 0 if there was none.
         self._generation = 0
 
     @property
@@ -60,20 +60,20 @@ class Folder:
         return self.path.resolve() == Path(path).resolve()
 
     def commit(self, parts: Mapping[str, bytes], record: Mapping[str, Any]) -> tuple[str, ...]:
-        """Make parts and record the valid ones, together; return files that resisted destruction.
+        """Write parts and record in one step; return old files that could not be deleted.
 
-        A part that is there already is not written again.
+        A part that exists already is not written again.
 
         Raises
         ------
         CheckpointError
-            Another process has written here since; what it forgot must not come back.
+            Another process has written here since. Data that it deleted must not be restored.
         OSError
             The folder cannot be written.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        with self._alone():
-            written = self._content()["generation"] if self.manifest.exists() else 0
+        with self._lock_folder():
+            written = self._read_manifest()["generation"] if self.manifest.exists() else 0
             if written != self._generation:
                 raise CheckpointError(
                     f"another process has changed {self.path}; nothing was written. Load it "
@@ -91,8 +91,8 @@ class Folder:
             return self._store.keep_only(frozenset(names.values()))
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Keep other processes out of the folder; a kill lets them in again."""
+    def _lock_folder(self) -> Iterator[None]:
+        """Lock the folder for other processes; the lock ends with this process."""
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -101,27 +101,27 @@ class Folder:
             os.close(descriptor)
 
     def destroy(self) -> tuple[str, ...]:
-        """Destroy everything that a monitor wrote here; return files that resisted."""
-        with self._alone():
+        """Delete everything that a monitor wrote here; return files that could not be deleted."""
+        with self._lock_folder():
             self.manifest.unlink(missing_ok=True)
             return self._store.keep_only(frozenset())
 
     def read(self) -> tuple[dict[str, bytes], dict[str, Any]]:
-        """Return the valid parts and the record, and sweep what a killed process left.
+        """Return the valid parts and the record, and delete leftovers of a killed process.
 
         Raises
         ------
         FileNotFoundError
             No monitor was saved here.
         CorruptFileError
-            The manifest or a part is truncated, altered or gone.
+            The manifest or a part is truncated, altered or missing.
         NewerFormatError
             A later letheon wrote it.
         """
         if not self.manifest.exists():
-            raise FileNotFoundError(f"no monitor was saved in {self.path}: {MANIFEST} is not there")
-        with self._alone():
-            content = self._content()
+            raise FileNotFoundError(f"no monitor was saved in {self.path}: {MANIFEST} is missing")
+        with self._lock_folder():
+            content = self._read_manifest()
             names = content["parts"]
             parts = {part: self._store.get(CheckpointName(name)) for part, name in names.items()}
             self._store.keep_only(frozenset(names.values()))
@@ -131,12 +131,12 @@ class Folder:
         self._generation = content["generation"]
         return parts, content["record"]
 
-    def _content(self) -> dict[str, Any]:
+    def _read_manifest(self) -> dict[str, Any]:
         try:
             content: dict[str, Any] = json.loads(self.manifest.read_bytes())
             version = int(content["format"])
         except (ValueError, KeyError, TypeError) as error:
-            raise CorruptFileError(f"{self.manifest} makes no sense: {error!r}") from error
+            raise CorruptFileError(f"{self.manifest} is not a valid manifest: {error!r}") from error
         if version != FORMAT:
             raise NewerFormatError(
                 f"{self.manifest} has the format {version}, this version reads {FORMAT}"
@@ -149,37 +149,40 @@ class Folder:
         except (ValueError, KeyError, TypeError, AttributeError):
             is_whole = False
         if not is_whole:
-            raise CorruptFileError(f"{self.manifest} makes no sense: its keys are not those needed")
+            raise CorruptFileError(f"{self.manifest} is not a valid manifest: unexpected keys")
         return content
 
 
 def new_folder(folder: str | os.PathLike[str] | None) -> Folder | None:
-    """Return the folder, unless another monitor lives there."""
+    """Return the folder; raise `FileExistsError` if it contains another monitor."""
     if folder is None:
         return None
     place = Folder(folder)
     if place.manifest.exists():
         raise FileExistsError(
-            f"{place.manifest} is there already; continue with Monitor.load({str(folder)!r}), or "
+            f"{place.manifest} exists already; continue with Monitor.load({str(folder)!r}), or "
             "choose another folder"
         )
     return place
 
 
-def warn_about(resisting: Iterable[str]) -> None:
-    """Warn of files that could not be destroyed."""
+def warn_about_files(resisting: Iterable[str]) -> None:
+    """Warn about files that could not be deleted."""
     for file in resisting:
-        warn_caller(f"{file}: could not be destroyed; it saw people who left", CheckpointWarning)
+        warn_caller(
+            f"{file} could not be deleted; it may contain data of forgotten people",
+            CheckpointWarning,
+        )
 
 
-def destroyed(model: Any) -> list[str]:
-    """Destroy what a model that was replaced keeps on a disk; return warnings."""
+def destroy_model_files(model: Any) -> list[str]:
+    """Delete the files of a replaced model; return warnings."""
     destroy = getattr(model, "_destroy_files", None)
     return [] if destroy is None else list(destroy())
 
 
-def record_of(monitor: Any) -> dict[str, Any]:
-    """Return everything but model and rows, as plain values."""
+def make_record(monitor: Any) -> dict[str, Any]:
+    """Return everything except model and rows, as plain values."""
     return {
         "tolerances": asdict(monitor.tolerances),
         "on_breach": monitor.on_breach,
@@ -190,7 +193,7 @@ def record_of(monitor: Any) -> dict[str, Any]:
         "uses_probability": monitor._panel.judge.uses_probability,
         "seed": str(monitor._seed),
         "n_retrains": monitor.n_retrains,
-        "stretch": asdict(monitor._stretch),
+        "stretch": asdict(monitor._interval),
         "limits": {name: limit.to_dict() for name, limit in monitor.limits.items()},
         "history": monitor.history.to_list(),
     }
@@ -204,11 +207,13 @@ def restore(
     record: dict[str, Any],
     metric: Callable[[Any, Any], Any] | None,
 ) -> None:
-    """Fill an empty monitor with what was saved, without another rehearsal."""
-    judge, saved = judge_for(model, metric), record["metric"]
+    """Fill an empty monitor from a saved record, without another rehearsal."""
+    judge, saved = choose_judge(model, metric), record["metric"]
     name = None if judge.metric is None else judge.name
     if saved != name:
-        raise ValueError(f"this monitor was saved with metric={saved}, and metric={name} was given")
+        raise ValueError(
+            f"metric={name} was passed, but this monitor was saved with metric={saved}"
+        )
     test = rows["test"]
     assert test is not None
     vars(monitor).update(
@@ -224,13 +229,13 @@ def restore(
         _seed=int(record["seed"]),
         _rows=rows["training"],
         _panel=Panel(test, judge, record["knows_people"]),
-        _gone=rows["forgotten"],
-        _stretch=from_plain(Stretch, record["stretch"]),
+        _forgotten=rows["forgotten"],
+        _interval=from_plain(RetrainInterval, record["stretch"]),
     )
 
 
 def read_calibration(saved: dict[str, Any] | None) -> Calibration | None:
-    """Return the saved calibration; earlier versions asked for no assumption."""
+    """Return the saved calibration; earlier versions required no assumption."""
     if saved is None:
         return None
     settings: dict[str, Any] = {**saved, "kinds": tuple(saved["kinds"])}
@@ -240,5 +245,5 @@ def read_calibration(saved: dict[str, Any] | None) -> Calibration | None:
         if saved.get("assume"):
             raise
         only = ", ".join(settings["kinds"])
-        assume = f"only requests of these kinds come: {only} (saved before a reason was asked for)"
+        assume = f"only requests of these kinds come: {only} (saved before a reason was required)"
         return Calibration(**settings, assume=assume)

@@ -351,7 +351,7 @@ def _with_tested_best(comparison: Comparison, problem: LearningProblem, seed: in
 
 def _as_tuple(rows: People) -> tuple[Any, ...]:
     """Return rows as `evaluate` takes them; numbers that stand for missing ids are nobody's."""
-    return (rows.X, rows.y, rows.ids) if rows.owned else (rows.X, rows.y)
+    return (rows.X, rows.y, rows.ids) if rows.has_owners else (rows.X, rows.y)
 
 
 def _get_or_default(name: str, given: Any, kind: type[_Argument]) -> _Argument:
@@ -410,7 +410,7 @@ def _sample_people(problem: LearningProblem, subsample: float, seed: int) -> Lea
     if not 2 <= n <= len(people):
         raise ValueError(f"subsample={subsample!r} of {len(people):,} people leaves {n}")
     chosen = np.random.default_rng(seed).permutation(people)[:n]
-    return replace(problem, train=problem.train.of(chosen))
+    return replace(problem, train=problem.train.rows_of(chosen))
 
 
 _RESAMPLES = 200

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any, Literal, get_args
 
 from letheon.ledger.certificates.claims import adds_up
-from letheon.ledger.certificates.explanations import ASSUMPTIONS, guarantee_words, words_of
+from letheon.ledger.certificates.explanations import ASSUMPTIONS, explain_codes, explain_guarantee
 from letheon.service.schemas import CodeOut, Out
 
 Kind = Literal["exact", "certified", "empirical"]
@@ -103,7 +103,7 @@ def guarantee_out(section: Mapping[str, Any]) -> GuaranteeOut:
     claims: dict[str, Any] = {name: section.get(name) for name in names}
     return GuaranteeOut(
         **claims,
-        words=guarantee_words(section),
+        words=explain_guarantee(section),
         assumptions=codes_out(section.get("assumptions", ()), ASSUMPTIONS),
     )
 
@@ -138,7 +138,7 @@ def _measure_out(measure: Mapping[str, Any]) -> MeasureOut:
 
 def codes_out(codes: Any, table: Mapping[str, str]) -> list[CodeOut]:
     """Return codes with their meanings."""
-    return [CodeOut(code=code, words=words) for code, words in words_of(codes, table)]
+    return [CodeOut(code=code, words=words) for code, words in explain_codes(codes, table)]
 
 
 def compute_slope(points: Sequence[tuple[float, float]]) -> float | None:

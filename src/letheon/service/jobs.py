@@ -270,7 +270,7 @@ class JobRunner:
             model = versions.find_model(conn, str(job.model), str(job.tenant))
 
         def read(head: versions.VersionRow) -> tuple[bytes, bytes]:
-            return versions.content_of(core, model, head, "model"), versions.content_of(
+            return versions.read_blob(core, model, head, "model"), versions.read_blob(
                 core, model, head, "rows"
             )
 

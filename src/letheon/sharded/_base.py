@@ -214,7 +214,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
 
     def _get_ids(self) -> Ids:
         first, *others = (shard.rows.ids for shard in self.ensemble_.shards)
-        return first.joined(*others)
+        return first.concat(*others)
 
     def _make_guarantee(self) -> Guarantee:
         return Guarantee(
@@ -246,7 +246,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         changes, recipe = [], self._build_recipe(self.seed_, self.config_)
         for shard, block in zip(self.ensemble_.shards, blocks, strict=True):
             if len(block):
-                joined = shard.rows.joined(block)
+                joined = shard.rows.concat(block)
                 joined = joined.take(np.argsort(joined.extra["slice"], kind="stable"))
                 changes.append(change_rows(shard, joined, block.extra["slice"], recipe))
         return self._retrain_shards(changes)

@@ -140,7 +140,7 @@ def _train_stages(recipe: ShardRecipe, job: ShardTraining) -> ShardFit:
     states: list[Blob | None] = list(nothing)
     if recipe.epochs is None:
         model = clone_with_seed(recipe.template, recipe.seed, Purpose.STAGE, job.number, 0, 0)
-        model.fit(*job.rows.part(0, len(job.rows)))
+        model.fit(*job.rows.slice(0, len(job.rows)))
     else:
         trusted, ends, states = job.trusted, slice_ends(job.rows, recipe.n_slices), []
         model = None if job.start is None else _decode_own(job.start, trusted)
@@ -165,7 +165,7 @@ def _train_stage(
         model = clone_with_seed(recipe.template, recipe.seed, Purpose.STAGE, job.number, stage, 0)
         if recipe.is_classifier:
             first_call["classes"] = shard_classes(job.rows)
-    X, y = job.rows.part(begin, end)
+    X, y = job.rows.slice(begin, end)
     seeds = SeedSlots(model)
     seed_globally(_stage_seed(recipe, job, stage))
     for epoch in range(recipe.epochs[stage]):
@@ -370,7 +370,9 @@ class Ensemble:
                 askers, rows = np.flatnonzero(shards == number), self.shards[number].rows
                 matches = rows.index.find(wanted.take(askers))
                 # Two tiers may share a candidate shard, so the row itself says which it is.
-                tiers[askers[matches.found]] = rows.extra["tier"][matches.any_row[matches.found]]
+                tiers[askers[matches.has_rows]] = rows.extra["tier"][
+                    matches.any_row[matches.has_rows]
+                ]
                 if len(matches.positions):
                     earlier = where.get(number, np.empty(0, np.int64))
                     where[number] = np.union1d(earlier, matches.positions)

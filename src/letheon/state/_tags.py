@@ -79,7 +79,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     "letheon.deep._path": ("letheon.deep._replay", "Path"),
     "letheon.deep._sisa": ("letheon.deep._sisa", "SISANetClassifier"),
     "letheon.deep._trained": ("letheon.deep._module", "Nets"),
-    "letheon.deep._vault": ("letheon.deep._vault", "Vault"),
+    "letheon.deep._vault": ("letheon.deep._checkpoints", "Vault=CheckpointStore"),
 }
 
 

@@ -31,17 +31,17 @@ from letheon.ledger.leases import owner_name
 from letheon.ledger.models.versions import (
     ModelRow,
     VersionRow,
+    find_model_by_id,
+    find_version,
     list_models,
-    model_of,
+    list_versions,
     pin_version,
     proof_path,
-    raw_model,
     read_model,
+    read_raw_model,
+    read_row_slots,
     read_rows,
-    read_vault,
     release_pin,
-    version_of,
-    versions_of,
 )
 from letheon.ledger.schemas import Checkpoint
 from letheon.ledger.tables import certificates, checkpoints, events, purges, versions
@@ -276,18 +276,18 @@ def _write_proofs(core: Core, conn: Connection, folder: Path, n_certificates: in
         version_id = conn.scalar(select(versions.c.id).where(versions.c.sequence == sequence))
         if version_id is None:
             raise LedgerMissingError(f"the database has no version of certificate {sequence}")
-        version = version_of(conn, version_id)
+        version = find_version(conn, version_id)
         digest = version.run["proof"]
         path = folder / "proofs" / f"{digest}.json"
         # A retrain that erases nobody new proves what the erasure before it proved.
         if not path.exists():
-            model = model_of(conn, version.model_id)
+            model = find_model_by_id(conn, version.model_id)
             _write(path, [proof_path(core, model, digest).read_bytes()])
 
 
 def _newest(conn: Connection, model: ModelRow, last: int) -> VersionRow | None:
     """Return the newest version of a model whose certificate is in the bundle, if there is one."""
-    published = [row for row in versions_of(conn, model.id) if row.sequence is not None]
+    published = [row for row in list_versions(conn, model.id) if row.sequence is not None]
     certified = [version for version in published if (version.sequence or 0) <= last]
     if len(certified) < len(published):
         raise LedgerError(
@@ -304,9 +304,9 @@ def _write_model(core: Core, folder: Path, row: ModelRow, version: VersionRow) -
         each.mkdir(mode=0o700, exist_ok=True)
     pin = pin_version(core, owner_name(), version.id, _PIN_SECONDS)
     try:
-        blob = raw_model(core, row, version)
+        blob = read_raw_model(core, row, version)
         rows = read_rows(core, row, version)
-        vault = read_vault(core, row, version)
+        vault = read_row_slots(core, row, version)
         model = read_model(core, row, version)
         # How the seed was made; with the key, where there is one, it can be made again.
         training = dict(version.run["training"])

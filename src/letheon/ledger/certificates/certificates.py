@@ -28,9 +28,9 @@ from letheon.ledger.certificates.statement import gaps_in, predicate_of
 from letheon.ledger.core import Core
 from letheon.ledger.db.cursor import decode_cursor, encode_cursor, require_limit
 from letheon.ledger.db.events import record_event
-from letheon.ledger.models.versions import VersionRow, model_of, proof_path, version_of
+from letheon.ledger.models.versions import VersionRow, find_model_by_id, find_version, proof_path
 from letheon.ledger.requests.listing import find_request
-from letheon.ledger.requests.people import hold_model
+from letheon.ledger.requests.people import lock_model
 from letheon.ledger.schemas import (
     Batch,
     Certificate,
@@ -144,7 +144,7 @@ class Certificates:
         """Return the proof that exactly the erased rows left the data with a certificate."""
         with self._core.database.reading() as conn:
             version = self._version(conn, sequence)
-            model = model_of(conn, version.model_id)
+            model = find_model_by_id(conn, version.model_id)
         path = proof_path(self._core, model, str(version.run["proof"]))
         try:
             return path.read_bytes()
@@ -186,7 +186,7 @@ class Certificates:
         version_id = conn.scalar(query)
         if version_id is None:
             raise _missing("certificate", sequence)
-        return version_of(conn, version_id)
+        return find_version(conn, version_id)
 
 
 class Receipts:
@@ -228,7 +228,7 @@ class Receipts:
             mine = requests.c.id == request.id
             # Claims change under the lock of the model, which is taken before that of a request.
             model = conn.execute(select(requests.c.model_id).where(mine)).scalar_one()
-            hold_model(conn, model, alone=False)
+            lock_model(conn, model, alone=False)
             if not is_receipt_open(conn, request.id):
                 raise RequestStateError(
                     f"this request is {request.state}; a receipt code is given out until it is "

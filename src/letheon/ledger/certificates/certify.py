@@ -45,19 +45,19 @@ from letheon.ledger.db.events import (
     write_mark,
 )
 from letheon.ledger.keys.signing import Signer, sign_statement
-from letheon.ledger.models.commitment import Vault, row_bytes
+from letheon.ledger.models.commitment import RowSlots, encode_rows
 from letheon.ledger.models.versions import (
     ModelRow,
     VersionRow,
-    model_of,
+    find_model_by_id,
+    find_version,
     proof_path,
     read_model,
+    read_row_slots,
     read_rows,
-    read_vault,
     signed_path,
-    version_of,
 )
-from letheon.ledger.requests.people import hold_current_key, move, read_body
+from letheon.ledger.requests.people import lock_current_key, move_requests, read_body
 from letheon.ledger.schemas import CertificateLine, Checkpoint
 from letheon.ledger.tables import (
     batches,
@@ -162,9 +162,9 @@ def covered_by(conn: Connection, version: VersionRow) -> Covered:
     if version.parent_id is None:
         raise CertificateError("a registration has no certificate: nothing was erased")
     kind = conn.scalars(select(batches.c.kind).where(batches.c.id == version.batch_id)).one()
-    parent, last = version_of(conn, version.parent_id), _last_retrain(conn, version)
+    parent, last = find_version(conn, version.parent_id), _last_retrain(conn, version)
     base = last if kind == "retrain" else parent
-    return Covered(model_of(conn, version.model_id), kind, parent, base, last)
+    return Covered(find_model_by_id(conn, version.model_id), kind, parent, base, last)
 
 
 def _last_retrain(conn: Connection, version: VersionRow) -> VersionRow:
@@ -173,7 +173,7 @@ def _last_retrain(conn: Connection, version: VersionRow) -> VersionRow:
     earlier = (versions.c.model_id == version.model_id) & (versions.c.number < version.number)
     is_fresh = (batches.c.kind == "retrain") | (versions.c.number == 0)
     newest = trained.where(earlier & is_fresh).order_by(versions.c.number.desc()).limit(1)
-    return version_of(conn, conn.scalars(newest).one())
+    return find_version(conn, conn.scalars(newest).one())
 
 
 def certify_next(core: Core) -> int | None:
@@ -265,7 +265,7 @@ def _next_version(core: Core) -> VersionRow | None:
     with core.database.reading() as conn:
         last = conn.scalar(select(func.max(certificates.c.sequence))) or 0
         version_id = conn.scalar(select(versions.c.id).where(versions.c.sequence == last + 1))
-        return None if version_id is None else version_of(conn, version_id)
+        return None if version_id is None else find_version(conn, version_id)
 
 
 def _claimed(core: Core, version: VersionRow) -> VersionRow:
@@ -279,7 +279,7 @@ def _claimed(core: Core, version: VersionRow) -> VersionRow:
         at = max(core.clock(), version.published_at)
         values = {"certified_at": at, "checkpoint_before": checkpoint.digest}
         conn.execute(update(versions).where(unclaimed).values(values))
-        return version_of(conn, version.id)
+        return find_version(conn, version.id)
 
 
 def _inspect(core: Core, covered: Covered, version: VersionRow, claims: dict[str, Any]) -> None:
@@ -346,7 +346,9 @@ def _commit(
         body = {"certificate": certificate, "sequence": version.sequence}
         record_event(conn, "certificate", body, now, about=version.batch_id)
         mine = (requests.c.batch_id == version.batch_id) & (requests.c.state == "applied")
-        move(conn, list(conn.scalars(select(requests.c.id).where(mine))), "certified", at=now)
+        move_requests(
+            conn, list(conn.scalars(select(requests.c.id).where(mine))), "certified", at=now
+        )
         batch = batches.c.id == version.batch_id
         conn.execute(update(batches).where(batch).values(state="certified"))
         keep_receipts(conn, receipts)
@@ -388,7 +390,7 @@ def make_receipts(
         wanted = _receipts_wanted(core, version)
         if not wanted:
             return []
-        rows, vault = read_rows(core, model, parent), read_vault(core, model, parent)
+        rows, vault = read_rows(core, model, parent), read_row_slots(core, model, parent)
     except (CorruptFileError, LedgerMissingError, KeyFileError):
         return []
     proof = proof_path(core, model, version.run["proof"]).read_bytes()
@@ -421,7 +423,7 @@ def _receipts_wanted(core: Core, version: VersionRow) -> list[tuple[str, str, Id
         if conn.execute(query.limit(1)).first() is None:
             return []
     with core.database.transaction() as conn:
-        hold_current_key(core, conn)
+        lock_current_key(core, conn)
         return [
             (request, key, read_body(core, intake_key, request, sealed))
             for request, key, intake_key, sealed in conn.execute(query.order_by(requests.c.id))
@@ -455,7 +457,7 @@ def _levels(proof: bytes) -> list[_Level]:
 
 def _receipt(
     rows: Rows,
-    vault: Vault,
+    vault: RowSlots,
     positions: NDArray[np.int64],
     levels: Sequence[_Level],
     certificate: SignedStatement,
@@ -463,7 +465,7 @@ def _receipt(
     """Return the receipt of the rows at these positions, the first 64 of them by their slots."""
     order = np.argsort(vault.slots[positions], kind="stable")
     chosen = positions[order][:MOST_RECEIPT_ROWS]
-    contents = row_bytes(rows.take(chosen))
+    contents = encode_rows(rows.take(chosen))
     lines, openings = [], []
     for slot, salt, place, ranks, content in zip(*vault.take(chosen), contents, strict=True):
         coded = ranks.astype("<i8").tobytes() + content

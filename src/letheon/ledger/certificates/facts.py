@@ -99,11 +99,11 @@ class TestFigures(NamedTuple):
 def test_metric(model: Any, X: Any, y: Any) -> tuple[str, float]:
     """Return the code of a model's metric and its value on test rows, as the monitor takes it."""
     # A second of imports, which few commands need.
-    from letheon.monitor import judge_for, spread_of
+    from letheon.monitor import choose_judge, spread_of
 
-    judge, table, target = judge_for(model, None), hold_table(X), hold_target(y)
+    judge, table, target = choose_judge(model, None), hold_table(X), hold_target(y)
     rows = Rows(table, target, row_ids(None, table_length(table)))
-    value = judge.value(target, judge.outputs(model, rows), spread_of(target))
+    value = judge.compute_metric(target, judge.compute_outputs(model, rows), spread_of(target))
     return _METRICS[judge.name], float(value)
 
 
@@ -339,7 +339,10 @@ def facts_of(
         "execution": describe(image) | {"replay": replay_of(after)},
         "guarantee": guarantee_section(claim, since_retrain=0 if is_retrain else since_retrain),
         "measurements": measures,
-        "monitor": {"decision": decision, "policy": {"sha256": policy_digest or NO_MONITOR}},
+        "monitor": {
+            "decision": decision,
+            "policy": {"sha256": policy_digest or NO_MONITOR},
+        },
         "notClaimed": _limits(claim, guarantee_before, after, method, measures),
     }
 

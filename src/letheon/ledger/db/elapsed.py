@@ -18,7 +18,7 @@ from sqlalchemy import Connection, insert, select, update
 
 from letheon.ledger.core import Core
 from letheon.ledger.db import events as _events
-from letheon.ledger.requests.deadlines import due_on, extended
+from letheon.ledger.requests.deadlines import due_on, extend_due_date
 from letheon.ledger.schemas import to_datetime
 from letheon.ledger.tables import log, meta, requests
 
@@ -149,7 +149,7 @@ def _correct_deadlines(core: Core, connection: Connection, now: int) -> None:
     for row in connection.execute(columns.where(is_later).order_by(requests.c.id)).all():
         days: dict[str, Any] = {"due_on": due_on(row.regime, today, calendar).isoformat()}
         if row.extended_to is not None:
-            day = extended(row.regime, today, calendar, noticed=today)
+            day = extend_due_date(row.regime, today, calendar, noticed=today)
             days["extended_to"] = day.isoformat()
         connection.execute(update(requests).where(requests.c.id == row.id).values(days))
         body = {"request": row.id, "due": days.get("extended_to", days["due_on"])}

@@ -28,7 +28,7 @@ _FEWEST = 8
 _SIZE = 32
 
 
-def slots_for(n_rows: int) -> int:
+def count_slots(n_rows: int) -> int:
     """Return the number of slots: a power of two, 8 or more, with one or more that stay empty."""
     return max(_FEWEST, 1 << n_rows.bit_length())
 
@@ -83,7 +83,7 @@ class SlotTree:
             level[place * _SIZE : (place + 1) * _SIZE] = leaf
         levels = [bytes(level)]
         while len(levels[-1]) > _SIZE:
-            levels.append(b"".join(_parents(levels[-1])))
+            levels.append(b"".join(_hash_parents(levels[-1])))
         return cls(levels)
 
     @property
@@ -99,12 +99,14 @@ class SlotTree:
     def leaf(self, slot: int) -> bytes:
         """Return the leaf of a slot."""
         _require_slots(np.array([slot], np.int64), self.slots)
-        return _node(self.levels[0], slot)
+        return _read_node(self.levels[0], slot)
 
     def inclusion(self, slot: int) -> list[bytes]:
         """Return the siblings of a slot's path, from the leaf to the root."""
         _require_slots(np.array([slot], np.int64), self.slots)
-        return [_node(level, (slot >> height) ^ 1) for height, level in enumerate(self.levels[:-1])]
+        return [
+            _read_node(level, (slot >> height) ^ 1) for height, level in enumerate(self.levels[:-1])
+        ]
 
     def without(self, positions: NDArray[np.int64] | Sequence[int]) -> Self:
         """Return the tree with tombstones in these slots; only their paths are hashed.
@@ -119,13 +121,13 @@ class SlotTree:
         levels = [bytearray(level) for level in self.levels]
         wanted: list[int] = places.tolist()
         for place in wanted:
-            if _node(levels[0], place) == TOMBSTONE:
+            if _read_node(levels[0], place) == TOMBSTONE:
                 raise ValueError(f"slot {place} is empty; nobody can leave it")
             levels[0][place * _SIZE : (place + 1) * _SIZE] = TOMBSTONE
         for below, level in pairwise(levels):
-            wanted = _halved(wanted)
+            wanted = _list_parents(wanted)
             for place in wanted:
-                both = (_node(below, 2 * place), _node(below, 2 * place + 1))
+                both = (_read_node(below, 2 * place), _read_node(below, 2 * place + 1))
                 level[place * _SIZE : (place + 1) * _SIZE] = node_hash(*both)
         return type(self)(levels)
 
@@ -160,34 +162,34 @@ def transition_between(after: SlotTree, old_leaves: Mapping[int, bytes]) -> byte
     _require_slots(np.array(places, np.int64), after.slots)
     for place in places:
         _require_leaf(old_leaves[place])
-        if _node(after.levels[0], place) != TOMBSTONE:
+        if _read_node(after.levels[0], place) != TOMBSTONE:
             raise ValueError(f"slot {place} is not empty in the tree after the transition")
     return canonical(
         {
             "scheme": SCHEME,
             "slots": after.slots,
             "erased": [{"slot": place, "leaf": old_leaves[place].hex()} for place in places],
-            "siblings": [sibling.hex() for sibling in _siblings(after, places)],
+            "siblings": [sibling.hex() for sibling in _list_siblings(after, places)],
         }
     )
 
 
-def _siblings(tree: SlotTree, places: list[int]) -> Iterator[bytes]:
+def _list_siblings(tree: SlotTree, places: list[int]) -> Iterator[bytes]:
     """Nodes beside the paths of these slots that are on none of the paths themselves."""
     for level in tree.levels[:-1]:
         on_a_path = set(places)
         for place in places:
             if place ^ 1 not in on_a_path:
-                yield _node(level, place ^ 1)
-        places = _halved(places)
+                yield _read_node(level, place ^ 1)
+        places = _list_parents(places)
 
 
-def _halved(places: list[int]) -> list[int]:
+def _list_parents(places: list[int]) -> list[int]:
     """Return the parents of sorted places, each once."""
     return list(dict.fromkeys([place >> 1 for place in places]))
 
 
-def _parents(level: bytes) -> Iterator[bytes]:
+def _hash_parents(level: bytes) -> Iterator[bytes]:
     """Hash the parents of a level; parents of two tombstones or the like are hashed once."""
     pair, known = 2 * _SIZE, {}
     for begin in range(0, len(level), pair):
@@ -201,7 +203,7 @@ def _parents(level: bytes) -> Iterator[bytes]:
         yield known[both]
 
 
-def _node(level: bytes | bytearray, place: int) -> bytes:
+def _read_node(level: bytes | bytearray, place: int) -> bytes:
     return bytes(level[place * _SIZE : (place + 1) * _SIZE])
 
 
@@ -224,14 +226,14 @@ _BLOCK = 1 << 22  # bytes copied at once
 _PRESENT, _MISSING = b"\1", b"\0"
 
 
-class _Part(NamedTuple):
+class _RowPart(NamedTuple):
     """One part of every row: its form, a plain value, and its bytes row by row."""
 
     form: Any
     values: Iterable[bytes]
 
 
-def row_bytes(rows: Rows) -> Iterator[bytes]:
+def encode_rows(rows: Rows) -> Iterator[bytes]:
     """Yield the canonical bytes of each row, in held order.
 
     Parameters
@@ -245,18 +247,18 @@ def row_bytes(rows: Rows) -> Iterator[bytes]:
         If a value has no canonical bytes.
     """
     if isinstance(rows.ids, IntIds):
-        people = _Part("int", _fixed(np.asarray(rows.ids.values, "<i8")))
+        people = _RowPart("int", _iterate_fixed(np.asarray(rows.ids.values, "<i8")))
     else:
-        people = _Part("str", map(_text, rows.ids.to_array()))
-    parts = [people, _labels_part(rows.y, len(rows)), _table_part(rows.X)]
-    parts += [_labels_part(rows.extra[name], len(rows)) for name in sorted(rows.extra)]
+        people = _RowPart("str", map(_encode_text, rows.ids.to_array()))
+    parts = [people, _encode_labels(rows.y, len(rows)), _encode_table(rows.X)]
+    parts += [_encode_labels(rows.extra[name], len(rows)) for name in sorted(rows.extra)]
     form = [*(part.form for part in parts), sorted(rows.extra)]
     head = _MAGIC + hashlib.sha256(to_bytes(to_tree(form))).digest()
     for values in zip(*(part.values for part in parts), strict=True):
         yield head + b"".join(values)
 
 
-def ordered_codes(rows: Rows) -> NDArray[np.int64]:
+def compute_ranks(rows: Rows) -> NDArray[np.int64]:
     """Return the place of each cell in the order of its column's categories, -1 where missing.
 
     One column for every column of a frame whose categories have an order of their own. The order
@@ -264,11 +266,11 @@ def ordered_codes(rows: Rows) -> NDArray[np.int64]:
     """
     codec = codec_of(type(rows.X))
     columns = codec.encode(rows.X)["columns"] if codec and codec.name in _FRAMES else []
-    ordered = [codes for codes in map(_ordered, columns) if codes is not None]
+    ordered = [codes for codes in map(_read_ranks, columns) if codes is not None]
     return np.column_stack(ordered) if ordered else np.empty((len(rows), 0), np.int64)
 
 
-def _ordered(column: dict[str, Any]) -> NDArray[np.int64] | None:
+def _read_ranks(column: dict[str, Any]) -> NDArray[np.int64] | None:
     if column["dtype"] == "category":
         return column["values"].astype(np.int64) if column["ordered"] else None
     if column["dtype"] != "Enum":
@@ -278,34 +280,34 @@ def _ordered(column: dict[str, Any]) -> NDArray[np.int64] | None:
     return np.array([-1 if each is None else places[each] for each in values], np.int64)
 
 
-def _labels_part(y: NDArray[Any] | None, length: int) -> _Part:
+def _encode_labels(y: NDArray[Any] | None, length: int) -> _RowPart:
     """Return labels by value: their dtype may depend on rows that are gone, such as its width."""
     if y is None:
-        return _Part("none", (b"" for _ in range(length)))
-    return _Part(["values", list(y.shape[1:])], map(_objects, y.astype(object)))
+        return _RowPart("none", (b"" for _ in range(length)))
+    return _RowPart(["values", list(y.shape[1:])], map(_encode_objects, y.astype(object)))
 
 
-def _table_part(X: Any) -> _Part:
+def _encode_table(X: Any) -> _RowPart:
     if sp.issparse(X):
-        return _sparse_part(X)
+        return _encode_sparse(X)
     if not isinstance(X, np.ndarray):
-        return _frame_part(X)
+        return _encode_frame(X)
     shape = list(X.shape[1:])
     if X.dtype.kind in "OU":
-        return _Part(["objects", shape], map(_objects, X.astype(object)))
-    numbers = _plain(X)
-    return _Part(["array", numbers.dtype.str, shape], _fixed(numbers))
+        return _RowPart(["objects", shape], map(_encode_objects, X.astype(object)))
+    numbers = _to_little_endian(X)
+    return _RowPart(["array", numbers.dtype.str, shape], _iterate_fixed(numbers))
 
 
-def _sparse_part(matrix: Any) -> _Part:
+def _encode_sparse(matrix: Any) -> _RowPart:
     csr = matrix.tocsr()
     if not csr.has_canonical_format:
         csr = csr.copy()
         csr.sum_duplicates()
-    places, data = csr.indices.astype("<i8"), _plain(csr.data)
+    places, data = csr.indices.astype("<i8"), _to_little_endian(csr.data)
     form = ["sparse", data.dtype.str, int(csr.shape[1])]
     spans = (slice(begin, end) for begin, end in pairwise(csr.indptr.tolist()))
-    return _Part(
+    return _RowPart(
         form,
         (
             _LENGTH.pack(span.stop - span.start) + places[span].tobytes() + data[span].tobytes()
@@ -314,7 +316,7 @@ def _sparse_part(matrix: Any) -> _Part:
     )
 
 
-def _frame_part(frame: Any) -> _Part:
+def _encode_frame(frame: Any) -> _RowPart:
     codec = codec_of(type(frame))
     if codec is None or codec.name not in _FRAMES:
         raise UnsupportedStateError(
@@ -322,41 +324,43 @@ def _frame_part(frame: Any) -> _Part:
             "a sparse matrix, a pandas or a polars frame"
         )
     plain = codec.encode(frame)
-    columns = [_column_part(column) for column in plain["columns"]]
+    columns = [_encode_column(column) for column in plain["columns"]]
     form = ["frame", codec.name, plain["names"], [column.form for column in columns]]
-    return _Part(form, map(b"".join, zip(*(column.values for column in columns), strict=True)))
+    return _RowPart(form, map(b"".join, zip(*(column.values for column in columns), strict=True)))
 
 
-def _column_part(column: dict[str, Any]) -> _Part:
+def _encode_column(column: dict[str, Any]) -> _RowPart:
     """Return a column of a frame: its dtype, and values with missing ones marked.
 
     The set of categories and their common dtype are no part of it: both change when others leave.
     """
     dtype, values = column["dtype"], column["values"]
     if dtype == "category":
-        names = [_PRESENT + name for name in _categories(column["categories"])]
+        names = [_PRESENT + name for name in _encode_categories(column["categories"])]
         cells = (names[code] if code >= 0 else _MISSING for code in values.tolist())
-        return _Part([dtype, column["ordered"]], cells)
+        return _RowPart([dtype, column["ordered"]], cells)
     if values.dtype.kind == "O":
-        return _Part(dtype, map(_object, values.tolist()))
-    numbers = _plain(values)
+        return _RowPart(dtype, map(_encode_object, values.tolist()))
+    numbers = _to_little_endian(values)
     # A dtype of pandas may name the order of bytes, which is an affair of memory.
     form = ["" if dtype == str(values.dtype) else dtype, numbers.dtype.str]
     if "mask" not in column:
-        return _Part(form, _fixed(numbers))
-    marked = zip(_fixed(numbers), column["mask"].tolist(), strict=True)
-    return _Part(form, (_MISSING if gone else _PRESENT + cell for cell, gone in marked))
+        return _RowPart(form, _iterate_fixed(numbers))
+    marked = zip(_iterate_fixed(numbers), column["mask"].tolist(), strict=True)
+    return _RowPart(form, (_MISSING if gone else _PRESENT + cell for cell, gone in marked))
 
 
-def _categories(column: dict[str, Any]) -> Iterable[bytes]:
+def _encode_categories(column: dict[str, Any]) -> Iterable[bytes]:
     """Return the categories of pandas by value; those that are times say in which unit."""
     values = column["values"]
     if values.dtype.kind in "mM":
-        return (_object([column["dtype"], ticks]) for ticks in values.astype(np.int64).tolist())
-    return map(_object, values.tolist())
+        return (
+            _encode_object([column["dtype"], ticks]) for ticks in values.astype(np.int64).tolist()
+        )
+    return map(_encode_object, values.tolist())
 
 
-def _plain(array: NDArray[Any]) -> NDArray[Any]:
+def _to_little_endian(array: NDArray[Any]) -> NDArray[Any]:
     """Return numbers in little-endian order; a true is 1."""
     if array.dtype.names is not None:
         raise UnsupportedStateError("a structured array is no table; give one column per field")
@@ -367,7 +371,7 @@ def _plain(array: NDArray[Any]) -> NDArray[Any]:
     return numbers
 
 
-def _fixed(array: NDArray[Any]) -> Iterator[bytes]:
+def _iterate_fixed(array: NDArray[Any]) -> Iterator[bytes]:
     """Yield the bytes of each row of numbers of fixed size, in C order and little-endian."""
     width = array.dtype.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
     per_block = max(1, _BLOCK // max(width, 1))
@@ -378,19 +382,19 @@ def _fixed(array: NDArray[Any]) -> Iterator[bytes]:
             yield data[row * width : (row + 1) * width]
 
 
-def _objects(row: Any) -> bytes:
+def _encode_objects(row: Any) -> bytes:
     """Return the values of one row of objects, one after the other; each says where it ends."""
     if isinstance(row, np.ndarray):
-        return b"".join(map(_object, row.ravel().tolist()))
-    return _object(row)
+        return b"".join(map(_encode_object, row.ravel().tolist()))
+    return _encode_object(row)
 
 
-def _object(value: Any) -> bytes:
+def _encode_object(value: Any) -> bytes:
     """Return a value as state writes it: a tag, its length, its bytes."""
     return to_bytes(to_tree(value))
 
 
-def _text(value: str) -> bytes:
+def _encode_text(value: str) -> bytes:
     data = value.encode()
     return _LENGTH.pack(len(data)) + data
 
@@ -398,7 +402,7 @@ def _text(value: str) -> bytes:
 SALT_BYTES = 32
 
 
-class Vault(NamedTuple):
+class RowSlots(NamedTuple):
     """Slot, salt and place of every row, in held order.
 
     The place is the row's position at registration, kept for its life: places rise strictly, so
@@ -411,19 +415,19 @@ class Vault(NamedTuple):
     places: NDArray[np.int64]
     ranks: NDArray[np.int64]
 
-    def take(self, positions: NDArray[np.int64]) -> "Vault":
+    def take(self, positions: NDArray[np.int64]) -> "RowSlots":
         """Return what belongs to the rows at these positions."""
-        return Vault(**{name: part[positions] for name, part in self._asdict().items()})
+        return RowSlots(**{name: part[positions] for name, part in self._asdict().items()})
 
 
-def new_vault(n_rows: int, n_slots: int, ranks: NDArray[np.int64] | None = None) -> Vault:
+def draw_row_slots(n_rows: int, n_slots: int, ranks: NDArray[np.int64] | None = None) -> RowSlots:
     """Draw a slot and a salt for every row, and number the rows.
 
     The slots are a secret permutation: the order in which people came must not show. Each salt is
     drawn on its own; one that is derived from a master key could not be destroyed alone.
     """
     salts = np.frombuffer(secrets.token_bytes(SALT_BYTES * n_rows), np.uint8)
-    return Vault(
+    return RowSlots(
         draw_slots(n_slots, n_rows),
         salts.reshape(n_rows, SALT_BYTES).copy(),
         np.arange(n_rows, dtype=np.int64),
@@ -431,7 +435,7 @@ def new_vault(n_rows: int, n_slots: int, ranks: NDArray[np.int64] | None = None)
     )
 
 
-def tree_of(rows: Rows, vault: Vault, n_slots: int) -> SlotTree:
+def build_tree(rows: Rows, row_slots: RowSlots, n_slots: int) -> SlotTree:
     """Return the tree over all slots; those without a row are tombstones.
 
     Raises
@@ -440,23 +444,23 @@ def tree_of(rows: Rows, vault: Vault, n_slots: int) -> SlotTree:
         Rows or ordered categories are not in the order of their registration, or slots and salts
         are none.
     """
-    codes = ordered_codes(rows)
-    _require_vault(vault, codes)
-    if not all(map(_is_same_order, codes.T, vault.ranks.T)):
+    codes = compute_ranks(rows)
+    _require_row_slots(row_slots, codes)
+    if not all(map(_is_same_order, codes.T, row_slots.ranks.T)):
         raise ValueError("ordered categories are not in the order of their registration")
-    salts = vault.salts.tobytes()
+    salts = row_slots.salts.tobytes()
     starts = range(0, len(salts), SALT_BYTES)
     leaves = [
         slot_leaf(salts[start : start + SALT_BYTES], place, ranks.tobytes() + content)
         for start, place, ranks, content in zip(
             starts,
-            vault.places.tolist(),
-            vault.ranks.astype("<i8"),
-            row_bytes(rows),
+            row_slots.places.tolist(),
+            row_slots.ranks.astype("<i8"),
+            encode_rows(rows),
             strict=True,
         )
     ]
-    return SlotTree.build(n_slots, vault.slots, leaves)
+    return SlotTree.build(n_slots, row_slots.slots, leaves)
 
 
 def _is_same_order(codes: NDArray[np.int64], ranks: NDArray[np.int64]) -> bool:
@@ -467,16 +471,16 @@ def _is_same_order(codes: NDArray[np.int64], ranks: NDArray[np.int64]) -> bool:
     return rising and missing and np.array_equal(codes[first][inverse], codes)
 
 
-def _require_vault(vault: Vault, codes: NDArray[np.int64]) -> None:
+def _require_row_slots(row_slots: RowSlots, codes: NDArray[np.int64]) -> None:
     n_rows = len(codes)
     shapes = {"salts": (n_rows, SALT_BYTES), "ranks": codes.shape}
-    for name, value in vault._asdict().items():
+    for name, value in row_slots._asdict().items():
         kind = np.uint8 if name == "salts" else np.int64
         if not isinstance(value, np.ndarray) or value.dtype != kind:
             raise ValueError(f"{name} are no array of {np.dtype(kind)}")
         if value.shape != shapes.get(name, (n_rows,)):
             raise ValueError(f"{name} of shape {value.shape} for {n_rows} rows")
-    if n_rows and (vault.places[0] < 0 or bool((np.diff(vault.places) <= 0).any())):
+    if n_rows and (row_slots.places[0] < 0 or bool((np.diff(row_slots.places) <= 0).any())):
         raise ValueError("the rows are not in the order of their registration")
 
 

@@ -37,14 +37,14 @@ from letheon.ledger.models.table_files import (
 from letheon.parallel import one_thread
 
 
-class Fitted(NamedTuple):
+class FreshFit(NamedTuple):
     """A model, and how long its training took."""
 
     model: Any
     seconds: float
 
 
-def held_rows(X: Any, y: Any, ids: Any, extra: dict[str, Any] | None = None) -> Rows:
+def hold_rows(X: Any, y: Any, ids: Any, extra: dict[str, Any] | None = None) -> Rows:
     """Return rows in memory of the ledger's own; without ids they are numbered from 0.
 
     `extra` holds further arguments of `fit` with one value per row, such as SISA's `risk`.
@@ -60,7 +60,7 @@ def held_rows(X: Any, y: Any, ids: Any, extra: dict[str, Any] | None = None) -> 
     return Rows(table, target, row_ids(ids, length), values)
 
 
-def fresh_fit(like: Any, rows: Rows, *, seed: int | None = None) -> Fitted:
+def fresh_fit(like: Any, rows: Rows, *, seed: int | None = None) -> FreshFit:
     """Train on these rows, in held order, with the settings of a model and one thread.
 
     Parameters
@@ -73,11 +73,11 @@ def fresh_fit(like: Any, rows: Rows, *, seed: int | None = None) -> Fitted:
         Another seed.
     """
     fresh = clone_unfitted(like) if seed is None else fresh_copy(like, seed)
-    X, y = rows.part(0, len(rows))
+    X, y = rows.slice(0, len(rows))
     start = time.perf_counter()
     with one_thread():
         fresh.fit(X, y, ids=rows.ids.to_array(), **rows.extra)
-    return Fitted(fresh, time.perf_counter() - start)
+    return FreshFit(fresh, time.perf_counter() - start)
 
 
 # Rows in a file name these and nothing else.
@@ -85,7 +85,7 @@ _ROW_CLASSES = ("letheon.rows.", "pandas.", "polars.", "scipy.sparse.", "numpy."
 
 
 @dataclass(frozen=True)
-class Examined:
+class ExaminedModel:
     """A fitted model, ready to be registered."""
 
     content: bytes
@@ -122,7 +122,7 @@ class ModelFiles:
     max_memory: int | None = None
 
 
-def examine_model(model: Any, rows: Rows, trusted: tuple[str, ...] = ()) -> Examined:
+def examine_model(model: Any, rows: Rows, trusted: tuple[str, ...] = ()) -> ExaminedModel:
     """Check that a fitted model belongs to its rows, and return what is registered of it.
 
     Raises
@@ -137,21 +137,21 @@ def examine_model(model: Any, rows: Rows, trusted: tuple[str, ...] = ()) -> Exam
     facts = require_kind(model)
     if not getattr(model, "__sklearn_is_fitted__", lambda: True)():
         raise NotFittedError(f"this {type(model).__name__} is not fitted; call fit first")
-    plain = _plain(model)
+    plain = _remove_unverifiable(model)
     state.require_trust(state.to_tree(plain), trusted)
     _require_rows(model, rows)
     seconds = _require_fit(model, rows) if facts.exact else None
-    return _examined(model, state.encode(plain), seconds)
+    return _describe_examined(model, state.encode(plain), seconds)
 
 
-def _examined(model: Any, content: bytes, seconds: float | None) -> Examined:
+def _describe_examined(model: Any, content: bytes, seconds: float | None) -> ExaminedModel:
     releases, seed = str(model.guarantee_.releases), str(getattr(model, "seed_", ""))
-    return Examined(content, require_kind(model).method, releases, seed, seconds)
+    return ExaminedModel(content, require_kind(model).method, releases, seed, seconds)
 
 
-def judge(model: Any, test: Rows) -> Judged:
+def judge_model(model: Any, test: Rows) -> Judged:
     """Return test rows with what the model reaches on them."""
-    X, y = test.part(0, len(test))
+    X, y = test.slice(0, len(test))
     return Judged(None, test, test_metric(model, X, y)[1])
 
 
@@ -173,7 +173,7 @@ def require_kind(model: Any) -> MethodFacts:
     return facts
 
 
-def _plain(model: Any) -> Any:
+def _remove_unverifiable(model: Any) -> Any:
     """Return a copy without what no re-derivation can vouch for: free text, and generators.
 
     A note on tuning is a text, and the state of a generator may carry anything; whoever re-derives
@@ -219,7 +219,7 @@ def _require_fit(model: Any, rows: Rows) -> float:
 
 def examine_files(
     files: ModelFiles, *, seconds: float, stop: threading.Event | None = None
-) -> tuple[Examined, Rows, Judged | None]:
+) -> tuple[ExaminedModel, Rows, Judged | None]:
     """Read and examine a model and its rows in a sandboxed process.
 
     Parameters
@@ -248,13 +248,15 @@ def examine_files(
         stop=stop,
     )
     if "error" in answer:
-        raise _error(answer["error"], answer["text"])
+        raise _make_error(answer["error"], answer["text"])
     content, test, trained = answer["content"], answer["test"], answer["retrain_seconds"]
     # It decides how long later computations may take.
     elapsed = time.monotonic() - start
     model = state.decode(content, trusted=files.trusted, max_memory=memory_limit(len(content)))
     return (
-        _examined(model, content, None if trained is None else min(float(trained), elapsed)),
+        _describe_examined(
+            model, content, None if trained is None else min(float(trained), elapsed)
+        ),
         _decode_rows(answer["rows"]),
         None if test is None else Judged(None, _decode_rows(test["rows"]), float(test["then"])),
     )
@@ -269,7 +271,7 @@ def _decode_rows(data: bytes) -> Rows:
     return rows
 
 
-def _error(name: str, text: str) -> Exception:
+def _make_error(name: str, text: str) -> Exception:
     """Return the error that the sandboxed process named, if it is one that it may raise."""
     known = (TableFileError, MissingColumnError, NoTableReaderError, TypeError, ValueError)
     named = {kind.__name__: kind for kind in known}.get(name) or getattr(errors, str(name), None)
@@ -283,12 +285,12 @@ def _examine_files(files: ModelFiles, _: Any) -> dict[str, Any]:
         with warnings.catch_warnings():
             # What they say about the guarantee stands in the model's page.
             warnings.simplefilter("ignore")
-            return _examined_files(files)
+            return _examine_in_sandbox(files)
     except (LetheonError, TableFileError) as error:
         return {"error": type(error).__name__, "text": str(error)[:2000]}
 
 
-def _examined_files(files: ModelFiles) -> dict[str, Any]:
+def _examine_in_sandbox(files: ModelFiles) -> dict[str, Any]:
     from letheon.persist import load
 
     model = load(io.BytesIO(files.model), trusted=files.trusted, max_memory=files.max_memory)
@@ -300,13 +302,13 @@ def _examined_files(files: ModelFiles) -> dict[str, Any]:
         is_table=hasattr(model, "feature_names_in_"),
     )
     name, content = files.rows
-    rows = held_rows(*read_table_file(Path(name), columns, content=content))
+    rows = hold_rows(*read_table_file(Path(name), columns, content=content))
     examined = examine_model(model, rows, files.trusted)
     test = None
     if files.test is not None:
         name, content = files.test
         X, y, ids = read_table_file(Path(name), columns, content=content)
-        judged = judge(model, held_rows(X, y, stranger_ids(len(y)) if ids is None else ids))
+        judged = judge_model(model, hold_rows(X, y, make_test_ids(len(y)) if ids is None else ids))
         test = {"rows": state.encode(judged.test), "then": judged.then}
     return {
         "content": examined.content,
@@ -316,6 +318,6 @@ def _examined_files(files: ModelFiles) -> dict[str, Any]:
     }
 
 
-def stranger_ids(count: int) -> list[str]:
+def make_test_ids(count: int) -> list[str]:
     """Return ids for rows of people who are not known: names that nobody else has."""
     return [f"test-row:{secrets.token_hex(8)}" for _ in range(count)]

@@ -17,10 +17,10 @@ from letheon.ledger.certificates.claims import claim_of, guarantee_section, publ
 from letheon.ledger.certificates.statement import released
 from letheon.ledger.core import Core
 from letheon.ledger.leases import owner_name
-from letheon.ledger.models.examine import ModelFiles, examine_files, examine_model, held_rows
+from letheon.ledger.models.examine import ModelFiles, examine_files, examine_model, hold_rows
 from letheon.ledger.models.register import (
     define_model,
-    judged_by,
+    make_judged,
     register_fitted,
     register_trained,
 )
@@ -28,9 +28,9 @@ from letheon.ledger.models.versions import (
     ModelRow,
     Reader,
     VersionRow,
+    find_head,
     find_model,
-    head_of,
-    model_of,
+    find_model_by_id,
     read_head,
     read_ids,
     read_judged,
@@ -38,7 +38,7 @@ from letheon.ledger.models.versions import (
 )
 from letheon.ledger.purge.scan import is_distinctive_id
 from letheon.ledger.purge.stores import list_stores, warn_about_gaps
-from letheon.ledger.requests.people import person_tags
+from letheon.ledger.requests.people import compute_person_tags
 from letheon.ledger.schemas import Model, Storage, Version, Watch, to_datetime
 from letheon.ledger.tables import batches, blocked, certificates, heads, models, versions
 from letheon.ledger.worker.compute import choose_compute
@@ -136,13 +136,13 @@ class Models:
         -------
         Model
         """
-        rows = held_rows(X, y, ids, row_params)
-        judged = judged_by(model, test, monitor)
+        rows = hold_rows(X, y, ids, row_params)
+        judged = make_judged(model, test, monitor)
         row = define_model(
             name, tenant, dataset, releases, preprocessing=preprocessing, trusted=trusted
         )
         examined = examine_model(model, rows, row.trusted)
-        return self._registered(register_fitted(self._core, examined, rows, row, judged))
+        return self._get_registered(register_fitted(self._core, examined, rows, row, judged))
 
     def register_files(
         self,
@@ -182,7 +182,7 @@ class Models:
         examined, rows, judged = examine_files(files, seconds=seconds, stop=stop)
         origin: Literal["own", "outside"] = "own" if files.trusted else "outside"
         row = define_model(name, tenant, dataset, releases, trusted=files.trusted, origin=origin)
-        return self._registered(register_fitted(self._core, examined, rows, row, judged))
+        return self._get_registered(register_fitted(self._core, examined, rows, row, judged))
 
     def train(
         self,
@@ -213,22 +213,22 @@ class Models:
         X, y, ids, name, tenant, dataset, test, preprocessing, releases, row_params, trusted
             See `register`.
         """
-        rows = held_rows(X, y, ids, row_params)
+        rows = hold_rows(X, y, ids, row_params)
         row = define_model(
             name, tenant, dataset, releases, preprocessing=preprocessing, trusted=trusted
         )
-        return self._registered(register_trained(self._core, estimator, rows, row, test))
+        return self._get_registered(register_trained(self._core, estimator, rows, row, test))
 
     def without_blocked(
         self, X: Any, y: Any, ids: Any, *, tenant: str = "default"
     ) -> tuple[Any, Any, NDArray[Any]]:
         """Return X, y and ids without the rows of people who asked this tenant to be erased."""
-        rows = held_rows(X, y, ids)
+        rows = hold_rows(X, y, ids)
         with self._core.database.reading() as conn:
             erased = set(conn.scalars(select(blocked.c.tag).where(blocked.c.tenant == tenant)))
-        tags = person_tags(self._core, tenant, rows.ids)
+        tags = compute_person_tags(self._core, tenant, rows.ids)
         kept = rows.take(np.flatnonzero([tag not in erased for tag in tags]))
-        return (*kept.part(0, len(kept)), kept.ids.to_array())
+        return (*kept.slice(0, len(kept)), kept.ids.to_array())
 
     def retrain(
         self,
@@ -255,11 +255,11 @@ class Models:
 
     def list(self, *, tenant: str | None = None) -> tuple[Model, ...]:
         """Return the registered models, oldest first."""
-        query = _models_query().order_by(models.c.id)
+        query = _select_models().order_by(models.c.id)
         if tenant is not None:
             query = query.where(models.c.tenant == tenant)
         with self._core.database.reading() as conn:
-            return tuple(_model(row) for row in conn.execute(query))
+            return tuple(_to_model(row) for row in conn.execute(query))
 
     def get(self, model: str, *, tenant: str = "default") -> Model:
         """Return a registered model, or raise `UnknownModelError`."""
@@ -282,7 +282,7 @@ class Models:
             if after is not None:
                 query = query.where(versions.c.number > after)
             rows = conn.execute(query.order_by(versions.c.number).limit(limit))
-            return tuple(_version(row) for row in rows)
+            return tuple(_to_version(row) for row in rows)
 
     def history(
         self,
@@ -310,7 +310,7 @@ class Models:
             if numbers is not None:
                 query = query.where(versions.c.number.in_(numbers))
             rows = conn.execute(query.order_by(versions.c.number.desc()).limit(limit)).all()
-        return tuple(_full_version(model_row, row) for row in rows)
+        return tuple(_to_full_version(model_row, row) for row in rows)
 
     def version_facts(self, model: str, number: int, *, tenant: str = "default") -> dict[str, Any]:
         """Return what was found out about a version: what its certificate says, or will say.
@@ -368,7 +368,7 @@ class Models:
         """
         with self._core.database.reading() as conn:
             row = find_model(conn, model, tenant)
-            last = head_of(conn, row.id).run["last_retrain_sequence"]
+            last = find_head(conn, row.id).run["last_retrain_sequence"]
             fresh = func.coalesce(versions.c.sequence, 0) >= last
             query = select(versions.c.published_at, versions.c.facts).where(
                 (versions.c.model_id == row.id) & fresh
@@ -385,14 +385,14 @@ class Models:
         """Return what goes on from version to version: retrains, their time, training seeds."""
         row = self.row(model, tenant)
         with self._core.database.reading() as conn:
-            return head_of(conn, row.id).run
+            return find_head(conn, row.id).run
 
     def storage(self, model: str, *, tenant: str = "default") -> Storage:
         """Return the bytes of a model's files."""
         core, row = self._core, self.row(model, tenant)
         return Storage(
-            sum(_sizes(core.blob_store(row.folder).folder)),
-            sum(_sizes(core.subfolder("proofs") / row.folder)),
+            sum(_list_sizes(core.blob_store(row.folder).folder)),
+            sum(_list_sizes(core.subfolder("proofs") / row.folder)),
         )
 
     def has_integer_ids(self, model: str, *, tenant: str = "default") -> bool:
@@ -402,12 +402,12 @@ class Models:
     def ids(self, model: str, *, tenant: str = "default") -> Ids:
         """Return whose rows are in the version that is served, one id per row."""
         row = self.row(model, tenant)
-        self.ids_index(row)
+        self.get_ids_index(row)
         return self._people[row.id].ids
 
     def count_rows(self, ids: Iterable[int | str], model: str, *, tenant: str = "default") -> int:
         """Return how many rows people own in the version that is served; ids may repeat."""
-        index, some = self.ids_index(self.row(model, tenant)), as_ids([*ids]).distinct()
+        index, some = self.get_ids_index(self.row(model, tenant)), as_ids([*ids]).distinct()
         return len(index.find(some).positions)
 
     def row(self, model: str, tenant: str) -> ModelRow:
@@ -422,7 +422,7 @@ class Models:
             self._rows[model, tenant] = row
         return row
 
-    def ids_index(self, row: ModelRow) -> IdIndex:
+    def get_ids_index(self, row: ModelRow) -> IdIndex:
         """Return whose rows are in the version that is served, as of some seconds ago.
 
         People only leave. Of a person who left since, the ledger knows that they had asked, so a
@@ -441,11 +441,11 @@ class Models:
         ids = read_ids(self._core, row, head)
         return _People(head.ids_blob, ids, IdIndex(ids))
 
-    def _registered(self, model_id: int) -> Model:
+    def _get_registered(self, model_id: int) -> Model:
         """Return a model just registered; warn of stores that cannot be searched for its ids."""
         with self._core.database.reading() as conn:
-            row = model_of(conn, model_id)
-            head, model = head_of(conn, model_id), _get_model(conn, model_id)
+            row = find_model_by_id(conn, model_id)
+            head, model = find_head(conn, model_id), _get_model(conn, model_id)
         if registered := list_stores(self._core):
             ids = read_ids(self._core, row, head).to_list()
             if not all(map(is_distinctive_id, ids)):
@@ -453,7 +453,7 @@ class Models:
         return model
 
 
-def _models_query() -> Select[Any]:
+def _select_models() -> Select[Any]:
     return (
         select(*_MODEL, *_VERSION)
         .join(heads, heads.c.model_id == models.c.id)
@@ -462,22 +462,22 @@ def _models_query() -> Select[Any]:
 
 
 def _get_model(conn: Connection, model_id: int) -> Model:
-    return _model(conn.execute(_models_query().where(models.c.id == model_id)).one())
+    return _to_model(conn.execute(_select_models().where(models.c.id == model_id)).one())
 
 
-def _model(row: Row[Any]) -> Model:
+def _to_model(row: Row[Any]) -> Model:
     values = {name: getattr(row, name) for name in _MODEL_COLUMNS[:-1]}
     registered_at = to_datetime(row.created_at)
-    return Model(**values, n_rows=row.live, head=_version(row), registered_at=registered_at)
+    return Model(**values, n_rows=row.live, head=_to_version(row), registered_at=registered_at)
 
 
-def _version(row: Row[Any], **more: Any) -> Version:
+def _to_version(row: Row[Any], **more: Any) -> Version:
     values = {name: getattr(row, name) for name in ("number", "sequence", "live")}
     times = {name: to_datetime(getattr(row, name)) for name in _TIMES}
     return Version(address=row.model_blob, **values, **times, **more)
 
 
-def _full_version(model: ModelRow, row: Row[Any]) -> Version:
+def _to_full_version(model: ModelRow, row: Row[Any]) -> Version:
     """Return a version with its facts as a certificate shows them, and a coarse account."""
     stored = parse_strict(row.facts.encode())
     facts = stored["certificate"]
@@ -488,7 +488,7 @@ def _full_version(model: ModelRow, row: Row[Any]) -> Version:
             "accounting": published_account(guarantee["accounting"]),
         }
         facts = facts | {"guarantee": guarantee | shown}
-    return _version(
+    return _to_version(
         row,
         kind=row.kind or "registration",
         batch=row.batch_id,
@@ -536,7 +536,7 @@ def _remember(address: str, read: Callable[[], _T]) -> _T:
     return value
 
 
-def _sizes(folder: Path) -> Iterator[int]:
+def _list_sizes(folder: Path) -> Iterator[int]:
     for path in folder.iterdir() if folder.is_dir() else ():
         yield from file_size(path)
 

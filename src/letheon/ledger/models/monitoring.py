@@ -19,11 +19,11 @@ from letheon.monitor import (
     Monitor,
     Reading,
     assumptions,
-    judge_for,
+    check_same_ids,
+    choose_judge,
+    make_record,
     read_calibration,
-    record_of,
     restore,
-    same_people,
 )
 from letheon.receipt import Receipt
 
@@ -32,7 +32,7 @@ _PARTS = {"format", "record", "rows", "metric"}
 _DOMAIN = b"letheon/monitor-policy/v1\0"
 
 
-def pack(monitor: Monitor) -> bytes:
+def pack_monitor(monitor: Monitor) -> bytes:
     """Return everything of a monitor but its model, as bytes.
 
     They hold the training and test rows of people who are still held, so they must be sealed; of
@@ -57,14 +57,14 @@ def pack(monitor: Monitor) -> bytes:
             "certify that; make the monitor without it"
         )
     rows = {"test": monitor._panel.rows, "training": monitor._rows, "forgotten": None}
-    record = record_of(monitor) | {"on_breach": "advise"}
+    record = make_record(monitor) | {"on_breach": "advise"}
     judge = monitor._judge
     # Only a metric of the caller's own is kept.
-    metric = None if judge == judge_for(monitor.model, None) else judge.metric
+    metric = None if judge == choose_judge(monitor.model, None) else judge.metric
     return state.encode({"format": FORMAT, "record": record, "rows": rows, "metric": metric})
 
 
-def unpack(data: bytes, model: Any, *, trusted: Iterable[Any] = ()) -> Monitor:
+def unpack_monitor(data: bytes, model: Any, *, trusted: Iterable[Any] = ()) -> Monitor:
     """Return the monitor that `pack` described, around its model; it only advises.
 
     Parameters
@@ -94,13 +94,13 @@ def unpack(data: bytes, model: Any, *, trusted: Iterable[Any] = ()) -> Monitor:
         raise CorruptFileError(f"a monitor has the parts {', '.join(sorted(_PARTS))}")
     training: Rows | None = parts["rows"]["training"]
     if training is not None:
-        same_people(model, training, were_named=True)
+        check_same_ids(model, training, were_named=True)
     monitor = Monitor.__new__(Monitor)
     restore(monitor, None, model, parts["rows"], parts["record"], parts["metric"])
     return monitor
 
 
-def forget_watched(monitor: Monitor, ids: Any) -> tuple[Receipt | None, Reading]:
+def forget_with_monitor(monitor: Monitor, ids: Any) -> tuple[Receipt | None, Reading]:
     """Forget these people and look at the model; return what was done and what was seen.
 
     The receipt is the model's own, None if these people had test rows only.
@@ -118,7 +118,7 @@ def forget_watched(monitor: Monitor, ids: Any) -> tuple[Receipt | None, Reading]
     return monitor.receipt, monitor.history[-1]
 
 
-def after_retrain(
+def adopt_retrained(
     monitor: Monitor, model: Any, rows: Rows, *, seconds: float | None = None
 ) -> Reading | None:
     """Go on with a model that was trained afresh on these rows.
@@ -127,11 +127,11 @@ def after_retrain(
     """
     held = as_ids(monitor.model.ids_) if monitor._rows is None else monitor._rows.ids
     people = held.distinct()
-    gone = people.take(np.flatnonzero(~rows.index.find(people).found))
+    gone = people.take(np.flatnonzero(~rows.index.find(people).has_rows))
     return monitor.adopt(model, gone.to_array(), seconds=seconds)
 
 
-def policy_digest(monitor: Monitor) -> str:
+def compute_policy_digest(monitor: Monitor) -> str:
     """Return the SHA-256 of what the monitor tolerates and how it is calibrated.
 
     ``SHA-256("letheon/monitor-policy/v1" | 0 | JSON of tolerances, calibration and metric)``, with
@@ -143,11 +143,11 @@ def policy_digest(monitor: Monitor) -> str:
         "calibration": None if calibration is None else calibration.to_dict(),
         "metric": monitor._judge.name,
     }
-    text = json.dumps(policy, sort_keys=True, separators=(",", ":"), default=_plain)
+    text = json.dumps(policy, sort_keys=True, separators=(",", ":"), default=_to_python)
     return hashlib.sha256(_DOMAIN + text.encode()).hexdigest()
 
 
-def _plain(value: Any) -> Any:
+def _to_python(value: Any) -> Any:
     """Return a number of NumPy's as one of Python's."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()

@@ -16,18 +16,18 @@ from letheon.ledger.certificates.facts import CALLER_SEED, Judged
 from letheon.ledger.core import Core, fault_point
 from letheon.ledger.db.events import record_event
 from letheon.ledger.keys.keyring import commit_to_key
-from letheon.ledger.models.commitment import new_vault, ordered_codes, slots_for, tree_of
+from letheon.ledger.models.commitment import build_tree, compute_ranks, count_slots, draw_row_slots
 from letheon.ledger.models.examine import (
-    Examined,
+    ExaminedModel,
     examine_model,
     fresh_fit,
-    held_rows,
-    judge,
+    hold_rows,
+    judge_model,
+    make_test_ids,
     require_kind,
-    stranger_ids,
 )
-from letheon.ledger.models.versions import ModelRow, new_key_of, write_blobs
-from letheon.ledger.requests.people import person_tags
+from letheon.ledger.models.versions import ModelRow, get_inserted_key, write_blobs
+from letheon.ledger.requests.people import compute_person_tags
 from letheon.ledger.schemas import require_name
 from letheon.ledger.tables import blocked, heads, models, versions
 from letheon.ledger.worker.recover import lock_registrations, new_folder
@@ -73,7 +73,7 @@ def define_model(
 
 
 def register_fitted(
-    core: Core, examined: Examined, rows: Rows, model: ModelRow, judged: Judged | None
+    core: Core, examined: ExaminedModel, rows: Rows, model: ModelRow, judged: Judged | None
 ) -> int:
     """Register a model whose seed the caller chose; certificates say so."""
     # A seed may be as short as "0": what commits to it must not be a way to guess it.
@@ -84,7 +84,9 @@ def register_fitted(
         "key": "",
     }
     with new_folder(core) as folder:
-        return _register(core, examined, rows, replace(model, folder=folder), judged, training)
+        return _register_model(
+            core, examined, rows, replace(model, folder=folder), judged, training
+        )
 
 
 def register_trained(
@@ -109,31 +111,31 @@ def register_trained(
             "keyCommitment": committed,
             "key": key,
         }
-        judged, model = judged_by(fitted, test, None), replace(model, folder=folder)
-        return _register(core, examined, rows, model, judged, training)
+        judged, model = make_judged(fitted, test, None), replace(model, folder=folder)
+        return _register_model(core, examined, rows, model, judged, training)
 
 
-def judged_by(model: Any, test: tuple[Any, ...] | None, monitor: Any) -> Judged | None:
+def make_judged(model: Any, test: tuple[Any, ...] | None, monitor: Any) -> Judged | None:
     """Return what versions of a model are judged by, with the figure of this one."""
     if monitor is not None:
-        from letheon.ledger.models.monitoring import pack
+        from letheon.ledger.models.monitoring import pack_monitor
 
         if test is not None:
             raise ValueError("a monitor has test rows of its own; give test or monitor, not both")
         if monitor.model is not model:
             raise ValueError("this monitor watches another model; register monitor.model")
-        return Judged(pack(monitor), None, 0.0)
+        return Judged(pack_monitor(monitor), None, 0.0)
     if test is None:
         return None
     if not isinstance(test, tuple) or len(test) not in (2, 3):
         raise ValueError("test must be (X, y) or (X, y, ids)")
-    ids = test[2] if len(test) == 3 else stranger_ids(len(test[1]))
-    return judge(model, held_rows(test[0], test[1], ids))
+    ids = test[2] if len(test) == 3 else make_test_ids(len(test[1]))
+    return judge_model(model, hold_rows(test[0], test[1], ids))
 
 
-def _register(
+def _register_model(
     core: Core,
-    examined: Examined,
+    examined: ExaminedModel,
     rows: Rows,
     model: ModelRow,
     judged: Judged | None,
@@ -151,13 +153,13 @@ def _register(
     model = replace(
         model,
         method=examined.method,
-        slots=slots_for(len(rows)),
+        slots=count_slots(len(rows)),
         releases=weaker_releases(examined.releases, model.releases or None),
         created_at=core.clock(),
     )
-    vault = new_vault(len(rows), model.slots, ordered_codes(rows))
-    root = tree_of(rows, vault, model.slots).root.hex()
-    written = write_blobs(core, model, examined.content, rows, vault, judged)
+    row_slots = draw_row_slots(len(rows), model.slots, compute_ranks(rows))
+    root = build_tree(rows, row_slots, model.slots).root.hex()
+    written = write_blobs(core, model, examined.content, rows, row_slots, judged)
     fault_point("register.blobs-written")
     seconds = examined.retrain_seconds
     running = {
@@ -184,16 +186,16 @@ def _register(
         "training": training["keyCommitment"],
         "beacon": training["beacon"],
     }
-    tags = frozenset(person_tags(core, model.tenant, rows.ids.distinct()))
+    tags = frozenset(compute_person_tags(core, model.tenant, rows.ids.distinct()))
     try:
         with core.database.transaction() as conn:
             lock_registrations(conn)
             _refuse_blocked(conn, model.tenant, tags)
             values = vars(model) | {"trusted": ",".join(model.trusted)}
             del values["id"]
-            model_id = new_key_of(conn.execute(insert(models).values(values)))
+            model_id = get_inserted_key(conn.execute(insert(models).values(values)))
             version_row = insert(versions).values(version | {"model_id": model_id})
-            head = {"model_id": model_id, "version_id": new_key_of(conn.execute(version_row))}
+            head = {"model_id": model_id, "version_id": get_inserted_key(conn.execute(version_row))}
             conn.execute(insert(heads).values(head | {"fence": 0, "owner": None, "lease_until": 0}))
             record_event(conn, "registered", body, at=model.created_at)
             fault_point("register.before-commit")

@@ -172,9 +172,24 @@ def _split_table(table: Any, path: Path, columns: TableColumns) -> tuple[Any, An
     used = [name for name in (columns.target, columns.ids) if name is not None]
     for name in used:
         if name not in frame.columns:
-            names = ", ".join(str(column)[:_LONGEST_NAME] for column in frame.columns[:_MOST_NAMES])
-            more = len(frame.columns) - _MOST_NAMES
-            names += f" and {more} more" if more > 0 else ""
-            raise MissingColumnError(f"{path.name} has no column {name!r}; its columns are {names}")
+            columns_text = _describe_columns(frame.columns)
+            raise MissingColumnError(f"{path.name} has no column {name!r}; {columns_text}")
     ids = None if columns.ids is None else frame[columns.ids].to_list()
     return frame.drop(used).to_native(), frame[str(columns.target)].to_numpy(), ids
+
+
+def _describe_columns(names: list[str]) -> str:
+    """Return the names of columns, unless they are a row of values: a file may lack its header."""
+    if any(_is_number(name) for name in names):
+        return "its first line is not a header: it contains numbers"
+    text = ", ".join(name[:_LONGEST_NAME] for name in names[:_MOST_NAMES])
+    more = len(names) - _MOST_NAMES
+    return f"its columns are {text}" + (f" and {more} more" if more > 0 else "")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

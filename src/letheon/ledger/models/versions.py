@@ -34,7 +34,7 @@ from letheon.exceptions import (
 from letheon.ledger.certificates.facts import Judged
 from letheon.ledger.core import Core, fault_point
 from letheon.ledger.db.events import require_agreement
-from letheon.ledger.models.commitment import Vault
+from letheon.ledger.models.commitment import RowSlots
 from letheon.ledger.models.table_files import memory_limit
 from letheon.ledger.tables import heads, models, pins, purge_steps, versions
 from letheon.verifier import parse_strict
@@ -145,18 +145,18 @@ def list_models(conn: Connection, tenant: str | None = None) -> list[ModelRow]:
     return [_model_row(row) for row in conn.execute(query).mappings()]
 
 
-def model_of(conn: Connection, model_id: int) -> ModelRow:
+def find_model_by_id(conn: Connection, model_id: int) -> ModelRow:
     """Return the model with this key."""
     return _model_row(conn.execute(select(models).where(models.c.id == model_id)).mappings().one())
 
 
-def version_of(conn: Connection, version_id: int) -> VersionRow:
+def find_version(conn: Connection, version_id: int) -> VersionRow:
     """Return the version with this key."""
     query = select(versions).where(versions.c.id == version_id)
     return _version_row(conn.execute(query).mappings().one())
 
 
-def versions_of(
+def list_versions(
     conn: Connection,
     model_id: int,
     *,
@@ -178,13 +178,13 @@ def versions_of(
     return [_version_row(row) for row in rows][::-1]
 
 
-def head_of(conn: Connection, model_id: int) -> VersionRow:
+def find_head(conn: Connection, model_id: int) -> VersionRow:
     """Return the version that readers see."""
     query = select(versions).join(heads, heads.c.version_id == versions.c.id)
     return _version_row(conn.execute(query.where(heads.c.model_id == model_id)).mappings().one())
 
 
-def new_key_of(result: CursorResult[Any]) -> int:
+def get_inserted_key(result: CursorResult[Any]) -> int:
     """Return the key that the database gave to the row just inserted."""
     key = result.inserted_primary_key
     if key is None:
@@ -193,7 +193,7 @@ def new_key_of(result: CursorResult[Any]) -> int:
 
 
 @dataclass(frozen=True)
-class BlobSealer:
+class VersionCipher:
     """Seals one kind of blob of one version; it cannot be taken for another one."""
 
     core: Core
@@ -209,13 +209,18 @@ class BlobSealer:
         return self.core.keys.decrypt(self.key, data, self.context)
 
 
-def sealer(core: Core, model: ModelRow, epoch_key: str, what: str) -> BlobSealer:
+def make_blob_cipher(core: Core, model: ModelRow, epoch_key: str, what: str) -> VersionCipher:
     """Return what seals the blobs "model", "rows", "ids", "vault" or "monitor" of a version."""
-    return BlobSealer(core, epoch_key, f"letheon/{what}/v1/{model.folder}".encode())
+    return VersionCipher(core, epoch_key, f"letheon/{what}/v1/{model.folder}".encode())
 
 
 def write_blobs(
-    core: Core, model: ModelRow, content: bytes, rows: Rows, vault: Vault, judged: Judged | None
+    core: Core,
+    model: ModelRow,
+    content: bytes,
+    rows: Rows,
+    row_slots: RowSlots,
+    judged: Judged | None,
 ) -> dict[str, str | None]:
     """Write the blobs of a version: all are on the disk when this returns.
 
@@ -227,17 +232,19 @@ def write_blobs(
     key = core.keys.new_key("epoch", label=model.folder)
     fault_point("compute.key-written")
 
-    def put(what: str, content: bytes) -> str:
-        return core.blob_store(model.folder).write(content, sealer(core, model, key, what))
+    def write_blob(what: str, content: bytes) -> str:
+        return core.blob_store(model.folder).write(
+            content, make_blob_cipher(core, model, key, what)
+        )
 
     try:
         return {
-            "model_blob": put("model", content),
-            "rows_blob": put("rows", state.encode(rows)),
-            "ids_blob": put("ids", state.encode(rows.ids.to_array())),
-            "vault_blob": put("vault", state.encode(vault._asdict())),
+            "model_blob": write_blob("model", content),
+            "rows_blob": write_blob("rows", state.encode(rows)),
+            "ids_blob": write_blob("ids", state.encode(rows.ids.to_array())),
+            "vault_blob": write_blob("vault", state.encode(row_slots._asdict())),
             "monitor_blob": (
-                None if judged is None else put("monitor", state.encode(judged._asdict()))
+                None if judged is None else write_blob("monitor", state.encode(judged._asdict()))
             ),
             "epoch_key": key,
         }
@@ -255,21 +262,23 @@ def destroy_blobs(core: Core, model: ModelRow, written: Mapping[str, str | None]
             core.blob_store(model.folder).destroy(address)
 
 
-def content_of(core: Core, model: ModelRow, version: VersionRow, what: str) -> bytes:
+def read_blob(core: Core, model: ModelRow, version: VersionRow, what: str) -> bytes:
     """Return the content of a blob of a version; its hash is checked."""
     address = getattr(version, f"{what}_blob")
-    return core.blob_store(model.folder).read(address, sealer(core, model, version.epoch_key, what))
+    return core.blob_store(model.folder).read(
+        address, make_blob_cipher(core, model, version.epoch_key, what)
+    )
 
 
-def raw_model(core: Core, model: ModelRow, version: VersionRow) -> bytes:
+def read_raw_model(core: Core, model: ModelRow, version: VersionRow) -> bytes:
     """Return the bytes whose SHA-256 certificates quote: a nonce, and then the model."""
-    opener = sealer(core, model, version.epoch_key, "model")
+    opener = make_blob_cipher(core, model, version.epoch_key, "model")
     return core.blob_store(model.folder).read_with_nonce(version.model_blob, opener)
 
 
 def read_model(core: Core, model: ModelRow, version: VersionRow, *, trusted: Any = ()) -> Any:
     """Build the model of a version; its hash is checked first."""
-    content = content_of(core, model, version, "model")
+    content = read_blob(core, model, version, "model")
     limit = memory_limit(len(content)) if model.is_outside else state.UNLIMITED
     return state.decode(content, trusted=(*model.trusted, *trusted), max_memory=limit)
 
@@ -281,12 +290,12 @@ def read_head(core: Core, model: ModelRow, read: Callable[[VersionRow], _T]) -> 
     """
     while True:
         with core.database.reading() as conn:
-            head = head_of(conn, model.id)
+            head = find_head(conn, model.id)
         try:
             return read(head)
         except _UNREADABLE:
             with core.database.reading() as conn:
-                is_same = head_of(conn, model.id).id == head.id
+                is_same = find_head(conn, model.id).id == head.id
             if is_same:
                 require_agreement(core)
                 raise
@@ -294,7 +303,7 @@ def read_head(core: Core, model: ModelRow, read: Callable[[VersionRow], _T]) -> 
 
 def _decode_own(core: Core, model: ModelRow, version: VersionRow, part: str) -> Any:
     """Decode a part that this ledger encoded and sealed; the limit for files does not apply."""
-    return state.decode(content_of(core, model, version, part), max_memory=state.UNLIMITED)
+    return state.decode(read_blob(core, model, version, part), max_memory=state.UNLIMITED)
 
 
 def read_rows(core: Core, model: ModelRow, version: VersionRow) -> Rows:
@@ -308,9 +317,9 @@ def read_ids(core: Core, model: ModelRow, version: VersionRow) -> Ids:
     return as_ids(_decode_own(core, model, version, "ids"))
 
 
-def read_vault(core: Core, model: ModelRow, version: VersionRow) -> Vault:
+def read_row_slots(core: Core, model: ModelRow, version: VersionRow) -> RowSlots:
     """Return slot, salt and place of every row of a version."""
-    return Vault(**_decode_own(core, model, version, "vault"))
+    return RowSlots(**_decode_own(core, model, version, "vault"))
 
 
 def read_judged(core: Core, model: ModelRow, version: VersionRow) -> Judged | None:
@@ -343,11 +352,11 @@ def pin_version(core: Core, owner: str, version_id: int, seconds: int) -> str:
     values = {"id": pin_id, "version_id": version_id, "owner": owner}
 
     def work(conn: Connection) -> None:
-        if _is_leaving(conn, version_id):
+        if _is_being_purged(conn, version_id):
             raise LedgerMissingError(
                 "this version of the model is being purged; load the head of the model again"
             )
-        conn.execute(insert(pins).values(values | {"until": _pinned_until(core, seconds)}))
+        conn.execute(insert(pins).values(values | {"until": _compute_pin_end(core, seconds)}))
 
     core.database.run_transaction(work)
     return pin_id
@@ -361,7 +370,7 @@ def renew_pin(core: Core, pin_id: str, seconds: int) -> None:
     LedgerMissingError
         The pin had run out and its version was purged since; load the head instead.
     """
-    change = update(pins).where(pins.c.id == pin_id).values(until=_pinned_until(core, seconds))
+    change = update(pins).where(pins.c.id == pin_id).values(until=_compute_pin_end(core, seconds))
     if core.database.run_transaction(lambda conn: conn.execute(change).rowcount) == 0:
         raise LedgerMissingError("this pin ran out; load the head of the model again")
 
@@ -373,7 +382,7 @@ def release_pin(core: Core, pin_id: str) -> None:
     )
 
 
-def _pinned_until(core: Core, seconds: int) -> int:
+def _compute_pin_end(core: Core, seconds: int) -> int:
     longest = _longest_pin(core)
     if seconds > longest:
         raise ValueError(f"seconds={seconds} is more than {longest}; renew the pin instead")
@@ -384,7 +393,7 @@ def _longest_pin(core: Core) -> int:
     return max(core.settings.policy.pin_seconds, LONGEST_SECONDS)
 
 
-def _is_leaving(conn: Connection, version_id: int) -> bool:
+def _is_being_purged(conn: Connection, version_id: int) -> bool:
     """Whether a purge has begun to destroy a version; holds the version till the commit."""
     held = select(versions.c.purged_at).where(versions.c.id == version_id).with_for_update()
     if conn.execute(held).one().purged_at is not None:
@@ -451,11 +460,11 @@ class Reader:
                 )
             for _ in range(_TRIES):
                 try:
-                    return self._follow()
+                    return self._load_head()
                 except _UNREADABLE:
                     # The head moved on and the old file was purged between two looks.
                     self._version = None
-            return self._follow()
+            return self._load_head()
 
     @property
     def address(self) -> str:
@@ -489,14 +498,14 @@ class Reader:
     ) -> None:
         self.close()
 
-    def _follow(self) -> Any:
+    def _load_head(self) -> Any:
         """Return the model of the head; its pin is renewed when half of its time is over."""
         core, seconds = self._core, self._core.settings.policy.pin_seconds
         with core.database.reading() as conn:
             wanted = heads.c.model_id == self._model.id
             head_id = int(conn.execute(select(heads.c.version_id).where(wanted)).scalar_one())
             is_same = self._version is not None and self._version.id == head_id
-            version = None if is_same else version_of(conn, head_id)
+            version = None if is_same else find_version(conn, head_id)
         if version is not None:
             pin = pin_version(core, self._owner, version.id, seconds)
             loaded = read_model(core, self._model, version)

@@ -39,13 +39,13 @@ from letheon.ledger.models.versions import (
     ModelRow,
     VersionRow,
     count_pins,
-    head_of,
-    model_of,
+    find_head,
+    find_model_by_id,
+    find_version,
     read_ids,
+    read_row_slots,
     read_rows,
-    read_vault,
     signed_path,
-    version_of,
 )
 from letheon.ledger.purge.scan import FileIssue, Markers, ScanResult, collect_markers
 from letheon.ledger.purge.stores import (
@@ -58,7 +58,7 @@ from letheon.ledger.purge.stores import (
     search_store,
 )
 from letheon.ledger.purge.vocabulary import find_own_words
-from letheon.ledger.requests.people import move, reseal, unsealed_ids
+from letheon.ledger.requests.people import decrypt_ids, move_requests, rotate_intake_key
 from letheon.ledger.requests.states import NOT_FULLY_SEARCHED
 from letheon.ledger.tables import batches, purge_steps, purges, requests, versions
 from letheon.ledger.worker.policy import backoff_seconds
@@ -157,12 +157,12 @@ def _load_purge(core: Core, batch_id: str) -> PurgeRun | None:
         if batch.state != "certified" or _must_wait(core, conn, batch_id):
             return None
         made = conn.execute(select(versions.c.id).where(versions.c.batch_id == batch_id))
-        after, before = version_of(conn, made.scalar_one()), version_of(conn, batch.parent_id)
+        after, before = find_version(conn, made.scalar_one()), find_version(conn, batch.parent_id)
         # An older version knows the people of this batch too; its own purge comes first.
         older = (versions.c.model_id == batch.model_id) & (versions.c.number < before.number)
         if conn.scalar(select(exists().where(older & versions.c.purged_at.is_(None)))):
             return None
-        return PurgeRun(core, batch_id, model_of(conn, batch.model_id), before, after)
+        return PurgeRun(core, batch_id, find_model_by_id(conn, batch.model_id), before, after)
 
 
 def _must_wait(core: Core, conn: Connection, batch_id: str) -> bool:
@@ -237,7 +237,7 @@ def _save_markers(purge: PurgeRun) -> Evidence:
 def _move_requests(conn: Connection, purge: PurgeRun) -> bool:
     certified = (requests.c.batch_id == purge.batch) & (requests.c.state == "certified")
     movers = list(conn.scalars(select(requests.c.id).where(certified)))
-    move(conn, movers, "purging", at=purge.core.clock())
+    move_requests(conn, movers, "purging", at=purge.core.clock())
     return True
 
 
@@ -248,8 +248,8 @@ def _marker_context(purge: PurgeRun) -> bytes:
 def _collect_markers(purge: PurgeRun) -> Markers:
     """Return the markers of the rows that this batch erased."""
     core, model = purge.core, purge.model
-    rows, vault = read_rows(core, model, purge.before), read_vault(core, model, purge.before)
-    left, kept = read_rows(core, model, purge.after), read_vault(core, model, purge.after)
+    rows, vault = read_rows(core, model, purge.before), read_row_slots(core, model, purge.before)
+    left, kept = read_rows(core, model, purge.after), read_row_slots(core, model, purge.after)
     erased = np.flatnonzero(~np.isin(vault.slots, kept.slots))
     return collect_markers(rows.take(erased), vault.salts[erased], left)
 
@@ -258,7 +258,7 @@ def _collect_ids(purge: PurgeRun) -> Markers:
     """Return the ids that the requests of this batch name, where the rows cannot be read."""
     try:
         with purge.core.database.reading() as conn:
-            ids = unsealed_ids(purge.core, conn, purge.batch)
+            ids = decrypt_ids(purge.core, conn, purge.batch)
     except (CorruptFileError, KeyFileError):
         ids = None
     return Markers.from_values(ids=[] if ids is None else ids.to_list())
@@ -296,7 +296,7 @@ def _mark_purged(conn: Connection, purge: PurgeRun) -> bool:
 
 def _drop_request_bodies(purge: PurgeRun) -> Evidence:
     """Drop the bodies of this batch's requests and destroy the key that they were sealed under."""
-    reseal(purge.core, purge.batch)
+    rotate_intake_key(purge.core, purge.batch)
     return {"requests": "dropped"}
 
 
@@ -375,7 +375,7 @@ def _read_markers(purge: PurgeRun) -> Markers:
 
     def left() -> list[str]:
         with core.database.reading() as conn:
-            head = head_of(conn, purge.model.id)
+            head = find_head(conn, purge.model.id)
         return [str(value) for value in read_ids(core, purge.model, head).distinct().to_list()]
 
     return markers.with_neighbours(left)
@@ -488,7 +488,7 @@ def _record_problems(purge: PurgeRun, name: str, results: Iterable[ScanResult]) 
         _record_step(conn, purge, name, _FAILED, evidence)
         if not is_at_hand and tries == policy.max_tries:
             waiting = list(conn.scalars(select(requests.c.id).where(purging)))
-            move(conn, waiting, "stuck", at=now, reason=_RESIDUE)
+            move_requests(conn, waiting, "stuck", at=now, reason=_RESIDUE)
         else:
             conn.execute(update(requests).where(purging).values(reason=_RESIDUE))
 
@@ -557,7 +557,7 @@ def _move_to_purged(conn: Connection, purge: PurgeRun, now: int, reason: str | N
     """
     columns = select(requests.c.id, requests.c.state).where(requests.c.batch_id == purge.batch)
     members = conn.execute(columns.order_by(requests.c.id).with_for_update()).all()
-    move(conn, [row.id for row in members if row.state == "stuck"], "purging", at=now)
+    move_requests(conn, [row.id for row in members if row.state == "stuck"], "purging", at=now)
     waiting = [row.id for row in members if row.state in ("stuck", "purging")]
     fields: dict[str, str | int] = {} if reason is None else {"reason": reason}
-    move(conn, waiting, "purged", at=now, fields=fields, reason=reason)
+    move_requests(conn, waiting, "purged", at=now, fields=fields, reason=reason)

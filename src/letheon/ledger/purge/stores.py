@@ -33,7 +33,7 @@ from letheon.exceptions import (
 )
 from letheon.ledger.core import Core
 from letheon.ledger.db.events import HIGH_WATER, record_event
-from letheon.ledger.models.versions import head_of, list_models, read_ids
+from letheon.ledger.models.versions import find_head, list_models, read_ids
 from letheon.ledger.purge.scan import (
     SCANNER,
     FileIssue,
@@ -184,7 +184,7 @@ def warn_about_gaps(some: Iterable[Store], *, has_short_ids: bool) -> None:
 def _has_short_ids(core: Core) -> bool:
     """Whether a model holds ids that can be searched as whole values of data files only."""
     with core.database.reading() as conn:
-        heads = [(model, head_of(conn, model.id)) for model in list_models(conn)]
+        heads = [(model, find_head(conn, model.id)) for model in list_models(conn)]
     for model, head in heads:
         # A damaged model is reported elsewhere.
         with contextlib.suppress(CorruptFileError, LedgerMissingError, KeyFileError):

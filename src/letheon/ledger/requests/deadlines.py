@@ -140,10 +140,10 @@ class Calendar:
 def _public_holidays(seat: str, year: int) -> frozenset[date]:
     fixed, moving = _HOLIDAYS[seat]
     days = {date(year, *map(int, text.split("-"))) for text in fixed.split()}
-    return frozenset(days | {easter(year) + after * _DAY for after in moving})
+    return frozenset(days | {easter_sunday(year) + after * _DAY for after in moving})
 
 
-def easter(year: int) -> date:
+def easter_sunday(year: int) -> date:
     """Return Easter Sunday of the western churches (Butcher's algorithm, 1876).
 
     Examples
@@ -189,10 +189,10 @@ def due_on(regime: str, received: datetime, calendar: Calendar, *, paused_second
     >>> due_on("ccpa", datetime(2026, 1, 31, 12, tzinfo=UTC), Calendar()).isoformat()
     '2026-03-17'
     """
-    return _period(regime, calendar.day_of(received), calendar, 1, paused_seconds)
+    return _end_of_period(regime, calendar.day_of(received), calendar, 1, paused_seconds)
 
 
-def extended(
+def extend_due_date(
     regime: str,
     received: datetime,
     calendar: Calendar,
@@ -214,7 +214,7 @@ def extended(
             f"an extension must be announced by {first}, and it is {today}; answer the request now"
         )
     periods = 3 if regime == "gdpr" else 2
-    return _period(regime, calendar.day_of(received), calendar, periods, paused_seconds)
+    return _end_of_period(regime, calendar.day_of(received), calendar, periods, paused_seconds)
 
 
 def confirm_by(regime: str, received: datetime, calendar: Calendar) -> date | None:
@@ -223,7 +223,7 @@ def confirm_by(regime: str, received: datetime, calendar: Calendar) -> date | No
     Only weekends are left out. Whose holidays count depends on the place, and a day too early
     breaks no law.
     """
-    if _known(regime) != "ccpa":
+    if _require_regime(regime) != "ccpa":
         return None
     day, counted = calendar.day_of(received), 0
     while counted < 10:
@@ -234,15 +234,15 @@ def confirm_by(regime: str, received: datetime, calendar: Calendar) -> date | No
 
 def may_pause(regime: str) -> bool:
     """Whether waiting for proof of identity stops the clock: GDPR yes, CCPA no."""
-    return _known(regime) == "gdpr"
+    return _require_regime(regime) == "gdpr"
 
 
-def paused_seconds(stored: int, paused_at: int | None, now: int) -> int:
+def count_paused_seconds(stored: int, paused_at: int | None, now: int) -> int:
     """Return how long a clock has stood still: stored pauses, and the one that is on."""
     return stored + (0 if paused_at is None else max(0, now - paused_at))
 
 
-def alarm(request: "Request", now: datetime, calendar: Calendar) -> int:
+def alarm_level(request: "Request", now: datetime, calendar: Calendar) -> int:
     """Return the highest of 50, 75, 90, 100 per cent of its time that a request has used, or 0.
 
     100 means that it is overdue. Time is counted in real seconds: a day at the change of the clocks
@@ -254,11 +254,11 @@ def alarm(request: "Request", now: datetime, calendar: Calendar) -> int:
     return next((level for level in _ALARMS if used * 100 >= level), 0)
 
 
-def _period(regime: str, start: date, calendar: Calendar, periods: int, paused: int) -> date:
+def _end_of_period(regime: str, start: date, calendar: Calendar, periods: int, paused: int) -> date:
     """Return the last day of so many months (GDPR) or spans of 45 days (CCPA)."""
     if paused < 0:
         raise ValueError(f"paused_seconds={paused} must not be negative")
-    if _known(regime) == "ccpa":
+    if _require_regime(regime) == "ccpa":
         return start + timedelta(days=periods * _CCPA_DAYS)
     last = months_later(start, periods) + timedelta(days=paused // 86_400)
     return calendar.next_working_day(last)
@@ -271,7 +271,7 @@ def months_later(day: date, count: int) -> date:
     return date(year, month, min(day.day, months.monthrange(year, month)[1]))
 
 
-def _known(regime: str) -> str:
+def _require_regime(regime: str) -> str:
     if regime not in REGIMES:
         raise ValueError(f"regime={regime!r} is not one of {', '.join(REGIMES)}")
     return regime

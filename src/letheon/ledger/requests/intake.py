@@ -35,14 +35,14 @@ from letheon.ledger.requests.people import (
     NEEDS_APPROVAL,
     NO_BODY,
     Claimant,
-    body_sealer,
-    claim,
-    hold_current_key,
-    id_bytes,
+    claim_people,
+    compute_tags,
+    encode_ids,
+    find_known_tags,
+    get_cached_key,
     is_covered,
-    known_tags,
-    name_tags,
-    remembered_key,
+    lock_current_key,
+    make_body_encrypter,
 )
 from letheon.ledger.requests.states import REQUEST_GROUNDS
 from letheon.ledger.schemas import Request, record_from, to_datetime
@@ -73,7 +73,7 @@ _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedRequest:
     """A request that was checked and waits to be stored.
 
     Attributes
@@ -112,7 +112,7 @@ class Prepared:
         return str(self.row["key_tag"])
 
 
-def prepare(
+def prepare_request(
     core: Core,
     model: "ModelRow",
     ids: Any,
@@ -127,7 +127,7 @@ def prepare(
     accept_unknown: bool = False,
     ids_derived: bool = False,
     people: IdIndex,
-) -> Prepared:
+) -> PreparedRequest:
     """Check a request and do all work that needs no transaction.
 
     `people` are those in the newest version of the model; the rest as for `Requests.submit`.
@@ -136,15 +136,15 @@ def prepare(
     if regime not in REGIMES:
         raise ValueError(f"that regime is no registered code; expected one of {REGIMES}")
     require_ground(ground, REQUEST_GROUNDS[regime])
-    named = _checked_ids(ids)
+    named = _parse_ids(ids)
     if receipt_key is not None and len(named) != 1:
         raise ValueError(
             f"a receipt is for one person, and this request names {len(named)}; file one request "
             "for each of them"
         )
-    names = id_bytes(named)
-    tags = tuple(name_tags(core, tenant, names))
-    is_held, n_rows = _held_rows(people, named)
+    names = encode_ids(named)
+    tags = tuple(compute_tags(core, tenant, names))
+    is_held, n_rows = _find_rows(people, named)
     received, by = core.clock(), current_actor()
     first_state = "received"
     if verified:
@@ -162,7 +162,7 @@ def prepare(
         "ground": ground,
         "received_at": received,
         "due_on": due_on(regime, to_datetime(received), core.settings.calendar).isoformat(),
-        "key_tag": core.keys.compute_tag("key", tenant.encode(), _checked_key(key)),
+        "key_tag": core.keys.compute_tag("key", tenant.encode(), _encode_key(key)),
         "body_tag": core.keys.compute_tag("body", *(text.encode() for text in content), *compared),
         "nonce": secrets.token_hex(32),
         "n_ids": len(named),
@@ -174,7 +174,7 @@ def prepare(
     missing = tuple(
         tag for tag, here in zip(tags, is_held, strict=True) if not (here or accept_unknown)
     )
-    return Prepared(core, model, named, tags, missing, verified, row, needs_approval)
+    return PreparedRequest(core, model, named, tags, missing, verified, row, needs_approval)
 
 
 def require_ground(ground: object, known: tuple[str, ...]) -> None:
@@ -183,7 +183,7 @@ def require_ground(ground: object, known: tuple[str, ...]) -> None:
         raise ValueError(f"that ground is no registered code; expected one of {', '.join(known)}")
 
 
-def _checked_ids(ids: Any) -> Ids:
+def _parse_ids(ids: Any) -> Ids:
     if isinstance(ids, str | int):
         # Not `as_ids`' own words: they would repeat the id in somebody's log.
         raise IdsTypeError(f"ids is a single {type(ids).__name__}; give a list of ids")
@@ -198,7 +198,7 @@ def _checked_ids(ids: Any) -> Ids:
     return people
 
 
-def _checked_key(key: str | None) -> bytes:
+def _encode_key(key: str | None) -> bytes:
     """Return the bytes of an idempotency key; a random one where none was given."""
     if key is None:
         return secrets.token_bytes(32)
@@ -210,19 +210,19 @@ def _checked_key(key: str | None) -> bytes:
         raise ValueError("an idempotency key is valid Unicode text") from None
 
 
-def _held_rows(people: IdIndex, named: Ids) -> tuple[list[bool], int]:
+def _find_rows(people: IdIndex, named: Ids) -> tuple[list[bool], int]:
     """Return who of them is held, and how many rows they own together."""
     if len(named) == 1:
         n_rows = len(people.find_one(named))
         return [n_rows > 0], n_rows
     matches = people.find(named)
-    return matches.found.tolist(), len(matches.positions)
+    return matches.has_rows.tolist(), len(matches.positions)
 
 
-def record_all(items: Sequence[Prepared]) -> list[Request | Exception]:
+def record_all(items: Sequence[PreparedRequest]) -> list[Request | Exception]:
     """Store requests durably; what is wrong with one of them does not touch the others."""
     core = items[0].core
-    remembered_key(core)  # the very first request makes one
+    get_cached_key(core)  # the very first request makes one
 
     def work(connection: Connection) -> list[Request | Exception]:
         events.require_own_log(connection)
@@ -236,27 +236,31 @@ def record_all(items: Sequence[Prepared]) -> list[Request | Exception]:
 
 
 def _record_in(
-    core: Core, connection: Connection, items: Sequence[Prepared]
+    core: Core, connection: Connection, items: Sequence[PreparedRequest]
 ) -> list[Request | Exception]:
-    intake_key = hold_current_key(core, connection)
-    refused = _refused(connection, items)
-    firsts: dict[str, Prepared] = {}
+    intake_key = lock_current_key(core, connection)
+    refused = _find_unknown(connection, items)
+    firsts: dict[str, PreparedRequest] = {}
     for item in items:
         if item.id not in refused:
             firsts.setdefault(item.key, item)
-    mine = _insert(core, connection, firsts, intake_key)
+    mine = _insert_requests(core, connection, firsts, intake_key)
     stored = {item.key: (item.id, item.row["body_tag"]) for item in mine}
-    stored |= _stored(connection, [item for key, item in firsts.items() if key not in stored])
-    duplicates = _claim(connection, [item for item in mine if item.is_verified])
-    events.append_events(connection, [event for item in mine for event in _story(item, duplicates)])
-    known = {item.id: _request(item, duplicates) for item in mine}
+    stored |= _find_stored(connection, [item for key, item in firsts.items() if key not in stored])
+    duplicates = _claim_people(connection, [item for item in mine if item.is_verified])
+    events.append_events(
+        connection, [event for item in mine for event in _make_events(item, duplicates)]
+    )
+    known = {item.id: _make_request(item, duplicates) for item in mine}
     old = {request_id for request_id, _ in stored.values()} - known.keys()
     if old:
         known |= find_requests(connection, old)
-    return [refused.get(item.id) or _answer(item, *stored[item.key], known) for item in items]
+    return [refused.get(item.id) or _make_result(item, *stored[item.key], known) for item in items]
 
 
-def _stored(connection: Connection, items: Sequence[Prepared]) -> dict[str, tuple[str, str]]:
+def _find_stored(
+    connection: Connection, items: Sequence[PreparedRequest]
+) -> dict[str, tuple[str, str]]:
     """Return id and body tag of the requests that have one of these keys already."""
     keys: dict[str, set[str]] = {}
     for item in items:
@@ -268,7 +272,7 @@ def _stored(connection: Connection, items: Sequence[Prepared]) -> dict[str, tupl
     return stored
 
 
-def _refused(connection: Connection, items: Sequence[Prepared]) -> dict[str, Exception]:
+def _find_unknown(connection: Connection, items: Sequence[PreparedRequest]) -> dict[str, Exception]:
     """Return an error for each new request that names somebody unknown.
 
     Somebody whom an earlier request had erased is not held, and not unknown either.
@@ -276,10 +280,10 @@ def _refused(connection: Connection, items: Sequence[Prepared]) -> dict[str, Exc
     doubtful = [item for item in items if item.missing]
     if not doubtful:
         return {}
-    stored = _stored(connection, doubtful)
+    stored = _find_stored(connection, doubtful)
     doubtful = [item for item in doubtful if item.key not in stored]
     pairs = {(item.model.id, tag) for item in doubtful for tag in item.missing}
-    known = known_tags(connection, sorted(pairs))
+    known = find_known_tags(connection, sorted(pairs))
     refused: dict[str, Exception] = {}
     for item in doubtful:
         count = sum((item.model.id, tag) not in known for tag in item.missing)
@@ -291,15 +295,15 @@ def _refused(connection: Connection, items: Sequence[Prepared]) -> dict[str, Exc
     return refused
 
 
-def _insert(
-    core: Core, connection: Connection, firsts: dict[str, Prepared], intake_key: str
-) -> list[Prepared]:
+def _insert_requests(
+    core: Core, connection: Connection, firsts: dict[str, PreparedRequest], intake_key: str
+) -> list[PreparedRequest]:
     """Insert requests; return those whose key nobody had used."""
     if not firsts:
         return []
     # Bodies are sealed here, where no purge can exchange the key any more: one reading of it
     # serves all. In one order for everybody, so that two transactions never wait for each other.
-    sealed = body_sealer(core, intake_key)
+    sealed = make_body_encrypter(core, intake_key)
     rows = [
         item.row | {"sealed": sealed(item.id, item.ids), "intake_key": intake_key}
         for _, item in sorted(firsts.items())
@@ -308,7 +312,7 @@ def _insert(
     return [item for item in firsts.values() if item.id in inserted]
 
 
-def _claim(connection: Connection, items: Sequence[Prepared]) -> dict[str, str]:
+def _claim_people(connection: Connection, items: Sequence[PreparedRequest]) -> dict[str, str]:
     """Claim the people of verified requests; return whom the duplicates wait for."""
     if not items:
         return {}
@@ -322,7 +326,7 @@ def _claim(connection: Connection, items: Sequence[Prepared]) -> dict[str, str]:
         )
         for item in items
     ]
-    duplicates = claim(connection, claimants)
+    duplicates = claim_people(connection, claimants)
     for request_id, owner in duplicates.items():
         body = NO_BODY if is_covered(connection, request_id) else {}
         change = update(requests).where(requests.c.id == request_id)
@@ -330,7 +334,7 @@ def _claim(connection: Connection, items: Sequence[Prepared]) -> dict[str, str]:
     return duplicates
 
 
-def _story(item: Prepared, duplicates: dict[str, str]) -> list[Event]:
+def _make_events(item: PreparedRequest, duplicates: dict[str, str]) -> list[Event]:
     row, at = item.row, item.row["received_at"]
     received = {name: row[name] for name in ("regime", "ground")}
     received |= {"model": item.model.id, "due": row["due_on"], "people": row["n_ids"]}
@@ -351,15 +355,15 @@ def _story(item: Prepared, duplicates: dict[str, str]) -> list[Event]:
 _tz_version = cache(tz_version)
 
 
-def _request(item: Prepared, duplicates: dict[str, str]) -> Request:
+def _make_request(item: PreparedRequest, duplicates: dict[str, str]) -> Request:
     due, row = date.fromisoformat(item.row["due_on"]), item.row
     if item.id in duplicates:
         row = row | {"state": "duplicate", "duplicate_of": duplicates[item.id]}
     return record_from(Request, row, model=item.model.name, due_on=due, is_new=True)
 
 
-def _answer(
-    item: Prepared, request_id: str, body_tag: str, known: dict[str, Request]
+def _make_result(
+    item: PreparedRequest, request_id: str, body_tag: str, known: dict[str, Request]
 ) -> Request | Exception:
     if body_tag != item.row["body_tag"]:
         return IdempotencyError(
@@ -373,13 +377,13 @@ def _answer(
 _groups: "weakref.WeakSet[GroupCommit[Any, Any]]" = weakref.WeakSet()
 
 
-def _start_anew() -> None:
+def _reset_groups() -> None:
     """Forget the threads of the parent process: none of them goes on in a child."""
     for group in list(_groups):
         group._forget_threads()
 
 
-os.register_at_fork(after_in_child=_start_anew)
+os.register_at_fork(after_in_child=_reset_groups)
 
 
 class _Ticket(Generic[_Item, _Result]):
@@ -438,9 +442,9 @@ class GroupCommit(Generic[_Item, _Result]):
             ticket.is_leader = not self._is_busy
             self._is_busy = True
         if not ticket.is_leader:
-            self._wait(ticket)
+            self._wait_for_turn(ticket)
         if ticket.is_leader:
-            self._lead(ticket)
+            self._write_round(ticket)
         if isinstance(ticket.result, Exception):
             raise ticket.result
         return ticket.result  # type: ignore[return-value]  # set by the leader, None or not
@@ -450,7 +454,7 @@ class GroupCommit(Generic[_Item, _Result]):
         self._waiting: list[_Ticket[_Item, _Result]] = []
         self._is_busy = False
 
-    def _wait(self, ticket: _Ticket[_Item, _Result]) -> None:
+    def _wait_for_turn(self, ticket: _Ticket[_Item, _Result]) -> None:
         """Wait for a result or for the lead; a thread that is interrupted leaves neither behind."""
         try:
             ticket.turn.acquire()
@@ -461,16 +465,16 @@ class GroupCommit(Generic[_Item, _Result]):
                     self._waiting.remove(ticket)
                 is_leader = ticket.is_leader
             if is_leader:
-                self._pass_on()
+                self._pass_lead()
             raise
 
-    def _lead(self, own: _Ticket[_Item, _Result]) -> None:
+    def _write_round(self, own: _Ticket[_Item, _Result]) -> None:
         """Write what waits, one round, and hand the lead to the next thread."""
         with self._lock:
             round_ = self._waiting[: self._largest]
             del self._waiting[: self._largest]
         try:
-            self._settle(round_)
+            self._write_items(round_)
         except BaseException:  # it is this thread that is to end, and nobody else
             with self._lock:
                 others = [one for one in round_ if one is not own and not one.is_gone]
@@ -478,12 +482,12 @@ class GroupCommit(Generic[_Item, _Result]):
             round_ = []
             raise
         finally:
-            self._pass_on()
+            self._pass_lead()
             for ticket in round_:
                 if ticket is not own:
                     ticket.turn.release()
 
-    def _pass_on(self) -> None:
+    def _pass_lead(self) -> None:
         with self._lock:
             heir = self._waiting[0] if self._waiting else None
             self._is_busy = heir is not None
@@ -492,7 +496,7 @@ class GroupCommit(Generic[_Item, _Result]):
         if heir is not None:
             heir.turn.release()
 
-    def _settle(self, round_: list[_Ticket[_Item, _Result]]) -> None:
+    def _write_items(self, round_: list[_Ticket[_Item, _Result]]) -> None:
         results: Sequence[_Result | Exception]
         try:
             results = self._write([ticket.item for ticket in round_])
@@ -501,13 +505,13 @@ class GroupCommit(Generic[_Item, _Result]):
         except Exception as error:  # noqa: BLE001  (each thread raises it itself)
             if len(round_) > 1:  # one of them may be the cause: no other suffers for it
                 for ticket in round_:
-                    self._settle([ticket])
+                    self._write_items([ticket])
                 return
             results = [error]
         for ticket, result in zip(round_, results, strict=True):
             ticket.result = result
 
 
-def intake_group() -> GroupCommit[Prepared, Request]:
+def make_intake_group() -> GroupCommit[PreparedRequest, Request]:
     """Return what lets the threads of a process share transactions; one for each open ledger."""
     return GroupCommit(record_all, for_all=_FOR_ALL)

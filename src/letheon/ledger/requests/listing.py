@@ -58,7 +58,7 @@ _UNSEEN = ("sealed", "receipt", "key_tag", "body_tag", "nonce")
 _SHOWN = tuple(column for column in requests.c if column.name not in _UNSEEN)
 
 # Not a plain "false": that would swallow the terms which a partial index depends on.
-_NOBODY = requests.c.id == ""
+_NO_REQUEST = requests.c.id == ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +120,7 @@ class RequestLists:
         with self._core.database.reading() as conn:
             return find_request(conn, request_id, tenant=tenant)
 
-    def by_key(self, keys: Collection[str], *, tenant: str) -> dict[str, Request]:
+    def find_by_key(self, keys: Collection[str], *, tenant: str) -> dict[str, Request]:
         """Return the requests of a tenant that were filed with these idempotency keys."""
         tag = self._core.keys.compute_tag
         by_tag = {tag("key", tenant.encode(), key.encode()): key for key in keys}
@@ -165,11 +165,11 @@ class RequestLists:
         name, chosen = _list_name(order), RequestFilter(**wanted)
         start = None if after is None else decode_cursor(self._core, name, after)
         with self._core.database.reading() as conn:
-            keys, items = self._following(conn, chosen, order, start, limit + 1)
+            keys, items = self._read_next(conn, chosen, order, start, limit + 1)
             total = len(keys)
             if after is not None or total > limit:
-                query = _along(select(func.count()), chosen, "due")
-                total = conn.scalar(query.where(_condition(self._core, conn, chosen))) or 0
+                query = _select_along_index(select(func.count()), chosen, "due")
+                total = conn.scalar(query.where(_build_condition(self._core, conn, chosen))) or 0
         more = encode_cursor(self._core, name, keys[limit - 1]) if len(keys) > limit else None
         return Page(tuple(items[:limit]), more, total)
 
@@ -184,13 +184,13 @@ class RequestLists:
         start, chosen = None, RequestFilter(**wanted)
         while True:
             with self._core.database.reading() as conn:
-                keys, items = self._following(conn, chosen, order, start, chunk)
+                keys, items = self._read_next(conn, chosen, order, start, chunk)
             yield from items
             if len(keys) < chunk:
                 return
             start = keys[-1]
 
-    def _following(
+    def _read_next(
         self,
         conn: Connection,
         wanted: RequestFilter,
@@ -200,7 +200,9 @@ class RequestLists:
     ) -> tuple["builtins.list[tuple[Any, ...]]", "builtins.list[Request]"]:
         """Return the keys of the next requests, in the order of the list, and the requests."""
         columns = _KEYS[order]
-        query = _along(select(*columns), wanted, order).where(_condition(self._core, conn, wanted))
+        query = _select_along_index(select(*columns), wanted, order).where(
+            _build_condition(self._core, conn, wanted)
+        )
         if start is not None:
             here = tuple_(*columns)
             query = query.where(here > start if order == "due" else here < start)
@@ -211,26 +213,26 @@ class RequestLists:
 
     def count(self, **wanted: Any) -> RequestCounts:
         """Count requests by their state, and those that are late: of a `tenant`, `model`, filer."""
-        today, chosen = _today(self._core), RequestFilter(**wanted)
+        today, chosen = _current_day(self._core), RequestFilter(**wanted)
         with self._core.database.reading() as conn:
-            condition = _condition(self._core, conn, chosen)
+            condition = _build_condition(self._core, conn, chosen)
             counts = _count_by_state(conn, chosen, condition)
             if chosen.coarse:
-                closed = _hinted(select(func.count()), "due")
+                closed = _add_hint(select(func.count()), "due")
                 n_closed = conn.scalar(closed.where(condition & _is_shown_closed(today))) or 0
                 counts = {"received": sum(counts.values()) - n_closed, "closed": n_closed}
-            late = _hinted(select(func.count()), "open").where(condition & is_late(today))
+            late = _add_hint(select(func.count()), "open").where(condition & is_late(today))
             overdue = conn.scalar(late) or 0
         return RequestCounts({state: counts.get(state, 0) for state in STATES}, overdue)
 
     def count_due(self, **wanted: Any) -> dict[date, int]:
         """Count the open requests by their last day, the earliest first."""
         chosen = RequestFilter(**wanted)
-        is_open = not_(_is_shown_closed(_today(self._core))) if chosen.coarse else _is_open()
+        is_open = not_(_is_shown_closed(_current_day(self._core))) if chosen.coarse else _is_open()
         day = requests.c.last_day
-        query = _hinted(select(day, func.count()), "due" if chosen.coarse else "open")
+        query = _add_hint(select(day, func.count()), "due" if chosen.coarse else "open")
         with self._core.database.reading() as conn:
-            query = query.where(_condition(self._core, conn, chosen) & is_open)
+            query = query.where(_build_condition(self._core, conn, chosen) & is_open)
             rows = conn.execute(query.group_by(day).order_by(day)).all()
         return {date.fromisoformat(row[0]): row[1] for row in rows}
 
@@ -275,7 +277,7 @@ def find_request(connection: Connection, request_id: str, *, tenant: str | None 
 def find_requests(connection: Connection, request_ids: Collection[str]) -> dict[str, Request]:
     """Return requests by their ids."""
     rows = select_in(connection, _request_query(), requests.c.id, request_ids)
-    return {row.id: _request(row) for row in rows}
+    return {row.id: _to_request(row) for row in rows}
 
 
 def list_requests(
@@ -289,7 +291,7 @@ def list_requests(
     wanted = ((models.c.name, model), (requests.c.state, state), (requests.c.tenant, tenant))
     query = _request_query()
     query = query.where(*(column == value for column, value in wanted if value is not None))
-    return [_request(row) for row in connection.execute(query)]
+    return [_to_request(row) for row in connection.execute(query)]
 
 
 def _list_name(order: str) -> str:
@@ -304,9 +306,9 @@ def _count_by_state(
 ) -> dict[str, int]:
     query = select(requests.c.model_id, requests.c.state, func.count())
     if wanted.filed_by is None:
-        mine = None if wanted == RequestFilter() else set(_models(connection, wanted))
+        mine = None if wanted == RequestFilter() else set(_find_model_ids(connection, wanted))
     else:
-        query, mine = _hinted(query, "due").where(condition), None
+        query, mine = _add_hint(query, "due").where(condition), None
     counts: dict[str, int] = {}
     # All of them: along the index of these two columns that is quicker than by parts of it.
     for model, state, count in connection.execute(query.group_by("model_id", "state")):
@@ -315,40 +317,42 @@ def _count_by_state(
     return counts
 
 
-def _along(query: Select[Any], wanted: RequestFilter, order: Order) -> Select[Any]:
+def _select_along_index(query: Select[Any], wanted: RequestFilter, order: Order) -> Select[Any]:
     """Read along the index of the order, unless a search leads to few requests."""
     is_short = len(wanted.search or "") < _SHORT and "#" not in (wanted.search or "")
     if not is_short:
         return query.select_from(requests)
-    return _hinted(query, "open" if wanted.overdue and order == "due" else order)
+    return _add_hint(query, "open" if wanted.overdue and order == "due" else order)
 
 
-def _hinted(query: Select[Any], index: str) -> Select[Any]:
+def _add_hint(query: Select[Any], index: str) -> Select[Any]:
     return query.select_from(requests).with_hint(requests, _HINTS[index], "sqlite")
 
 
-def _condition(core: Core, connection: Connection, wanted: RequestFilter) -> ColumnElement[bool]:
+def _build_condition(
+    core: Core, connection: Connection, wanted: RequestFilter
+) -> ColumnElement[bool]:
     names = ("tenant", "regime", "filed_by")
     values = {name: getattr(wanted, name) for name in names}
     parts = [requests.c[name] == value for name, value in values.items() if value is not None]
     if wanted.model is not None:
-        parts.append(requests.c.model_id.in_(_models(connection, wanted)))
+        parts.append(requests.c.model_id.in_(_find_model_ids(connection, wanted)))
     if wanted.states and wanted.coarse:
-        closed = _is_shown_closed(_today(core))
+        closed = _is_shown_closed(_current_day(core))
         shown = {"received": not_(closed), "closed": closed}
-        parts.append(or_(_NOBODY, *(shown[state] for state in shown if state in wanted.states)))
+        parts.append(or_(_NO_REQUEST, *(shown[state] for state in shown if state in wanted.states)))
     elif wanted.states:
         parts.append(requests.c.state.in_(list(dict.fromkeys(wanted.states))))
     if wanted.overdue:
-        parts.append(is_late(_today(core)))
+        parts.append(is_late(_current_day(core)))
     if wanted.due_before is not None:
         parts.append(requests.c.last_day < wanted.due_before.isoformat())
     if wanted.search:
-        parts.append(_named(connection, wanted.search, own_only=wanted.coarse))
+        parts.append(_matches_search(connection, wanted.search, own_only=wanted.coarse))
     return and_(True, *parts)
 
 
-def _models(connection: Connection, wanted: RequestFilter) -> list[int]:
+def _find_model_ids(connection: Connection, wanted: RequestFilter) -> list[int]:
     query = select(models.c.id)
     if wanted.model is not None:
         query = query.where(models.c.name == wanted.model)
@@ -365,7 +369,7 @@ def _is_shown_closed(today: date) -> ColumnElement[bool]:
     return requests.c.state.in_(FINAL) & (requests.c.last_day < today.isoformat())
 
 
-def _named(connection: Connection, search: str, *, own_only: bool) -> ColumnElement[bool]:
+def _matches_search(connection: Connection, search: str, *, own_only: bool) -> ColumnElement[bool]:
     """Return whether a request is meant by the start of an id, or by ``#`` and a certificate."""
     number = None if own_only else _NUMBER.fullmatch(search)
     if number is not None:
@@ -379,7 +383,7 @@ def _named(connection: Connection, search: str, *, own_only: bool) -> ColumnElem
         return requests.c.id.in_(union_all(select(mine.c.id).where(is_in), waits.where(is_in)))
     prefix = search.lower()
     if not _PREFIX.fullmatch(prefix):
-        return _NOBODY
+        return _NO_REQUEST
     end = f"{prefix}g"  # after every digit that may follow
     own = (requests.c.id >= prefix) & (requests.c.id < end)
     if own_only or len(prefix) < _SHORT:
@@ -397,7 +401,7 @@ def is_late(today: date) -> ColumnElement[bool]:
     return (requests.c.last_day < today.isoformat()) & _is_open()
 
 
-def _today(core: Core) -> date:
+def _current_day(core: Core) -> date:
     return core.settings.calendar.day_of(to_datetime(core.clock()))
 
 
@@ -418,7 +422,7 @@ def _request_query() -> Select[Any]:
     )
 
 
-def _request(row: Row[Any]) -> Request:
+def _to_request(row: Row[Any]) -> Request:
     columns = row._mapping
     return record_from(
         Request,

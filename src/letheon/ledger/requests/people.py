@@ -79,7 +79,7 @@ _insert = BulkInsert(
 )
 
 
-def move(
+def move_requests(
     connection: Connection,
     request_ids: str | Iterable[str],
     after: str,
@@ -136,7 +136,7 @@ def has_erased(table: FromClause) -> ColumnElement[bool]:
     return or_(table.c.state.in_(PUBLISHED), stuck_later)
 
 
-def id_bytes(ids: Ids) -> list[bytes]:
+def encode_ids(ids: Ids) -> list[bytes]:
     """Return the canonical bytes of each id: ``i`` + 8 bytes, or ``s`` + UTF-8."""
     values: Sequence[Any] = ids.to_list()
     if isinstance(ids, IntIds):
@@ -144,54 +144,56 @@ def id_bytes(ids: Ids) -> list[bytes]:
     return [b"s" + value.encode() for value in values]
 
 
-def person_tags(core: Core, tenant: str, ids: Ids) -> list[str]:
+def compute_person_tags(core: Core, tenant: str, ids: Ids) -> list[str]:
     """Return one tag for each id: equal for equal people of a tenant, and nothing else."""
-    return name_tags(core, tenant, id_bytes(ids))
+    return compute_tags(core, tenant, encode_ids(ids))
 
 
-def name_tags(core: Core, tenant: str, names: Sequence[bytes]) -> list[str]:
+def compute_tags(core: Core, tenant: str, names: Sequence[bytes]) -> list[str]:
     """Return one tag for each of the canonical bytes of an id; see `person_tags`."""
     scope = tenant.encode()
     return [core.keys.compute_tag("person", scope, one) for one in names]
 
 
-def body_sealer(core: Core, key: str) -> Callable[[str, Ids], bytes]:
+def make_body_encrypter(core: Core, key: str) -> Callable[[str, Ids], bytes]:
     """Return what seals ids, bound to their request, under a key that is read once."""
     seal = core.keys.load_cipher(key).encrypt
-    return lambda request_id, ids: seal(_encode(ids.to_list()).encode(), _context(request_id))
+    return lambda request_id, ids: seal(
+        _encode(ids.to_list()).encode(), _encryption_context(request_id)
+    )
 
 
 def read_body(core: Core, key: str, request_id: str, sealed: bytes) -> Ids:
     """Return the ids of a request."""
-    return as_ids(json.loads(core.keys.decrypt(key, sealed, _context(request_id))))
+    return as_ids(json.loads(core.keys.decrypt(key, sealed, _encryption_context(request_id))))
 
 
-def _context(request_id: str) -> bytes:
+def _encryption_context(request_id: str) -> bytes:
     return b"letheon/request/v1/" + request_id.encode()
 
 
-def unsealed_ids(core: Core, conn: Connection, batch_id: str) -> Ids | None:
+def decrypt_ids(core: Core, conn: Connection, batch_id: str) -> Ids | None:
     """Return the people of all requests of a batch, each once; None if there are none.
 
     Read again when a purge exchanges the key meanwhile.
     """
     with contextlib.suppress(KeyFileError):
-        return _ids_of(core, conn, batch_id)
+        return _read_ids(core, conn, batch_id)
     for _ in range(_TRIES):
         with contextlib.suppress(KeyFileError), core.database.reading() as fresh:
-            return _ids_of(core, fresh, batch_id)
-    return _ids_of(core, conn, batch_id)
+            return _read_ids(core, fresh, batch_id)
+    return _read_ids(core, conn, batch_id)
 
 
-def _ids_of(core: Core, connection: Connection, batch_id: str) -> Ids | None:
+def _read_ids(core: Core, connection: Connection, batch_id: str) -> Ids | None:
     columns = select(requests.c.id, requests.c.intake_key, requests.c.sealed)
     wanted = (requests.c.batch_id == batch_id) & requests.c.sealed.is_not(None)
     rows = connection.execute(columns.where(wanted).order_by(requests.c.id)).all()
     parts = [read_body(core, row.intake_key, row.id, row.sealed) for row in rows]
-    return parts[0].joined(*parts[1:]).distinct() if parts else None
+    return parts[0].concat(*parts[1:]).distinct() if parts else None
 
 
-def remembered_key(core: Core) -> str:
+def get_cached_key(core: Core) -> str:
     """Return the intake key that was current a moment ago; made if there was none yet."""
     remembered = core.database.cached_values
     if _CURRENT not in remembered:
@@ -200,7 +202,7 @@ def remembered_key(core: Core) -> str:
     return remembered[_CURRENT]
 
 
-def hold_current_key(core: Core, connection: Connection) -> str:
+def lock_current_key(core: Core, connection: Connection) -> str:
     """Return the current intake key; it stays current until the transaction ends."""
     key = connection.scalar(_HELD)
     if not key:
@@ -209,7 +211,7 @@ def hold_current_key(core: Core, connection: Connection) -> str:
     return str(key)
 
 
-def reseal(core: Core, batch_id: str) -> None:
+def rotate_intake_key(core: Core, batch_id: str) -> None:
     """Make the bodies of a batch unreadable for ever.
 
     They are removed, as are those of duplicates whose people are all erased. The open ones are
@@ -241,7 +243,7 @@ def _change_key(core: Core, batch_id: str | None) -> str:
         key = _make_current(core, connection)
         if batch_id is not None:
             _drop_bodies(connection, batch_id)
-            _seal_again(core, connection, key)
+            _encrypt_bodies(core, connection, key)
     core.database.cached_values[_CURRENT] = key
     return key
 
@@ -260,7 +262,7 @@ def replace_lost_key(core: Core, connection: Connection) -> None:
         _make_current(core, connection)
 
 
-def lost_keys(core: Core, connection: Connection) -> list[str]:
+def list_lost_keys(core: Core, connection: Connection) -> list[str]:
     """Return the keys that requests are sealed under and that are gone."""
     query = select(requests.c.intake_key).where(requests.c.intake_key.is_not(None)).distinct()
     return [str(key) for key in connection.scalars(query) if not core.keys.has(str(key))]
@@ -268,7 +270,7 @@ def lost_keys(core: Core, connection: Connection) -> list[str]:
 
 def unreadable_requests(core: Core, connection: Connection) -> list[str]:
     """Return the requests whose ids cannot be read any more, since their key is gone."""
-    lost = requests.c.intake_key.in_(lost_keys(core, connection))
+    lost = requests.c.intake_key.in_(list_lost_keys(core, connection))
     return list(connection.scalars(select(requests.c.id).where(lost).order_by(requests.c.id)))
 
 
@@ -287,17 +289,17 @@ def _drop_bodies(connection: Connection, batch_id: str) -> None:
     done = requests.c.batch_id == batch_id
     connection.execute(update(requests).where(done).values(NO_BODY))
     waiting = (requests.c.state == "duplicate") & requests.c.sealed.is_not(None)
-    uncovered = _uncovered(batch_id).where(blocked.c.request_id == requests.c.id)
+    uncovered = _select_unfinished_people(batch_id).where(blocked.c.request_id == requests.c.id)
     connection.execute(update(requests).where(waiting, ~uncovered.exists()).values(NO_BODY))
 
 
-def _seal_again(core: Core, connection: Connection, key: str) -> None:
+def _encrypt_bodies(core: Core, connection: Connection, key: str) -> None:
     """Seal all bodies under a new key, some at a time: a server ends a session that is idle.
 
     Those that cannot be read stay as they are; `letheon doctor` names them.
     """
     columns = select(requests.c.id, requests.c.intake_key, requests.c.sealed)
-    readable = requests.c.intake_key.not_in(lost_keys(core, connection))
+    readable = requests.c.intake_key.not_in(list_lost_keys(core, connection))
     query = columns.where(requests.c.sealed.is_not(None), readable).order_by(requests.c.id)
     # Who withdraws a request meanwhile drops its body, and that stays so.
     still = (requests.c.id == bindparam("request")) & requests.c.sealed.is_not(None)
@@ -309,7 +311,7 @@ def _seal_again(core: Core, connection: Connection, key: str) -> None:
             ciphers[old] = core.keys.load_cipher(old)
         bodies = []
         for row in rows:
-            context = _context(row.id)
+            context = _encryption_context(row.id)
             data = ciphers[row.intake_key].decrypt(row.sealed, context)
             bodies.append({"request": row.id, "body": ciphers[key].encrypt(data, context)})
         connection.execute(change, bodies)
@@ -321,18 +323,20 @@ def is_covered(connection: Connection, request_id: str, batch_id: str | None = N
 
     Those of one more batch count as finished, if it is given.
     """
-    uncovered = _uncovered(batch_id).where(blocked.c.request_id == request_id)
+    uncovered = _select_unfinished_people(batch_id).where(blocked.c.request_id == request_id)
     return connection.execute(uncovered.limit(1)).first() is None
 
 
-def _uncovered(batch_id: str | None) -> Select[tuple[str]]:
+def _select_unfinished_people(batch_id: str | None) -> Select[tuple[str]]:
     def is_finished(claim: FromClause) -> ColumnElement[bool]:
         return or_(claim.c.state.in_(FINISHED), claim.c.batch_id == (batch_id or "none"))
 
-    return _uncovered_people(is_finished)
+    return _select_unerased_people(is_finished)
 
 
-def _uncovered_people(is_done: Callable[[FromClause], ColumnElement[bool]]) -> Select[tuple[str]]:
+def _select_unerased_people(
+    is_done: Callable[[FromClause], ColumnElement[bool]],
+) -> Select[tuple[str]]:
     """Select the people of requests whom no request that is done names."""
     other, claim = blocked.alias(), requests.alias()
     same = (other.c.model_id == blocked.c.model_id) & (other.c.tag == blocked.c.tag)
@@ -350,13 +354,13 @@ class Claimant(NamedTuple):
     needs_approval: bool = False
 
 
-def hold_model(connection: Connection, model_id: int | ScalarSelect[int], *, alone: bool) -> None:
+def lock_model(connection: Connection, model_id: int | ScalarSelect[int], *, alone: bool) -> None:
     """Keep claims on a model from changing owners: `alone` to pass on, shared to claim."""
     query = select(models.c.id).where(models.c.id == model_id)
     connection.execute(query.with_for_update(read=not alone, key_share=not alone))
 
 
-def claim(connection: Connection, claimants: Sequence[Claimant]) -> dict[str, str]:
+def claim_people(connection: Connection, claimants: Sequence[Claimant]) -> dict[str, str]:
     """Claim everybody whom these requests name, in their order.
 
     Returns
@@ -410,30 +414,32 @@ def _take_over(connection: Connection, wanted: Sequence[dict[str, Any]]) -> set[
     return taken
 
 
-def needing_approval(connection: Connection, request_ids: Iterable[str]) -> set[str]:
+def find_needing_approval(connection: Connection, request_ids: Iterable[str]) -> set[str]:
     """Return which of these requests were marked as waiting for an approval."""
     query = select(events.c.about).where(events.c.kind == NEEDS_APPROVAL)
     return {row.about for row in select_in(connection, query, events.c.about, request_ids)}
 
 
-def known_tags(connection: Connection, pairs: Iterable[tuple[int, str]]) -> set[tuple[int, str]]:
+def find_known_tags(
+    connection: Connection, pairs: Iterable[tuple[int, str]]
+) -> set[tuple[int, str]]:
     """Return those of the pairs (model, tag) whose person was asked for before."""
     query = select(blocked.c.model_id, blocked.c.tag)
     return {(row.model_id, row.tag) for row in select_in(connection, query, _PERSON, pairs)}
 
 
-def known_people(
+def find_known_people(
     connection: Connection, model_id: int, tags: list[str], ids: Ids, people: IdIndex
 ) -> list[str]:
     """Return the tags of the people whom the model holds, or whom an earlier request named."""
-    known = known_tags(connection, [(model_id, tag) for tag in tags])
-    is_held = people.find(ids).found
+    known = find_known_tags(connection, [(model_id, tag) for tag in tags])
+    is_held = people.find(ids).has_rows
     return [
         tag for tag, here in zip(tags, is_held, strict=True) if here or (model_id, tag) in known
     ]
 
 
-def pass_on(
+def release_claims(
     connection: Connection, request_id: str, model_id: int, *, at: int, policy: Policy
 ) -> list[str]:
     """Give up all claims of a withdrawn request; return who erases its people instead.
@@ -441,30 +447,32 @@ def pass_on(
     They are queued, or wait for an approval if they are of many rows. Who waited behind it too and
     owns nobody now either waits behind them.
     """
-    hold_model(connection, model_id, alone=True)
+    lock_model(connection, model_id, alone=True)
     mine = blocked.c.request_id == request_id
     tags = list(connection.scalars(select(blocked.c.tag).where(mine, blocked.c.owner)))
     connection.execute(delete(blocked).where(mine))
-    heirs = sorted(set(_promote(connection, model_id, tags, policy).values()))
+    heirs = sorted(set(_assign_owners(connection, model_id, tags, policy).values()))
     query = select(requests.c.id, requests.c.n_rows).where(requests.c.state == "duplicate")
     waiting = {row.id: row.n_rows for row in select_in(connection, query, requests.c.id, heirs)}
-    marked = needing_approval(connection, waiting)
+    marked = find_needing_approval(connection, waiting)
     large = {one for one, n in waiting.items() if one in marked or policy.needs_approval(n)}
-    move(connection, [one for one in waiting if one in large], "verified", at=at, duplicate_of=None)
+    move_requests(
+        connection, [one for one in waiting if one in large], "verified", at=at, duplicate_of=None
+    )
     small = [one for one in waiting if one not in large]
-    move(connection, small, "queued", at=at, duplicate_of=None)
-    _lead_on(connection, request_id, model_id, at=at)
+    move_requests(connection, small, "queued", at=at, duplicate_of=None)
+    _redirect_duplicates(connection, request_id, model_id, at=at)
     return list(waiting)
 
 
-def _promote(
+def _assign_owners(
     connection: Connection, model_id: int, tags: Sequence[str], policy: Policy
 ) -> dict[str, str]:
     """Make a claim on each person the owner: of who has erased them, else the oldest.
 
     One that has to wait for an approval comes last.
     """
-    rank = case((has_erased(requests), 0), (_would_wait(policy), 2), else_=1)
+    rank = case((has_erased(requests), 0), (_waits_for_approval(policy), 2), else_=1)
     order = (rank, requests.c.received_at, requests.c.id)
     query = select(blocked.c.tag, blocked.c.request_id).join(requests).order_by(*order)
     query = query.where(blocked.c.model_id == model_id)
@@ -479,7 +487,7 @@ def _promote(
     return heirs
 
 
-def _would_wait(policy: Policy) -> ColumnElement[bool]:
+def _waits_for_approval(policy: Policy) -> ColumnElement[bool]:
     """Whether a request would own people and wait for an approval."""
     mark = (events.c.about == requests.c.id) & (events.c.kind == NEEDS_APPROVAL)
     needs: list[ColumnElement[bool]] = [select(events.c.id).where(mark).exists()]
@@ -489,7 +497,9 @@ def _would_wait(policy: Policy) -> ColumnElement[bool]:
     return or_(requests.c.state == "verified", is_idle & or_(*needs))
 
 
-def _lead_on(connection: Connection, request_id: str, model_id: int, *, at: int) -> None:
+def _redirect_duplicates(
+    connection: Connection, request_id: str, model_id: int, *, at: int
+) -> None:
     """Let who waits behind a request that erases nobody wait behind one that does, or has."""
     waiting = requests.c.duplicate_of == request_id
     query = select(requests.c.id, func.min(blocked.c.tag).label("tag")).where(waiting)
@@ -512,7 +522,7 @@ def _lead_on(connection: Connection, request_id: str, model_id: int, *, at: int)
             record_events(connection, "waits-for", bodies, at)
 
 
-def settle_queue(core: Core, model_id: int) -> list[str]:
+def mark_queued_duplicates(core: Core, model_id: int) -> list[str]:
     """Take requests off the queue whose people were all erased with others'; return their ids.
 
     Requests may name some of the same people. When the last of them left with another request,
@@ -520,28 +530,30 @@ def settle_queue(core: Core, model_id: int) -> list[str]:
     """
 
     def work(connection: Connection) -> list[str]:
-        mine = _uncovered_people(has_erased).where(blocked.c.request_id == requests.c.id)
+        mine = _select_unerased_people(has_erased).where(blocked.c.request_id == requests.c.id)
         idle = (requests.c.model_id == model_id) & (requests.c.state == "queued")
         query = select(requests.c.id).where(idle, ~mine.exists()).order_by(requests.c.id)
         idle_ids = list(connection.scalars(query))
         for request_id in idle_ids:
-            erasers = _naming_same_people(request_id).where(has_erased(requests))
+            erasers = _select_same_people(request_id).where(has_erased(requests))
             now = core.clock()
-            wait_behind(connection, request_id, str(connection.scalars(erasers).one()), now)
-            _lead_on(connection, request_id, model_id, at=now)
+            mark_duplicate(connection, request_id, str(connection.scalars(erasers).one()), now)
+            _redirect_duplicates(connection, request_id, model_id, at=now)
         return idle_ids
 
     return core.database.run_transaction(work)
 
 
-def wait_behind(connection: Connection, request_id: str, owner: str, now: int) -> None:
+def mark_duplicate(connection: Connection, request_id: str, owner: str, now: int) -> None:
     """Make a request a duplicate of the one that erases its people."""
     columns = NO_BODY if is_covered(connection, request_id) else {}
     fields: dict[str, str | int] = {"of": owner}
-    move(connection, request_id, "duplicate", at=now, fields=fields, duplicate_of=owner, **columns)
+    move_requests(
+        connection, request_id, "duplicate", at=now, fields=fields, duplicate_of=owner, **columns
+    )
 
 
-def _naming_same_people(request_id: str) -> Select[tuple[str]]:
+def _select_same_people(request_id: str) -> Select[tuple[str]]:
     """Select the first request that names somebody whom this one names, too."""
     mine, other = blocked.alias(), blocked.alias()
     same = (other.c.model_id == mine.c.model_id) & (other.c.tag == mine.c.tag)
@@ -549,10 +561,10 @@ def _naming_same_people(request_id: str) -> Select[tuple[str]]:
     return query.where(mine.c.request_id == request_id).order_by(requests.c.id).limit(1)
 
 
-def require_none_leaving(connection: Connection, request_id: str) -> None:
+def require_not_applying(connection: Connection, request_id: str) -> None:
     """Refuse a hold that comes too late: somebody whom it names is erased by another request."""
     leaving = or_(requests.c.state == "applying", has_erased(requests))
-    query = _naming_same_people(request_id).where(requests.c.id != request_id, leaving)
+    query = _select_same_people(request_id).where(requests.c.id != request_id, leaving)
     other = connection.scalar(query)
     if other is not None:
         raise RequestStateError(

@@ -20,29 +20,29 @@ from letheon.ledger.certificates.receipt_codes import ReceiptCode, new_private_k
 from letheon.ledger.core import Core
 from letheon.ledger.db.events import current_actor, record_event
 from letheon.ledger.requests.deadlines import (
+    count_paused_seconds,
     due_on,
     end_of_hold,
-    extended,
+    extend_due_date,
     may_pause,
-    paused_seconds,
 )
-from letheon.ledger.requests.intake import intake_group, prepare, require_ground
+from letheon.ledger.requests.intake import make_intake_group, prepare_request, require_ground
 from letheon.ledger.requests.listing import RequestLists, find_request
 from letheon.ledger.requests.people import (
     NEEDS_APPROVAL,
     NO_BODY,
     Claimant,
-    claim,
-    hold_model,
+    claim_people,
+    compute_person_tags,
+    find_known_people,
+    find_needing_approval,
     is_covered,
-    known_people,
-    move,
-    needing_approval,
-    pass_on,
-    person_tags,
+    lock_model,
+    mark_duplicate,
+    move_requests,
     read_body,
-    require_none_leaving,
-    wait_behind,
+    release_claims,
+    require_not_applying,
 )
 from letheon.ledger.requests.states import (
     HOLD_GROUNDS,
@@ -78,7 +78,7 @@ class Requests(RequestLists):
     def __init__(self, core: Core, models: "Models") -> None:
         super().__init__(core)
         self._models = models
-        self._group = intake_group()
+        self._group = make_intake_group()
 
     def submit(
         self,
@@ -134,7 +134,7 @@ class Requests(RequestLists):
         UnknownModelError, UnknownIdError, IdsTypeError, IdempotencyError, ClockError
             Nothing was recorded then.
         """
-        request = self._record(
+        request = self._record_request(
             ids,
             model=model,
             tenant=tenant,
@@ -155,10 +155,12 @@ class Requests(RequestLists):
             )
         return request
 
-    def _record(self, ids: Any, *, model: str, tenant: str = "default", **given: Any) -> Request:
+    def _record_request(
+        self, ids: Any, *, model: str, tenant: str = "default", **given: Any
+    ) -> Request:
         row = self._models.row(model, tenant)
-        people = self._models.ids_index(row)
-        return self._group.submit(prepare(self._core, row, ids, people=people, **given))
+        people = self._models.get_ids_index(row)
+        return self._group.submit(prepare_request(self._core, row, ids, people=people, **given))
 
     def submit_with_code(self, ids: Any, *, model: str, **given: Any) -> tuple[Request, str | None]:
         """Record that one person is to be erased, and return a receipt code for them too.
@@ -174,7 +176,7 @@ class Requests(RequestLists):
         """
         private = new_private_key()
         public = public_of(private)
-        request = self._record(ids, model=model, receipt_key=public, **given)
+        request = self._record_request(ids, model=model, receipt_key=public, **given)
         code = ReceiptCode(request.id, private)
         is_mine = receipt_key_of(self._core, request.id) == public
         is_late = request.state == "duplicate" and not may_come(self._core, request.id)
@@ -191,32 +193,34 @@ class Requests(RequestLists):
         unknown people only the known ones are blocked, and without any it is rejected.
         """
         request = self.get(request_id, tenant=tenant)
-        people = self._models.ids_index(self._models.row(request.model, request.tenant))
+        people = self._models.get_ids_index(self._models.row(request.model, request.tenant))
 
-        def work(connection: Connection, row: Row[Any], now: int) -> None:
-            clock = _clock_started(self._core, row, now)
-            move(connection, row.id, "verified", at=now, verified_by=current_actor(), **clock)
+        def apply_change(connection: Connection, row: Row[Any], now: int) -> None:
+            clock = _restart_clock(self._core, row, now)
+            move_requests(
+                connection, row.id, "verified", at=now, verified_by=current_actor(), **clock
+            )
             # Who exchanges the key waits for this row, and keeps the old key until then.
             columns = select(requests.c.intake_key, requests.c.sealed)
             body = connection.execute(columns.where(requests.c.id == row.id)).one()
             ids = read_body(self._core, body.intake_key, row.id, body.sealed)
-            tags = person_tags(self._core, row.tenant, ids)
-            tags = known_people(connection, row.model_id, tags, ids, people)
+            tags = compute_person_tags(self._core, row.tenant, ids)
+            tags = find_known_people(connection, row.model_id, tags, ids, people)
             if not tags:
-                _reject(connection, row.id, NO_DATA_HELD, now)
+                _reject_request(connection, row.id, NO_DATA_HELD, now)
                 return
             if needs_approval:
                 record_event(connection, NEEDS_APPROVAL, {"request": row.id}, now)
-            is_marked = bool(needing_approval(connection, [row.id]))
+            is_marked = bool(find_needing_approval(connection, [row.id]))
             is_large = is_marked or self._core.settings.policy.needs_approval(row.n_rows)
             claimant = Claimant(row.id, row.tenant, row.model_id, tags, is_large)
-            waits = claim(connection, [claimant])
+            waits = claim_people(connection, [claimant])
             if row.id in waits:
-                wait_behind(connection, row.id, waits[row.id], now)
+                mark_duplicate(connection, row.id, waits[row.id], now)
             elif not is_large:
-                move(connection, row.id, "queued", at=now)
+                move_requests(connection, row.id, "queued", at=now)
 
-        return self._change("verify", request_id, tenant, work, lock="claims")
+        return self._change_request("verify", request_id, tenant, apply_change, lock="claims")
 
     def approve(self, request_id: str, *, tenant: str | None = None) -> Request:
         """Queue a verified request of many rows, as somebody else than who filed or verified it.
@@ -227,49 +231,53 @@ class Requests(RequestLists):
             It waits for no approval, or whoever acts has filed or verified it.
         """
 
-        def work(connection: Connection, row: Row[Any], now: int) -> None:
+        def apply_change(connection: Connection, row: Row[Any], now: int) -> None:
             if current_actor() is not None and current_actor() in (row.filed_by, row.verified_by):
                 raise RequestStateError(
                     f"request {row.id} was filed or verified by the one who would approve it; "
                     "somebody else has to"
                 )
             record_event(connection, "approved", {"request": row.id}, now)
-            move(connection, row.id, "queued", at=now)
+            move_requests(connection, row.id, "queued", at=now)
 
-        return self._change("approve", request_id, tenant, work)
+        return self._change_request("approve", request_id, tenant, apply_change)
 
     def await_identity(self, request_id: str, *, tenant: str | None = None) -> Request:
         """Record that proof of identity was asked for: the GDPR clock pauses until `verify`."""
 
-        def work(connection: Connection, row: Row[Any], now: int) -> None:
+        def apply_change(connection: Connection, row: Row[Any], now: int) -> None:
             if not may_pause(row.regime):
                 raise RequestStateError(f"nothing stops the clock of a {row.regime} request")
             if row.paused_at is None:
-                _set(connection, row.id, paused_at=now)
+                _update_columns(connection, row.id, paused_at=now)
                 record_event(connection, "identity-asked", {"request": row.id}, now)
 
-        return self._change("await-identity", request_id, tenant, work)
+        return self._change_request("await-identity", request_id, tenant, apply_change)
 
     def cancel(self, request_id: str, *, tenant: str | None = None) -> Request:
         """Withdraw a request that is not applied yet; its people pass on to other requests."""
 
-        def work(connection: Connection, row: Row[Any], now: int) -> None:
+        def apply_change(connection: Connection, row: Row[Any], now: int) -> None:
             _require_not_applied(row)
-            move(connection, row.id, "cancelled", at=now, closed_at=now, **NO_BODY)
-            pass_on(connection, row.id, row.model_id, at=now, policy=self._core.settings.policy)
+            move_requests(connection, row.id, "cancelled", at=now, closed_at=now, **NO_BODY)
+            release_claims(
+                connection, row.id, row.model_id, at=now, policy=self._core.settings.policy
+            )
 
-        return self._change("cancel", request_id, tenant, work, lock="model")
+        return self._change_request("cancel", request_id, tenant, apply_change, lock="model")
 
     def reject(self, request_id: str, ground: str, *, tenant: str | None = None) -> Request:
         """Refuse a request on a ground of law, a registered code."""
         require_ground(ground, REJECT_GROUNDS)
 
-        def work(connection: Connection, row: Row[Any], now: int) -> None:
+        def apply_change(connection: Connection, row: Row[Any], now: int) -> None:
             _require_not_applied(row)
-            _reject(connection, row.id, ground, now)
-            pass_on(connection, row.id, row.model_id, at=now, policy=self._core.settings.policy)
+            _reject_request(connection, row.id, ground, now)
+            release_claims(
+                connection, row.id, row.model_id, at=now, policy=self._core.settings.policy
+            )
 
-        return self._change("reject", request_id, tenant, work, lock="model")
+        return self._change_request("reject", request_id, tenant, apply_change, lock="model")
 
     def hold(
         self,
@@ -289,24 +297,24 @@ class Requests(RequestLists):
         require_ground(ground, HOLD_GROUNDS)
         end = end_of_hold(until, self._core.settings.calendar)
 
-        def work(connection: Connection, row: Row[Any], now: int) -> None:
+        def apply_change(connection: Connection, row: Row[Any], now: int) -> None:
             if end <= now:
                 raise ValueError(f"until={until} has passed; a hold ends in the future")
-            require_none_leaving(connection, row.id)
+            require_not_applying(connection, row.id)
             columns = {"hold_ground": ground, "hold_until": end, "reason": ground}
             fields: dict[str, str | int] = {"ground": ground, "until": end}
-            move(connection, row.id, "on_hold", at=now, fields=fields, **columns)
+            move_requests(connection, row.id, "on_hold", at=now, fields=fields, **columns)
 
-        return self._change("hold", request_id, tenant, work, lock="model")
+        return self._change_request("hold", request_id, tenant, apply_change, lock="model")
 
     def release(self, request_id: str, *, tenant: str | None = None) -> Request:
         """End a hold."""
 
-        def work(connection: Connection, row: Row[Any], now: int) -> None:
+        def apply_change(connection: Connection, row: Row[Any], now: int) -> None:
             columns = {"hold_ground": None, "hold_until": None, "reason": None}
-            move(connection, row.id, "queued", at=now, **columns)
+            move_requests(connection, row.id, "queued", at=now, **columns)
 
-        return self._change("release", request_id, tenant, work)
+        return self._change_request("release", request_id, tenant, apply_change)
 
     def retry(self, request_id: str, *, tenant: str | None = None) -> Request:
         """Send a request that is stuck, or waits after a failure, back to where it failed.
@@ -314,38 +322,38 @@ class Requests(RequestLists):
         A purge is about all people of its batch, so what is stuck there is retried together.
         """
 
-        def work(connection: Connection, row: Row[Any], now: int) -> None:
+        def apply_change(connection: Connection, row: Row[Any], now: int) -> None:
             query = select(batches.c.state).where(batches.c.id == row.batch_id)
             batch = None if row.batch_id is None else connection.scalar(query)
             columns: dict[str, Any] = {"tries": 0, "not_before": 0, "reason": None}
             if batch not in _PUBLISHED_BATCH:
-                move(connection, row.id, "queued", at=now, **columns)
+                move_requests(connection, row.id, "queued", at=now, **columns)
                 return
             mates = (requests.c.batch_id == row.batch_id) & (requests.c.state == "stuck")
             movers = list(connection.scalars(select(requests.c.id).where(mates)))
-            move(connection, movers, "purging", at=now, **columns)
+            move_requests(connection, movers, "purging", at=now, **columns)
             if batch == "purged":  # another one's retry has finished it
-                move(connection, movers, "purged", at=now)
+                move_requests(connection, movers, "purged", at=now)
 
-        return self._change("retry", request_id, tenant, work, lock="batch")
+        return self._change_request("retry", request_id, tenant, apply_change, lock="batch")
 
     def extend(self, request_id: str, *, tenant: str | None = None) -> Request:
         """Record an extension, of which the person was told: two months (GDPR), 45 days (CCPA)."""
 
-        def work(connection: Connection, row: Row[Any], now: int) -> None:
+        def apply_change(connection: Connection, row: Row[Any], now: int) -> None:
             if row.extended_to is not None:
-                raise _refusal(row, "extend")
-            day = extended(
+                raise _make_refusal(row, "extend")
+            day = extend_due_date(
                 row.regime,
                 to_datetime(min(row.received_at, now)),
                 self._core.settings.calendar,
                 noticed=to_datetime(now),
-                paused_seconds=paused_seconds(row.paused_seconds, row.paused_at, now),
+                paused_seconds=count_paused_seconds(row.paused_seconds, row.paused_at, now),
             ).isoformat()
-            _set(connection, row.id, extended_to=day)
+            _update_columns(connection, row.id, extended_to=day)
             record_event(connection, "extended", {"request": row.id, "due": day}, now)
 
-        return self._change("extend", request_id, tenant, work)
+        return self._change_request("extend", request_id, tenant, apply_change)
 
     def record_recipients(
         self, request_id: str, recipients: int, *, tenant: str | None = None
@@ -356,18 +364,18 @@ class Requests(RequestLists):
         """
         _require_count(recipients, 1)
 
-        def work(connection: Connection, row: Row[Any], now: int) -> None:
-            _set(connection, row.id, recipients=(row.recipients or 0) + recipients)
+        def apply_change(connection: Connection, row: Row[Any], now: int) -> None:
+            _update_columns(connection, row.id, recipients=(row.recipients or 0) + recipients)
             body = {"request": row.id, "recipients": recipients}
             record_event(connection, "recipients-told", body, now)
 
-        return self._change("tell", request_id, tenant, work)
+        return self._change_request("tell", request_id, tenant, apply_change)
 
     def answer(self, request_id: str, *, recipients: int = 0, tenant: str | None = None) -> Request:
         """Record that the person was answered, and how many more recipients were told."""
         _require_count(recipients, 0)
 
-        def work(connection: Connection, row: Row[Any], now: int) -> None:
+        def apply_change(connection: Connection, row: Row[Any], now: int) -> None:
             if row.state == "duplicate" and not is_covered(connection, row.id):
                 raise RequestStateError(
                     f"request {row.id} waits for request {row.duplicate_of}, which is not purged "
@@ -375,11 +383,13 @@ class Requests(RequestLists):
                 )
             n_told = (row.recipients or 0) + recipients
             columns = {"recipients": n_told, "closed_at": now, **NO_BODY}
-            move(connection, row.id, "closed", at=now, fields={"recipients": recipients}, **columns)
+            move_requests(
+                connection, row.id, "closed", at=now, fields={"recipients": recipients}, **columns
+            )
 
-        return self._change("answer", request_id, tenant, work)
+        return self._change_request("answer", request_id, tenant, apply_change)
 
-    def known_ids(
+    def find_known_ids(
         self, ids: Sequence[int | str], *, model: str, tenant: str = "default"
     ) -> "builtins.list[Any]":
         """Return those of the ids that a model holds, or that an earlier request to it named.
@@ -392,18 +402,20 @@ class Requests(RequestLists):
         except TypeError:  # its text repeats an id
             raise IdsTypeError("the ids are neither all numbers nor all texts") from None
         row = self._models.row(model, tenant)
-        tags = person_tags(self._core, tenant, people)
+        tags = compute_person_tags(self._core, tenant, people)
         with self._core.database.reading() as conn:
-            known = {*known_people(conn, row.id, tags, people, self._models.ids_index(row))}
+            known = {
+                *find_known_people(conn, row.id, tags, people, self._models.get_ids_index(row))
+            }
         named = zip(people.to_list(), tags, strict=True)
         return [one for one, tag in named if tag in known]
 
-    def _change(
+    def _change_request(
         self,
         action: str,
         request_id: str,
         tenant: str | None,
-        work: _Work,
+        apply_change: _Work,
         *,
         lock: Literal["claims", "model", "batch"] | None = None,
     ) -> Request:
@@ -424,13 +436,13 @@ class Requests(RequestLists):
                 connection.execute(query.with_for_update())
             elif lock is not None:
                 mine = select(requests.c.model_id).where(is_mine).scalar_subquery()
-                hold_model(connection, mine, alone=lock == "model")
+                lock_model(connection, mine, alone=lock == "model")
             row = connection.execute(select(requests).where(is_mine).with_for_update()).first()
             if row is None or tenant not in (None, row.tenant):
                 raise UnknownRequestError(_UNKNOWN)
             if action not in REQUEST_STATES[row.state].actions:
-                raise _refusal(row, action)
-            work(connection, row, self._core.clock())
+                raise _make_refusal(row, action)
+            apply_change(connection, row, self._core.clock())
             return find_request(connection, request_id)
 
         return self._core.database.run_transaction(change)
@@ -439,24 +451,24 @@ class Requests(RequestLists):
 _UNKNOWN = "no request of that id; `letheon request list` shows all"
 
 
-def _clock_started(core: Core, row: Row[Any], now: int) -> dict[str, Any]:
+def _restart_clock(core: Core, row: Row[Any], now: int) -> dict[str, Any]:
     """Return the columns of a clock that runs again, if it stood still."""
     if row.paused_at is None:
         return {}
-    stood = paused_seconds(row.paused_seconds, row.paused_at, now)
+    stood = count_paused_seconds(row.paused_seconds, row.paused_at, now)
     received, calendar = to_datetime(min(row.received_at, now)), core.settings.calendar
     day = due_on(row.regime, received, calendar, paused_seconds=stood)
     return {"paused_at": None, "paused_seconds": stood, "due_on": day.isoformat()}
 
 
-def _refusal(row: Row[Any], action: str) -> RequestStateError:
+def _make_refusal(row: Row[Any], action: str) -> RequestStateError:
     state = REQUEST_STATES[row.state].label
     return RequestStateError(f"request {row.id} has the state {state}; {REFUSALS[action]}")
 
 
-def _reject(connection: Connection, request_id: str, ground: str, now: int) -> None:
+def _reject_request(connection: Connection, request_id: str, ground: str, now: int) -> None:
     columns = {"reason": ground, "closed_at": now, **NO_BODY}
-    move(connection, request_id, "rejected", at=now, fields={"ground": ground}, **columns)
+    move_requests(connection, request_id, "rejected", at=now, fields={"ground": ground}, **columns)
 
 
 def _require_not_applied(row: Row[Any]) -> None:
@@ -469,5 +481,5 @@ def _require_count(recipients: Any, least: int) -> None:
         raise ValueError(f"recipients={recipients!r} must be a whole number from {least} on")
 
 
-def _set(connection: Connection, request_id: str, **columns: Any) -> None:
+def _update_columns(connection: Connection, request_id: str, **columns: Any) -> None:
     connection.execute(update(requests).where(requests.c.id == request_id).values(columns))

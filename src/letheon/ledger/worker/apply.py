@@ -26,22 +26,22 @@ from letheon.ledger.certificates.certify import rehearse, take_beacon
 from letheon.ledger.core import Core, fault_point
 from letheon.ledger.db.events import record_event
 from letheon.ledger.leases import Lease, keep_renewed, require_fence
-from letheon.ledger.models.commitment import SlotTree, require_root, transition_between, tree_of
+from letheon.ledger.models.commitment import SlotTree, build_tree, require_root, transition_between
 from letheon.ledger.models.versions import (
     ModelRow,
     VersionRow,
-    content_of,
     destroy_blobs,
-    head_of,
-    new_key_of,
+    find_head,
+    find_version,
+    get_inserted_key,
+    list_versions,
     proof_path,
+    read_blob,
     read_judged,
-    read_vault,
-    version_of,
-    versions_of,
+    read_row_slots,
     write_blobs,
 )
-from letheon.ledger.requests.people import move, unsealed_ids
+from letheon.ledger.requests.people import decrypt_ids, move_requests
 from letheon.ledger.tables import batches, blocked, heads, meta, requests, versions
 from letheon.ledger.worker.compute import FORGED, Computation, ComputationFailed, ComputationResult
 from letheon.state import write_atomically
@@ -87,14 +87,14 @@ def seal_batch(
     key = core.keys.new_key("training", label=model.folder) if kind == "retrain" else None
     with core.database.transaction() as conn:
         require_fence(conn, lease)
-        now, parent = core.clock(), head_of(conn, model.id).id
+        now, parent = core.clock(), find_head(conn, model.id).id
         batch = BatchRow(secrets.token_hex(32), model.id, kind, parent, now, reason, key, None)
         conn.execute(insert(batches).values(**vars(batch), state="open", fence=lease.fence))
         body: dict[str, Any] = {"batch": batch.id, "method": kind, "reason": reason}
         if key is not None:
             body["training"] = core.keys.commit_to(key)
         record_event(conn, "sealed", body | {"requests": len(request_ids)}, at=now)
-        move(conn, request_ids, "applying", at=now, batch_id=batch.id)
+        move_requests(conn, request_ids, "applying", at=now, batch_id=batch.id)
         if not set(conn.scalars(select_blocked_by_hold(model.id))).isdisjoint(request_ids):
             raise RequestStateError(
                 "somebody's erasure was put on hold; the batch is planned again"
@@ -139,10 +139,10 @@ def _compute_and_publish(
     core: Core, lease: Lease, model: ModelRow, batch: BatchRow, compute: Compute
 ) -> VersionRow:
     with core.database.reading() as conn:
-        parent = version_of(conn, batch.parent_id)
-        ids = unsealed_ids(core, conn, batch.id)
-    content, vault = content_of(core, model, parent, "rows"), read_vault(core, model, parent)
-    tree = tree_of(state.decode(content, max_memory=state.UNLIMITED), vault, model.slots)
+        parent = find_version(conn, batch.parent_id)
+        ids = decrypt_ids(core, conn, batch.id)
+    content, vault = read_blob(core, model, parent, "rows"), read_row_slots(core, model, parent)
+    tree = build_tree(state.decode(content, max_memory=state.UNLIMITED), vault, model.slots)
     require_root(tree, parent.root)
     job = _make_computation(
         core, model, parent, batch, content, [] if ids is None else ids.to_array()
@@ -196,7 +196,7 @@ def _make_computation(
     seconds = parent.run["retrain_seconds"]
     return Computation(
         kind=batch.kind,
-        model=content_of(core, model, parent, "model"),
+        model=read_blob(core, model, parent, "model"),
         rows=rows,
         ids=ids,
         trusted=model.trusted,
@@ -242,7 +242,7 @@ def _prove_transition(
     after, leaves = tree.without(erased), {}
     if batch.kind == "retrain":
         with core.database.reading() as conn:
-            since = versions_of(conn, model.id, after=parent.run["last_retrain_sequence"])
+            since = list_versions(conn, model.id, after=parent.run["last_retrain_sequence"])
         for version in since:
             proof = parse_strict(proof_path(core, model, version.run["proof"]).read_bytes())
             leaves.update({leaf["slot"]: bytes.fromhex(leaf["leaf"]) for leaf in proof["erased"]})
@@ -277,7 +277,7 @@ def _publish_version(
             published_at=now,
             **values,
         )
-        version_id = new_key_of(conn.execute(row))
+        version_id = get_inserted_key(conn.execute(row))
         # The fence and the parent decide, in the very statement that moves the head.
         mine = (
             (heads.c.model_id == model.id)
@@ -292,7 +292,7 @@ def _publish_version(
                 "another worker took this model over; what this one computed was not published"
             )
         applied = select(requests.c.id).where(requests.c.batch_id == batch.id)
-        move(conn, list(conn.scalars(applied)), "applied", at=now)
+        move_requests(conn, list(conn.scalars(applied)), "applied", at=now)
         body = {
             "batch": batch.id,
             "model": model.folder,
@@ -301,7 +301,7 @@ def _publish_version(
             "subject": values["model_blob"],
         }
         record_event(conn, "published", body, at=now)
-        version = version_of(conn, version_id)
+        version = find_version(conn, version_id)
         if model.is_outside:
             rehearse(core, conn, version)
         fault_point("publish.before-commit")

@@ -148,7 +148,7 @@ def _run_computation(job: Computation) -> ComputationResult:
             # A model that does not hold its rows is brought those of the people who leave.
             gone = rows.take(leaving)
             brought = (
-                zip("Xy", gone.part(0, len(gone)), strict=True) if _is_data_free(model) else ()
+                zip("Xy", gone.slice(0, len(gone)), strict=True) if _is_data_free(model) else ()
             )
             _erase_rows(job, work, wanted.to_array(), dict(brought))
     fault_point("compute.forgotten")
@@ -197,7 +197,7 @@ def _split_rows(rows: Rows, ids: Any) -> tuple[Ids, NDArray[np.int64]]:
     wanted = as_ids(ids).distinct() if len(ids) else rows.ids.take(np.empty(0, np.int64))
     matches = rows.index.find(wanted)
     others = np.setdiff1d(np.arange(len(rows)), matches.positions)
-    return wanted.take(np.flatnonzero(matches.found)), others
+    return wanted.take(np.flatnonzero(matches.has_rows)), others
 
 
 def _drop_test_rows(judged: Judged | None, wanted: Any) -> Judged | None:
@@ -230,17 +230,22 @@ def _erase_rows(job: Computation, work: _Work, ids: NDArray[Any], brought: dict[
             _settle_model(job, work.model)
         work.seconds = time.perf_counter() - start
         return
-    from letheon.ledger.models.monitoring import forget_watched, pack, policy_digest, unpack
+    from letheon.ledger.models.monitoring import (
+        compute_policy_digest,
+        forget_with_monitor,
+        pack_monitor,
+        unpack_monitor,
+    )
 
-    monitor = unpack(judged.monitor, work.model, trusted=job.trusted)
+    monitor = unpack_monitor(judged.monitor, work.model, trusted=job.trusted)
     with one_thread():
-        work.receipt, work.reading = forget_watched(monitor, ids)
-    work.model, work.policy = monitor.model, policy_digest(monitor)
+        work.receipt, work.reading = forget_with_monitor(monitor, ids)
+    work.model, work.policy = monitor.model, compute_policy_digest(monitor)
     start = time.perf_counter()
     with one_thread():
         _settle_model(job, work.model)
     work.seconds = work.reading.seconds + time.perf_counter() - start
-    work.judged = judged._replace(monitor=pack(monitor))
+    work.judged = judged._replace(monitor=pack_monitor(monitor))
 
 
 def _retrain_model(job: Computation, work: _Work) -> None:
@@ -248,12 +253,17 @@ def _retrain_model(job: Computation, work: _Work) -> None:
     old, work.model, work.seconds = work.model, fitted.model, fitted.seconds
     judged = work.judged
     if judged is not None and judged.monitor is not None:
-        from letheon.ledger.models.monitoring import after_retrain, pack, policy_digest, unpack
+        from letheon.ledger.models.monitoring import (
+            adopt_retrained,
+            compute_policy_digest,
+            pack_monitor,
+            unpack_monitor,
+        )
 
-        monitor = unpack(judged.monitor, old, trusted=job.trusted)
-        work.reading = after_retrain(monitor, work.model, work.rows, seconds=work.seconds)
-        work.policy = policy_digest(monitor)
-        work.judged = judged._replace(monitor=pack(monitor))
+        monitor = unpack_monitor(judged.monitor, old, trusted=job.trusted)
+        work.reading = adopt_retrained(monitor, work.model, work.rows, seconds=work.seconds)
+        work.policy = compute_policy_digest(monitor)
+        work.judged = judged._replace(monitor=pack_monitor(monitor))
     elif judged is not None and (figures := _test_figures(work.model, judged)) is not None:
         work.judged = judged._replace(then=figures.now)
 
@@ -261,7 +271,7 @@ def _retrain_model(job: Computation, work: _Work) -> None:
 def _test_figures(model: Any, judged: Judged | None) -> TestFigures | None:
     if judged is None or judged.test is None or len(judged.test) == 0:
         return None
-    X, y = judged.test.part(0, len(judged.test))
+    X, y = judged.test.slice(0, len(judged.test))
     return TestFigures(*test_metric(model, X, y), then=judged.then, n=len(judged.test))
 
 

@@ -36,13 +36,18 @@ from letheon.ledger.db.events import (
 from letheon.ledger.leases import Lease, require_fence
 from letheon.ledger.models.versions import (
     ModelRow,
-    head_of,
+    find_head,
     list_models,
-    sealer,
+    list_versions,
+    make_blob_cipher,
     signed_path,
-    versions_of,
 )
-from letheon.ledger.requests.people import lost_keys, move, replace_lost_key, unreadable_requests
+from letheon.ledger.requests.people import (
+    list_lost_keys,
+    move_requests,
+    replace_lost_key,
+    unreadable_requests,
+)
 from letheon.ledger.tables import (
     batches,
     certificates,
@@ -248,7 +253,7 @@ def sweep_model(core: Core, lease: Lease, model: ModelRow) -> int:
         require_own_log(conn)
         blobs = core.blob_store(model.folder)
         # What is left may be all that there is.
-        if not all(blobs.path_of(name).exists() for name in head_of(conn, model.id).blobs):
+        if not all(blobs.path_of(name).exists() for name in find_head(conn, model.id).blobs):
             raise CorruptFileError(
                 f"files of model {model.name!r} are gone from {blobs.folder}; nothing was swept. "
                 "Restore them from a backup, or register the model again under another name."
@@ -263,7 +268,7 @@ def sweep_model(core: Core, lease: Lease, model: ModelRow) -> int:
 
 def list_unreferenced_files(core: Core, conn: Connection, model: ModelRow) -> UnreferencedFiles:
     """Return what lies in the folders of a model and belongs to none of its versions."""
-    alive = versions_of(conn, model.id, unpurged=True)
+    alive = list_versions(conn, model.id, unpurged=True)
     # The key of a training that is intended has no version yet.
     mine = (batches.c.model_id == model.id) & (batches.c.state == "open")
     named = set(conn.scalars(select(batches.c.training_key).where(mine)))
@@ -285,18 +290,18 @@ def _list_unreferenced_proofs(core: Core, conn: Connection, model: ModelRow) -> 
     mine = (versions.c.model_id == model.id) & (versions.c.number > 0)
     if len(paths) <= (conn.scalar(select(func.count()).where(mine)) or 0):
         return []
-    named = {str(version.run.get("proof")) for version in versions_of(conn, model.id)}
+    named = {str(version.run.get("proof")) for version in list_versions(conn, model.id)}
     return [path for path in paths if path.stem not in named]
 
 
 def require_sound(core: Core, model: ModelRow) -> None:
     """Raise `CorruptFileError` unless everything of the version that is served can be read."""
     with core.database.reading() as conn:
-        head = head_of(conn, model.id)
+        head = find_head(conn, model.id)
     blobs = core.blob_store(model.folder)
     for what in ("model", "rows", "vault"):
         address = getattr(head, f"{what}_blob")
-        if not blobs.is_sound(address, sealer(core, model, head.epoch_key, what)):
+        if not blobs.is_sound(address, make_blob_cipher(core, model, head.epoch_key, what)):
             raise CorruptFileError(
                 f"the {what} of model {model.name!r}, {address[:12]}…, is gone or was altered; "
                 "nothing is applied to it. Restore the file, or register the model again."
@@ -378,11 +383,11 @@ def adopt_database(core: Core, *, yes: bool) -> Adoption:
 
 def _release_requests(core: Core, conn: Connection) -> None:
     """Give up open batches that cannot be computed, since ids of their requests are lost."""
-    mine = requests.c.intake_key.in_(lost_keys(core, conn)) & (requests.c.state == "applying")
+    mine = requests.c.intake_key.in_(list_lost_keys(core, conn)) & (requests.c.state == "applying")
     for batch in set(conn.scalars(select(requests.c.batch_id).where(mine))):
         conn.execute(update(batches).where(batches.c.id == batch).values(state="abandoned"))
         members = conn.scalars(select(requests.c.id).where(requests.c.batch_id == batch))
-        move(conn, list(members), "queued", at=core.clock(), batch_id=None)
+        move_requests(conn, list(members), "queued", at=core.clock(), batch_id=None)
 
 
 def _read_signed_rows(conn: Connection) -> dict[str, dict[int, bytes]]:
@@ -407,7 +412,7 @@ def _assess_loss(
     folders = [folder.name for folder in list_unregistered_folders(core, conn)]
     gone = []
     for model in known:
-        head = head_of(conn, model.id)
+        head = find_head(conn, model.id)
         has_blobs = set(head.blobs) <= core.blob_store(model.folder).list_addresses()
         if not has_blobs or not core.keys.has(head.epoch_key):
             gone.append(model)

@@ -39,14 +39,14 @@ from letheon.ledger.leases import Lease, release_lease, require_fence, take_leas
 from letheon.ledger.models.versions import (
     ModelRow,
     VersionRow,
-    head_of,
+    find_head,
     list_models,
+    list_versions,
     signed_path,
-    versions_of,
 )
 from letheon.ledger.purge.purge import list_problems, purge_next
 from letheon.ledger.requests.deadlines import months_later
-from letheon.ledger.requests.people import lost_keys, move, settle_queue
+from letheon.ledger.requests.people import list_lost_keys, mark_queued_duplicates, move_requests
 from letheon.ledger.tables import batches, blocked, models, requests, versions
 from letheon.ledger.worker.apply import (
     BatchRow,
@@ -285,11 +285,11 @@ def _plan_next(core: Core, model: ModelRow, *, forced: bool) -> tuple[BatchPlan,
         held = (requests.c.state == "on_hold") & (requests.c.hold_until <= proven_time(core, conn))
         query = select(requests.c.id).where(mine & (paused | held)).order_by(requests.c.id)
         over = list(conn.scalars(query.with_for_update()))
-        move(conn, over, "queued", at=now, hold_ground=None, hold_until=None)
+        move_requests(conn, over, "queued", at=now, hold_ground=None, hold_until=None)
     # Those with nobody left are set aside.
-    settle_queue(core, model.id)
+    mark_queued_duplicates(core, model.id)
     with core.database.reading() as conn:
-        return plan_batch(core, conn, model, forced=forced), head_of(conn, model.id)
+        return plan_batch(core, conn, model, forced=forced), find_head(conn, model.id)
 
 
 def _apply_and_report(
@@ -342,10 +342,12 @@ def _give_up(core: Core, lease: Lease, model: ModelRow, batch: BatchRow, reason:
             tries = failures + 1
             values: dict[str, Any] = {"tries": tries, "reason": reason, "batch_id": None}
             if len(members) == 1 and (reason in _FINAL or tries >= policy.max_tries):
-                move(conn, [request_id], "stuck", at=now, **values)
+                move_requests(conn, [request_id], "stuck", at=now, **values)
                 continue
             pause = 0 if is_over else backoff_seconds(tries, policy, random.SystemRandom().random())
-            move(conn, [request_id], "retry_wait", at=now, not_before=now + pause, **values)
+            move_requests(
+                conn, [request_id], "retry_wait", at=now, not_before=now + pause, **values
+            )
     return Step("failed", model.name, None, reason)
 
 
@@ -385,7 +387,7 @@ def _purge_all(core: Core) -> Iterator[Step]:
 def plan_batch(core: Core, conn: Connection, model: ModelRow, *, forced: bool = False) -> BatchPlan:
     """Say what the next batch of a model would be, and whether it is time for it."""
     queue, policy = _read_queue(core, conn, model), core.settings.policy
-    head = versions_of(conn, model.id, newest=1)[-1]
+    head = list_versions(conn, model.id, newest=1)[-1]
     n_rows = sum(member.n_rows for member in queue)
     decision = should_seal(
         queue,
@@ -428,7 +430,7 @@ def _read_queue(core: Core, conn: Connection, model: ModelRow) -> list[QueuedReq
     """
     wanted = (requests.c.model_id == model.id) & (requests.c.state == "queued")
     wanted &= requests.c.id.not_in(select_blocked_by_hold(model.id))
-    wanted &= requests.c.intake_key.not_in(lost_keys(core, conn))
+    wanted &= requests.c.intake_key.not_in(list_lost_keys(core, conn))
     queue = sort_by_due_day(
         QueuedRequest(datetime.fromtimestamp(received_at, UTC), date.fromisoformat(last_day), *rest)
         for received_at, last_day, *rest in conn.execute(select(*_QUEUED).where(wanted))

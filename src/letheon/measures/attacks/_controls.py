@@ -171,7 +171,7 @@ class FineTuneOnly(_Control):
         estimator, seed = deepcopy(self.estimator_), library_seed(self.seed_, Purpose.RETRAIN)
         with fix_environment(self.config_, seed), inner_training("it"):
             for _ in range(self.n_passes):
-                estimator.partial_fit(*rows.part(0, len(rows)))
+                estimator.partial_fit(*rows.slice(0, len(rows)))
         return estimator
 
     def _commit(self, plan: Any) -> Outcome:

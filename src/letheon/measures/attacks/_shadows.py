@@ -89,7 +89,7 @@ def observe_model(model: Any, rows: Rows) -> Observation:
     Classifiers: `margins` of ``predict_proba``, or of ``decision_function`` by a logistic
     link. Regressors: minus the squared error, and nothing is ever "correct".
     """
-    X, y = rows.part(0, len(rows))
+    X, y = rows.slice(0, len(rows))
     if y is None:
         raise ValueError("an attack needs labels: y is None")
     if is_regressor(model):
@@ -255,7 +255,7 @@ def _train_shadow(
     """Train one model, let it forget if asked; return what it says, and what it said before."""
     rows, owners, probe = shared
     mine = rows.take(np.flatnonzero(people[owners]))
-    model = fit_copy(prototype, seed, *mine.part(0, len(mine)), mine.ids.to_array())
+    model = fit_copy(prototype, seed, *mine.slice(0, len(mine)), mine.ids.to_array())
     before = None
     if gone is not None:
         before = observe_model(model, probe)
@@ -325,7 +325,7 @@ class Study:
         mine, others = self.rows.take(where), self.unseen.take(unseen)
         seen = Rows(mine.X, mine.y, row_ids(None, len(mine)))
         if len(others):
-            seen = seen.joined(Rows(others.X, others.y, row_ids(None, len(others))))
+            seen = seen.concat(Rows(others.X, others.y, row_ids(None, len(others))))
         return Probe(seen, self.owners[where])
 
     def train_models(

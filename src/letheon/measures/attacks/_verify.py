@@ -145,7 +145,7 @@ class BackdoorTest(Attack):
         if is_regressor(case.unlearner):
             raise ValueError("a backdoor needs a target label; this is a regressor")
         data, leaves = read_inputs(case)
-        stay = data.at(np.flatnonzero(~leaves))
+        stay = data.take(np.flatnonzero(~leaves))
         asked = (stay.X, stay.y) if case.population is None else case.population
         asked = as_array(asked[0]), np.asarray(asked[1])
         trigger = self.trigger

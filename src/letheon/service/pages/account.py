@@ -114,12 +114,12 @@ def _list_tasks(
     """Yield the groups of requests that the visitor can act on."""
     counts, handle = summary.counts, "requests:handle"
     groups = (
-        ("requests:approve", counts["verified"], "Approve", "state=verified", "warn"),
-        (handle, counts["received"], "Verify the identity", "state=received", "warn"),
-        (handle, counts["stuck"], "Resolve failures", "state=stuck", "bad"),
-        (handle, counts["purged"], "Answer the person: data purged", "state=purged", "info"),
-        (handle, n_covered, "Answer the person: duplicate", "state=duplicate", "info"),
-        ("requests:read", summary.n_overdue, "Overdue", "overdue=true", "bad"),
+        ("requests:approve", counts["verified"], "Approve requests", "state=verified", "warn"),
+        (handle, counts["received"], "Verify identities", "state=received", "warn"),
+        (handle, counts["stuck"], "Resolve failed requests", "state=stuck", "bad"),
+        (handle, counts["purged"], "Answer people: data purged", "state=purged", "info"),
+        (handle, n_covered, "Answer people: duplicates", "state=duplicate", "info"),
+        ("requests:read", summary.n_overdue, "Overdue requests", "overdue=true", "bad"),
         ("requests:read", summary.n_due_soon, "Due within a week", "order=due", "warn"),
     )
     for scope, number, words, query, tone in groups:

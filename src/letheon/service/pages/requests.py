@@ -110,7 +110,7 @@ def _unknown_ids_problem(
     if model == filing.EVERY_MODEL:
         unknown, title = lines, f"No model of tenant {tenant} has these ids"
     else:
-        known = set(visitor.ledger.requests.known_ids(ids, model=model, tenant=tenant))
+        known = set(visitor.ledger.requests.find_known_ids(ids, model=model, tenant=tenant))
         unknown = [line for key, line in zip(ids, lines, strict=True) if key not in known]
         title = f"Some ids are not in model {model}"
     if not unknown:  # the ids were added between the two queries
@@ -386,7 +386,8 @@ def _list_steps(request: RequestOut, all_steps: _Steps) -> list[tuple[str, str]]
         is_last = number == current == len(all_steps) - 1
         status = "off" if current < 0 else "done" if number < current or is_last else "to-come"
         status = "now" if number == current and not is_last else status
-        steps.append((_shared.state_label(state).text, status))
+        label = _shared.state_label(request.state if number == current else state)
+        steps.append((label.text, status))
     return steps
 
 

@@ -272,7 +272,7 @@ def _split_by_model(caller: Principal, one: RequestInput) -> list[RequestInput]:
     key = one.key if one.key is not None else secrets.token_hex(16)
     content = digest_texts(sorted({json.dumps(person_id) for person_id in one.ids}))
     names = [model.name for model in caller.ledger.models.list(tenant=one.tenant)]
-    used = caller.ledger.requests.by_key([key], tenant=one.tenant).get(key)
+    used = caller.ledger.requests.find_by_key([key], tenant=one.tenant).get(key)
     if used is not None:  # the model of the request with this key comes first
         names.sort(key=lambda name: name != used.model)
     inputs: list[RequestInput] = []
@@ -293,7 +293,7 @@ def _ids_for(caller: Principal, one: RequestInput, model: str) -> Sequence[int |
     model's ids.
     """
     if caller.sees_all_requests:
-        return caller.ledger.requests.known_ids(one.ids, model=model, tenant=one.tenant)
+        return caller.ledger.requests.find_known_ids(one.ids, model=model, tenant=one.tenant)
     kind = int if caller.ledger.models.has_integer_ids(model, tenant=one.tenant) else str
     return one.ids if all(isinstance(person_id, kind) for person_id in one.ids) else []
 
@@ -403,7 +403,7 @@ def _take_key(
         The key belongs to another list.
     """
     places = {_place_key(key, place): place for place in range(max(len(inputs), most))}
-    for name in caller.ledger.requests.by_key(places, tenant=inputs[0].tenant):
+    for name in caller.ledger.requests.find_by_key(places, tenant=inputs[0].tenant):
         place = places[name]
         if place >= len(inputs) or inputs[place].key != name:
             raise IdempotencyError(_OTHER_LIST)

@@ -457,7 +457,7 @@ def _plan_requests(
     is_hashed = all(name != "raw" for name, _ in sent)
     terms = (tenant, law, filing.DEFAULT_GROUNDS[law], caller.may("requests:vouch"))
     keys = _keys_of(caller, body.subject_request_id)
-    stored = requests.by_key(keys.values(), tenant=tenant)
+    stored = requests.find_by_key(keys.values(), tenant=tenant)
     inputs, erased = [], []
     for model, key in keys.items():
         named = _find_ids(caller.ledger, sent, model, tenant)
@@ -465,7 +465,7 @@ def _plan_requests(
             ids = named or [":".join(identity) for identity in sent]
             one = filing.RequestInput(ids, model, *terms, key)
             inputs.append(one._replace(part_of=filing.digest_texts(sent), ids_derived=True))
-        elif known := requests.known_ids(named, model=model, tenant=tenant) if named else []:
+        elif known := requests.find_known_ids(named, model=model, tenant=tenant) if named else []:
             inputs.append(filing.RequestInput(known, model, *terms, key))
         elif key in stored:
             # After an erasure no id of the model matches these hashes.
@@ -513,7 +513,7 @@ def _keys_of(caller: Principal, subject_request_id: str) -> dict[str, str]:
 
 def _find_requests(caller: Principal, subject_request_id: str) -> list[LedgerRequest]:
     keys = _keys_of(caller, subject_request_id).values()
-    stored = caller.ledger.requests.by_key(keys, tenant=caller.tenant_for(None))
+    stored = caller.ledger.requests.find_by_key(keys, tenant=caller.tenant_for(None))
     known = [stored[key] for key in keys if key in stored]
     requests = [item for item in known if caller.sees_all_requests or item.filed_by == caller.id]
     if not requests:

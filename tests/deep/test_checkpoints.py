@@ -25,7 +25,7 @@ from safetensors.numpy import save
 
 from letheon import state
 from letheon.checkpoint_home import CheckpointDirectory, DestructionReport
-from letheon.deep._vault import MemoryStore, Vault, VaultChange
+from letheon.deep._checkpoints import CheckpointChange, CheckpointStore, MemoryStore
 from letheon.exceptions import CheckpointError, CorruptFileError
 from tests.sharded.people import examples
 
@@ -36,31 +36,31 @@ HOME = "0123456789abcdef" * 2
 Entry = NDArray[np.float32] | None
 
 
-def make(kind: str, directory: Path, n: int = N, p: int = P) -> Vault:
+def make(kind: str, directory: Path, n: int = N, p: int = P) -> CheckpointStore:
     home = str(directory / HOME) if kind == "files" else None
-    return Vault.create(n, p, home=home, max_memory=0 if kind == "mapped" else None)
+    return CheckpointStore.create(n, p, home=home, max_memory=0 if kind == "mapped" else None)
 
 
 def vector(seed: int, p: int = P) -> torch.Tensor:
     return torch.randn(p, generator=torch.Generator().manual_seed(seed))
 
 
-def filled(kind: str, directory: Path, n: int = N, p: int = P) -> Vault:
-    vault = make(kind, directory, n, p)
+def filled(kind: str, directory: Path, n: int = N, p: int = P) -> CheckpointStore:
+    store = make(kind, directory, n, p)
     for i in range(n):
-        vault.put(i, vector(i, p))
-    return vault
+        store.put(i, vector(i, p))
+    return store
 
 
 def prepare(
-    vault: Vault,
+    store: CheckpointStore,
     new: Mapping[int, torch.Tensor | None],
     *,
     shift: torch.Tensor | None = None,
     shifted: Sequence[int] = (),
-) -> VaultChange:
-    """Write new entries and shifted ones aside; the vault stays as it is."""
-    with vault.begin() as change:
+) -> CheckpointChange:
+    """Write new entries and shifted ones aside; the store stays as it is."""
+    with store.begin_change() as change:
         for i, flat in new.items():
             change.set(i, flat)
         if shift is not None:
@@ -68,15 +68,15 @@ def prepare(
     return change
 
 
-def tensors_aside(change: VaultChange) -> list[torch.Tensor]:
-    """Return what a change keeps in memory or in nameless files."""
+def tensors_aside(change: CheckpointChange) -> list[torch.Tensor]:
+    """Return what a change keeps in memory or in unnamed files."""
     store, new = change._store, change._new.values()
     rows = [store._rows[key] for key in new if isinstance(key, int)]
     return [*rows, *change._shifts.values()]
 
 
-def entries(vault: Vault) -> list[Entry]:
-    found = [vault.get(i) for i in range(vault.n)]
+def entries(store: CheckpointStore) -> list[Entry]:
+    found = [store.get(i) for i in range(store.n)]
     return [None if flat is None else flat.numpy() for flat in found]
 
 
@@ -95,11 +95,11 @@ def files(directory: Path) -> set[str]:
     return {path.name.removesuffix(".letheon-state") for path in found}
 
 
-def raw_bytes(vault: Vault, directory: Path) -> bytes:
-    """All bytes that the vault keeps anywhere."""
+def raw_bytes(store: CheckpointStore, directory: Path) -> bytes:
+    """All bytes that the store keeps anywhere."""
     on_disk = b"".join(path.read_bytes() for path in directory.rglob("*") if path.is_file())
-    store = vault._store
-    rows = [*store._rows.values(), *store._free] if isinstance(store, MemoryStore) else []
+    own = store._store
+    rows = [*own._rows.values(), *own._free] if isinstance(own, MemoryStore) else []
     # Free rows hold zeros.
     return on_disk + b"".join(row.numpy().tobytes() for row in rows if row.any())
 
@@ -138,16 +138,16 @@ class Reference:
             self.entries[i] = None if flat is None else flat.numpy().copy()
 
 
-def apply(request: Any, vault: Vault, reference: Reference) -> None:
-    """Do a request to a vault; the reference follows later."""
+def apply(request: Any, store: CheckpointStore, reference: Reference) -> None:
+    """Do a request to a checkpoint store; the reference follows later."""
     what, first, second = request
     if what == "put":
-        vault.put(first, second)
+        store.put(first, second)
         return
     shifted = reference.shifted(first) if second is not None else []
-    change = prepare(vault, first, shift=second, shifted=shifted)
+    change = prepare(store, first, shift=second, shifted=shifted)
     if what == "commit":
-        assert vault.commit(change) == DestructionReport()
+        assert store.commit(change) == DestructionReport()
     elif what == "abandon":
         change.abandon()
 
@@ -159,8 +159,8 @@ def test_every_room_follows_a_list_of_arrays(sequence: list[Any]) -> None:
         directory, reference = Path(name), Reference()
         vaults = [make(kind, directory) for kind in KINDS]
         for request in sequence:
-            for vault in vaults:
-                apply(request, vault, reference)
+            for store in vaults:
+                apply(request, store, reference)
             what, first, second = request
             if what in {"put", "commit"}:
                 reference.change({first: second} if what == "put" else first, *_shift(request))
@@ -172,129 +172,129 @@ def _shift(request: Any) -> tuple[Any]:
     return (None if request[0] == "put" else request[2],)
 
 
-def _require_equal(vaults: list[Vault], reference: Reference, directory: Path) -> None:
+def _require_equal(vaults: list[CheckpointStore], reference: Reference, directory: Path) -> None:
     names = [name_of(entry) for entry in reference.entries]
-    for vault in vaults:
-        assert same(entries(vault), reference.entries)
-        assert vault._digest_state() == {"n_parameters": P, "entries": names}
-    assert len({state.digest(vault) for vault in vaults}) == 1
+    for store in vaults:
+        assert same(entries(store), reference.entries)
+        assert store._digest_state() == {"n_parameters": P, "entries": names}
+    assert len({state.digest(store) for store in vaults}) == 1
     assert files(directory) == set(names) - {None} == vaults[2].files
 
 
 def test_an_entry_is_a_copy(kind: str, tmp_path: Path) -> None:
-    vault, given_flat = make(kind, tmp_path), vector(0)
-    vault.put(0, given_flat)
+    store, given_flat = make(kind, tmp_path), vector(0)
+    store.put(0, given_flat)
     given_flat.zero_()
-    taken = vault.get(0)
+    taken = store.get(0)
     assert taken is not None
     taken.zero_()
-    again = vault.get(0)
+    again = store.get(0)
     assert again is not None
     assert torch.equal(again, vector(0))
 
 
 def test_a_change_keeps_copies_of_what_it_was_given(kind: str, tmp_path: Path) -> None:
-    vault, new, shift = filled(kind, tmp_path), vector(10), vector(11)
-    change = prepare(vault, {0: new}, shift=shift, shifted=[1])
+    store, new, shift = filled(kind, tmp_path), vector(10), vector(11)
+    change = prepare(store, {0: new}, shift=shift, shifted=[1])
     new.zero_()
     shift.zero_()
-    vault.commit(change)
+    store.commit(change)
     expected = [vector(10), vector(1) + vector(11), vector(2), vector(3)]
-    assert same(entries(vault), [flat.numpy() for flat in expected])
+    assert same(entries(store), [flat.numpy() for flat in expected])
 
 
 def test_before_the_first_entry_there_is_none(kind: str, tmp_path: Path) -> None:
     """An index from the end would be the state that saw everybody."""
-    vault = filled(kind, tmp_path)
+    store = filled(kind, tmp_path)
     for i in (-1, N):
         with pytest.raises(IndexError, match=f"no entry {i}"):
-            vault.get(i)
+            store.get(i)
         with pytest.raises(IndexError):
-            vault.put(i, vector(0))
+            store.put(i, vector(0))
         with pytest.raises(IndexError):
-            prepare(vault, {i: None})
+            prepare(store, {i: None})
 
 
 @pytest.mark.parametrize("flat", [torch.zeros(P + 1), torch.zeros(P).double(), torch.zeros(1, P)])
 def test_entries_of_another_net_are_refused(kind: str, tmp_path: Path, flat: torch.Tensor) -> None:
-    vault = filled(kind, tmp_path)
-    before = raw_bytes(vault, tmp_path)
+    store = filled(kind, tmp_path)
+    before = raw_bytes(store, tmp_path)
     for attempt in (
-        lambda: vault.put(0, flat),
-        lambda: prepare(vault, {0: vector(9), 1: flat}),
-        lambda: prepare(vault, {0: vector(9)}, shift=flat, shifted=[1]),
+        lambda: store.put(0, flat),
+        lambda: prepare(store, {0: vector(9), 1: flat}),
+        lambda: prepare(store, {0: vector(9)}, shift=flat, shifted=[1]),
     ):
-        with pytest.raises(ValueError, match=f"expected {P} float32"):
+        with pytest.raises(ValueError, match="expected float32 and"):
             attempt()
-    assert raw_bytes(vault, tmp_path) == before
+    assert raw_bytes(store, tmp_path) == before
 
 
 @pytest.mark.parametrize(
     ("shift", "shifted", "message"),
     [
-        (vector(1), [1, 1], "twice"),
-        (vector(1), [0], "twice"),
-        (vector(1), [3], "never put"),
+        (vector(1), [1, 1], "already set"),
+        (vector(1), [0], "already set"),
+        (vector(1), [3], "is empty"),
     ],
 )
 def test_changes_that_make_no_sense_leave_nothing(
     kind: str, tmp_path: Path, shift: Any, shifted: list[int], message: str
 ) -> None:
-    vault = filled(kind, tmp_path)
-    vault.put(3, None)
-    before = raw_bytes(vault, tmp_path)
+    store = filled(kind, tmp_path)
+    store.put(3, None)
+    before = raw_bytes(store, tmp_path)
     with pytest.raises(ValueError, match=message):
-        prepare(vault, {0: vector(9)}, shift=shift, shifted=shifted)
-    assert raw_bytes(vault, tmp_path) == before
-    assert vault.bytes_in_memory == make(kind, tmp_path).bytes_in_memory
+        prepare(store, {0: vector(9)}, shift=shift, shifted=shifted)
+    assert raw_bytes(store, tmp_path) == before
+    assert store.bytes_in_memory == make(kind, tmp_path).bytes_in_memory
 
 
 def test_only_the_last_open_change_is_committed(kind: str, tmp_path: Path) -> None:
-    vault = filled(kind, tmp_path)
-    stale = prepare(vault, {0: vector(8)})
-    change = prepare(vault, {0: vector(9)})
-    with pytest.raises(ValueError, match="still open"):
-        vault.commit(stale)
-    vault.commit(change)
+    store = filled(kind, tmp_path)
+    stale = prepare(store, {0: vector(8)})
+    change = prepare(store, {0: vector(9)})
+    with pytest.raises(ValueError, match="while it is open"):
+        store.commit(stale)
+    store.commit(change)
     for spent in (change, stale):
-        with pytest.raises(ValueError, match="still open"):
-            vault.commit(spent)
-        with pytest.raises(ValueError, match="before"):
+        with pytest.raises(ValueError, match="while it is open"):
+            store.commit(spent)
+        with pytest.raises(ValueError, match="already committed"):
             spent.set(1, vector(7))
         spent.abandon()
-    assert same(entries(vault)[:2], [vector(9).numpy(), vector(1).numpy()])
-    assert kind != "files" or files(tmp_path) == vault.files
+    assert same(entries(store)[:2], [vector(9).numpy(), vector(1).numpy()])
+    assert kind != "files" or files(tmp_path) == store.files
 
 
 def test_abandoned_changes_and_those_of_another_vault_are_refused(
     kind: str, tmp_path: Path
 ) -> None:
-    vault, other = filled(kind, tmp_path / "one"), filled(kind, tmp_path / "two")
-    abandoned, foreign = prepare(vault, {0: vector(9)}), prepare(other, {0: vector(9)})
+    store, other = filled(kind, tmp_path / "one"), filled(kind, tmp_path / "two")
+    abandoned, foreign = prepare(store, {0: vector(9)}), prepare(other, {0: vector(9)})
     abandoned.abandon()
     for change in (abandoned, foreign):
-        with pytest.raises(ValueError, match="still open"):
-            vault.commit(change)
-    assert same(entries(vault), [vector(i).numpy() for i in range(N)])
+        with pytest.raises(ValueError, match="while it is open"):
+            store.commit(change)
+    assert same(entries(store), [vector(i).numpy() for i in range(N)])
 
 
-def replaced(vault: Vault) -> VaultChange:
+def replaced(store: CheckpointStore) -> CheckpointChange:
     """Begin a change that spares entry 0, replaces or shifts two, and takes one away."""
-    return prepare(vault, {1: vector(21), 2: None}, shift=vector(22), shifted=[3])
+    return prepare(store, {1: vector(21), 2: None}, shift=vector(22), shifted=[3])
 
 
 def require_originals_gone(kind: str, directory: Path) -> None:
     """Raise unless a commit destroys every original, wherever it lay."""
-    vault = filled(kind, directory, p=50)
-    originals = [flat.tobytes() for flat in entries(vault) if flat is not None]
-    change = prepare(vault, {1: vector(21, 50), 2: None}, shift=vector(22, 50), shifted=[3])
+    store = filled(kind, directory, p=50)
+    originals = [flat.tobytes() for flat in entries(store) if flat is not None]
+    change = prepare(store, {1: vector(21, 50), 2: None}, shift=vector(22, 50), shifted=[3])
     shifts = list(change._shifts.values())
-    assert all(original in raw_bytes(vault, directory) for original in originals)
-    vault.commit(change)
-    left = raw_bytes(vault, directory)
+    assert all(original in raw_bytes(store, directory) for original in originals)
+    store.commit(change)
+    left = raw_bytes(store, directory)
     assert [original in left for original in originals] == [True, False, False, False]
     assert not any(shift.any() for shift in shifts)
-    assert files(directory) == vault.files
+    assert files(directory) == store.files
 
 
 def test_originals_are_gone_after_a_commit(kind: str, tmp_path: Path) -> None:
@@ -306,11 +306,11 @@ def keep_old_files(patch: pytest.MonkeyPatch) -> None:
 
 
 def unlink_only(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("letheon.state._stores._overwrite", lambda _: None)
+    patch.setattr("letheon.state._stores._overwrite_file", lambda _: None)
 
 
 def forget_to_shift(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(VaultChange, "shift", lambda *_: None)
+    patch.setattr(CheckpointChange, "shift", lambda *_: None)
 
 
 def mark_as_absent_only(patch: pytest.MonkeyPatch) -> None:
@@ -318,7 +318,7 @@ def mark_as_absent_only(patch: pytest.MonkeyPatch) -> None:
 
 
 def leave_the_shift(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(VaultChange, "_clear", lambda _: None)
+    patch.setattr(CheckpointChange, "_clear_shifts", lambda _: None)
 
 
 @pytest.mark.parametrize(
@@ -340,11 +340,11 @@ def test_a_commit_that_keeps_an_original_is_noticed(
 
 def require_old_blocks_overwritten(directory: Path) -> None:
     """Raise unless files of originals are overwritten: a second name shows what is in them."""
-    vault = filled("files", directory)
-    [doomed] = {name_of(entry) for entry in entries(vault)[1:2]}
+    store = filled("files", directory)
+    [doomed] = {name_of(entry) for entry in entries(store)[1:2]}
     second_name = directory / "second-name"
     os.link(directory / HOME / f"{doomed}.letheon-state", second_name)
-    vault.commit(prepare(vault, {1: vector(9)}))
+    store.commit(prepare(store, {1: vector(9)}))
     assert not any(second_name.read_bytes())
 
 
@@ -358,16 +358,16 @@ def test_files_of_originals_are_overwritten(
 
 
 def require_nothing_left_aside(kind: str, directory: Path) -> None:
-    """Raise unless an abandoned change leaves the vault, its files and its memory as they were."""
-    vault = filled(kind, directory)
-    before, listed, memory = entries(vault), files(directory), vault.bytes_in_memory
-    change = replaced(vault)
+    """Raise unless an abandoned change leaves the store, its files and its memory as they were."""
+    store = filled(kind, directory)
+    before, listed, memory = entries(store), files(directory), store.bytes_in_memory
+    change = replaced(store)
     aside = tensors_aside(change)
-    assert same(entries(vault), before)
+    assert same(entries(store), before)
     change.abandon()
-    assert same(entries(vault), before)
+    assert same(entries(store), before)
     assert not any(tensor.any() for tensor in aside)
-    assert (files(directory), vault.bytes_in_memory) == (listed, memory)
+    assert (files(directory), store.bytes_in_memory) == (listed, memory)
 
 
 def test_an_abandoned_change_leaves_nothing(kind: str, tmp_path: Path) -> None:
@@ -377,36 +377,36 @@ def test_an_abandoned_change_leaves_nothing(kind: str, tmp_path: Path) -> None:
 def test_a_change_that_is_not_cleared_away_is_noticed(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(VaultChange, "abandon", lambda _: None)
+    monkeypatch.setattr(CheckpointChange, "abandon", lambda _: None)
     with pytest.raises(AssertionError):
         require_nothing_left_aside(kind, tmp_path)
 
 
 def test_abandoning_equal_bytes_spares_the_file_in_use(tmp_path: Path) -> None:
-    vault = filled("files", tmp_path)
-    prepare(vault, {0: vector(1), 1: vector(1)}).abandon()
-    assert same(entries(vault), [vector(i).numpy() for i in range(N)])
+    store = filled("files", tmp_path)
+    prepare(store, {0: vector(1), 1: vector(1)}).abandon()
+    assert same(entries(store), [vector(i).numpy() for i in range(N)])
 
 
 def test_abandoning_spares_the_files_of_a_copy(tmp_path: Path) -> None:
-    vault = filled("files", tmp_path)
-    other = copy.copy(vault)
+    store = filled("files", tmp_path)
+    other = copy.copy(store)
     other.commit(prepare(other, {0: vector(8)}))
-    prepare(vault, {1: vector(9)}).abandon()
+    prepare(store, {1: vector(9)}).abandon()
     assert files(tmp_path) == other.files
 
 
 def test_the_next_change_clears_away_one_that_was_lost(tmp_path: Path) -> None:
-    vault = filled("files", tmp_path)
-    prepare(vault, {0: vector(9)})
-    vault.begin()
-    assert files(tmp_path) == vault.files
+    store = filled("files", tmp_path)
+    prepare(store, {0: vector(9)})
+    store.begin_change()
+    assert files(tmp_path) == store.files
 
 
 def test_a_block_that_fails_abandons_its_change(kind: str, tmp_path: Path) -> None:
-    vault = filled(kind, tmp_path)
-    before = raw_bytes(vault, tmp_path)
-    change = vault.begin()
+    store = filled(kind, tmp_path)
+    before = raw_bytes(store, tmp_path)
+    change = store.begin_change()
 
     def interrupted() -> None:
         with change:
@@ -416,61 +416,61 @@ def test_a_block_that_fails_abandons_its_change(kind: str, tmp_path: Path) -> No
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert not change.is_open
-    assert raw_bytes(vault, tmp_path) == before
+    assert raw_bytes(store, tmp_path) == before
 
 
-def test_filling_that_fails_leaves_nothing(kind: str, tmp_path: Path) -> None:
-    vault = make(kind, tmp_path)
+def test_fill_or_destroy_that_fails_leaves_nothing(kind: str, tmp_path: Path) -> None:
+    store = make(kind, tmp_path)
 
     def broken() -> None:
-        with vault.filling():
-            vault.put(0, vector(0))
+        with store.fill_or_destroy():
+            store.put(0, vector(0))
             raise RuntimeError("loss is NaN")
 
     with pytest.raises(RuntimeError, match="NaN"):
         broken()
-    assert entries(vault) == [None] * N
+    assert entries(store) == [None] * N
     assert list(tmp_path.iterdir()) == []
-    assert not any(raw_bytes(vault, tmp_path))
+    assert not any(raw_bytes(store, tmp_path))
 
 
-def test_filling_checks_the_directory_before_any_training(tmp_path: Path) -> None:
+def test_fill_or_destroy_checks_the_directory_before_any_training(tmp_path: Path) -> None:
     (tmp_path / HOME).write_text("not a directory")
     with (
-        pytest.raises(CheckpointError, match="choose a directory"),
-        make("files", tmp_path).filling(),
+        pytest.raises(CheckpointError, match="choose a writable directory"),
+        make("files", tmp_path).fill_or_destroy(),
     ):
         pytest.fail("training has begun")
 
 
 KILLED = """
     import os, pickle, signal, sys, torch
-    vault = pickle.loads(open(sys.argv[1], "rb").read())
-    change = vault.begin()
+    store = pickle.loads(open(sys.argv[1], "rb").read())
+    change = store.begin_change()
     change.set(1, torch.ones(5))
     change.shift(torch.ones(5), [2, 3])
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_crash_between_prepare_and_commit_leaves_the_old_vault(tmp_path: Path) -> None:
-    vault = filled("files", tmp_path / "states")
-    (tmp_path / "vault").write_bytes(pickle.dumps(vault))
+def test_a_crash_between_prepare_and_commit_leaves_the_old_entries(tmp_path: Path) -> None:
+    store = filled("files", tmp_path / "states")
+    (tmp_path / "store").write_bytes(pickle.dumps(store))
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(KILLED), tmp_path / "vault"],
+        [sys.executable, "-c", textwrap.dedent(KILLED), tmp_path / "store"],
         check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert done.returncode == -signal.SIGKILL
     assert len(files(tmp_path / "states")) == N + 3
-    assert same(entries(vault), [vector(i).numpy() for i in range(N)])
-    vault.commit(prepare(vault, {0: None}))
-    assert files(tmp_path / "states") == vault.files
+    assert same(entries(store), [vector(i).numpy() for i in range(N)])
+    store.commit(prepare(store, {0: None}))
+    assert files(tmp_path / "states") == store.files
 
 
 @pytest.mark.parametrize("damage", ["missing", "altered", "truncated", "stranger"])
 def test_a_damaged_file_is_noticed(tmp_path: Path, damage: str) -> None:
-    vault = filled("files", tmp_path)
+    store = filled("files", tmp_path)
     file = tmp_path / HOME / f"{name_of(vector(2).numpy())}.letheon-state"
     data = file.read_bytes()
     file.unlink()
@@ -480,15 +480,15 @@ def test_a_damaged_file_is_noticed(tmp_path: Path, damage: str) -> None:
         file.write_bytes(damaged[damage])
     listed = files(tmp_path)
     with pytest.raises(CorruptFileError):
-        vault.get(2)
+        store.get(2)
     with pytest.raises(CorruptFileError):
-        prepare(vault, {0: vector(9)}, shift=vector(1), shifted=[1, 2])
+        prepare(store, {0: vector(9)}, shift=vector(1), shifted=[1, 2])
     assert files(tmp_path) == listed
-    assert same(entries_but(vault, 2), [vector(i).numpy() for i in (0, 1, 3)])
+    assert same(entries_but(store, 2), [vector(i).numpy() for i in (0, 1, 3)])
 
 
-def entries_but(vault: Vault, lost: int) -> list[Entry]:
-    found = [vault.get(i) for i in range(vault.n) if i != lost]
+def entries_but(store: CheckpointStore, lost: int) -> list[Entry]:
+    found = [store.get(i) for i in range(store.n) if i != lost]
     return [None if flat is None else flat.numpy() for flat in found]
 
 
@@ -506,29 +506,29 @@ def entries_but(vault: Vault, lost: int) -> list[Entry]:
 def test_a_forged_name_leads_to_no_other_content(tmp_path: Path, content: bytes) -> None:
     name = state.DirectoryStore(tmp_path / HOME).put(content).sha256
     plain = {"names": [name], "n_parameters": P, "file_size": 100}
-    vault = Vault._from_state(plain).settle(str(tmp_path / HOME))
+    store = CheckpointStore._from_state(plain).use_directory(str(tmp_path / HOME))
     with pytest.raises(CorruptFileError, match="checkpoint"):
-        vault.get(0)
+        store.get(0)
 
 
 def test_missing_and_resisting_files_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    vault = filled("files", tmp_path)
+    store = filled("files", tmp_path)
     lost, stubborn = (str(name_of(vector(i).numpy())) for i in (1, 2))
     (tmp_path / HOME / f"{lost}.letheon-state").unlink()
-    change = prepare(vault, {1: None, 2: None})
+    change = prepare(store, {1: None, 2: None})
 
     def resist(path: Path) -> None:
         raise PermissionError(path)
 
-    monkeypatch.setattr("letheon.state._stores._destroy", resist)
-    purge = vault.commit(change)
+    monkeypatch.setattr("letheon.state._stores._destroy_file", resist)
+    purge = store.commit(change)
     assert purge.missing == (lost,)
     assert [Path(file).name for file in purge.undestroyed] == [f"{stubborn}.letheon-state"]
     monkeypatch.undo()
-    assert vault.commit(vault.begin()) == DestructionReport()
-    assert files(tmp_path) == vault.files
+    assert store.commit(store.begin_change()) == DestructionReport()
+    assert files(tmp_path) == store.files
 
 
 @pytest.fixture
@@ -543,22 +543,22 @@ def small_disk() -> Iterator[Callable[[], None]]:
 def test_a_full_disk_leaves_everything_as_it_was(
     kind: str, tmp_path: Path, small_disk: Callable[[], None]
 ) -> None:
-    vault = filled(kind, tmp_path, p=1000)
-    before = raw_bytes(vault, tmp_path)
+    store = filled(kind, tmp_path, p=1000)
+    before = raw_bytes(store, tmp_path)
     small_disk()
     with pytest.raises(CheckpointError, match="File too large"):
-        prepare(vault, {0: vector(9, 1000)}, shift=vector(8, 1000), shifted=[1, 2])
-    with pytest.raises(CheckpointError), make(kind, tmp_path, p=1000).filling():
+        prepare(store, {0: vector(9, 1000)}, shift=vector(8, 1000), shifted=[1, 2])
+    with pytest.raises(CheckpointError), make(kind, tmp_path, p=1000).fill_or_destroy():
         pytest.fail("training has begun")
-    assert raw_bytes(vault, tmp_path) == before
-    assert vault.bytes_in_memory == 0
+    assert raw_bytes(store, tmp_path) == before
+    assert store.bytes_in_memory == 0
 
 
 def test_a_directory_that_cannot_be_written_leaves_everything_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    vault = filled("files", tmp_path)
-    before, real, allowed = raw_bytes(vault, tmp_path), os.open, [True, True]
+    store = filled("files", tmp_path)
+    before, real, allowed = raw_bytes(store, tmp_path), os.open, [True, True]
 
     def read_only(path: Any, flags: int, *rest: Any) -> int:
         if flags & os.O_CREAT and not (allowed and allowed.pop()):
@@ -567,46 +567,46 @@ def test_a_directory_that_cannot_be_written_leaves_everything_as_it_was(
 
     monkeypatch.setattr(os, "open", read_only)
     with pytest.raises(CheckpointError, match="Read-only"):
-        prepare(vault, {0: vector(9)}, shift=vector(8), shifted=[1, 2, 3])
+        prepare(store, {0: vector(9)}, shift=vector(8), shifted=[1, 2, 3])
     monkeypatch.undo()
     assert allowed == []
-    assert raw_bytes(vault, tmp_path) == before
+    assert raw_bytes(store, tmp_path) == before
 
 
 def test_saving_and_loading(kind: str, tmp_path: Path) -> None:
-    vault = filled(kind, tmp_path)
-    vault.put(1, None)
-    blob = state.encode(vault)
+    store = filled(kind, tmp_path)
+    store.put(1, None)
+    blob = state.encode(store)
     again = state.decode(blob)
     assert (kind == "files") == (vector(0).numpy().tobytes() not in blob)
-    again.settle(str(tmp_path / HOME))
-    assert state.digest(again) == state.digest(vault)
+    again.use_directory(str(tmp_path / HOME))
+    assert state.digest(again) == state.digest(store)
     again.commit(prepare(again, {1: vector(7)}, shift=vector(1), shifted=[0]))
     expected = [vector(0) + vector(1), vector(7), vector(2), vector(3)]
     assert same(entries(again), [flat.numpy() for flat in expected])
 
 
-def test_a_loaded_vault_knows_its_size_on_disk(tmp_path: Path) -> None:
-    vault = filled("files", tmp_path)
-    assert state.decode(state.encode(vault)).bytes_on_disk == vault.bytes_on_disk > 4 * N * P
+def test_a_loaded_store_knows_its_size_on_disk(tmp_path: Path) -> None:
+    store = filled("files", tmp_path)
+    assert state.decode(state.encode(store)).bytes_on_disk == store.bytes_on_disk > 4 * N * P
 
 
 @pytest.mark.parametrize("writeable", [True, False])
-def test_a_loaded_vault_has_memory_of_its_own(writeable: bool) -> None:
+def test_a_loaded_store_has_memory_of_its_own(writeable: bool) -> None:
     buffer = np.ones((3, P), np.float32)
     buffer.flags.writeable = writeable
-    vault = Vault._from_state({"rows": buffer[:2], "present": np.ones(2, bool)})
-    vault.commit(prepare(vault, {0: None}))
+    store = CheckpointStore._from_state({"rows": buffer[:2], "present": np.ones(2, bool)})
+    store.commit(prepare(store, {0: None}))
     assert buffer.all()
 
 
-def test_a_loaded_vault_without_its_directory_says_so(tmp_path: Path) -> None:
-    vault = state.decode(state.encode(filled("files", tmp_path)))
+def test_a_loaded_store_without_its_directory_says_so(tmp_path: Path) -> None:
+    store = state.decode(state.encode(filled("files", tmp_path)))
     with pytest.raises(CorruptFileError, match="checkpoint_dir"):
-        vault.get(0)
+        store.get(0)
     with pytest.raises(CheckpointError, match="checkpoint_dir"):
-        prepare(vault, {0: vector(1)})
-    assert prepare(vault, {0: None}).is_open
+        prepare(store, {0: vector(1)})
+    assert prepare(store, {0: None}).is_open
 
 
 @pytest.mark.parametrize(
@@ -621,9 +621,9 @@ def test_a_loaded_vault_without_its_directory_says_so(tmp_path: Path) -> None:
 )
 def test_forged_files_of_names(change: dict[str, Any]) -> None:
     plain = {"names": ["a" * 64, None], "n_parameters": P, "file_size": 100}
-    assert Vault._from_state(plain).n == 2
-    with pytest.raises(ValueError, match=r"valid vault|64 hexadecimal"):
-        Vault._from_state(plain | change)
+    assert CheckpointStore._from_state(plain).n == 2
+    with pytest.raises(ValueError, match=r"valid checkpoint store|hexadecimal digits"):
+        CheckpointStore._from_state(plain | change)
 
 
 @pytest.mark.parametrize(
@@ -638,57 +638,57 @@ def test_forged_files_of_names(change: dict[str, Any]) -> None:
 )
 def test_forged_files_of_rows(change: dict[str, Any]) -> None:
     plain = {"rows": np.zeros((2, P), np.float32), "present": np.ones(2, bool)}
-    assert Vault._from_state(plain).n == 2
-    with pytest.raises(ValueError, match="valid vault"):
-        Vault._from_state(plain | change)
+    assert CheckpointStore._from_state(plain).n == 2
+    with pytest.raises(ValueError, match="valid checkpoint store"):
+        CheckpointStore._from_state(plain | change)
 
 
 @pytest.mark.parametrize(
-    "duplicate", [copy.copy, copy.deepcopy, lambda vault: pickle.loads(pickle.dumps(vault))]
+    "duplicate", [copy.copy, copy.deepcopy, lambda store: pickle.loads(pickle.dumps(store))]
 )
 def test_copies_go_their_own_way(kind: str, tmp_path: Path, duplicate: Any) -> None:
-    vault = filled(kind, tmp_path)
-    prepare(vault, {0: vector(6)})
-    other = duplicate(vault)
-    assert state.digest(other) == state.digest(vault)
-    digest = state.digest(vault)
+    store = filled(kind, tmp_path)
+    prepare(store, {0: vector(6)})
+    other = duplicate(store)
+    assert state.digest(other) == state.digest(store)
+    digest = state.digest(store)
     other.commit(prepare(other, {0: vector(7)}))
-    assert state.digest(vault) == digest != state.digest(other)
+    assert state.digest(store) == digest != state.digest(other)
     taken = other.get(0)
     assert taken is not None
     assert torch.equal(taken, vector(7))
     if kind == "files":
         with pytest.raises(CorruptFileError):
-            vault.get(0)
+            store.get(0)
     elif duplicate in {copy.copy, copy.deepcopy}:
-        assert other.bytes_on_disk == vault.bytes_on_disk
+        assert other.bytes_on_disk == store.bytes_on_disk
 
 
-def test_a_loaded_vault_moves_to_a_file_and_back(tmp_path: Path) -> None:
-    vault = filled("memory", tmp_path)
-    digest, old = state.digest(vault), vault._store
+def test_a_loaded_store_moves_to_a_file_and_back(tmp_path: Path) -> None:
+    store = filled("memory", tmp_path)
+    digest, old = state.digest(store), store._store
     assert isinstance(old, MemoryStore)
-    assert vault.to("cpu")._store is old
+    assert store.to("cpu")._store is old
     rows = list(old._rows.values())
-    assert vault.to("cpu", max_memory=10).bytes_on_disk == 4 * N * P
+    assert store.to("cpu", max_memory=10).bytes_on_disk == 4 * N * P
     assert not any(row.any() for row in rows)
-    assert vault.bytes_in_memory == 0
-    assert state.digest(vault) == digest
-    assert vault.to("cpu").bytes_in_memory == 4 * N * P
-    assert state.digest(vault) == digest
+    assert store.bytes_in_memory == 0
+    assert state.digest(store) == digest
+    assert store.to("cpu").bytes_in_memory == 4 * N * P
+    assert state.digest(store) == digest
 
 
 def test_moving_abandons_what_was_written_aside(kind: str, tmp_path: Path) -> None:
-    vault = filled(kind, tmp_path)
-    change = prepare(vault, {0: vector(9)})
+    store = filled(kind, tmp_path)
+    change = prepare(store, {0: vector(9)})
     if kind == "files":
         (tmp_path / HOME).rename(tmp_path / HOME[::-1])
-        vault.settle(str(tmp_path / HOME[::-1]))
+        store.use_directory(str(tmp_path / HOME[::-1]))
     else:
-        vault.to("cpu", max_memory=1 if kind == "memory" else None)
-    with pytest.raises(ValueError, match="still open"):
-        vault.commit(change)
-    assert same(entries(vault), [vector(i).numpy() for i in range(N)])
+        store.to("cpu", max_memory=1 if kind == "memory" else None)
+    with pytest.raises(ValueError, match="while it is open"):
+        store.commit(change)
+    assert same(entries(store), [vector(i).numpy() for i in range(N)])
 
 
 def in_a_fork(work: Callable[[], object]) -> None:
@@ -705,34 +705,34 @@ def in_a_fork(work: Callable[[], object]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_fork_neither_reads_nor_writes_the_nameless_file() -> None:
-    vault = filled("mapped", Path())
-    before, digest = entries(vault), state.digest(vault)
-    change = prepare(vault, {0: vector(7)})
+def test_a_fork_neither_reads_nor_writes_the_unnamed_file() -> None:
+    store = filled("mapped", Path())
+    before, digest = entries(store), state.digest(store)
+    change = prepare(store, {0: vector(7)})
 
     def work() -> None:
-        assert vault.is_foreign
-        assert state.digest(vault) != digest
+        assert store.is_foreign
+        assert state.digest(store) != digest
         change.abandon()
         refused: list[Callable[[], object]] = [
-            lambda: vault.get(1),
-            lambda: vault.put(1, vector(8)),
-            lambda: copy.copy(vault),
-            lambda: pickle.dumps(vault),
-            lambda: prepare(vault, {1: vector(8)}),
-            lambda: vault.to("cpu"),
+            lambda: store.get(1),
+            lambda: store.put(1, vector(8)),
+            lambda: copy.copy(store),
+            lambda: pickle.dumps(store),
+            lambda: prepare(store, {1: vector(8)}),
+            lambda: store.to("cpu"),
         ]
         for request in refused:
-            with pytest.raises(CorruptFileError, match="process that this one was forked from"):
+            with pytest.raises(CorruptFileError, match="temporary file of the parent process"):
                 request()
-        assert vault.destroy() == DestructionReport()
+        assert store.destroy() == DestructionReport()
 
     in_a_fork(work)
-    assert not vault.is_foreign
-    assert same(entries(vault), before)
-    assert state.digest(vault) == digest
-    vault.commit(change)
-    found = vault.get(0)
+    assert not store.is_foreign
+    assert same(entries(store), before)
+    assert state.digest(store) == digest
+    store.commit(change)
+    found = store.get(0)
     assert found is not None
     assert torch.equal(found, vector(7))
 
@@ -740,68 +740,68 @@ def test_a_fork_neither_reads_nor_writes_the_nameless_file() -> None:
 @pytest.mark.parametrize("kind", ["memory", "files"])
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_fork_reads_its_own_memory_and_the_files(kind: str, tmp_path: Path) -> None:
-    vault = filled(kind, tmp_path)
-    before = entries(vault)
+    store = filled(kind, tmp_path)
+    before = entries(store)
 
     def work() -> None:
-        assert not vault.is_foreign
-        assert same(entries(vault), before)
+        assert not store.is_foreign
+        assert same(entries(store), before)
 
     in_a_fork(work)
-    assert same(entries(vault), before)
+    assert same(entries(store), before)
 
 
 def test_a_change_survives_a_look_where_the_vault_lies(kind: str, tmp_path: Path) -> None:
-    vault = filled(kind, tmp_path)
-    change = prepare(vault, {0: vector(7)})
+    store = filled(kind, tmp_path)
+    change = prepare(store, {0: vector(7)})
     home = str(tmp_path / HOME) if kind == "files" else None
-    vault.settle(home).to("cpu", max_memory=0 if kind == "mapped" else None)
+    store.use_directory(home).to("cpu", max_memory=0 if kind == "mapped" else None)
     assert change.is_open
-    vault.commit(change)
-    found = vault.get(0)
+    store.commit(change)
+    found = store.get(0)
     assert found is not None
     assert torch.equal(found, vector(7))
 
 
-def test_destroy_leaves_an_empty_vault(kind: str, tmp_path: Path) -> None:
-    vault = filled(kind, tmp_path)
-    assert vault.destroy() == DestructionReport()
-    assert entries(vault) == [None] * N
-    assert not any(raw_bytes(vault, tmp_path))
+def test_destroy_leaves_an_empty_store(kind: str, tmp_path: Path) -> None:
+    store = filled(kind, tmp_path)
+    assert store.destroy() == DestructionReport()
+    assert entries(store) == [None] * N
+    assert not any(raw_bytes(store, tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_destroy_names_files_that_were_not_there(tmp_path: Path) -> None:
-    vault = filled("files", tmp_path)
+    store = filled("files", tmp_path)
     lost = str(name_of(vector(1).numpy()))
     (tmp_path / HOME / f"{lost}.letheon-state").unlink()
-    assert vault.destroy() == DestructionReport(missing=(lost,))
+    assert store.destroy() == DestructionReport(missing=(lost,))
 
 
 def test_the_words_do_not_tell_the_numbers(kind: str, tmp_path: Path) -> None:
-    vault = filled(kind, tmp_path)
-    words = repr(vault) + repr(replaced(vault))
+    store = filled(kind, tmp_path)
+    words = repr(store) + repr(replaced(store))
     assert f"{N} entries of {P} parameters" in words
     assert not any(str(number)[:6] in words for number in vector(1).tolist())
 
 
 def test_sizes_are_counted(kind: str, tmp_path: Path) -> None:
-    vault = filled(kind, tmp_path, n=3, p=100)
+    store = filled(kind, tmp_path, n=3, p=100)
     on_disk = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
     in_memory = 1200 if kind == "memory" else 0
-    assert vault.bytes_in_memory == in_memory
-    assert vault.bytes_on_disk == (1200 if kind == "mapped" else on_disk)
-    change = prepare(vault, {0: vector(8, 100)}, shift=vector(9, 100), shifted=[1, 2])
+    assert store.bytes_in_memory == in_memory
+    assert store.bytes_on_disk == (1200 if kind == "mapped" else on_disk)
+    change = prepare(store, {0: vector(8, 100)}, shift=vector(9, 100), shifted=[1, 2])
     aside = {"memory": 800, "mapped": 400, "files": 0}
-    assert vault.bytes_in_memory == in_memory + aside[kind]
-    vault.commit(change)
-    assert vault.bytes_in_memory == in_memory
+    assert store.bytes_in_memory == in_memory + aside[kind]
+    store.commit(change)
+    assert store.bytes_in_memory == in_memory
 
 
 @pytest.mark.parametrize(("n", "p"), [(0, 1), (1, 0), (-1, 5)])
-def test_an_empty_vault_makes_no_sense(n: int, p: int) -> None:
-    with pytest.raises(ValueError, match="at least 1 of 1"):
-        Vault.create(n, p)
+def test_an_empty_store_makes_no_sense(n: int, p: int) -> None:
+    with pytest.raises(ValueError, match="at least 1 of each"):
+        CheckpointStore.create(n, p)
 
 
 def test_files_are_private_safetensors(tmp_path: Path) -> None:
@@ -825,19 +825,19 @@ def test_many_entries_pass_through_little_memory(
 ) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)  # durability is tested elsewhere
     n, p = 500, 40_000
-    vault, shift, peak = make(kind, tmp_path, n, p), torch.ones(p), 0
+    store, shift, peak = make(kind, tmp_path, n, p), torch.ones(p), 0
     before = private_memory()
     for i in range(n):
-        vault.put(i, torch.full((p,), float(i)))
-        peak = max(peak, private_memory() if i % 20 == 0 else 0, vault.bytes_in_memory)
-    with vault.begin() as change:
+        store.put(i, torch.full((p,), float(i)))
+        peak = max(peak, private_memory() if i % 20 == 0 else 0, store.bytes_in_memory)
+    with store.begin_change() as change:
         for i in range(n // 2):
             change.set(i, torch.full((p,), -float(i)))
             peak = max(peak, private_memory() if i % 20 == 0 else 0)
         change.shift(shift, range(n // 2, n))
-    assert vault.bytes_in_memory <= 4 * p
+    assert store.bytes_in_memory <= 4 * p
     peak = max(peak, private_memory())
-    vault.commit(change)
+    store.commit(change)
     assert peak - before < 0.1 * (4 * n * p)
-    found = [vault.get(0), vault.get(n // 2 - 1), vault.get(n // 2), vault.get(n - 1)]
+    found = [store.get(0), store.get(n // 2 - 1), store.get(n // 2), store.get(n - 1)]
     assert [flat[0].item() for flat in found if flat is not None] == [0.0, -249.0, 251.0, 500.0]

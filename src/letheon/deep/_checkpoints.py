@@ -1,10 +1,10 @@
-"""The checkpoints of a net, and the nets that keep some.
+"""Checkpoints of a network, and the base class of networks that store them.
 
-A vault has n places for flat vectors of p float32: the parameters after every block or stage. They
-lie in one tensor on the device, in a tensor on a nameless file when they take more bytes than
-allowed, or as safetensors files in the model's own directory. What a request replaces is written
-aside first and put in place by a commit, which destroys the originals: they saw the people that
-leave, and so did the shift between two runs.
+A checkpoint store has n entries, flat vectors of p float32: the parameters after every block or
+stage. They are stored in tensors on the device, in an unnamed temporary file when they take more
+bytes than allowed, or as safetensors files in the model's own directory. A removal first writes
+new entries next to the old ones. A commit replaces the old entries and destroys them, because they
+were computed from the forgotten rows; so was the shift between two runs.
 """
 
 import hashlib
@@ -32,31 +32,31 @@ from letheon.checkpoint_home import (
     destroy_home,
 )
 from letheon.deep._base import NetBase
-from letheon.deep._device import CPU, mapped_zeros
+from letheon.deep._device import CPU, allocate_on_disk
 from letheon.deep._loop import Callback
 from letheon.exceptions import CheckpointError, CheckpointWarning, CorruptFileError
 from letheon.removal import Change
 from letheon.validation import OrNone, Rules, Whole
 
-# Rows of a nameless file that is opened for what is written aside.
+# Rows of an unnamed file that is opened for the entries of a change.
 _CHUNK = 16
-_NO_HOME = "the checkpoints of this net lie in no known checkpoint_dir"
+_NO_HOME = "the directory of this model's checkpoints is not known; set checkpoint_dir"
 _FOREIGN = (
-    "the checkpoints lie in a temporary file of the process that this one was forked from, which "
-    "may change them; the next forget or learn trains them again"
+    "the checkpoints are in a temporary file of the parent process, which may change them; the "
+    "next forget or learn trains them again"
 )
 
 
 def _entry_bytes(flat: Tensor) -> bytes:
-    """Return the safetensors bytes of an entry; their SHA-256 is its name."""
+    """Return the safetensors bytes of an entry; their SHA-256 is its file name."""
     return save({"flat": flat.detach().to(CPU).contiguous()})
 
 
 class MemoryStore:
-    """Vectors in tensors on a device, or in nameless files above `max_memory` bytes; by number.
+    """Vectors in tensors on a device, or in unnamed files above `max_memory` bytes; by number.
 
-    A process that was forked shares the file with the other one, which may write into it at any
-    time. So there the entries count as lost, and nothing is written.
+    A forked process shares the file with its parent, which may write to it at any time. In the
+    forked process the entries therefore count as lost, and nothing is written.
     """
 
     size = 0  # of a file
@@ -64,21 +64,21 @@ class MemoryStore:
     def __init__(self, n: int, p: int, device: torch.device, max_memory: int | None) -> None:
         self.is_mapped = max_memory is not None and 4 * n * p > max_memory
         self.device = CPU if self.is_mapped else device
-        self.kind = "a nameless file" if self.is_mapped else f"memory ({device})"
+        self.kind = "an unnamed file" if self.is_mapped else f"memory ({device})"
         self.bytes_on_disk = 4 * n * p if self.is_mapped else 0
         self._n, self._p, self._owner, self._numbers = n, p, os.getpid(), count()
         self._rows: dict[int, Tensor] = {}
-        self._free = self._allocate(n)
+        self._free = self._allocate_rows(n)
         self.shelf = CheckpointDirectory(None)
 
-    def _allocate(self, n: int) -> list[Tensor]:
+    def _allocate_rows(self, n: int) -> list[Tensor]:
         if self.is_mapped:
-            return list(mapped_zeros((n, self._p)))
+            return list(allocate_on_disk((n, self._p)))
         return [torch.zeros(self._p, device=self.device) for _ in range(n)]
 
     @property
     def is_foreign(self) -> bool:
-        """Whether the rows lie in a file of the process that this one was forked from."""
+        """Whether the rows are in a file of the process that this one was forked from."""
         return self.is_mapped and self._owner != os.getpid()
 
     @property
@@ -87,15 +87,15 @@ class MemoryStore:
         return sum(row.nbytes for row in rows)
 
     def keys(self) -> frozenset[int]:
-        """Return the numbers of all vectors that are kept."""
+        """Return the numbers of all stored vectors."""
         return frozenset(self._rows)
 
     def put(self, flat: Tensor) -> int:
-        """Keep a copy and return its number."""
+        """Store a copy and return its number."""
         if self.is_foreign:
             raise CorruptFileError(_FOREIGN)
         if not self._free:
-            self._free = self._allocate(_CHUNK if self.is_mapped else 1)
+            self._free = self._allocate_rows(_CHUNK if self.is_mapped else 1)
         number = next(self._numbers)
         self._rows[number] = self._free.pop().copy_(flat)
         return number
@@ -113,7 +113,7 @@ class MemoryStore:
         return hashlib.sha256(_entry_bytes(self._rows[number])).hexdigest()
 
     def keep_only(self, numbers: frozenset[int]) -> tuple[str, ...]:
-        """Overwrite all other vectors; they tell the people that left."""
+        """Overwrite all other vectors: they depend on forgotten rows."""
         for number in self._rows.keys() - numbers:
             row = self._rows.pop(number)
             if not self.is_foreign:
@@ -124,12 +124,12 @@ class MemoryStore:
 
 
 class FileStore:
-    """Vectors as safetensors files of the model's own directory, by the SHA-256 of their bytes."""
+    """Vectors as safetensors files in the model's directory, named by the SHA-256 of the bytes."""
 
     kind = "files"
     device = CPU
     is_foreign = False
-    bytes_in_memory = bytes_on_disk = 0  # the vault counts files
+    bytes_in_memory = bytes_on_disk = 0  # the store counts files
 
     def __init__(self, home: str | None, p: int, size: int = 0) -> None:
         self.shelf, self._p, self.size = CheckpointDirectory(home), p, size
@@ -154,11 +154,9 @@ class FileStore:
         try:
             [(key, flat)] = load(data).items()
         except (SafetensorError, ValueError) as error:
-            raise CorruptFileError(
-                f"a checkpoint of a net is no safetensors file: {error}"
-            ) from None
+            raise CorruptFileError(f"a checkpoint is not a safetensors file: {error}") from None
         if key != "flat" or flat.dtype != torch.float32 or flat.shape != (self._p,):
-            raise CorruptFileError(f"a checkpoint does not hold the {self._p} float32 of this net")
+            raise CorruptFileError(f"a checkpoint does not contain {self._p} float32 numbers")
         return flat
 
     def name_of(self, name: str) -> str:
@@ -166,29 +164,29 @@ class FileStore:
         return name
 
     def keep_only(self, names: frozenset[str]) -> tuple[str, ...]:
-        """Destroy all other files; return those that resisted."""
+        """Destroy all other files; return the names of those that could not be destroyed."""
         return self.shelf.destroy_all_but(names)
 
 
 Store = MemoryStore | FileStore
 
 
-class VaultChange:
-    """Entries written aside for one request, to be committed or abandoned; each named once.
+class CheckpointChange:
+    """New entries of one removal, to be committed or abandoned; each entry is set at most once.
 
-    As a context it abandons itself when the block fails.
+    As a context manager it abandons the change when the block fails.
     """
 
-    def __init__(self, vault: "Vault") -> None:
-        self._vault, self._store = vault, vault._store
+    def __init__(self, checkpoints: "CheckpointStore") -> None:
+        self._checkpoints, self._store = checkpoints, checkpoints._store
         self._before = self._store.keys()
         self._new: dict[int, Any] = {}
         self._shifts: dict[int, Tensor] = {}
         self.is_open = True
 
     def __repr__(self) -> str:
-        """Tell the size only."""
-        return f"<change of {len(self._new) + len(self._shifts)} entries of a vault>"
+        """Show the number of entries only."""
+        return f"<change of {len(self._new) + len(self._shifts)} entries of a checkpoint store>"
 
     def __enter__(self) -> Self:
         return self
@@ -200,42 +198,44 @@ class VaultChange:
             self.abandon()
 
     def set(self, i: int, flat: Tensor | None) -> None:
-        """Write a new entry i aside; None takes the entry away."""
+        """Write a new entry i; None removes the entry at the commit."""
         i = self._require_free(i)
-        self._new[i] = self._vault._write(flat)
+        self._new[i] = self._checkpoints._write_entry(flat)
 
     def shift(self, by: Tensor, entries: Sequence[int]) -> None:
-        """Add a vector to entries: at the commit, or in files aside, one at a time."""
+        """Add a vector to entries: at the commit, or as new files, one at a time."""
         store = self._store
-        by = self._vault._checked(by).to(store.device, copy=True)
+        by = self._checkpoints._check_entry(by).to(store.device, copy=True)
         for i in map(self._require_free, entries):
-            key = self._vault._keys[i]
+            key = self._checkpoints._keys[i]
             if key is None:
-                raise ValueError(f"entry {i} of the vault was never put, so cannot be shifted")
+                raise ValueError(
+                    f"entry {i} of the checkpoint store is empty: it cannot be shifted"
+                )
             if isinstance(store, MemoryStore):
                 self._shifts[i] = by
             else:
                 self._new[i] = store.put(store.get(key).add_(by))
 
     def abandon(self) -> None:
-        """Destroy what was written aside; without effect after a commit."""
+        """Destroy the new entries; has no effect after a commit."""
         if self.is_open:
-            self._clear()
-            # No file that holds the same bytes as an old one.
-            self._store.keep_only(self._before | self._vault._kept())
+            self._clear_shifts()
+            # A new file with the same bytes as an old one is the same file, so it is kept.
+            self._store.keep_only(self._before | self._checkpoints._entry_keys())
 
     def commit(self) -> DestructionReport:
-        """Put the new entries in place; see `Vault.commit`."""
-        keys, before = self._vault._keys, self._vault._kept()
+        """Replace the old entries by the new ones; see `CheckpointStore.commit`."""
+        keys, before = self._checkpoints._keys, self._checkpoints._entry_keys()
         for i, key in self._new.items():
             keys[i] = key
         # In place, one by one: copies would need memory that may not be there.
         for i, by in self._shifts.items():
             self._store.get(keys[i]).add_(by)
-        self._clear()
-        return self._vault._purge(before)
+        self._clear_shifts()
+        return self._checkpoints._destroy_unused(before)
 
-    def _clear(self) -> None:
+    def _clear_shifts(self) -> None:
         self.is_open = False
         for shift in self._shifts.values():
             shift.zero_()
@@ -243,20 +243,20 @@ class VaultChange:
 
     def _require_free(self, i: int) -> int:
         if not self.is_open:
-            raise ValueError("this change of a vault was committed or abandoned before")
-        i = self._vault._place(i)
+            raise ValueError("this change was already committed or abandoned")
+        i = self._checkpoints._check_index(i)
         if i in self._new or i in self._shifts:
-            raise ValueError(f"entry {i} of the vault is named twice in one change")
+            raise ValueError(f"entry {i} is already set in this change")
         return i
 
 
-class Vault:
+class CheckpointStore:
     """n flat vectors of p float32: entry i holds the parameters after block or stage i.
 
-    Equal entries have equal digests wherever they lie. A copy has vectors of its own, but shares
-    the files of a directory: what one copy destroys the other misses, and says so. A nameless file
-    ends with the process, however that ends; its blocks are given back and not overwritten then.
-    In a process that was forked its entries count as lost.
+    Equal entries have equal digests wherever they are stored. A copy has its own vectors in memory
+    but shares the files of a directory: when one copy destroys a file, the other one reports it as
+    missing. An unnamed file is released when the process ends, without being overwritten. In a
+    forked process its entries count as lost.
     """
 
     def __init__(
@@ -265,7 +265,7 @@ class Vault:
         self._store: Any = store
         self._keys: list[Any] = [None] * n
         self.n, self.p, self.device = n, p, device
-        self._change: VaultChange | None = None
+        self._change: CheckpointChange | None = None
 
     @classmethod
     def create(
@@ -277,21 +277,21 @@ class Vault:
         home: str | None = None,
         max_memory: int | None = None,
     ) -> Self:
-        """Return an empty vault for n entries of p numbers.
+        """Return an empty store for n entries of p numbers.
 
-        They are files in the model's own directory `home`, or lie in a nameless file above
-        `max_memory` bytes, or on the device. Raises `CheckpointError` if there is no room.
+        They are files in the model's own directory `home`, or in an unnamed file above
+        `max_memory` bytes, or on the device. Raises `CheckpointError` if there is no space.
         """
         if n < 1 or p < 1:
-            raise ValueError(f"a vault of {n} entries of {p} parameters; expected at least 1 of 1")
-        device = _numbered(device)
+            raise ValueError(f"got {n} entries of {p} parameters; expected at least 1 of each")
+        device = _concrete_device(device)
         if home is not None:
             return cls(FileStore(home, p), n, p, device)
         return cls(MemoryStore(n, p, device, max_memory), n, p, device)
 
     def __repr__(self) -> str:
-        """Tell the size only."""
-        return f"<vault of {self.n} entries of {self.p} parameters in {self._store.kind}>"
+        """Show the size only."""
+        return f"<checkpoint store: {self.n} entries of {self.p} parameters in {self._store.kind}>"
 
     @property
     def bytes_in_memory(self) -> int:
@@ -308,12 +308,12 @@ class Vault:
 
     @property
     def files(self) -> frozenset[str]:
-        """Names of the files that the vault refers to."""
-        return self._kept() if self._is_on_files else frozenset()
+        """Names of the files that the store refers to."""
+        return self._entry_keys() if self._is_on_files else frozenset()
 
     @property
     def is_foreign(self) -> bool:
-        """Whether entries lie in a nameless file of the process that this one was forked from."""
+        """Whether entries are in an unnamed file of the process that this one was forked from."""
         return bool(self._store.is_foreign)
 
     def get(self, i: int) -> Tensor | None:
@@ -321,20 +321,20 @@ class Vault:
 
         Raises `CorruptFileError` if it is missing or altered, or belongs to another process.
         """
-        key = self._keys[self._place(i)]
+        key = self._keys[self._check_index(i)]
         return None if key is None else self._store.get(key).to(self.device, copy=True)
 
     def put(self, i: int, flat: Tensor | None) -> None:
-        """Write entry i at once: for a new vault, inside `filling`."""
-        self._abandon()
-        i = self._place(i)
-        old, self._keys[i] = self._keys[i], self._write(flat)
+        """Write entry i immediately: for a new store, inside `fill_or_destroy`."""
+        self._abandon_change()
+        i = self._check_index(i)
+        old, self._keys[i] = self._keys[i], self._write_entry(flat)
         if old is not None:
-            self._store.keep_only(self._kept())
+            self._store.keep_only(self._entry_keys())
 
     @contextmanager
-    def filling(self) -> Iterator[Self]:
-        """Check that entries can be written; if the block fails, destroy all of them."""
+    def fill_or_destroy(self) -> Iterator[Self]:
+        """Check that entries can be written; destroy all of them if the block fails."""
         before = self._store.keys()
         try:
             with self._store.shelf.all_or_nothing():
@@ -344,48 +344,48 @@ class Vault:
             self._store.keep_only(before)
             raise
 
-    def begin(self) -> VaultChange:
-        """Return a change to be filled entry by entry; one left open before is abandoned."""
-        self._abandon()
-        self._change = VaultChange(self)
+    def begin_change(self) -> CheckpointChange:
+        """Return an empty change; abandon an earlier one that is still open."""
+        self._abandon_change()
+        self._change = CheckpointChange(self)
         return self._change
 
-    def commit(self, change: VaultChange) -> DestructionReport:
-        """Put a change in place and destroy the originals; cannot fail.
+    def commit(self, change: CheckpointChange) -> DestructionReport:
+        """Apply a change and destroy the entries that it replaces; cannot fail.
 
-        Returns files of originals that were not found or could not be destroyed.
+        Returns the files of replaced entries that were missing or could not be destroyed.
         """
         if change is not self._change or not change.is_open:
-            raise ValueError("only the last change that was begun, and still open, is committed")
+            raise ValueError("only the last change can be committed, and only while it is open")
         self._change = None
         return change.commit()
 
     def destroy(self) -> DestructionReport:
-        """Overwrite every entry, or destroy its file; the vault is empty afterwards."""
-        self._abandon()
-        before, self._keys = self._kept(), [None] * self.n
-        return self._purge(before)
+        """Overwrite every entry, or destroy its file; the store is empty afterwards."""
+        self._abandon_change()
+        before, self._keys = self._entry_keys(), [None] * self.n
+        return self._destroy_unused(before)
 
     def to(self, device: torch.device | str, *, max_memory: int | None = None) -> Self:
-        """Move to a device, or to a nameless file above `max_memory` bytes.
+        """Move to a device, or to an unnamed file above `max_memory` bytes.
 
-        A vault that was loaded lies in the host's memory. Only a move abandons an open change.
+        A loaded store is in host memory. An open change is abandoned only if entries move.
         """
-        device, old = _numbered(device), self._store
+        device, old = _concrete_device(device), self._store
         if isinstance(old, MemoryStore):
             is_mapped = max_memory is not None and 4 * self.n * self.p > max_memory
             if is_mapped != old.is_mapped or (not is_mapped and old.device != device):
-                self._abandon()
-                twin = self._copied(device, max_memory)
-                self._store, self._keys = twin._store, twin._keys
+                self._abandon_change()
+                duplicate = self._copy_to(device, max_memory)
+                self._store, self._keys = duplicate._store, duplicate._keys
                 old.keep_only(frozenset())
         self.device = device
         return self
 
-    def settle(self, home: str | None) -> Self:
-        """Look for files in this directory; only another one abandons an open change."""
+    def use_directory(self, home: str | None) -> Self:
+        """Read and write files in this directory; a new directory abandons an open change."""
         if self._is_on_files and self._store.shelf.home != home:
-            self._abandon()
+            self._abandon_change()
             self._store.shelf = CheckpointDirectory(home)
         return self
 
@@ -393,44 +393,47 @@ class Vault:
     def _is_on_files(self) -> bool:
         return isinstance(self._store, FileStore)
 
-    def _place(self, i: int) -> int:
-        """Return an index as an int; -1 is no place: before block 0 there is no checkpoint."""
+    def _check_index(self, i: int) -> int:
+        """Return an index as an int; negative indices are not allowed."""
         if not 0 <= index(i) < self.n:
-            raise IndexError(f"a vault of {self.n} entries has no entry {i}")
+            raise IndexError(f"a checkpoint store of {self.n} entries has no entry {i}")
         return index(i)
 
-    def _checked(self, flat: Tensor) -> Tensor:
+    def _check_entry(self, flat: Tensor) -> Tensor:
         if flat.dtype != torch.float32 or flat.shape != (self.p,):
             raise ValueError(
-                f"an entry of {flat.dtype}, shape {tuple(flat.shape)}; expected {self.p} float32"
+                f"entry has dtype {flat.dtype} and shape {tuple(flat.shape)}; expected float32 and "
+                f"({self.p},)"
             )
         return flat.detach()
 
-    def _write(self, flat: Tensor | None) -> Any:
-        return None if flat is None else self._store.put(self._checked(flat))
+    def _write_entry(self, flat: Tensor | None) -> Any:
+        return None if flat is None else self._store.put(self._check_entry(flat))
 
-    def _kept(self) -> frozenset[Any]:
+    def _entry_keys(self) -> frozenset[Any]:
         return frozenset(key for key in self._keys if key is not None)
 
-    def _purge(self, before: frozenset[Any]) -> DestructionReport:
-        """Destroy all vectors that are no entries; those `before` are expected to be there."""
-        after = self._kept()
+    def _destroy_unused(self, before: frozenset[Any]) -> DestructionReport:
+        """Destroy vectors that are not entries; report keys of `before` that are missing."""
+        after = self._entry_keys()
         missing = sorted(before - after - self._store.keys())
         return DestructionReport(tuple(missing), self._store.keep_only(after))
 
-    def _abandon(self) -> None:
+    def _abandon_change(self) -> None:
         if self._change is not None:
             self._change.abandon()
             self._change = None
 
-    def _copied(self, device: torch.device, max_memory: int | None) -> Self:
-        twin = type(self)(MemoryStore(self.n, self.p, device, max_memory), self.n, self.p, device)
+    def _copy_to(self, device: torch.device, max_memory: int | None) -> Self:
+        duplicate = type(self)(
+            MemoryStore(self.n, self.p, device, max_memory), self.n, self.p, device
+        )
         for i, key in enumerate(self._keys):
-            twin._keys[i] = None if key is None else twin._store.put(self._store.get(key))
-        return twin
+            duplicate._keys[i] = None if key is None else duplicate._store.put(self._store.get(key))
+        return duplicate
 
     def _digest_state(self) -> dict[str, Any]:
-        """What was learned, wherever it lies: the SHA-256 of every entry's safetensors bytes."""
+        """Return the SHA-256 of every entry's safetensors bytes, wherever it is stored."""
         names = [None if key is None else self._store.name_of(key) for key in self._keys]
         return {"n_parameters": self.p, "entries": names}
 
@@ -449,47 +452,47 @@ class Vault:
         if "names" in plain:
             names, p, size = plain["names"], plain["n_parameters"], plain["file_size"]
             if type(p) is not int or type(size) is not int or p < 1 or not names:
-                raise ValueError("not a valid vault: sizes")
+                raise ValueError("not a valid checkpoint store: sizes")
             for name in names:
                 if name is not None:
                     state.CheckpointName(name)
-            vault = cls(FileStore(home, p, size), len(names), p, CPU)
-            vault._keys = list(names)
-            return vault
+            checkpoints = cls(FileStore(home, p, size), len(names), p, CPU)
+            checkpoints._keys = list(names)
+            return checkpoints
         rows, present = plain["rows"], plain["present"]
         if rows.dtype != np.float32 or rows.ndim != 2 or rows.size == 0:
-            raise ValueError("not a valid vault: rows")
+            raise ValueError("not a valid checkpoint store: rows")
         if present.dtype != np.bool or present.shape != rows.shape[:1]:
-            raise ValueError("not a valid vault: places")
-        vault = cls.create(*rows.shape)
+            raise ValueError("not a valid checkpoint store: places")
+        checkpoints = cls.create(*rows.shape)
         for i in np.flatnonzero(present).tolist():
-            vault.put(i, torch.tensor(rows[i]))
-        return vault
+            checkpoints.put(i, torch.tensor(rows[i]))
+        return checkpoints
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what a file would hold, and where the files lie."""
+        """Pickle the state of a model file, and the directory of the entries."""
         return type(self)._from_state, (self._to_state(), self._store.shelf.home)
 
     def __copy__(self) -> Self:
-        """Return a vault with vectors of its own: they change in place."""
+        """Return a store with its own copy of the vectors: they change in place."""
         if self._is_on_files:
             return type(self)._from_state(self._to_state(), self._store.shelf.home).to(self.device)
-        return self._copied(self.device, 0 if self._store.is_mapped else None)
+        return self._copy_to(self.device, 0 if self._store.is_mapped else None)
 
     def __deepcopy__(self, _: Any) -> Self:
         return self.__copy__()
 
 
-def _numbered(device: torch.device | str) -> torch.device:
-    """Return "cuda" as the GPU that it stands for."""
+def _concrete_device(device: torch.device | str) -> torch.device:
+    """Return a device with its index: "cuda" becomes "cuda:0" or the current GPU."""
     return torch.empty(0, device=device).device
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class CheckpointedNet(HomeMixin, NetBase):
-    """A net with a vault: in memory, in a nameless file above `max_memory` bytes, or in files.
+    """A network with a checkpoint store in memory, in an unnamed file or in a directory.
 
-    Its plans are a `Change` and the open change of its vault; None where the vault is a new one.
+    `_prepare` returns a `Change` and the open change of the store, None if the store is replaced.
     """
 
     _parameter_rules: ClassVar[Rules] = {"max_memory": OrNone(Whole(0))}
@@ -498,52 +501,54 @@ class CheckpointedNet(HomeMixin, NetBase):
     checkpoint_dir: Any = None
     max_memory: int | None = None
 
-    vault_: Vault = field(init=False)
+    vault_: CheckpointStore = field(init=False)
 
     def _require_same_parameters(self) -> None:
         super()._require_same_parameters()
         self._require_home_in_place()
 
-    def _new_vault(self, n: int, p: int) -> tuple[Vault, dict[str, Any]]:
-        """Return an empty vault of a new fit, and the attributes that go with it."""
+    def _new_checkpoints(self, n: int, p: int) -> tuple[CheckpointStore, dict[str, Any]]:
+        """Return an empty store for a new fit, and the attributes that describe it."""
         home = self._new_home()
-        vault = Vault.create(n, p, device=self._device(), home=home, max_memory=self.max_memory)
-        return vault, {"vault_": vault, **self._describe_home(home)}
+        checkpoints = CheckpointStore.create(
+            n, p, device=self._torch_device(), home=home, max_memory=self.max_memory
+        )
+        return checkpoints, {"vault_": checkpoints, **self._describe_home(home)}
 
-    def _vault(self) -> Vault:
-        """Return the vault where it lies now: the model may have been loaded or moved."""
-        vault = self.vault_.settle(self._current_home())
-        return vault.to(self._device(), max_memory=self.max_memory)
+    def _current_checkpoints(self) -> CheckpointStore:
+        """Return the store at its current place: the model may have been loaded or moved."""
+        checkpoints = self.vault_.use_directory(self._current_home())
+        return checkpoints.to(self._torch_device(), max_memory=self.max_memory)
 
     def _prepare(
         self, removal: Removal, callback: Callback | None = None
-    ) -> tuple[Change, VaultChange | None]:
-        lost = self._lost()
+    ) -> tuple[Change, CheckpointChange | None]:
+        lost = self._lost_reason()
         if lost is None:
-            self._vault()
+            self._current_checkpoints()
             plan: Any = super()._prepare(removal, callback)
             return plan if isinstance(plan, tuple) else (plan, None)
-        self._counts_without(removal.where)  # raises where one class would be left
-        with self._training():
-            return with_reason(self._retrain(removal.where, callback), lost), None
+        self._counts_without(removal.where)  # raises if only one class would remain
+        with self._training_run():
+            return with_reason(self._prepare_retrain(removal.where, callback), lost), None
 
-    def _lost(self) -> str | None:
-        """Say why no state can be read or replaced any more, if so: all is trained again then."""
+    def _lost_reason(self) -> str | None:
+        """Return why the checkpoints are lost, so everything must be trained again; else None."""
         if self.checkpoint_home_ is not None and self.checkpoint_dir is None:
-            self._vault()
-            return f"the states in {self.checkpoint_home_} are gone, and checkpoint_dir is None now"
+            self._current_checkpoints()
+            return f"checkpoints were in {self.checkpoint_home_}, but checkpoint_dir is now None"
         if self.vault_.is_foreign:
-            return "the states belong to the process that this one was forked from"
+            return "the checkpoints belong to the process that this one was forked from"
         return None
 
-    def _commit(self, plan: tuple[Change, VaultChange | None]) -> Outcome:
+    def _commit(self, plan: tuple[Change, CheckpointChange | None]) -> Outcome:
         (change, aside), old = plan, self.vault_
-        # A model whose states lie in memory has no directory, whatever `checkpoint_dir` says now;
-        # where one was taken away, messages name it once more.
+        # A model with checkpoints in memory has no directory, whatever `checkpoint_dir` is now. If
+        # the parameter was set to None, messages still name the old directory.
         if self.checkpoint_home_ is not None and self.checkpoint_dir is not None:
             vars(self).update(self._describe_home(self._current_home()))
         purge = old.destroy() if aside is None else old.commit(aside)
-        # Before the change, which may bring a new directory: messages name that of the old states.
+        # Before the change, which may set a new directory: messages name the old one.
         messages = self._record_destruction(purge, afresh=False)
         return _with_warnings(change.commit(self), messages)
 
@@ -559,7 +564,7 @@ class CheckpointedNet(HomeMixin, NetBase):
 
 
 def with_reason(change: Change, why: str, what: str = "everything was trained again") -> Change:
-    """Return a change that warns why everything was trained again."""
+    """Return the change with a warning why everything was trained again."""
     outcome = _with_warnings(change.outcome, [f"{why}; {what}"])
     return Change(change.attributes, outcome, change.writes)
 
