@@ -229,7 +229,7 @@ def test_a_receipt_that_is_none_is_said_so(admin: Client) -> None:
     "address", ["desk.example.org", "ftp://desk", "https://u:p@desk", "http://"]
 )
 def test_what_is_no_address_is_refused(address: str) -> None:
-    with pytest.raises(ValueError, match="no address of a desk"):
+    with pytest.raises(ValueError, match="is not valid: expected https"):
         Client(address, "token")
 
 
@@ -363,7 +363,7 @@ def test_no_code_is_fetched_without_receipt() -> None:
     "host", ["desk.example.org", "10.0.0.7", "localhost.example.org", "127.example.org", "0.0.0.0"]
 )
 def test_the_token_does_not_leave_the_machine_in_clear(host: str) -> None:
-    with pytest.raises(ValueError, match="in clear"):
+    with pytest.raises(ValueError, match="unencrypted"):
         Client(f"http://{host}", "token")
     assert Client(f"http://{host}", "token", insecure=True).url == f"http://{host}"
     assert Client(f"https://{host}", "token").url == f"https://{host}"

@@ -75,7 +75,7 @@ def test_days_without_requests_count() -> None:
 @pytest.mark.parametrize(
     ("spent", "on", "words"),
     [
-        ([(NOON, 0.0)], None, "Nothing was spent"),
+        ([(NOON, 0.0)], None, "Nothing has been spent"),
         ([(NOON, 0.5)], None, "too early"),
         ([(NOON - DAY, 0.9), (NOON, 0.5)], None, "too early"),
         ([(NOON - DAY, 0.0), (NOON, 1e-9)], None, "twenty years"),

@@ -68,7 +68,7 @@ def test_an_action_that_is_refused_says_why_on_the_page(desk: Desk) -> None:
         f"/requests/{found.id}", data={"action": "verify", "csrf": csrf_of(client)}
     )
     assert answer.status_code == 409
-    assert "not in a state for that" in answer.text
+    assert "in the wrong state" in answer.text
 
 
 def test_a_stuck_request_says_why_and_what_helps(desk: Desk) -> None:
@@ -236,9 +236,9 @@ def test_an_upload_says_what_is_a_duplicate(desk: Desk) -> None:
     ("sheet", "said"),
     [
         ("", "The file is empty"),
-        ("model\nrisk\n", "there is no column id;"),
-        ("model;id\nrisk;1\n", "there are semicolons"),
-        ("model,id\nrisk\n", "1 cells, and not 2"),
+        ("model\nrisk\n", "missing columns: id;"),
+        ("model;id\nrisk;1\n", "the separator is a semicolon"),
+        ("model,id\nrisk\n", "1 cells, expected 2"),
         ("\0", "a NUL character"),
     ],
 )

@@ -59,7 +59,7 @@ def test_a_start_with_an_older_database_says_so(tmp_path: Path) -> None:
         copy_database(tmp_path / "old", home)
         server.said.clear()
         server.start()
-        (line,) = [item for item in server.said if "Nothing can be recorded" in item]
+        (line,) = [item for item in server.said if "The ledger is read-only" in item]
         assert "letheon ledger adopt" in line
         assert server.client().get("/readyz").status_code == 503
 
