@@ -368,7 +368,7 @@ def test_no_size_of_the_whole_ledger_is_told_to_a_tenant(filled: Desk) -> None:
         assert "store:new" not in stores, "no attestation of theirs names it"
         assert set(OWN_STORES) < stores
         reason, places, stores = told("auditor", 2)
-        assert re.search(r"entry \d+ of the log of \d+", reason)
+        assert re.search(r"entry \d+ of the signed log with \d+", reason)
         assert None not in places
         assert "store:new" in stores
     finally:

@@ -87,7 +87,9 @@ def test_of_many_rows_a_sample_is_taken_and_called_so(forest: WhatIfOrder) -> No
 def test_seconds_and_bytes_of_a_sample_are_scaled(
     forest: WhatIfOrder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(what_if, "_tried", lambda scene, one: (2.0 * scene.scale, 10, _FACTS))
+    monkeypatch.setattr(
+        what_if, "_run_method", lambda inputs, method: (2.0 * inputs.scale, 10, _FACTS)
+    )
     sampled = WhatIfOrder(forest.model, forest.rows, (), people=20, sample_rows=50)
     rows = _measured(sampled)[1]
     assert {(row["seconds"], row["storage_bytes"]) for row in rows.values()} == {(8.0, 40)}
@@ -122,7 +124,7 @@ def test_an_error_of_a_method_is_not_quoted(
     def boom(*_: Any) -> Any:
         raise ValueError("row of alice: 12.5")
 
-    monkeypatch.setattr(what_if, "_trained", boom)
+    monkeypatch.setattr(what_if, "_train_method", boom)
     rows = _measured(forest)[1]
     assert {row["basis"] for row in rows.values()} == {"not-run"}
     assert "alice" not in str(rows)

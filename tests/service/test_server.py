@@ -407,7 +407,7 @@ def test_long_calls_leave_room_for_short_ones(desk: Desk, monkeypatch: pytest.Mo
         goes_on.wait(60)
         raise LedgerError("not now")
 
-    monkeypatch.setattr(sys.modules["letheon.service.routes.requests"], "_change", wait)
+    monkeypatch.setattr(sys.modules["letheon.service.routes.requests"], "_change_request", wait)
     body = {"action": "verify", "requests": ["0" * 32]}
     admin, operator = desk.client("admin"), desk.client("operator")
     with ThreadPoolExecutor(30) as pool:

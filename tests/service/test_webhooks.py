@@ -285,7 +285,7 @@ def test_a_courier_killed_after_sending_sends_again(
     home = ledger.folder
 
     def killed() -> None:
-        monkeypatch.setattr(sending, "_note", lambda *given: die())
+        monkeypatch.setattr(sending, "_record_attempt", lambda *given: die())
         deliver_due(Ledger.open(home, clock=clock), settings)
 
     assert in_processes([killed]) == [-9]

@@ -440,7 +440,7 @@ def test_a_worker_goes_on_after_an_error(home: Path, monkeypatch: pytest.MonkeyP
                 worker.stop.set()
             raise OSError("disk full")
 
-        monkeypatch.setattr(worker, "_round", fails)
+        monkeypatch.setattr(worker, "_run_round", fails)
         worker.run()
     assert len(calls) == 3
 

@@ -206,12 +206,12 @@ def show_chain(ledger: "Ledger", key: Key = None) -> CommandOutput:
         return CommandOutput(
             document, *parts, f"the chain is NOT valid: {reason}", status=_command.FAILED
         )
-    held = (
+    summary = (
         [f"{len(links)} certificates in one chain; signatures, schemas and links are valid"]
         if links
         else []
     )
-    return CommandOutput(document, *parts, *held)
+    return CommandOutput(document, *parts, *summary)
 
 
 def _summarize_link(statement: dict[str, Any], opened: "Ledger") -> dict[str, Any]:

@@ -142,8 +142,8 @@ class ScriptedGroup(PlainGroup):
 
     def main(self, *args: Any, **options: Any) -> Any:
         """Run the command that the arguments name."""
-        given = args[0] if args else options.get("args")
-        words = sys.argv[1:] if given is None else given
+        words = args[0] if args else options.get("args")
+        words = sys.argv[1:] if words is None else words
         if "--json" not in words or not options.get("standalone_mode", True):
             return super().main(*args, **options)
         try:
@@ -289,13 +289,13 @@ def ledger_command(
     """
 
     def register(function: Callable[..., CommandOutput]) -> Callable[..., CommandOutput]:
-        def run(*, as_json: bool, **given: Any) -> None:
+        def run(*, as_json: bool, **values: Any) -> None:
             with report_errors(as_json):
                 if opens:
-                    with open_ledger(given.pop("ledger")) as opened:
-                        answer = function(opened, **given)
+                    with open_ledger(values.pop("ledger")) as opened:
+                        answer = function(opened, **values)
                 else:
-                    answer = function(**given)
+                    answer = function(**values)
                 answer.print(as_json)
             if answer.status:
                 raise typer.Exit(answer.status)
@@ -516,15 +516,15 @@ def make_number_parser(least: int) -> Callable[[str], int]:
     """Return a parser for one whole number; its error repeats the value."""
 
     # Typer also parses the default, which is a number already.
-    def make_number_parser(given: Any) -> int:
-        word = str(given).strip()
+    def parse_whole_number(value: Any) -> int:
+        word = str(value).strip()
         if not (word.isascii() and word.isdigit() and int(word) >= least):
             raise typer.BadParameter(
                 f"{word!r}; expected a whole number of at least {least}, digits only: 100000"
             )
         return int(word)
 
-    return make_number_parser
+    return parse_whole_number
 
 
 def to_plain(value: Any) -> Any:

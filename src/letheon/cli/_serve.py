@@ -218,10 +218,10 @@ def find_waiting(ledger: "Ledger") -> "list[Step]":
         when, n = plan.decision.when_next, plan.n_requests
         if when is None:
             continue
-        requests, them = ("1 request waits", "it") if n == 1 else (f"{n} requests wait", "them")
+        requests, pronoun = ("1 request waits", "it") if n == 1 else (f"{n} requests wait", "them")
         detail = (
             f"{requests} until {when:%-d %b %H:%M} UTC ({plan.waits_for}); "
-            f"`letheon batch apply --force` applies {them} now"
+            f"`letheon batch apply --force` applies {pronoun} now"
         )
         steps.append(Step("waits", plan.model, None, detail))
     return steps
@@ -357,8 +357,8 @@ def _fill_example(home: Path, *, quiet: bool) -> _Opening:
 
     if not quiet:
         typer.echo("Creating an example ledger; this takes a few seconds.")
-    made = make_demo(home)
-    return _Opening(letheon.Ledger.open(home), dict(made.tokens), made.receipt_code)
+    demo = make_demo(home)
+    return _Opening(letheon.Ledger.open(home), dict(demo.tokens), demo.receipt_code)
 
 
 def _find_home(folder: Path | None) -> Path:

@@ -505,7 +505,7 @@ def _quote_segment(text: str) -> str:
 
 def _make_query(filters: Json) -> str:
     kept = _without_none(**filters)
-    kept |= {name: str(one).lower() for name, one in kept.items() if isinstance(one, bool)}
+    kept |= {name: str(value).lower() for name, value in kept.items() if isinstance(value, bool)}
     return f"?{urlencode(kept, doseq=True)}" if kept else ""
 
 

@@ -159,7 +159,7 @@ class Transport:
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     """Does not follow redirects: the token must not be sent to another server."""
 
-    def redirect_request(self, *given: Any) -> None:
+    def redirect_request(self, *args: Any) -> None:
         """Follow no redirect; the response becomes an error."""
 
 

@@ -124,9 +124,9 @@ def create_app(
 class _Assets(StaticFiles):
     """Scripts and styles; their URLs contain a digest, so browsers may cache them."""
 
-    def file_response(self, *words: Any, **given: Any) -> Response:
+    def file_response(self, *words: Any, **options: Any) -> Response:
         """Return a file that browsers may cache."""
-        response = super().file_response(*words, **given)
+        response = super().file_response(*words, **options)
         response.headers["Cache-Control"] = "public, max-age=31536000, immutable"
         return response
 

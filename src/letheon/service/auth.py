@@ -112,13 +112,13 @@ class Limiter:
         words, title = "Try again when it is finished.", "another model is being registered"
         self.models = ConcurrencyLimit(1, 4, 503, "busy", title, words, "5")  # each needs memory
 
-    def count(self, what: str, key: str) -> None:
+    def count(self, limit_name: str, key: str) -> None:
         """Count a call of a token or from an address, or raise the problem 429.
 
         Log-ins, invalid tokens and receipt checks are counted by address.
         """
-        limiter, rate = self._limits[what]
-        if not limiter.hit(rate, what, key):
+        limiter, rate = self._limits[limit_name]
+        if not limiter.hit(rate, limit_name, key):
             headers = {"Retry-After": str(min(rate.get_expiry(), 60))}
             words = f"The limit is {rate}. Wait, then try again."
             raise ApiProblem(429, "too-many", "too many calls", words, headers=headers)
@@ -217,7 +217,7 @@ class CertificateNumbers:
         if isinstance(value, int) and name in _NUMBER_KEYS:
             return self.tenant_number(value)
         if isinstance(value, dict):
-            return {key: self.renumber(one, key) for key, one in value.items()}
+            return {key: self.renumber(item, key) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return [self.renumber(item) for item in value]
         if isinstance(value, str):
@@ -278,17 +278,17 @@ class Principal(Token):
         """
         return self.role != "requester" and self.may(*_KNOWING)
 
-    def tenant_for(self, asked: str | None) -> str:
+    def tenant_for(self, requested: str | None) -> str:
         """Return the tenant of a single object; objects of other tenants appear not to exist."""
-        return self.tenant_filter(asked) or "default"
+        return self.tenant_filter(requested) or "default"
 
-    def tenant_filter(self, asked: str | None) -> str | None:
+    def tenant_filter(self, requested: str | None) -> str | None:
         """Return the tenant whose objects a list shows; None for all tenants."""
-        if asked is None:
+        if requested is None:
             return self.tenant
         with suppress(ValueError):
-            if self.tenant in (None, asked):
-                return require_name("tenant", asked)
+            if self.tenant in (None, requested):
+                return require_name("tenant", requested)
         raise ApiProblem(404, "not-there", "not found", "There is no object of that name.")
 
 

@@ -100,9 +100,9 @@ def check_form(kind: type[M], values: dict[str, Any]) -> M:
     ApiProblem
         422: a value is not valid; the value is not repeated.
     """
-    given = {name: value for name, value in values.items() if value not in (None, "", [])}
+    filled = {name: value for name, value in values.items() if value not in (None, "", [])}
     try:
-        return kind.model_validate(given)
+        return kind.model_validate(filled)
     except ValidationError as error:
         names = [str(error_item["loc"][0]) for error_item in error.errors() if error_item["loc"]]
         where = ", ".join(dict.fromkeys(names)) or "the form"

@@ -336,9 +336,13 @@ class JobRunner:
         own_models = [
             self._ledger.models.row(model_info.name, model_info.tenant) for model_info in listed
         ]
-        asked, key = job.asked["levels"], self._ledger.public_key
+        requested_levels, key = job.asked["levels"], self._ledger.public_key
         # A drill adds the levels that must detect it.
-        levels = tuple(sorted({*asked, *_NOTICED_BY[job.asked["drill"]]})) if asked else None
+        levels = (
+            tuple(sorted({*requested_levels, *_NOTICED_BY[job.asked["drill"]]}))
+            if requested_levels
+            else None
+        )
 
         def for_tenant(result: LevelResult) -> LevelResult | None:
             return _for_tenant(result, job.tenant, bundle, key, tuple(row.id for row in own_models))

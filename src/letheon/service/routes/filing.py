@@ -211,19 +211,23 @@ def file_one(caller: Principal, body: RequestIn, *, key: str | None = None) -> l
         words = "Use either receipt or receipt_key."
         raise ApiProblem(422, "two-receipts", "both receipt and receipt_key", words)
     extra = {} if body.receipt_key is None else {"receipt_key": body.receipt_key}
-    one = RequestInput.from_body(body, caller.tenant_for(body.tenant), key)
+    request_input = RequestInput.from_body(body, caller.tenant_for(body.tenant), key)
     with views.raise_problems():
-        inputs = _split_by_model(caller, one) if body.model == EVERY_MODEL else [one]
+        inputs = (
+            _split_by_model(caller, request_input) if body.model == EVERY_MODEL else [request_input]
+        )
         if not body.receipt:
             return _show_filed(
                 caller, [submit_request(caller, request_input, **extra) for request_input in inputs]
             )
         with caller.ledger.acting(caller.id):
-            made = [
+            submitted = [
                 caller.ledger.requests.submit_with_code(**request_input._asdict())
                 for request_input in inputs
             ]
-        return _show_filed(caller, [request for request, _ in made], [code for _, code in made])
+        return _show_filed(
+            caller, [request for request, _ in submitted], [code for _, code in submitted]
+        )
 
 
 def file_everywhere(
@@ -231,26 +235,26 @@ def file_everywhere(
 ) -> list[RequestFiled]:
     """File the requests of one person to several models; `stored` requests exist already."""
     with views.raise_problems():
-        made = [submit_request(caller, item) for item in _with_approval(caller, inputs)]
-        return _show_filed(caller, [*stored, *made])
+        submitted = [submit_request(caller, item) for item in _with_approval(caller, inputs)]
+        return _show_filed(caller, [*stored, *submitted])
 
 
-def submit_request(caller: Principal, one: RequestInput, **extra: Any) -> LedgerRequest:
+def submit_request(caller: Principal, request_input: RequestInput, **extra: Any) -> LedgerRequest:
     """Submit a request to the ledger on behalf of a token."""
     requests = caller.ledger.requests
     with caller.ledger.acting(caller.id):
         if caller.sees_all_requests:
-            return requests.submit(**one._asdict(), **extra)
+            return requests.submit(**request_input._asdict(), **extra)
         # `verify` notices an unknown id; the filer does not see its result.
-        unverified = one._replace(verified=False, needs_approval=False)
+        unverified = request_input._replace(verified=False, needs_approval=False)
         request = requests.submit(**unverified._asdict(), accept_unknown=True)
         if request.filed_by != caller.id:
             raise IdempotencyError(
                 "this idempotency key was used by another token; use another key"
             )
-        if one.verified and request.state == "received":
-            approval = {"needs_approval": one.needs_approval}
-            verified = requests.verify(request.id, tenant=one.tenant, **approval)
+        if request_input.verified and request.state == "received":
+            approval = {"needs_approval": request_input.needs_approval}
+            verified = requests.verify(request.id, tenant=request_input.tenant, **approval)
             return replace(verified, is_new=request.is_new)
     return request
 
@@ -259,43 +263,52 @@ def _show_filed(
     caller: Principal, requests: Sequence[LedgerRequest], codes: Sequence[str | None] = ()
 ) -> list[RequestFiled]:
     shown = zip_longest(views.show_requests(caller, requests), codes)
-    return [RequestFiled(**vars(one) | {"receipt_code": code}) for one, code in shown]
+    return [
+        RequestFiled(**vars(request_input) | {"receipt_code": code})
+        for request_input, code in shown
+    ]
 
 
-def _split_by_model(caller: Principal, one: RequestInput) -> list[RequestInput]:
+def _split_by_model(caller: Principal, request_input: RequestInput) -> list[RequestInput]:
     """Return one request per model that contains one of the ids.
 
     The first request has the key of the caller, so that the key cannot be used for anything else;
     the others have keys derived from it. A repeated call finds the requests that exist and creates
     the others.
     """
-    key = one.key if one.key is not None else secrets.token_hex(16)
-    content = digest_texts(sorted({json.dumps(person_id) for person_id in one.ids}))
-    names = [model.name for model in caller.ledger.models.list(tenant=one.tenant)]
-    used = caller.ledger.requests.find_by_key([key], tenant=one.tenant).get(key)
+    key = request_input.key if request_input.key is not None else secrets.token_hex(16)
+    content = digest_texts(sorted({json.dumps(person_id) for person_id in request_input.ids}))
+    names = [model.name for model in caller.ledger.models.list(tenant=request_input.tenant)]
+    used = caller.ledger.requests.find_by_key([key], tenant=request_input.tenant).get(key)
     if used is not None:  # the model of the request with this key comes first
         names.sort(key=lambda name: name != used.model)
     inputs: list[RequestInput] = []
     for model in names:
-        ids = _ids_for(caller, one, model)
+        ids = _ids_for(caller, request_input, model)
         if ids:
             own = derive_key("every-model", key, model) if inputs else key
-            inputs.append(one._replace(ids=ids, model=model, key=own, part_of=content))
+            inputs.append(request_input._replace(ids=ids, model=model, key=own, part_of=content))
     if not inputs:
         raise UnknownIdError("no model of this tenant contains these ids")
     return _with_approval(caller, inputs)
 
 
-def _ids_for(caller: Principal, one: RequestInput, model: str) -> Sequence[int | str]:
+def _ids_for(caller: Principal, request_input: RequestInput, model: str) -> Sequence[int | str]:
     """Return the ids of a request for one of all models.
 
     A token that may not learn which ids a model contains gets all ids, if they have the type of the
     model's ids.
     """
     if caller.sees_all_requests:
-        return caller.ledger.requests.find_known_ids(one.ids, model=model, tenant=one.tenant)
-    kind = int if caller.ledger.models.has_integer_ids(model, tenant=one.tenant) else str
-    return one.ids if all(isinstance(person_id, kind) for person_id in one.ids) else []
+        return caller.ledger.requests.find_known_ids(
+            request_input.ids, model=model, tenant=request_input.tenant
+        )
+    kind = int if caller.ledger.models.has_integer_ids(model, tenant=request_input.tenant) else str
+    return (
+        request_input.ids
+        if all(isinstance(person_id, kind) for person_id in request_input.ids)
+        else []
+    )
 
 
 def derive_key(purpose: str, *parts: str) -> str:
@@ -366,21 +379,26 @@ def file_many(
     if key is not None:
         content = digest_texts(item.model_dump_json() for item in items)
         inputs = [
-            one._replace(key=_place_key(key, place), part_of=content) if one.key is None else one
-            for place, one in enumerate(inputs)
+            request_input._replace(key=_place_key(key, place), part_of=content)
+            if request_input.key is None
+            else request_input
+            for place, request_input in enumerate(inputs)
         ]
     inputs = _with_approval(caller, inputs)
 
-    def submit_or_error(one: RequestInput) -> LedgerRequest | Exception:
+    def submit_or_error(request_input: RequestInput) -> LedgerRequest | Exception:
         try:
-            return submit_request(caller, one)
+            return submit_request(caller, request_input)
         except Exception as error:  # noqa: BLE001  (`bulk_out` raises internal errors)
             return error
 
     with views.raise_problems():
         ahead = {} if key is None else _take_key(caller, inputs, key, most)
     others = iter(
-        _pool.map(submit_or_error, [one for n, one in enumerate(inputs) if n not in ahead])
+        _pool.map(
+            submit_or_error,
+            [request_input for n, request_input in enumerate(inputs) if n not in ahead],
+        )
     )
     results = [ahead[n] if n in ahead else next(others) for n in range(len(inputs))]
     return views.bulk_out(caller, results)
@@ -408,10 +426,10 @@ def _take_key(
         if place >= len(inputs) or inputs[place].key != name:
             raise IdempotencyError(_OTHER_LIST)
         return {place: submit_request(caller, inputs[place])}
-    for place, one in enumerate(inputs):
-        if one.part_of is not None:
+    for place, request_input in enumerate(inputs):
+        if request_input.part_of is not None:
             try:
-                return {place: submit_request(caller, one)}
+                return {place: submit_request(caller, request_input)}
             except IdempotencyError:
                 raise
             except (LetheonError, ValueError):

@@ -192,8 +192,8 @@ def start_audit(
     if wanted.model is not None:
         tenant = read_model(caller, wanted.model, wanted.tenant).tenant
     levels = sorted(set(wanted.levels)) if wanted.levels else None
-    asked = {"levels": levels, "drill": wanted.drill}
-    return _to_audit(_add_job(caller, "audit", tenant=tenant, model=wanted.model, asked=asked))
+    details = {"levels": levels, "drill": wanted.drill}
+    return _to_audit(_add_job(caller, "audit", tenant=tenant, model=wanted.model, asked=details))
 
 
 @audits.get("/api/v1/audits", summary="List audits")
@@ -448,11 +448,11 @@ def ask_retrain(caller: Operator, model: ModelName, tenant: schemas.Tenant = Non
 
 
 def start_job(
-    caller: Principal, kind: Work, model: str, tenant: str | None, **asked: int
+    caller: Principal, kind: Work, model: str, tenant: str | None, **details: int
 ) -> jobs.Job:
     """Create a job for a model that the caller may see."""
     info = read_model(caller, model, tenant)
-    return _add_job(caller, kind, tenant=info.tenant, model=info.name, asked=asked)
+    return _add_job(caller, kind, tenant=info.tenant, model=info.name, asked=details)
 
 
 def _estimate_cost(ledger: Ledger, info: Model) -> CostOut:

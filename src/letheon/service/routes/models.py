@@ -418,7 +418,7 @@ def show_history(
             ToleranceOut(measure=name, value=value, side=sides.get(name, "at most"))
             for name, value in tolerances.items()
         ],
-        limits=[{"measure": name, **one} for name, one in limits.items()],
+        limits=[{"measure": name, **limit} for name, limit in limits.items()],
         budget=now.budget,
         next_retrain=now.next_retrain,
     )
@@ -480,8 +480,11 @@ def _method_settings(version: VersionOut) -> dict[str, str | bool]:
 
 
 def _list_changes(a: VersionOut, b: VersionOut) -> list[ChangeOut]:
-    one, other = _list_values(a), _list_values(b)
-    pairs = {name: (one.get(name), other.get(name)) for name in one | other}
+    older_values, newer_values = _list_values(a), _list_values(b)
+    pairs = {
+        name: (older_values.get(name), newer_values.get(name))
+        for name in older_values | newer_values
+    }
     return [ChangeOut(what=name, a=a, b=b, changed=a != b) for name, (a, b) in pairs.items()]
 
 
@@ -505,8 +508,10 @@ def _list_values(version: VersionOut) -> dict[str, str | None]:
             "deletions since retrain": str(version.budget.deletions_since_retrain),
         }
     lines["monitor"] = version.monitor
-    for name, one in (version.measures or {}).items():
-        lines[name] = None if one.value is None else f"{_format_figure(one.value)} ({one.basis})"
+    for name, measure in (version.measures or {}).items():
+        lines[name] = (
+            None if measure.value is None else f"{_format_figure(measure.value)} ({measure.basis})"
+        )
     settings = sorted(_method_settings(version).items())
     return lines | {f"parameter {name}": str(value) for name, value in settings}
 

@@ -463,8 +463,10 @@ def _plan_requests(
         named = _find_ids(caller.ledger, sent, model, tenant)
         if not caller.sees_all_requests:
             ids = named or [":".join(identity) for identity in sent]
-            one = filing.RequestInput(ids, model, *terms, key)
-            inputs.append(one._replace(part_of=filing.digest_texts(sent), ids_derived=True))
+            request_input = filing.RequestInput(ids, model, *terms, key)
+            inputs.append(
+                request_input._replace(part_of=filing.digest_texts(sent), ids_derived=True)
+            )
         elif known := requests.find_known_ids(named, model=model, tenant=tenant) if named else []:
             inputs.append(filing.RequestInput(known, model, *terms, key))
         elif key in stored:
@@ -489,11 +491,11 @@ def _find_ids(
     texts = [value for name, value in sent if name == "raw"]
     hashed = {(name, value.lower()) for name, value in sent if name != "raw"}
     if hashed:
-        held = map(str, ledger.models.ids(model, tenant=tenant).distinct().to_list())
+        model_ids = map(str, ledger.models.ids(model, tenant=tenant).distinct().to_list())
         names = {name for name, _ in hashed}
         texts += [
             text
-            for text in held
+            for text in model_ids
             if any((name_item, _hash_text(name_item, text)) in hashed for name_item in names)
         ]
     if ledger.models.has_integer_ids(model, tenant=tenant):

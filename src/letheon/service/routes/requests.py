@@ -406,12 +406,14 @@ def _change_request(
     request = views.find_visible(caller, request_id)
     if name == "approve":
         _require_other_eyes(caller, request)
-    given = {key: details[key] for key in views.ACTIONS[name].takes if details.get(key) is not None}
+    arguments = {
+        key: details[key] for key in views.ACTIONS[name].takes if details.get(key) is not None
+    }
     if needs_approval:  # only for verify
-        given["needs_approval"] = True
+        arguments["needs_approval"] = True
     method = getattr(caller.ledger.requests, _METHODS.get(name, name))
     with caller.ledger.acting(caller.id):
-        changed: Request = method(request.id, tenant=caller.tenant, **given)
+        changed: Request = method(request.id, tenant=caller.tenant, **arguments)
         return changed
 
 
