@@ -73,7 +73,7 @@ def test_days_without_requests_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spent", "on", "words"),
+    ("spent", "due_day", "words"),
     [
         ([(NOON, 0.0)], None, "Nothing has been spent"),
         ([(NOON, 0.5)], None, "too early"),

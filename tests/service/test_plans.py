@@ -147,7 +147,7 @@ def test_nothing_is_written_to_the_ledger_by_a_what_if(
     shown = desk.client("operator").get(f"/api/v1/jobs/{job['id']}").json()
     assert shown["result"]["people"] == 2
     assert {method["method"] for method in shown["result"]["methods"]} >= METHODS - {"sisa"}
-    assert next(line["words"] for line in shown["progress"]) == "tries train afresh"
+    assert next(line["words"] for line in shown["progress"]) == "measuring retrain"
     assert (_recorded(desk), desk.ledger.models.list()) == before
 
 

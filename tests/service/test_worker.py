@@ -9,11 +9,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from letheon.audit import LevelResult
+from letheon.audit._audit import _run_check
+from letheon.exceptions import UnknownIdError
 from letheon.ledger import Ledger, Policy, Step
 from letheon.ledger.db.jobs import KINDS, JobProblem, JobRecord, Jobs
 from letheon.ledger.models.versions import find_head, find_model
@@ -306,9 +308,13 @@ def test_a_damaged_file_of_the_ledger_fails_the_audit(desk: Desk) -> None:
 
 
 def test_a_model_that_quotes_rows_is_not_quoted() -> None:
-    reason = "it could not be looked at: UnknownIdError: ids not in this model: ['alice']"
-    plain = jobs._to_plain(LevelResult("V4", "risk", "fail", reason))
-    assert plain["reason"] == "it could not be looked at: UnknownIdError"
+    def raise_with_ids() -> Any:
+        raise UnknownIdError("ids not in this model: ['alice']")
+
+    result, _ = _run_check("V4", SimpleNamespace(name="risk"), raise_with_ids)  # type: ignore[arg-type]
+    assert "alice" in result.reason
+    plain = jobs._to_plain(result)
+    assert plain["reason"] == "the check raised UnknownIdError"
 
 
 @here

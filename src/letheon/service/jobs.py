@@ -64,7 +64,7 @@ _NOTICED_BY: dict[str, tuple[str, ...]] = {
     "log": ("V0", "V1"),
 }
 # The error of an untrusted model may quote rows.
-_QUOTES = re.compile(r"(it could not be looked at: \w+):.*", re.DOTALL)
+_QUOTES = re.compile(r"(\braised \w+):.*", re.DOTALL)
 _LONGEST_REASON = 600
 _ROOT = b'"root":"'
 # Reasons that a tenant sees for checks of all tenants: the original reasons contain counts.
