@@ -126,7 +126,7 @@ def test_an_address_in_use_is_an_error_at_once(tmp_path: Path) -> None:
         port = str(other.getsockname()[1])
         done = run_serve("--ledger", str(tmp_path / "home"), "--port", port, "--no-worker")
     assert done.exit_code == 5
-    assert f"127.0.0.1:{port} is taken" in done.stderr
+    assert f"127.0.0.1:{port} is in use" in done.stderr
     assert not (tmp_path / "home").exists(), "a token would be lost that is shown once"
 
 

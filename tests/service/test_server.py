@@ -279,7 +279,7 @@ from starlette.responses import StreamingResponse
 from fastapi import Depends
 from letheon.service import create_app, ServiceSettings
 from letheon.service.auth import public
-from letheon.service.middleware import configure
+from letheon.service.middleware import configure_logging
 from letheon.service.routes.account import router
 from letheon.ledger import Ledger
 
@@ -298,7 +298,7 @@ def half():
         raise KeyError("person-007")
     return StreamingResponse(parts(), headers={"Content-Length": "100"})
 
-configure()
+configure_logging()
 ledger = Ledger.create(pathlib.Path(sys.argv[1]) / "home", name="broken")
 app = create_app(ledger, ServiceSettings())
 config = uvicorn.Config(app, port=0, log_config=None, lifespan="off")

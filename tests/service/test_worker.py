@@ -215,7 +215,7 @@ def test_an_audit_passes_level_by_level_and_leaves_nothing(erased: Desk) -> None
     verdicts = {(level["level"], level["model"]): level["verdict"] for level in shown["levels"]}
     assert verdicts["V0", ""] == verdicts["V1", ""] == "pass"
     assert {verdicts["V4", name] for name in ("risk", "forest", "rival/churn")} == {"pass"}
-    assert next(line["words"] for line in shown["progress"]).startswith("exports")
+    assert next(line["words"] for line in shown["progress"]).startswith("exporting")
     assert _rooms(erased) == []
 
 
